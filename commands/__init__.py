@@ -79,9 +79,9 @@ def main(words: Sequence[str]) -> int:
     if name in ("-h", "--help"):
         print(overview(get_terminal_size().columns), end="")
         return 0
-    if name in (*RUNS, "--check"):
+    if name in RUNS:
         try:
-            return int(import_module("commands.fit").main(words))
+            return int(import_module("commands.lightning").run())  # of the words of sys.argv
         except KeyboardInterrupt:  # outside of the trainer, which ends itself
             print("Interrupted. The same command goes on from what is kept.", file=sys.stderr)
             return 130

@@ -1,17 +1,277 @@
-"""Compare runs on the same items."""
+"""Compare runs on the same items.
+
+Usage: `python train.py compare RUN RUN … [--score NAME] [--common] [--json FILE]`. RUN is the folder of a run, its
+`results.json`, or `DIR:ROW` for all seeds of a row of the sweep in DIR. Seeds are pooled and tests are paired; see
+docs/sweeps.md.
+"""
 
 import json
+import os
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
 from commands import parser_of
-from results.reader import RecordError
+from commands.seeds import mean_counts
+from metrics.bootstrap import bootstrap_ratio, holm, mean_and_sd, p_units, paired_bootstrap, paired_permutation
+from results import Table, Unit
+from results.errors import counted, near
+from results.reader import Record, RecordError, find_record, first_of, ratio_of, rows_of
+from results.settings import read_yaml
 from results.tables import LEGEND, data_table
 from results.writer import plain
-from sweeps.compare import DRAWS, compare, grouped, on_same_items, read_runs, warnings
+from training.config import seeds, settings
+
+DRAWS = 10_000  # resamples and random swaps of the tests
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Run with one of its scores, by which it is compared with other runs.
+
+    Attributes:
+        record: Results of the run.
+        name: Name of the score.
+        counts: Numerator and denominator of the score for each item, one row per item.
+        config: Config of the run; None without a `config.yaml`.
+        label: Name of the run in the table; empty for the name of its folder.
+    """
+
+    record: Record
+    name: str
+    counts: pd.DataFrame
+    config: object
+    label: str
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the run."""
+        return self.record.path.parent
+
+    @property
+    def value(self) -> float:
+        """Score of the run: sum of the numerators in `counts` / sum of the denominators."""
+        return ratio_of(self.counts)
+
+    def other_data(self, other: "Scored") -> list[str]:
+        """Return the names of the splits that this run and another read from different files, or plant differently."""
+        mine, others = (
+            {name: said.get("sha256") and (said["sha256"], said.get("shortcut")) for name, said in one.record.splits}
+            for one in (self, other)
+        )
+        return [name for name in mine if None not in (mine[name], others.get(name)) and mine[name] != others[name]]
+
+    def alike(self, other: "Scored") -> bool:
+        """Return True if this run and another differ only in their seeds."""
+        known = self.config is not None and other.config is not None and not self.other_data(other)
+        same = known and settings(self.config) == settings(other.config)
+        return same and seeds(self.config) != seeds(other.config)
+
+
+def scored(record: Record, score: str | None, label: str = "") -> Scored:
+    """Select a score of a run, and read its counts: a numerator and a denominator for each test item.
+
+    Args:
+        record: Results of the run.
+        score: Name of the score; None takes the first score that has counts.
+        label: Name of the run in the table; empty for the name of its folder.
+
+    Raises:
+        RecordError: The score has no counts.
+        SettingsError: The config cannot be read.
+    """
+    name = score or next(iter(record.content["ratios"]), "uas")
+    counts = record.counts(name, by_id=True)
+    config = record.path.parent / "config.yaml"
+    return Scored(record, name, counts, read_yaml(config) if config.is_file() else None, label)
+
+
+def grouped(runs: Sequence[Scored]) -> list[list[Scored]]:
+    """Group runs that differ only in their seeds, and return the runs of each group.
+
+    The seeds of a group are different: a second run with the same seed begins a group of its own.
+    """
+    groups: list[list[Scored]] = []
+    for run in runs:
+        group = next((group for group in groups if all(run.alike(other) for other in group)), None)
+        if group is None:
+            groups.append(group := [])
+        group.append(run)
+    return groups
+
+
+def on_same_items(runs: Sequence[Scored], common: bool) -> tuple[list[Scored], list[str]]:
+    """Restrict all runs to the same items, in the order of the first run.
+
+    Args:
+        runs: The runs.
+        common: True to drop items that some run lacks.
+
+    Returns:
+        The runs, and a warning for each run that has lost items.
+
+    Raises:
+        RecordError: The runs have different items and `common` is False, or they share no item.
+    """
+    first = runs[0]
+    order = first.counts.index
+    shared, lost = order, []
+    for run in runs:
+        names = run.counts.index
+        if names.names != order.names:
+            both = [" and ".join(map(str, index.names)) for index in (order, names)]
+            raise RecordError(
+                f"{first.folder} and {run.folder} cannot be compared: items of {first.folder} are identified by "
+                f"{both[0]}, those of {run.folder} by {both[1]}. Compare runs of the same experiment"
+            )
+        missing, added = order.difference(names), names.difference(order)
+        if len(missing) + len(added) and not common:
+            raise RecordError(
+                f"{first.folder} and {run.folder} were not scored on the same items: {_some(missing)} only in the "
+                f"former, {_some(added)} only in the latter, {len(order) - len(missing)} in both; --common compares "
+                "them on the items that all runs have"
+            )
+        shared = shared[shared.isin(names)]
+    if not len(shared):
+        folders = ", ".join(str(run.folder) for run in runs)
+        raise RecordError(f"{folders} have no item in common. Compare runs that were scored on the same data")
+    found = [replace(run, counts=run.counts.loc[shared]) for run in runs]
+    for run, kept in zip(runs, found, strict=True):
+        if len(left_out := run.counts.index.difference(shared)):
+            lost.append(
+                f"{run.label or run.folder}: {_some(left_out)} of {len(run.counts)} items are left out, because not "
+                f"all runs have them; its {run.name} is {kept.value:.4g} without and {run.value:.4g} with them"
+            )
+    return found, lost
+
+
+def _some(items: pd.Index) -> str:
+    return f"{len(items)} ({first_of(list(map(str, items)))})" if len(items) else "0"
+
+
+def compare(groups: Sequence[Sequence[Scored]]) -> Table:
+    """Compare each group of runs with the first group.
+
+    The runs of a group differ in their seeds. The tests use the mean counts of each item over the group.
+    All runs must have the same items.
+
+    Args:
+        groups: The groups; the first is the reference.
+
+    Returns:
+        Table with one row per group and these columns:
+
+        - `run` and `seeds`: name of the group, and number of its runs;
+        - `<score>`, `<score>.low`, `<score>.high` and `sd`: mean of the score over the runs, its 95 %
+            bootstrap interval over items, and the standard deviation over the runs, nan for one run;
+        - for two or more groups, `difference`, `difference.low` and `difference.high`: score of the
+            group minus score of the first group, with its 95 % interval; nan for the first group;
+        - for two or more groups, `permutation.p` and `bootstrap.p`: two-sided p-values of the
+            difference, from a paired permutation test and a paired bootstrap; nan for the first group;
+        - for three or more groups, `holm.p`: `permutation.p` after Holm's correction.
+    """
+    score, unit = groups[0][0].name, groups[0][0].record.scores[groups[0][0].name].unit
+    pooled = [mean_counts([run.counts for run in group]).to_numpy().T for group in groups]  # [2, items] each
+    folders = [group[0].folder.resolve() for group in groups]
+    parent = os.path.commonpath([folder.parent for folder in folders])
+    lines = []
+    for group, folder, counts in zip(groups, folders, pooled, strict=True):
+        mean, sd = mean_and_sd([run.value for run in group])
+        estimate = replace(bootstrap_ratio(counts[0], counts[1], unit, runs=len(group)), value=mean)
+        name = group[0].label or (folder.relative_to(parent).as_posix() if len(groups) > 1 else str(group[0].folder))
+        line: dict[str, object] = {"run": name, "seeds": len(group), **estimate.named(score), "sd": sd}
+        if counts is not pooled[0]:
+            found = paired_bootstrap(*counts, *pooled[0], draws=DRAWS)
+            line |= {"difference": found.value, "difference.low": found.low, "difference.high": found.high}
+            line["permutation.p"] = paired_permutation(*counts, *pooled[0], draws=DRAWS)
+            line["bootstrap.p"] = found.p
+        lines.append(line)
+    frame = pd.DataFrame(lines)
+    units: dict[str, Unit | Sequence[Unit]] = {score: unit}
+    if len(groups) > 1:
+        units |= {"difference": unit, "permutation.p": p_units(frame["permutation.p"], 1 / (1 + DRAWS))}
+        units["bootstrap.p"] = p_units(frame["bootstrap.p"], 2 / (1 + DRAWS))
+    if len(groups) > 2:
+        frame["holm.p"] = holm(frame["permutation.p"].tolist())
+        units["holm.p"] = units["permutation.p"]
+    return Table(frame, units, interval=score, answer=("run", *units))
+
+
+def warnings(runs: Sequence[Scored]) -> list[str]:
+    """Return warnings about runs that cannot be compared fully with the first run, or with other seeds.
+
+    There is a warning for each run that
+
+    - has no config, so that it is not grouped with other seeds;
+    - read other files than the first run for one of the splits;
+    - has another denominator of its score than the first run in some items. F1 is exempt, because its
+        denominators depend on the predictions.
+    """
+    reference = runs[0]
+    found = []
+    for run in runs:
+        if run.config is None:
+            found.append(f"{run.folder} has no config.yaml, so it is not grouped with other seeds")
+        if others := run.other_data(reference):
+            files = " and ".join(others)
+            found.append(
+                f"{run.folder} and {reference.folder} read different files for {files}, so their scores may differ for "
+                "this reason alone"
+            )
+        differing = int((run.counts["denominator"] != reference.counts["denominator"]).sum())
+        if run.name != "f1" and differing:  # the denominator of F1 depends on the predictions
+            found.append(
+                f"in {counted(differing, 'item')} the denominators of {run.folder} and {reference.folder} differ, so "
+                "the two scores are not over the same words or mentions"
+            )
+    return found
+
+
+def read_runs(name: str, score: str | None) -> list[Scored]:
+    """Read the runs that one argument of the command line names, and one score of each run.
+
+    The score is read with its counts: its numerator and denominator for each test item.
+
+    Args:
+        name: A run folder or a `results.json`; or `SWEEP_DIR:ROW` for the runs of all seeds in a row of
+            a sweep.
+        score: Name of the score; None takes the first score of the run that has counts.
+
+    Raises:
+        RecordError: There is no such run, or it has no counts of the score.
+    """
+    folder, _, row = name.partition(":")
+    if Path(name).exists() or not Path(folder).is_dir():
+        if (Path(name) / "runs").is_dir():
+            raise RecordError(
+                f"{name} is a sweep. Name a row of it as {name}:ROW; the rows are {', '.join(rows_of(Path(name)))}"
+            )
+        return [_read([Path(name)], score)]
+    rows = rows_of(Path(folder))
+    if row not in rows:
+        raise RecordError(f"{folder} has no row {row!r}{near(row, rows)}; there are: {', '.join(rows)}")
+    found: list[Scored] = []
+    for runs in rows[row].values():
+        found.append(_read(runs, score, f"{Path(folder).resolve().name}:{row}"))
+        score = found[0].name
+    return found
+
+
+def _read(runs: Sequence[Path], score: str | None, label: str = "") -> Scored:
+    """Return the first run of a row and seed that has the score, as in the table of the sweep."""
+    for run in runs[:-1]:
+        with suppress(RecordError):
+            return scored(find_record(run), score, label)
+    try:
+        record = find_record(runs[-1])
+    except RecordError as error:
+        raise RecordError(f"{error}. Give a run folder, a results.json, or SWEEP_DIR:ROW") from None
+    return scored(record, score, label)
 
 
 def main(args: Sequence[str], *, console: Console | None = None) -> int:

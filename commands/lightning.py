@@ -5,21 +5,18 @@ import commands.threads  # noqa: F401 # before torch
 # isort: split
 import io
 import logging
-import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from importlib import import_module
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from jsonargparse import Namespace
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning import Callback, Trainer
-from pytorch_lightning.callbacks import ModelCheckpoint, ProgressBar
+from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.utilities import rank_zero_info
@@ -42,7 +39,7 @@ from commands.state import (
 from commands.tasks import check_tasks, refuse_shell
 from commands.writer import ResultWriter
 from results.command import print_fault
-from results.errors import UserError, counted
+from results.errors import UserError
 from results.files import is_full
 from results.progress import ProgressLines
 from results.settings import leaves
@@ -70,14 +67,6 @@ STEPS = {
     "predict": ("predict_step", "forward"),
 }
 """Methods by command; a model supports a command if it overrides one of them."""
-
-NEEDS_ABOVE_ZERO = {
-    "fit": ("max_epochs", "max_steps", "limit_train_batches"),
-    "validate": ("limit_val_batches",),
-    "test": ("limit_test_batches",),
-    "predict": ("limit_predict_batches",),
-}
-"""Options of the trainer by command that must not be 0: nothing would be done."""
 
 KEYWORDS = ("best", "last", "registry")
 """Values of `--ckpt_path` that Lightning resolves itself."""
@@ -144,18 +133,13 @@ class ProbingCLI(CommandLine):
         refuse_permissions(self.settings, words)
 
     def before_instantiate_classes(self) -> None:
-        """Check `--ckpt_path` and the options of the trainer before anything is loaded.
+        """Check `--ckpt_path` before anything is loaded.
 
         Raises:
-            UserError: The file of `--ckpt_path` does not exist, `--ckpt_path` is `best`, or an option of
-                the trainer is 0, so that the command would do nothing.
+            UserError: The file does not exist, or it is `best`.
         """
-        trainer, path = self.settings.trainer, self.settings.ckpt_path
+        path = self.settings.ckpt_path
         self.checkpoint = None if path is None or path in KEYWORDS else checkpoint_file(path)
-        if idle := next((name for name in NEEDS_ABOVE_ZERO[str(self.subcommand)] if trainer[name] == 0), None):
-            raise UserError(
-                f"--trainer.{idle} is 0, so the command would do nothing. Give a number above 0, or leave it out."
-            )
         if path == "best":
             raise UserError("--ckpt_path best: a new run has no checkpoint yet. Name a file in checkpoints/ of a run.")
 
@@ -176,8 +160,7 @@ class ProbingCLI(CommandLine):
             commands = " or ".join(f"`python train.py {stage}`" for stage in able)
             raise UserError(f"{name} cannot {self.subcommand}. Run it with {commands}.")
         if self.checkpoint is not None:
-            max_epochs = self.objects.trainer["max_epochs"] if self.subcommand == "fit" else None
-            check_checkpoint(self.checkpoint, self.plain_settings["model"], str(self.subcommand), max_epochs)
+            check_checkpoint(self.checkpoint, self.plain_settings["model"], str(self.subcommand))
         needs_training = isinstance(self.model, TrainedModule) and not self.model.may_come_trained
         if path is None and self.subcommand != "fit" and needs_training:
             self.model.refuse_untrained()  # before hours of extraction
@@ -244,10 +227,6 @@ class ProbingCLI(CommandLine):
         settings = self.objects.trainer
         if self.settings.quiet or not Console().is_terminal:
             kwargs["enable_progress_bar"] = False
-        if {**settings, **kwargs}["enable_progress_bar"] is False:  # Lightning then refuses configured bars
-            callbacks = settings["callbacks"] or []
-            own = callbacks if isinstance(callbacks, list) else [callbacks]
-            kwargs.setdefault("callbacks", [callback for callback in own if not isinstance(callback, ProgressBar)])
         try:
             trainer: Trainer = super().instantiate_trainer(**kwargs)
         except (MisconfigurationException, ImportError, RuntimeError, TypeError, ValueError) as error:
@@ -312,11 +291,10 @@ class CheckedCLI(ProbingCLI):
     """Command line that only checks options, classes and the existence of the data files; it runs nothing.
 
     No model or data are loaded. The only file that may be written is the sample corpus, in the cache. All command
-    lines of a process share the parser and the trainers, because making them takes most of the time.
+    lines of a process share the parser, because making it takes most of the time.
     """
 
     _parsers: ClassVar[dict[str, Any]] = {}
-    _trainers: ClassVar[dict[str, Trainer]] = {}
 
     def __init__(self, args: list[str] | None, writer: object = None) -> None:
         super().__init__(args, load_from_checkpoint_support=False)
@@ -341,20 +319,16 @@ class CheckedCLI(ProbingCLI):
         self.config = Namespace(subcommand=command, **{command: self.parser_of(command).parse_args(options)})  # type: ignore[no-untyped-call]
         refuse_permissions(self.settings, args)
 
-    def instantiate_trainer(self, **kwargs: object) -> Trainer:
-        """Check the model and the data files, and return a trainer that writes nothing.
+    def instantiate_trainer(self, **kwargs: object) -> None:  # type: ignore[override]
+        """Check the model and the data files; make no trainer, because its devices may be those of another machine.
 
         Raises:
-            UserError: The trainer cannot be made from its options; see also `check_model`.
             CorpusError: The data lack a split, or its file does not exist.
+            UserError: See `check_model`.
         """
         self.check_model()
         for absent in self.datamodule.absent((str(self.subcommand), "test")):
             raise absent
-        asked = repr(self.settings.trainer)
-        if asked not in self._trainers:
-            self._trainers[asked] = self.make_trainer(logger=False, callbacks=[])
-        return self._trainers[asked]
 
     def run_command(self) -> None:
         """Do nothing: the command line is only checked."""
@@ -415,27 +389,15 @@ def check(args: list[str]) -> str | None:
     return None
 
 
-def check_all(commands: Iterable[list[str]]) -> Iterator[str | None]:
-    """Yield the error message of each command line of a sweep, or None if the command line is valid.
-
-    Up to 8 processes check the command lines in parallel.
-    """
-    # Forked processes share the imports, which take seconds; parsing holds the GIL, so threads gain nothing.
-    with ProcessPoolExecutor(min(8, os.cpu_count() or 1), get_context("fork")) as pool:
-        yield from pool.map(check, commands, chunksize=4)
-
-
-def check_checkpoint(path: Path, given: Mapping[str, Any], command: str, max_epochs: int | None) -> None:
+def check_checkpoint(path: Path, given: Mapping[str, Any], command: str) -> None:
     """Check that the model of a checkpoint is the model of a command line.
 
-    The class must be the same. For `fit`, which continues the training, the constructor arguments must
-    also be the same, and a message is logged if the checkpoint has already reached `max_epochs`.
+    The class must be the same, and for `fit`, which continues the training, the constructor arguments too.
 
     Args:
         path: The checkpoint.
         given: `class_path` and `init_args` of --model.
         command: Command of train.py.
-        max_epochs: Value of --trainer.max_epochs.
 
     Raises:
         UserError: The models differ.
@@ -456,12 +418,6 @@ def check_checkpoint(path: Path, given: Mapping[str, Any], command: str, max_epo
         raise UserError(
             f"{path}: the checkpoint was trained with --model.init_args.{name} {options[name]}, but here it is "
             f"{now[name]}. Give the value of the checkpoint, or leave out --ckpt_path to train a new model."
-        )
-    if max_epochs is not None and 0 <= max_epochs <= content["epoch"] + 1:
-        seen = counted(content["epoch"] + 1, "epoch")
-        rank_zero_info(
-            f"{path} is already trained for {seen} (--trainer.max_epochs {max_epochs}): testing only. Raise "
-            f"--trainer.max_epochs to train further."
         )
 
 

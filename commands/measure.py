@@ -142,7 +142,6 @@ def check(words: Sequence[str]) -> None:
     data_for(type(objects.model).__name__, objects.model.takes, objects.data)
     for absent in objects.data.absent(("test",)):
         raise absent
-    objects.trainer.fabric()
 
 
 def run(words: Sequence[str]) -> Result | None:

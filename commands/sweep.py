@@ -1,33 +1,40 @@
 """Run the rows of a table, on this machine or on SLURM."""
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from jsonargparse.typing import PositiveInt
 from rich.console import Console
 from rich.text import Text
 
 from commands import parser_of
+from commands.sweep_jobs import Processes, SlurmJobs
+from commands.sweep_plan import Sweep, options_of, read_sweep
+from commands.sweep_run import PROGRAM, Sweeper
+from commands.sweep_table import collect
 from results import UserError
-from results.errors import counted
+from results.errors import counted, near
 from results.tables import LEGEND, data_table
 from results.writer import write
-from sweeps.jobs import Jobs, Slurm
-from sweeps.plan import Sweep, options_of, read_sweep
-from sweeps.run import PROGRAM, Sweeper
-from sweeps.table import collect
 
 
-def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Console | None = None) -> int:
+def main(
+    args: Sequence[str],
+    *,
+    program: Sequence[str] = PROGRAM,
+    console: Console | None = None,
+    check: Callable[[Iterable[list[str]]], Iterable[str | None]] | None = None,
+) -> int:
     """Run the command.
 
     Args:
         args: Words of the command line.
         program: Command that starts train.py.
         console: Console that prints the progress and the table; None for standard output.
+        check: Function that returns the fault of each command line, or None; None for that of train.py.
 
     Returns:
         The exit code: 1 if a run failed or a cell of the table is empty, 130 after Ctrl-C, else 0.
@@ -44,31 +51,41 @@ def main(args: Sequence[str], *, program: Sequence[str] = PROGRAM, console: Cons
     parser.add_argument("--jobs", type=PositiveInt, default=1, help="runs at a time here, which share the cores (1)")
     parser.add_argument("--row", action="append", default=[], help="start only the runs of this row; may be repeated")
     parser.add_argument("--table", action="store_true", help="start no run; make the table of the finished runs")
-    parser.add_class_arguments(Slurm, "slurm")
+    use = "options of the SLURM jobs, such as --slurm.partition gpu; see docs/cluster.md"
+    parser.add_argument("--slurm", type=dict[str, Any], default={}, metavar="MAPPING", help=use)
     parser.usage = "%(prog)s PLAN [options] [-- options of every run]"
     parser.epilog = "Options after -- are those of train.py fit and test, for example --data.init_args.cache=DIR."
     options = parser.parse_args(list(args[:place]))
     extra = options_of(args[place + 1 :])
     sweep = read_sweep(options.plan, extra)
+    names = [row.name for row in sweep.rows]
+    if strange := [name for name in options.row if name not in names]:
+        there = near(strange[0], names) or f"; it has {', '.join(names)}"
+        raise UserError(f"--row: the plan has no row {strange[0]!r}{there}")
     # Absolute, because the runs receive it. Sweeps without --out share runs.
     out = (options.out or Path("runs") / sweep.name).resolve()
     beside = [] if options.out else sorted(folder for folder in out.parent.glob("*") if folder != out)
-    slurm = Slurm(**options.slurm.as_dict()) if options.executor == "slurm" else None
+    on_slurm = options.executor == "slurm"
+    jobs = SlurmJobs(out / "jobs", options.slurm) if on_slurm else Processes(options.jobs)
+    sweeper = Sweeper(sweep, out, jobs, program, console, beside)
     try:
-        jobs = Jobs(out / "jobs", options.jobs, slurm)
-        sweeper = Sweeper(sweep, out, jobs, program, console, beside)
-        sweeper.restrict(options.row)
         sweeper.read()
         if not options.table:
-            sweeper.run()
+            sweeper.run(options.row, check or check_all)
     except KeyboardInterrupt:
-        on = " The jobs on SLURM go on; scancel ends them." if slurm else ""
+        on = " The jobs on SLURM go on; scancel ends them." if on_slurm else ""
         console.print(Text(f"Stopped.{on} The same command goes on from here.", "yellow"))
         return 130
-    except RuntimeError as error:  # of submitit
-        raise UserError(f"--executor {options.executor}: {' '.join(str(error).split())}") from None
+    out.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(options.plan, out / "config.yaml")
     return 1 if _report(sweep, sweeper, out, options.row) else 0
+
+
+def check_all(lines: Iterable[list[str]]) -> Iterable[str | None]:
+    """Return the fault of each command line of train.py, or None; run nothing."""
+    from commands.lightning import check  # takes seconds
+
+    return [check(line) for line in lines]
 
 
 def _report(sweep: Sweep, sweeper: Sweeper, out: Path, rows: Sequence[str]) -> list[str]:

@@ -26,6 +26,11 @@ def running() -> int:
     return min(counts)
 
 
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def wait_policy(others: int, cores: int, threads: int) -> str | None:
     """Return `PASSIVE` if idle OpenMP threads of this process should sleep, None if they should spin.
 
@@ -49,10 +54,8 @@ def choose() -> None:
     """
     if "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ:
         return
-    cores = os.cpu_count() or 1
-    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores
     wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    policy = wait_policy(running() - 1, cores, int(wanted) if wanted.isdigit() else own)
+    policy = wait_policy(running() - 1, os.cpu_count() or 1, int(wanted) if wanted.isdigit() else cores())
     if policy is not None:
         os.environ["OMP_WAIT_POLICY"] = policy
 

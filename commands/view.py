@@ -1,11 +1,10 @@
 """Write a page of attention between words.
 
-Texts are given by `--text`, or are sentences or documents of a corpus by their ids, or an item of a store. Sentences of
-a treebank come with their gold arcs, documents with their clusters; `--saliency` adds what a trained classifier decides
-by. The command prints the path of the page.
+Texts are given by `--text`, or are sentences or documents of a corpus by their ids. Sentences of a treebank come with
+their gold arcs, documents with their clusters; `--saliency` adds what a trained classifier decides by. The command
+prints the path of the page.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
@@ -15,17 +14,14 @@ from typing import get_args
 import numpy as np
 import torch
 from jsonargparse import Namespace
-from torch.nn.functional import normalize
 
 from attention import Encoder, EncoderSpec, Options
 from attention.alignment import split_words
 from attention.quantities import QuantityName
-from attention.store import FORMAT, MANIFEST, Store
-from attention.words import titled, unit_of
 from commands import parser_of
 from corpora.conll2012 import read_documents
 from corpora.conllu import read_treebank
-from corpora.document import Document, cut, windows_from_table
+from corpora.document import Document, cut
 from corpora.registry import CORPORA, locate
 from corpora.sentence import Sentence
 from fidelity.checkpoints import Checkpoint, files_of, read
@@ -33,19 +29,17 @@ from fidelity.classified import classify
 from fidelity.saliency import MEASURES, Saliency
 from models import TextClassifier
 from models.text_model import SENTENCE
-from results.digests import Digests
 from results.errors import UserError, near
 from results.files import write_atomically
-from results.view import Arc, Span, View, non_negative, view_page
+from results.view import Arc, Span, View, view_page
 
 MEGABYTE = 1_000_000
-OF_STORES = ("hidden", "antecedent")  # quantities that only stores have
 SENTENCES = 5  # sentences shown of a document if no part is named
 TITLE = 70  # most letters of a text in a title
 
 
 @dataclass(frozen=True)
-class Marked:
+class AnnotatedText:
     """Text to show, with annotations of its words; positions of words count from 1.
 
     Attributes:
@@ -65,7 +59,7 @@ class Marked:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def from_words(cls, words: Sequence[str], name: str = "") -> "Marked":
+    def from_words(cls, words: Sequence[str], name: str = "") -> "AnnotatedText":
         """Create a text without annotations, titled by the beginning of the text.
 
         Args:
@@ -77,7 +71,7 @@ class Marked:
         return cls(f"{name}: {short}" if name else short, tuple(words))
 
     @classmethod
-    def from_item(cls, item: Sentence | Document) -> "Marked":
+    def from_item(cls, item: Sentence | Document) -> "AnnotatedText":
         """Create a text from a sentence of a treebank or from a document with mentions.
 
         A sentence gives its arcs, from each dependent to its syntactic head. A document gives its
@@ -129,7 +123,7 @@ def items_of(name: str, split: str) -> tuple[Path, Items]:
     return path, {sentence.id: sentence for sentence in read_treebank(path).sentences}
 
 
-def from_corpus(name: str, split: str, ids: Sequence[str] = ()) -> list[Marked]:
+def from_corpus(name: str, split: str, ids: Sequence[str] = ()) -> list[AnnotatedText]:
     """Read some sentences of a treebank, or some documents, with their annotations.
 
     Args:
@@ -147,7 +141,7 @@ def from_corpus(name: str, split: str, ids: Sequence[str] = ()) -> list[Marked]:
     first = next(iter(items))
     if isinstance(document := items[first], Document):
         first = f"{first}:1-{min(SENTENCES, len(document.sentences))}"
-    return [Marked.from_item(_item(items, wanted, path)) for wanted in ids or [first]]
+    return [AnnotatedText.from_item(_item(items, wanted, path)) for wanted in ids or [first]]
 
 
 def _has_documents(path: Path) -> bool:
@@ -173,25 +167,21 @@ def _item(items: Items, wanted: str, path: Path) -> Sentence | Document:
     return replace(cut(0, document, int(first) - 1, int(last or first)).text, id=wanted)
 
 
-def listed(folder: Path | None, corpus: str, split: str) -> list[str]:
-    """Return what can be shown: a line for each item of a store, or each sentence or document of a corpus.
-
-    A line has the number or the id, and the beginning of the text.
+def listed(corpus: str, split: str) -> list[str]:
+    """Return a line for each sentence or document of a corpus, with its id and the beginning of its text.
 
     Args:
-        folder: Folder of the store; None for the corpus.
         corpus: Registered name or file of the corpus.
         split: Name of the split; ignored for a file.
     """
-    if folder is not None:
-        store = _open_store(folder)
-        return [f"--item {number}  {_labelled(store, number - 1).title}" for number in range(1, len(store) + 1)]
     _, items = items_of(corpus, split)
     sizes = [f" ({len(item.sentences)} sentences)" if isinstance(item, Document) else "" for item in items.values()]
-    return [f"{Marked.from_item(item).title}{size}" for item, size in zip(items.values(), sizes, strict=True)]
+    return [f"{AnnotatedText.from_item(item).title}{size}" for item, size in zip(items.values(), sizes, strict=True)]
 
 
-def attention_views(texts: Sequence[Marked], encoder: Encoder, options: Options, *, pieces: bool = False) -> list[View]:
+def attention_views(
+    texts: Sequence[AnnotatedText], encoder: Encoder, options: Options, *, pieces: bool = False
+) -> list[View]:
     """Return one view for each text, of the attention of an encoder between its words.
 
     Args:
@@ -249,7 +239,7 @@ def read_classifier(path: Path) -> tuple[Path, TextClassifier]:
     return checkpoint, model.requires_grad_(False)
 
 
-def with_saliency(text: Marked, path: Path, model: TextClassifier) -> Marked:
+def with_saliency(text: AnnotatedText, path: Path, model: TextClassifier) -> AnnotatedText:
     """Return a text with the saliency of each word, by every measure of `fidelity.saliency`.
 
     The saliency is for the class that the classifier predicts for the text. A word has the sum of the
@@ -289,7 +279,7 @@ def with_saliency(text: Marked, path: Path, model: TextClassifier) -> Marked:
     return replace(text, saliency={**text.saliency, **found}, notes=(*text.notes, note, *lost))
 
 
-def _owners(text: Marked, places: Sequence[int], forms: Sequence[str | None], path: Path) -> np.ndarray:
+def _owners(text: AnnotatedText, places: Sequence[int], forms: Sequence[str | None], path: Path) -> np.ndarray:
     """Return the 0-based word of the text for each token of a classifier, by counting letters; -1 for delimiters."""
     ends = np.cumsum([len(word) for word in text.words])
     owners, read, before, last = [], 0, 0, -1
@@ -308,121 +298,15 @@ def _owners(text: Marked, places: Sequence[int], forms: Sequence[str | None], pa
     return np.array(owners)
 
 
-def _open_store(folder: Path) -> Store:
-    if not (folder / MANIFEST).is_file() or re.fullmatch("[0-9a-f]{24}", folder.resolve().name) is None:
-        raise UserError(
-            f"{folder} is not an attention store: it contains no {MANIFEST}, or its name is no store's. Give one of "
-            "the folders that a run made under --data.init_args.cache."
-        )
-    store = Store.open(folder.resolve(), Digests(folder.resolve().parent))
-    if store is None:
-        raise UserError(f"{folder}: the store is damaged. Repeat the command that made it, which rebuilds it.")
-    if store.manifest.identity.get("format") != FORMAT:
-        raise UserError(
-            f"{folder}: the store was made by another version of this program. Repeat the command that made it."
-        )
-    return store
-
-
-def store_view(folder: Path, item: int, quantity: str = "") -> View:
-    """Return the view of one item of a store of extracted data.
-
-    Args:
-        folder: Folder of the store.
-        item: Number of the item, from 1.
-        quantity: Values to show; by default those between words that the store holds. `attention`, or
-            another quantity of `attention.quantities`, is between words; negative values are shown as 0.
-            `hidden` is the cosines between the hidden states of words. `antecedent`, in stores of
-            coreference data, is the quantity between the head words of mentions; if the store has it, also
-            between these and all other words. Other cells are 0.
-
-    Raises:
-        UserError: There is no such store or item, or the store does not have the quantity.
-    """
-    store = _open_store(folder)
-    if not 1 <= item <= len(store):
-        raise UserError(f"--item {item}: the store has items 1 to {len(store)}.")
-    held, manifest = store.manifest.quantities, store.manifest
-    if not held:
-        raise UserError(f"{folder}: the store has no values to show, only words. Show texts with --text or --corpus.")
-    quantity = quantity or manifest.maps_name
-    if quantity not in held:
-        raise UserError(f"--quantity {quantity}: the store has no {quantity}. Choose {' or '.join(held)}.")
-    text, hidden = _labelled(store, item - 1), quantity == "hidden"
-    start, end = (quantity == manifest.quantity and manifest.delimiters[side] for side in ("start", "end"))
-    words = ["[start]"] * start + list(text.words) + ["[end]"] * end
-    values, notes = {"hidden": _cosines, "antecedent": _antecedents}.get(quantity, _between_words)(store, item - 1)
-    shift = 1 - start  # words of a text count from 1
-    return View(
-        text.title,
-        words,
-        values,
-        manifest.hidden.layers if hidden else [layer + 1 for layer in manifest.layers],
-        [1] if hidden else [head + 1 for head in manifest.heads],
-        quantity="cosine of hidden states" if hidden else titled(manifest.quantity),
-        unit="ratio" if hidden else unit_of(manifest.quantity),
-        delimiters=[0] * start + [len(words) - 1] * end,
-        sink=quantity == "attention" and "causal" in manifest.encoder,
-        arcs=[(one - shift, two - shift, label) for one, two, label in text.arcs],
-        clusters=[[(first - shift, last - shift) for first, last in cluster] for cluster in text.clusters],
-        notes=[f"Encoder: {manifest.encoder['name']}.", *notes],
-    )
-
-
-def _labelled(store: Store, item: int) -> Marked:
-    row = store.labels.slice(item, 1)
-    if "document" in row.column_names:
-        return Marked.from_item(windows_from_table(row)[0].text)
-    one = row.to_pylist()[0]
-    columns = ("words", "heads", "relations", "upos", "xpos")
-    return Marked.from_item(Sentence(one["id"], *(tuple(one[name]) for name in columns)))
-
-
-Values = tuple[np.ndarray, list[str]]  # [layers, heads, from, to], and notes
-
-
-def _between_words(store: Store, item: int) -> Values:
-    there = store.manifest.delimiters
-    kept = slice(0 if there["start"] else 1, None if there["end"] else -1)
-    return non_negative(store.read(store.manifest.maps_name, item).numpy()[..., kept, kept])
-
-
-def _cosines(store: Store, item: int) -> Values:
-    states = normalize(store.read("hidden", item).float(), dim=-1)
-    return non_negative((states @ states.mT)[:, None].numpy())
-
-
-def _antecedents(store: Store, item: int) -> Values:
-    """Return the stored attention between head words of mentions, or to and from all words; other cells are 0."""
-    [window] = windows_from_table(store.labels.slice(item, 1))
-    kept, heads, n = store.read("antecedent", item).numpy(), np.array(window.head_words), len(window)
-    values = np.zeros((*kept.shape[-4:-2], n, n), np.float32)
-    if kept.ndim == 4:
-        values[:, :, heads[:, None], heads] = kept
-    else:
-        values[:, :, heads] = kept[0]
-        values[:, :, :, heads] = kept[1].swapaxes(-1, -2)
-    between = "each other" if kept.ndim == 4 else "and from all words"
-    what, (values, notes) = titled(store.manifest.quantity), non_negative(values)
-    kept_cells = f"Of {len(heads)} head words of mentions the {what} to {between} is kept; all other cells are empty."
-    return values, [kept_cells, *notes]
-
-
 def _check(options: Namespace) -> None:
     """Raise UserError for options that do not fit each other."""
-    corpus, store, saliency, quantity = options.corpus, options.store, options.saliency, options.quantity
+    corpus, saliency = options.corpus, options.saliency
     least = min([1, *(options.layers or ()), *(options.heads or ())])
-    given = sum(map(bool, (options.text, corpus, store)))
-    of_encoder = store and (options.layers or options.heads or options.pieces or saliency)
-    nowhere = options.list and not (corpus or store)
     absent = saliency and not saliency.exists()
     faults = {
-        "--list needs a corpus or a store. Give --corpus NAME or FILE, or --store FOLDER.": nowhere,
-        "Nothing to show is given. Give --text, --corpus or --store.": not given,
-        "--text, --corpus and --store exclude each other. Give only one.": given > 1,
-        "--layers, --heads, --pieces and --saliency need --text or --corpus. Leave them out with --store.": of_encoder,
-        f"--quantity {quantity} is only in stores. Give --store FOLDER --item N.": not store and quantity in OF_STORES,
-        "--id needs a corpus. Give --corpus NAME or FILE.": options.id and not corpus,
+        "Nothing to show is given, or two things are. Give either --text or --corpus.": bool(corpus)
+        == bool(options.text),
+        "--list and --id need a corpus. Give --corpus NAME or FILE.": not corpus and (options.list or options.id),
         f"--saliency {saliency}: there is no such file. Give a checkpoint of a classifier, or its run.": absent,
         f"--layers and --heads count from 1, but {least} is given.": least < 1,
         **{f"--text {text!r} contains no word.": not text.split() for text in options.text},
@@ -433,16 +317,14 @@ def _check(options: Namespace) -> None:
 
 def _views(options: Namespace) -> list[View]:
     """Return the views that the parsed options of a command line ask for."""
-    if options.store is not None:
-        return [store_view(options.store, options.item, options.quantity or "")]
-    texts = [Marked.from_words(text.split()) for text in options.text]
+    texts = [AnnotatedText.from_words(text.split()) for text in options.text]
     if options.corpus is not None:
         texts = from_corpus(options.corpus, options.split, options.id)
     if options.saliency is not None:
         path, model = read_classifier(options.saliency)
         texts = [with_saliency(text, path, model) for text in texts]
     layers, heads = (tuple(sorted(set(given))) if given else None for given in (options.layers, options.heads))
-    chosen = Options(layers=layers, heads=heads, precision="float32", quantity=options.quantity or "attention")
+    chosen = Options(layers=layers, heads=heads, precision="float32", quantity=options.quantity)
     return attention_views(texts, Encoder(options.encoder), chosen, pieces=options.pieces)
 
 
@@ -459,14 +341,13 @@ def main(args: Sequence[str]) -> int:
     source.add_argument("--corpus", metavar="NAME|FILE", help="treebank (gold arcs) or documents (clusters)")
     source.add_argument("--split", default="dev", help="of a corpus by name (%(default)s)")
     source.add_argument("--id", nargs="+", action="extend", default=[], help="texts (the first); ID:N, ID:FIRST-LAST")
-    source.add_argument("--list", action="store_true", help="say what there is in the corpus or the store, and leave")
-    source.add_argument("--store", type=Path, metavar="FOLDER", help="a store of attention, instead of an encoder")
-    source.add_argument("--item", type=int, default=1, metavar="N", help="of the store, from 1 (%(default)s)")
+    source.add_argument("--list", action="store_true", help="say what there is in the corpus, and leave")
     what = parser.add_argument_group("what is shown")
     what.add_argument("--layers", nargs="+", type=int, metavar="N", help="from 1 (all)")
     what.add_argument("--heads", nargs="+", type=int, metavar="N", help="of each layer, from 1 (all)")
-    names = (*get_args(QuantityName), *OF_STORES)
-    what.add_argument("--quantity", choices=names, metavar="NAME", help=f"one of {', '.join(names)}")
+    names = get_args(QuantityName)
+    use = f"one of {', '.join(names)} (%(default)s)"
+    what.add_argument("--quantity", choices=names, default="attention", metavar="NAME", help=use)
     what.add_argument("--pieces", action="store_true", help="also between the pieces of words")
     what.add_argument("--saliency", type=Path, metavar="CHECKPOINT", help="of a text classifier, or its run")
     what.add_argument("--budget", type=float, default=40, metavar="MB", help="most of the page (%(default)s)")
@@ -474,7 +355,7 @@ def main(args: Sequence[str]) -> int:
     options = parser.parse_args(args)
     _check(options)
     if options.list:
-        print("\n".join(listed(options.store, options.corpus, options.split)))
+        print("\n".join(listed(options.corpus, options.split)))
         return 0
     if not options.out.absolute().parent.is_dir():
         raise UserError(f"--out {options.out}: there is no folder {options.out.absolute().parent}. Create it first.")

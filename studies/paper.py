@@ -20,6 +20,9 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
+from commands.seeds import mean_counts, over_seeds
+from commands.sweep_jobs import results_of
+from commands.sweep_plan import Options, Row, options_of, read_sweep
 from metrics.bootstrap import paired_bootstrap
 from results import Estimate, Unit, UserError, command
 from results.digests import digest
@@ -28,9 +31,6 @@ from results.files import write_atomically
 from results.reader import Record, RecordError, first_of, read_record
 from results.settings import read_yaml
 from results.tables import DASH, number, score_cell
-from sweeps.jobs import results_of
-from sweeps.plan import Options, Row, options_of, read_sweep
-from sweeps.seeds import mean_counts, over_seeds
 from training.config import typed
 
 ROOT = Path(__file__).resolve().parent.parent

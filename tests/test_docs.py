@@ -22,6 +22,7 @@ import yaml
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 from pytorch_lightning import Trainer
+from submitit.slurm.slurm import SlurmExecutor
 
 import attention
 import datamodules
@@ -32,14 +33,13 @@ import probes
 import train
 from commands import COMMANDS, RUNS, measure
 from commands.lightning import CheckedCLI
+from commands.sweep_plan import Options, Run, options_of, read_sweep
 from docs.reference import ROOMS, configs_page, described, exported
 from results.estimates import ENDS, UNITS
-from sweeps.jobs import Slurm
-from sweeps.plan import Options, Run, options_of, read_sweep
+from tests.commands.test_sweep_plan import SHIPPED as SWEEPS
 from tests.glossary import OF_ANY_UNIT, explained, unexplained
 from tests.measures import test_configs as of_analyses
 from tests.measures import test_pruning as of_pruning
-from tests.sweeps.test_plan import SHIPPED as SWEEPS
 from tests.test_train import CLASSIFIERS, CONFIGS, YAMLS
 from training.parsing import import_trusted
 
@@ -315,7 +315,7 @@ def test_options_that_are_named_alone_exist() -> None:
         "data.init_args.options": parameters(attention),
         "data.init_args.vectors": parameters(datamodules),
         "trainer": {*inspect.signature(Trainer.__init__).parameters},
-        "slurm": {*inspect.signature(Slurm).parameters},
+        "slurm": {*SlurmExecutor._valid_parameters(), "mem_gb", "timeout_min", "max_num_timeout"},
     }
     for page in PAGES:
         for group, name in re.findall(r"--((?:\w+\.)+)(\w+)", TEXTS[page]):

@@ -1,4 +1,4 @@
-"""Random damages to kept files: `python -m tests.cluster.damages [--count 73] [--seed 0] [--out table.csv]`.
+"""Random damages to kept files: `python -m tests.cluster.damages [--count 73] [--seed 0]`.
 
 Each trial takes what a run that was stopped or has ended left on the disk, damages one file of it, gives the same
 command again, and compares scores and tables with those of the undamaged files. One row a trial; exit code 1 if any
@@ -6,7 +6,6 @@ number differs without a word, or anything ends in a traceback.
 """
 
 import argparse
-import csv
 import io
 import json
 import logging
@@ -291,7 +290,6 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.damages", description=__doc__)
     parser.add_argument("--count", type=int, default=73)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="the table, as CSV")
     options = parser.parse_args(given)
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
     draw, rows = random.Random(options.seed), list[dict[str, str]]()
@@ -308,11 +306,6 @@ def main(given: Sequence[str] | None = None) -> int:
             what = trial(one, kind, damage, draw)
             rows.append({"kind": kind, "damage": damage.__name__, "outcome": what})
             print(f"{number + 1:3} {kind:24} {damage.__name__:9} {what}", flush=True)
-    if options.out:
-        with options.out.open("w", newline="", encoding="utf-8") as file:
-            table = csv.DictWriter(file, rows[0])
-            table.writeheader()
-            table.writerows(rows)
     for (kind, what), count in sorted(Counter((row["kind"], row["outcome"]) for row in rows).items()):
         print(f"{kind:24} {what:24} {count}")
     faults = sum(row["outcome"] != row["outcome"].lower() for row in rows)

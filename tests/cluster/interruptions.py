@@ -1,4 +1,4 @@
-"""Signals at random moments of real runs: `python -m tests.cluster.interruptions [--stages …] [--out table.csv]`.
+"""Signals at random moments of real runs: `python -m tests.cluster.interruptions [--stages …]`.
 
 Each trial starts a command, sends a signal at a random moment, gives the same command again until it has results (on
 SLURM only where the job was not requeued), and compares all that lies on the disk then with a run that was left alone:
@@ -7,7 +7,6 @@ or hangs.
 """
 
 import argparse
-import csv
 import json
 import os
 import random
@@ -190,19 +189,6 @@ class Run:
         logs = sorted(self.folder.glob("*.log"), key=lambda path: path.stat().st_mtime)
         return "".join(log.read_text(errors="replace") for log in logs)
 
-    def doing(self) -> str:
-        """The last line of what was printed last, and the file that was written last."""
-        logs = [*self.folder.glob("*.log"), *self.folder.glob("runs/runs/*/*.txt")]
-        texts = (log.read_text(errors="replace") for log in sorted(logs, key=lambda log: -log.stat().st_mtime))
-        lines = ([line for line in re.split(r"[\r\n]", text) if line.strip()] for text in texts)
-        last = next((found[-1] for found in lines if found), "")
-        last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|[━╸╺]+", "", last).replace(str(self.folder), "")[:70].strip()
-        files = {}
-        for path in (path for path in self.folder.rglob("*") if "tensorboard" not in str(path)):
-            with suppress(FileNotFoundError):
-                files[path] = path.stat().st_mtime
-        return f"{last}; {max(files, key=lambda path: files[path]).name}"
-
     def processes(self) -> Iterator[Process]:
         """Those that belong to the run and are no shells."""
         for path in Path("/proc").glob("[0-9]*"):
@@ -359,7 +345,7 @@ def trial(run: Run, number: signal.Signals, left_alone: Reference, draw: random.
     moment = run.cpu() + draw.uniform(0, left_alone.window)
     while run.cpu() < moment and run.ended() is None:
         time.sleep(0.05)
-    at, doing = time.monotonic() - began, run.doing()
+    at = time.monotonic() - began
     if run.done() or not (to := send(run, number, draw)):
         run.stop()
         return None
@@ -382,12 +368,10 @@ def trial(run: Run, number: signal.Signals, left_alone: Reference, draw: random.
         "signal": number.name.removeprefix("SIG"),
         "to": to,
         "at_s": f"{at:.1f}",
-        "doing": doing,
         "ended": ", then ".join(ways),
         "continued": "; ".join(
             filter(None, sum(kept, ("continued" if "Continues the unfinished run" in said else "",)))
         ),
-        "requeued": said.count("is requeued"),
         "seconds": f"{time.monotonic() - began:.0f}",
         "undisturbed_s": f"{left_alone.seconds:.0f}",
         "outcome": "equal" if not differ else f"{len(differ)} differ: {'; '.join(differ[:3])}",
@@ -418,8 +402,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--signals", type=int, default=5, help="of each stage, scheduler and number of ranks")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="the table, as CSV")
-    parser.add_argument("--keep", type=Path, help="where the folders of faulty trials are kept")
     given = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # SLURM is to end with this program
     rows: list[dict[str, object]] = []
@@ -450,15 +432,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                             shutil.rmtree(run.folder)
                     rows.append({"stage": stage, "scheduler": scheduler, "ranks": ranks, **row})
                     print(*rows[-1].values(), sep=" | ", flush=True)
-                    if row["fault"] and given.keep:
-                        shutil.copytree(run.folder, given.keep / run.folder.name)
-                        print(f"kept in {given.keep / run.folder.name}", flush=True)
                     shutil.rmtree(run.folder)
-                    if given.out:
-                        with given.out.open("w", newline="", encoding="utf-8") as file:
-                            table = csv.DictWriter(file, rows[0])
-                            table.writeheader()
-                            table.writerows(rows)
     faults = sum(bool(row["fault"]) for row in rows)
     print(f"{len(rows)} signals, {faults} faults")
     return 1 if faults else 0

@@ -17,8 +17,6 @@ from tests.test_train import CONFIGS
 ROOT = Path(__file__).parents[2]
 OTHERS = [name for name in COMMANDS if name not in RUNS]
 FORMER = {
-    "sweep": "sweeps.run",
-    "compare": "sweeps.compare",
     "fetch": "corpora.registry",
     "export": "models.export",
 }
@@ -53,10 +51,15 @@ def test_the_help_has_the_commands_and_every_config_that_they_run(
 
 def test_a_command_is_a_file_that_says_what_it_does() -> None:
     files = {path.stem for path in (ROOT / "commands").glob("*.py")} - {
-        *RUNS,
+        "measure",
         "__init__",
         "lightning",
+        "seeds",
         "state",
+        "sweep_jobs",
+        "sweep_plan",
+        "sweep_run",
+        "sweep_table",
         "tasks",
         "threads",
         "writer",
@@ -131,6 +134,6 @@ def test_a_former_program_names_its_command(
 def test_ctrl_c_before_the_trainer_begins_is_told_in_a_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("commands.fit.main", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("commands.lightning.run", Mock(side_effect=KeyboardInterrupt))
     assert commands.main(["fit"]) == 130
     assert capsys.readouterr().err == "Interrupted. The same command goes on from what is kept.\n"

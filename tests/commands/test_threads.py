@@ -1,6 +1,5 @@
 """How PyTorch's threads wait: the choice at the start, and what OpenMP itself says of it when PyTorch loads it."""
 
-import ast
 import os
 import re
 import subprocess
@@ -23,15 +22,6 @@ def test_threads_sleep_where_others_leave_too_few_cores(others: int, cores: int,
     assert threads.wait_policy(others, cores, own) == policy
 
 
-def test_where_the_system_does_not_tell_the_machine_counts_as_idle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "strange").write_text("0.1 0.2\n")
-    for name in ("absent", "strange"):
-        monkeypatch.setattr(threads, "LOAD", tmp_path / name)
-        assert threads.running() == 1
-
-
 BUSY = "0.1 0.2 0.3 99/100 4242\n"
 
 
@@ -46,18 +36,6 @@ def test_the_users_own_choice_stays(
     monkeypatch.setattr(os, "environ", {"OMP_NUM_THREADS": "2"} | own)
     threads.choose()
     assert os.environ.get("OMP_WAIT_POLICY") == policy
-
-
-@pytest.mark.parametrize("module", ["commands/lightning.py", "benchmarks/__init__.py"])
-def test_the_choice_comes_before_torch_is_loaded(module: str) -> None:
-    imported = [
-        node.names[0].name if isinstance(node, ast.Import) else str(node.module)
-        for node in ast.parse((ROOT / module).read_text(encoding="utf-8")).body
-        if isinstance(node, ast.Import | ast.ImportFrom)
-    ]
-    light = sys.stdlib_module_names
-    heavy = [name for name in imported if name.partition(".")[0] not in light and name != "processes"]
-    assert "commands.threads" in heavy[:1]
 
 
 @pytest.mark.slow

@@ -5,21 +5,16 @@ import json
 import re
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch.nn.functional import cosine_similarity
 
 from attention import Encoder, Options
-from attention.store import MANIFEST, store_key
 from commands.view import main
 from corpora.conllu import read_treebank
 from corpora.document import Documents
-from datamodules import DependencyDataModule
 from models import TextClassifier
 from results.errors import UserError
 from tests import documents
@@ -32,10 +27,9 @@ TEXT = "the fox sleeps ."
 def show(tmp_path: Path, bert: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, Any]]:
     """Runs the command on the tiny BERT, and gives what its page holds."""
 
-    def shown(*arguments: object, encoder: bool = True) -> dict[str, Any]:
+    def shown(*arguments: object) -> dict[str, Any]:
         out = tmp_path / "view.html"
-        named = ["--encoder", str(bert)] if encoder else []
-        assert main([*named, *map(str, arguments), "--out", str(out)]) == 0
+        assert main(["--encoder", str(bert), *map(str, arguments), "--out", str(out)]) == 0
         assert capsys.readouterr().out.splitlines()[-1] == str(out)
         page = out.read_text(encoding="utf-8")
         held: dict[str, Any] = json.loads(re.findall(r'application/json" id="view">(.*?)</script>', page)[0])
@@ -117,7 +111,6 @@ def test_a_document_is_shown_from_its_beginning_or_in_part(tale: Path, show: Cal
 def test_what_there_is_is_listed(
     corpus: str,
     tale: Path,
-    store: Any,  # noqa: ANN401
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -131,7 +124,6 @@ def test_what_there_is_is_listed(
     [document] = lines("--corpus", tale)
     assert document.startswith("tale: the fox 0 .")
     assert document.endswith(" (6 sentences)")
-    assert [line.split()[1] for line in lines("--store", store.folder)] == [str(n) for n in range(1, len(store) + 1)]
     assert not (tmp_path / "no.html").exists()
 
 
@@ -155,53 +147,20 @@ def test_saliency_of_a_word_is_that_of_its_tokens(tmp_path: Path, show: Callable
     assert any(told in note for note in together["notes"])
 
 
-@pytest.fixture
-def store(make_data: Callable[..., DependencyDataModule]) -> Any:  # noqa: ANN401
-    data = make_data(options=Options(layers=(2,)), hidden=(0, 1))
-    data.setup("test")
-    return data.splits["dev"].store
-
-
-def test_items_of_a_store(store: Any, show: Callable[..., dict[str, Any]]) -> None:  # noqa: ANN401
-    [text] = show("--store", store.folder, "--item", 3, encoder=False)["texts"]
-    expected = store.read("attention", 2)[0].numpy()
-    np.testing.assert_allclose(text["grids"]["words"]["values"], expected, atol=1 / 255)
-    assert text["layers"] == [2]
-    assert text["arcs"]
-    [text] = show("--store", store.folder, "--item", 3, "--quantity", "hidden", encoder=False)["texts"]
-    states = store.read("hidden", 2).float()
-    for layer, found in enumerate(text["grids"]["words"]["values"]):
-        expected = cosine_similarity(states[layer, :, None], states[layer, None], dim=-1).clamp(min=0).numpy()
-        np.testing.assert_allclose(found, expected, atol=1 / 255 + 1e-3)
-    assert (text["layers"], text["heads"]) == ([0, 1], [1])
-    assert torch.isfinite(states).all()
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "Nothing to show is given. Give --text, --corpus"),
+        ((), "Nothing to show is given, or two things are. Give either --text or --corpus"),
         (("--text", " "), "contains no word"),
-        (("--text", "a", "--corpus", "b"), "--text, --corpus and --store exclude each other"),
+        (("--text", "a", "--corpus", "b"), "Give either --text or --corpus"),
         (("--text", "a", "--layers", "3"), "--layers 3: the encoder has 2 layers"),
         (("--text", "a", "--heads", "1", "0"), "--layers and --heads count from 1, but 0 is given"),
         (("--text", "the fox " * 40), "82 pieces, but .* reads at most 64"),
-        (("--text", "a", "--quantity", "hidden"), "is only in stores"),
         (("--text", "a", "--saliency", "none.ckpt"), "none.ckpt: there is no such file. Give a checkpoint"),
         (("--text", "a", "--budget", "0.0001"), "100 are allowed"),
         (("--corpus", "{corpus}", "--id", "tiny-dev-99"), "no such id .did you mean `tiny-dev-9`.*; --list shows all"),
-        (
-            ("--corpus", "{corpus}", "--id", "tiny-dev-3:2"),
-            "--id tiny-dev-3:2: .* no such id .did you mean `tiny-dev-3`",
-        ),
-        (("--corpus", "ud_english_ewtt"), "no corpus has this name .did you mean `ud_english_ewt`"),
-        (("--corpus", "{folder}"), "this is a folder. Name a file in it"),
-        (("--list", "--text", "a"), "--list needs a corpus or a store. Give --corpus NAME or FILE, or --store FOLDER"),
-        (("--text", "a", "--saliency", "{folder}"), "the folder and its subfolders contain no checkpoint"),
-        (("--corpus", "no.conllu", "--id", "s1"), "no.conllu.*no such file"),
+        (("--list", "--text", "a"), "--list and --id need a corpus. Give --corpus NAME or FILE"),
         (("--corpus", __file__), "test_view.py: this is neither a treebank .* nor a CoNLL-2012 file"),
-        (("--store", "{folder}"), "is not an attention store"),
-        (("--store", "{folder}", "--pieces"), "need --text or --corpus"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_no_file(
@@ -213,18 +172,3 @@ def test_bad_input_is_one_line_and_leaves_no_file(
         main(["--encoder", str(bert), *(one.format(**places) for one in arguments), "--out", str(out)])
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_store_says_what_it_holds(store: Any, tmp_path: Path) -> None:  # noqa: ANN401
-    with pytest.raises(UserError, match=r"the store has no antecedent\. Choose attention or hidden"):
-        main(["--store", str(store.folder), "--quantity", "antecedent", "--out", str(tmp_path / "view.html")])
-    with pytest.raises(UserError, match="items 1 to"):
-        main(["--store", str(store.folder), "--item", "0", "--out", str(tmp_path / "view.html")])
-
-
-def test_a_store_of_another_format_is_refused(store: Any, tmp_path: Path) -> None:  # noqa: ANN401
-    identity = {**store.manifest.identity, "format": 4}
-    folder = store.folder.rename(store.folder.with_name(store_key(identity)))
-    (folder / MANIFEST).write_bytes(replace(store.manifest, key=folder.name, identity=identity).dump())
-    with pytest.raises(UserError, match="the store was made by another version"):
-        main(["--store", str(folder), "--out", str(tmp_path / "view.html")])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sweeps.plan import options_of, read_sweep
+from commands.sweep_plan import options_of, read_sweep
 from tests.test_docs import STUDIES, check_runs
 
 YAMLS = [path for path in sorted(STUDIES.glob("*.yaml")) if path.stem != "published"]

@@ -21,12 +21,12 @@ from jsonargparse._common import parsing_settings
 import train
 from attention import EncoderSpec, Options
 from commands.lightning import check
+from commands.sweep_plan import read_sweep
 from datamodules import ClassificationDataModule
 from models import TextClassifier
 from probes import AttentionOnlyProbe
 from results.errors import UserError
 from results.settings import read_yaml
-from sweeps.plan import read_sweep
 from tests.test_train import ROOT, arguments, classifier_arguments
 from tests.trainers import CONTINUES
 from training import TrainingError

@@ -21,11 +21,11 @@ from pytorch_lightning.utilities import rank_zero_only
 
 import train
 from commands.state import Left, Resume, RunConfig, RunState, run_digest
+from commands.sweep_jobs import results_of
 from probes import AttentionOnlyProbe
 from results.errors import UserError
 from results.files import keep
 from results.locks import held
-from sweeps.jobs import results_of
 from tests.test_train import ROOT, arguments, classifier_arguments
 from tests.trainers import CONTINUES
 from training.checkpoints import read_checkpoint

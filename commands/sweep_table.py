@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from commands.seeds import averaged, mean_counts, over_seeds
+from commands.sweep_plan import RUN_COLUMNS, STATISTICS, Row, Sweep
 from metrics.bootstrap import SWAPS, holm, mean_and_sd, p_units, paired_bootstrap, paired_permutation
 from results import Estimate, Provenance, Result, Table, Unit
 from results.errors import near
 from results.reader import NAN, Record, RecordError, first_of
-from sweeps.plan import RUN_COLUMNS, STATISTICS, Row, Sweep
-from sweeps.seeds import averaged, mean_counts, over_seeds
 
 Records = Mapping[str, Record]  # results of finished runs, by key
 

@@ -1,6 +1,6 @@
 """Calibration of every p-value that this application writes, on simulated null cases and on cases with an effect.
 
-    python -m tests.calibration
+    python -m studies.calibration
 
 prints the rows of the table of calibration in docs/known_answers.md. Each case simulates what a statistic reads, and
 calls the function that the experiment calls. Words come in sentences that are easy or hard for both sides.
@@ -53,10 +53,12 @@ def runs(rng: Draw, effect: float) -> list[Floats]:
 
 
 def permuted(rng: Draw, effect: float) -> float:
+    """Return p of random swaps of the sentences of two runs."""
     return paired_permutation(*runs(rng, effect), draws=DRAWS)
 
 
 def bootstrapped(rng: Draw, effect: float) -> float:
+    """Return p of the paired bootstrap of two runs."""
     return paired_bootstrap(*runs(rng, effect), draws=DRAWS).p or 0.0
 
 
@@ -221,8 +223,8 @@ CASES: Mapping[str, Case] = {
     "the same, chosen and scored on dev ": Case(
         "measures/single_heads.py: p_offset", lambda rng, effect: best(rng, level, effect, "p_offset", True), 0.3
     ),
-    "pairs of runs, swaps": Case("sweeps/compare.py: permutation.p, sweeps/table.py: p", permuted, 0.08),
-    "pairs of runs, bootstrap": Case("sweeps/compare.py: bootstrap.p", bootstrapped, 0.08),
+    "pairs of runs, swaps": Case("commands/compare.py: permutation.p, commands/sweep_table.py: p", permuted, 0.08),
+    "pairs of runs, bootstrap": Case("commands/compare.py: bootstrap.p", bootstrapped, 0.08),
     "pairs of decisions": Case("measures/ablation.py: p, measures/pruning.py: p", decisions, 0.1),
     "pairs of variants": Case("fidelity/comparison.py: p, fidelity/judge.py: p", seeds, 0.2),
     "set of heads, 5 random sets": Case("measures/causal.py: p, measures/ablation.py: beyond_random_p", sets, 0.6),

@@ -19,21 +19,14 @@ from results.settings import leaves, read_yaml, score_settings
 from training.config import typed
 from training.parsing import PERMISSIONS, trusted_modules, typed_options
 
-OWN = {
-    "config": "name the one config of the run with the key `config` of the plan",
-    "seed_everything": "give the seeds of the runs with the key `seeds` of the plan",
-    "trainer.default_root_dir": "give the folder of the runs with --out",
-    "ckpt_path": "leave it out, because a sweep starts every run from the beginning",
-}
-"""Options set by the sweep itself, with the remedy."""
+OWN = ("config", "seed_everything", "trainer.default_root_dir", "ckpt_path")
+"""Options that the sweep itself sets."""
 
 Options = Mapping[str, object]
 Reads = Literal["checkpoints", "checkpoint", "encoder", "ablation"]
 STATISTICS = ("low", "high", "sd")
 MOST = 10_000
-"""Largest number of runs of a plan."""
-OF_ROW = {"scores", "seeds", "checkpoints", "checkpoint", "encoder", "rename", "minutes", "runs"}
-"""Keys of a row that its single runs do not have."""
+"""Largest number of rows of a grid."""
 RUN_COLUMNS = ("seed", "command", "config", "folder", "epochs")
 """Columns of the table of runs, between the labels and the scores."""
 
@@ -101,13 +94,11 @@ class Row:
         runs: Runs of the row by seed.
         scores: Name of the score in the results of the runs, by column of the table; empty for a column
             without a score.
-        minutes: Time of all runs of the row on 2 cores, as stated in the plan.
     """
 
     labels: tuple[str, ...]
     runs: Mapping[int, Sequence[Run]]
     scores: Mapping[str, str]
-    minutes: float = 0.0
 
     @property
     def name(self) -> str:
@@ -166,13 +157,28 @@ class Sweep:
 
 
 @dataclass
-class Entry:
-    """Settings of a row, a run, a grid, or one value on an axis of a grid, in the YAML file of a plan.
+class Part:
+    """Settings of one of several runs of a row, in the YAML file of a plan.
 
     Attributes:
         config: Config file of train.py.
         command: Command of train.py.
         set: Options of train.py, values by name.
+        ablation: Run of `HeadAblation`, in the form of `Entry.checkpoints`; the run reads its result with its own
+            seed, as `model.init_args.ablation`.
+    """
+
+    config: str = ""
+    command: Literal["fit", "test", "measure"] = "fit"
+    set: dict = field(default_factory=dict)  # type: ignore[type-arg]
+    ablation: str = ""
+
+
+@dataclass
+class Entry(Part):
+    """Settings of a row, a grid, or one value on an axis of a grid, in the YAML file of a plan.
+
+    Attributes:
         scores: Name of the score in the results, by column of the table; None if the row has no such
             score.
         seeds: Seeds of the runs.
@@ -183,25 +189,17 @@ class Entry:
             option `model.init_args.checkpoint`.
         encoder: Training in the same form; each run reads the fine-tuned encoder with its own seed, as
             `data.init_args.encoder.name`.
-        ablation: Run of `HeadAblation` in the same form; each run reads its result with its own seed, as
-            `model.init_args.ablation`. A single run of a row may have it too.
         rename: Other names of options that are given for all runs, after `--`; None if the runs of the row
             do not have the option.
-        minutes: Time of all runs of the row on 2 cores, to estimate the time of a sweep.
-        runs: Settings of each run, if the row has several runs for a seed.
+        runs: Settings of each run, in the form of a `Part`, if the row has several runs for a seed.
     """
 
-    config: str = ""
-    command: Literal["fit", "test", "measure"] = "fit"
-    set: dict = field(default_factory=dict)  # type: ignore[type-arg]
     scores: dict[str, str | None] = field(default_factory=dict)
     seeds: list[NonNegativeInt] = field(default_factory=list)
     checkpoints: list[str] = field(default_factory=list)
     checkpoint: str = ""
     encoder: str = ""
-    ablation: str = ""
     rename: dict[str, str | None] = field(default_factory=dict)
-    minutes: float = 0.0
     runs: list[dict] = field(default_factory=list)  # type: ignore[type-arg]
 
 
@@ -244,6 +242,8 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
         SettingsError: The file is missing or malformed.
         UserError: The plan names missing files, or contradicts itself.
     """
+    if path.resolve() in above:
+        raise UserError(f"{above[-1]}: `checkpoints` leads back to {path}. Name a row of the same plan as `:ROW`")
     plan = typed(Plan, read_yaml(path), str(path))
     name = plan.name or path.stem
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name):
@@ -251,7 +251,8 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
             f"{path}: the sweep is called {name!r}, but its name becomes a file name. Set `name` to letters, digits "
             "and . _ + -, with a letter or digit first"
         )
-    _check_form(plan, path, above)
+    if bool(plan.rows) == bool(plan.grid):
+        raise UserError(f"{path}: a plan has either `rows` or a `grid`. Give one of them")
     if plan.grid:
         labels, entries = _grid(plan.grid, f"{path}: `grid`")
     else:
@@ -261,24 +262,25 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
         where = f"{path}: row `{' × '.join(row)}`"
         content: dict[str, Any] = {}
         for layer in layers:
-            content = _over(content, layer, where)
+            typed(Entry, layer, where)
+            content = _over(content, layer)
         entry = typed(Entry, content, where)
         if strange := sorted(entry.scores.keys() - set(plan.scores)):
             raise UserError(
                 f"{where}: `scores` has `{strange[0]}`{near(strange[0], plan.scores)}, which is not among the plan's "
                 f"`scores`: {', '.join(plan.scores)}. Correct the name, or add it there"
             )
-        parts = [_part(content, part, f"{where}, run {place}") for place, part in enumerate(entry.runs, 1)] or [entry]
+        for place, part in enumerate(entry.runs, 1):
+            typed(Part, part, f"{where}, run {place}")
+        parts = [typed(Entry, _over(content, part), where) for part in entry.runs or [{}]]
         read = [_read(part, path, where, rows, extra, above) for part in parts]
-        _check_number(sum(len(one.runs) for one in rows) + len(entry.seeds or plan.seeds), where)
         runs = {
             seed: tuple(
                 _run(part, seed, path, where, extra or {}, *known) for part, known in zip(parts, read, strict=True)
             )
             for seed in entry.seeds or plan.seeds
         }
-        scores = {score: entry.scores.get(score, score) or "" for score in plan.scores}
-        rows.append(Row(row, runs, scores, entry.minutes))
+        rows.append(Row(row, runs, {score: entry.scores.get(score, score) or "" for score in plan.scores}))
     columns = columns_of(labels, plan.scores, plan.columns, f"{path}: `columns`")
     sweep = Sweep(name, labels, tuple(rows), columns, plan.reference)
     if plan.reference and not any(sweep.compared()):
@@ -288,25 +290,6 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
             f"label and one of its values, such as `{there}`"
         )
     return sweep
-
-
-def _check_form(plan: Plan, path: Path, above: Sequence[Path]) -> None:
-    """Raise UserError if a plan has not one of `rows` and `grid`, or refers to itself; `above` as in `read_sweep`."""
-    if plan.rows and plan.grid:
-        raise UserError(f"{path}: the plan has both `rows` and a `grid`. Remove one of them")
-    if not plan.rows and not plan.grid:
-        raise UserError(f"{path}: the plan has neither `rows` nor a `grid`. Add one of them")
-    if plan.grid and plan.label:
-        raise UserError(
-            f"{path}: `label` stands beside a `grid`, whose first columns are named after its axes. Remove `label`"
-        )
-    if above and path.resolve() == above[-1]:
-        raise UserError(f"{path}: `checkpoints` names the plan itself. Write a row of the same plan as `:ROW`")
-    if path.resolve() in above:
-        raise UserError(
-            f"{above[-1]}: `checkpoints` names {path}, whose own `checkpoints` lead back to this plan. Remove one of "
-            "these references"
-        )
 
 
 def columns_of(labels: Sequence[str], scores: Sequence[str], chosen: Sequence[str], where: str) -> dict[str, str]:
@@ -338,38 +321,23 @@ def columns_of(labels: Sequence[str], scores: Sequence[str], chosen: Sequence[st
     return found
 
 
-def _over(below: dict[str, Any], above: dict[str, Any], where: str) -> dict[str, Any]:
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entry `below` updated by the entry `above`."""
-    typed(Entry, above, where)
     both = {name: {**below.get(name, {}), **above.get(name, {})} for name in ("set", "scores")}
     return {**below, **above, **{name: content for name, content in both.items() if content}}
-
-
-def _part(row: dict[str, Any], part: dict[str, Any], where: str) -> Entry:
-    """Return one of several runs of a row."""
-    if other := sorted(part.keys() & OF_ROW):
-        raise UserError(
-            f"{where}: `{other[0]}` belongs to the row, not to one of its runs. Move it there: a run may have only the "
-            "keys `config`, `command`, `set` and `ablation`"
-        )
-    return typed(Entry, _over(row, part, where), where)
-
-
-def _check_number(runs: int, where: str) -> None:
-    if runs > MOST:
-        raise UserError(f"{where}: the plan has more than {MOST:,} runs. Divide it into several plans")
 
 
 def _grid(grid: dict[str, Any], where: str) -> tuple[tuple[str, ...], dict[tuple[str, ...], list[dict[str, Any]]]]:
     """Return the names of the axes, and for each combination of their values the entries to merge."""
     base = {name: value for name, value in grid.items() if name != "axes"}
     axes = grid.get("axes")
-    form = "such as `axes: {encoder: {lstm: {}, gru: {}}}`"
-    if not isinstance(axes, dict) or not axes:
-        raise UserError(f"{where} has no `axes`. Give them, each with its values, {form}")
-    if odd := [name for name, values in axes.items() if not isinstance(values, dict) or not values]:
-        raise UserError(f"{where}: the axis `{odd[0]}` has no mapping of values. Give it one, {form}")
-    _check_number(prod(map(len, axes.values())), where)
+    if not isinstance(axes, dict) or not axes or not all(isinstance(one, dict) and one for one in axes.values()):
+        raise UserError(
+            f"{where}: `axes` is no mapping of axes to their values. Give it, such as `axes: {{encoder: {{lstm: {{}}, "
+            "gru: {}}}`"
+        )
+    if prod(map(len, axes.values())) > MOST:
+        raise UserError(f"{where}: the plan has more than {MOST:,} rows. Divide it into several plans")
     cells = product(*(values.items() for values in axes.values()))
     return tuple(axes), {tuple(label for label, _ in cell): [base, *(entry for _, entry in cell)] for cell in cells}
 
@@ -379,14 +347,11 @@ def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, traine
     if reads != "checkpoints":
         trained = [run for run in trained if run.seed == seed]
         if len(trained) != 1:
-            what, how = ("runs", "has one run") if reads == "ablation" else ("trainings", "runs one `fit`")
             raise UserError(
-                f"{where}: `{reads}` names {len(trained)} {what} with seed {seed}, but must name one for each seed of "
-                f"the row. Name a row that {how} with the same `seeds`"
+                f"{where}: `{reads}` names {len(trained)} runs with seed {seed}, but must name one for each seed of "
+                "the row. Name a row that has one run with the same `seeds`"
             )
     config = path.parent / entry.config
-    if not entry.config:
-        raise UserError(f"{where} has no `config`. Name a config of train.py")
     if not config.is_file():
         raise UserError(f"{where}: there is no config {config} (paths are relative to the folder of {path.name})")
     own = {new: extra[name] for name in extra if (new := entry.rename.get(name, name)) is not None}
@@ -422,9 +387,7 @@ def _check_received(own: Mapping[str, object], extra: Options, where: str) -> No
 def _text(name: str, value: object, where: str) -> str:
     """Return the value of an option as text for the command line of train.py."""
     if name in OWN:
-        raise UserError(f"{where}: the option `{name}` is set by the sweep: {OWN[name]}")
-    if name.startswith("-"):
-        raise UserError(f"{where}: options are named without dashes: `{name.lstrip('-')}`, not `{name}`")
+        raise UserError(f"{where}: the option `{name}` is set by the sweep itself. Leave it out")
     try:
         return value if isinstance(value, str) else json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
@@ -454,19 +417,11 @@ def _trained(
     rows = read_sweep(path.parent / plan, extra, [*above, path.resolve()]).rows if plan else rows
     found = [run for row in rows if wanted in ("", row.name) for run in row.all_runs()]
     found = [run for run in found if run.command == "fit" or key == "ablation"]
-    names = [row.name for row in rows]
-    if wanted not in ("", *names):
-        there = ", ".join(names)
-        fault = f"which is not above this one (rows above: {there}). Correct the name, or move that row up"
-        if plan:
-            fault = f"which {plan} does not have (its rows: {there}). Correct the name"
-        elif not names:
-            fault = "but no row is above this one. Move that row up"
-        raise UserError(f"{where}: `{key}` names the row `{wanted}`{near(wanted, names)}, {fault}")
     if not found:
+        names = [row.name for row in rows]
         raise UserError(
-            f"{where}: `{key}` names {source}, which runs no `fit`, so there are no checkpoints to test. Name a "
-            "row that runs `fit`"
+            f"{where}: `{key}` names {source}{near(wanted, names)}, where there is no such run. Name a row above this "
+            f"one, or of another plan, that has one; the rows are {', '.join(names)}"
         )
     return found
 

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from commands.sweep_plan import Row, Run, Sweep, columns_of
+from commands.sweep_table import collect
 from metrics.bootstrap import bootstrap_ratio, paired_bootstrap, paired_permutation
-from results import Estimate, Provenance, Result, Table, numbers
-from results.reader import NAN, Record, RecordError, read_record
+from results import Estimate, Provenance, Result, Table
+from results.reader import NAN, Record, read_record
 from results.writer import write_scores
-from sweeps.plan import Row, Run, Sweep, columns_of
-from sweeps.table import collect
 
 
 def run(seed: int, config: str = "a.yaml") -> Run:
@@ -103,29 +103,6 @@ def test_seeds_and_their_counts_are_averaged_per_item(tmp_path: Path) -> None:
     assert 0 < low < high < 1
     assert line["sd"] == pytest.approx(np.std([10 / 18, 11 / 18], ddof=1))
     assert (line["seeds"], line["epochs"]) == (2, 4)
-
-
-def test_rows_are_compared_with_their_reference_on_the_items_of_both(tmp_path: Path) -> None:
-    rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas"}) for name in ("a", "b", "c")]
-    scored, counts = [3, 9, 5, 2], {"a": [1.0, 4, 2, 0], "b": [3.0, 9, 5, 2]}
-    records = {
-        row.runs[0][0].key: record(
-            tmp_path,
-            row.name,
-            {"uas": sum(counts[row.name]) / 19},
-            items=items(counts[row.name], scored).assign(id=[*"abcd"]),
-        )
-        for row in rows[:2]
-    }
-    sweep = Sweep(
-        "table", ("probe",), tuple(rows), columns_of(["probe"], ["uas"], [], "here"), reference={"probe": "a"}
-    )
-    (line,) = collect(sweep, records, tmp_path)[0].tables["table_differences"].frame.to_dict("records")
-    sides = [np.array(side, float) for side in (counts["b"], scored, counts["a"], scored)]
-    found = paired_bootstrap(*sides)
-    assert (line["probe"], line["score"], line["items"], line["left_out"]) == ("b", "uas", 4, 0)
-    assert [line[name] for name in ("difference", "low", "high")] == [pytest.approx(12 / 19), found.low, found.high]
-    assert line["p"] == line["p_holm"] == paired_permutation(*sides)
 
 
 def test_differences_are_those_of_shared_seeds_and_items_after_holm(tmp_path: Path) -> None:
@@ -265,15 +242,6 @@ def test_a_score_that_no_run_has_is_a_fault(tmp_path: Path) -> None:
     assert "has no score `usa` (did you mean `uas`?); the scores are uas, x. Name one of them under the row's" in fault
 
 
-def test_items_of_one_name_are_a_fault(tmp_path: Path) -> None:
-    row = row_of(0, 1)
-    twins = pd.DataFrame({"id": ["x", "x", "y"], "scored": 1, "correct": 1.0})
-    records = {one.key: record(tmp_path, one.key, {"uas": 1.0}, 1.0, twins) for one in (run(0), run(1))}
-    (fault,) = told(made(tmp_path, [row], records)[0], "faults")
-    assert fault.startswith("row `a` has no interval: ")
-    assert "items.parquet: 1 item has the same id as another item" in fault
-
-
 def test_other_data_and_what_all_runs_share(tmp_path: Path) -> None:
     rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas"}) for name in ("a", "b", "c")]
     kinds = [("1", "tiny"), ("2", "tiny"), ("1", "large")]
@@ -307,18 +275,6 @@ def test_files_of_two_public_corpora_are_not_compared(tmp_path: Path, corpora: s
     assert told(made(tmp_path, rows, records)[0], "warnings") == said
 
 
-def test_files_of_data_in_parts_are_named_by_their_part(tmp_path: Path) -> None:
-    """The data of the atlas are those of three datamodules; a sweep compares the files of each."""
-    files = [{"file": name, "sha256": name, "sentences": 2} for name in ("a.txt", "b.conllu", "c.conll")]
-    data = {"text": {"wiki": files[0]}, "coreference": {"dev": files[1], "test": files[2]}, "vectors": None}
-    write_scores(tmp_path, Result("atlas", {}), Provenance({"name": "tiny"}, data, {}))
-    assert read_record(tmp_path / "results.json").splits == [
-        ("text.wiki", files[0]),
-        ("coreference.dev", files[1]),
-        ("coreference.test", files[2]),
-    ]
-
-
 def test_rows_on_different_items_are_told(tmp_path: Path) -> None:
     rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas", "same": "uas"}) for name in "abcd"]
     numbered = pd.DataFrame({"id": [f"s{n}" for n in range(9)], "scored": 2, "correct": 1.0})
@@ -336,31 +292,6 @@ def test_rows_on_different_items_are_told(tmp_path: Path) -> None:
     other = record(tmp_path, "other", {"uas": 0.5}, items=numbered.assign(id="x").head(1))
     (warning,) = told(made(tmp_path, rows[:2], {**records, run(0, "b").key: other})[0], "warnings")
     assert warning == "the rows have different items for uas, same: 9 in a | 1 in b; no item is shared"
-
-
-def test_results_are_read(tmp_path: Path) -> None:
-    scores = {"uas": Estimate(3 / 7, 0.3, 0.5, unit="fraction"), "none": Estimate(NAN, unit="nats")}
-    frame = items([1.0, 2], [3, 4])
-    tables = {"probe_runs": Table(pd.DataFrame({"seed": [0]}))}
-    result = Result("probe", scores, tables, items=frame, ratios={"uas": ("correct", "scored")}, audit={"epochs": 3})
-    write_scores(tmp_path, result, Provenance({"name": "tiny"}, {}, {}))
-    read = read_record(tmp_path / "results.json")
-    assert numbers(read.scores) == pytest.approx(numbers(scores), nan_ok=True)
-    assert (read.epochs, read.items, read.content["encoder"]) == (3.0, tmp_path / "items.parquet", {"name": "tiny"})
-    assert (read.experiment, read.is_sweep) == ("probe", True)
-    counts = read.counts("uas")
-    assert counts.index.names == ["sentence", "id"]
-    assert counts.to_numpy().tolist() == [[1, 3], [2, 4]]
-    with pytest.raises(RecordError, match="none cannot be compared item by item; choose a score with counts per item"):
-        read.counts("none")
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"scores": {"uas": "x"}}', '{"scores": 1, "audit": 1}'])
-def test_what_no_run_writes_is_refused(text: str, tmp_path: Path) -> None:
-    (tmp_path / "results.json").write_text(text, encoding="utf-8")
-    fault = "has no entry .*, so it is not the results" if text else "is damaged: it is not valid JSON"
-    with pytest.raises(RecordError, match=rf"results\.json {fault}.*\. Run the experiment again$"):
-        read_record(tmp_path / "results.json")
 
 
 def test_runs_of_two_states_of_the_program_are_told_apart(tmp_path: Path) -> None:

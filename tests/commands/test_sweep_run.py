@@ -1,4 +1,3 @@
-import hashlib
 import io
 import json
 import os
@@ -17,16 +16,11 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-import commands
 from commands.sweep import main
+from commands.sweep_jobs import Call, Processes
+from results.digests import digest
 from results.errors import UserError
-from results.locks import held
-from sweeps.jobs import Attempt, Jobs
-from sweeps.plan import read_sweep
-from sweeps.run import Sweeper, end_of_log
-from tests.sweeps.sweeps import write_program, write_spec
-
-pytestmark = pytest.mark.slow  # every run is a process under two of submitit
+from tests.commands.sweeps import nothing_wrong, write_program, write_spec
 
 ROOT = Path(__file__).parent.parent.parent
 SPEC = """name: t
@@ -40,16 +34,11 @@ rows:
 """
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """submitit waits between two submissions, for the sake of schedulers."""
-    monkeypatch.setattr("submitit.core.core.PicklingExecutor._throttle", lambda _: None)
-
-
 def sweep(path: Path, *args: str) -> tuple[int, str]:
     """Run a sweep of the stand-in beside it; returns the exit code and what was printed."""
     console = Console(file=io.StringIO(), width=200, color_system=None)
-    code = main([str(path), f"--out={path.parent / 'out'}", *args], program=write_program(path.parent), console=console)
+    words = [str(path), f"--out={path.parent / 'out'}", *args]
+    code = main(words, program=write_program(path.parent), console=console, check=nothing_wrong)
     assert isinstance(console.file, io.StringIO)
     # On a machine that is at something else, too, runs take longer.
     return code, re.sub(r"\b\d+ s\b", "0 s", console.file.getvalue())
@@ -120,94 +109,42 @@ def test_a_table_is_made_and_only_what_is_new_is_run_later(tmp_path: Path) -> No
 
 
 def test_a_failed_run_is_told_and_the_others_go_on(tmp_path: Path) -> None:
-    text = "scores: [uas]\nrows: {x: {config: fail.yaml}, y: {config: silent.yaml}, z: {config: afterwards.yaml}}\n"
-    code, told = sweep(write_spec(tmp_path, text, fail="fail", silent="silent", afterwards="afterwards"))
+    configs = {name: name for name in ("fail", "killed", "silent", "afterwards")}
+    rows = ", ".join(f"{name}: {{config: {name}.yaml}}" for name in configs)
+    code, told = sweep(write_spec(tmp_path, f"scores: [uas]\nrows: {{{rows}}}\n", **configs))
     assert code == 1
-    assert "[1/3] x, fail, seed 0: no results after 0 s: exit code 3; the end of " in told
-    assert "    Error: nothing comes of nothing\n" in told
-    assert "[2/3] y, silent, seed 0: no results after 0 s: exit code 0; the end of " in told
-    assert "    Not tested: the test split is missing.\n" in told
-    assert "[3/3] z, afterwards, seed 0: 0 s, then exit code 5, after its results; uas 50.0" in told
-    assert "3 runs: 1 done (3 begun now), 2 failed" in told
-    assert pd.read_csv(tmp_path / "out" / "spec.csv")["seeds"].tolist() == [0, 0, 1]
+    said = r"\[1/4\] fail, fail, seed 0: no results after 0 s, exit code 3: Error: nothing comes of nothing \("
+    assert re.search(said, told)
+    assert "seed 0: no results after 0 s, killed by SIGKILL (often: out of memory): no output (" in told
+    assert "seed 0: no results after 0 s, exit code 0: Not tested: the test split is missing. (" in told
+    assert "[4/4] afterwards, afterwards, seed 0: 0 s; uas 50.0" in told
+    assert "4 runs: 1 done (4 begun now), 3 failed" in told
+    assert pd.read_csv(tmp_path / "out" / "spec.csv")["seeds"].tolist() == [0, 0, 0, 1]
     # They are run again, and what was done is not.
     assert sweep(tmp_path / "spec.yaml")[0] == 1
-    assert len(calls(tmp_path)) == 5
+    assert len(calls(tmp_path)) == 7
 
 
-def test_no_run_is_begun_where_one_cannot_be(tmp_path: Path) -> None:
-    rows = "{good: {config: a.yaml}, x: {config: b.yaml}, y: {config: c.yaml}, z: {config: d.yaml}}"
-    spec = write_spec(
-        tmp_path, f"scores: [uas]\nseeds: [0, 1]\nrows: {rows}\n", a="a", b="unfit", c="unfit", d="unfit 2"
-    )
-    with pytest.raises(UserError, match=r"no run was started, .*invalid:\nx, y: unfit\nz: unfit 2$"):
-        sweep(spec)
+def test_no_run_is_begun_where_a_command_line_is_invalid(tmp_path: Path) -> None:
+    rows = "good: {config: a.yaml}, x: {config: b.yaml}, y: {config: c.yaml}"
+    rows += ", z: {config: a.yaml, checkpoints: [':good']}"
+    spec = write_spec(tmp_path, f"scores: [uas]\nseeds: [0, 1]\nrows: {{{rows}}}\n", a="a", b="b", c="c")
+    asked: list[list[str]] = []
+
+    def check(lines: Iterable[list[str]]) -> list[str | None]:
+        asked.extend(lines)
+        return [None if "a.yaml" in line[1] else "unfit" for line in lines]
+
+    with pytest.raises(UserError, match=r"no run was started, .*invalid:\nx, y: unfit$"):
+        main([str(spec), f"--out={tmp_path}/out"], program=write_program(tmp_path), check=check)
     assert calls(tmp_path) == []
-    for name in "bcd":
-        (tmp_path / f"{name}.yaml").write_text(name)
-    assert sweep(spec)[0] == 0
-    assert len(calls(tmp_path)) == 8
-    # What is done is not checked.
-    checks = (tmp_path / "checks.txt").read_text()
-    assert sweep(spec)[0] == 0
-    assert (tmp_path / "checks.txt").read_text() == checks == "checked\nchecked\n"
-    (tmp_path / "a.yaml").write_text("broken")
-    with pytest.raises(
-        UserError,
-        match=r"the check of the command lines failed: .* --check ended with exit code 1:\nOh: the program is broken",
-    ):
-        sweep(spec)
+    assert len(asked) == 3, "one for the seeds of a row, none for a run that reads others"
 
 
-def test_what_is_checked_is_told_while_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("results.progress.EVERY", 0.0)
-    monkeypatch.setattr("results.progress.FIRST", 0.0, raising=False)
-    said: list[str] = []
-    monkeypatch.setattr("results.progress._log_line", said.append)
-    rows = ", ".join(f"r{number}: {{config: a.yaml, set: {{a: {number}}}}}" for number in range(8))
-    spec = write_spec(tmp_path, f"scores: [uas]\nrows: {{{rows}}}\n", a="a")
-    jobs, console = Jobs(tmp_path / "jobs", 1), Console(file=io.StringIO())
-    sweeper = Sweeper(read_sweep(spec), tmp_path / "out", jobs, write_program(tmp_path), console)
-    assert sweeper.check(sweeper.runs) == {}
-    assert [line.partition(" in ")[0] for line in said[:2]] == [
-        f"Checking, command lines: {done} of 8 ({share}%)" for done, share in ((1, 12), (2, 25))
-    ]
-    assert len(said) == 7  # all but the last
-
-
-def test_the_same_fault_again_ends_the_sweep(tmp_path: Path) -> None:
-    configs = {"crash": "crash", "good": "a", "fail": "fail", "crash2": "crash 2", "late": "b"}
-    rows = "\n".join(f"  {name}: {{config: {name}.yaml}}" for name in configs)
-    spec = write_spec(tmp_path, f"scores: [uas]\nrows:\n{rows}\n", **configs)
-    (tmp_path / "late.yaml").write_text("b")
-    code, told = sweep(spec)
-    assert code == 1
-    # Those that fail otherwise are passed over.
-    assert [Path(call["config"]).stem for call in calls(tmp_path)] == ["crash", "good", "fail", "crash2"]
-    assert "not begun, because others failed: [5/5] late, late, seed 0" in told
-    assert "5 runs: 1 done (4 begun now), 3 failed" in told
-    # What was done before is in the table all the same.
-    again = spec.read_text().replace("  good", "  later").replace("rows:\n", "rows:\n  crash3: {config: crash3.yaml}\n")
-    write_spec(tmp_path, again, crash3="crash 3")
-    assert sweep(spec)[0] == 1
-    assert pd.read_csv(tmp_path / "out" / "spec.csv")["seeds"].tolist() == [0, 0, 1, 0, 0, 0]
-
-
-def test_two_seeds_of_a_row_end_that_row_alone_and_what_is_killed_ends_none(tmp_path: Path) -> None:
-    rows = "big: {config: crash.yaml}, k: {config: killed.yaml}, l: {config: killed2.yaml}"
-    spec = write_spec(
-        tmp_path,
-        f"scores: [uas]\nseeds: [0, 1, 2]\nrows: {{{rows}, good: {{config: a.yaml, seeds: [0]}}}}\n",
-        crash="crash",
-        killed="warned killed",
-        killed2="warned killed 2",
-        a="a",
-    )
-    code, told = sweep(spec)
-    assert code == 1
-    begun = [Path(call["config"]).stem for call in calls(tmp_path)]
-    assert begun == ["crash"] * 2 + ["killed"] * 3 + ["killed2"] * 3 + ["a"]
-    assert "not begun, because others failed: [ 3/10] big, crash, seed 2" in told
+def test_the_command_lines_are_checked_by_train_py(tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, "scores: [uas]\nrows: {x: {config: a.yaml}}\n", a="model: NoSuchProbe\n")
+    with pytest.raises(UserError, match=r"invalid:\nx: .*NoSuchProbe"):
+        main([str(spec), f"--out={tmp_path}/out"])
 
 
 def test_scores_that_are_not_there_and_results_that_cannot_be_read_are_faults(tmp_path: Path) -> None:
@@ -224,12 +161,14 @@ def test_scores_that_are_not_there_and_results_that_cannot_be_read_are_faults(tm
 
 def test_runs_at_a_time_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("SLURM_NTASKS", "2")
     monkeypatch.setenv("PL_GLOBAL_SEED", "99")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
     text = "scores: [uas]\nseeds: [0, 1, 2]\nrows: {x: {config: a.yaml}}\n"
     spec = write_spec(tmp_path, text, a="")
     assert sweep(spec, "--jobs=3", "--", "--a=1")[0] == 0
     assert {(call["threads"], call["a"]) for call in calls(tmp_path)} == {("2", "1")}
+    assert calls(tmp_path)[0]["foreign"] == [], "the run is no task of a job"
     assert sweep(spec, "--", "--a", "2")[0] == 0
     assert {(call["threads"], call["a"]) for call in calls(tmp_path)[3:]} == {(None, "2")}
     with pytest.raises(SystemExit):
@@ -248,14 +187,16 @@ def meanwhile(act: Callable[[], None]) -> Iterator[None]:
     thread.join()
 
 
-def begin(spec: Path, apart: bool = False) -> "subprocess.Popen[bytes]":
+def begin(spec: Path) -> "subprocess.Popen[bytes]":
     """A sweep of the stand-in in a process of its own."""
-    code = f"import sys; from commands.sweep import main; main(sys.argv[1:], program={write_program(spec.parent)!r})"
+    given = f"program={write_program(spec.parent)!r}, check=lambda lines: [None] * len(lines)"
+    code = f"import sys; from commands.sweep import main; main(sys.argv[1:], {given})"
     command = [sys.executable, "-c", code, str(spec), f"--out={spec.parent / 'out'}", "--jobs=2"]
     quiet = subprocess.DEVNULL
-    return subprocess.Popen(command, cwd=ROOT, stdout=quiet, stderr=quiet, start_new_session=apart)
+    return subprocess.Popen(command, cwd=ROOT, stdout=quiet, stderr=quiet)
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on_from_where_it_was(tmp_path: Path) -> None:
     spec = write_spec(tmp_path, WAITING, a="a", wait="wait", wait2="wait 2")
     first = begin(spec)
@@ -281,14 +222,6 @@ def gone(processes: Iterable[int]) -> None:
                 os.kill(process, 0)
                 time.sleep(0.05)
             pytest.fail(f"process {process} runs on")
-
-
-def test_the_runs_of_a_sweep_whose_processes_are_all_killed_end(tmp_path: Path) -> None:
-    sweeping = begin(write_spec(tmp_path, WAITING, a="a", wait="wait", wait2="wait 2"), apart=True)
-    until(tmp_path, 3)
-    os.killpg(sweeping.pid, signal.SIGKILL)
-    sweeping.wait()
-    gone(call["pid"] for call in calls(tmp_path))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -321,12 +254,12 @@ def test_sweeps_in_their_own_places_share_runs(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     spec = write_spec(tmp_path, "name: one\nscores: [uas]\nrows: {x: {config: a.yaml}}\n", a="a", b="b")
     program, console = write_program(tmp_path), Console(file=io.StringIO())
-    assert main([str(spec)], program=program, console=console) == 0
+    assert main([str(spec)], program=program, console=console, check=nothing_wrong) == 0
     write_spec(tmp_path, "name: two\nscores: [uas]\nrows: {y: {config: a.yaml}, z: {config: b.yaml}}\n")
-    assert main([str(spec), "--table"], program=program, console=console) == 0
+    assert main([str(spec), "--table"], program=program, console=console, check=nothing_wrong) == 0
     assert len(calls(tmp_path)) == 1
     assert pd.read_csv(tmp_path / "runs" / "two" / "two.csv")["seeds"].tolist() == [1, 0]
-    assert main([str(spec)], program=program, console=console) == 0
+    assert main([str(spec)], program=program, console=console, check=nothing_wrong) == 0
     assert [Path(call["config"]).stem for call in calls(tmp_path)] == ["a", "b"]
     folders = pd.read_csv(tmp_path / "runs" / "two" / "two_runs.csv")["folder"]
     assert folders[0].startswith("../../one/runs/")
@@ -336,9 +269,8 @@ def test_sweeps_in_their_own_places_share_runs(tmp_path: Path, monkeypatch: pyte
 def test_a_row_tests_the_checkpoints_of_others(tmp_path: Path) -> None:
     rows = "own: {config: a.yaml, seeds: [0, 1]}, lost: {config: fail.yaml}"
     rows += ", tests: {config: b.yaml, command: test, checkpoints: [':own']}"
-    rows += ", unfit: {config: unfit.yaml, command: test, checkpoints: [':own']}"
     rows += ", nothing: {config: b.yaml, command: test, checkpoints: [':lost']}"
-    spec = write_spec(tmp_path, f"scores: [uas]\nrows: {{{rows}}}\n", a="a", b="b", fail="fail", unfit="unfit")
+    spec = write_spec(tmp_path, f"scores: [uas]\nrows: {{{rows}}}\n", a="a", b="b", fail="fail")
     code, told = sweep(spec)
     assert code == 1
     (call,) = (call for call in calls(tmp_path) if call["command"] == "test")
@@ -346,10 +278,10 @@ def test_a_row_tests_the_checkpoints_of_others(tmp_path: Path) -> None:
     found = json.loads(call["model.init_args.checkpoints"])
     assert len(found) == 2
     assert {*map(Path, found)} < {*trained}
-    assert "unfit, unfit, seed 0: invalid command line: unfit" in told
-    assert "not begun, because others failed: [6/6] nothing, b, seed 0" in told
+    assert "not begun, because others failed: [5/5] nothing, b, seed 0" in told
 
 
+@pytest.mark.slow
 def test_the_program_itself_is_swept(corpus: str, cache: str, tmp_path: Path) -> None:
     config = ROOT / "configs" / "clark2019" / "baselines.yaml"
     row = f"{{config: {config}, command: measure, scores: {{uas: left_branching.uas}}}}"
@@ -364,105 +296,56 @@ def test_the_program_itself_is_swept(corpus: str, cache: str, tmp_path: Path) ->
     assert table["epochs"].isna().all()
 
 
-def test_a_fault_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        commands.main(["sweep", str(tmp_path / "absent.yaml")])
-    assert ended.value.code == 1
-    assert capsys.readouterr().err == f"Error: {tmp_path}/absent.yaml cannot be read: No such file or directory\n"
-
-
-def attempt(tmp_path: Path, content: str = "", patience: int = 0) -> Attempt:
+def call(tmp_path: Path, content: str = "") -> Call:
     """A call of the stand-in, as a job has it."""
     folder, config = tmp_path / "runs" / "key", tmp_path / "config.yaml"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True)
     config.write_text(content, encoding="utf-8")
-    digest = hashlib.sha256(content.encode()).hexdigest()
     options = [f"--config={config}", "--seed_everything=2", f"--trainer.default_root_dir={folder}"]
-    return Attempt(folder, config, digest, [*write_program(tmp_path), "fit", *options], {"seed": 2}, {}, patience)
+    return Call(folder, config, digest(content.encode()), [*write_program(tmp_path), "fit", *options], {"seed": 2})
 
 
-def test_a_run_leaves_its_results_and_what_it_was_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_NTASKS", "2")
-    monkeypatch.setenv("SUBMITIT_EXECUTOR", "local")
-    one = attempt(tmp_path)
-    left, kept = one.folder / "Probe" / "version_0", one.folder / "Other" / "version_0"
-    for path in (left, kept):
-        path.mkdir(parents=True)
-    (kept / "state-1").mkdir()
+def test_a_run_leaves_its_results_and_what_it_was_asked(tmp_path: Path) -> None:
+    one = call(tmp_path)
     one()
-    assert (left / "results.json").is_file()
-    assert kept.exists(), "it has a state to go on from"
+    assert (one.folder / "Probe" / "version_0" / "results.json").is_file()
     asked = json.loads((one.folder / "run.json").read_text())
     assert (asked["seed"], asked["arguments"]) == (2, one.command)
-    assert calls(tmp_path)[0]["foreign"] == [], "the run is no task of the job"
     one()
     assert len(calls(tmp_path)) == 1, "it is done"
 
 
 def test_a_changed_config_is_refused(tmp_path: Path) -> None:
-    one = attempt(tmp_path)
+    one = call(tmp_path)
     one.config.write_text("changed")
-    with pytest.raises(SystemExit):
+    with pytest.raises(UserError, match=r"config\.yaml was changed after the sweep had begun"):
         one()
-    assert "config.yaml was changed after the sweep had begun" in (one.folder / "ended.txt").read_text()
 
 
-@pytest.mark.parametrize("patience", [0, 1])
-def test_a_signal_reaches_the_run(tmp_path: Path, patience: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SUBMITIT_EXECUTOR", "local")
-    one = attempt(tmp_path, "wait deaf" if patience else "wait", patience)
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_job_whose_run_was_ended_by_a_signal_is_requeued(
+    cancelled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commands.sweep_jobs._is_running_on_slurm", lambda: not cancelled)
+    requeued: list[int] = []
+    before = signal.signal(signal.SIGUSR2, lambda number, _: requeued.append(number))  # as submitit's
+    one = call(tmp_path, "wait")
 
     def end() -> None:
         until(tmp_path, 1)
-        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(calls(tmp_path)[0]["pid"], signal.SIGTERM)
 
-    with meanwhile(end), pytest.raises(SystemExit) as ended:
+    with meanwhile(end), pytest.raises(SystemExit):
         one()
-    how = "killed by SIGKILL (often: out of memory)" if patience else "killed by SIGUSR1"
-    assert (one.folder / "ended.txt").read_text() == how
-    assert ended.value.code == 128 + (signal.SIGKILL if patience else signal.SIGUSR1)
+    signal.signal(signal.SIGUSR2, before)
+    assert bool(requeued) != cancelled
     assert one.checkpoint().function is one
 
 
-def test_a_job_stopped_while_another_process_is_at_its_run_is_requeued(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sweeps.jobs._is_running_on_slurm", lambda: True)
-    requeued: list[int] = []
-    before = signal.signal(signal.SIGUSR2, lambda number, _: requeued.append(number))  # as submitit's
-    one = attempt(tmp_path)
-    lock = held(one.folder / "lock")
-    assert lock is not None
-
-    def end() -> None:
-        time.sleep(0.5)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    with meanwhile(end), pytest.raises(SystemExit) as ended:
-        one()
-    signal.signal(signal.SIGUSR2, before)
-    lock.release()
-    assert requeued
-    assert ended.value.code == 128 + signal.SIGTERM
-    assert (one.folder / "ended.txt").read_text() == "stopped by SIGTERM before it began"
-    assert not (tmp_path / "calls.txt").exists()
-
-
-LOGS = {
-    "Warning: late\nerror: nothing in {}/a\nWarning: later\n": "error: nothing in /a",
-    "Traceback (most recent call last):\n  File\n    code\nOh: no\nWarning: later\n": "Oh: no",
-    "Traceback (most recent call last):\n" + 99 * "  File\n" + "Oh: no\n": "Oh: no",
-    "Warning: much ado\n": "",
-    "".join(f"line {n} {'é' * 99}\n" for n in range(999)): "",
-}
-
-
-@pytest.mark.parametrize("said", LOGS)
-def test_of_a_log_the_end_is_shown_and_only_a_fault_is_one(said: str, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "errors.txt").write_text(said.format(folder), encoding="utf-8")
-    shown, fault = end_of_log(folder, tmp_path / "job.txt")
-    assert fault == LOGS[said]
-    assert len(shown.splitlines()) <= 21
-    assert shown.splitlines()[-1] == "    " + said.format(folder).splitlines()[-1]
+def test_a_run_that_does_not_hear_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commands.sweep_jobs.PATIENCE", 0.1)
+    jobs = Processes(1)
+    jobs.start([one := call(tmp_path, "wait deaf")])
+    until(tmp_path, 1)
+    jobs.stop()
+    assert jobs.ending(one.folder) == "killed by SIGKILL (often: out of memory)"
