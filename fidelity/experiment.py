@@ -33,11 +33,11 @@ from measures.contract import Measure
 from metrics.bootstrap import Statistic, draws_for, mean, proportion, resample
 from metrics.classification import f1_score, mostly_one_label
 from metrics.rows import ItemRows
+from models import gathered, recorded_gradients
+from models.checkpoints import data_settings
 from results import ColouredText, ColouredTexts, Figure, Result, Table, Unit
 from results.errors import UserError, check_names, check_numbers, check_values, counted
 from results.progress import Progress
-from training import gathered, recorded_gradients
-from training.checkpoints import data_settings
 
 OWN = ("gold", "predicted", "words", "correct")  # columns of every text, also of texts that no test measures
 

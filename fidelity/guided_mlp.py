@@ -17,6 +17,7 @@ from fidelity.comparison import CheckpointResult
 from fidelity.consistent_adversary import Recipe, adversary_training, has_uniform_attention, trained_adversary
 from fidelity.experiment import FidelityTest, Measurements, Score, undefined
 from fidelity.saliency import Saliency
+from measures.trainings import Best, Training, share
 from metrics.classification import f1_score
 from models import AttentionClassifier, AverageEncoder, TextClassifier, UniformAttention
 from models.regularizers import Encoded
@@ -24,7 +25,6 @@ from models.text_model import WORD, Output
 from results import Table
 from results.digests import Digests
 from results.errors import check_numbers
-from training import Best, Training, share
 
 Source = Literal["uniform", "own", "base", "adversary"]
 """Source of attention: uniform, learned by the token-wise model itself, the checkpoint's, or its adversary's."""

@@ -18,9 +18,9 @@ from fidelity.experiment import FidelityTest, Measurements, Score, means, propor
 from fidelity.removal import BOUNDS, EVERY_LENGTH, SHARES, EveryLength, chosen_width, sets_read
 from fidelity.saliency import RANKINGS, Explainer, Saliency
 from metrics.bootstrap import mean
+from models import gathered
 from results import Figure, Flags, Floats, HeatMap, Integers, Spreads, Table
 from results.errors import UserError, check_values, counted
-from training import gathered
 
 PLAUSIBILITY = ("auprc", "average_precision", "token_f1")
 IOU = ("iou_precision", "iou_recall")

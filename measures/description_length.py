@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from datamodules import AttentionBatch
 from datamodules.batches import BatchLoader
 from measures.nested import ProbeMeasure
+from measures.trainings import result_of
 from metrics.attachment import ratio_scores
 from probes.frozen import DependencyProbe
 from results import Bars, Estimate, Result, Table, Unit
 from results.errors import UserError, counted
-from training import result_of
 
 PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 """Ends of the blocks of the online code, as shares of the train split (Voita & Titov 2020, §2.2.2)."""

@@ -14,8 +14,8 @@ from models.layers import DEFAULT_EMBEDDING, Attention, EmbeddingSpec, TextEncod
 from models.regularizers import Encoded, Regularizer
 from models.text_classifier import TextClassifier
 from models.text_model import SENTENCE, WORD, Level, Output, TextSizes, checked_levels
+from models.trained import Mean
 from results.errors import UserError, check_numbers
-from training import Mean
 
 log = logging.getLogger(__name__)
 

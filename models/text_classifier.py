@@ -27,9 +27,9 @@ from metrics.classification import (
 from metrics.rows import ItemRows
 from models.layers import EntmaxAttention
 from models.text_model import Output, TextModel, TextSizes
+from models.trained import Average, Mean, Origin, no_loss, over_devices, training_audit
 from results import Estimate, Floats, HeatMap, Integers, Result, Unit
 from results.errors import UserError, check_numbers
-from training import Average, Mean, Origin, no_loss, over_devices, training_audit
 
 
 class Decisions(NamedTuple):

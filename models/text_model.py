@@ -18,9 +18,9 @@ from corpora.labelled import LabelledText
 from datamodules import ClassificationDataModule, TextBatch
 from datamodules.classification import TextSplit
 from datamodules.tokenization import TokenOptions, Vocabulary, tokenize
+from models.checkpoints import TrainingError
+from models.trained import Origin, TrainedModule, gathered, other_model
 from results.errors import UserError, new_items
-from training import Origin, TrainedModule, TrainingError, gathered
-from training.lifecycle import other_model
 
 WORD, SENTENCE = "word", "sentence"  # attention over words, and over the sentences of a hierarchical model
 

@@ -22,8 +22,8 @@ from attention.quantities import LayerParts, find_parts, with_residual
 from datamodules import ClassificationDataModule, TextBatch
 from models.text_classifier import TextClassifier
 from models.text_model import Level, Output, TextSizes, checked_levels
+from models.trained import recorded_gradients
 from results.errors import UserError, check_numbers
-from training import recorded_gradients
 
 PIECES = 16384  # most pieces of one pass of `decide`, padding included
 

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from datamodules import AntecedentBatch, CoreferenceDataModule
 from metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS, Links
+from models import device_count, no_loss, training_audit, training_warnings
+from models.trained import Average
 from probes.antecedent_evaluation import TRAINED, AntecedentEvaluation, check_coreference, links_of
 from probes.frozen import FrozenProbe, Sizes, weight_maps
 from probes.head_selection import attention_scores, weighted_scores
 from results import Figure, Result
 from results.errors import UserError, check_numbers
-from training import Average, device_count, no_loss, training_audit, training_warnings
 
 
 def candidate_scores(scores: Tensor, links: Links) -> Tensor:

@@ -16,12 +16,13 @@ from corpora.sentence import Sentence
 from datamodules import AttentionBatch, AttentionDataModule, DependencyDataModule, VectorSpec
 from datamodules.corpus import Data
 from datamodules.dependency import Field
+from models import Origin, TrainedModule, quiet
+from models.checkpoints import config_of, data_settings, datamodule_from
+from models.trained import Average
 from probes.arc_evaluation import read_fields
 from results import Figure, on_one_scale
 from results.errors import UserError, new_items
 from results.heads import Names, head_map
-from training import Average, Origin, TrainedModule, quiet
-from training.checkpoints import config_of, data_settings, datamodule_from
 
 Mode = Literal["min", "max"]
 

@@ -21,12 +21,13 @@ from metrics.attachment import attached
 from metrics.heads import DIRECTIONS, MostAttended
 from metrics.rows import ArcRows
 from metrics.trees import tree_heads
+from models import device_count, training_audit
+from models.trained import Average
 from probes.arc_evaluation import ArcEvaluation, PredictedArcs, check_relations, predicted_arcs
 from probes.frozen import DependencyProbe, Sizes, weight_maps
 from results import Figure, Result
 from results.errors import check_numbers
 from results.heads import Names
-from training import Average, device_count, training_audit
 
 
 class RelationClassifier(nn.Module):

@@ -19,11 +19,11 @@ from metrics import trees
 from metrics.attachment import ratio_scores
 from metrics.bootstrap import bootstrap_ratio, ratio
 from metrics.rows import ItemRows
+from models import Mean, over_devices, training_warnings
 from probes.arc_evaluation import read_fields
 from probes.frozen import DependencyProbe, Sizes
 from results import Floats, HeatMap, Integers, Result, Table
 from results.errors import UserError, check_names, check_numbers
-from training import Mean, over_devices, training_warnings
 
 BOUND = 0.05
 """The matrices start uniform within ±BOUND, as in Hewitt & Manning (2019)."""

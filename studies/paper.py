@@ -26,12 +26,11 @@ from results.digests import digest
 from results.errors import counted, near
 from results.files import write_atomically
 from results.reader import Record, RecordError, first_of, read_record
-from results.settings import read_yaml
+from results.settings import read_yaml, typed
 from results.tables import DASH, number, score_cell
 from sweeps.jobs import results_of
 from sweeps.plan import Options, Row, options_of, read_sweep
 from sweeps.seeds import mean_counts, over_seeds
-from training.config import typed
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "studies" / "published.yaml"

@@ -16,9 +16,8 @@ from metrics.bootstrap import bootstrap_ratio, holm, mean_and_sd, p_units, paire
 from results import Table, Unit, command
 from results.errors import counted, near
 from results.reader import Record, RecordError, find_record, first_of, ratio_of, rows_of
-from results.settings import read_yaml
+from results.settings import read_yaml, seeds, settings
 from sweeps.seeds import mean_counts
-from training.config import seeds, settings
 
 DRAWS = 10_000  # resamples and random swaps of the tests
 

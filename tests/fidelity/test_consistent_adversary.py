@@ -28,6 +28,7 @@ from fidelity.consistent_adversary import (
     collect_outputs,
     trained_adversary,
 )
+from measures.trainings import share
 from metrics.distributions import area
 from models.text_model import SENTENCE
 from results import Curves
@@ -42,7 +43,6 @@ from tests.fidelity.trained import (
     refuse_training,
     result_of,
 )
-from training import share
 
 Begin = Callable[..., ConsistentAdversary]
 Results = list[CheckpointResult]

@@ -27,12 +27,12 @@ from fidelity.explanations import Explanations, _owners, from_inseq, read_explan
 from fidelity.removal import EveryLength
 from fidelity.saliency import Saliency, check_rankings
 from measures import measure
+from models.configs import only_known_classes
 from results.errors import UserError
 from tests import tiny
 from tests.fidelity.tiny import SENTENCES, TEXTS
 from tests.fidelity.tiny import classified as tiny_texts
 from tests.fidelity.trained import Data, checkpoint_of, config_of, texts_in
-from training.parsing import only_known_classes
 
 Lines = list[dict[str, Any]]
 NAMES = ["base, seed 0", "another"]

@@ -21,6 +21,7 @@ from models import (
     MaskedLanguageModel,
     RecurrentEncoder,
     Residual,
+    TrainingError,
     Tying,
 )
 from models.regularizers import Regularizer
@@ -29,7 +30,6 @@ from results.errors import UserError
 from tests.models.batches import batch_of
 from tests.models.corpora import write_texts
 from tests.trainers import CONTINUES, trainer
-from training import TrainingError
 
 pytestmark = CONTINUES
 

@@ -24,13 +24,13 @@ from attention.capture import Head
 from attention.checks import EncoderError
 from attention.encoder import resolve
 from datamodules import ClassificationDataModule, TextBatch
+from models import TrainingError
 from models.text_model import TextSizes
 from models.transformer import SequenceClassifier, TransformerClassifier
 from results.errors import UserError
 from tests import tiny
 from tests.models.batches import VOCABULARY, batch_of
 from tests.trainers import trainer
-from training import TrainingError
 
 TEXTS = ([2, 7, 8, 9, 3, 21, 3], [2, 10, 3], [2, 11, 12, 7, 7, 13, 3])
 HEADS, CLASSES, DIM = 4, 3, 8

@@ -19,6 +19,7 @@ from attention.quantities import QuantityName
 from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
 from measures import Baselines
 from metrics.trees import maximum_arborescence
+from models import TrainingError
 from probes import AntecedentAttentionProbe, AttentionOnlyProbe, AttentionWordsProbe, DistancesWordsProbe
 from probes.frozen import Sizes
 from probes.head_selection import HeadSelectionProbe, RelationClassifier, weighted_scores
@@ -26,7 +27,6 @@ from results import Bars, HeatMap, Result
 from tests.probes.batches import random_batch
 from tests.tiny import save_bert
 from tests.trainers import CONTINUES, scored, trainer
-from training import TrainingError
 
 pytestmark = CONTINUES
 

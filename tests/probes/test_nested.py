@@ -14,10 +14,11 @@ from torch import Tensor
 
 from datamodules import AttentionBatch, DependencyDataModule
 from measures.control import ControlTask
+from measures.trainings import result_of
+from models import TrainingError
 from probes import AntecedentAttentionProbe, AttentionOnlyProbe, StructuralDistanceProbe
 from results.errors import UserError
 from tests.trainers import trained, trainer
-from training import TrainingError, result_of
 
 TO_LOWEST_LOSS: dict[str, Any] = {"monitor": "val_loss", "mode": "min", "seed": 0}
 FEW = [3, 5, 8, 11, 20, 33]

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from attention import Encoder, EncoderSpec, Options
 from datamodules import AttentionBatch, DependencyDataModule
+from models import TrainingError
 from probes.frozen import Sizes
 from probes.structural import (
     GAIN,
@@ -35,7 +36,6 @@ from tests.attention import reference
 from tests.probes.batches import random_batch
 from tests.tiny import save_bert
 from tests.trainers import CONTINUES, DEVICES, scored, trainer
-from training import TrainingError
 
 pytestmark = CONTINUES
 

@@ -12,11 +12,11 @@ import torch
 import yaml
 from jsonargparse import ArgumentError, Namespace
 from pytorch_lightning import LightningDataModule, LightningModule
+from pytorch_lightning.cli import LightningArgumentParser
 
+from models.configs import ROOMS, explained, imported_classes, only_known_classes, remedy, without_permissions
 from results.errors import UserError, refuse_lack_of_memory
-from results.settings import leaves
-from training.config import BoundedLoader
-from training.parsing import ROOMS, Parser, explained, imported_classes, only_known_classes, remedy, without_permissions
+from results.settings import BoundedLoader, leaves
 
 LOCAL = frozenset({"root", "cache", "workers", "eval_tokens", "device_map", "minutes"})
 """Options of data, and of encoders in them, that name places or resources of a machine; the command line has its own,
@@ -243,8 +243,8 @@ def _made(base: type, part: str, settings: Namespace) -> object:
         return _parser(base, part).instantiate_classes(Namespace({part: settings}))[part]  # type: ignore[no-untyped-call]
 
 
-def _parser(base: type, part: str) -> Parser:
-    parser = Parser(exit_on_error=False)
+def _parser(base: type, part: str) -> LightningArgumentParser:
+    parser = LightningArgumentParser(exit_on_error=False)
     parser.add_lightning_class_args(base, part, subclass_mode=True)
     return parser
 

@@ -10,10 +10,10 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from datamodules import DependencyDataModule
+from models import EarlyStoppingBySteps
+from models.trained import STEPS
 from probes import AttentionOnlyProbe, StructuralDistanceProbe
 from tests.trainers import CONTINUES, trainer
-from training.lifecycle import STEPS
-from training.stopping import EarlyStoppingBySteps
 
 pytestmark = CONTINUES
 

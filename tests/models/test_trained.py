@@ -13,9 +13,9 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from models import Origin, TrainedModule, TrainingError, training_audit
+from models.checkpoints import read_checkpoint
 from results.errors import UserError, new_items
-from training import Origin, TrainedModule, TrainingError, training_audit
-from training.checkpoints import read_checkpoint
 
 
 @dataclass(frozen=True)

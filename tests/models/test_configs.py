@@ -21,17 +21,17 @@ from jsonargparse._common import parsing_settings
 import train
 from attention import EncoderSpec, Options
 from commands.lightning import check
+from commands.trust import trusted_modules, typed_options
 from datamodules import ClassificationDataModule
-from models import TextClassifier
+from models import TextClassifier, TrainingError
+from models.checkpoints import config_of, data_settings, datamodule_from, read_checkpoint
+from models.configs import explained, only_known_classes
 from probes import AttentionOnlyProbe
 from results.errors import UserError
 from results.settings import read_yaml
 from sweeps.plan import read_sweep
 from tests.test_train import ROOT, arguments, classifier_arguments
 from tests.trainers import CONTINUES
-from training import TrainingError
-from training.checkpoints import config_of, data_settings, datamodule_from, read_checkpoint
-from training.parsing import explained, only_known_classes, trusted_modules, typed_options
 
 pytestmark = CONTINUES
 

@@ -1,8 +1,10 @@
 """Base class of every trained module: parameters built for the data, checkpoints, and losses averaged over devices."""
 
+import logging
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -17,10 +19,10 @@ from torchmetrics import Metric
 from attention.encoder import usable_device
 from attention.extraction import return_free_memory
 from datamodules.corpus import Data, data_for
+from models.checkpoints import TrainingError, configured_model, instantiate, read_checkpoint
+from models.lightning_private import attached_trainer
 from results import Result
 from results.errors import check_values
-from training.checkpoints import TrainingError, configured_model, instantiate, read_checkpoint
-from training.lightning_private import attached_trainer
 
 STEPS = 50
 """Least number of optimizer steps between two changes of the learning rate by a schedule of epochs."""
@@ -391,3 +393,26 @@ class Average(Metric):
         average: Tensor = self.compute()
         self.reset()
         return average
+
+
+@contextmanager
+def recorded_gradients() -> Iterator[None]:
+    """Within the block, enable gradients inside a measurement or a test, which run in inference mode."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+@contextmanager
+def quiet(name: str = "pytorch_lightning.utilities.rank_zero") -> Iterator[None]:
+    """Within the block, silence all messages of a logger below the level of warnings.
+
+    Args:
+        name: Name of the logger; by default, of Lightning's messages about devices and the end of a training.
+    """
+    lightning = logging.getLogger(name)
+    level = lightning.level
+    lightning.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        lightning.setLevel(level)
