@@ -14,7 +14,7 @@ from datamodules.batches import BatchLoader
 from measures.nested import ProbeMeasure
 from measures.trainings import result_of
 from metrics.attachment import ratio_scores
-from probes.frozen import DependencyProbe
+from probes import DependencyProbe, HeadSelectionProbe, StructuralDistanceProbe
 from results import Bars, Estimate, Result, Table, Unit
 from results.errors import UserError, counted
 
@@ -56,6 +56,7 @@ def code_bits(
         UserError: A gold governor has probability zero, so that its code is infinite.
     """
     bits = np.zeros(sentences)
+    assert isinstance(probe, HeadSelectionProbe | StructuralDistanceProbe)
     probe = probe.to(device).eval()
     with torch.inference_mode():
         for batch in loader:
@@ -99,6 +100,19 @@ class DescriptionLength(ProbeMeasure):
 
     experiment = "description_length"
     portions: Sequence[float] = PORTIONS
+
+    def prepare(self) -> None:
+        """Load the train split too.
+
+        Raises:
+            UserError: The probe does not predict probabilities of candidate governors.
+        """
+        if not isinstance(self.probe, HeadSelectionProbe | StructuralDistanceProbe):
+            raise UserError(
+                f"{type(self.probe).__name__} predicts no probabilities of governors, so a description length cannot "
+                "be computed. Use another probe, for instance AttentionOnlyProbe."
+            )
+        super().prepare()
 
     def outcome(self) -> Result:
         train = self.data.splits["train"]

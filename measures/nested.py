@@ -11,8 +11,9 @@ from datamodules import AttentionBatch, DependencyDataModule
 from measures.contract import Measure
 from measures.trainings import Best, Training, share, train_nested
 from models import TrainedModule, recorded_gradients
+from probes import DependencyProbe
 from probes.arc_evaluation import read_fields
-from probes.frozen import DependencyProbe, Mode
+from probes.frozen import Mode
 from results.errors import UserError, check_numbers
 
 Probe = TypeVar("Probe", bound=TrainedModule[Any, Any])

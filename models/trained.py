@@ -2,7 +2,7 @@
 
 import logging
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -36,7 +36,8 @@ class Origin(Generic[Sizes]):
     """Properties of the data for which a module's parameters were built.
 
     Attributes:
-        sizes: Sizes of the parameters, a dataclass.
+        sizes: Sizes of the parameters, a dataclass. Its attribute `compared` may name the fields that must be equal,
+            like `source`, in a run on trained parameters.
         source: Digests of the data files, and options of the datamodule that determine the module's input.
     """
 
@@ -44,14 +45,14 @@ class Origin(Generic[Sizes]):
     source: Mapping[str, object]
 
 
-class TrainedModule(LightningModule, Generic[Data, Sizes]):
+class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
     """LightningModule whose parameters have sizes that depend on the data, and whose test computes one `Result`.
 
     It must be trained before it is tested. Its checkpoint holds the arguments of its constructor, the
     sizes of its parameters and the source of its input (see `Origin`), so that `load_from_checkpoint`
     needs neither a Trainer nor a datamodule.
 
-    Subclasses implement `build`, `difference`, `test_step` and `outcome`, and call `bind` in `setup`.
+    Subclasses implement `make_for`, which calls `bind`, and `build`, `test_step` and `outcome`.
 
     Attributes:
         experiment: Name of the experiment in `results.json`.
@@ -112,6 +113,18 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
         """
         return data_for(type(self).__name__, self.takes, self.trainer.datamodule)  # type: ignore[attr-defined, no-any-return]
 
+    def setup(self, stage: str) -> None:
+        """Create the parameters of the module for the datamodule of the trainer."""
+        self.make_for(self.data)
+
+    @abstractmethod
+    def make_for(self, data: Data) -> None:
+        """Create the parameters of the module for a datamodule, after its `setup`; this calls `bind`.
+
+        Raises:
+            UserError: The module does not support these data.
+        """
+
     @abstractmethod
     def outcome(self) -> Result | None:
         """Return the result of the test; called once on every rank, after all batches. Other ranks may return None."""
@@ -124,15 +137,6 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
     @abstractmethod
     def build(self, sizes: Sizes) -> None:
         """Create the parameters of the module with these sizes."""
-
-    @abstractmethod
-    def difference(self, trained: Origin[Sizes], run: Origin[Sizes]) -> str | None:
-        """Return an error message with a remedy if trained parameters do not fit the data of a run; None if they fit.
-
-        Args:
-            trained: Properties of the data for which the parameters were trained.
-            run: Properties of the data of the run.
-        """
 
     def checkpoint_part(self) -> dict[str, Any]:
         """Return the module's own part of a checkpoint, in plain types and tensors.
@@ -157,7 +161,7 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
         if self.origin is None:
             self.origin, self.sizes = run, sizes
             self.build(sizes)
-        elif reason := self.difference(self.origin, run):
+        elif reason := difference(self.origin, run):
             raise TrainingError(reason)
 
     def on_fit_start(self) -> None:
@@ -210,7 +214,7 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
         trained = Origin(self.sizes_type.from_plain(part["sizes"]), part.get("source", {}))
         if self.origin is None:
             self.bind(trained.sizes, trained.source)
-        elif reason := self.difference(trained, self.origin):
+        elif reason := difference(trained, self.origin):
             raise TrainingError(reason)
         self.restore(part)
         own = self.state_dict()
@@ -261,6 +265,24 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
         module.load_state_dict(content["state_dict"])
         module.loaded_from = path, {"config": content.get("config")}
         return module.to(device).eval()
+
+
+def difference(trained: Origin[Sizes], run: Origin[Sizes]) -> str | None:
+    """Return an error message with a remedy if trained parameters do not fit the data of a run; None if they fit.
+
+    Args:
+        trained: Properties of the data for which the parameters were trained.
+        run: Properties of the data of the run.
+    """
+    names = getattr(run.sizes, "compared", ())
+    there, here = ({**one.source, **{name: getattr(one.sizes, name) for name in names}} for one in (trained, run))
+    other = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+    if not other:
+        return None
+    return (
+        f"The checkpoint was trained on other data (difference in {' and '.join(other)}): give --data the corpus and "
+        f"the options that it was trained with."
+    )
 
 
 def training_audit(module: TrainedModule[Any, Any]) -> dict[str, object]:

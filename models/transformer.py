@@ -20,7 +20,7 @@ from attention.encoder import (
 )
 from attention.quantities import LayerParts, find_parts, with_residual
 from datamodules import ClassificationDataModule, TextBatch
-from models.text_classifier import TextClassifier
+from models.text_classifier import TextClassifier, parameter_groups
 from models.text_model import Level, Output, TextSizes, checked_levels
 from models.trained import recorded_gradients
 from results.errors import UserError, check_numbers
@@ -446,9 +446,6 @@ class TransformerClassifier(TextClassifier):
         checked = checked_levels(imposed, self.levels, remedy)
         return {self.levels[name]: weights for name, weights in checked.items()}
 
-    def decays(self, name: str, parameter: nn.Parameter) -> bool:
-        return parameter.dim() > 1
-
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         steps = self.trainer.estimated_stepping_batches
         if math.isinf(steps):
@@ -461,7 +458,7 @@ class TransformerClassifier(TextClassifier):
         def share(step: int) -> float:
             return step / rising if step < rising else max(steps - step, 0) / (steps - rising)
 
-        if not (groups := self.parameter_groups()):
+        if not (groups := parameter_groups(self, self.weight_decay, lambda _, parameter: parameter.dim() > 1)):
             raise UserError(
                 "--model.init_args.frozen is true, but the files of the model include a classification head, so "
                 "nothing is left to train. Score it without training (`python train.py test`), or set frozen to "

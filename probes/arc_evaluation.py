@@ -32,7 +32,7 @@ from metrics.attachment import (
     uniform_edges_found,
 )
 from metrics.rows import ArcRows
-from results import Bars, Estimate, Figure, Floats, Integers, Result, Table
+from results import Bars, Estimate, Floats, Integers, Result, Table
 from results.errors import UserError
 
 
@@ -157,7 +157,6 @@ class ArcEvaluation(nn.Module):
         self,
         experiment: str,
         data: DependencyDataModule,
-        figures: Mapping[str, Figure] | None = None,
         audit: Mapping[str, object] | None = None,
     ) -> Result:
         """Return the attachment scores of predictions and baselines on test, and reset the metrics.
@@ -167,7 +166,6 @@ class ArcEvaluation(nn.Module):
         Args:
             experiment: Name of the experiment.
             data: The datamodule of the batches.
-            figures: Further figures for the result, by name.
             audit: Entries of the result's audit, by name.
         """
         (dev, _), (test, predicted) = self.dev.arcs(), self.test.arcs()
@@ -180,7 +178,7 @@ class ArcEvaluation(nn.Module):
             items, ratios = sentence_counts(test, predicted, data.splits["test"].ids, labelled=labelled)
             scores = ratio_scores(items, ratios) | scores
         table = rows_of(relation_table(dev, test, names, found), self.relations)
-        every = {"relations": relation_bars(table), **(figures or {})}
+        every = {"relations": relation_bars(table)}
         headline = ["offset.uas", "uniform.uas"] if found is None else ["uas", "uuas", "offset.uas"]
         return Result(experiment, scores, {"relations": table}, every, audit or {}, items, ratios, headline)
 

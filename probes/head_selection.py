@@ -5,8 +5,9 @@ Their two formulas score pairs of words by the attention between them: a depende
 all layers, and the axes from and to.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -15,17 +16,17 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from attention import EncoderSpec, Options
-from datamodules import AttentionBatch, VectorSpec
-from datamodules.dependency import DependencySplit
+from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
+from datamodules.dependency import DependencySplit, Field
 from metrics.attachment import attached
 from metrics.heads import DIRECTIONS, MostAttended
 from metrics.rows import ArcRows
 from metrics.trees import tree_heads
-from models import device_count, training_audit
+from models import TrainedModule, device_count, training_audit
 from models.trained import Average
-from probes.arc_evaluation import ArcEvaluation, PredictedArcs, check_relations, predicted_arcs
-from probes.frozen import DependencyProbe, Sizes, weight_maps
-from results import Figure, Result
+from probes.arc_evaluation import ArcEvaluation, PredictedArcs, check_relations, predicted_arcs, read_fields
+from probes.frozen import Mode, Sizes, bind_to, on_sentences, weight_maps
+from results import Result
 from results.errors import check_numbers
 from results.heads import Names
 
@@ -92,7 +93,7 @@ def _positions(names: Sequence[str | None], among: Sequence[str]) -> Tensor:
     return torch.tensor([-1 if name is None else known.get(name, -1) for name in names])
 
 
-class HeadSelectionProbe(DependencyProbe):
+class HeadSelectionProbe(TrainedModule[DependencyDataModule, Sizes]):
     """A trained probe that scores every candidate governor of every word.
 
     Subclasses implement `build`, which creates the parameters once the sizes are known, and `forward`, which returns
@@ -109,12 +110,18 @@ class HeadSelectionProbe(DependencyProbe):
             words and the row for all words but punctuation; empty for all relations.
 
     Attributes:
+        monitor: Name of a score on dev, and `min` or `max`: the best epoch has its lowest or its highest value.
+        headline: Name of the main score of the result, a ratio of two sums over sentences.
+        reads: Names of the fields of a batch that the probe reads.
         predictions: Table of the predicted heads of the test split, filled by `Trainer.predict`, with the columns
             that `predict_sentences` returns; None before.
     """
 
-    monitor = ("val_uas", "max")
-    headline = "uas"
+    takes = DependencyDataModule
+    sizes_type = Sizes
+    monitor: ClassVar[tuple[str, Mode]] = ("val_uas", "max")
+    headline: ClassVar[str] = "uas"
+    reads: Collection[Field] = frozenset(("attention",))
 
     def __init__(
         self,
@@ -129,6 +136,8 @@ class HeadSelectionProbe(DependencyProbe):
         check_numbers(self, above=0, decay=decay)
         self.learning_rate, self.decay, self.schedule, self.labels = learning_rate, decay, schedule, labels
         self.evaluation = ArcEvaluation(relations)
+        # Summed here and logged once an epoch: Lightning's `log` costs more than the forward pass of such a probe.
+        self._loss, self._val_loss = Average(), Average()
         self._val, self._found = ArcRows(heads=None), predicted_arcs()
         self._relations: tuple[str, ...] = ()  # of the training
         self._names: tuple[str, ...] = ()  # by label id of the data
@@ -136,18 +145,20 @@ class HeadSelectionProbe(DependencyProbe):
             self.reads = frozenset((*self.reads, "attention"))
         self.predictions: pd.DataFrame | None = None
 
-    def setup(self, stage: str) -> None:
-        super().setup(stage)
-        check_relations(self.evaluation.relations, self.data.relations)
-        self._names = self.data.relations
+    def make_for(self, data: DependencyDataModule) -> None:
+        read_fields(data, self.reads, type(self).__name__)
+        bind_to(self, data, self.reads)
+        check_relations(self.evaluation.relations, data.relations)
+        self._names = data.relations
         # UAS on dev of every single head in both directions, and of the probe.
         self._dev = Average(2 * len(self.sizes.layers) * len(self.sizes.heads) + 1)
         if not self._relations:
-            self._relations = self.data.relations
+            self._relations = data.relations
             if self.labels:
-                self.classifier = RelationClassifier(self.sizes, self.data.relations)
+                self.classifier = RelationClassifier(self.sizes, data.relations)
 
     def cross_entropy(self, batch: AttentionBatch) -> Tensor:
+        """Return −ln p(gold governor) of every word, nats `[batch, n]`; 0 in the padding."""
         return _head_cross_entropy(self(batch), batch)
 
     def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
@@ -161,6 +172,10 @@ class HeadSelectionProbe(DependencyProbe):
         if self.labels:
             loss = loss + self.classifier.loss(batch, self.data.relations)
         return device_count(self) * loss  # a sum over all devices, whose gradients are averaged
+
+    def on_train_epoch_end(self) -> None:
+        """Log `train_loss`, the mean loss of the epoch in nats per word."""
+        self.log("train_loss", self._loss.take())
 
     def predict(self, batch: AttentionBatch, tree: bool = True) -> PredictedArcs:
         """Return the candidate governor with the best score for every word, and the tree with the best score.
@@ -195,7 +210,7 @@ class HeadSelectionProbe(DependencyProbe):
                 f"the probe finds fewer heads on dev (UAS {100 * own:.1f}) than the attention head {names.head(head)} "
                 f"({DIRECTIONS[direction]}, {100 * best:.1f}): train it for longer, or change its learning rate"
             ]
-        return self.evaluation.result(self.experiment, self.data, self.figures(), training_audit(self))
+        return self.evaluation.result(self.experiment, self.data, training_audit(self))
 
     def predict_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
         """Return the predicted heads of a batch, int64 `[batch, n]`, −1 in the padding.
@@ -241,7 +256,7 @@ class HeadSelectionProbe(DependencyProbe):
             TrainingError: The probe is not trained, or was trained on another encoder or other word vectors.
             UserError: There is no sentence, or one has no words.
         """
-        with self.on_sentences(sentences, encoder, options, vectors, root) as data:
+        with on_sentences(self, self.reads, sentences, encoder, options, vectors, root) as data:
             found, self._names = predicted_arcs(), self._relations
             for batch in data.batches("test"):
                 batch = batch.to(self.device)
@@ -446,8 +461,10 @@ class AttentionOnlyProbe(HeadSelectionProbe):
         scores = attention_scores(batch.attention.flatten(1, 2), self.weight.flatten(1))
         return candidates(scores, batch.lengths, self.start, self.end)
 
-    def figures(self) -> Mapping[str, Figure]:
-        return weight_maps(self.weight, ("dependent → head", "head → dependent"), self.sizes)
+    def outcome(self) -> Result:
+        found = super().outcome()
+        maps = weight_maps(self.weight, ("dependent → head", "head → dependent"), self.sizes)
+        return replace(found, figures={**found.figures, **maps})
 
 
 class AttentionWordsProbe(HeadSelectionProbe):

@@ -26,8 +26,8 @@ from commands.lightning_private import (
     started_processes,
     steps_of,
 )
-from models.trained import Average
 from models.lightning_private import attached_trainer, ignore_signals
+from models.trained import Average
 
 QUIET: dict[str, Any] = {
     "accelerator": "cpu",

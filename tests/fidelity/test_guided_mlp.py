@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fidelity.consistent_adversary import ConsistentAdversary
-from fidelity.guided_mlp import GuidedClassifier, GuidedMLP, Source
+from fidelity.guided_mlp import GuidedMLP, Source, guided
 from models import AttentionClassifier, AverageEncoder, TextClassifier
 from tests.fidelity import tiny
 from tests.fidelity.tiny import measurements
@@ -78,7 +78,7 @@ def test_every_model_averages_words_by_the_attention_of_its_source(
 
 def test_a_guide_is_read_and_neither_trained_nor_saved() -> None:
     guide = tiny.classifier("flat", torch.float32)
-    model = GuidedClassifier(guide, encoder=AverageEncoder(3))
+    model = guided(guide, encoder=AverageEncoder(3))
     model.train()
     assert not guide.training
     assert not list(model.parameters())

@@ -254,7 +254,8 @@ def test_gradients_of_imposed_weights_are_differences_of_logits(kind: str) -> No
 @pytest.mark.parametrize("make", [flat, hierarchical])
 def test_no_attention_decays_and_everything_else_does(make: Callable[..., TextClassifier]) -> None:
     model = built(make(weight_decay=0.1))
-    decays = {id(each): group["weight_decay"] for group in model.parameter_groups() for each in group["params"]}
+    groups = model.configure_optimizers()["optimizer"].param_groups
+    decays = {id(each): group["weight_decay"] for group in groups for each in group["params"]}
     for name, parameter in model.named_parameters():
         assert decays[id(parameter)] == (0.0 if name.startswith(("attention.", "sentence_attention.")) else 0.1)
 

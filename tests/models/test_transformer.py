@@ -1,9 +1,11 @@
 """The transformer classifier against transformers' own, and `decide` against `forward`, text by text."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock, patch
 
 import numpy as np
@@ -471,14 +473,18 @@ def test_a_warmup_that_is_no_share_is_refused(warmup: float) -> None:
         TransformerClassifier(warmup=warmup)
 
 
+def configured(model: TransformerClassifier, steps: float = 40) -> Any:  # noqa: ANN401
+    with patch.object(model, "_trainer", Mock(estimated_stepping_batches=steps)):
+        return model.configure_optimizers()
+
+
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.25])
 def test_the_rate_is_that_of_a_linear_schedule_with_warmup(warmup: float, folder: Path) -> None:
     model = TransformerClassifier(learning_rate=0.5, warmup=warmup)
     model.build(sizes(folder))
-    with patch.object(model, "_trainer", Mock(estimated_stepping_batches=40)):
-        configured = model.configure_optimizers()
-    schedule, adam = configured["lr_scheduler"]["scheduler"], configured["optimizer"]  # type: ignore[index]
-    assert configured["lr_scheduler"]["interval"] == "step"  # type: ignore[index]
+    found = configured(model)
+    schedule, adam = found["lr_scheduler"]["scheduler"], found["optimizer"]
+    assert found["lr_scheduler"]["interval"] == "step"
     other = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
     theirs = get_linear_schedule_with_warmup(other, round(40 * warmup), 40)  # type: ignore[no-untyped-call]
     for _ in range(41):
@@ -490,11 +496,8 @@ def test_the_rate_is_that_of_a_linear_schedule_with_warmup(warmup: float, folder
 def test_a_training_without_end_is_refused(folder: Path) -> None:
     model = TransformerClassifier()
     model.build(sizes(folder))
-    with (
-        patch.object(model, "_trainer", Mock(estimated_stepping_batches=float("inf"))),
-        pytest.raises(UserError, match=r"set --trainer\.max_epochs, for example 3"),
-    ):
-        model.configure_optimizers()
+    with pytest.raises(UserError, match=r"set --trainer\.max_epochs, for example 3"):
+        configured(model, math.inf)
 
 
 def test_biases_and_normalisations_have_no_weight_decay(folder: Path) -> None:
@@ -502,7 +505,7 @@ def test_biases_and_normalisations_have_no_weight_decay(folder: Path) -> None:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = {
         group["weight_decay"]: {names[id(parameter)] for parameter in group["params"]}
-        for group in model.parameter_groups()
+        for group in configured(model)["optimizer"].param_groups
     }
     assert groups.keys() == {0.01, 0.0}
     assert {name for name in names.values() if name.endswith(".bias") or "LayerNorm" in name} == groups[0.0]

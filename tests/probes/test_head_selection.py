@@ -18,10 +18,11 @@ from attention import EncoderSpec, Options
 from attention.quantities import QuantityName
 from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
 from measures import Baselines
+from metrics.antecedent_selection import ANTECEDENT_DIRECTIONS
 from metrics.trees import maximum_arborescence
 from models import TrainingError
-from probes import AntecedentAttentionProbe, AttentionOnlyProbe, AttentionWordsProbe, DistancesWordsProbe
-from probes.frozen import Sizes
+from probes import AttentionOnlyProbe, AttentionWordsProbe, DistancesWordsProbe
+from probes.frozen import Sizes, weight_maps
 from probes.head_selection import HeadSelectionProbe, RelationClassifier, weighted_scores
 from results import Bars, HeatMap, Result
 from tests.probes.batches import random_batch
@@ -92,11 +93,8 @@ def test_the_loss_is_that_of_the_softmax_over_the_candidates_summed_over_real_wo
 
 
 def test_figures_hold_the_weights_of_each_direction_with_labels_from_one() -> None:
-    model = AntecedentAttentionProbe()
-    model.bind(Sizes((1, 4), (0, 2, 5)), {})
-    with torch.no_grad():
-        model.weight.copy_(torch.arange(12.0).view(2, 2, 3))
-    figures = model.figures()
+    weight = torch.arange(12.0).view(2, 2, 3)
+    figures = weight_maps(weight, ANTECEDENT_DIRECTIONS, Sizes((1, 4), (0, 2, 5)))
     expected = {"mention_to_antecedent": [[0, 1, 2], [3, 4, 5]], "antecedent_to_mention": [[6, 7, 8], [9, 10, 11]]}
     for name, values in expected.items():
         figure = figures[f"weights_{name}"]
