@@ -36,13 +36,21 @@ class Origin(Generic[Sizes]):
     """Properties of the data for which a module's parameters were built.
 
     Attributes:
-        sizes: Sizes of the parameters, a dataclass. Its attribute `compared` may name the fields that must be equal,
-            like `source`, in a run on trained parameters.
+        sizes: Sizes of the parameters, a dataclass. Its attribute `compared` may list the fields that must be equal,
+            like `source`, in a run on trained parameters, with what messages call them.
         source: Digests of the data files, and options of the datamodule that determine the module's input.
     """
 
     sizes: Sizes
     source: Mapping[str, object]
+
+
+def _refuse_untrained(module: "TrainedModule[Any, Any]") -> None:
+    """Raise TrainingError if the module was neither trained nor loaded from a checkpoint."""
+    if not module.trained:
+        raise TrainingError(
+            f"{type(module).__name__} was not trained: train it with `fit`, or give a checkpoint with --ckpt_path."
+        )
 
 
 class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
@@ -71,7 +79,6 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         epochs: Epoch of the loaded checkpoint, from 1; None without a checkpoint.
         epochs_run: Total number of epochs at the end of the training of this run; None without a training.
             Epochs before an interruption, and those of a checkpoint that the training continues, are included.
-        warnings: What a reader of the results must know about the training; `outcome` of a subclass sets it.
         trained_on: Number of devices (`devices`) and unit of the batch size (`batch_per`); empty if the
             training used one device.
         loaded_from: File given to `load_from_checkpoint`, and the config of its run; None for other
@@ -100,7 +107,7 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         self.trained = False
         self.epochs: int | None = None
         self.epochs_run: int | None = None
-        self.every, self.warnings = 0, list[str]()
+        self.every = 0
         self.trained_on: dict[str, object] = {}
         self.loaded_from: tuple[Path, Mapping[str, Any]] | None = None
 
@@ -180,14 +187,7 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         """Store the number of training epochs in `epochs_run`, which is reported with the results."""
         self.epochs_run = self.trainer.current_epoch
 
-    def refuse_untrained(self) -> None:
-        """Raise TrainingError if the module was neither trained nor loaded from a checkpoint."""
-        if not self.trained:
-            raise TrainingError(
-                f"{type(self).__name__} was not trained: train it with `fit`, or give a checkpoint with --ckpt_path."
-            )
-
-    on_validation_start = on_test_start = on_predict_start = refuse_untrained
+    refuse_untrained = on_validation_start = on_test_start = on_predict_start = _refuse_untrained
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add to a checkpoint the result of `checkpoint_part`, and the attribute `trained_on`.
@@ -219,7 +219,9 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         self.restore(part)
         own = self.state_dict()
         for name, value in checkpoint["state_dict"].items():
-            if name in own and value.shape != own[name].shape:
+            if name not in own:
+                raise TrainingError(other_model(f"which has a {name}"))
+            if value.shape != own[name].shape:
                 sizes = f"{list(value.shape)}, not {list(own[name].shape)}"
                 raise TrainingError(other_model(f"whose {name} has the shape {sizes}"))
         self.epochs, self.trained_on = checkpoint["epoch"] + 1, checkpoint.get("trained_on", {})
@@ -274,8 +276,10 @@ def difference(trained: Origin[Sizes], run: Origin[Sizes]) -> str | None:
         trained: Properties of the data for which the parameters were trained.
         run: Properties of the data of the run.
     """
-    names = getattr(run.sizes, "compared", ())
-    there, here = ({**one.source, **{name: getattr(one.sizes, name) for name in names}} for one in (trained, run))
+    names: Mapping[str, str] = getattr(run.sizes, "compared", {})
+    there, here = (
+        {**one.source, **{said: getattr(one.sizes, name) for name, said in names.items()}} for one in (trained, run)
+    )
     other = [name for name in {**there, **here} if there.get(name) != here.get(name)]
     if not other:
         return None
@@ -300,15 +304,14 @@ def training_audit(module: TrainedModule[Any, Any]) -> dict[str, object]:
 
 
 def training_warnings(module: TrainedModule[Any, Any], best: int | None) -> dict[str, object]:
-    """Return `warnings`, and one more if the best epoch is the last of the training, as an entry of the audit.
+    """Return the entry `warnings` of the audit if the best epoch is the last of the training; else nothing.
 
     Args:
         module: The module.
         best: Best epoch on dev, from 1; None if it is not known.
     """
     last = f"the best epoch on dev ({best}) is the last that was allowed, so the training may be too short: raise "
-    messages = [*module.warnings, *([f"{last}max_epochs"] if best is not None and best == module.epochs_run else [])]
-    return {"warnings": messages} if messages else {}
+    return {"warnings": [f"{last}max_epochs"]} if best is not None and best == module.epochs_run else {}
 
 
 def epochs_of(steps: int, trainer: Trainer) -> int:

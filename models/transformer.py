@@ -29,6 +29,9 @@ PIECES = 16384  # most pieces of one pass of `decide`, padding included
 
 _TOLERANCE = 1e-4
 
+WEIGHT_DECAY = 0.01
+"""Weight decay of matrices; biases and normalisations have none, as in BERT's training."""
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -300,8 +303,6 @@ class TransformerClassifier(TextClassifier):
         heads: Attention heads whose rows are levels: `6-1`; a layer, `6`, for all its heads; `all` for
             those of all layers; None for the last layer.
         learning_rate: Highest learning rate of AdamW.
-        weight_decay: Weight decay of matrices; biases and normalisations have none, as in BERT's
-            training.
         warmup: Fraction of the training steps in which the learning rate rises from 0; afterwards it
             falls to 0 by the last step. Both are linear, as in BERT's released code.
         frozen: Train only weights that were initialised at random, in most cases the classification
@@ -322,11 +323,10 @@ class TransformerClassifier(TextClassifier):
         self,
         heads: Sequence[str] | None = None,
         learning_rate: float = 2e-5,
-        weight_decay: float = 0.01,
         warmup: float = 0.1,
         frozen: bool = False,
     ) -> None:
-        super().__init__(learning_rate, "adamw", weight_decay)
+        super().__init__(learning_rate, "adamw", WEIGHT_DECAY)
         check_numbers(self, least=0, below=1, warmup=warmup)
         self.warmup, self.frozen = warmup, frozen
         self._wanted = heads

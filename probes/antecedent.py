@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from datamodules import AntecedentBatch, CoreferenceDataModule
 from datamodules.dependency import Field
-from metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS, Links
-from models import TrainedModule, device_count, no_loss, training_audit, training_warnings
+from metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, Links
+from models import TrainedModule, device_count, no_loss, training_audit
 from models.trained import Average
-from probes.antecedent_evaluation import TRAINED, AntecedentEvaluation, check_coreference, links_of
+from probes.antecedent_evaluation import AntecedentEvaluation, check_coreference, links_of
 from probes.frozen import Sizes, bind_to, weight_maps
 from probes.head_selection import attention_scores, weighted_scores
 from results import Result
@@ -64,19 +64,18 @@ class TrainedAntecedentProbe(TrainedModule[CoreferenceDataModule, Sizes]):
     Args:
         learning_rate: Learning rate of Adam.
         decay: Factor of the learning rate after every epoch, or after as many as have 50 optimizer steps; 1 keeps it.
-        seed: Seed of the bootstrap.
     """
 
     takes = CoreferenceDataModule
     sizes_type = Sizes
     reads: Collection[Field] = frozenset(("attention",))
 
-    def __init__(self, learning_rate: float = 1e-2, decay: float = 1.0, seed: int = 0) -> None:
+    def __init__(self, learning_rate: float = 1e-2, decay: float = 1.0) -> None:
         super().__init__()
-        check_numbers(self, least=0, learning_rate=learning_rate, seed=seed)
+        check_numbers(self, least=0, learning_rate=learning_rate)
         check_numbers(self, above=0, decay=decay)
         self.learning_rate, self.decay = learning_rate, decay
-        self.evaluation = AntecedentEvaluation(seed=seed, trained=True)
+        self.evaluation = AntecedentEvaluation(trained=True)
         self._loss, self._val_loss, self._val_accuracy = Average(), Average(), Average()
 
     def setup(self, stage: str) -> None:
@@ -124,11 +123,7 @@ class TrainedAntecedentProbe(TrainedModule[CoreferenceDataModule, Sizes]):
         self.evaluation.update(batch, partial(self.choose, batch))
 
     def outcome(self) -> Result:
-        found = self.evaluation.result(self.experiment, training_audit(self))
-        own, best = (found.scores[f"{name}.{ANTECEDENT_GROUPS[0]}"].value for name in (TRAINED, "antecedent"))
-        told = f"the probe finds fewer antecedents ({100 * own:.1f}) than the best single head ({100 * best:.1f}): "
-        self.warnings = [f"{told}train it for longer, or change its learning rate"] if own < best else []
-        return replace(found, audit={**found.audit, **training_warnings(self, self.epochs)})
+        return self.evaluation.result(self.experiment, training_audit(self))
 
     def validation_step(self, batch: AntecedentBatch, batch_idx: int) -> None:
         right = loss = torch.zeros((), device=self.device)

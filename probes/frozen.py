@@ -41,7 +41,13 @@ class Sizes:
     vectors: int = 0
     hidden: int = 0
     pairs: tuple[tuple[int, int], ...] = ()
-    compared: ClassVar[tuple[str, ...]] = ("layers", "heads", "vectors", "hidden", "pairs")
+    compared: ClassVar[Mapping[str, str]] = {
+        "layers": "layers",
+        "heads": "heads",
+        "vectors": "size of the vectors",
+        "hidden": "size of the hidden states",
+        "pairs": "layers and ranks of the matrices",
+    }
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "Sizes":

@@ -31,6 +31,8 @@ BOUND = 0.05
 """The matrices start uniform within ±BOUND, as in Hewitt & Manning (2019)."""
 GAIN = 1e-4
 """Least decrease of the loss on dev by which an epoch counts as better."""
+PATIENCE = 5
+"""Consecutive epochs without improvement after which a matrix stops."""
 DECAY = 0.1
 """Factor of the learning rate after an epoch that was not better, as in Hewitt & Manning (2019)."""
 
@@ -167,13 +169,20 @@ def sweep_map(table: pd.DataFrame, chosen: int, score: str) -> HeatMap:
     )
 
 
+def _refuse_predictions(probe: "StructuralProbe") -> None:
+    raise UserError(
+        f"{type(probe).__name__} predicts distances or depths, not governors, so it has no predictions to write. "
+        "`python train.py test` scores it."
+    )
+
+
 class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
     """Structural probe (Hewitt & Manning 2019): a matrix B under which squared norms are tree distances or depths.
 
     There is a matrix for every layer and rank, which projects the hidden states of the layer to as many dimensions as
     the rank. All are trained on the same batches but independently of each other, each from its own random start and
     with its own learning rate, which falls tenfold after every epoch that does not lower the matrix's loss on dev. The
-    weights of the matrix's best epoch are kept. A matrix stops after `patience` epochs without improvement, and the
+    weights of the matrix's best epoch are kept. A matrix stops after `PATIENCE` epochs without improvement, and the
     training ends when all have stopped. The result reports the pair of layer and rank with the best score on dev.
 
     The paper trains with Adam at 1e-3, batches of 20 sentences and at most 40 epochs. Here an epoch is an improvement
@@ -186,7 +195,6 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
         layers: Layers of the hidden states, 0 for the embeddings, k for layer k; None for all layers in the data.
         ranks: Numbers of rows of B; None for the size of the hidden states.
         learning_rate: Initial learning rate of Adam.
-        patience: Consecutive epochs without improvement after which a matrix stops.
 
     Attributes:
         monitor: Name of a loss on dev, and `min`: the best epoch has its lowest value.
@@ -221,13 +229,11 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
         layers: tuple[int, ...] | None = None,
         ranks: tuple[int, ...] | None = None,
         learning_rate: float = 1e-3,
-        patience: int = 5,
     ) -> None:
         super().__init__()
         check_numbers(self, least=0, learning_rate=learning_rate)
-        check_numbers(self, least=1, patience=patience)
         self.layers, self.ranks = layers, ranks
-        self.learning_rate, self.patience = learning_rate, patience
+        self.learning_rate = learning_rate
         self._places: dict[int, int] = {}
         self._loss = Average()
 
@@ -322,7 +328,7 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
 
     def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
         """Return the loss of a batch: the mean over sentences, summed over the matrices that have not stopped."""
-        stopped = (self.stale >= self.patience).tolist()
+        stopped = (self.stale >= PATIENCE).tolist()
         # Several processes wait for the gradients of all matrices. All have stopped if a run that had ended is resumed.
         everything = self.trainer.world_size > 1 or all(stopped)
         active = [pair for pair in range(len(self.pairs)) if everything or not stopped[pair]]
@@ -354,7 +360,7 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
     def on_validation_epoch_end(self) -> None:
         """Keep the weights of matrices that improved on dev, and lower the learning rate of the others.
 
-        When every matrix has stopped (`patience` epochs without improvement), the training ends.
+        When every matrix has stopped (`PATIENCE` epochs without improvement), the training ends.
 
         If there are several pairs of layer and rank, the dev loss of each is logged. In training, `val_loss` is the
         lowest loss of each pair so far, averaged over pairs. It falls whenever a pair improves, so the checkpoint
@@ -401,6 +407,8 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
                 for row, index in zip(self(batch.to(self.device)).cpu().numpy(), batch.index.tolist(), strict=True):
                     found[index] = _labelled(row, split.words(index), self.pairs)
         return [found[index] for index in sorted(found)]
+
+    on_predict_start = _refuse_predictions
 
     def test_step(self, batch: AttentionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         total, right, correlation = self.found(self(batch), batch)
@@ -462,7 +470,7 @@ def _judge(probe: StructuralProbe, losses: Tensor) -> None:
     """Compare the losses of the pairs on dev `[pairs]` with their best ones."""
     groups = probe.trainer.optimizers[0].param_groups
     extra = probe.every > 0 and (probe.current_epoch + 1) % probe.every > 0  # it may only keep better weights
-    running = probe.stale < probe.patience
+    running = probe.stale < PATIENCE
     better = running & (losses < probe.best_loss - GAIN)
     # In place, because a tensor made in the inference mode of validation could not be written to afterwards.
     probe.best_loss.copy_(torch.where(better, losses, probe.best_loss))
@@ -474,7 +482,7 @@ def _judge(probe: StructuralProbe, losses: Tensor) -> None:
     if extra:
         return
     probe.stale.copy_(torch.where(better, 0, probe.stale + running))
-    probe.trainer.should_stop = probe.trainer.should_stop or bool((probe.stale >= probe.patience).all())
+    probe.trainer.should_stop = probe.trainer.should_stop or bool((probe.stale >= PATIENCE).all())
 
 
 def _labelled(predicted: NDArray[np.float32], words: Sequence[str], pairs: Sequence[Pair]) -> xr.DataArray:

@@ -433,13 +433,6 @@ def test_python_is_told_of_no_option() -> None:
         assert explained(denied).endswith("If you trust it, add --trust my.probe")
 
 
-def test_other_parsers_of_the_program_are_left_alone() -> None:
-    before = dict(parsing_settings)
-    with only_known_classes(["strange"]):
-        assert parsing_settings != before
-    assert parsing_settings == before
-
-
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
@@ -473,15 +466,6 @@ def test_a_stored_option_that_no_longer_fits_is_told_in_a_sentence(
     with pytest.raises(TrainingError, match=rf"old\.ckpt: .*{fault}") as told:
         TextClassifier.load_from_checkpoint(path)
     assert "\n" not in str(told.value)
-
-
-def test_options_that_are_dataclasses_of_a_reader_are_of_this_program(tmp_path: Path) -> None:
-    for split in ("train", "dev", "test"):
-        (tmp_path / f"{split}.csv").write_text("review,stars\nfine,5\n", encoding="utf-8")
-    words = ["fit", "--config=configs/demo_classifier.yaml", f"--data.init_args.corpus={tmp_path}/{{split}}.csv"]
-    words += ["--data.init_args.columns.text=review", "--data.init_args.columns.label=stars"]
-    found = check(words)
-    assert found is None
 
 
 @pytest.mark.parametrize("option", ["device_map", "revision"])

@@ -53,12 +53,6 @@ def test_a_schedule_of_epochs_falls_after_steps(accumulated: int, make_data: Mak
     assert told.rates == [0.5] * epochs + [0.25] * epochs + [0.125] * 3
 
 
-def test_it_falls_after_every_epoch_of_many_steps(make_data: MakeData) -> None:
-    data = make_data(seed=0, max_sentences=1).variant(train=[*range(30)] * 2)
-    told = fitted(AttentionOnlyProbe(0.5, 0.5), data, 3)
-    assert told.rates == [0.5, 0.25, 0.125]
-
-
 @pytest.mark.parametrize(("steps", "every"), [(1, 1), (5, 3), (8, 4)])
 def test_a_training_goes_on_until_dev_is_no_better_for_as_many_steps(
     steps: int, every: int, make_data: MakeData

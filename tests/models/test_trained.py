@@ -41,6 +41,9 @@ class Line(TrainedModule[Any, Width]):
 
     def outcome(self) -> None: ...
 
+    def setup(self, stage: str) -> None:
+        """Do nothing: `bind` is called by hand."""
+
     def make_for(self, data: object) -> None: ...
 
     def forward(self, inputs: Tensor) -> Tensor:

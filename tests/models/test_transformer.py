@@ -412,22 +412,6 @@ def test_texts_that_are_cut_into_words_are_refused() -> None:
         TransformerClassifier().build(TextSizes(CLASSES, VOCABULARY))
 
 
-@torch.no_grad()
-def test_imposed_weights_are_used_exactly_and_its_own_change_nothing(folder: Path) -> None:
-    model = built(folder, ["1", "2"])
-    output = model(batch())
-    own = {name: level.weights for name, level in output.levels.items()}
-    assert torch.equal(model(batch(), imposed=own).logits, output.logits)
-    torch.testing.assert_close(model.decide(output, own), output.logits, atol=1e-6, rtol=0)
-    torch.testing.assert_close(model.decide(output, {}), output.logits, atol=1e-6, rtol=0)
-    imposed = {"1-2": rows(), "2-4": 0.5 * rows()}
-    changed = model(batch(), imposed=imposed)
-    assert all(torch.equal(changed.levels[name].weights, row) for name, row in imposed.items())
-    assert all(torch.equal(changed.levels[f"1-{head}"].weights, own[f"1-{head}"]) for head in (1, 3, 4))
-    assert not torch.allclose(changed.levels["2-1"].weights, own["2-1"], atol=1e-5)  # it attends to what has changed
-    assert not torch.allclose(changed.logits, output.logits, atol=1e-4)
-
-
 @pytest.mark.parametrize("pieces", [1, 15, 16384], ids=["a text a pass", "two texts a pass", "one pass"])
 @torch.no_grad()
 def test_decide_is_forward_with_each_of_the_imposed_weights(
@@ -446,31 +430,6 @@ def test_decide_is_forward_with_each_of_the_imposed_weights(
             expected = model(batch(), embedded=embedded, imposed=here).logits
             torch.testing.assert_close(logits[first, second], expected, atol=1e-6, rtol=1e-6)
     assert model.decide(output, {"2-1": rows(0)}).shape == (0, 3, CLASSES)
-
-
-def test_gradients_of_decide_are_those_of_forward(folder: Path) -> None:
-    model = built(folder, ["2-1"])
-    output = model(batch())
-    own = output.levels["2-1"].weights
-    [expected] = torch.autograd.grad(output.logits.square().sum(), own, retain_graph=True)
-    weights = own.detach().requires_grad_()
-    [found] = torch.autograd.grad(model.decide(output, {"2-1": weights}).square().sum(), weights)
-    assert expected.abs().max() > 0
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
-
-
-def test_a_level_that_there_is_not_is_refused(folder: Path) -> None:
-    model = built(folder)
-    with pytest.raises(UserError, match=r"level '1-1'; the model's attention levels are 2-1, 2-2, 2-3, 2-4\."):
-        model(batch(), imposed={"1-1": rows()})
-    with pytest.raises(UserError, match=r"level 'word'.*--model\.init_args\.heads"):
-        model.decide(model(batch()), {"word": rows()})
-
-
-@pytest.mark.parametrize("warmup", [-0.1, 1.0])
-def test_a_warmup_that_is_no_share_is_refused(warmup: float) -> None:
-    with pytest.raises(UserError, match=r"warmup is .*, but must be at least 0 and below 1\."):
-        TransformerClassifier(warmup=warmup)
 
 
 def configured(model: TransformerClassifier, steps: float = 40) -> Any:  # noqa: ANN401
