@@ -171,8 +171,9 @@ class RecurrentEncoder(TextEncoder):
         there, back = list(self.networks[0].children())
         # Saliency needs gradients in evaluation, which cuDNN has only in training mode; without dropout both are equal.
         self.networks.train(torch.is_grad_enabled())
+        forward = there(embedded)[0]
         backward = back(embedded.gather(1, order.expand_as(embedded)))[0]
-        return torch.cat([there(embedded)[0], backward.gather(1, order.expand_as(backward))], dim=2)
+        return torch.cat([forward, backward.gather(1, order.expand_as(backward))], dim=2)
 
 
 class ConvolutionEncoder(TextEncoder):
