@@ -22,10 +22,9 @@ from metrics.bootstrap import bootstrap_ratio, holm, mean_and_sd, p_units, paire
 from results import Table, Unit
 from results.errors import counted, near
 from results.reader import Record, RecordError, find_record, first_of, ratio_of, rows_of
-from results.settings import read_yaml
+from results.settings import read_yaml, seeds, settings
 from results.tables import LEGEND, data_table
 from results.writer import plain
-from training.config import seeds, settings
 
 DRAWS = 10_000  # resamples and random swaps of the tests
 

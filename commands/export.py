@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from commands import parser_of
+from models.checkpoints import checkpoint_file
 from models.export import export
 from models.transformer import TransformerClassifier
-from training.checkpoints import checkpoint_file
 
 
 def main(args: Sequence[str]) -> int:

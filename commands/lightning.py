@@ -24,6 +24,8 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from rich.console import Console
 
 from commands import measure
+from commands.faults import fault, full_disk, trainer_fault, wait_for_the_first
+from commands.lightning_private import CommandLine, ContinuedCSVLogger, overwrite, set_root
 from commands.measure import QUIET, SWITCHES, TRUST
 from commands.state import (
     Resume,
@@ -37,25 +39,17 @@ from commands.state import (
     sources_of,
 )
 from commands.tasks import check_tasks, refuse_shell
+from commands.trust import Parser, import_trusted, refuse_permissions, trusted_modules
 from commands.writer import ResultWriter
+from models import TrainedModule, quiet
+from models.checkpoints import checkpoint_file, configured_model, read_checkpoint
+from models.configs import ROOMS, only_known_classes
+from models.lightning_private import ignore_signals
 from results.command import print_fault
 from results.errors import UserError
 from results.files import is_full
 from results.progress import ProgressLines
 from results.settings import leaves
-from training.checkpoints import checkpoint_file, configured_model, read_checkpoint
-from training.faults import fault, full_disk, trainer_fault, wait_for_the_first
-from training.lifecycle import TrainedModule
-from training.lightning_private import CommandLine, ContinuedCSVLogger, ignore_signals, overwrite, set_root
-from training.nested import quiet
-from training.parsing import (
-    ROOMS,
-    Parser,
-    import_trusted,
-    only_known_classes,
-    refuse_permissions,
-    trusted_modules,
-)
 
 for _room in ROOMS:
     import_module(_room)  # a class is found by its short name once it is imported

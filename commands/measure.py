@@ -18,17 +18,17 @@ from pytorch_lightning import seed_everything
 from pytorch_lightning.utilities import rank_zero_info
 from rich.console import Console
 
+from commands.faults import full_disk, trainer_fault
 from commands.state import RunState, new_folder, run_digest, save_config, sources_of
 from commands.tasks import check_tasks, refuse_shell
+from commands.trust import Parser, import_trusted, refuse_permissions, silent_parser
 from datamodules.corpus import CorpusDataModule, data_for
 from measures.contract import Measure, measure
+from models import quiet
 from results import Result
 from results.errors import UserError, check_numbers
 from results.files import is_full
 from results.writer import publish
-from training.faults import full_disk, trainer_fault
-from training.nested import quiet
-from training.parsing import Parser, import_trusted, refuse_permissions, silent_parser
 
 SWITCHES = {
     "--figures.titles": "Print titles on figures; results.json has them under `captions` in any case.",

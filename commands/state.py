@@ -26,15 +26,8 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.utilities import rank_zero_info
 
-from datamodules.corpus import CorpusDataModule
-from results.digests import file_digest, source_digest
-from results.errors import UserError
-from results.files import is_full, keep, kept, remove_leftovers, write_atomically
-from results.locks import held
-from results.settings import score_settings
-from training.checkpoints import TrainingError
-from training.faults import is_of_another
-from training.lightning_private import (
+from commands.faults import is_of_another
+from commands.lightning_private import (
     continue_training,
     random_states,
     repeat_batch,
@@ -42,6 +35,13 @@ from training.lightning_private import (
     started_processes,
     steps_of,
 )
+from datamodules.corpus import CorpusDataModule
+from models import TrainingError
+from results.digests import file_digest, source_digest
+from results.errors import UserError
+from results.files import is_full, keep, kept, remove_leftovers, write_atomically
+from results.locks import held
+from results.settings import score_settings
 
 log = logging.getLogger(__name__)
 

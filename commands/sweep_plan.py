@@ -12,12 +12,12 @@ from typing import Any, Literal, get_args
 
 from jsonargparse.typing import NonNegativeInt
 
+from commands.trust import trusted_modules, typed_options
+from models.configs import PERMISSIONS
 from results.digests import digest, file_digest
 from results.errors import UserError, near
 from results.reader import Record
-from results.settings import leaves, read_yaml, score_settings
-from training.config import typed
-from training.parsing import PERMISSIONS, trusted_modules, typed_options
+from results.settings import leaves, read_yaml, score_settings, typed
 
 OWN = ("config", "seed_everything", "trainer.default_root_dir", "ckpt_path")
 """Options that the sweep itself sets."""

@@ -12,10 +12,10 @@ from pytorch_lightning.utilities.seed import isolate_rng
 from attention.encoder import EncoderSpec, resolve
 from datamodules import ClassificationDataModule
 from models import AttentionClassifier, TextClassifier, TransformerClassifier
+from models.checkpoints import checkpoint_file, config_of, instantiate, read_checkpoint
 from results.digests import Digests
 from results.errors import UserError
-from training.checkpoints import checkpoint_file, config_of, instantiate, read_checkpoint
-from training.config import settings
+from results.settings import settings
 
 Config = Mapping[str, Any]
 

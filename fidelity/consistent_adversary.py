@@ -30,6 +30,7 @@ from fidelity.comparison import CheckpointResult, column_means
 from fidelity.experiment import FidelityTest, Measurements, Score
 from fidelity.perturbation import by_max_attention, max_attention, violins
 from fidelity.saliency import Saliency
+from measures.trainings import Best, Training, share, train_nested
 from metrics.bootstrap import mean, resample
 from metrics.classification import f1_score
 from metrics.distributions import area, jsd, kl, tvd
@@ -39,7 +40,6 @@ from results import Curves, Estimate, Figure, Floats, Table, Unit
 from results.digests import Digests, digest
 from results.errors import UserError, check_numbers, check_values
 from results.progress import Progress
-from training import Best, Training, share, train_nested
 
 Stop = Literal["train", "dev"]
 
@@ -349,7 +349,7 @@ class Recipe:
     def training(
         self, kind: str, options: Sequence[object], name: str, train: Callable[[], Best], before: int = 0
     ) -> Training:
-        """Return the description of a training; `training.nested.share` runs it later.
+        """Return the description of a training; `measures.trainings.share` runs it later.
 
         Its best epoch is kept as a file, so that later runs need not repeat the training.
 
@@ -509,7 +509,7 @@ class TrainedAdversary(NamedTuple):
 
 
 def adversary_training(recipe: Recipe, strength: float, stop: Stop = "train") -> Training:
-    """Return the description of an adversary's training; `training.nested.share` runs it later.
+    """Return the description of an adversary's training; `measures.trainings.share` runs it later.
 
     The adversary is trained against the checkpoint of the recipe. All adversaries of a checkpoint start
     from the same random weights, which are not the checkpoint's. The epoch with the lowest loss is kept.

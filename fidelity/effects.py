@@ -19,10 +19,10 @@ from fidelity.correlation import ROUNDING, without_rounding
 from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import KNOWN, Explainer, Saliency
 from metrics.bootstrap import mean, rank_correlations, ratio
+from models import gathered
 from results import Figure, Floats, HeatMap, Table, Unit
 from results.errors import UserError, check_numbers
 from results.progress import Progress
-from training import gathered
 
 LEARNED = ("learned", "learned_norms", "learned_shuffled", "best_head")
 """Rankings that are fitted on train."""

@@ -34,10 +34,10 @@ from measures.contract import Measure
 from metrics.bootstrap import Statistic, draws_for, mean, proportion, resample
 from metrics.classification import f1_score, mostly_one_label
 from metrics.rows import ItemRows
+from models import gathered, recorded_gradients
+from models.checkpoints import data_settings
 from results import ColouredText, ColouredTexts, Figure, Result, Table, Unit
 from results.errors import UserError, check_names, check_numbers, check_values, counted
-from training import gathered, recorded_gradients
-from training.checkpoints import data_settings
 
 EXAMPLES = 10  # texts on the example page, evenly spread over those that are read
 OWN = ("gold", "predicted", "words", "correct")  # columns of every text, also of texts that no test measures

@@ -17,44 +17,34 @@ from fidelity.comparison import CheckpointResult
 from fidelity.consistent_adversary import Recipe, adversary_training, has_uniform_attention, trained_adversary
 from fidelity.experiment import FidelityTest, Measurements, Score
 from fidelity.saliency import Saliency
+from measures.trainings import Best, Training, share
 from metrics.classification import f1_score
 from models import AttentionClassifier, AverageEncoder, TextClassifier, UniformAttention
-from models.regularizers import Encoded
-from models.text_model import WORD, Output
+from models.text_model import WORD
 from results import Table
 from results.digests import Digests
 from results.errors import check_numbers
-from training import Best, Training, share
 
 Source = Literal["uniform", "own", "base", "adversary"]
 """Source of attention: uniform, learned by the token-wise model itself, the checkpoint's, or its adversary's."""
 SOURCES: tuple[Source, ...] = get_args(Source)
 
 
-class GuidedClassifier(AttentionClassifier):
-    """Flat classifier that uses the attention of another model, `guide`, instead of learning its own.
-
-    The guide is not trained.
+def guided(guide: TextClassifier, **parts: Any) -> AttentionClassifier:  # noqa: ANN401
+    """Return a flat classifier that uses the attention of another model instead of learning its own.
 
     Args:
-        guide: Model whose attention is used.
+        guide: Model whose attention is used; it is not trained.
         **parts: Options of `AttentionClassifier`.
     """
 
-    objects = (*AttentionClassifier.objects, "guide")
+    def weights(batch: TextBatch) -> dict[str, Tensor]:
+        with torch.no_grad():
+            return {WORD: guide(batch).levels[WORD].weights}
 
-    def __init__(self, guide: TextClassifier, **parts: Any) -> None:  # noqa: ANN401 # options of AttentionClassifier
-        super().__init__(attention=UniformAttention(), **parts)
-        # Not as a submodule: it would be trained and saved.
-        self._guide = (guide,)
-
-    def _run(
-        self, batch: TextBatch, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
-    ) -> tuple[Output, Encoded]:
-        if imposed is None:
-            with torch.no_grad():
-                imposed = {WORD: self._guide[0](batch).levels[WORD].weights}
-        return super()._run(batch, embedded, imposed)
+    model = AttentionClassifier(attention=UniformAttention(), **parts)
+    model.guide = weights
+    return model
 
 
 class GuidedMLP(FidelityTest):
@@ -139,7 +129,7 @@ class GuidedMLP(FidelityTest):
         if source == "adversary":
             own = replace(recipe, max_epochs=self.adversary_epochs, patience=self.adversary_patience)
             guide = trained_adversary(own, *share([adversary_training(own, self.strength)])).model
-        return GuidedClassifier(guide, **parts)
+        return guided(guide, **parts)
 
     def columns(self, classes: int) -> Sequence[str]:
         return ["gold", *(f"predicted_{source}" for source in SOURCES)]

@@ -25,11 +25,11 @@ from fidelity.consistent_adversary import Recipe, collect_outputs
 from fidelity.experiment import FidelityTest, Measurements, Score
 from fidelity.explanations import FILE
 from fidelity.saliency import Saliency
+from measures.trainings import Best, Training, share
 from metrics.bootstrap import TIE, mean_and_sd, pooled, proportion, ratio, resample
 from models import HierarchicalClassifier
 from results import Curves, Estimate, Figure, Flags, Floats, Integers, Table
 from results.errors import UserError, check_numbers, check_values
-from training import Best, Training, share
 
 RANDOM = "random"
 SEEDS = 3  # fewest seeds for an interval over them

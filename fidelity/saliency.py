@@ -100,9 +100,9 @@ class AttentionSaliency:
         held fixed. The norm is 0 outside the mask.
         """
         classified = self.classified
-        written = [classified.checkpoint.model.value_norms(classified.output, name) for name in classified.names]
-        if None not in written:
-            return (classified.weights * torch.stack(written)).masked_fill(~classified.mask, 0)  # type: ignore[arg-type]
+        if norms := getattr(classified.checkpoint.model, "value_norms", None):
+            written = torch.stack([norms(classified.output, name) for name in classified.names])
+            return (classified.weights * written).masked_fill(~classified.mask, 0)
         weights = classified.weights.detach().requires_grad_()
         logits = logits_under(classified, weights).sum(0)
         by_class = [torch.autograd.grad(one, weights, retain_graph=True)[0] for one in logits]

@@ -22,11 +22,11 @@ from measures.contract import Measure
 from measures.task import REFERENCES, Classification, LanguageModelling, Task, TaskOutputs, make_ablation
 from metrics.bootstrap import against_random_draws, difference, draws_for, holm, p_units, pooled
 from metrics.rows import ItemRows
+from models.checkpoints import checkpoint_file, data_settings, read_checkpoint
 from results import Bars, Estimate, Figure, Result, Table, Unit
 from results.errors import UserError, check_names, check_numbers, check_values, counted
 from results.heads import head_map
 from results.progress import Progress
-from training.checkpoints import checkpoint_file, data_settings, read_checkpoint
 
 LEVEL = 0.05  # of a head that helps or hurts, after Holm's correction
 DRAWS = 10_000  # of the bootstrap, or more, as far as they fit into memory

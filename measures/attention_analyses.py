@@ -21,10 +21,10 @@ from measures.contract import Measure
 from metrics.bootstrap import holm
 from metrics.distributions import divided_by_sums
 from metrics.moments import CONFIDENCE, Means, Moments, Updates, recorded, subtract
+from models import gathered
 from results import Estimate, Figure, Floats, HeatMap, Result, Table, Unit, merged, on_one_scale
 from results.errors import UserError, check_names
 from results.heads import head_map, head_name
-from training import gathered
 
 
 class Analysis(nn.Module):

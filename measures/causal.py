@@ -39,13 +39,13 @@ from measures.task import (
 from metrics.bootstrap import Statistic, against_random_draws, difference, holm, p_units
 from metrics.heads import Predictions, most_attended
 from metrics.rows import ArcRows, ItemRows
+from models.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint
+from probes import DependencyProbe
 from probes.arc_evaluation import check_relations
-from probes.frozen import DependencyProbe
 from probes.head_selection import HeadSelectionProbe
 from results import Bars, Estimate, Result, Table, Unit, numbers
 from results.errors import UserError, check_names, check_numbers, check_values
 from results.heads import Names, head_name
-from training.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint
 
 _PARTS = 4  # of what may run at once is one batch, so that several copies of it run together
 _CHANGES = ("intact", "best", "random", "beyond")

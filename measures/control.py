@@ -8,10 +8,10 @@ from typing import Literal
 import pandas as pd
 
 from measures.nested import ProbeMeasure
+from measures.trainings import result_of
 from metrics.bootstrap import paired_bootstrap
 from probes.head_selection import HeadSelectionProbe
 from results import Estimate, Result, Table, numbers
-from training import result_of
 
 Behaviour = Literal["self", "first", "last"]
 BEHAVIOURS: tuple[Behaviour, ...] = ("self", "first", "last")

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from datamodules import AttentionBatch
 from datamodules.batches import BatchLoader
 from measures.nested import ProbeMeasure
+from measures.trainings import result_of
 from metrics.attachment import ratio_scores
-from probes.frozen import DependencyProbe
+from probes import DependencyProbe, HeadSelectionProbe, StructuralDistanceProbe
 from results import Bars, Estimate, Result, Table, Unit
 from results.errors import UserError, counted
-from training import result_of
 
 PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 """Ends of the blocks of the online code, as shares of the train split (Voita & Titov 2020, §2.2.2)."""
@@ -56,6 +56,7 @@ def code_bits(
         UserError: A gold governor has probability zero, so that its code is infinite.
     """
     bits = np.zeros(sentences)
+    assert isinstance(probe, HeadSelectionProbe | StructuralDistanceProbe)
     probe = probe.to(device).eval()
     with torch.inference_mode():
         for batch in loader:
@@ -91,6 +92,19 @@ class DescriptionLength(ProbeMeasure):
 
     experiment = "description_length"
     portions: Sequence[float] = PORTIONS
+
+    def prepare(self) -> None:
+        """Load the train split too.
+
+        Raises:
+            UserError: The probe does not predict probabilities of candidate governors.
+        """
+        if not isinstance(self.probe, HeadSelectionProbe | StructuralDistanceProbe):
+            raise UserError(
+                f"{type(self.probe).__name__} predicts no probabilities of governors, so a description length cannot "
+                "be computed. Use another probe, for instance AttentionOnlyProbe."
+            )
+        super().prepare()
 
     def outcome(self) -> Result:
         train = self.data.splits["train"]

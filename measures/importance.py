@@ -14,10 +14,10 @@ from measures.attention_analyses import Analysis
 from measures.by_head import HeadMeans, by_class, by_name
 from measures.task import Classification, LanguageModelling, MeanStateClassification, Task
 from metrics.moments import Means, Moments
+from models import recorded_gradients
+from models.checkpoints import checkpoint_file
 from results import Curves, Result, Table, Unit, UserError, on_one_scale
 from results.heads import head_map
-from training import recorded_gradients
-from training.checkpoints import checkpoint_file
 
 CLASSES = ("start", "end", "punctuation", "first", "rest")
 """Classes of tokens that receive attention: the two kinds of delimiters, `.` and `,`, a first token that is none of

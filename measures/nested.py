@@ -9,11 +9,12 @@ from pytorch_lightning.utilities.seed import isolate_rng
 
 from datamodules import DependencyDataModule
 from measures.contract import Measure
+from measures.trainings import Best, Training, share, train_nested
+from models import TrainedModule, recorded_gradients
+from probes import DependencyProbe
 from probes.arc_evaluation import read_fields
-from probes.frozen import DependencyProbe, Mode
+from probes.frozen import Mode
 from results.errors import check_numbers
-from training import Best, TrainedModule, Training
-from training.nested import recorded_gradients, share, train_nested
 
 Probe = TypeVar("Probe", bound=TrainedModule[Any, Any])
 

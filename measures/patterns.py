@@ -16,9 +16,9 @@ from measures.attention_analyses import Analysis
 from measures.by_head import HeadMeans, class_map, head_rows
 from metrics.moments import Means
 from metrics.patterns import PATTERNS, by_rules, structure
+from models import gathered
 from results import Bars, Figure, Maps, Result, Table, Unit, numbers
 from results.heads import head_name
-from training import gathered
 
 GLYPHS = {"vertical": "V", "diagonal": "D", "vertical + diagonal": "VD", "block": "B", "heterogeneous": "H"}
 """Names of the patterns in figures, each with its letters."""

@@ -18,10 +18,10 @@ from measures.by_head import head_rows
 from measures.task import Classification, TaskOutputs
 from metrics.bootstrap import draws_for, holm, p_units
 from metrics.moments import Moments
+from models import recorded_gradients
 from results import Curves, Estimate, Figure, Floats, Result, Table, Unit
 from results.errors import check_names, check_numbers, check_values, counted
 from results.heads import head_map
-from training import recorded_gradients
 
 _STEPS = 10
 SHARES = tuple(step / _STEPS for step in range(_STEPS + 1))

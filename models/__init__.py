@@ -1,5 +1,6 @@
 """Text classifiers whose attention can be read, and replaced by other weights."""
 
+from models.checkpoints import TrainingError
 from models.classifiers import AttentionClassifier, HierarchicalClassifier
 from models.layers import (
     AdditiveAttention,
@@ -13,5 +14,19 @@ from models.layers import (
     UniformAttention,
 )
 from models.regularizers import Concat, MaskedLanguageModel, Residual, Tying
+from models.stopping import EarlyStoppingBySteps
 from models.text_classifier import TextClassifier
+from models.trained import (
+    Mean,
+    Origin,
+    TrainedModule,
+    device_count,
+    gathered,
+    no_loss,
+    over_devices,
+    quiet,
+    recorded_gradients,
+    training_audit,
+    training_warnings,
+)
 from models.transformer import TransformerClassifier

@@ -1,12 +1,10 @@
 """Classifiers over word embeddings: the flat classifier, and the hierarchical attention network (HAN)."""
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor, nn
 
 from datamodules import TextBatch
@@ -14,10 +12,8 @@ from models.layers import DEFAULT_EMBEDDING, Attention, EmbeddingSpec, TextEncod
 from models.regularizers import Encoded, Regularizer
 from models.text_classifier import TextClassifier
 from models.text_model import SENTENCE, WORD, Level, Output, TextSizes, checked_levels
+from models.trained import Mean
 from results.errors import UserError, check_numbers
-from training import Mean
-
-log = logging.getLogger(__name__)
 
 LEVELS = (WORD, SENTENCE)
 TOGETHER = 64  # sentences that are encoded together
@@ -38,10 +34,15 @@ class AttentionClassifier(TextClassifier):
             or both.
         dropout: Dropout of the vector of the text, the mean of the hidden states weighted by attention.
 
+    Attributes:
+        guide: Function that returns the weights to impose on a batch where `forward` is given none; None if the
+            classifier attends by itself.
+
     Raises:
         UserError: A regulariser is named twice.
     """
 
+    guide: Callable[[TextBatch], Mapping[str, Tensor]] | None = None
     objects: ClassVar[tuple[str, ...]] = ("encoder", "attention", "embedding", "regularizers")
 
     def __init__(
@@ -91,7 +92,8 @@ class AttentionClassifier(TextClassifier):
         hidden = averaged = self._encode(embedded, mask)
         for regularizer in self._regularizers:
             averaged = regularizer.transform(embedded, averaged)
-        weights = checked_levels(imposed or {}, (WORD,)).get(WORD)
+        given = self.guide(batch) if imposed is None and self.guide is not None else imposed
+        weights = checked_levels(given or {}, (WORD,)).get(WORD)
         if weights is None:
             weights = self.attention(averaged, words)
         output = Output(self._decide(averaged, weights), {WORD: Level(weights, words, averaged)}, embedded)
@@ -168,17 +170,6 @@ class HierarchicalClassifier(TextClassifier):
         self.sentence_encoder.build(self.encoder.size)
         self.sentence_attention.build(self.sentence_encoder.size)
         self.decision = nn.Linear(self.sentence_encoder.size, sizes.classes)
-
-    def on_fit_start(self) -> None:
-        super().on_fit_start()
-        train = self.trainer.datamodule.splits["train"]  # type: ignore[attr-defined]
-        single = int((train.sentence_counts() == 1).sum())
-        if 2 * single > len(train):
-            rank_zero_only(log.warning)(
-                f"train: {single} of {len(train)} texts have one sentence, so the attention over sentences has no "
-                "choice. If the texts have more, separate marks such as . from words (--data.init_args.punctuation "
-                "apart), or name the word between sentences (--data.init_args.sentence_separator)."
-            )
 
     def forward(
         self, batch: TextBatch, *, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None

@@ -150,47 +150,30 @@ class RecurrentEncoder(TextEncoder):
     Args:
         cell: `lstm` or `gru`.
         hidden: Size of the hidden states of one direction.
-        layers: Number of layers.
-        dropout: Dropout of the hidden states between layers.
     """
 
-    def __init__(
-        self,
-        cell: Literal["lstm", "gru"] = "lstm",
-        hidden: int = 150,
-        layers: int = 1,
-        dropout: float = 0.0,
-    ) -> None:
+    def __init__(self, cell: Literal["lstm", "gru"] = "lstm", hidden: int = 150) -> None:
         super().__init__()
         check_values(self, cell=cell)
-        check_numbers(self, least=1, hidden=hidden, layers=layers)
-        check_numbers(self, least=0, below=1, dropout=dropout)
-        self.cell, self.hidden, self.layers = cell, hidden, layers
+        check_numbers(self, least=1, hidden=hidden)
+        self.cell, self.hidden = cell, hidden
         self.size = 2 * hidden
-        self.dropout = nn.Dropout(dropout)
 
     def build(self, input_size: int) -> None:
         cell = nn.LSTM if self.cell == "lstm" else nn.GRU
-        below = [input_size] + [self.size] * (self.layers - 1)
-        self.networks = nn.ModuleList(
-            nn.ModuleList(cell(size, self.hidden, batch_first=True) for _ in range(2)) for size in below
-        )
+        both = nn.ModuleList(cell(input_size, self.hidden, batch_first=True) for _ in range(2))
+        self.networks = nn.ModuleList([both])  # as checkpoints name them
 
     def states(self, embedded: Tensor, mask: Tensor) -> Tensor:
         # Position of the token that stands here in the reversed text; padding stays in place.
         places = torch.arange(mask.size(1), device=mask.device)
         order = torch.where(mask, mask.sum(1, keepdim=True) - 1 - places, places)[..., None]
-        states = embedded
-        for layer, networks in enumerate(self.networks):
-            assert isinstance(networks, nn.ModuleList)
-            # Saliency needs gradients in evaluation, which cuDNN has only in training mode. For a single layer without
-            # dropout both modes are equal.
-            networks.train(torch.is_grad_enabled())
-            read = self.dropout(states) if layer else states
-            forward = networks[0](read)[0]
-            backward = networks[1](read.gather(1, order.expand_as(read)))[0]
-            states = torch.cat([forward, backward.gather(1, order.expand_as(backward))], dim=2)
-        return states
+        there, back = list(self.networks[0].children())
+        # Saliency needs gradients in evaluation, which cuDNN has only in training mode; without dropout both are equal.
+        self.networks.train(torch.is_grad_enabled())
+        forward = there(embedded)[0]
+        backward = back(embedded.gather(1, order.expand_as(embedded)))[0]
+        return torch.cat([forward, backward.gather(1, order.expand_as(backward))], dim=2)
 
 
 class ConvolutionEncoder(TextEncoder):

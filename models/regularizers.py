@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from datamodules import Vocabulary
+from models.trained import Mean
 from results.errors import UserError, check_numbers
-from training import Mean
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Base of the text classifiers of train.py: loss, optimiser, validation, and scores on test."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -25,11 +26,12 @@ from metrics.classification import (
     regression_scores,
 )
 from metrics.rows import ItemRows
+from models.checkpoints import TrainingError
 from models.layers import EntmaxAttention
-from models.text_model import Output, TextModel, TextSizes
+from models.text_model import Output, Prediction, TextSizes, prediction_table, predictions_of
+from models.trained import Average, Mean, TrainedModule, gathered, no_loss, other_model, over_devices, training_audit
 from results import Estimate, Floats, HeatMap, Integers, Result, Unit
-from results.errors import UserError, check_numbers
-from training import Average, Mean, Origin, no_loss, over_devices, training_audit
+from results.errors import UserError, check_numbers, new_items
 
 
 class Decisions(NamedTuple):
@@ -114,8 +116,23 @@ class TermMeans(nn.Module):
         return {name: float(average.take()) for name, average in self.averages.items()}  # type: ignore[operator]
 
 
-class TextClassifier(TextModel):
+class Evaluated(nn.Module):
+    """Metrics of a classifier on a split: its loss, and its decisions.
+
+    Args:
+        sizes: Sizes of the classifier.
+        names: Names of the terms of the loss.
+    """
+
+    def __init__(self, sizes: TextSizes, names: Sequence[str]) -> None:
+        super().__init__()
+        self.losses, self.rows = TermMeans(names), DecisionRows(sizes.classes, sizes.regression)
+
+
+class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
     """Base class of text classifiers whose attention can be read and replaced.
+
+    A model from `load_from_checkpoint` classifies new texts with `predict_texts`, without a Trainer or a datamodule.
 
     Subclasses implement `build`, `forward` and `decide`. Those with additional terms in the loss
     also define `term_names` and `loss_terms`. Those with `regresses` also support regression, with
@@ -136,9 +153,17 @@ class TextClassifier(TextModel):
     Attributes:
         term_names: Names of the terms of the loss beside the cross-entropy.
         audit: Facts about the parameters that a result reports, by name.
+        regresses: True if models of this class can be regressions, which predict one number for a text.
+        predictions: Table filled by `Trainer.predict`, in the form of `prediction_table`; None before.
     """
 
+    checkpoint_key = "classifier"
+    checkpoint_entry = "modules"
+    takes = ClassificationDataModule
+    sizes_type = TextSizes
     experiment = "classification"
+    regresses: ClassVar[bool] = False
+    predictions: pd.DataFrame | None = None
     term_names: Sequence[str] = ()
 
     def __init__(
@@ -154,6 +179,33 @@ class TextClassifier(TextModel):
         self.learning_rate, self.optimizer = learning_rate, optimizer
         self.weight_decay, self.decay = weight_decay, decay
         self.audit: dict[str, object] = {}
+        self._found: list[Prediction] = []
+
+    @abstractmethod
+    def forward(
+        self, batch: TextBatch, *, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
+    ) -> Output:
+        """Encode the texts of a batch, attend, and return logits and attention.
+
+        Args:
+            batch: At least one text.
+            embedded: `[batch, time, size]`, replaces the embeddings of the batch.
+            imposed: Attention weights `[batch, positions]` by name of the attention level, see `Level`.
+                They replace the model's own attention without being normalised.
+        """
+
+    @abstractmethod
+    def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
+        """Return the logits `[..., batch, classes]` of texts with other attention than the model's own.
+
+        Attention levels (see `Level`) below the lowest replaced level keep their weights. Levels above
+        it recompute theirs, unless they are replaced too.
+
+        Args:
+            output: Output of `forward` for the texts.
+            imposed: Attention weights `[..., batch, positions]` by name of the level, used without
+                being normalised. The leading axes `...` are alternative weights for the same texts.
+        """
 
     def make_for(self, data: ClassificationDataModule) -> None:
         if data.regression and not self.regresses:
@@ -161,16 +213,36 @@ class TextClassifier(TextModel):
                 f"{type(self).__name__} decides between classes, but the labels are numbers "
                 f"(--data.init_args.regression). Use TransformerClassifier, or data whose labels are classes."
             )
-        super().make_for(data)
+        sizes = TextSizes.from_data(data)
+        self.bind(sizes, data.identity)
+        names = ("squared_error" if sizes.regression else "cross_entropy", *self.term_names)
+        self._train_losses = TermMeans(names)
+        self._dev, self._test = (Evaluated(sizes, names) for _ in range(2))
 
-    def bind(self, sizes: TextSizes, source: Mapping[str, object]) -> None:
-        first = self.origin is None
-        super().bind(sizes, source)
-        if first:
-            self.origin = Origin(replace(sizes, vectors=None, known=None), source)  # they are parameters now
-            names = ("squared_error" if sizes.regression else "cross_entropy", *self.term_names)
-            self._train_losses, self._eval_losses = TermMeans(names), TermMeans(names)
-            self._val, self._dev, self._test = (DecisionRows(sizes.classes, sizes.regression) for _ in range(3))
+    def checkpoint_part(self) -> dict[str, Any]:
+        """Return the entries of a checkpoint that describe the model; its weights are stored apart.
+
+        The entries are the training data, the sizes of the parameters, and the class of every submodule. The
+        classes also tell apart models that differ in submodules without parameters.
+        """
+        assert self.origin is not None
+        sizes = replace(self.origin.sizes, vectors=None, known=None)  # they are parameters now
+        return {"source": dict(self.origin.source), "sizes": asdict(sizes), "modules": _modules(self)}
+
+    def restore(self, part: Mapping[str, Any]) -> None:
+        """Check that the checkpoint is of a model with the same submodules; nothing is loaded.
+
+        Args:
+            part: Part of the checkpoint that `checkpoint_part` has made.
+
+        Raises:
+            TrainingError: The checkpoint is of a model with other submodules.
+        """
+        # Dropout changes no decision.
+        trained, here = ([one for one in found if " Dropout" not in one] for found in (part["modules"], _modules(self)))
+        for ours, theirs, has in ((here, trained, "no"), (trained, here, "a")):
+            if strange := [one for one in ours if one not in theirs]:
+                raise TrainingError(other_model(f"which has {has} {strange[0]}"))
 
     def loss_terms(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
         """Return the output of `forward`, and the additional terms of the loss by name; none by default.
@@ -181,18 +253,9 @@ class TextClassifier(TextModel):
         """
         return self(batch), {}
 
-    def all_terms(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
-        """Return the output of `forward`, and all terms of the loss, each times its weight, by name."""
-        output, extra = self.loss_terms(batch)
-        if self.sizes.regression:
-            name, loss = "squared_error", nn.functional.mse_loss(output.logits[:, 0], batch.labels)
-        else:
-            name, loss = "cross_entropy", nn.functional.cross_entropy(output.logits, batch.labels)
-        return output, {name: Mean(loss, len(batch.labels)), **extra}
-
     def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
         if len(batch.labels):
-            terms = self.all_terms(batch)[1]
+            terms = all_terms(self, batch)[1]
         else:  # the share of a device that has no text
             terms = dict.fromkeys(self._train_losses.averages, Mean(no_loss(self), 0))
         means = over_devices(list(terms.values()), self)
@@ -204,67 +267,128 @@ class TextClassifier(TextModel):
         losses = self._train_losses.take()
         self.log("train_loss", sum(losses.values()), sync_dist=True)
         self.log_dict({f"train_loss.{name}": value for name, value in losses.items()}, sync_dist=True)
-        self.log_dict(self.learned_alphas)
+        self.log_dict(learned_alphas(self))
 
-    @property
-    def learned_alphas(self) -> dict[str, float]:
-        """Each learned α of `EntmaxAttention`, as `attention.alpha` or `sentence_attention.alpha`."""
-        found = {name: module for name, module in self.named_modules() if isinstance(module, EntmaxAttention)}
-        learned = {name: module.alpha for name, module in found.items() if module.learned}
-        return {f"{name}.alpha": torch.as_tensor(alpha).item() for name, alpha in learned.items()}
-
-    def validation_step(self, batch: TextBatch, batch_idx: int) -> None:
-        self._evaluate(batch, self._val)
-
-    def _evaluate(self, batch: TextBatch, rows: DecisionRows) -> None:
-        """Gather the losses and decisions of a batch, which may be empty."""
+    def validation_step(self, batch: TextBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Gather the losses and decisions of a batch of dev or test, which may be empty."""
         if len(batch.labels):
-            output, terms = self.all_terms(batch)
-            rows.add(batch, output.logits)
-            self._eval_losses.add(terms)
+            output, terms = all_terms(self, batch)
+            evaluated = self._test if batch.split == "test" else self._dev
+            evaluated.rows.add(batch, output.logits)
+            evaluated.losses.add(terms)
+
+    test_step = validation_step
 
     def on_validation_epoch_end(self) -> None:
         """Log `val_loss`, and the scores on dev as `val_<name>`.
 
         The scores are `accuracy`, `f1`, `auroc` and `mcc`, or in a regression `pearson`, `spearman` and `mse`.
         """
-        scores = self._val.decisions().scores(self.data.positive, prefix="val_", draws=0)
+        scores = self._dev.rows.decisions().scores(self.data.positive, prefix="val_", draws=0)
         means = {name: score.value for name, score in scores.items()}
         # The same on every device: they are joined already.
-        self.log_dict({**means, "val_loss": sum(self._eval_losses.take().values())}, sync_dist=True)
-
-    def test_step(self, batch: TextBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        if batch.split == "test":
-            self._evaluate(batch, self._test)
-        elif len(batch.labels):
-            self._dev.add(batch, self(batch).logits)
+        self.log_dict({**means, "val_loss": sum(self._dev.losses.take().values())}, sync_dist=True)
 
     def outcome(self) -> Result:
-        losses = self._eval_losses.take()
-        audit = {**self.audit, **training_audit(self), **self.learned_alphas}
-        return classification_result(self.data, self._dev.decisions(), self._test.decisions(), losses, audit)
+        self._dev.losses.take()
+        audit = {**self.audit, **training_audit(self), **learned_alphas(self)}
+        dev, test = self._dev.rows.decisions(), self._test.rows.decisions()
+        return classification_result(self.data, dev, test, self._test.losses.take(), audit)
 
-    def decays(self, name: str, parameter: nn.Parameter) -> bool:
-        """Return True if a parameter, given with its name in the model, has weight decay.
+    def predict_texts(self, texts: str | Sequence[str | tuple[str, str]], *, eval_tokens: int = 16384) -> pd.DataFrame:
+        """Classify new texts, or pairs of texts, with the same results as `train.py predict`.
 
-        All have weight decay except the parameters of attention modules.
+        Args:
+            texts: Texts in the form of the training corpus; a single text may be given as a string.
+            eval_tokens: Largest size of a batch, the number of its texts times the number of tokens of the longest.
+
+        Returns:
+            A row for each text, with the columns of `prediction_table` except `gold`; `id` counts from 0.
+
+        Raises:
+            TrainingError: The classifier is not trained.
+            UserError: There is no text, or one is empty.
         """
-        return not name.startswith(("attention.", "sentence_attention."))
+        given = new_items("texts", texts)
+        self.on_predict_start()
+        split = self.sizes.tokenize(given)
+        split.warn_of_unknown("texts")
+        training, found = self.training, list[Prediction]()
+        self.eval()
+        with torch.no_grad():
+            for batch in split.batches(eval_tokens):
+                batch = batch.to(self.device)
+                found += predictions_of(batch, self(batch), self.sizes.regression)
+        self.train(training)
+        return prediction_table(found, split, self.sizes.labels, self.sizes.vocabulary).drop(columns="gold")
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return the trained parameters as two groups for the optimiser: with and without weight decay."""
-        groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
-        for name, parameter in self.named_parameters():
-            if parameter.requires_grad:
-                groups[self.decays(name, parameter)].append(parameter)
-        decays = {True: self.weight_decay, False: 0.0}
-        return [{"params": found, "weight_decay": decays[key]} for key, found in groups.items() if found]
+    def predict_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
+        """Return probabilities `[batch, classes]`, or in a regression predicted numbers `[batch, 1]`.
+
+        They are also collected, with the attention, for the table `predictions`.
+        """
+        if not len(batch.index):
+            return batch.index.new_zeros(0, self.sizes.classes, dtype=torch.float32)
+        output: Output = self(batch)
+        self._found += predictions_of(batch, output, self.sizes.regression)
+        return output.logits if self.sizes.regression else output.logits.softmax(-1)
+
+    def on_predict_epoch_end(self) -> None:
+        """Fill `predictions` with the table of all predictions, made by `prediction_table`."""
+        data = self.data
+        found, self._found = gathered(self._found), []
+        self.predictions = prediction_table(found, data.splits["test"], data.labels, data.vocabulary)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         kind = torch.optim.AdamW if self.optimizer == "adamw" else torch.optim.Adam
         amsgrad = self.optimizer == "amsgrad"
-        adam = kind(self.parameter_groups(), self.learning_rate, amsgrad=amsgrad, fused=True)
+        groups = parameter_groups(self, self.weight_decay, lambda name, _: not name.startswith(_ATTENTION))
+        adam = kind(groups, self.learning_rate, amsgrad=amsgrad, fused=True)
         return {"optimizer": adam, "lr_scheduler": torch.optim.lr_scheduler.ExponentialLR(adam, self.decay)}
+
+
+_ATTENTION = ("attention.", "sentence_attention.")
+"""Beginnings of the names of parameters of attention."""
+
+
+def parameter_groups(
+    model: nn.Module, weight_decay: float, decays: Callable[[str, nn.Parameter], bool]
+) -> list[dict[str, Any]]:
+    """Return the trained parameters of a model as two groups for the optimiser: with and without weight decay.
+
+    Args:
+        model: The model.
+        weight_decay: Weight decay of the first group.
+        decays: Function that returns True for a parameter of the first group, given with its name in the model.
+    """
+    groups: dict[bool, list[nn.Parameter]] = {True: [], False: []}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups[decays(name, parameter)].append(parameter)
+    decay = {True: weight_decay, False: 0.0}
+    return [{"params": found, "weight_decay": decay[key]} for key, found in groups.items() if found]
+
+
+def learned_alphas(model: nn.Module) -> dict[str, float]:
+    """Return each learned α of `EntmaxAttention` in a model, as `attention.alpha` or `sentence_attention.alpha`."""
+    found = {name: module for name, module in model.named_modules() if isinstance(module, EntmaxAttention)}
+    learned = {name: module.alpha for name, module in found.items() if module.learned}
+    return {f"{name}.alpha": torch.as_tensor(alpha).item() for name, alpha in learned.items()}
+
+
+def all_terms(model: TextClassifier, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
+    """Return the output of `forward`, and all terms of the loss, each times its weight, by name."""
+    output, extra = model.loss_terms(batch)
+    if model.sizes.regression:
+        name, loss = "squared_error", nn.functional.mse_loss(output.logits[:, 0], batch.labels)
+    else:
+        name, loss = "cross_entropy", nn.functional.cross_entropy(output.logits, batch.labels)
+    return output, {name: Mean(loss, len(batch.labels)), **extra}
+
+
+def _modules(model: nn.Module) -> list[str]:
+    # Metrics, whose names begin with _, have no trained parameters.
+    return [f"{name or 'model'} {type(part).__name__}" for name, part in model.named_modules() if name[:1] != "_"]
 
 
 def classification_result(

@@ -1,15 +1,13 @@
-"""Text classifiers whose attention can be read and replaced: their outputs, checkpoints and predictions."""
+"""Text classifiers whose attention can be read and replaced: their outputs, sizes and predictions."""
 
-from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from attention.encoder import EncoderSpec, resolve
 from attention.inputs import TextTokenizer
@@ -17,9 +15,7 @@ from corpora.labelled import LabelledText
 from datamodules import ClassificationDataModule, TextBatch
 from datamodules.classification import TextSplit
 from datamodules.tokenization import TokenOptions, Vocabulary, tokenize
-from results.errors import UserError, new_items
-from training import Origin, TrainedModule, TrainingError, gathered
-from training.lifecycle import other_model
+from results.errors import UserError
 
 WORD, SENTENCE = "word", "sentence"  # attention over words, and over the sentences of a hierarchical model
 
@@ -132,167 +128,6 @@ class TextSizes:
         pieces = None if self.tokenizer is None else TextTokenizer(resolve(self.tokenizer))
         words, tokens, lost = tokenize(read, pieces, self.options)
         return TextSplit("test", read, np.zeros(len(read), np.int64), words, tokens, lost, self.vocabulary)
-
-
-class TextModel(TrainedModule[ClassificationDataModule, TextSizes]):
-    """Base class of text classifiers whose attention can be read and replaced.
-
-    It loads checkpoints and predicts; `TextClassifier` adds the training on labelled texts. A model
-    from `load_from_checkpoint` classifies new texts with `predict_texts`, without a Trainer or a
-    datamodule.
-
-    Attributes:
-        regresses: True if models of this class can be regressions, which predict one number for a
-            text.
-        predictions: Table filled by `Trainer.predict`, in the form of `prediction_table`; None before.
-    """
-
-    checkpoint_key = "classifier"
-    checkpoint_entry = "modules"
-    takes = ClassificationDataModule
-    sizes_type = TextSizes
-    regresses: ClassVar[bool] = False
-    predictions: pd.DataFrame | None = None
-
-    @abstractmethod
-    def forward(
-        self, batch: TextBatch, *, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
-    ) -> Output:
-        """Encode the texts of a batch, attend, and return logits and attention.
-
-        Args:
-            batch: At least one text.
-            embedded: `[batch, time, size]`, replaces the embeddings of the batch.
-            imposed: Attention weights `[batch, positions]` by name of the attention level, see `Level`.
-                They replace the model's own attention without being normalised.
-        """
-
-    @abstractmethod
-    def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
-        """Return the logits `[..., batch, classes]` of texts with other attention than the model's own.
-
-        Attention levels (see `Level`) below the lowest replaced level keep their weights. Levels above
-        it recompute theirs, unless they are replaced too.
-
-        Args:
-            output: Output of `forward` for the texts.
-            imposed: Attention weights `[..., batch, positions]` by name of the level, used without
-                being normalised. The leading axes `...` are alternative weights for the same texts.
-        """
-
-    def value_norms(self, output: Output, level: str) -> Tensor | None:
-        """Return the norm of what each position adds under an attention weight of 1, `[batch, positions]`.
-
-        It is None where the logits themselves are linear in the weights, so that their gradient gives it.
-
-        Args:
-            output: Output of `forward` for the texts.
-            level: Name of a level of attention.
-        """
-        return None
-
-    def setup(self, stage: str) -> None:
-        """Create the parameters of the model for the datamodule of the run."""
-        self.make_for(self.data)
-
-    def make_for(self, data: ClassificationDataModule) -> None:
-        """Create the parameters of the model for a datamodule, after its `setup`.
-
-        Raises:
-            UserError: The model does not support these data.
-        """
-        self.bind(TextSizes.from_data(data), data.identity)
-
-    def checkpoint_part(self) -> dict[str, Any]:
-        """Return the entries of a checkpoint that describe the model; its weights are stored apart.
-
-        The entries are the training data, the sizes of the parameters, and the class of every submodule. The
-        classes also tell apart models that differ in submodules without parameters.
-        """
-        return {**super().checkpoint_part(), "modules": _modules(self)}
-
-    def difference(self, trained: Origin[TextSizes], run: Origin[TextSizes]) -> str | None:
-        """Return a message if vocabulary, labels, tokenizer or delimiters differ from the training's.
-
-        Args:
-            trained: Data and sizes of the training.
-            run: Data and sizes of this run.
-
-        Returns:
-            The message; None if they are equal.
-        """
-        other = [name for name, value in run.source.items() if trained.source.get(name) != value]
-        if not other:
-            return None
-        return (
-            f"The checkpoint was trained on other data (difference in {' and '.join(other)}): give --data the corpus "
-            f"and the options that it was trained with."
-        )
-
-    def restore(self, part: Mapping[str, Any]) -> None:
-        """Check that the checkpoint is of a model with the same submodules; nothing is loaded.
-
-        Args:
-            part: Part of the checkpoint that `checkpoint_part` has made.
-
-        Raises:
-            TrainingError: The checkpoint is of a model with other submodules.
-        """
-        trained, here = part["modules"], _modules(self)
-        for ours, theirs, has in ((here, trained, "no"), (trained, here, "a")):
-            if strange := [one for one in ours if one not in theirs]:
-                raise TrainingError(other_model(f"which has {has} {strange[0]}"))
-
-    def predict_texts(self, texts: str | Sequence[str | tuple[str, str]], *, eval_tokens: int = 16384) -> pd.DataFrame:
-        """Classify new texts, or pairs of texts, with the same results as `train.py predict`.
-
-        Args:
-            texts: Texts in the form of the training corpus; a single text may be given as a string.
-            eval_tokens: Largest size of a batch, the number of its texts times the number of tokens of the longest.
-
-        Returns:
-            A row for each text, with the columns of `prediction_table` except `gold`; `id` counts from 0.
-
-        Raises:
-            TrainingError: The classifier is not trained.
-            UserError: There is no text, or one is empty.
-        """
-        given = new_items("texts", texts)
-        self.on_predict_start()
-        split = self.sizes.tokenize(given)
-        split.warn_of_unknown("texts")
-        training, found = self.training, list[Prediction]()
-        self.eval()
-        with torch.no_grad():
-            for batch in split.batches(eval_tokens):
-                batch = batch.to(self.device)
-                found += predictions_of(batch, self(batch), self.sizes.regression)
-        self.train(training)
-        return prediction_table(found, split, self.sizes.labels, self.sizes.vocabulary).drop(columns="gold")
-
-    def on_predict_epoch_start(self) -> None:
-        self._found: list[Prediction] = []
-
-    def predict_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
-        """Return probabilities `[batch, classes]`, or in a regression predicted numbers `[batch, 1]`.
-
-        They are also collected, with the attention, for the table `predictions`.
-        """
-        if not len(batch.index):
-            return batch.index.new_zeros(0, self.sizes.classes, dtype=torch.float32)
-        output: Output = self(batch)
-        self._found += predictions_of(batch, output, self.sizes.regression)
-        return output.logits if self.sizes.regression else output.logits.softmax(-1)
-
-    def on_predict_epoch_end(self) -> None:
-        """Fill `predictions` with the table of all predictions, made by `prediction_table`."""
-        data = self.data
-        self.predictions = prediction_table(gathered(self._found), data.splits["test"], data.labels, data.vocabulary)
-
-
-def _modules(model: nn.Module) -> list[str]:
-    # Metrics, whose names begin with _, have no trained parameters.
-    return [f"{name or 'model'} {type(part).__name__}" for name, part in model.named_modules() if name[:1] != "_"]
 
 
 class Prediction(NamedTuple):

@@ -20,14 +20,17 @@ from attention.encoder import (
 )
 from attention.quantities import LayerParts, find_parts, with_residual
 from datamodules import ClassificationDataModule, TextBatch
-from models.text_classifier import TextClassifier
+from models.text_classifier import TextClassifier, parameter_groups
 from models.text_model import Level, Output, TextSizes, checked_levels
+from models.trained import recorded_gradients
 from results.errors import UserError, check_numbers
-from training import recorded_gradients
 
 PIECES = 16384  # most pieces of one pass of `decide`, padding included
 
 _TOLERANCE = 1e-4
+
+WEIGHT_DECAY = 0.01
+"""Weight decay of matrices; biases and normalisations have none, as in BERT's training."""
 
 
 @dataclass(frozen=True)
@@ -300,8 +303,6 @@ class TransformerClassifier(TextClassifier):
         heads: Attention heads whose rows are levels: `6-1`; a layer, `6`, for all its heads; `all` for
             those of all layers; None for the last layer.
         learning_rate: Highest learning rate of AdamW.
-        weight_decay: Weight decay of matrices; biases and normalisations have none, as in BERT's
-            training.
         warmup: Fraction of the training steps in which the learning rate rises from 0; afterwards it
             falls to 0 by the last step. Both are linear, as in BERT's released code.
         frozen: Train only weights that were initialised at random, in most cases the classification
@@ -322,11 +323,10 @@ class TransformerClassifier(TextClassifier):
         self,
         heads: Sequence[str] | None = None,
         learning_rate: float = 2e-5,
-        weight_decay: float = 0.01,
         warmup: float = 0.1,
         frozen: bool = False,
     ) -> None:
-        super().__init__(learning_rate, "adamw", weight_decay)
+        super().__init__(learning_rate, "adamw", WEIGHT_DECAY)
         check_numbers(self, least=0, below=1, warmup=warmup)
         self.warmup, self.frozen = warmup, frozen
         self._wanted = heads
@@ -446,9 +446,6 @@ class TransformerClassifier(TextClassifier):
         checked = checked_levels(imposed, self.levels, remedy)
         return {self.levels[name]: weights for name, weights in checked.items()}
 
-    def decays(self, name: str, parameter: nn.Parameter) -> bool:
-        return parameter.dim() > 1
-
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         steps = self.trainer.estimated_stepping_batches
         if math.isinf(steps):
@@ -461,7 +458,7 @@ class TransformerClassifier(TextClassifier):
         def share(step: int) -> float:
             return step / rising if step < rising else max(steps - step, 0) / (steps - rising)
 
-        if not (groups := self.parameter_groups()):
+        if not (groups := parameter_groups(self, self.weight_decay, lambda _, parameter: parameter.dim() > 1)):
             raise UserError(
                 "--model.init_args.frozen is true, but the files of the model include a classification head, so "
                 "nothing is left to train. Score it without training (`python train.py test`), or set frozen to "

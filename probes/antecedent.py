@@ -1,6 +1,6 @@
 """Trained probes of coreference: the two scorers of Clark et al. (2019, §5) over antecedents instead of heads."""
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
@@ -9,13 +9,15 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from datamodules import AntecedentBatch, CoreferenceDataModule
-from metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS, Links
-from probes.antecedent_evaluation import TRAINED, AntecedentEvaluation, check_coreference, links_of
-from probes.frozen import FrozenProbe, Sizes, weight_maps
+from datamodules.dependency import Field
+from metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, Links
+from models import TrainedModule, device_count, no_loss, training_audit
+from models.trained import Average
+from probes.antecedent_evaluation import AntecedentEvaluation, check_coreference, links_of
+from probes.frozen import Sizes, bind_to, weight_maps
 from probes.head_selection import attention_scores, weighted_scores
-from results import Figure, Result
+from results import Result
 from results.errors import UserError, check_numbers
-from training import Average, device_count, no_loss, training_audit, training_warnings
 
 
 def candidate_scores(scores: Tensor, links: Links) -> Tensor:
@@ -48,7 +50,7 @@ def antecedent_loss(scores: Tensor, links: Links) -> Tensor:
     return among.logsumexp(-1) - among.masked_fill(wrong, -torch.inf).logsumexp(-1)
 
 
-class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
+class TrainedAntecedentProbe(TrainedModule[CoreferenceDataModule, Sizes]):
     """A trained probe that scores the head words of earlier mentions as antecedents of a mention.
 
     The input is the attention of all attention heads between the head words of two mentions, in both
@@ -62,30 +64,33 @@ class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
     Args:
         learning_rate: Learning rate of Adam.
         decay: Factor of the learning rate after every epoch, or after as many as have 50 optimizer steps; 1 keeps it.
-        seed: Seed of the bootstrap.
     """
 
     takes = CoreferenceDataModule
+    sizes_type = Sizes
+    reads: Collection[Field] = frozenset(("attention",))
 
-    def __init__(self, learning_rate: float = 1e-2, decay: float = 1.0, seed: int = 0) -> None:
+    def __init__(self, learning_rate: float = 1e-2, decay: float = 1.0) -> None:
         super().__init__()
-        check_numbers(self, least=0, learning_rate=learning_rate, seed=seed)
+        check_numbers(self, least=0, learning_rate=learning_rate)
         check_numbers(self, above=0, decay=decay)
         self.learning_rate, self.decay = learning_rate, decay
-        self.evaluation = AntecedentEvaluation(seed=seed, trained=True)
-        self._val_accuracy = Average()
+        self.evaluation = AntecedentEvaluation(trained=True)
+        self._loss, self._val_loss, self._val_accuracy = Average(), Average(), Average()
 
     def setup(self, stage: str) -> None:
-        data = self.data
-        check_coreference(data, type(self).__name__)
+        super().setup(stage)
         if stage == "test":
-            self.evaluation.prepare(data)
+            self.evaluation.prepare(self.data)
+
+    def make_for(self, data: CoreferenceDataModule) -> None:
+        check_coreference(data, type(self).__name__)
         if data.candidates != "mentions":
             raise UserError(
                 f"{type(self).__name__} chooses antecedents among mentions, but --data.init_args.candidates is "
                 f"{data.candidates}. Set it to mentions."
             )
-        self.bind_to(data, self.reads)
+        bind_to(self, data, self.reads)
 
     def training_step(self, batch: AntecedentBatch, batch_idx: int) -> Tensor:
         if not len(batch.index):
@@ -95,6 +100,10 @@ class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
         loss = antecedent_loss(self(batch), links).sum()
         self._loss.update(loss.detach(), len(links))
         return device_count(self) * loss  # a sum over all devices, whose gradients are averaged
+
+    def on_train_epoch_end(self) -> None:
+        """Log `train_loss`, the mean loss of the epoch in nats per link."""
+        self.log("train_loss", self._loss.take())
 
     def choose(self, batch: AntecedentBatch, links: Links) -> Tensor:
         """Return the candidate antecedent with the best score for every link.
@@ -114,11 +123,7 @@ class TrainedAntecedentProbe(FrozenProbe[CoreferenceDataModule]):
         self.evaluation.update(batch, partial(self.choose, batch))
 
     def outcome(self) -> Result:
-        found = self.evaluation.result(self.experiment, self.figures(), training_audit(self))
-        own, best = (found.scores[f"{name}.{ANTECEDENT_GROUPS[0]}"].value for name in (TRAINED, "antecedent"))
-        told = f"the probe finds fewer antecedents ({100 * own:.1f}) than the best single head ({100 * best:.1f}): "
-        self.warnings = [f"{told}train it for longer, or change its learning rate"] if own < best else []
-        return replace(found, audit={**found.audit, **training_warnings(self, self.epochs)})
+        return self.evaluation.result(self.experiment, training_audit(self))
 
     def validation_step(self, batch: AntecedentBatch, batch_idx: int) -> None:
         right = loss = torch.zeros((), device=self.device)
@@ -164,8 +169,9 @@ class AntecedentAttentionProbe(TrainedAntecedentProbe):
     def forward(self, batch: AntecedentBatch) -> Tensor:
         return attention_scores(batch.weights.flatten(0, 1)[None], self.weight.flatten(1))[0]
 
-    def figures(self) -> Mapping[str, Figure]:
-        return weight_maps(self.weight, ANTECEDENT_DIRECTIONS, self.sizes)
+    def outcome(self) -> Result:
+        found = super().outcome()
+        return replace(found, figures={**found.figures, **weight_maps(self.weight, ANTECEDENT_DIRECTIONS, self.sizes)})
 
 
 class AntecedentWordsProbe(TrainedAntecedentProbe):

@@ -122,14 +122,12 @@ class AntecedentEvaluation(nn.Module):
     def result(
         self,
         experiment: str,
-        figures: Mapping[str, Figure] | None = None,
         trained_for: Mapping[str, object] | None = None,
     ) -> Result:
         """Return accuracies over all windows, with tables and figures, as the result of an experiment.
 
         Args:
             experiment: Name of the experiment.
-            figures: Figures that are added to the result, by name.
             trained_for: Facts about the training of the probe, by name, which are added to the
                 result's audit.
         """
@@ -167,7 +165,7 @@ class AntecedentEvaluation(nn.Module):
             scores=scores,
             headline=[f"{name}.{ANTECEDENT_GROUPS[0]}" for name in chosen],
             tables=tables,
-            figures={**self._figures(tables["antecedent"], heads.value, own), **(figures or {})},
+            figures=self._figures(tables["antecedent"], heads.value, own),
             audit={
                 "mode": self.mode,
                 "candidates": self._data.candidates,

@@ -32,7 +32,7 @@ from metrics.attachment import (
     uniform_edges_found,
 )
 from metrics.rows import ArcRows
-from results import Bars, Estimate, Figure, Floats, Integers, Result, Table
+from results import Bars, Estimate, Floats, Integers, Result, Table
 from results.errors import UserError
 
 
@@ -94,37 +94,28 @@ def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class PredictedArcs:
-    """Predicted governors and relations of the words of a batch.
+    """Predicted governors of the words of a batch.
 
     All are int64 `[batch, n]`, with arbitrary values in the padding.
 
     Attributes:
         heads: Best-scored head of each word, 0 for the root.
         tree: Head of each word in the best-scored tree; None if trees were not predicted.
-        relations: Id, in the datamodule, of the relation between each word and its head in `heads`; None if
-            relations were not predicted.
     """
 
     heads: Tensor
     tree: Tensor | None = None
-    relations: Tensor | None = None
 
     def columns(self) -> dict[str, Tensor]:
-        """Return the columns `heads`, `tree` and `relations` by name, each int64 `[batch, n]`.
-
-        A column that was not predicted, that is None, is filled with -1.
-        """
-        absent = torch.full_like(self.heads, -1)
-        given = {"heads": self.heads, "tree": self.tree, "relations": self.relations}
-        return {name: absent if column is None else column for name, column in given.items()}
+        """Return the columns `heads` and `tree` by name, each int64 `[batch, n]`; -1 where no tree was predicted."""
+        return {"heads": self.heads, "tree": torch.full_like(self.heads, -1) if self.tree is None else self.tree}
 
 
 class ArcEvaluation(nn.Module):
     """Metric that scores predicted governors on test, beside simple baselines.
 
-    The scores include UAS and UUAS, both also for the predicted trees, and LAS if relations are
-    predicted. `baseline_scores` lists the baselines. What a baseline leaves open, such as the fixed
-    offset, is chosen on dev.
+    The scores are UAS and UUAS, both also for the predicted trees. `baseline_scores` lists the baselines. What a
+    baseline leaves open, such as the fixed offset, is chosen on dev.
 
     Args:
         relations: Relations shown in the table and the figure, in this order, after the row for
@@ -135,7 +126,7 @@ class ArcEvaluation(nn.Module):
         super().__init__()
         self.relations = tuple(relations)
         self.dev, self.test = ArcRows(), predicted_arcs()
-        self._labelled: bool | None = None
+        self._predicted = False
 
     def update(self, batch: AttentionBatch, predicted: PredictedArcs | None = None) -> None:
         """Add a batch of dev or test.
@@ -150,14 +141,13 @@ class ArcEvaluation(nn.Module):
             self.dev.add(batch)
             return
         if predicted is not None:
-            self._labelled = predicted.relations is not None
+            self._predicted = True
         self.test.add(batch, **(predicted or PredictedArcs(torch.full_like(batch.heads, -1))).columns())
 
     def result(
         self,
         experiment: str,
         data: DependencyDataModule,
-        figures: Mapping[str, Figure] | None = None,
         audit: Mapping[str, object] | None = None,
     ) -> Result:
         """Return the attachment scores of predictions and baselines on test, and reset the metrics.
@@ -167,55 +157,48 @@ class ArcEvaluation(nn.Module):
         Args:
             experiment: Name of the experiment.
             data: The datamodule of the batches.
-            figures: Further figures for the result, by name.
             audit: Entries of the result's audit, by name.
         """
         (dev, _), (test, predicted) = self.dev.arcs(), self.test.arcs()
-        labelled, self._labelled = self._labelled, None
         names = data.relations
         scores = baseline_scores(dev, test, len(names))
         found, items, ratios = None, None, dict[str, tuple[str, str]]()
-        if labelled is not None:
+        if self._predicted:
             found = attached(test, predicted["heads"])
-            items, ratios = sentence_counts(test, predicted, data.splits["test"].ids, labelled=labelled)
+            items, ratios = sentence_counts(test, predicted, data.splits["test"].ids)
             scores = ratio_scores(items, ratios) | scores
         table = rows_of(relation_table(dev, test, names, found), self.relations)
-        every = {"relations": relation_bars(table), **(figures or {})}
+        every = {"relations": relation_bars(table)}
         headline = ["offset.uas", "uniform.uas"] if found is None else ["uas", "uuas", "offset.uas"]
         return Result(experiment, scores, {"relations": table}, every, audit or {}, items, ratios, headline)
 
 
 def predicted_arcs() -> ArcRows:
     """Return an empty metric that gathers gold arcs and the columns of `PredictedArcs` over a split."""
-    return ArcRows(heads=None, tree=None, relations=None)
+    return ArcRows(heads=None, tree=None)
 
 
 def sentence_counts(
-    test: Arcs, predicted: Mapping[str, Integers], ids: Sequence[str], *, labelled: bool
+    test: Arcs, predicted: Mapping[str, Integers], ids: Sequence[str]
 ) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
     """Count gold arcs, and correctly predicted arcs, in each sentence.
 
     Args:
         test: Gold arcs.
-        predicted: Predictions `heads`, `tree` and `relations` for all words, each `[words]`; see
-            `PredictedArcs`.
+        predicted: Predictions `heads` and `tree` for all words, each `[words]`; see `PredictedArcs`.
         ids: Id of each sentence of the split.
-        labelled: True to also count arcs with the right relation.
 
     Returns:
         A frame with a row of counts for each sentence, and a mapping from the name of each score, such
         as `uas` or `tree.uas`, to two columns of the frame: its numerator and its denominator.
     """
-    heads, tree, relations = (predicted[name].astype(np.int64) for name in ("heads", "tree", "relations"))
+    heads, tree = (predicted[name].astype(np.int64) for name in ("heads", "tree"))
     found = attached(test, heads)
     items = sentence_scores(test, found, edges_found(test, heads))
     items.insert(1, "id", [ids[index] for index in items["sentence"]])
     ratios = {**ATTACHMENT_RATIOS, "tree.uas": ("tree_correct", "scored"), "tree.uuas": ("tree_edges_found", "edges")}
     items["tree_correct"] = count(test, attached(test, tree) * ~test.punctuation)
     items["tree_edges_found"] = sentence_scores(test, found, edges_found(test, tree))["edges_found"]
-    if labelled:
-        ratios["las"] = ("labelled_correct", "scored")
-        items["labelled_correct"] = count(test, found * (relations == test.relation) * ~test.punctuation)
     return items, ratios
 
 

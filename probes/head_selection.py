@@ -5,8 +5,9 @@ Their two formulas score pairs of words by the attention between them: a depende
 all layers, and the axes from and to.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -15,83 +16,20 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from attention import EncoderSpec, Options
-from datamodules import AttentionBatch, VectorSpec
-from datamodules.dependency import DependencySplit
+from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
+from datamodules.dependency import DependencySplit, Field
 from metrics.attachment import attached
-from metrics.heads import DIRECTIONS, MostAttended
 from metrics.rows import ArcRows
 from metrics.trees import tree_heads
-from probes.arc_evaluation import ArcEvaluation, PredictedArcs, check_relations, predicted_arcs
-from probes.frozen import DependencyProbe, Sizes, weight_maps
-from results import Figure, Result
+from models import TrainedModule, device_count, training_audit
+from models.trained import Average
+from probes.arc_evaluation import ArcEvaluation, PredictedArcs, predicted_arcs, read_fields
+from probes.frozen import Mode, Sizes, bind_to, on_sentences, weight_maps
+from results import Result
 from results.errors import check_numbers
-from results.heads import Names
-from training import Average, device_count, training_audit
 
 
-class RelationClassifier(nn.Module):
-    """A linear classifier of the relation between a word and its governor, from all attention between them.
-
-    The features are the attention of all K attention heads from the word to its head and back, and an indicator of
-    ROOT. The attention to and from ROOT is that of the start delimiter. The classifier is trained on gold governors and
-    applied to predicted heads. It identifies relations by name, because other data may number them differently, or
-    have fewer or more of them.
-
-    Args:
-        sizes: Layers and attention heads that are read.
-        relations: Names of the relations.
-    """
-
-    def __init__(self, sizes: Sizes, relations: Sequence[str]) -> None:
-        super().__init__()
-        self.relations = tuple(relations)
-        self.linear = nn.Linear(2 * len(sizes.layers) * len(sizes.heads) + 1, len(relations))
-
-    def forward(self, batch: AttentionBatch, heads: Tensor) -> Tensor:
-        """Return logits `[batch, n, relations]` of the relation between each word and its governor.
-
-        Args:
-            batch: Sentences with their attention.
-            heads: int64 `[batch, n]`, head of each word, 0 = ROOT.
-        """
-        attention = batch.attention.flatten(1, 2)
-        rows = torch.arange(heads.size(0), device=heads.device)[:, None]
-        words = torch.arange(1, heads.size(1) + 1, device=heads.device).expand_as(heads)
-        there, back = attention[rows, :, words, heads], attention[rows, :, heads, words]
-        root = (heads == 0)[..., None]
-        logits: Tensor = self.linear(torch.cat([there, back, root.to(there.dtype)], dim=-1).float())
-        return logits
-
-    def predict(self, batch: AttentionBatch, heads: Tensor, names: Sequence[str]) -> Tensor:
-        """Return the relation between each word and its governor, int64 `[batch, n]`, as an index into `names`.
-
-        Args:
-            batch: Sentences with their attention.
-            heads: int64 `[batch, n]`, head of each word, 0 = ROOT.
-            names: Names of the relations of the data; a predicted relation that is not among them becomes −1.
-        """
-        return _positions(self.relations, names).to(heads.device)[self(batch, heads).argmax(-1)]
-
-    def loss(self, batch: AttentionBatch, names: Sequence[str]) -> Tensor:
-        """Return the cross-entropy of the gold relations, given the gold governors, in nats, summed over words.
-
-        Args:
-            batch: Sentences with their attention, gold governors and gold relations.
-            names: Names of the relations of the data; the gold relations are indices into it.
-        """
-        own = _positions((*names, None), self.relations)  # the last is for the padding, -1
-        logits = self(batch, batch.heads.clamp(min=0))
-        gold = own.to(logits.device)[batch.relations]
-        return nn.functional.cross_entropy(logits.flatten(0, 1), gold.flatten(), ignore_index=-1, reduction="sum")
-
-
-def _positions(names: Sequence[str | None], among: Sequence[str]) -> Tensor:
-    """Return the position of each name among others, int64 `[names]`; -1 for a name that is not among them."""
-    known = {name: place for place, name in enumerate(among)}
-    return torch.tensor([-1 if name is None else known.get(name, -1) for name in names])
-
-
-class HeadSelectionProbe(DependencyProbe):
+class HeadSelectionProbe(TrainedModule[DependencyDataModule, Sizes]):
     """A trained probe that scores every candidate governor of every word.
 
     Subclasses implement `build`, which creates the parameters once the sizes are known, and `forward`, which returns
@@ -103,98 +41,73 @@ class HeadSelectionProbe(DependencyProbe):
         decay: Factor of the learning rate; 1 keeps it, as Clark et al. (2019) do.
         schedule: `epoch` decays the learning rate after every epoch, `plateau` after each epoch that does not lower
             the loss on dev. Several epochs count as one until they have 50 optimizer steps (`TrainedModule.every`).
-        labels: Also train a `RelationClassifier`, for the labelled attachment score `las`.
-        relations: Relations shown in the table and the figure, in this order, after the row for all
-            words and the row for all words but punctuation; empty for all relations.
 
     Attributes:
+        monitor: Name of a score on dev, and `min` or `max`: the best epoch has its lowest or its highest value.
+        headline: Name of the main score of the result, a ratio of two sums over sentences.
+        reads: Names of the fields of a batch that the probe reads.
         predictions: Table of the predicted heads of the test split, filled by `Trainer.predict`, with the columns
             that `predict_sentences` returns; None before.
     """
 
-    monitor = ("val_uas", "max")
-    headline = "uas"
+    takes = DependencyDataModule
+    sizes_type = Sizes
+    monitor: ClassVar[tuple[str, Mode]] = ("val_uas", "max")
+    headline: ClassVar[str] = "uas"
+    reads: Collection[Field] = frozenset(("attention",))
 
     def __init__(
         self,
         learning_rate: float = 2e-3,
         decay: float = 1.0,
         schedule: Literal["epoch", "plateau"] = "epoch",
-        labels: bool = False,
-        relations: tuple[str, ...] = (),
     ) -> None:
         super().__init__()
         check_numbers(self, least=0, learning_rate=learning_rate)
         check_numbers(self, above=0, decay=decay)
-        self.learning_rate, self.decay, self.schedule, self.labels = learning_rate, decay, schedule, labels
-        self.evaluation = ArcEvaluation(relations)
+        self.learning_rate, self.decay, self.schedule = learning_rate, decay, schedule
+        self.evaluation = ArcEvaluation()
+        # Summed here and logged once an epoch: Lightning's `log` costs more than the forward pass of such a probe.
+        self._loss, self._val_loss = Average(), Average()
         self._val, self._found = ArcRows(heads=None), predicted_arcs()
-        self._relations: tuple[str, ...] = ()  # of the training
-        self._names: tuple[str, ...] = ()  # by label id of the data
-        if labels:
-            self.reads = frozenset((*self.reads, "attention"))
         self.predictions: pd.DataFrame | None = None
 
-    def setup(self, stage: str) -> None:
-        super().setup(stage)
-        check_relations(self.evaluation.relations, self.data.relations)
-        self._names = self.data.relations
-        # UAS on dev of every single head in both directions, and of the probe.
-        self._dev = Average(2 * len(self.sizes.layers) * len(self.sizes.heads) + 1)
-        if not self._relations:
-            self._relations = self.data.relations
-            if self.labels:
-                self.classifier = RelationClassifier(self.sizes, self.data.relations)
+    def make_for(self, data: DependencyDataModule) -> None:
+        read_fields(data, self.reads, type(self).__name__)
+        bind_to(self, data, self.reads)
 
     def cross_entropy(self, batch: AttentionBatch) -> Tensor:
+        """Return −ln p(gold governor) of every word, nats `[batch, n]`; 0 in the padding."""
         return _head_cross_entropy(self(batch), batch)
 
     def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
         """Return the cross-entropy over the candidate governors, summed over the words, as in Clark et al. (2019, §5).
 
-        With `labels`, the loss of the relation classifier is added. In a distributed run the loss is multiplied by
-        the number of devices, because their gradients are averaged.
+        In a distributed run it is multiplied by the number of devices, because their gradients are averaged.
         """
         loss = self.cross_entropy(batch).sum()
         self._loss.update(loss.detach(), batch.lengths.sum())
-        if self.labels:
-            loss = loss + self.classifier.loss(batch, self.data.relations)
         return device_count(self) * loss  # a sum over all devices, whose gradients are averaged
+
+    def on_train_epoch_end(self) -> None:
+        """Log `train_loss`, the mean loss of the epoch in nats per word."""
+        self.log("train_loss", self._loss.take())
 
     def predict(self, batch: AttentionBatch, tree: bool = True) -> PredictedArcs:
         """Return the candidate governor with the best score for every word, and the tree with the best score.
-
-        With the option `labels`, the relations to these heads are predicted too.
 
         Args:
             batch: Sentences with the input of the probe.
             tree: False leaves out the tree.
         """
         scores = self(batch)
-        heads = scores.argmax(-1)
-        relations = self.classifier.predict(batch, heads, self._names) if self.labels else None
-        return PredictedArcs(heads, tree_heads(scores, batch.lengths) if tree else None, relations)
+        return PredictedArcs(scores.argmax(-1), tree_heads(scores, batch.lengths) if tree else None)
 
     def test_step(self, batch: AttentionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         self.evaluation.update(batch, self.predict(batch) if batch.split == "test" else None)
-        if batch.split == "dev" and self.sizes.layers:
-            most = MostAttended(batch.lengths)
-            most.add(batch.attention)
-            found = torch.cat([most.positions.flatten(2), self(batch).argmax(-1, keepdim=True)], dim=-1)
-            scored = batch.mask & ~batch.punctuation
-            self._dev.update(((found == batch.heads[..., None]) & scored[..., None]).sum((0, 1)), scored.sum())
 
     def outcome(self) -> Result:
-        *single, own = self._dev.take().flatten().tolist()  # torchmetrics gives a lone number as a scalar
-        self.warnings = []
-        if own < max(single, default=0):
-            names, best = Names(self.sizes.layers, self.sizes.heads), max(single)
-            direction, head = names.split(single.index(best))
-            self.warnings = [
-                f"the probe finds fewer heads on dev (UAS {100 * own:.1f}) than the attention head {names.head(head)} "
-                f"({DIRECTIONS[direction]}, {100 * best:.1f}): train it for longer, or change its learning rate"
-            ]
-        return self.evaluation.result(self.experiment, self.data, self.figures(), training_audit(self))
+        return self.evaluation.result(self.experiment, self.data, training_audit(self))
 
     def predict_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
         """Return the predicted heads of a batch, int64 `[batch, n]`, −1 in the padding.
@@ -207,8 +120,7 @@ class HeadSelectionProbe(DependencyProbe):
 
     def on_predict_epoch_end(self) -> None:
         """Fill `predictions` with the table of all predicted heads; its columns are those of `predict_sentences`."""
-        names = self._names if self.labels else None
-        self.predictions = _predictions(self._found, self.data.splits["test"], names)
+        self.predictions = _predictions(self._found, self.data.splits["test"])
 
     def predict_sentences(
         self,
@@ -232,7 +144,7 @@ class HeadSelectionProbe(DependencyProbe):
             root: Folder of the word vectors; None for `$PROBING_DATA`, or else `./data`.
 
         Returns:
-            Table with columns `id, word, form, head, tree_head` and, with `labels`, `relation`. `id` counts the
+            Table with columns `id, word, form, head, tree_head`. `id` counts the
             sentences, and `word` the words of a sentence, both from 1. `head` is the candidate with the best score,
             `tree_head` the head in the tree with the best score; 0 is ROOT.
 
@@ -240,12 +152,12 @@ class HeadSelectionProbe(DependencyProbe):
             TrainingError: The probe is not trained, or was trained on another encoder or other word vectors.
             UserError: There is no sentence, or one has no words.
         """
-        with self.on_sentences(sentences, encoder, options, vectors, root) as data:
-            found, self._names = predicted_arcs(), self._relations
+        with on_sentences(self, self.reads, sentences, encoder, options, vectors, root) as data:
+            found = predicted_arcs()
             for batch in data.batches("test"):
                 batch = batch.to(self.device)
                 found.add(batch, **self.predict(batch).columns())
-            return _predictions(found, data.splits["test"], self._names if self.labels else None)
+            return _predictions(found, data.splits["test"])
 
     def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
         scores = self(batch)
@@ -267,27 +179,9 @@ class HeadSelectionProbe(DependencyProbe):
         plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(adam, factor=self.decay, patience=0, threshold=0)
         return {"optimizer": adam, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
 
-    def checkpoint_part(self) -> dict[str, Any]:
-        return {**super().checkpoint_part(), "relations": self._relations}
 
-    def restore(self, part: Mapping[str, Any]) -> None:
-        """Set the names of the relations to those of the training that wrote the checkpoint.
-
-        With the option `labels`, if the probe has other relations now, its relation classifier is
-        replaced by a new, untrained one for the relations of the checkpoint. The parameters of the
-        checkpoint are loaded into it afterwards.
-
-        Args:
-            part: The probe's part of a checkpoint; see `TrainedModule.checkpoint_part`.
-        """
-        relations = tuple(part["relations"])
-        if self.labels and self._relations != relations:
-            self.classifier = RelationClassifier(self.sizes, relations)
-        self._relations = relations
-
-
-def _predictions(found: ArcRows, split: DependencySplit, names: Sequence[str] | None) -> pd.DataFrame:
-    """Return the table of `predict_sentences`; `names` are the relations by number, None without a classifier."""
+def _predictions(found: ArcRows, split: DependencySplit) -> pd.DataFrame:
+    """Return the table of `predict_sentences`."""
     arcs, predicted = found.arcs()
     columns = {
         "id": [split.ids[index] for index in arcs.sentence],
@@ -296,9 +190,6 @@ def _predictions(found: ArcRows, split: DependencySplit, names: Sequence[str] | 
         "head": predicted["heads"],
         "tree_head": predicted["tree"],
     }
-    if names is not None:
-        known = (*names, None)  # the last, -1, stands for a relation that these data lack
-        columns["relation"] = [known[number] for number in predicted["relations"].tolist()]
     return pd.DataFrame(columns)
 
 
@@ -445,8 +336,10 @@ class AttentionOnlyProbe(HeadSelectionProbe):
         scores = attention_scores(batch.attention.flatten(1, 2), self.weight.flatten(1))
         return candidates(scores, batch.lengths, self.start, self.end)
 
-    def figures(self) -> Mapping[str, Figure]:
-        return weight_maps(self.weight, ("dependent → head", "head → dependent"), self.sizes)
+    def outcome(self) -> Result:
+        found = super().outcome()
+        maps = weight_maps(self.weight, ("dependent → head", "head → dependent"), self.sizes)
+        return replace(found, figures={**found.figures, **maps})
 
 
 class AttentionWordsProbe(HeadSelectionProbe):
@@ -462,28 +355,17 @@ class AttentionWordsProbe(HeadSelectionProbe):
     scalars.
 
     `HeadSelectionProbe` lists the other options.
-
-    Args:
-        bias: Train b and c; otherwise they are zero, as in the paper.
     """
 
     experiment = "attention_words"
     reads = frozenset(("attention", "vectors"))
-
-    def __init__(
-        self,
-        bias: bool = True,
-        **training: Any,  # noqa: ANN401 # options of HeadSelectionProbe
-    ) -> None:
-        super().__init__(**training)
-        self.has_bias = bias
 
     def build(self, sizes: Sizes) -> None:
         # `[dim, 2·LH]`: first for attention from the dependent, then for that back.
         heads = len(sizes.layers) * len(sizes.heads)
         self.dependent = nn.Parameter(torch.zeros(sizes.vectors, 2 * heads))
         self.head = nn.Parameter(torch.zeros(sizes.vectors, 2 * heads))
-        self.bias = nn.Parameter(torch.zeros(2, heads), requires_grad=self.has_bias)
+        self.bias = nn.Parameter(torch.zeros(2, heads))
         self.start, self.end = nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(()))
 
     def forward(self, batch: AttentionBatch) -> Tensor:
@@ -500,6 +382,8 @@ class AttentionWordsProbe(HeadSelectionProbe):
 NEAR = 2
 """Greatest distance with an indicator of its own."""
 FEATURES = 2 + 2 * NEAR + 1 + 1
+UNITS = 256
+"""Number of tanh units in the hidden layer."""
 
 
 class DistancesWordsProbe(HeadSelectionProbe):
@@ -509,31 +393,18 @@ class DistancesWordsProbe(HeadSelectionProbe):
     before j, as fractions of the sentence's length (0 in the other direction); an indicator for each of
     the distances −2 to +2; and an indicator of ROOT, whose vector and distances are zero.
 
-    The scores do not depend on attention, so the datamodule's encoder may be null. Only the option
-    `labels` needs an encoder, because relations are predicted from attention. `HeadSelectionProbe`
-    describes this and the other options.
-
-    Args:
-        hidden: Number of tanh units in the hidden layer.
+    The scores do not depend on attention, so the datamodule's encoder may be null. `HeadSelectionProbe` lists the
+    options.
     """
 
     experiment = "distances_words"
     reads = frozenset(("vectors",))
 
-    def __init__(
-        self,
-        hidden: int = 256,
-        **training: Any,  # noqa: ANN401 # options of HeadSelectionProbe
-    ) -> None:
-        super().__init__(**training)
-        check_numbers(self, least=1, hidden=hidden)
-        self.hidden = hidden
-
     def build(self, sizes: Sizes) -> None:
-        self.dependent = nn.Linear(sizes.vectors, self.hidden)
-        self.head = nn.Linear(sizes.vectors, self.hidden, bias=False)
-        self.distance = nn.Linear(FEATURES, self.hidden, bias=False)
-        self.score = nn.Linear(self.hidden, 1, bias=False)
+        self.dependent = nn.Linear(sizes.vectors, UNITS)
+        self.head = nn.Linear(sizes.vectors, UNITS, bias=False)
+        self.distance = nn.Linear(FEATURES, UNITS, bias=False)
+        self.score = nn.Linear(UNITS, 1, bias=False)
 
     def forward(self, batch: AttentionBatch) -> Tensor:
         # The first layer is a sum of terms of the dependent, the head and their distance, so that the concatenation

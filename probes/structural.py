@@ -1,7 +1,7 @@
 """The structural probes of Hewitt & Manning (2019): trees in the geometry of hidden states."""
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -14,21 +14,25 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from attention import EncoderSpec, Options
-from datamodules import AttentionBatch
+from datamodules import AttentionBatch, DependencyDataModule
+from datamodules.dependency import Field
 from metrics import trees
 from metrics.attachment import ratio_scores
 from metrics.bootstrap import bootstrap_ratio, ratio
 from metrics.rows import ItemRows
+from models import Mean, TrainedModule, over_devices, training_warnings
+from models.trained import Average
 from probes.arc_evaluation import read_fields
-from probes.frozen import DependencyProbe, Sizes
+from probes.frozen import Mode, Sizes, bind_to, on_sentences
 from results import Floats, HeatMap, Integers, Result, Table
 from results.errors import UserError, check_names, check_numbers
-from training import Mean, over_devices, training_warnings
 
 BOUND = 0.05
 """The matrices start uniform within ±BOUND, as in Hewitt & Manning (2019)."""
 GAIN = 1e-4
 """Least decrease of the loss on dev by which an epoch counts as better."""
+PATIENCE = 5
+"""Consecutive epochs without improvement after which a matrix stops."""
 DECAY = 0.1
 """Factor of the learning rate after an epoch that was not better, as in Hewitt & Manning (2019)."""
 
@@ -165,22 +169,39 @@ def sweep_map(table: pd.DataFrame, chosen: int, score: str) -> HeatMap:
     )
 
 
-class MatrixSweep(DependencyProbe):
-    """Probe matrices for several layers and ranks, trained on the same batches but independently of each other.
+def _refuse_predictions(probe: "StructuralProbe") -> None:
+    raise UserError(
+        f"{type(probe).__name__} predicts distances or depths, not governors, so it has no predictions to write. "
+        "`python train.py test` scores it."
+    )
 
-    A matrix projects the hidden states of its layer to as many dimensions as its rank. Each matrix has
-    its own random initialisation and its own learning rate, which falls tenfold after every epoch that
-    does not lower the matrix's loss on dev. The weights of the matrix's best epoch are kept. A matrix
-    stops after `patience` epochs without improvement. Training ends when all matrices have stopped.
 
-    Subclasses implement `states`, `predict` and `losses`. A pair is a layer and a rank; size is the size of a hidden
-    state.
+class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
+    """Structural probe (Hewitt & Manning 2019): a matrix B under which squared norms are tree distances or depths.
+
+    There is a matrix for every layer and rank, which projects the hidden states of the layer to as many dimensions as
+    the rank. All are trained on the same batches but independently of each other, each from its own random start and
+    with its own learning rate, which falls tenfold after every epoch that does not lower the matrix's loss on dev. The
+    weights of the matrix's best epoch are kept. A matrix stops after `PATIENCE` epochs without improvement, and the
+    training ends when all have stopped. The result reports the pair of layer and rank with the best score on dev.
+
+    The paper trains with Adam at 1e-3, batches of 20 sentences and at most 40 epochs. Here an epoch is an improvement
+    if it lowers the loss on dev by more than 1e-4. This absolute threshold decides both when the learning rate falls
+    and when training stops; torch's own schedule would take it as relative.
+
+    Subclasses implement `states`, `predict`, `losses` and `found`.
 
     Args:
+        layers: Layers of the hidden states, 0 for the embeddings, k for layer k; None for all layers in the data.
+        ranks: Numbers of rows of B; None for the size of the hidden states.
         learning_rate: Initial learning rate of Adam.
-        patience: Consecutive epochs without improvement after which a matrix stops.
 
     Attributes:
+        monitor: Name of a loss on dev, and `min`: the best epoch has its lowest value.
+        headline: Name of the main score of the result, a ratio of two sums over sentences.
+        share: Three names: the score that is the share of edges or roots found, the column with its
+            numerator, and the column with its denominator.
+        correlation: Name of the score that is a rank correlation.
         pairs: Layer and rank of each matrix; empty before `build`.
         matrices: One matrix `[rank, size]` for each pair.
         kept: The same matrices with their weights of the best epoch.
@@ -189,8 +210,13 @@ class MatrixSweep(DependencyProbe):
         stale: int64 `[pairs]`, number of epochs since the last improvement.
     """
 
-    reads = frozenset(("hidden",))
-    monitor = ("val_loss", "min")
+    takes = DependencyDataModule
+    sizes_type = Sizes
+    reads: Collection[Field] = frozenset(("hidden",))
+    monitor: ClassVar[tuple[str, Mode]] = ("val_loss", "min")
+    headline: ClassVar[str]
+    share: ClassVar[tuple[str, str, str]]
+    correlation: ClassVar[str]
     pairs: tuple[Pair, ...] = ()
     matrices: nn.ParameterList
     kept: nn.ParameterList
@@ -198,13 +224,18 @@ class MatrixSweep(DependencyProbe):
     best_epoch: Tensor
     stale: Tensor
 
-    def __init__(self, learning_rate: float, patience: int) -> None:
+    def __init__(
+        self,
+        layers: tuple[int, ...] | None = None,
+        ranks: tuple[int, ...] | None = None,
+        learning_rate: float = 1e-3,
+    ) -> None:
         super().__init__()
         check_numbers(self, least=0, learning_rate=learning_rate)
-        check_numbers(self, least=1, patience=patience)
-        self.learning_rate, self.patience = learning_rate, patience
+        self.layers, self.ranks = layers, ranks
+        self.learning_rate = learning_rate
         self._places: dict[int, int] = {}
-        self._active: list[int] = []
+        self._loss = Average()
 
     @abstractmethod
     def states(self, batch: AttentionBatch) -> Tensor:
@@ -230,174 +261,6 @@ class MatrixSweep(DependencyProbe):
             batch: Sentences with their gold trees.
         """
 
-    def build(self, sizes: Sizes) -> None:
-        """Create two matrices for every pair of layer and rank: one to train, and one to keep its best weights."""
-        pairs = self.pairs = tuple(Pair(*pair) for pair in sizes.pairs)
-        layers = dict.fromkeys(pair.layer for pair in pairs)
-        self._places = self._places or {layer: place for place, layer in enumerate(layers)}
-        seed = int(torch.randint(2**31, ()))  # one draw, so that a pair starts from the same numbers in any sweep
-        starts = [start(pair, sizes.hidden, seed) for pair in pairs]
-        self.matrices = nn.ParameterList(nn.Parameter(matrix) for matrix in starts)
-        # Not buffers: DDP would send them to all processes before every batch.
-        self.kept = nn.ParameterList(nn.Parameter(matrix.clone(), requires_grad=False) for matrix in starts)
-        self.register_buffer("best_loss", torch.full((len(pairs),), torch.inf))
-        self.register_buffer("best_epoch", torch.zeros(len(pairs), dtype=torch.int64))
-        self.register_buffer("stale", torch.zeros(len(pairs), dtype=torch.int64))
-        self._val = ItemRows({"losses": len(pairs)})
-        scores = {"total": None, "right": len(pairs), "correlation": len(pairs)}
-        self._dev, self._test = ItemRows(scores), ItemRows(scores)
-
-    def _predictions(self, batch: AttentionBatch, matrices: nn.ParameterList, pairs: Sequence[int]) -> Tensor:
-        """Return the predictions of some pairs, `[batch, pairs, …]`."""
-        states = self.states(batch)
-        read = {pair: states[:, self._places[self.pairs[pair].layer]] for pair in pairs}
-        return torch.stack([self.predict(of_layer @ matrices[pair].T) for pair, of_layer in read.items()], dim=1)
-
-    def forward(self, batch: AttentionBatch) -> Tensor:
-        """Return the predictions of every matrix, each with the weights of its best epoch.
-
-        Returns:
-            Distances `[batch, pairs, n, n]` or depths `[batch, pairs, n]`.
-
-        Raises:
-            TrainingError: The probe is not trained.
-            UserError: The loss of a matrix on dev was never a finite number, so it has no best epoch.
-        """
-        self.on_validation_start()
-        untrained = [pair for pair, epoch in zip(self.pairs, self.best_epoch.tolist(), strict=True) if not epoch]
-        if untrained:
-            raise UserError(
-                f"The loss on dev of layer {untrained[0].layer} at rank {untrained[0].rank} was never a finite number: "
-                f"lower --model.init_args.learning_rate, or leave the layer out of --model.init_args.layers."
-            )
-        return self._predictions(batch, self.kept, range(len(self.pairs)))
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Return Adam with one parameter group for the matrix of each pair, so that each has its own learning rate."""
-        return torch.optim.Adam([{"params": [matrix]} for matrix in self.matrices], self.learning_rate, fused=True)
-
-    def on_train_start(self) -> None:
-        """Select the matrices to train: those that have not stopped early.
-
-        All matrices are selected in two cases. In a distributed run, the processes wait for the
-        gradients of all matrices. In a resumed run, all matrices may have stopped already.
-        """
-        stopped = (self.stale >= self.patience).tolist()
-        # Several processes wait for the gradients of all matrices. All have stopped if a run that had ended is resumed.
-        everything = self.trainer.world_size > 1 or all(stopped)
-        self._active = [pair for pair in range(len(self.pairs)) if everything or not stopped[pair]]
-
-    on_train_epoch_start = on_train_start  # a run that is resumed within an epoch calls the first alone
-
-    def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
-        """Return the loss of a batch: the mean over sentences, summed over the trained matrices.
-
-        `on_train_start` selects these matrices.
-        """
-        losses = self.losses(self._predictions(batch, self.matrices, self._active), batch)
-        self._loss.update(losses.detach().mean(1).sum(), len(losses))
-        loss = Mean(losses.mean(0).sum() if len(losses) else losses.sum(), len(losses))
-        return over_devices([loss], self)[0].value
-
-    def on_train_epoch_end(self) -> None:
-        """Log `train_loss`: the mean loss over sentences, summed over matrices.
-
-        In a training without validation, the current weights are kept as the best ones.
-        """
-        self.log("train_loss", self._loss.take())
-        if not self.trainer.enable_validation:
-            for pair in range(len(self.pairs)):
-                self._keep(pair)
-
-    def _keep(self, pair: int) -> None:
-        """Keep the weights of a pair as its best."""
-        with torch.no_grad():
-            self.kept[pair].copy_(self.matrices[pair])
-        self.best_epoch[pair] = self.current_epoch + 1
-
-    def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
-        """Collect the losses of all matrices on a batch of dev.
-
-        During training they are computed with the current weights of the matrices, otherwise with the weights of
-        their best epochs.
-        """
-        fitting = self.trainer.state.fn == TrainerFn.FITTING
-        predicted = self._predictions(batch, self.matrices, range(len(self.pairs))) if fitting else self(batch)
-        self._val.update(index=batch.index, losses=self.losses(predicted, batch))
-
-    def on_validation_epoch_end(self) -> None:
-        """Keep the weights of matrices that improved on dev, and lower the learning rate of the others.
-
-        When every matrix has stopped (`patience` epochs without improvement), the training ends.
-
-        If there are several pairs of layer and rank, the dev loss of each is logged. In training, `val_loss` is the
-        lowest loss of each pair so far, averaged over pairs. It falls whenever a pair improves, so the checkpoint
-        with the lowest `val_loss` holds the best matrix of every pair. Outside training, `val_loss` is the mean of
-        the current losses.
-        """
-        losses = torch.from_numpy(self._val.take()["losses"].mean(axis=0)).float().to(self.device)
-        if len(self.pairs) > 1:
-            names = [f"val_loss_layer{pair.layer}_rank{pair.rank}" for pair in self.pairs]
-            self.log_dict(dict(zip(names, losses, strict=True)))
-        fitting = self.trainer.state.fn == TrainerFn.FITTING
-        if fitting and not self.trainer.sanity_checking:
-            self._judge(losses)
-        self.log("val_loss", (self.best_loss if fitting else losses).mean(), prog_bar=True)
-
-    def _judge(self, losses: Tensor) -> None:
-        """Compare the losses of the pairs on dev `[pairs]` with their best ones."""
-        groups = self.trainer.optimizers[0].param_groups
-        extra = self.every > 0 and (self.current_epoch + 1) % self.every > 0  # it may only keep better weights
-        running = self.stale < self.patience
-        better = running & (losses < self.best_loss - GAIN)
-        # In place, because a tensor made in the inference mode of validation could not be written to afterwards.
-        self.best_loss.copy_(torch.where(better, losses, self.best_loss))
-        for pair, (improved, group) in enumerate(zip(better.tolist(), groups, strict=True)):
-            if improved:
-                self._keep(pair)
-            elif not extra:
-                group["lr"] *= DECAY
-        if extra:
-            return
-        self.stale.copy_(torch.where(better, 0, self.stale + running))
-        self.trainer.should_stop = self.trainer.should_stop or bool((self.stale >= self.patience).all())
-
-
-class StructuralProbe(MatrixSweep):
-    """Structural probe (Hewitt & Manning 2019): a matrix B under which squared norms are tree distances or depths.
-
-    There is a matrix for every layer and rank, trained as in `MatrixSweep`. The result reports the pair of layer and
-    rank with the best score on dev.
-
-    The paper trains with Adam at 1e-3, batches of 20 sentences and at most 40 epochs. Here an epoch is an improvement
-    if it lowers the loss on dev by more than 1e-4. This absolute threshold decides both when the learning rate falls
-    and when training stops; torch's own schedule would take it as relative.
-
-    Args:
-        layers: Layers of the hidden states, 0 for the embeddings, k for layer k; None for all layers in the data.
-        ranks: Numbers of rows of B; None for the size of the hidden states.
-        learning_rate: Initial learning rate of Adam.
-        patience: Consecutive epochs without improvement after which a matrix stops.
-
-    Attributes:
-        share: Three names: the score that is the share of edges or roots found, the column with its
-            numerator, and the column with its denominator.
-        correlation: Name of the score that is a rank correlation.
-    """
-
-    share: ClassVar[tuple[str, str, str]]
-    correlation: ClassVar[str]
-
-    def __init__(
-        self,
-        layers: tuple[int, ...] | None = None,
-        ranks: tuple[int, ...] | None = None,
-        learning_rate: float = 1e-3,
-        patience: int = 5,
-    ) -> None:
-        super().__init__(learning_rate, patience)
-        self.layers, self.ranks = layers, ranks
-
     @abstractmethod
     def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
         """Count the gold edges (or roots) that are found, and correlate predictions with gold trees.
@@ -416,13 +279,102 @@ class StructuralProbe(MatrixSweep):
                 is undefined.
         """
 
-    def setup(self, stage: str) -> None:
-        data = self.data
+    def make_for(self, data: DependencyDataModule) -> None:
         read_fields(data, self.reads, type(self).__name__)
         self._places = {layer: place for place, layer in enumerate(data.hidden_layers)}
         swept = sweep_pairs(self.layers, self.ranks, data.hidden_layers, data.hidden_size)
         pairs = tuple((layer, rank) for layer, rank in swept)
-        self.bind_to(data, self.reads, Sizes(hidden=data.hidden_size, pairs=pairs))
+        bind_to(self, data, self.reads, Sizes(hidden=data.hidden_size, pairs=pairs))
+
+    def build(self, sizes: Sizes) -> None:
+        """Create two matrices for every pair of layer and rank: one to train, and one to keep its best weights."""
+        pairs = self.pairs = tuple(Pair(*pair) for pair in sizes.pairs)
+        layers = dict.fromkeys(pair.layer for pair in pairs)
+        self._places = self._places or {layer: place for place, layer in enumerate(layers)}
+        seed = int(torch.randint(2**31, ()))  # one draw, so that a pair starts from the same numbers in any sweep
+        starts = [start(pair, sizes.hidden, seed) for pair in pairs]
+        self.matrices = nn.ParameterList(nn.Parameter(matrix) for matrix in starts)
+        # Not buffers: DDP would send them to all processes before every batch.
+        self.kept = nn.ParameterList(nn.Parameter(matrix.clone(), requires_grad=False) for matrix in starts)
+        self.register_buffer("best_loss", torch.full((len(pairs),), torch.inf))
+        self.register_buffer("best_epoch", torch.zeros(len(pairs), dtype=torch.int64))
+        self.register_buffer("stale", torch.zeros(len(pairs), dtype=torch.int64))
+        self._val = ItemRows({"losses": len(pairs)})
+        scores = {"total": None, "right": len(pairs), "correlation": len(pairs)}
+        self._dev, self._test = ItemRows(scores), ItemRows(scores)
+
+    def forward(self, batch: AttentionBatch) -> Tensor:
+        """Return the predictions of every matrix, each with the weights of its best epoch.
+
+        Returns:
+            Distances `[batch, pairs, n, n]` or depths `[batch, pairs, n]`.
+
+        Raises:
+            TrainingError: The probe is not trained.
+            UserError: The loss of a matrix on dev was never a finite number, so it has no best epoch.
+        """
+        self.on_validation_start()
+        untrained = [pair for pair, epoch in zip(self.pairs, self.best_epoch.tolist(), strict=True) if not epoch]
+        if untrained:
+            raise UserError(
+                f"The loss on dev of layer {untrained[0].layer} at rank {untrained[0].rank} was never a finite number: "
+                f"lower --model.init_args.learning_rate, or leave the layer out of --model.init_args.layers."
+            )
+        return _predictions(self, batch, self.kept, range(len(self.pairs)))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Return Adam with one parameter group for the matrix of each pair, so that each has its own learning rate."""
+        return torch.optim.Adam([{"params": [matrix]} for matrix in self.matrices], self.learning_rate, fused=True)
+
+    def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
+        """Return the loss of a batch: the mean over sentences, summed over the matrices that have not stopped."""
+        stopped = (self.stale >= PATIENCE).tolist()
+        # Several processes wait for the gradients of all matrices. All have stopped if a run that had ended is resumed.
+        everything = self.trainer.world_size > 1 or all(stopped)
+        active = [pair for pair in range(len(self.pairs)) if everything or not stopped[pair]]
+        losses = self.losses(_predictions(self, batch, self.matrices, active), batch)
+        self._loss.update(losses.detach().mean(1).sum(), len(losses))
+        loss = Mean(losses.mean(0).sum() if len(losses) else losses.sum(), len(losses))
+        return over_devices([loss], self)[0].value
+
+    def on_train_epoch_end(self) -> None:
+        """Log `train_loss`: the mean loss over sentences, summed over matrices.
+
+        In a training without validation, the current weights are kept as the best ones.
+        """
+        self.log("train_loss", self._loss.take())
+        if not self.trainer.enable_validation:
+            for pair in range(len(self.pairs)):
+                _keep(self, pair)
+
+    def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
+        """Collect the losses of all matrices on a batch of dev.
+
+        During training they are computed with the current weights of the matrices, otherwise with the weights of
+        their best epochs.
+        """
+        fitting = self.trainer.state.fn == TrainerFn.FITTING
+        predicted = _predictions(self, batch, self.matrices, range(len(self.pairs))) if fitting else self(batch)
+        self._val.update(index=batch.index, losses=self.losses(predicted, batch))
+
+    def on_validation_epoch_end(self) -> None:
+        """Keep the weights of matrices that improved on dev, and lower the learning rate of the others.
+
+        When every matrix has stopped (`PATIENCE` epochs without improvement), the training ends.
+
+        If there are several pairs of layer and rank, the dev loss of each is logged. In training, `val_loss` is the
+        lowest loss of each pair so far, averaged over pairs. It falls whenever a pair improves, so the checkpoint
+        with the lowest `val_loss` holds the best matrix of every pair. Outside training, `val_loss` is the mean of
+        the current losses.
+        """
+        losses = torch.from_numpy(self._val.take()["losses"].mean(axis=0)).float().to(self.device)
+        if len(self.pairs) > 1:
+            names = [f"val_loss_layer{pair.layer}_rank{pair.rank}" for pair in self.pairs]
+            self.log_dict(dict(zip(names, losses, strict=True)))
+        fitting = self.trainer.state.fn == TrainerFn.FITTING
+        if fitting and not self.trainer.sanity_checking:
+            _judge(self, losses)
+        self.log("val_loss", (self.best_loss if fitting else losses).mean(), prog_bar=True)
 
     def predict_sentences(
         self,
@@ -448,7 +400,7 @@ class StructuralProbe(MatrixSweep):
         """
         layers = tuple(sorted({pair.layer for pair in self.pairs}))
         found: dict[int, xr.DataArray] = {}
-        with self.on_sentences(sentences, encoder, options, hidden=layers) as data:
+        with on_sentences(self, self.reads, sentences, encoder, options, hidden=layers) as data:
             self._places = {layer: place for place, layer in enumerate(layers)}
             split = data.splits["test"]
             for batch in data.batches("test"):
@@ -456,11 +408,7 @@ class StructuralProbe(MatrixSweep):
                     found[index] = _labelled(row, split.words(index), self.pairs)
         return [found[index] for index in sorted(found)]
 
-    def on_predict_start(self) -> None:
-        raise UserError(
-            f"{type(self).__name__} predicts distances or depths, not governors, so it has no predictions to "
-            "write. `python train.py test` scores it."
-        )
+    on_predict_start = _refuse_predictions
 
     def test_step(self, batch: AttentionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         total, right, correlation = self.found(self(batch), batch)
@@ -500,6 +448,41 @@ class StructuralProbe(MatrixSweep):
             ratios=ratios,
             headline=tuple(ratios),
         )
+
+
+def _predictions(
+    probe: StructuralProbe, batch: AttentionBatch, matrices: nn.ParameterList, pairs: Sequence[int]
+) -> Tensor:
+    """Return the predictions of some pairs, `[batch, pairs, …]`."""
+    states = probe.states(batch)
+    read = {pair: states[:, probe._places[probe.pairs[pair].layer]] for pair in pairs}
+    return torch.stack([probe.predict(of_layer @ matrices[pair].T) for pair, of_layer in read.items()], dim=1)
+
+
+def _keep(probe: StructuralProbe, pair: int) -> None:
+    """Keep the weights of a pair as its best."""
+    with torch.no_grad():
+        probe.kept[pair].copy_(probe.matrices[pair])
+    probe.best_epoch[pair] = probe.current_epoch + 1
+
+
+def _judge(probe: StructuralProbe, losses: Tensor) -> None:
+    """Compare the losses of the pairs on dev `[pairs]` with their best ones."""
+    groups = probe.trainer.optimizers[0].param_groups
+    extra = probe.every > 0 and (probe.current_epoch + 1) % probe.every > 0  # it may only keep better weights
+    running = probe.stale < PATIENCE
+    better = running & (losses < probe.best_loss - GAIN)
+    # In place, because a tensor made in the inference mode of validation could not be written to afterwards.
+    probe.best_loss.copy_(torch.where(better, losses, probe.best_loss))
+    for pair, (improved, group) in enumerate(zip(better.tolist(), groups, strict=True)):
+        if improved:
+            _keep(probe, pair)
+        elif not extra:
+            group["lr"] *= DECAY
+    if extra:
+        return
+    probe.stale.copy_(torch.where(better, 0, probe.stale + running))
+    probe.trainer.should_stop = probe.trainer.should_stop or bool((probe.stale >= PATIENCE).all())
 
 
 def _labelled(predicted: NDArray[np.float32], words: Sequence[str], pairs: Sequence[Pair]) -> xr.DataArray:

@@ -13,13 +13,13 @@ from sklearn.metrics import roc_auc_score
 from datamodules import AttentionBatch, DependencyDataModule
 from measures.contract import Measure
 from metrics.bootstrap import share_interval
+from models import quiet, recorded_gradients
 from probes.arc_evaluation import read_fields
 from results import Estimate, Result, Table, Unit
 from results.errors import UserError, check_numbers, near
 from results.progress import LOGGER as PROGRESS
 from results.progress import Progress
 from studies.known_cases import CASES, Case, Trial, promised
-from training import quiet, recorded_gradients
 
 _LEAST = 5  # effects of each kind for an AUC
 COLUMNS = {"power": ("low", "high"), "false_positive": ("false_positive.low", "false_positive.high")}

@@ -48,15 +48,15 @@ from measures import (
 from measures.ablation import HeadAblation
 from measures.causal import CausalCheck
 from measures.nested import best_copy, train_copy
+from measures.trainings import nested_trainer, result_of
 from metrics.bootstrap import paired_permutation
-from models import TextClassifier
+from models import TextClassifier, TrainedModule, quiet
+from models.checkpoints import instantiate
 from probes import AttentionOnlyProbe, StructuralDistanceProbe
 from probes.frozen import Mode
 from results import Estimate, Result, Table
 from studies.blank import Architecture
 from studies.planted import BLAME, LABELS, PRAISE, PlantedHead, planted_model
-from training import TrainedModule, nested_trainer, quiet, result_of
-from training.checkpoints import instantiate
 
 _REVIEWS = 150  # of train, dev and test
 _DECODERS = 20  # seeds

@@ -29,9 +29,8 @@ from results.digests import digest
 from results.errors import counted, near
 from results.files import write_atomically
 from results.reader import Record, RecordError, first_of, read_record
-from results.settings import read_yaml
+from results.settings import read_yaml, typed
 from results.tables import DASH, number, score_cell
-from training.config import typed
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "studies" / "published.yaml"

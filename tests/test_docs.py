@@ -34,6 +34,7 @@ import train
 from commands import COMMANDS, RUNS, measure
 from commands.lightning import CheckedCLI
 from commands.sweep_plan import Options, Run, options_of, read_sweep
+from commands.trust import import_trusted
 from docs.reference import ROOMS, configs_page, described, exported
 from results.estimates import ENDS, UNITS
 from tests.commands.test_sweep_plan import SHIPPED as SWEEPS
@@ -41,7 +42,6 @@ from tests.glossary import OF_ANY_UNIT, explained, unexplained
 from tests.measures import test_configs as of_analyses
 from tests.measures import test_pruning as of_pruning
 from tests.test_train import CLASSIFIERS, CONFIGS, YAMLS
-from training.parsing import import_trusted
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

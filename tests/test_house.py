@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from pytorch_lightning import LightningModule
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -66,3 +67,14 @@ def test_no_class_has_more_than_fifteen_methods_and_properties() -> None:
                     own = [part.name for part in node.body if isinstance(part, ast.FunctionDef)]
                     plain = [name for name in own if not name.startswith("__")]
                     assert len(plain) <= most, f"{path.relative_to(ROOT)}: {node.name} has {len(plain)}"
+
+
+def test_no_trained_module_has_more_than_three_classes_of_its_own_above_lightnings() -> None:
+    """`TrainedModule`, a family, and what is published."""
+    for name in PACKAGES[:-1]:
+        for path in (ROOT / name).glob("*.py"):
+            module = importlib.import_module(f"{name}.{path.stem}")
+            for kind in vars(module).values():
+                if isinstance(kind, type) and issubclass(kind, LightningModule):
+                    own = [one.__name__ for one in kind.__mro__ if one.__module__.partition(".")[0] in PACKAGES]
+                    assert len(own) <= 3, " → ".join(reversed(own))

@@ -16,17 +16,17 @@ from pytorch_lightning.utilities import rank_zero_only
 
 import models
 import train
+from commands.faults import fault
 from commands.lightning import CheckedCLI, check
 from corpora.conllu import read_treebank
 from corpora.sentence import CorpusError
+from models import TrainingError
 from models.regularizers import Regularizer
 from results.errors import UserError
 from tests.glue import write as write_glue
 from tests.models.corpora import write_texts, write_vectors
 from tests.tiny import BROKEN, FAMILIAR
 from tests.trainers import CONTINUES
-from training import TrainingError
-from training.faults import fault
 
 pytestmark = CONTINUES
 

@@ -10,8 +10,9 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from datamodules import DependencyDataModule
 from measures import Measure, measure
 from measures.nested import best_copy, train_copy
+from measures.trainings import Best
+from models import TrainedModule
 from results import Result
-from training import Best, TrainedModule
 
 CONTINUES = pytest.mark.filterwarnings(
     "ignore:The dirpath has changed",

@@ -24,13 +24,12 @@ from typing import Any
 from unittest.mock import patch
 
 import train
-from measures import HeadAblation
+from measures import HeadAblation, trainings
 from probes import AttentionWordsProbe
 from results import writer
 from tests.measures.classifiers import data_arguments, fitted
 from tests.test_train import ROOT, arguments, classifier_arguments
 from tests.tiny import save_bert, write_splits
-from training import nested
 
 CONFIGS = ROOT / "configs"
 ADVERSARIES = "[{class_path: ConsistentAdversary, init_args: {strengths: [0.0, 0.01], max_epochs: 2}}]"
@@ -157,13 +156,13 @@ def killed_in_the_second_epoch() -> Iterator[None]:
 @contextmanager
 def killed_after_the_first_copy() -> Iterator[None]:
     """Have nested trainings end when the first is kept."""
-    save = nested.save_tensors
+    save = trainings.save_tensors
 
     def kill(file: Path, tensors: Mapping[str, Any]) -> None:
         save(file, tensors)
         raise Killed
 
-    with patch.object(nested, "save_tensors", kill):
+    with patch.object(trainings, "save_tensors", kill):
         yield
 
 

@@ -22,6 +22,7 @@ from fidelity.consistent_adversary import (
     collect_outputs,
     trained_adversary,
 )
+from measures.trainings import share
 from metrics.distributions import area
 from results import Curves
 from tests.fidelity import tiny
@@ -33,7 +34,6 @@ from tests.fidelity.trained import (
     recipe_of,
     result_of,
 )
-from training import share
 
 Begin = Callable[..., ConsistentAdversary]
 Results = list[CheckpointResult]

@@ -23,12 +23,12 @@ from fidelity.classified import ClassifiedBatch, classify
 from fidelity.explanations import Explanations, read_explanations, write_explanations
 from fidelity.removal import EveryLength
 from fidelity.saliency import Saliency, check_rankings
+from models.configs import only_known_classes
 from results.errors import UserError
 from tests import tiny
 from tests.fidelity.tiny import SENTENCES, TEXTS
 from tests.fidelity.tiny import classified as tiny_texts
 from tests.fidelity.trained import Checkpoints, Data
-from training.parsing import only_known_classes
 
 Lines = list[dict[str, Any]]
 NAMES = ["base, seed 0", "another"]

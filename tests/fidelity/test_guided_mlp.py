@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from fidelity.consistent_adversary import ConsistentAdversary
-from fidelity.guided_mlp import GuidedMLP, Source
+from fidelity.guided_mlp import GuidedMLP, Source, guided
 from models import AttentionClassifier, AverageEncoder, TextClassifier
+from tests.fidelity import tiny
 from tests.fidelity.tiny import with_constants
 from tests.fidelity.trained import CPU, Checkpoints, Data, refuse_training, result_of
 
@@ -70,6 +71,15 @@ def test_every_model_averages_words_by_the_attention_of_its_source(
             torch.testing.assert_close(model(batch).logits[0], expected, atol=1e-5, rtol=1e-5)
             assert values[f"predicted_{source}"][text] == int(expected.argmax())
         assert values["gold"][text] == int(batch.labels)
+
+
+def test_a_guide_is_read_and_neither_trained_nor_saved() -> None:
+    guide = tiny.classifier("flat", torch.float32)
+    model = guided(guide, encoder=AverageEncoder(3))
+    model.train()
+    assert not guide.training
+    assert not list(model.parameters())
+    assert model.state_dict() == {}
 
 
 def test_scores_and_table_are_f1_with_intervals(test: GuidedMLP, both: Checkpoints, data: Data) -> None:

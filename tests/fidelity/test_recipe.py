@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from datamodules import TextBatch
 from fidelity.consistent_adversary import Recipe
+from measures.trainings import Best, share
+from models import TrainingError
 from tests.fidelity.trained import BATCH_SIZE, CLIP, Checkpoints, Data, recipe_of
-from training import Best, TrainingError, share
 
 
 @pytest.fixture

@@ -17,11 +17,12 @@ from fidelity.classified import classify
 from fidelity.comparison import CheckpointResult
 from fidelity.consistent_adversary import Recipe
 from fidelity.experiment import FidelityTest
+from measures.trainings import nested_trainer
 from metrics.bootstrap import resample
+from models import quiet
 from results.digests import digest
 from tests.fidelity.tiny import measurements
 from tests.models.corpora import write_texts
-from training import nested_trainer, quiet
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,7 +11,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import nn
 from torchmetrics.functional.classification import binary_auroc, binary_f1_score, multiclass_f1_score
 
-from datamodules import ClassificationDataModule, DependencyDataModule
+from datamodules import ClassificationDataModule
 from models import (
     AdditiveAttention,
     AttentionClassifier,
@@ -21,15 +21,14 @@ from models import (
     MaskedLanguageModel,
     RecurrentEncoder,
     Residual,
+    TrainingError,
     Tying,
 )
 from models.regularizers import Regularizer
 from models.text_classifier import DecisionRows
-from results.errors import UserError
 from tests.models.batches import batch_of
 from tests.models.corpora import write_texts
 from tests.trainers import CONTINUES, trainer
-from training import TrainingError
 
 pytestmark = CONTINUES
 
@@ -108,16 +107,6 @@ def test_the_scores_are_those_of_the_items(run: Run, texts: str) -> None:
     assert model.result.audit["epochs_run"] == 4
     assert 1 <= int(str(model.result.audit["epochs"])) <= 4
     assert data.positive == 1
-
-
-def test_the_same_seed_gives_the_same_bits(run: Run, texts: str, tmp_path: Path) -> None:
-    first, second = run[1].result, trained(texts, tmp_path)[1].result
-    assert first is not None
-    assert second is not None
-    assert first.numbers == second.numbers
-    assert first.items is not None
-    assert second.items is not None
-    pd.testing.assert_frame_equal(first.items, second.items, check_exact=True)
 
 
 def test_of_three_labels_f1_is_the_mean(tmp_path: Path) -> None:
@@ -236,9 +225,3 @@ def test_the_loss_of_a_split_is_one_mean_however_it_is_batched(eval_tokens: int,
         expected[split] = float(nats / weights), float(masked / words)
     assert logged["train_loss.cross_entropy"] == pytest.approx(expected["train"][0], rel=1e-5)
     assert logged["val_loss"] == pytest.approx(sum(expected["dev"]), rel=1e-5)
-
-
-def test_other_data_are_refused(corpus: str, tmp_path: Path) -> None:
-    data = DependencyDataModule(corpus, encoder=None, cache=str(tmp_path))
-    with pytest.raises(UserError, match=r"needs labelled texts, but DependencyDataModule has none\. Give"):
-        trainer_of(tmp_path).fit(model_of(), datamodule=data)

@@ -14,13 +14,12 @@ from attention.checks import EncoderError
 from attention.encoder import resolve
 from commands.export import main
 from datamodules import ClassificationDataModule
-from models import TransformerClassifier
+from models import TrainingError, TransformerClassifier
 from models.export import export
 from results import UserError
 from tests import tiny
 from tests.models.corpora import write_texts
 from tests.trainers import trainer
-from training import TrainingError
 
 LOAD = """
 import json, sys

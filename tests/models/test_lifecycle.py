@@ -49,24 +49,6 @@ def fit(folder: Path, kind: str) -> tuple[type[TextClassifier], Path]:
     return AttentionClassifier, fitted(folder, kind, *options, epochs=1)
 
 
-@pytest.mark.parametrize(("options", "warned"), [((), True), (("--data.init_args.punctuation=apart",), False)])
-def test_texts_of_one_sentence_are_told(
-    options: tuple[str, ...], warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    lines = ["label\ttext", *["good\tit was good. it was fun!", "bad\tit was bad. it was long!"] * 4]
-    for split in ("train", "dev", "test"):
-        (tmp_path / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    data = ["--data=ClassificationDataModule", f"--data.init_args.corpus={tmp_path}/{{split}}.tsv"]
-    limits = ["--trainer.max_epochs=1", "--trainer.accelerator=cpu", f"--trainer.default_root_dir={tmp_path}"]
-    data += [
-        f"--data.init_args.cache={tmp_path / 'cache'}",
-        "--data.init_args.positive=good",
-        "--checkpoint.monitor=val_f1",
-    ]
-    train.main(["fit", *HIERARCHICAL, *data, *limits, *options])
-    assert ("train: 8 of 8 texts have one sentence" in caplog.text) == warned
-
-
 @pytest.mark.parametrize("kind", ["flat", "hierarchical", "transformer"])
 def test_a_checkpoint_alone_predicts_as_train_py_does(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -14,11 +14,10 @@ from attention import EncoderSpec
 from corpora.sentence import CorpusError
 from datamodules import ClassificationDataModule
 from fidelity import Fidelity, Permutation
-from models import AdditiveAttention, AttentionClassifier, AverageEncoder, TransformerClassifier
+from models import AdditiveAttention, AttentionClassifier, AverageEncoder, TrainingError, TransformerClassifier
 from results.errors import UserError
 from tests import tiny
 from tests.trainers import scored, trainer
-from training import TrainingError
 
 
 @pytest.fixture(scope="module")

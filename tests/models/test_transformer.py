@@ -1,9 +1,11 @@
 """The transformer classifier against transformers' own, and `decide` against `forward`, text by text."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock, patch
 
 import numpy as np
@@ -24,13 +26,13 @@ from attention.capture import Head
 from attention.checks import EncoderError
 from attention.encoder import resolve
 from datamodules import ClassificationDataModule, TextBatch
+from models import TrainingError
 from models.text_model import TextSizes
 from models.transformer import SequenceClassifier, TransformerClassifier
 from results.errors import UserError
 from tests import tiny
 from tests.models.batches import VOCABULARY, batch_of
 from tests.trainers import trainer
-from training import TrainingError
 
 TEXTS = ([2, 7, 8, 9, 3, 21, 3], [2, 10, 3], [2, 11, 12, 7, 7, 13, 3])
 HEADS, CLASSES, DIM = 4, 3, 8
@@ -410,22 +412,6 @@ def test_texts_that_are_cut_into_words_are_refused() -> None:
         TransformerClassifier().build(TextSizes(CLASSES, VOCABULARY))
 
 
-@torch.no_grad()
-def test_imposed_weights_are_used_exactly_and_its_own_change_nothing(folder: Path) -> None:
-    model = built(folder, ["1", "2"])
-    output = model(batch())
-    own = {name: level.weights for name, level in output.levels.items()}
-    assert torch.equal(model(batch(), imposed=own).logits, output.logits)
-    torch.testing.assert_close(model.decide(output, own), output.logits, atol=1e-6, rtol=0)
-    torch.testing.assert_close(model.decide(output, {}), output.logits, atol=1e-6, rtol=0)
-    imposed = {"1-2": rows(), "2-4": 0.5 * rows()}
-    changed = model(batch(), imposed=imposed)
-    assert all(torch.equal(changed.levels[name].weights, row) for name, row in imposed.items())
-    assert all(torch.equal(changed.levels[f"1-{head}"].weights, own[f"1-{head}"]) for head in (1, 3, 4))
-    assert not torch.allclose(changed.levels["2-1"].weights, own["2-1"], atol=1e-5)  # it attends to what has changed
-    assert not torch.allclose(changed.logits, output.logits, atol=1e-4)
-
-
 @pytest.mark.parametrize("pieces", [1, 15, 16384], ids=["a text a pass", "two texts a pass", "one pass"])
 @torch.no_grad()
 def test_decide_is_forward_with_each_of_the_imposed_weights(
@@ -446,39 +432,18 @@ def test_decide_is_forward_with_each_of_the_imposed_weights(
     assert model.decide(output, {"2-1": rows(0)}).shape == (0, 3, CLASSES)
 
 
-def test_gradients_of_decide_are_those_of_forward(folder: Path) -> None:
-    model = built(folder, ["2-1"])
-    output = model(batch())
-    own = output.levels["2-1"].weights
-    [expected] = torch.autograd.grad(output.logits.square().sum(), own, retain_graph=True)
-    weights = own.detach().requires_grad_()
-    [found] = torch.autograd.grad(model.decide(output, {"2-1": weights}).square().sum(), weights)
-    assert expected.abs().max() > 0
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
-
-
-def test_a_level_that_there_is_not_is_refused(folder: Path) -> None:
-    model = built(folder)
-    with pytest.raises(UserError, match=r"level '1-1'; the model's attention levels are 2-1, 2-2, 2-3, 2-4\."):
-        model(batch(), imposed={"1-1": rows()})
-    with pytest.raises(UserError, match=r"level 'word'.*--model\.init_args\.heads"):
-        model.decide(model(batch()), {"word": rows()})
-
-
-@pytest.mark.parametrize("warmup", [-0.1, 1.0])
-def test_a_warmup_that_is_no_share_is_refused(warmup: float) -> None:
-    with pytest.raises(UserError, match=r"warmup is .*, but must be at least 0 and below 1\."):
-        TransformerClassifier(warmup=warmup)
+def configured(model: TransformerClassifier, steps: float = 40) -> Any:  # noqa: ANN401
+    with patch.object(model, "_trainer", Mock(estimated_stepping_batches=steps)):
+        return model.configure_optimizers()
 
 
 @pytest.mark.parametrize("warmup", [0.0, 0.1, 0.25])
 def test_the_rate_is_that_of_a_linear_schedule_with_warmup(warmup: float, folder: Path) -> None:
     model = TransformerClassifier(learning_rate=0.5, warmup=warmup)
     model.build(sizes(folder))
-    with patch.object(model, "_trainer", Mock(estimated_stepping_batches=40)):
-        configured = model.configure_optimizers()
-    schedule, adam = configured["lr_scheduler"]["scheduler"], configured["optimizer"]  # type: ignore[index]
-    assert configured["lr_scheduler"]["interval"] == "step"  # type: ignore[index]
+    found = configured(model)
+    schedule, adam = found["lr_scheduler"]["scheduler"], found["optimizer"]
+    assert found["lr_scheduler"]["interval"] == "step"
     other = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
     theirs = get_linear_schedule_with_warmup(other, round(40 * warmup), 40)  # type: ignore[no-untyped-call]
     for _ in range(41):
@@ -490,11 +455,8 @@ def test_the_rate_is_that_of_a_linear_schedule_with_warmup(warmup: float, folder
 def test_a_training_without_end_is_refused(folder: Path) -> None:
     model = TransformerClassifier()
     model.build(sizes(folder))
-    with (
-        patch.object(model, "_trainer", Mock(estimated_stepping_batches=float("inf"))),
-        pytest.raises(UserError, match=r"set --trainer\.max_epochs, for example 3"),
-    ):
-        model.configure_optimizers()
+    with pytest.raises(UserError, match=r"set --trainer\.max_epochs, for example 3"):
+        configured(model, math.inf)
 
 
 def test_biases_and_normalisations_have_no_weight_decay(folder: Path) -> None:
@@ -502,7 +464,7 @@ def test_biases_and_normalisations_have_no_weight_decay(folder: Path) -> None:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = {
         group["weight_decay"]: {names[id(parameter)] for parameter in group["params"]}
-        for group in model.parameter_groups()
+        for group in configured(model)["optimizer"].param_groups
     }
     assert groups.keys() == {0.01, 0.0}
     assert {name for name in names.values() if name.endswith(".bias") or "LayerNorm" in name} == groups[0.0]

@@ -12,10 +12,10 @@ import yaml
 
 from datamodules import DependencyDataModule
 from measures.control import ControlTask, behaviour, control_arcs, control_tree
+from measures.trainings import result_of
 from metrics.bootstrap import paired_bootstrap
 from probes import AttentionOnlyProbe, StructuralDistanceProbe
 from tests.trainers import changed, scored, trained
-from training import result_of
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "hewitt2019" / "control.yaml"
 TYPES = [f"{stem}{ending}" for stem in ("dog", "Dog", "café", "_", "run", "x") for ending in range(500)]

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-import yaml
 from torch import Tensor, nn
 
 from datamodules import AttentionBatch, DependencyDataModule
@@ -146,26 +144,3 @@ def test_a_head_that_was_excluded_has_no_code(data: DependencyDataModule) -> Non
         UserError, match="Never gives a gold governor of the train sentence with index 4 no probability above 0"
     ):
         scored(short(Never()), data)
-
-
-def test_the_shipped_config_builds_its_probe_and_writes_the_result(
-    corpus: str, run_config: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(DescriptionLength, "portions", (0.3, 1))
-    monkeypatch.setattr(DescriptionLength, "batches", 1)
-    _, found, folder = run_config(
-        "measure",
-        f"--config={CONFIG}",
-        "--model.init_args.max_epochs=1",
-        f"--data.init_args.corpus={corpus}",
-    )
-    config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["model"]
-    assert config["class_path"].endswith(".DescriptionLength")
-    assert config["init_args"]["probe"]["class_path"].endswith(".AttentionOnlyProbe")
-    assert {"uas", "data_bits", "model_bits"} < found["scores"].keys()
-    scores, table = found["scores"], pd.read_csv(folder / found["tables"]["blocks"])
-    assert table["sentences"].tolist() == [12, 29]
-    assert table["bits"].sum() == pytest.approx(scores["codelength_bits"])
-    items = pd.read_parquet(folder / found["items"])
-    assert items["uniform"].sum() / items["bits"].sum() == pytest.approx(scores["compression"])
-    assert found["ratios"] == {"compression": ["uniform", "bits"]}

@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,10 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from datamodules import AttentionBatch, DependencyDataModule
+from measures.trainings import result_of
+from models import TrainingError
 from probes import AttentionOnlyProbe, StructuralDistanceProbe
 from tests.trainers import trained, trainer
-from training import TrainingError, result_of
 
 TO_LOWEST_LOSS: dict[str, Any] = {"monitor": "val_loss", "mode": "min", "seed": 0}
 FEW = [3, 5, 8, 11, 20, 33]
@@ -73,40 +73,6 @@ def test_the_epoch_after_which_dev_got_no_better_is_kept(rate: float, data: Depe
         assert torch.equal(tensor, every.weights[best][name]), name
 
 
-@pytest.mark.parametrize(("batches", "every"), [(1, 1), (7, 4)])
-def test_validation_on_small_data(batches: int, every: int, data: DependencyDataModule) -> None:
-    Watched.checks = []
-    few = data.variant(train=FEW)
-    few.setup("fit")
-    assert len(few.train_dataloader()) == 2
-    _, found = trained(Watched(0.5, 0.5, "epoch"), few, max_epochs=3, patience=3, batches=batches, **TO_LOWEST_LOSS)
-    early = [(epoch, 0.5) for epoch in (1, 2) if epoch < every]
-    assert Watched.checks == [*early, (every, 0.25), (2 * every, 0.125), (3 * every, 0.0625)]
-    assert found.epoch in (1, 2, every, 2 * every, 3 * every)
-
-
-@pytest.mark.parametrize(("rate", "early"), [(0.002, False), (0.02, True)])
-def test_extra_checks_keep_better_weights(rate: float, early: bool, data: DependencyDataModule) -> None:
-    few, every = data.variant(train=[3, 5, 8]), EveryEpoch()
-    ordinary(every, epochs=30).fit(AttentionOnlyProbe(rate), datamodule=few)
-    regular = list(range(6, 31, 6))
-    best, end = regular[0], regular[0]
-    for end in regular:
-        if every.losses[end - 1] < every.losses[best - 1]:
-            best = end
-        elif end - best == 2 * 6:
-            break
-    expected = min((epoch for epoch in (1, 2, 4, *regular) if epoch <= end), key=lambda one: every.losses[one - 1])
-    assert (expected < 6) == early
-    Watched.checks = []
-    few = data.variant(train=[3, 5, 8])
-    probe, found = trained(Watched(rate), few, max_epochs=5, patience=2, batches=6, **TO_LOWEST_LOSS)
-    assert [epoch for epoch, _ in Watched.checks] == [1, 2, 4, *range(6, end + 1, 6)]
-    assert (found.epoch, found.value) == (expected, every.losses[expected - 1])
-    for name, tensor in probe.state_dict().items():
-        assert torch.equal(tensor, every.weights[expected - 1][name]), name
-
-
 def test_extra_checks_leave_the_random_numbers_of_training_as_they_are(data: DependencyDataModule) -> None:
     drawn: list[float] = []
 
@@ -128,8 +94,9 @@ def test_extra_checks_leave_the_random_numbers_of_training_as_they_are(data: Dep
     assert found == drawn
 
 
-def test_extra_checks_do_not_stop_a_structural_probe(make_data: MakeData) -> None:
+def test_extra_checks_do_not_stop_a_structural_probe(make_data: MakeData, monkeypatch: pytest.MonkeyPatch) -> None:
     """It lowers its rate and ends by itself."""
+    monkeypatch.setattr("probes.structural.PATIENCE", 1)
     rates: list[tuple[int, float]] = []
 
     class Told(StructuralDistanceProbe):
@@ -138,21 +105,9 @@ def test_extra_checks_do_not_stop_a_structural_probe(make_data: MakeData) -> Non
             rates.append((self.trainer.current_epoch + 1, self.trainer.optimizers[0].param_groups[0]["lr"]))
 
     few = make_data(hidden=(1,)).variant(train=[3, 5, 8])
-    probe, found = trained(
-        Told(learning_rate=10.0, patience=1), few, max_epochs=5, patience=5, batches=6, **TO_LOWEST_LOSS
-    )
+    probe, found = trained(Told(learning_rate=10.0), few, max_epochs=5, patience=5, batches=6, **TO_LOWEST_LOSS)
     assert rates == [(1, 10.0), (2, 10.0), (4, 10.0), (6, 1.0)]
     assert (found.epoch, probe.best_epoch.tolist(), found.stopped) == (2, [2], True)
-
-
-def test_a_plateau_is_judged_at_validation_checks(data: DependencyDataModule) -> None:
-    Watched.checks = []
-    few = data.variant(train=FEW)
-    trained(Watched(20.0, 0.5, "plateau"), few, max_epochs=8, patience=8, batches=8, **TO_LOWEST_LOSS)
-    rates = [rate for epoch, rate in Watched.checks if epoch % 4 == 0]
-    assert len(rates) == 8
-    assert rates[-1] < 20.0
-    assert all(later in (rate, rate / 2) for rate, later in pairwise(rates))
 
 
 def test_nothing_outside_is_disturbed(data: DependencyDataModule, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,10 @@
 """Training of a module inside a measurement, up to its best dev epoch; it leaves all random states unchanged."""
 
 import io
-import logging
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -22,14 +20,12 @@ from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 from torchmetrics import Metric
 
+from models import EarlyStoppingBySteps, TrainedModule, TrainingError, quiet, recorded_gradients
+from models.lightning_private import ignore_signals
 from results import Result
 from results.errors import UserError, counted
 from results.files import keep, kept, remove_leftovers
 from results.locks import share as share_files
-from training.checkpoints import TrainingError
-from training.lifecycle import TrainedModule
-from training.lightning_private import ignore_signals
-from training.stopping import EarlyStoppingBySteps
 
 _OF_ALL = "It is recommended to use .* when logging on epoch level in distributed"
 
@@ -281,26 +277,3 @@ def save_tensors(file: Path, tensors: Mapping[str, Any]) -> None:
     torch.save(dict(tensors), content)
     remove_leftovers(file.parent)
     keep(file, content.getbuffer())
-
-
-@contextmanager
-def recorded_gradients() -> Iterator[None]:
-    """Within the block, enable gradients inside a measurement or a test, which run in inference mode."""
-    with torch.inference_mode(False), torch.enable_grad():
-        yield
-
-
-@contextmanager
-def quiet(name: str = "pytorch_lightning.utilities.rank_zero") -> Iterator[None]:
-    """Within the block, silence all messages of a logger below the level of warnings.
-
-    Args:
-        name: Name of the logger; by default, of Lightning's messages about devices and the end of a training.
-    """
-    lightning = logging.getLogger(name)
-    level = lightning.level
-    lightning.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        lightning.setLevel(level)

@@ -22,16 +22,16 @@ import train
 from attention import EncoderSpec, Options
 from commands.lightning import check
 from commands.sweep_plan import read_sweep
+from commands.trust import trusted_modules, typed_options
 from datamodules import ClassificationDataModule
-from models import TextClassifier
+from models import TextClassifier, TrainingError
+from models.checkpoints import config_of, data_settings, datamodule_from, read_checkpoint
+from models.configs import explained, only_known_classes
 from probes import AttentionOnlyProbe
 from results.errors import UserError
 from results.settings import read_yaml
 from tests.test_train import ROOT, arguments, classifier_arguments
 from tests.trainers import CONTINUES
-from training import TrainingError
-from training.checkpoints import config_of, data_settings, datamodule_from, read_checkpoint
-from training.parsing import explained, only_known_classes, trusted_modules, typed_options
 
 pytestmark = CONTINUES
 
@@ -431,13 +431,6 @@ def test_python_is_told_of_no_option() -> None:
     assert explained(denied).endswith("If you trust it, import my.probe first")
     with only_known_classes(how="add --trust {}"), only_known_classes():
         assert explained(denied).endswith("If you trust it, add --trust my.probe")
-
-
-def test_other_parsers_of_the_program_are_left_alone() -> None:
-    before = dict(parsing_settings)
-    with only_known_classes(["strange"]):
-        assert parsing_settings != before
-    assert parsing_settings == before
 
 
 @pytest.mark.parametrize(

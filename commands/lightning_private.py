@@ -1,6 +1,6 @@
-"""All uses of private parts of Lightning, torch and torchmetrics.
+"""The uses of private parts of Lightning by commands; `models.lightning_private` has the others.
 
-pyproject.toml bounds the minor version of Lightning for them. tests/training/test_lightning_private.py has a test of
+pyproject.toml bounds the minor version of Lightning for them. tests/commands/test_lightning_private.py has a test of
 each, which fails when a library changes it.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from jsonargparse import Namespace
 from lightning_fabric.loggers.logger import rank_zero_experiment
 from lightning_fabric.utilities.seed import _collect_rng_states, _set_rng_states
-from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import CSVLogger
@@ -85,24 +85,6 @@ class ContinuedCSVLogger(CSVLogger):
                 self._experiment.metrics.append({name: text for name, text in row.items() if text})  # type: ignore[misc]
         assert isinstance(self._experiment, ExperimentWriter)
         return self._experiment
-
-
-def attached_trainer(module: LightningModule) -> Trainer | None:
-    """Return the trainer of a module; None if it has none, where `module.trainer` would raise an error."""
-    return module._trainer
-
-
-def ignore_signals(trainer: Trainer) -> None:
-    """Disable Lightning's signal handlers for a trainer.
-
-    They would save a checkpoint in the middle of an epoch, and let a test go on after SIGTERM. Without them a signal
-    ends the process at once, which loses at most one epoch.
-    """
-    trainer._signal_connector.register_signal_handlers = _register_none  # type: ignore[method-assign]
-
-
-def _register_none() -> None:
-    """Register no handler; a module-level function, because spawning strategies pickle the trainer."""
 
 
 def overwrite(checkpoint: ModelCheckpoint) -> None:

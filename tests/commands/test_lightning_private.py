@@ -16,19 +16,18 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.cli import LightningCLI
 from torch import Tensor
 
-from training import Average
-from training.faults import is_of_another
-from training.lightning_private import (
+from commands.faults import is_of_another
+from commands.lightning_private import (
     CommandLine,
     ContinuedCSVLogger,
-    attached_trainer,
     continue_training,
-    ignore_signals,
     repeat_batch,
     set_root,
     started_processes,
     steps_of,
 )
+from models.lightning_private import attached_trainer, ignore_signals
+from models.trained import Average
 
 QUIET: dict[str, Any] = {
     "accelerator": "cpu",

@@ -1,8 +1,10 @@
 """Base class of every trained module: parameters built for the data, checkpoints, and losses averaged over devices."""
 
+import logging
 import math
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -17,10 +19,10 @@ from torchmetrics import Metric
 from attention.encoder import usable_device
 from attention.extraction import return_free_memory
 from datamodules.corpus import Data, data_for
+from models.checkpoints import TrainingError, configured_model, instantiate, read_checkpoint
+from models.lightning_private import attached_trainer
 from results import Result
 from results.errors import check_values
-from training.checkpoints import TrainingError, configured_model, instantiate, read_checkpoint
-from training.lightning_private import attached_trainer
 
 STEPS = 50
 """Least number of optimizer steps between two changes of the learning rate by a schedule of epochs."""
@@ -34,7 +36,8 @@ class Origin(Generic[Sizes]):
     """Properties of the data for which a module's parameters were built.
 
     Attributes:
-        sizes: Sizes of the parameters, a dataclass.
+        sizes: Sizes of the parameters, a dataclass. Its attribute `compared` may list the fields that must be equal,
+            like `source`, in a run on trained parameters, with what messages call them.
         source: Digests of the data files, and options of the datamodule that determine the module's input.
     """
 
@@ -42,14 +45,22 @@ class Origin(Generic[Sizes]):
     source: Mapping[str, object]
 
 
-class TrainedModule(LightningModule, Generic[Data, Sizes]):
+def _refuse_untrained(module: "TrainedModule[Any, Any]") -> None:
+    """Raise TrainingError if the module was neither trained nor loaded from a checkpoint."""
+    if not module.trained:
+        raise TrainingError(
+            f"{type(module).__name__} was not trained: train it with `fit`, or give a checkpoint with --ckpt_path."
+        )
+
+
+class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
     """LightningModule whose parameters have sizes that depend on the data, and whose test computes one `Result`.
 
     It must be trained before it is tested. Its checkpoint holds the arguments of its constructor, the
     sizes of its parameters and the source of its input (see `Origin`), so that `load_from_checkpoint`
     needs neither a Trainer nor a datamodule.
 
-    Subclasses implement `build`, `difference`, `test_step` and `outcome`, and call `bind` in `setup`.
+    Subclasses implement `make_for`, which calls `bind`, and `build`, `test_step` and `outcome`.
 
     Attributes:
         experiment: Name of the experiment in `results.json`.
@@ -68,7 +79,6 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
         epochs: Epoch of the loaded checkpoint, from 1; None without a checkpoint.
         epochs_run: Total number of epochs at the end of the training of this run; None without a training.
             Epochs before an interruption, and those of a checkpoint that the training continues, are included.
-        warnings: What a reader of the results must know about the training; `outcome` of a subclass sets it.
         trained_on: Number of devices (`devices`); empty if the training used one device.
         loaded_from: File given to `load_from_checkpoint`, and the config of its run; None for other
             modules.
@@ -96,7 +106,7 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
         self.trained = False
         self.epochs: int | None = None
         self.epochs_run: int | None = None
-        self.every, self.warnings = 0, list[str]()
+        self.every = 0
         self.trained_on: dict[str, object] = {}
         self.loaded_from: tuple[Path, Mapping[str, Any]] | None = None
 
@@ -108,6 +118,18 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
             UserError: The trainer has no datamodule of the class `takes`.
         """
         return data_for(type(self).__name__, self.takes, self.trainer.datamodule)  # type: ignore[attr-defined, no-any-return]
+
+    def setup(self, stage: str) -> None:
+        """Create the parameters of the module for the datamodule of the trainer."""
+        self.make_for(self.data)
+
+    @abstractmethod
+    def make_for(self, data: Data) -> None:
+        """Create the parameters of the module for a datamodule, after its `setup`; this calls `bind`.
+
+        Raises:
+            UserError: The module does not support these data.
+        """
 
     @abstractmethod
     def outcome(self) -> Result | None:
@@ -121,15 +143,6 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
     @abstractmethod
     def build(self, sizes: Sizes) -> None:
         """Create the parameters of the module with these sizes."""
-
-    @abstractmethod
-    def difference(self, trained: Origin[Sizes], run: Origin[Sizes]) -> str | None:
-        """Return an error message with a remedy if trained parameters do not fit the data of a run; None if they fit.
-
-        Args:
-            trained: Properties of the data for which the parameters were trained.
-            run: Properties of the data of the run.
-        """
 
     def checkpoint_part(self) -> dict[str, Any]:
         """Return the module's own part of a checkpoint, in plain types and tensors.
@@ -154,7 +167,7 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
         if self.origin is None:
             self.origin, self.sizes = run, sizes
             self.build(sizes)
-        elif reason := self.difference(self.origin, run):
+        elif reason := difference(self.origin, run):
             raise TrainingError(reason)
 
     def on_fit_start(self) -> None:
@@ -173,14 +186,7 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
         """Store the number of training epochs in `epochs_run`, which is reported with the results."""
         self.epochs_run = self.trainer.current_epoch
 
-    def refuse_untrained(self) -> None:
-        """Raise TrainingError if the module was neither trained nor loaded from a checkpoint."""
-        if not self.trained:
-            raise TrainingError(
-                f"{type(self).__name__} was not trained: train it with `fit`, or give a checkpoint with --ckpt_path."
-            )
-
-    on_validation_start = on_test_start = on_predict_start = refuse_untrained
+    refuse_untrained = on_validation_start = on_test_start = on_predict_start = _refuse_untrained
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add to a checkpoint the result of `checkpoint_part`, and the attribute `trained_on`.
@@ -207,12 +213,14 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
         trained = Origin(self.sizes_type.from_plain(part["sizes"]), part.get("source", {}))
         if self.origin is None:
             self.bind(trained.sizes, trained.source)
-        elif reason := self.difference(trained, self.origin):
+        elif reason := difference(trained, self.origin):
             raise TrainingError(reason)
         self.restore(part)
         own = self.state_dict()
         for name, value in checkpoint["state_dict"].items():
-            if name in own and value.shape != own[name].shape:
+            if name not in own:
+                raise TrainingError(other_model(f"which has a {name}"))
+            if value.shape != own[name].shape:
                 sizes = f"{list(value.shape)}, not {list(own[name].shape)}"
                 raise TrainingError(other_model(f"whose {name} has the shape {sizes}"))
         self.epochs, self.trained_on = checkpoint["epoch"] + 1, checkpoint.get("trained_on", {})
@@ -260,6 +268,26 @@ class TrainedModule(LightningModule, Generic[Data, Sizes]):
         return module.to(device).eval()
 
 
+def difference(trained: Origin[Sizes], run: Origin[Sizes]) -> str | None:
+    """Return an error message with a remedy if trained parameters do not fit the data of a run; None if they fit.
+
+    Args:
+        trained: Properties of the data for which the parameters were trained.
+        run: Properties of the data of the run.
+    """
+    names: Mapping[str, str] = getattr(run.sizes, "compared", {})
+    there, here = (
+        {**one.source, **{said: getattr(one.sizes, name) for name, said in names.items()}} for one in (trained, run)
+    )
+    other = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+    if not other:
+        return None
+    return (
+        f"The checkpoint was trained on other data (difference in {' and '.join(other)}): give --data the corpus and "
+        f"the options that it was trained with."
+    )
+
+
 def training_audit(module: TrainedModule[Any, Any]) -> dict[str, object]:
     """Return facts about the training of a module by name, reported with its results.
 
@@ -274,15 +302,14 @@ def training_audit(module: TrainedModule[Any, Any]) -> dict[str, object]:
 
 
 def training_warnings(module: TrainedModule[Any, Any], best: int | None) -> dict[str, object]:
-    """Return `warnings`, and one more if the best epoch is the last of the training, as an entry of the audit.
+    """Return the entry `warnings` of the audit if the best epoch is the last of the training; else nothing.
 
     Args:
         module: The module.
         best: Best epoch on dev, from 1; None if it is not known.
     """
     last = f"the best epoch on dev ({best}) is the last that was allowed, so the training may be too short: raise "
-    messages = [*module.warnings, *([f"{last}max_epochs"] if best is not None and best == module.epochs_run else [])]
-    return {"warnings": messages} if messages else {}
+    return {"warnings": [f"{last}max_epochs"]} if best is not None and best == module.epochs_run else {}
 
 
 def epochs_of(steps: int, trainer: Trainer) -> int:
@@ -389,3 +416,26 @@ class Average(Metric):
         average: Tensor = self.compute()
         self.reset()
         return average
+
+
+@contextmanager
+def recorded_gradients() -> Iterator[None]:
+    """Within the block, enable gradients inside a measurement or a test, which run in inference mode."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+@contextmanager
+def quiet(name: str = "pytorch_lightning.utilities.rank_zero") -> Iterator[None]:
+    """Within the block, silence all messages of a logger below the level of warnings.
+
+    Args:
+        name: Name of the logger; by default, of Lightning's messages about devices and the end of a training.
+    """
+    lightning = logging.getLogger(name)
+    level = lightning.level
+    lightning.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        lightning.setLevel(level)

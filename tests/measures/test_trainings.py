@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from measures.trainings import Best, Training, share
 from results.errors import UserError
-from training import Best, Training, share
 
 COSTS = [1.0, 5.0, 2.0, 2.0, 4.0]
 

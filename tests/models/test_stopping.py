@@ -10,10 +10,10 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from datamodules import DependencyDataModule
+from models import EarlyStoppingBySteps
+from models.trained import STEPS
 from probes import AttentionOnlyProbe, StructuralDistanceProbe
 from tests.trainers import CONTINUES, trainer
-from training.lifecycle import STEPS
-from training.stopping import EarlyStoppingBySteps
 
 pytestmark = CONTINUES
 
@@ -51,12 +51,6 @@ def test_a_schedule_of_epochs_falls_after_steps(accumulated: int, make_data: Mak
     run.fit(AttentionOnlyProbe(0.5, 0.5), datamodule=data)
     assert run.num_training_batches == 2
     assert told.rates == [0.5] * epochs + [0.25] * epochs + [0.125] * 3
-
-
-def test_it_falls_after_every_epoch_of_many_steps(make_data: MakeData) -> None:
-    data = make_data(seed=0, max_sentences=1).variant(train=[*range(30)] * 2)
-    told = fitted(AttentionOnlyProbe(0.5, 0.5), data, 3)
-    assert told.rates == [0.5, 0.25, 0.125]
 
 
 @pytest.mark.parametrize(("steps", "every"), [(1, 1), (5, 3), (8, 4)])

@@ -20,18 +20,18 @@ from matplotlib.figure import Figure
 from pytorch_lightning.utilities import rank_zero_only
 
 import train
+from commands.lightning_private import random_states, set_random_states
 from commands.state import Left, Resume, RunConfig, RunState, run_digest
 from commands.sweep_jobs import results_of
+from commands.trust import Parser
+from measures.trainings import save_tensors
+from models.checkpoints import read_checkpoint
 from probes import AttentionOnlyProbe
 from results.errors import UserError
 from results.files import keep
 from results.locks import held
 from tests.test_train import ROOT, arguments, classifier_arguments
 from tests.trainers import CONTINUES
-from training.checkpoints import read_checkpoint
-from training.lightning_private import random_states, set_random_states
-from training.nested import save_tensors
-from training.parsing import Parser
 
 pytestmark = CONTINUES
 
@@ -152,7 +152,7 @@ def test_what_a_killed_run_had_trained_within_its_test_is_kept(
         if len(ended) == 1:
             raise Killed
 
-    monkeypatch.setattr("training.nested.save_tensors", saved)
+    monkeypatch.setattr("measures.trainings.save_tensors", saved)
     monkeypatch.setattr(Resume, "on_exception", lambda *_: None)
     with pytest.raises(Killed):
         train.run(command)
@@ -442,7 +442,7 @@ def test_a_lost_connection_is_told_in_a_line(
 ) -> None:
     lost = RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:7059. This is typically …\nmore")
     monkeypatch.setattr(rank_zero_only, "rank", rank)
-    monkeypatch.setattr("training.faults.TOGETHER", 0.0)
+    monkeypatch.setattr("commands.faults.TOGETHER", 0.0)
     monkeypatch.setattr("commands.lightning.main", Mock(side_effect=lost))
     with pytest.raises(RuntimeError):
         train.run([])  # there are no other processes

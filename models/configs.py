@@ -1,0 +1,141 @@
+"""What settings may name and allow, and the parser's errors about them in one line."""
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from jsonargparse import Namespace, _loaders_dumpers, set_parsing_settings
+from jsonargparse._common import parsing_settings
+from pytorch_lightning import LightningModule
+
+from results.errors import near
+from results.settings import Bounded, in_a_line, leaves
+
+# Unclear messages of jsonargparse. tests/models/test_configs.py provokes each of them.
+_REQUIRED = re.compile(r"the following arguments are required: ([\w, ]+);? Given value")
+_LITERAL = re.compile(r"a typing\.Literal\[([^\]]*)\]")
+_CLASS = re.compile(r"(?:Expected a dot import path string: |has no attribute ')(\w+)")
+_DENIED = re.compile(r"Importing '([\w.]+)' is not allowed")
+_KEY = re.compile(r'Parser key "([^"]+)":\s*')
+_FORMER_ROOMS = {**dict.fromkeys(("analysis", "heads", "interventions"), "measures"), "training": "models"}
+_IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
+
+
+class _Loader(Bounded, _loaders_dumpers.get_yaml_default_loader()):  # type: ignore[misc]
+    """Loader of jsonargparse, which also reads texts within settings as YAML."""
+
+
+_loaders_dumpers.yaml_default_loader = _Loader  # type: ignore[assignment]
+
+
+def explained(message: str) -> str:
+    """Return an error message of jsonargparse rewritten in one line: option, class, error and remedy."""
+    keys = ".".join(_KEY.findall(message))
+    inside = f" ({classes[-1]})" if (classes := _IN_CLASS.findall(message)) else ""
+    if denied := _DENIED.search(message):
+        module, _, name = denied[1].rpartition(".")
+        fault = f"{denied[1]} is in an external package, which only the command line may allow"
+        fault = f"{fault}. If you trust it, {remedy(module)}"
+        if room := _FORMER_ROOMS.get(module.partition(".")[0]):
+            fault = f"{denied[1]} is now {room}.{name}"
+    elif found := _CLASS.search(message):
+        rooms = [vars(sys.modules[room]) for room in ROOMS if room in sys.modules]
+        known = {name: value for room in rooms for name, value in room.items() if isinstance(value, type)}
+        fault = f"there is no class {found[1]}{near(found[1], known)}"
+        if found[1] in known:
+            verb = "fit" if issubclass(known[found[1]], LightningModule) else "measure"
+            fault = f"{found[1]} cannot be used here: it is run with `python train.py {verb}`"
+            fault = fault if keys == "model" else f"{found[1]} cannot be used here"
+    elif missing := _REQUIRED.search(in_a_line(message)):
+        fault = " and ".join(f"--{keys}.init_args.{name}" for name in missing[1].split(", ")) + " must be given"
+    else:
+        fault = _LITERAL.sub(r"one of \1", in_a_line(_IN_CLASS.sub("", _KEY.sub("", message))))
+        if inside in (" (LightningModule)", " (LightningDataModule)"):
+            inside, fault = "", f"{fault}, as no class is named before it: give --config or --{keys} first"
+    return f"{keys}{inside}: {fault}" if keys or inside else fault
+
+
+ROOMS = (
+    *("attention", "corpora", "datamodules", "fidelity"),
+    *("measures", "models", "probes", "commands.writer"),
+)
+"""Packages of this program with classes that settings may name."""
+LIBRARIES = ("pytorch_lightning", "torch.optim")
+PERMISSIONS = frozenset({"allow_pickle"})
+"""Options that let a file run code. Only the command line or a caller in Python may set them."""
+
+
+_REMEDY = ContextVar("remedy for a module that is not trusted", default="import {} first")
+
+
+def remedy(module: str) -> str:
+    """Return advice, for an error message, on how to make a module trusted.
+
+    Settings may name only classes of trusted modules. The advice is to import the module in Python,
+    or within `only_known_classes` the argument `how`, for instance to use `--trust`.
+
+    Args:
+        module: Name of the module.
+    """
+    return _REMEDY.get().format(module)
+
+
+@contextmanager
+def only_known_classes(trusted: Iterable[str] = (), *, how: str | None = None) -> Iterator[None]:
+    """Within the block, let parsers import only classes of known modules.
+
+    These are the modules of this program, Lightning, `torch.optim`, and the `trusted` ones. Other classes are
+    refused because importing a class runs the code of its module.
+
+    Args:
+        trusted: Names of modules.
+        how: Advice for error messages on how to make a module trusted, with `{}` for its name.
+    """
+    before = dict(parsing_settings)
+    said = _REMEDY.set(how or _REMEDY.get())
+    try:
+        set_parsing_settings(
+            import_path_denylist=["*"],
+            import_path_allowlist=[*ROOMS, *LIBRARIES, *trusted],
+            instantiate_subclass_spec_in_any=False,
+        )
+        yield
+    finally:
+        parsing_settings.update(before)
+        _REMEDY.reset(said)
+
+
+def imported_classes(settings: object) -> set[str]:
+    """Return the dotted paths of classes that settings name and that are already imported."""
+    found = set[str]()
+    for value in (value for _, value in leaves(settings) if isinstance(value, str)):
+        module, _, name = value.rpartition(".")
+        held = sys.modules.get(module)
+        # getattr would also find __class__, and run the __getattr__ of a lazy module.
+        if isinstance(kind := vars(held).get(name) if held else None, type):
+            paths = (value, f"{kind.__module__}.{kind.__qualname__}")
+            found.update(path for path in paths if all(map(str.isidentifier, path.split("."))))
+    return found
+
+
+def without_permissions(settings: Namespace) -> Namespace:
+    """Set all permissions in the settings of a file to False, in place, and return the settings.
+
+    A permission is an option that lets a file run code, such as `allow_pickle`.
+    """
+    for name, held in permissions_in(settings):
+        held[name.rpartition(".")[2]] = False
+    return settings
+
+
+def permissions_in(node: object, at: str = "") -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield the dotted name of each granted permission in parsed settings, with the mapping that holds it."""
+    held = vars(node) if isinstance(node, Namespace) else node
+    if isinstance(held, dict | list):
+        for key, inner in held.items() if isinstance(held, dict) else enumerate(held):
+            name = f"{at}.{key}" if at else str(key)
+            if isinstance(held, dict) and key in PERMISSIONS and inner is True:
+                yield name, held
+            yield from permissions_in(inner, name)
