@@ -311,7 +311,7 @@ class Atlas(Measure[AtlasDataModule]):
     takes = AtlasDataModule
 
     def __init__(self, analyses: list[Analysis]) -> None:
-        super().__init__()
+        super().__init__(seed=0)  # of resamples, as in its parts
         self._analyses = analyses
         self.parts = nn.ModuleList()
 

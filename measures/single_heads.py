@@ -597,7 +597,7 @@ class SingleHeads(Measure[DependencyDataModule]):
         trees: bool = True,
         relations: tuple[str, ...] = (),
     ) -> None:
-        super().__init__()
+        super().__init__(seed=0)  # of resamples: equal in all runs, so that these can be paired
         check_values(self, mode=mode)
         self.mode, self.trees, self.relations = mode, trees, relations
         self._scored: Split = "dev" if mode == "paper" else "test"

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PROGRAM = """
-import json, os, signal, sys, time
+import hashlib, json, os, signal, sys, time
 from pathlib import Path
 
 options = dict(arg.removeprefix("--").split("=", 1) for arg in sys.argv[2:])
@@ -31,13 +31,15 @@ if "silent" in config:
 folder = Path(options["trainer.default_root_dir"]) / "Probe" / "version_0"
 folder.mkdir(parents=True)
 scores = {"uas": 0.5 + 0.1 * int(options["seed_everything"]), "offset.uas": 0.25, "bad": None}
-(folder / "results.json").write_text(json.dumps({
-    "experiment": "probe", "seed": int(options["seed_everything"]), "tables": {}, "scores": scores,
-    "units": dict.fromkeys(scores, "fraction"), "ratios": {}, "items": None,
+record = {
+    "schema": 3, "experiment": "probe", "seed": int(options["seed_everything"]), "tables": {}, "scores": scores,
+    "units": dict.fromkeys(scores, "fraction"), "ratios": {}, "items": None, "config": None,
     "audit": {"epochs": int(options["seed_everything"]) + 3},
     "encoder": {"name": "tiny"}, "data": {"test": {"file": "tiny.conllu", "sha256": options.get("sha", "1")}},
-    **dict.fromkeys(("columns", "figures", "figure_data", "captions"), {}), "versions": {"source_sha256": "0"},
-}))
+    **dict.fromkeys(("columns", "latex", "figures", "figure_data", "captions"), {}), "versions": {"source_sha256": "0"},
+}
+sealed = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+(folder / "results.json").write_text(json.dumps({**record, "checksums": {"results.json": sealed}}))
 sys.exit(5 if "afterwards" in config else 0)
 """
 

@@ -304,7 +304,7 @@ EXPECTED = "Give a run folder, a results.json, or SWEEP_DIR:ROW"
             lambda run: seal(run, ratios={}),
             r"results\.json: .* cannot be compared item by item; no score of it can be",
         ),
-        (lambda run: (run / "config.yaml").write_text("a: ["), "config.yaml is not valid YAML"),
+        (lambda run: (run / "config.yaml").write_text("a: ["), r"config.yaml, line 1 is not valid YAML"),
     ],
 )
 def test_a_run_that_cannot_be_compared_is_named(harm: Callable[[Path], object], message: str, tmp_path: Path) -> None:

@@ -231,7 +231,7 @@ def test_aliases_without_end_are_refused_at_once(kind: str, place: str, tmp_path
     elif place == "command line":
         assert list(typed_options(["--a", text])) == [("a", text)]
     elif place == "plan":
-        with pytest.raises(UserError, match=rf"^{path}: it has more than 100,000 values"):
+        with pytest.raises(UserError, match=rf"^{path} is not valid YAML in UTF-8: it has more than 100,000 values"):
             read_sweep(path)
     else:
         told = check(["measure", f"--config={path}"])
@@ -454,7 +454,7 @@ def test_what_is_missing_and_what_can_be_chosen_is_named_plainly(
 @pytest.mark.parametrize(
     ("name", "value", "fault"),
     [
-        ("learning_rat", 1, r"Option 'learning_rat' is not accepted \(did you mean `learning_rate`"),
+        ("learning_rat", 1, r"Option 'learning_rat' is not accepted"),
         ("learning_rate", "fast", r"learning_rate .*: Expected a float. Got value: fast"),
     ],
 )

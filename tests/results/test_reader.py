@@ -23,7 +23,7 @@ from results.writer import write, write_scores
 SCORES = {
     "uas": Estimate(0.5, 0.4, 0.6, unit="fraction"),
     "loss": Estimate(2.5, unit="nats"),
-    "las": Estimate(float("nan"), float("nan"), float("nan"), unit="fraction", p=0.25),
+    "uuas": Estimate(float("nan"), float("nan"), float("nan"), unit="fraction", p=0.25),
 }
 
 
@@ -48,11 +48,11 @@ def test_every_score_is_a_row_with_its_interval_unit_and_options(tmp_path: Path)
     run(tmp_path / "a" / "version_0", 0.1)
     run(tmp_path / "b [1]" / "version_0", 0.2, uas=Estimate(0.75, unit="fraction"))
     frame = load(str(tmp_path / "**"))
-    assert frame["score"].tolist() == ["uas", "loss", "las", "uas"]
+    assert frame["score"].tolist() == ["uas", "loss", "uuas", "uas"]
     assert frame["value"].tolist() == pytest.approx([0.5, 2.5, float("nan"), 0.75], nan_ok=True)
-    first, loss, las, other = frame.to_dict("records")
+    first, loss, uuas, other = frame.to_dict("records")
     assert (first["low"], first["high"], first["unit"]) == (0.4, 0.6, "fraction")
-    assert (loss["unit"], las["p"]) == ("nats", 0.25)
+    assert (loss["unit"], uuas["p"]) == ("nats", 0.25)
     assert pd.isna([loss["low"], loss["sd"], other["high"]]).all()
     assert frame["model.learning_rate"].tolist() == [0.1, 0.1, 0.1, 0.2]
     assert set(frame["model"]) == {"probes.AttentionOnlyProbe"}
