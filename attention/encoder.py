@@ -179,7 +179,7 @@ class EncoderSource:
         return found | {name: value for name, value in precision.items() if value != getattr(EncoderSpec, name)}
 
     def embeddings_identity(self, digests: Digests) -> dict[str, object]:
-        """Return the values that determine the encoder's input embeddings of words.
+        """Return the values that identify the encoder's input embeddings, for the key of a store.
 
         They are the values of `identity`, and the version of the code that embeds words.
 
@@ -556,7 +556,9 @@ class LoadedEncoder:
 
     @cached_property
     def parts(self) -> dict[int, LayerParts]:
-        """Modules around the attention of each layer with attention, by its number, which some quantities need.
+        """Modules around each layer's attention, such as values and output projection, by layer number.
+
+        Quantities that use values read them.
 
         Raises:
             EncoderError: The attention can be read only as weights.
@@ -791,7 +793,9 @@ def _pretrained(
             made = kind.from_config(config, **_NO_CODE)
         numbers = sum(one.numel() for one in chain(made.parameters(), made.buffers()))
         if numbers > (most := _SPARE + 4 * sum(path.stat().st_size for path in source.weights)):
-            raise ValueError(f"config.json asks for {numbers:,} numbers, but the weights have at most {most:,}")
+            raise ValueError(
+                f"config.json describes {numbers:,} parameters, but the weight files have at most {most:,}"
+            )
         options |= {"config": config, "output_loading_info": True, **_eager(source.spec)}
         model, report = kind.from_pretrained(source.folder, **options)
     for name, weight in model.named_parameters():  # those that no short text reads too

@@ -83,8 +83,8 @@ class WordAttention(Sequence[xr.DataArray]):
         words = _words(sentence)
         if words not in self.sentences:
             raise IndexError(
-                f"The words {' '.join(words)!r} are none of the {len(self)} sentences. Give a sentence of the same "
-                "words, or its index from 0."
+                f"No sentence has exactly the words {' '.join(words)!r}. Give all words of one of the {len(self)} "
+                "sentences, or its index from 0."
             )
         return self.sentences.index(words)
 

@@ -233,7 +233,7 @@ def warn_of_words(path: Path, store: Store) -> None:
 
 
 def mapping_of(data: "CorpusDataModule[Any]") -> str:
-    """Return an example of a mapping of files on the command line, for messages."""
+    """Return an example for messages: one file for each split, as on the command line."""
     files = ", ".join(f"{split}: {name}.{data.suffix}" for split, name in zip(SPLITS, "abc", strict=True))
     return f"--data.init_args.{data.option} '{{{files}}}'"
 

@@ -57,7 +57,7 @@ class Links:
 def find_links(head_words: Integers, clusters: Integers, types: Integers) -> Links:
     """Return the links of one window: its mentions that have an antecedent in the window.
 
-    A mention is no link if all earlier mentions of its cluster lie in other windows or share its head word.
+    A mention is left out if all earlier mentions of its cluster lie in other windows or share its head word.
 
     Args:
         head_words: 0-based position of the head word of each mention, `[mentions]`.

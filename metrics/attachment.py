@@ -211,7 +211,7 @@ def left_branching(arcs: Arcs) -> Integers:
 
 
 def best_offsets(arcs: Arcs, relations: int) -> tuple[int, Integers]:
-    """Return the fixed offset, from -3 to 3, that finds most syntactic heads: overall and by relation.
+    """Return the fixed offset, from -3 to 3, that finds most governors: overall and by relation.
 
     The overall offset is chosen over all words but punctuation, and the offset of a relation over all
     its words. A relation without words gets the overall offset. Of equally good offsets, the one

@@ -80,7 +80,7 @@ def test_a_sentence_is_named_by_its_place_or_its_words(bert: Path) -> None:
     attention = Encoder(resolve(EncoderSpec(str(bert)))).attention(["the fox", "the dogs sleep", "a fox"])
     assert [attention.place(one) for one in (1, -1, "the  dogs sleep", ["a", "fox"])] == [1, 2, 1, 2]
     assert attention[1:][0].equals(attention[1])
-    with pytest.raises(IndexError, match="'the cat' are none of the 3 sentences"):
+    with pytest.raises(IndexError, match="No sentence has exactly the words 'the cat'"):
         attention.place("the cat")
     for wrong in (3, -4):
         with pytest.raises(IndexError, match=f"no sentence {wrong}: indices go from 0 to 2"):
