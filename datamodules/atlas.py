@@ -71,10 +71,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
         check_numbers(self, least=1, max_length=max_length)
         self.text, self.treebank, self.documents = text, treebank, documents
         self.encoder, self.options, self.max_length, self.random_init = encoder, options, max_length, random_init
-        self._shared: dict[str, Any] = {
-            **{"encoder": encoder, "root": root, "cache": cache},
-            **{"random_init": random_init},
-        }
+        self._shared: dict[str, Any] = dict(encoder=encoder, root=root, cache=cache, random_init=random_init)
 
     @cached_property
     def parts(self) -> tuple[CorpusDataModule[Any], ...]:
