@@ -21,11 +21,6 @@ from results.settings import BoundedLoader, SettingsError, leaves, read_yaml
 
 _NO_MODEL = re.compile(r"the following arguments are required: (\w+\.)?model\b.*")
 _UNKNOWN = re.compile(r"(?:Option|does not accept option) '([^']+)'|(?<=unrecognized arguments: )--([\w.-]+)")
-_GONE = {
-    "preflight": "; try the command on one batch of each split with --trainer.fast_dev_run true",
-    "data.init_args.rank_timeout": "; leave it out: processes wait for each other as long as it takes",
-}
-"""Former options, with the remedy."""
 
 
 class Parser(LightningArgumentParser):
@@ -68,8 +63,7 @@ class Parser(LightningArgumentParser):
         names = [action.dest for action in (getattr(ex, "subcommand_parser", None) or self)._actions]
         message = _NO_MODEL.sub("no model is named: give --config one of configs/, or --model", message)
         if "did you mean" not in message and (unknown := _UNKNOWN.search(message)):
-            name = unknown[1] or unknown[2]
-            message += _GONE.get(name) or near(name, names, "" if unknown[1] else "--")
+            message += near(unknown[1] or unknown[2], names, "" if unknown[1] else "--")
         if not self.exit_on_error:
             super().error(message, ex)
         if not self.silent:

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -158,7 +158,6 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
     """
 
     checkpoint_key = "classifier"
-    checkpoint_entry = "modules"
     takes = ClassificationDataModule
     sizes_type = TextSizes
     experiment = "classification"
@@ -215,31 +214,27 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
             )
         sizes = TextSizes.from_data(data)
         self.bind(sizes, data.identity)
+        assert self.origin is not None
+        lean = replace(self.origin.sizes, vectors=None, known=None)  # they are parameters now
+        self.origin, self.sizes = replace(self.origin, sizes=lean), lean
         names = ("squared_error" if sizes.regression else "cross_entropy", *self.term_names)
         self._train_losses = TermMeans(names)
         self._dev, self._test = (Evaluated(sizes, names) for _ in range(2))
 
-    def checkpoint_part(self) -> dict[str, Any]:
-        """Return the entries of a checkpoint that describe the model; its weights are stored apart.
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the class of every submodule too, to tell apart models that differ in submodules without parameters."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint[self.checkpoint_key]["modules"] = _modules(self)
 
-        The entries are the training data, the sizes of the parameters, and the class of every submodule. The
-        classes also tell apart models that differ in submodules without parameters.
-        """
-        assert self.origin is not None
-        sizes = replace(self.origin.sizes, vectors=None, known=None)  # they are parameters now
-        return {"source": dict(self.origin.source), "sizes": asdict(sizes), "modules": _modules(self)}
-
-    def restore(self, part: Mapping[str, Any]) -> None:
-        """Check that the checkpoint is of a model with the same submodules; nothing is loaded.
-
-        Args:
-            part: Part of the checkpoint that `checkpoint_part` has made.
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Check that the checkpoint is of a model with the same submodules, and build or check the parameters.
 
         Raises:
-            TrainingError: The checkpoint is of a model with other submodules.
+            TrainingError: The checkpoint is of another class or model, or does not fit the data of the run.
         """
-        # Dropout changes no decision.
-        trained, here = ([one for one in found if " Dropout" not in one] for found in (part["modules"], _modules(self)))
+        super().on_load_checkpoint(checkpoint)
+        found = checkpoint[self.checkpoint_key].get("modules", []), _modules(self)
+        trained, here = ([one for one in modules if " Dropout" not in one] for modules in found)  # it decides nothing
         for ours, theirs, has in ((here, trained, "no"), (trained, here, "a")):
             if strange := [one for one in ours if one not in theirs]:
                 raise TrainingError(other_model(f"which has {has} {strange[0]}"))
@@ -310,7 +305,7 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
             UserError: There is no text, or one is empty.
         """
         given = new_items("texts", texts)
-        self.on_predict_start()
+        self.refuse_untrained()
         split = self.sizes.tokenize(given)
         split.warn_of_unknown("texts")
         training, found = self.training, list[Prediction]()

@@ -505,7 +505,6 @@ DDP = ["--trainer.devices=2", "--trainer.strategy=ddp"]
         # No number of devices gives this on each of the nodes.
         (slurm(3, NNODES="2"), [], r"1 node\)\. Start the command with srun --nodes 1 --ntasks-per-node 1\.$"),
         (slurm(2, NTASKS_PER_NODE=""), ["--trainer.devices=2"], r"`--ntasks=2`.*Use `--ntasks-per-node=2`"),
-        (slurm(4, JOB_NAME="bash", STEP_NUM_TASKS="4"), [], "4 tasks, .* in a job named 'bash'"),
         ({"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "probe"}, DDP, "not in a task. Start it with srun"),
         (slurm(2), ["--trainer.devices=two"], "options of --trainer cannot be used: .devices. selected"),
     ],
@@ -603,7 +602,7 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: 
     content = torch.load(checkpoint, weights_only=True)
     del content["config"], content["probe"]
     torch.save(content, copy)
-    with pytest.raises(TrainingError, match=r"copy\.ckpt is not a checkpoint of AttentionOnlyProbe\. Give a file"):
+    with pytest.raises(TrainingError, match=r"This is not a checkpoint of AttentionOnlyProbe\. Give a file"):
         train.main(["test", *command, f"--ckpt_path={copy}"])
 
 
@@ -611,7 +610,7 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: 
     ("stage", "config", "option", "message"),
     [
         ("test", "demo.yaml", "--ckpt_path=best", "--ckpt_path best: a new run has no checkpoint yet"),
-        ("measure", HEADS, "--trainer.accelerator=tpu", r"Leave out --trainer\.accelerator tpu, or give"),
+        ("measure", HEADS, "--trainer.accelerator=tpu", r"The options of --trainer cannot be used: .*TPU"),
         ("measure", HEADS, "--trainer.devices=0", r"The options of --trainer cannot be used: .*devices"),
         ("measure", HEADS, "--data.init_args.options.layers=[0]", r"layers is \[0\], but must be one or more distinct"),
         ("measure", HEADS, "--trainer.default_root_dir={checkpoint}", r"\.ckpt/SingleHeads: no folder"),

@@ -227,10 +227,10 @@ def test_options_for_all_runs_have_other_names_in_some_rows(tmp_path: Path) -> N
         (
             "data.init_args.vectors.allow_pickle: true",
             [],
-            "may not set `data.init_args.vectors.allow_pickle`, which grants",
+            "may not allow this. If you trust it, add `-- --data.init_args.vectors.allow_pickle true`",
         ),
-        ("data.init_args.vectors: {allow_pickle: true}", [], "may not set `data.init_args.vectors.allow_pickle`"),
-        ("trust: strange_module", [], "may not set `trust`"),
+        ("data.init_args.vectors: {allow_pickle: true}", [], "add `-- --data.init_args.vectors.allow_pickle true`"),
+        ("trust: strange_module.evil", [], "add `-- --trust strange_module.evil`"),
         ("model: strange_module.evil", [], "add `-- --trust strange_module`"),
         ("model: torch.nn.Linear", ["--optimizer=torch.optim.AdamW"], "add `-- --trust torch`"),
         ("model.init_args.tests: [{class_path: strange_module.Evil}]", [], "add `-- --trust strange_module`"),

@@ -165,7 +165,9 @@ def test_a_checkpoint_of_another_model_is_refused(run: Run, texts: str, tmp_path
         r"has no regularizers\.2 Residual": AttentionClassifier(
             RecurrentEncoder(hidden=4), AdditiveAttention(), spec, [*terms, Residual()]
         ),
-        r"has no attention DotAttention": AttentionClassifier(RecurrentEncoder(hidden=4), DotAttention(), spec, terms),
+        r"which has a attention\.projection\.weight": AttentionClassifier(
+            RecurrentEncoder(hidden=4), DotAttention(), spec, terms
+        ),
         r"whose attention\.projection\.weight has the shape \[4, 8\], not \[6, 8\]": AttentionClassifier(
             RecurrentEncoder(hidden=4), AdditiveAttention(6), spec, terms
         ),
@@ -176,7 +178,7 @@ def test_a_checkpoint_of_another_model_is_refused(run: Run, texts: str, tmp_path
     foreign = torch.load(best, weights_only=True)
     del foreign["classifier"]
     torch.save(foreign, tmp_path / "foreign.pt")
-    with pytest.raises(TrainingError, match=r"foreign\.pt.* is not a checkpoint of AttentionClassifier\. Give a file"):
+    with pytest.raises(TrainingError, match=r"This is not a checkpoint of AttentionClassifier\. Give a file"):
         again.test(model_of(), datamodule=data_of(texts, tmp_path), ckpt_path=tmp_path / "foreign.pt", verbose=False)
 
 

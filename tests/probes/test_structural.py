@@ -440,8 +440,6 @@ def test_what_cannot_be_run_is_refused(data: MakeData) -> None:
     probe = StructuralDistanceProbe()
     with pytest.raises(TrainingError, match="was not trained: train it with `fit`"):
         scored(probe, data())
-    with pytest.raises(UserError, match="predicts distances or depths, not governors"):
-        trainer(EPOCHS).predict(probe, datamodule=data())
     with pytest.raises(UserError, match=r"needs (attention|hidden states), but .*encoder is null"):
         fitted(StructuralDistanceProbe(), data((), encoder=None), trainer(EPOCHS))
     trained = fitted(StructuralDistanceProbe(), data(), trainer(1))
