@@ -156,7 +156,8 @@ class Sweeper:
             group, value = reads[run.reads]
             command.append(f"--{group}.init_args.{run.reads}{'.name' if run.reads == 'encoder' else ''}={value}")
         shared = isinstance(self.jobs, Processes) and self.jobs.limit > 1
-        threads = max(1, len(os.sched_getaffinity(0)) // self.jobs.limit) if shared else None
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = max(1, cores // self.jobs.limit) if shared else None
         return Call(folder, run.config, run.digest, command, run.identity, threads)
 
     def _end(self, key: str, seconds: float) -> None:

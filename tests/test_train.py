@@ -224,18 +224,6 @@ def test_command_lines_are_checked_before_anything_is_computed(of_config: Given,
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["vectors.txt"]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs" / "trainer").glob("*.yaml")), ids=lambda path: path.stem)
-def test_options_of_the_trainer_are_added_to_a_config(
-    path: Path, of_config: Given, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = yaml.safe_load(YAMLS[path])["trainer"]
-    with pytest.raises(SystemExit, match="0"):
-        train.main([*of_config(), f"--config={path}", "--print_config"])
-    told = yaml.safe_load(capsys.readouterr().out)["trainer"]
-    assert {name: told[name] for name in asked} == asked
-    assert told["max_epochs"] == 2
-
-
 @pytest.mark.core
 @pytest.mark.slow
 def test_the_demo_runs_with_the_options_of_one_and_of_several_devices(of_config: Given, tmp_path: Path) -> None:
@@ -409,7 +397,7 @@ def test_options_in_a_wrong_order_are_told(capsys: pytest.CaptureFixture[str]) -
         (["fit"], "error: no model is named: give --config one of configs/, or --model\n"),
         (
             ["fit", "--model.init_args.decay=1", config],
-            "'decay' is not accepted, as no class is named before it: give --con",
+            "'decay' is not accepted: give --config or --model first, and its arguments under `init_args`",
         ),
     ):
         with pytest.raises(SystemExit, match="2"):
@@ -421,20 +409,6 @@ def test_a_fraction_that_leaves_no_batch_is_told_and_leaves_no_run(of_config: Gi
     with pytest.raises(UserError, match=r"^--trainer\.limit_test_batches 0\.001 cannot be read of \d+ batches"):
         train.main([*of_config("clark2019/baselines.yaml"), "--trainer.limit_test_batches=0.001"])
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
-
-
-def test_a_run_without_a_logger_and_titles_has_a_folder_of_its_own(of_config: Given, tmp_path: Path) -> None:
-    options = ["--trainer.logger=false", "--figures.titles=false", "--figures.draw=true"]
-    for number in range(2):
-        train.main([*of_config(), *options])
-        folder, found = results(tmp_path)
-        assert folder == tmp_path / "AttentionOnlyProbe" / f"version_{number}"
-    assert yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["figures"] == {
-        "titles": False,
-        "draw": True,
-    }
-    assert found["captions"].keys() == found["figures"].keys()
-    assert all(found["captions"].values())
 
 
 def test_a_quiet_run_says_its_headline_and_its_folder_alone(

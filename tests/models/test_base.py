@@ -9,7 +9,7 @@ import torch
 from pytorch_lightning import Trainer, seed_everything
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import nn
-from torchmetrics.functional.classification import binary_auroc, binary_f1_score, multiclass_f1_score
+from torchmetrics.functional.classification import binary_auroc, binary_f1_score
 
 from datamodules import ClassificationDataModule
 from models import (
@@ -107,19 +107,6 @@ def test_the_scores_are_those_of_the_items(run: Run, texts: str) -> None:
     assert model.result.audit["epochs_run"] == 4
     assert 1 <= int(str(model.result.audit["epochs"])) <= 4
     assert data.positive == 1
-
-
-def test_of_three_labels_f1_is_the_mean(tmp_path: Path) -> None:
-    corpus = write_texts(tmp_path, ("bad", "good", "odd"))
-    _, model, data = trained(corpus, tmp_path / "run")
-    assert model.result is not None
-    items = model.result.items
-    assert items is not None
-    places = {label: place for place, label in enumerate(data.labels)}
-    gold, found = (torch.tensor([places[label] for label in items[column]]) for column in ("gold", "predicted"))
-    assert model.result.numbers["f1"] == pytest.approx(float(multiclass_f1_score(found, gold, 3, average="macro")))
-    assert model.result.ratios == {"accuracy": ("correct", "scored")}
-    assert model.result.tables["classes"].frame["n"].tolist() == [10, 10, 9]
 
 
 def test_predictions_hold_tokens_and_their_attention(run: Run, texts: str) -> None:
