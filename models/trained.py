@@ -380,18 +380,15 @@ class Average(Metric):
 
     The average is nan if a total is nan. The `MeanMetric` of torchmetrics by default drops nan values;
     with `nan_strategy="disable"` it keeps them, but ignores the weights.
-
-    Args:
-        shape: Shape of a total; none for a scalar.
     """
 
     total: Tensor
     count: Tensor
 
-    def __init__(self, *shape: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        for name, size in {"total": shape, "count": ()}.items():
-            self.add_state(name, torch.zeros(size), dist_reduce_fx="sum")
+        for name in ("total", "count"):
+            self.add_state(name, torch.zeros(()), dist_reduce_fx="sum")
 
     def update(self, total: Tensor, count: Tensor | float) -> None:
         """Add the total of a batch and its count to the sums of the average."""
@@ -399,7 +396,7 @@ class Average(Metric):
         self.count += count
 
     def compute(self) -> Tensor:
-        """Return the average over all batches so far, `shape`."""
+        """Return the average over all batches so far, a scalar."""
         return self.total / self.count.clamp(min=torch.finfo(self.count.dtype).tiny)
 
     def take(self) -> Tensor:

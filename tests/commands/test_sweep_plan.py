@@ -168,7 +168,6 @@ def test_shipped_sweeps_can_be_run(path: Path) -> None:
         ),
         ("false: 1\n", r"line 1 .*: the key `false` is not a string: write it in quotes$"),
         ("[" * 100_000, r"a\.yaml is not valid YAML in UTF-8: maximum recursion depth"),
-        ("a: 2026-13-45\n", r"a\.yaml is not valid YAML in UTF-8: month must be"),
         ("- rows: {}\n- scores: []\n", r"a\.yaml is a list, but must be a mapping, such as `name: value`$"),
         ("", r"a\.yaml is empty, but must be a mapping, such as `name: value`$"),
         ("\udcff", r"a\.yaml is not valid YAML in UTF-8: .*position 0"),

@@ -181,7 +181,7 @@ def test_probabilities_near_one_are_told_apart() -> None:
 
 @pytest.mark.parametrize("eval_tokens", [1, 20, 16384])
 def test_the_loss_of_a_split_is_one_mean_however_it_is_batched(eval_tokens: int, tmp_path: Path) -> None:
-    """With class weights Σ w·loss / Σ w over all texts, of train and of dev; of masked words one over all words."""
+    """Over all texts, of train and of dev; of masked words over all words."""
     for split, count in (("train", 12), ("dev", 9), ("test", 4)):
         rows = [f"{'good' if n % 4 == 0 else 'bad'}\t{'film ' * (n + 1)}the cast\n" for n in range(count)]
         (tmp_path / f"{split}.tsv").write_text("label\ttext\n" + "".join(rows), encoding="utf-8")

@@ -69,12 +69,6 @@ class Architecture:
     last: bool = False  # whether the decision is read from the last piece
 
 
-def save_distilbert(folder: Path) -> Path:
-    tokenizer = tiny.bert_tokenizer()
-    sizes = {"dim": 32, "n_layers": 2, "n_heads": HEADS, "hidden_dim": 40, "max_position_embeddings": 64}
-    return tiny.save(folder, tiny.build("distilbert", 0, vocab_size=len(tokenizer), **sizes), tokenizer)
-
-
 ARCHITECTURES = {
     "bert": Architecture(
         tiny.save_bert, "bert.encoder.layer.{}.attention.output.dense", "bert.encoder.layer.{}.attention.self.value"
@@ -83,11 +77,6 @@ ARCHITECTURES = {
         tiny.save_roberta,
         "roberta.encoder.layer.{}.attention.output.dense",
         "roberta.encoder.layer.{}.attention.self.value",
-    ),
-    "distilbert": Architecture(
-        save_distilbert,
-        "distilbert.transformer.layer.{}.attention.out_lin",
-        "distilbert.transformer.layer.{}.attention.v_lin",
     ),
     "gpt2": Architecture(tiny.save_gpt2, "transformer.h.{}.attn.c_proj", "transformer.h.{}.attn.c_attn", last=True),
     "llama": Architecture(
