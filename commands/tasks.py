@@ -27,9 +27,19 @@ def check_tasks(devices: int, nodes: int) -> None:
         nodes: Number of nodes.
 
     Raises:
-        UserError: The number of tasks differs from the number of devices on all nodes.
+        UserError: The number of tasks differs from the number of devices on all nodes, or SLURM
+            started several tasks in a job in which Lightning ignores SLURM.
     """
-    if TorchElasticEnvironment.detect() or not SLURMEnvironment.detect():  # torchrun takes precedence in Lightning too
+    if TorchElasticEnvironment.detect():  # takes precedence in Lightning too
+        return
+    if not SLURMEnvironment.detect():
+        # Lightning ignores SLURM in a job with the name that `salloc` gives; only srun sets this variable.
+        if (tasks := int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))) > 1:
+            raise UserError(
+                f"SLURM started {tasks} tasks, but Lightning ignores SLURM in a job named "
+                f"'{SLURMEnvironment.job_name()}', so each task would do the whole run. Use srun --ntasks 1, or "
+                f"another salloc --job-name."
+            )
         return
     tasks, given = int(os.environ["SLURM_NTASKS"]), int(os.environ.get("SLURM_NNODES", "1"))
     if tasks != devices * nodes:

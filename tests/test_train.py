@@ -447,6 +447,7 @@ DDP = ["--trainer.devices=2", "--trainer.strategy=ddp"]
         # No number of devices gives this on each of the nodes.
         (slurm(3, NNODES="2"), [], r"1 node\)\. Start the command with srun --nodes 1 --ntasks-per-node 1\.$"),
         (slurm(2, NTASKS_PER_NODE=""), ["--trainer.devices=2"], r"`--ntasks=2`.*Use `--ntasks-per-node=2`"),
+        (slurm(4, JOB_NAME="bash", STEP_NUM_TASKS="4"), [], "4 tasks, .* in a job named 'bash'"),
         ({"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "probe"}, DDP, "not in a task. Start it with srun"),
         (slurm(2), ["--trainer.devices=two"], "options of --trainer cannot be used: .devices. selected"),
     ],
