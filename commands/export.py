@@ -1,11 +1,34 @@
-"""Write a fine-tuned transformer as plain files of transformers."""
+"""Write a fine-tuned transformer as plain files of transformers.
+
+`python train.py export CHECKPOINT FOLDER` writes config, weights (safetensors) and tokenizer to a new folder:
+
+- `AutoModelForSequenceClassification.from_pretrained(FOLDER)` and `AutoModel.from_pretrained(FOLDER)` load it;
+- `--data.init_args.tokenizer.name FOLDER` tests the classifier, and `--data.init_args.encoder.name FOLDER` reads the
+  attention of its encoder.
+"""
 
 from collections.abc import Sequence
+from pathlib import Path
 
+from attention.encoder import resolve, save_model
 from commands import parser_of
 from models.checkpoints import checkpoint_file
-from models.export import export
 from models.transformer import TransformerClassifier
+
+
+def export(classifier: TransformerClassifier, folder: str | Path) -> None:
+    """Write a trained classifier to a new folder, in the format of transformers' `save_pretrained`.
+
+    The names of the classes are written to config.json.
+
+    Raises:
+        TrainingError: The classifier is not trained.
+        EncoderError: The folder exists, or cannot be written.
+    """
+    classifier.refuse_untrained()
+    sizes = classifier.sizes
+    assert sizes.tokenizer is not None
+    save_model(classifier.classifier.model, resolve(sizes.tokenizer), Path(folder).expanduser(), sizes.labels)
 
 
 def main(args: Sequence[str]) -> int:

@@ -70,16 +70,7 @@ def full_disk(run: Path, error: OSError) -> UserError:
     )
 
 
-def trainer_fault(error: Exception, accelerator: object = "auto") -> UserError:
-    """Return a UserError for an error of Lightning about an option of the trainer.
-
-    Args:
-        error: Error of Lightning.
-        accelerator: Value of --trainer.accelerator; unless it is `auto` or `cpu`, or the error is about
-            the devices, the message advises to leave it out.
-    """
+def trainer_fault(error: Exception) -> UserError:
+    """Return a UserError for an error of Lightning about an option of the trainer."""
     said = " ".join(str(error).split()).rstrip(".!")
-    of_devices = re.search("machine only has|`devices`", said)  # the accelerator is there
-    cpu = f" Leave out --trainer.accelerator {accelerator}, or give cpu."
-    cpu = "" if of_devices or accelerator in ("auto", "cpu") else cpu
-    return UserError(f"The options of --trainer cannot be used: {said}.{cpu}")
+    return UserError(f"The options of --trainer cannot be used: {said}.")

@@ -1,8 +1,5 @@
 """Command line of fit, validate, test and predict: a LightningCLI that makes a folder for each run."""
 
-import commands.threads  # noqa: F401 # before torch
-
-# isort: split
 import io
 import logging
 import sys
@@ -41,10 +38,9 @@ from commands.state import (
 from commands.tasks import check_tasks, refuse_shell
 from commands.trust import Parser, import_trusted, refuse_permissions, trusted_modules
 from commands.writer import ResultWriter
-from models import TrainedModule, quiet
+from models import TrainedModule, ignore_signals, quiet
 from models.checkpoints import checkpoint_file, configured_model, read_checkpoint
 from models.configs import ROOMS, only_known_classes
-from models.lightning_private import ignore_signals
 from results.command import print_fault
 from results.errors import UserError
 from results.files import is_full
@@ -58,7 +54,7 @@ STEPS = {
     "fit": ("training_step",),
     "validate": ("validation_step",),
     "test": ("test_step",),
-    "predict": ("predict_step", "forward"),
+    "predict": ("predict_step",),
 }
 """Methods by command; a model supports a command if it overrides one of them."""
 
@@ -218,13 +214,12 @@ class ProbingCLI(CommandLine):
             UserError: The trainer cannot be made from its options.
         """
         refuse_shell()
-        settings = self.objects.trainer
         if self.settings.quiet or not Console().is_terminal:
             kwargs["enable_progress_bar"] = False
         try:
             trainer: Trainer = super().instantiate_trainer(**kwargs)
         except (MisconfigurationException, ImportError, RuntimeError, TypeError, ValueError) as error:
-            raise trainer_fault(error, settings["accelerator"]) from error
+            raise trainer_fault(error) from error
         return trainer
 
     def run_command(self) -> None:

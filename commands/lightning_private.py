@@ -1,4 +1,4 @@
-"""The uses of private parts of Lightning by commands; `models.lightning_private` has the others.
+"""The uses of private parts of Lightning by commands; `models.trained` has the others.
 
 pyproject.toml bounds the minor version of Lightning for them. tests/commands/test_lightning_private.py has a test of
 each, which fails when a library changes it.

@@ -90,7 +90,7 @@ class Devices:
                 precision=self.precision,
             )
         except (MisconfigurationException, ImportError, RuntimeError, TypeError, ValueError) as error:
-            raise trainer_fault(error, self.accelerator) from error
+            raise trainer_fault(error) from error
         check_tasks(len(getattr(fabric.strategy, "parallel_devices", None) or [self]), self.num_nodes)
         return fabric
 

@@ -229,13 +229,12 @@ def save_config(parser: LightningArgumentParser, config: Namespace, path: Path) 
 
 
 def remove_run(folder: Path) -> None:
-    """Delete the files that a run writes before it computes anything, then its folders if they are empty."""
-    for pattern in ("config.yaml", "hparams.yaml", "metrics.csv", "tensorboard/*tfevents*", "tensorboard/hparams.yaml"):
-        for path in folder.glob(pattern):
-            path.unlink(missing_ok=True)
-    for path in folder.glob("state-*"):
+    """Delete what a run writes before it computes anything, then its folders if they are empty."""
+    for path in (*folder.glob("state-*"), folder / "tensorboard"):
         shutil.rmtree(path, ignore_errors=True)
-    for path in (folder / "tensorboard", folder / "checkpoints", folder, folder.parent):
+    for name in ("config.yaml", "metrics.csv"):
+        (folder / name).unlink(missing_ok=True)
+    for path in (folder / "checkpoints", folder, folder.parent):
         with suppress(OSError):
             path.rmdir()
 

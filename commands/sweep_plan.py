@@ -355,33 +355,30 @@ def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, traine
     if not config.is_file():
         raise UserError(f"{where}: there is no config {config} (paths are relative to the folder of {path.name})")
     own = {new: extra[name] for name in extra if (new := entry.rename.get(name, name)) is not None}
-    _check_received(entry.set, own, where)
+    _refuse_permissions([f"--{name}={_text(name, value, where)}" for name, value in entry.set.items()], extra, where)
     options = sorted((name, _text(name, value, where)) for name, value in {**entry.set, **own}.items())
     return Run(entry.command, config, file_digest(config), tuple(options), seed, tuple(trained), reads)
 
 
-def _check_received(own: Mapping[str, object], extra: Options, where: str) -> None:
+def _refuse_permissions(words: Sequence[str], extra: Options, where: str) -> None:
     """Raise UserError if a plan grants a permission or names a class of another program.
 
     Only the command line may do so, because somebody else may have written the plan.
+
+    Args:
+        words: Options of the plan, as on a command line.
+        extra: Options that the user gives for every run.
+        where: Location in the plan, for messages.
     """
-    of_plan, of_user = (
-        [f"--{name}={_text(name, value, where)}" for name, value in one.items()] for one in (own, extra)
-    )
-    for option, value in typed_options(of_plan):
-        for name, leaf in leaves(value, option):
-            if option == "trust" or (leaf is True and name.rpartition(".")[2] in PERMISSIONS):
-                raise UserError(
-                    f"{where}: a plan may not set `{name}`, which grants a permission. Remove it from the plan; if you "
-                    "trust the file, give it on the command line: `python train.py sweep PLAN -- "
-                    f"--{name.rstrip('.0123456789')}=VALUE`"
-                )
-    for package in sorted(trusted_modules(of_plan) - trusted_modules(of_user)):
-        if find_spec(package) is not None:
-            raise UserError(
-                f"{where}: the plan imports the external package {package}, which only the command line may allow. If "
-                f"you trust it, add `-- --trust {package}`"
-            )
+    granted = [name for option, value in typed_options(words) for name, leaf in leaves(value, option) if leaf is True]
+    granted = [name for name in granted if name.rpartition(".")[2] in PERMISSIONS]
+    trusted = trusted_modules(words) - trusted_modules([f"--{name}={value}" for name, value in extra.items()])
+    asked = [
+        *(f"--{name} true" for name in granted),
+        *(f"--trust {name}" for name in sorted(trusted) if find_spec(name.partition(".")[0])),
+    ]
+    if asked:
+        raise UserError(f"{where}: a plan may not allow this. If you trust it, add `-- {asked[0]}` to the command line")
 
 
 def _text(name: str, value: object, where: str) -> str:

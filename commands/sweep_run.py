@@ -1,6 +1,7 @@
 """Execution of a sweep: its unfinished runs, those first that others read. docs/sweeps.md describes the folders."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -13,7 +14,6 @@ from rich.text import Text
 
 from commands.sweep_jobs import Call, Processes, SlurmJobs, results_of
 from commands.sweep_plan import Row, Run, Sweep
-from commands.threads import cores
 from results import UserError
 from results.files import checkpoints_in
 from results.reader import Record, RecordError, read_record
@@ -156,7 +156,8 @@ class Sweeper:
             group, value = reads[run.reads]
             command.append(f"--{group}.init_args.{run.reads}{'.name' if run.reads == 'encoder' else ''}={value}")
         shared = isinstance(self.jobs, Processes) and self.jobs.limit > 1
-        threads = max(1, cores() // self.jobs.limit) if shared else None
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        threads = max(1, cores // self.jobs.limit) if shared else None
         return Call(folder, run.config, run.digest, command, run.identity, threads)
 
     def _end(self, key: str, seconds: float) -> None:

@@ -21,7 +21,7 @@ from commands.sweep_plan import RUN_COLUMNS, STATISTICS, Row, Sweep
 from metrics.bootstrap import SWAPS, holm, mean_and_sd, p_units, paired_bootstrap, paired_permutation
 from results import Estimate, Provenance, Result, Table, Unit
 from results.errors import near
-from results.reader import NAN, Record, RecordError, first_of
+from results.reader import NAN, Record, RecordError
 
 Records = Mapping[str, Record]  # results of finished runs, by key
 
@@ -232,17 +232,10 @@ def _other_items(rows: Sequence[Row], records: Records) -> list[str]:
             if items := _items(row, score, records):
                 kinds.setdefault(items, []).append(row.name)
         if len(kinds) > 1:
-            shared = frozenset.intersection(*kinds)
-            left_out = sorted(map(str, frozenset.union(*kinds) - shared))
             counts = " | ".join(f"{len(items)} in {', '.join(names)}" for items, names in kinds.items())
-            how = f"{counts}; no item is shared"
-            if shared:
-                how = (
-                    f"{counts}; {len(shared)} are shared, without {first_of(left_out)}. "
-                    "`python train.py compare DIR:ROW DIR:ROW --common` compares shared items"
-                )
-            scores.setdefault(how, []).append(score)
-    return [f"the rows have different items for {', '.join(names)}: {how}" for how, names in scores.items()]
+            scores.setdefault(f"{counts}; {len(frozenset.intersection(*kinds))} are shared", []).append(score)
+    remedy = "`python train.py compare DIR:ROW DIR:ROW --common` compares shared items"
+    return [f"the rows have different items for {', '.join(names)}: {how}. {remedy}" for how, names in scores.items()]
 
 
 def _items(row: Row, score: str, records: Records) -> frozenset[object]:

@@ -4,7 +4,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
@@ -21,11 +21,6 @@ from results.settings import BoundedLoader, SettingsError, leaves, read_yaml
 
 _NO_MODEL = re.compile(r"the following arguments are required: (\w+\.)?model\b.*")
 _UNKNOWN = re.compile(r"(?:Option|does not accept option) '([^']+)'|(?<=unrecognized arguments: )--([\w.-]+)")
-_GONE = {
-    "preflight": "; try the command on one batch of each split with --trainer.fast_dev_run true",
-    "data.init_args.rank_timeout": "; leave it out: processes wait for each other as long as it takes",
-}
-"""Former options, with the remedy."""
 
 
 class Parser(LightningArgumentParser):
@@ -55,7 +50,7 @@ class Parser(LightningArgumentParser):
             SettingsError: The file cannot be read, or its content does not have the form of a config.
         """
         if Path(path).is_file():  # not a pipe, which can be read only once
-            check_settings(path, read_yaml(Path(path)))
+            read_yaml(Path(path))  # refuses what would take for ever
         self._file = f"{path}: "
         try:
             found: Namespace = super().parse_path(path, *args, **options)
@@ -68,8 +63,7 @@ class Parser(LightningArgumentParser):
         names = [action.dest for action in (getattr(ex, "subcommand_parser", None) or self)._actions]
         message = _NO_MODEL.sub("no model is named: give --config one of configs/, or --model", message)
         if "did you mean" not in message and (unknown := _UNKNOWN.search(message)):
-            name = unknown[1] or unknown[2]
-            message += _GONE.get(name) or near(name, names, "" if unknown[1] else "--")
+            message += near(unknown[1] or unknown[2], names, "" if unknown[1] else "--")
         if not self.exit_on_error:
             super().error(message, ex)
         if not self.silent:
@@ -87,36 +81,6 @@ def silent_parser() -> Iterator[None]:
             yield
     finally:
         Parser.silent = False
-
-
-def check_settings(path: str, settings: object, at: str = "") -> None:
-    """Check that a config is a mapping in which only `init_args` and `dict_kwargs` stand beside a `class_path`.
-
-    Args:
-        path: Path of the file, for error messages.
-        settings: Content of the config, or a part of it.
-        at: Dotted name of this part.
-
-    Raises:
-        SettingsError: The config has another form.
-    """
-    if not at and not isinstance(settings, Mapping):
-        found = "empty" if settings is None else "a list" if isinstance(settings, list) else f"{str(settings)[:40]!r}"
-        raise SettingsError(
-            f"{path} is {found}, but must be a mapping, such as `model: …` and `data: …`. Give --config one of "
-            "configs/."
-        )
-    if isinstance(settings, Mapping):
-        strange = [name for name in settings if name not in ("class_path", "init_args", "dict_kwargs")]
-        if "class_path" in settings and strange:
-            of = f" of `{at}`" if at else ""
-            raise SettingsError(
-                f"{path}: `{strange[0]}` stands beside the class_path{of}{near(strange[0], ['init_args'])}: the "
-                f"arguments of a class stand under `init_args`."
-            )
-    if isinstance(settings, Mapping | list):
-        for key, inner in settings.items() if isinstance(settings, Mapping) else enumerate(settings):
-            check_settings(path, inner, f"{at}.{key}" if at else str(key))
 
 
 def typed_options(words: Sequence[str]) -> Iterator[tuple[str, object]]:

@@ -28,7 +28,7 @@ from fidelity.checkpoints import Checkpoint, files_of, read
 from fidelity.classified import classify
 from fidelity.saliency import MEASURES, Saliency
 from models import TextClassifier
-from models.text_model import SENTENCE
+from models.text_classifier import SENTENCE
 from results.errors import UserError, near
 from results.files import write_atomically
 from results.view import Arc, Span, View, view_page
@@ -160,10 +160,8 @@ def _item(items: Items, wanted: str, path: Path) -> Sentence | Document:
     document = items.get(name)
     if not isinstance(document, Document) or not (first.isdecimal() and (last or first).isdecimal()):
         raise UserError(f"--id {wanted}: {path} has no such id{near(wanted, items)}; --list shows all of them.")
-    if int(first) > int(last or first):
-        raise UserError(f"--id {wanted}: sentence {first} is after sentence {last}. Give the first one first.")
     if not 1 <= int(first) <= int(last or first) <= len(document.sentences):
-        raise UserError(f"--id {wanted}: {name} has sentences 1 to {len(document.sentences)}.")
+        raise UserError(f"--id {wanted}: {name} has sentences 1 to {len(document.sentences)}, in this order.")
     return replace(cut(0, document, int(first) - 1, int(last or first)).text, id=wanted)
 
 

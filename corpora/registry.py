@@ -21,7 +21,6 @@ from typing import Any, Literal
 import yaml
 
 from corpora.sentence import CorpusError
-from results import command
 from results.errors import near
 from results.files import write_atomically
 
@@ -350,7 +349,3 @@ def _download(corpus: Corpus, files: Sequence[RemoteFile], base: Path) -> None:
         except ValueError:
             wrong = f"the file at {remote.url} is not the registered one: its SHA-256 is not {remote.sha256}"
             raise CorpusError.at(path, None, wrong, "Nothing was saved; try again later") from None
-
-
-if __name__ == "__main__":
-    command.moved("fetch")

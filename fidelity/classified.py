@@ -14,7 +14,7 @@ from datamodules import TextBatch
 from datamodules.tokenization import Vocabulary
 from fidelity.checkpoints import Checkpoint
 from models import TransformerClassifier
-from models.text_model import SENTENCE, Level, Output
+from models.text_classifier import SENTENCE, Level, Output
 from results.errors import UserError
 from results.progress import Progress
 

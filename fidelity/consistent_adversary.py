@@ -35,7 +35,7 @@ from metrics.bootstrap import mean, resample
 from metrics.classification import f1_score
 from metrics.distributions import area, jsd, kl, tvd
 from models import AttentionClassifier, HierarchicalClassifier, TextClassifier, TransformerClassifier, UniformAttention
-from models.text_model import Output
+from models.text_classifier import Output
 from results import Curves, Estimate, Figure, Floats, Table, Unit
 from results.digests import Digests, digest
 from results.errors import UserError, check_numbers, check_values

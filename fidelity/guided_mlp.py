@@ -20,7 +20,7 @@ from fidelity.saliency import Saliency
 from measures.trainings import Best, Training, share
 from metrics.classification import f1_score
 from models import AttentionClassifier, AverageEncoder, TextClassifier, UniformAttention
-from models.text_model import WORD
+from models.text_classifier import WORD
 from results import Table
 from results.digests import Digests
 from results.errors import check_numbers

@@ -20,8 +20,7 @@ from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 from torchmetrics import Metric
 
-from models import EarlyStoppingBySteps, TrainedModule, TrainingError, quiet, recorded_gradients
-from models.lightning_private import ignore_signals
+from models import EarlyStoppingBySteps, TrainedModule, TrainingError, ignore_signals, quiet, recorded_gradients
 from results import Result
 from results.errors import UserError, counted
 from results.files import keep, kept, remove_leftovers
@@ -40,7 +39,7 @@ class Best(NamedTuple):
         value: Monitored score in the best epoch.
         stopped: True if early stopping or the module itself ended the training, False if the maximum number
             of epochs did.
-        part: The module's part of a checkpoint; see `TrainedModule.checkpoint_part`.
+        part: The module's part of a checkpoint; see `TrainedModule.checkpoint_key`.
     """
 
     state: Mapping[str, Tensor]  # the parameters of the best epoch, by name, on the CPU
@@ -48,7 +47,7 @@ class Best(NamedTuple):
     epoch: int  # best epoch, from 1
     value: float  # of the monitored score in the best epoch
     stopped: bool  # by early stopping, not by the maximum number of epochs
-    part: Mapping[str, Any] = MappingProxyType({})  # see `TrainedModule.checkpoint_part`
+    part: Mapping[str, Any] = MappingProxyType({})  # see `TrainedModule.checkpoint_key`
 
 
 class Training(NamedTuple):

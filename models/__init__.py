@@ -22,6 +22,7 @@ from models.trained import (
     TrainedModule,
     device_count,
     gathered,
+    ignore_signals,
     no_loss,
     over_devices,
     quiet,

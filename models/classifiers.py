@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from datamodules import TextBatch
 from models.layers import DEFAULT_EMBEDDING, Attention, EmbeddingSpec, TextEncoder, WordEmbedding
 from models.regularizers import Encoded, Regularizer
-from models.text_classifier import TextClassifier
-from models.text_model import SENTENCE, WORD, Level, Output, TextSizes, checked_levels
+from models.text_classifier import SENTENCE, WORD, Level, Output, TextClassifier, TextSizes, checked_levels
 from models.trained import Mean
 from results.errors import UserError, check_numbers
 

@@ -53,7 +53,7 @@ def explained(message: str) -> str:
     else:
         fault = _LITERAL.sub(r"one of \1", in_a_line(_IN_CLASS.sub("", _KEY.sub("", message))))
         if inside in (" (LightningModule)", " (LightningDataModule)"):
-            inside, fault = "", f"{fault}, as no class is named before it: give --config or --{keys} first"
+            inside, fault = "", f"{fault}: give --config or --{keys} first, and its arguments under `init_args`"
     return f"{keys}{inside}: {fault}" if keys or inside else fault
 
 

@@ -1,8 +1,8 @@
-"""Base of the text classifiers of train.py: loss, optimiser, validation, and scores on test."""
+"""Base of the text classifiers of train.py: output and predictions, loss, optimiser, validation, scores on test."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -13,8 +13,12 @@ from pytorch_lightning.utilities import rank_zero_warn
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
+from attention.encoder import EncoderSpec, resolve
+from attention.inputs import TextTokenizer
+from corpora.labelled import LabelledText
 from datamodules import ClassificationDataModule, TextBatch
-from datamodules.classification import class_counts
+from datamodules.classification import TextSplit, class_counts
+from datamodules.tokenization import TokenOptions, Vocabulary, tokenize
 from metrics.classification import (
     CLASSIFICATION_RATIOS,
     class_table,
@@ -28,10 +32,193 @@ from metrics.classification import (
 from metrics.rows import ItemRows
 from models.checkpoints import TrainingError
 from models.layers import EntmaxAttention
-from models.text_model import Output, Prediction, TextSizes, prediction_table, predictions_of
 from models.trained import Average, Mean, TrainedModule, gathered, no_loss, other_model, over_devices, training_audit
 from results import Estimate, Floats, HeatMap, Integers, Result, Unit
 from results.errors import UserError, check_numbers, new_items
+
+WORD, SENTENCE = "word", "sentence"  # attention over words, and over the sentences of a hierarchical model
+
+
+@dataclass(frozen=True)
+class Level:
+    """Attention of one level of a classifier on a batch of texts.
+
+    A level is the attention over words, the attention over sentences (in a hierarchical model), or the attention of
+    one head of a transformer.
+
+    Attributes:
+        weights: `[batch, positions]`; they sum to one over the positions in the mask, or over each group, and are 0
+            elsewhere.
+        mask: Bool `[batch, positions]`, True for positions that may get weight.
+        hidden: `[batch, positions, dim]`, the vectors that the weights average.
+        groups: int64 `[batch, positions]`, group of each position, -1 outside the mask. A group is for instance the
+            words of a sentence in a hierarchical model. None if all positions of a text are one group.
+    """
+
+    weights: Tensor
+    mask: Tensor
+    hidden: Tensor
+    groups: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Output:
+    """Logits and attention of a classifier on a batch.
+
+    Attributes:
+        logits: `[batch, classes]`.
+        levels: Attention by name of the level, lowest first: `word`; in a hierarchical model `word` and `sentence`;
+            in a transformer names such as `6-1`, layer and head counted from 1.
+        embedded: Embedded words `[batch, time, size]`, input of the encoder.
+    """
+
+    logits: Tensor
+    levels: Mapping[str, Level]
+    embedded: Tensor
+
+
+def checked_levels(imposed: Mapping[str, Tensor], levels: Collection[str], remedy: str = "") -> Mapping[str, Tensor]:
+    """Check the names of attention levels (see `Level`), and return the given weights unchanged.
+
+    Args:
+        imposed: Attention weights by name of the level.
+        levels: Names of the levels of the model.
+        remedy: Last sentence of the error message.
+
+    Raises:
+        UserError: The model has no such level.
+    """
+    if strange := sorted(imposed.keys() - set(levels)):
+        fault = f"No weights can be imposed on level {strange[0]!r}"
+        raise UserError(f"{fault}; the model's attention levels are {', '.join(levels)}. {remedy}".strip())
+    return imposed
+
+
+@dataclass(frozen=True)
+class TextSizes:
+    """Sizes of the parameters of a classifier, and the settings that convert texts into its tokens.
+
+    Attributes:
+        classes: Number of classes; 1 in a regression.
+        vocabulary: Tokens of the model; the numbers in a batch are indices into it.
+        vectors: float32 `[vocabulary, vector_size]`, word vectors; None without word vectors, or if the parameters
+            come from a checkpoint.
+        known: Bool `[vocabulary]`, True for words that have a vector; None if `vectors` is None.
+        tokenizer: Pretrained model whose tokenizer cuts the texts into tokens; None if tokens are the words between
+            white space.
+        labels: Names of the classes; empty in a regression.
+        vector_size: Size of a word vector; None without word vectors.
+        options: Options of the conversion into tokens.
+        regression: True if the model predicts one number for each text.
+    """
+
+    classes: int
+    vocabulary: Vocabulary
+    vectors: Tensor | None = None
+    known: Tensor | None = None
+    tokenizer: EncoderSpec | None = None
+    labels: tuple[str, ...] = ()
+    vector_size: int | None = None
+    options: TokenOptions = field(default_factory=TokenOptions)
+    regression: bool = False
+
+    @classmethod
+    def from_data(cls, data: ClassificationDataModule) -> "TextSizes":
+        """Return the sizes and settings of a classifier for the texts of a datamodule, after its `setup`.
+
+        Classes, vocabulary, word vectors and tokenizer are those of the datamodule.
+        """
+        vectors, known = data.word_vectors() or (None, None)
+        size = None if vectors is None else vectors.size(1)
+        made = (vectors, known, data.tokenizer, tuple(data.labels), size, data.token_options, data.regression)
+        return cls(len(data.labels) or 1, data.vocabulary, *made)
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "TextSizes":
+        """Return the sizes from the output of `dataclasses.asdict`, as a checkpoint stores them."""
+        parts = {"vocabulary": Vocabulary(**plain["vocabulary"]), "options": TokenOptions(**plain["options"])}
+        tokenizer = plain["tokenizer"] and EncoderSpec(**plain["tokenizer"])
+        return cls(**{**plain, **parts, "tokenizer": tokenizer})
+
+    def tokenize(self, texts: Sequence[str | tuple[str, str]]) -> TextSplit:
+        """Tokenize new texts, or pairs of texts, and return them as a split `test`; the labels are placeholders, 0."""
+        pairs = [(text, None) if isinstance(text, str) else text for text in texts]
+        read = [LabelledText(str(place), text, "", place, pair) for place, (text, pair) in enumerate(pairs)]
+        pieces = None if self.tokenizer is None else TextTokenizer(resolve(self.tokenizer))
+        words, tokens, lost = tokenize(read, pieces, self.options)
+        return TextSplit("test", read, np.zeros(len(read), np.int64), words, tokens, lost, self.vocabulary)
+
+
+class Prediction(NamedTuple):
+    """Prediction of a classifier for one text.
+
+    Attributes:
+        text: Index of the text in its split.
+        probabilities: Probability of each class; in a regression a list of the predicted number alone.
+        weights: Attention weights `[positions]` by name of the attention level, such as `word`.
+    """
+
+    text: int
+    probabilities: list[float]
+    weights: dict[str, NDArray[np.float32]]
+
+
+def predictions_of(batch: TextBatch, output: Output, regression: bool) -> list[Prediction]:
+    """Return the predictions of a classifier for the texts of a batch, one for each text.
+
+    Args:
+        batch: The texts.
+        output: Output of the classifier.
+        regression: True if the classifier predicts numbers.
+    """
+    probabilities = (output.logits if regression else output.logits.softmax(-1)).tolist()
+    levels = {}
+    for name, level in output.levels.items():
+        # Levels over tokens have a weight for each token, delimiters too, as the columns of the table have.
+        lengths = (level.mask.sum(1) if name == SENTENCE else batch.lengths).tolist()
+        rows = level.weights.float().cpu().numpy()
+        levels[name] = [row[:length].copy() for row, length in zip(rows, lengths, strict=True)]
+    of_texts = [{name: rows[place] for name, rows in levels.items()} for place in range(len(probabilities))]
+    return list(map(Prediction, batch.index.tolist(), probabilities, of_texts))
+
+
+def prediction_table(
+    found: Sequence[Prediction], split: TextSplit, labels: Sequence[str], vocabulary: Vocabulary
+) -> pd.DataFrame:
+    """Return a table of the predictions for a split, with a row for each predicted text, in the order of the split.
+
+    Args:
+        found: Predictions for some or all texts of the split, in any order.
+        split: The split.
+        labels: Names of the classes; empty in a regression.
+        vocabulary: Tokens of the model.
+
+    Returns:
+        Table with the columns `id`, `gold`, `predicted`, and `probability.<label>`. Further columns hold lists with
+        an entry for each token: `words`, the word of the text that the token belongs to (None for delimiters);
+        `tokens`, the token in the vocabulary; `sentences`, the index of its sentence, from 0 (−1 for delimiters).
+        `attention.<level>` has the attention weight of each token or, for the level `sentence`, of each sentence.
+    """
+    found = sorted(found, key=lambda prediction: prediction.text)
+    texts = [prediction.text for prediction in found]
+    best = [int(np.argmax(prediction.probabilities)) for prediction in found]
+    gold = split.labels[texts].tolist()
+    levels = found[0].weights if found else ()
+    return pd.DataFrame(
+        {
+            "id": [split.ids[text] for text in texts],
+            "gold": [labels[place] for place in gold] if labels else gold,
+            "predicted": [labels[place] for place in best] if labels else [one.probabilities[0] for one in found],
+            **{
+                f"probability.{label}": [one.probabilities[place] for one in found]
+                for place, label in enumerate(labels)
+            },
+            "words": [split.forms(text) for text in texts],
+            "tokens": [[vocabulary.words[number] for number in split.tokens(text)] for text in texts],
+            "sentences": [split.sentences(text) for text in texts],
+            **{f"attention.{level}": [prediction.weights[level] for prediction in found] for level in levels},
+        }
+    )
 
 
 class Decisions(NamedTuple):
@@ -158,7 +345,6 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
     """
 
     checkpoint_key = "classifier"
-    checkpoint_entry = "modules"
     takes = ClassificationDataModule
     sizes_type = TextSizes
     experiment = "classification"
@@ -215,31 +401,27 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
             )
         sizes = TextSizes.from_data(data)
         self.bind(sizes, data.identity)
+        assert self.origin is not None
+        lean = replace(self.origin.sizes, vectors=None, known=None)  # they are parameters now
+        self.origin, self.sizes = replace(self.origin, sizes=lean), lean
         names = ("squared_error" if sizes.regression else "cross_entropy", *self.term_names)
         self._train_losses = TermMeans(names)
         self._dev, self._test = (Evaluated(sizes, names) for _ in range(2))
 
-    def checkpoint_part(self) -> dict[str, Any]:
-        """Return the entries of a checkpoint that describe the model; its weights are stored apart.
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the class of every submodule too, to tell apart models that differ in submodules without parameters."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint[self.checkpoint_key]["modules"] = _modules(self)
 
-        The entries are the training data, the sizes of the parameters, and the class of every submodule. The
-        classes also tell apart models that differ in submodules without parameters.
-        """
-        assert self.origin is not None
-        sizes = replace(self.origin.sizes, vectors=None, known=None)  # they are parameters now
-        return {"source": dict(self.origin.source), "sizes": asdict(sizes), "modules": _modules(self)}
-
-    def restore(self, part: Mapping[str, Any]) -> None:
-        """Check that the checkpoint is of a model with the same submodules; nothing is loaded.
-
-        Args:
-            part: Part of the checkpoint that `checkpoint_part` has made.
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Check that the checkpoint is of a model with the same submodules, and build or check the parameters.
 
         Raises:
-            TrainingError: The checkpoint is of a model with other submodules.
+            TrainingError: The checkpoint is of another class or model, or does not fit the data of the run.
         """
-        # Dropout changes no decision.
-        trained, here = ([one for one in found if " Dropout" not in one] for found in (part["modules"], _modules(self)))
+        super().on_load_checkpoint(checkpoint)
+        found = checkpoint[self.checkpoint_key].get("modules", []), _modules(self)
+        trained, here = ([one for one in modules if " Dropout" not in one] for modules in found)  # it decides nothing
         for ours, theirs, has in ((here, trained, "no"), (trained, here, "a")):
             if strange := [one for one in ours if one not in theirs]:
                 raise TrainingError(other_model(f"which has {has} {strange[0]}"))
@@ -310,7 +492,7 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
             UserError: There is no text, or one is empty.
         """
         given = new_items("texts", texts)
-        self.on_predict_start()
+        self.refuse_untrained()
         split = self.sizes.tokenize(given)
         split.warn_of_unknown("texts")
         training, found = self.training, list[Prediction]()

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 import torch.distributed as dist
-from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor, nn
 from torchmetrics import Metric
@@ -20,7 +20,6 @@ from attention.encoder import usable_device
 from attention.extraction import return_free_memory
 from datamodules.corpus import Data, data_for
 from models.checkpoints import TrainingError, configured_model, instantiate, read_checkpoint
-from models.lightning_private import attached_trainer
 from results import Result
 from results.errors import check_values
 
@@ -45,12 +44,15 @@ class Origin(Generic[Sizes]):
     source: Mapping[str, object]
 
 
-def _refuse_untrained(module: "TrainedModule[Any, Any]") -> None:
-    """Raise TrainingError if the module was neither trained nor loaded from a checkpoint."""
-    if not module.trained:
-        raise TrainingError(
-            f"{type(module).__name__} was not trained: train it with `fit`, or give a checkpoint with --ckpt_path."
-        )
+class RefuseUntrained(Callback):
+    """Callback that ends a validation, a test or a prediction of a module that was not trained."""
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Raise TrainingError if the module was neither trained nor loaded from a checkpoint."""
+        assert isinstance(pl_module, TrainedModule)
+        pl_module.refuse_untrained()
+
+    on_test_start = on_predict_start = on_validation_start
 
 
 class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
@@ -68,9 +70,8 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         sizes_type: Class of `sizes`; its `from_plain` makes them of the entry `sizes` of a checkpoint.
         sizes: Sizes of the parameters, set by `bind`.
         result: Result of the test; None before the test, and on ranks whose `outcome` is None.
-        checkpoint_key: Key under which a checkpoint holds the result of `checkpoint_part`.
-        checkpoint_entry: Name of an entry that `checkpoint_part` of this class must have; a checkpoint without
-            it is rejected as one of another class.
+        checkpoint_key: Key under which a checkpoint holds `sizes` and `source` of the parameters (see `Origin`);
+            subclasses may add other entries.
         may_come_trained: True if `build` may load trained parameters, for example with transformers.
         objects: Names of constructor arguments that are objects. A checkpoint of `train.py` has the
             settings to make them; for other checkpoints, pass them to `load_from_checkpoint`.
@@ -91,7 +92,6 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
     takes: ClassVar[type[Any]]
     sizes_type: ClassVar[type[Any]]
     checkpoint_key: ClassVar[str] = "probe"
-    checkpoint_entry: ClassVar[str] = "sizes"
     may_come_trained: ClassVar[bool] = False
     objects: ClassVar[tuple[str, ...]] = ()
     example_input_array = None
@@ -144,15 +144,6 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
     def build(self, sizes: Sizes) -> None:
         """Create the parameters of the module with these sizes."""
 
-    def checkpoint_part(self) -> dict[str, Any]:
-        """Return the module's own part of a checkpoint, in plain types and tensors.
-
-        Its entries are `sizes` and `source` of the parameters (see `Origin`); subclasses may add others. The
-        parameters themselves are not in it.
-        """
-        assert self.origin is not None
-        return {"source": dict(self.origin.source), "sizes": asdict(self.origin.sizes)}  # type: ignore[call-overload]
-
     def bind(self, sizes: Sizes, source: Mapping[str, object]) -> None:
         """Build the parameters of the module for the data of the run, or check that existing parameters fit them.
 
@@ -186,15 +177,26 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         """Store the number of training epochs in `epochs_run`, which is reported with the results."""
         self.epochs_run = self.trainer.current_epoch
 
-    refuse_untrained = on_validation_start = on_test_start = on_predict_start = _refuse_untrained
+    def refuse_untrained(self) -> None:
+        """Raise TrainingError if the module was neither trained nor loaded from a checkpoint."""
+        if not self.trained:
+            raise TrainingError(
+                f"{type(self).__name__} was not trained: train it with `fit`, or give a checkpoint with --ckpt_path."
+            )
+
+    def configure_callbacks(self) -> list[Callback]:
+        """Return the callback that refuses to validate, test or predict before a training."""
+        return [RefuseUntrained()]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add to a checkpoint the result of `checkpoint_part`, and the attribute `trained_on`.
+        """Add the sizes and the source of the parameters to a checkpoint, and the attribute `trained_on`.
 
         If several devices share a batch, `trained_on` is set to their number. Otherwise it is empty, or
         as in the loaded checkpoint.
         """
-        checkpoint[self.checkpoint_key] = self.checkpoint_part()
+        assert self.origin is not None
+        sizes: Any = self.origin.sizes
+        checkpoint[self.checkpoint_key] = {"source": dict(self.origin.source), "sizes": asdict(sizes)}
         if (devices := device_count(self)) > 1:
             self.trained_on = {"devices": devices}
         checkpoint["trained_on"] = self.trained_on
@@ -206,16 +208,16 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
             TrainingError: The checkpoint is of another class, or its parameters do not fit the data of the run.
         """
         part = checkpoint.get(self.checkpoint_key)
-        if not isinstance(part, Mapping) or not {"sizes", self.checkpoint_entry} <= part.keys():
-            path, name = getattr(attached_trainer(self), "ckpt_path", None), type(self).__name__
-            remedy = f"Give a file from checkpoints/ of a run of {name}."
-            raise TrainingError(f"{path or 'The file'} is not a checkpoint of {name}. {remedy}")
+        if not isinstance(part, Mapping) or "sizes" not in part:
+            name = type(self).__name__
+            raise TrainingError(
+                f"This is not a checkpoint of {name}. Give a file from checkpoints/ of a run of {name}."
+            )
         trained = Origin(self.sizes_type.from_plain(part["sizes"]), part.get("source", {}))
         if self.origin is None:
             self.bind(trained.sizes, trained.source)
         elif reason := difference(trained, self.origin):
             raise TrainingError(reason)
-        self.restore(part)
         own = self.state_dict()
         for name, value in checkpoint["state_dict"].items():
             if name not in own:
@@ -225,15 +227,6 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
                 raise TrainingError(other_model(f"whose {name} has the shape {sizes}"))
         self.epochs, self.trained_on = checkpoint["epoch"] + 1, checkpoint.get("trained_on", {})
         self.trained = True
-
-    def restore(self, part: Mapping[str, Any]) -> None:
-        """Restore or check what a subclass has added to `checkpoint_part`; the base class does nothing.
-
-        `on_load_checkpoint` calls this before the parameters are loaded.
-
-        Args:
-            part: The module's part of a checkpoint; see `checkpoint_part`.
-        """
 
     @classmethod
     def load_from_checkpoint(  # type: ignore[override] # fewer arguments than in Lightning
@@ -342,7 +335,7 @@ class Mean:
 
 def device_count(module: LightningModule) -> int:
     """Return the number of devices that share a batch; 1 without a trainer."""
-    trainer = attached_trainer(module)
+    trainer = module._trainer  # `module.trainer` raises an error without one
     return 1 if trainer is None else trainer.world_size
 
 
@@ -387,18 +380,15 @@ class Average(Metric):
 
     The average is nan if a total is nan. The `MeanMetric` of torchmetrics by default drops nan values;
     with `nan_strategy="disable"` it keeps them, but ignores the weights.
-
-    Args:
-        shape: Shape of a total; none for a scalar.
     """
 
     total: Tensor
     count: Tensor
 
-    def __init__(self, *shape: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        for name, size in {"total": shape, "count": ()}.items():
-            self.add_state(name, torch.zeros(size), dist_reduce_fx="sum")
+        for name in ("total", "count"):
+            self.add_state(name, torch.zeros(()), dist_reduce_fx="sum")
 
     def update(self, total: Tensor, count: Tensor | float) -> None:
         """Add the total of a batch and its count to the sums of the average."""
@@ -406,7 +396,7 @@ class Average(Metric):
         self.count += count
 
     def compute(self) -> Tensor:
-        """Return the average over all batches so far, `shape`."""
+        """Return the average over all batches so far, a scalar."""
         return self.total / self.count.clamp(min=torch.finfo(self.count.dtype).tiny)
 
     def take(self) -> Tensor:
@@ -423,6 +413,19 @@ def recorded_gradients() -> Iterator[None]:
     """Within the block, enable gradients inside a measurement or a test, which run in inference mode."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
+
+
+def ignore_signals(trainer: Trainer) -> None:
+    """Disable Lightning's signal handlers for a trainer.
+
+    They would save a checkpoint in the middle of an epoch, and let a test go on after SIGTERM. Without them a signal
+    ends the process at once, which loses at most one epoch.
+    """
+    trainer._signal_connector.register_signal_handlers = _register_none  # type: ignore[method-assign]
+
+
+def _register_none() -> None:
+    """Register no handler; a module-level function, because spawning strategies pickle the trainer."""
 
 
 @contextmanager

@@ -20,8 +20,7 @@ from attention.encoder import (
 )
 from attention.quantities import LayerParts, find_parts, with_residual
 from datamodules import ClassificationDataModule, TextBatch
-from models.text_classifier import TextClassifier, parameter_groups
-from models.text_model import Level, Output, TextSizes, checked_levels
+from models.text_classifier import Level, Output, TextClassifier, TextSizes, checked_levels, parameter_groups
 from models.trained import recorded_gradients
 from results.errors import UserError, check_numbers
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from datamodules import AttentionBatch, DependencyDataModule
 from datamodules.batches import EncoderOf, Split
-from datamodules.dependency import FIELDS, Field
+from datamodules.dependency import Field
 from metrics.attachment import (
     ALL,
     ATTACHMENT_RATIOS,
@@ -48,12 +48,7 @@ def read_fields(data: DependencyDataModule, reads: Collection[str], reader: str,
     Raises:
         UserError: The experiment reads attention or hidden states, and the data have no encoder; or the
             data have batches of an encoder with random weights, and `random_init` is False.
-        TypeError: A name in `reads` is not a field of a batch.
     """
-    if unknown := set(reads) - FIELDS:
-        raise TypeError(
-            f"{reader}.reads names {min(unknown)!r}, but the fields of a batch are {', '.join(sorted(FIELDS))}"
-        )
     if data.random_init and not random_init:
         raise UserError(
             f"--data.init_args.random_init is true, but {reader} has no control with random weights. Set it to false."

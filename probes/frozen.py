@@ -138,7 +138,7 @@ def on_sentences(
         UserError: There is no sentence, or one has no words.
     """
     given = new_items("sentences", sentences)
-    probe.on_validation_start()
+    probe.refuse_untrained()
     with TemporaryDirectory() as cache, quiet(), torch.inference_mode():
         file = Path(cache) / "sentences.conllu"
         file.write_text("".join(_unparsed(*one).conllu() for one in enumerate(given, 1)), encoding="utf-8")

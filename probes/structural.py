@@ -169,13 +169,6 @@ def sweep_map(table: pd.DataFrame, chosen: int, score: str) -> HeatMap:
     )
 
 
-def _refuse_predictions(probe: "StructuralProbe") -> None:
-    raise UserError(
-        f"{type(probe).__name__} predicts distances or depths, not governors, so it has no predictions to write. "
-        "`python train.py test` scores it."
-    )
-
-
 class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
     """Structural probe (Hewitt & Manning 2019): a matrix B under which squared norms are tree distances or depths.
 
@@ -313,7 +306,7 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
             TrainingError: The probe is not trained.
             UserError: The loss of a matrix on dev was never a finite number, so it has no best epoch.
         """
-        self.on_validation_start()
+        self.refuse_untrained()
         untrained = [pair for pair, epoch in zip(self.pairs, self.best_epoch.tolist(), strict=True) if not epoch]
         if untrained:
             raise UserError(
@@ -407,8 +400,6 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
                 for row, index in zip(self(batch.to(self.device)).cpu().numpy(), batch.index.tolist(), strict=True):
                     found[index] = _labelled(row, split.words(index), self.pairs)
         return [found[index] for index in sorted(found)]
-
-    on_predict_start = _refuse_predictions
 
     def test_step(self, batch: AttentionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         total, right, correlation = self.found(self(batch), batch)

@@ -1,7 +1,6 @@
 """Running a command: an error of the user's input becomes one line on standard error, without a traceback."""
 
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -18,12 +17,6 @@ def print_fault(fault: BaseException) -> None:
     of_file = isinstance(fault, OSError) and fault.filename is not None and fault.strerror is not None
     said = f"{fault.filename}: {fault.strerror}." if of_file else str(fault)  # type: ignore[attr-defined]
     Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), said), soft_wrap=True)
-
-
-def moved(name: str) -> NoReturn:
-    """Exit with code 2 after a line that names the command of train.py that an old program has become."""
-    print(f"error: this is now python train.py {shlex.join([name, *sys.argv[1:]])}", file=sys.stderr)
-    sys.exit(2)
 
 
 def run(main: Callable[[Sequence[str]], int], args: Sequence[str] | None = None) -> NoReturn:

@@ -3,7 +3,7 @@ import os
 # One thread for each process, before torch asks: workers share the cores, sums are the same on any number of
 # processes, and threads of OpenMP do not outlive a fork.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-import commands.threads  # noqa: F401 # before torch
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # isort: split
 import json

@@ -1,7 +1,6 @@
-"""The commands of train.py: their help, their exit codes, and the programs that they were."""
+"""The commands of train.py: their help, and their exit codes."""
 
 import re
-import runpy
 import subprocess
 import sys
 from importlib import import_module
@@ -16,10 +15,6 @@ from tests.test_train import CONFIGS
 
 ROOT = Path(__file__).parents[2]
 OTHERS = [name for name in COMMANDS if name not in RUNS]
-FORMER = {
-    "fetch": "corpora.registry",
-    "export": "models.export",
-}
 
 
 def test_the_help_is_there_before_anything_that_takes_long_is_imported(
@@ -50,7 +45,7 @@ def test_the_help_has_the_commands_and_every_config_that_they_run(
 
 
 def test_a_command_is_a_file_that_says_what_it_does() -> None:
-    assert {path.stem for path in (ROOT / "commands").glob("*.py")} > {*OTHERS} > FORMER.keys()
+    assert {path.stem for path in (ROOT / "commands").glob("*.py")} > {*OTHERS}
     assert COMMANDS.keys() >= {*RUNS}
     for name in OTHERS:
         said = str(import_module(f"commands.{name}").__doc__).partition("\n")[0]
@@ -87,14 +82,6 @@ def test_a_word_that_is_no_command_is_told(words: list[str], fault: str, capsys:
     assert len(said.err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_an_unknown_option_ends_a_command_with_code_2(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        commands.main([name, "--no-such-option"])
-    assert ended.value.code == 2
-    assert "no-such-option" in capsys.readouterr().err
-
-
 def test_a_fault_of_the_input_ends_a_command_with_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["compare", "absent"], ["fetch", "absent"], ["sweep", "absent"]):
         with pytest.raises(SystemExit) as ended:
@@ -103,18 +90,6 @@ def test_a_fault_of_the_input_ends_a_command_with_code_1(tmp_path: Path, capsys:
         said = capsys.readouterr().err
         assert said.startswith("Error: ")
         assert len(said.splitlines()) == 1
-
-
-@pytest.mark.filterwarnings("ignore:.* found in sys.modules")
-@pytest.mark.parametrize("name", FORMER)
-def test_a_former_program_names_its_command(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", [name, "one", "two words"])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_module(FORMER[name], run_name="__main__")
-    assert ended.value.code == 2
-    assert capsys.readouterr().err == f"error: this is now python train.py {name} one 'two words'\n"
 
 
 def test_ctrl_c_before_the_trainer_begins_is_told_in_a_line(

@@ -338,27 +338,3 @@ def test_a_score_without_counts_and_a_run_named_twice_are_refused(tmp_path: Path
     run = make_run(tmp_path / "run", items(1), config())
     with pytest.raises(UserError, match=message):
         main([str(run), str(run / "results.json"), "--score", score])
-
-
-@pytest.mark.parametrize(("width", "runs"), [(60, 3), (80, 1), (80, 2), (200, 3)])
-def test_names_scores_differences_and_p_values_are_printed_at_any_width(tmp_path: Path, width: int, runs: int) -> None:
-    """Every number of the table of --json, and both ends of every name, in folders whose paths are long."""
-    parent = tmp_path / ("a-folder-of-many-letters" * 5)
-    folders = [make_run(parent / f"{place}-of-the-runs" / "version_0", items(place), config()) for place in range(runs)]
-    console = Console(width=width, color_system=None, force_terminal=False)
-    with console.capture() as captured:
-        main([*map(str, folders), "--json", str(tmp_path / "out.json")], console=console)
-    printed = captured.get()
-    table, _, rest = printed.partition("\n\n")
-    assert max(map(len, table.splitlines())) <= width
-    said = table.split()
-    for line in json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["lines"]:
-        for name in ("uas", "difference"):
-            ends = [line.get(f"{name}{end}") for end in ("", ".low", ".high")]
-            wanted = [] if ends[0] is None else ["{:.1f}", "[{:.1f},", "{:.1f}]"]
-            assert {form.format(100 * end) for form, end in zip(wanted, ends, strict=False)} <= {*said}
-        for name in ("permutation.p", "bootstrap.p", "holm.p"):
-            assert line.get(name) is None or f"{line[name]:.4g}" in said
-        assert line["run"][:8] in table
-    assert width < 200 or runs == 1 or "sd" in said
-    assert rest.startswith("Fractions are ×100")

@@ -23,10 +23,9 @@ from commands.lightning_private import (
     continue_training,
     repeat_batch,
     set_root,
-    started_processes,
     steps_of,
 )
-from models.lightning_private import attached_trainer, ignore_signals
+from models import ignore_signals
 from models.trained import Average
 
 QUIET: dict[str, Any] = {
@@ -142,19 +141,6 @@ def test_a_trainer_continues_from_files_of_its_root_alone(tmp_path: Path) -> Non
     trainer.strategy.connect(Tiny())
     trainer.save_checkpoint(tmp_path / "hpc_ckpt_1.ckpt")
     assert trainer._checkpoint_connector._hpc_resume_path == str(tmp_path / "hpc_ckpt_1.ckpt")
-
-
-def test_a_trainer_has_started_no_process_before_it_runs() -> None:
-    assert started_processes(Trainer(**QUIET)) == []
-    trainer = Trainer(**QUIET, devices=2, strategy="ddp")
-    assert started_processes(trainer) == []
-
-
-def test_a_module_without_a_trainer_has_none() -> None:
-    module, trainer = Tiny(), Trainer(**QUIET)
-    assert attached_trainer(module) is None
-    module.trainer = trainer
-    assert attached_trainer(module) is trainer
 
 
 def test_a_log_is_continued_and_not_removed(tmp_path: Path) -> None:

@@ -93,14 +93,11 @@ def test_a_run_is_known_by_what_decides_its_numbers(tmp_path: Path) -> None:
 
 FAULTS = {
     "rows: {a: {config: a.yaml}}\ngrid: {axes: {x: {y: {}}}}": "a plan has either `rows` or a `grid`. Give one",
-    "": "a plan has either `rows` or a `grid`",
     "rows: {a: {conifg: a.yaml}}": r"row `a`: unknown key `conifg` \(did you mean `config`\?\)",
     "rows: {a: {config: no.yaml}}": r"row `a`: there is no config .*no\.yaml \(paths are relative to the folder of",
-    "rows: {a: {config: a.yaml, command: predict}}": "Expected one of 'fit', 'test', 'measure'. Got value: predict",
     "rows: {a: {config: a.yaml, scores: {uuas: x}}}": r"row `a`: `scores` has `uuas` \(did you mean `uas`\?\), which",
     "rows: {a: {config: a.yaml, seeds: [-1]}}": "row `a`: `seeds`: .*Expected a whole number, 0 or more. Got value: -1",
     "rows: {a: {config: a.yaml, seeds: [1, 1]}}": "row `a`: `seeds` lists 1 more than once: name it once",
-    "rows: {a: }": "`a` is empty|Expected a mapping",
     "rows: {c: {config: a.yaml}, a: {config: a.yaml, checkpoints: [':b']}}": "`checkpoints` names :b, .*rows are c$",
     "rows: {c: {config: a.yaml, command: test}, a: {config: a.yaml, checkpoints: [':c']}}": "no such run. Name a row",
     "rows: {a: {config: a.yaml, checkpoints: [spec.yaml]}}": "`checkpoints` leads back to .*spec.yaml",
@@ -169,11 +166,8 @@ def test_shipped_sweeps_can_be_run(path: Path) -> None:
             "rows:\n  one: 1\n  two: 2\n  one: 3\n",
             r"a\.yaml, line 4 is not valid .*: the key `one` occurs twice in one mapping: remove one$",
         ),
-        ("- {a: 1}\n- {a: 1, a: 1}\n", r"line 2 .*: the key `a` occurs twice"),
         ("false: 1\n", r"line 1 .*: the key `false` is not a string: write it in quotes$"),
-        ("a: [1\n", r"a\.yaml, line 2 is not valid YAML"),
         ("[" * 100_000, r"a\.yaml is not valid YAML in UTF-8: maximum recursion depth"),
-        ("a: 2026-13-45\n", r"a\.yaml is not valid YAML in UTF-8: month must be"),
         ("- rows: {}\n- scores: []\n", r"a\.yaml is a list, but must be a mapping, such as `name: value`$"),
         ("", r"a\.yaml is empty, but must be a mapping, such as `name: value`$"),
         ("\udcff", r"a\.yaml is not valid YAML in UTF-8: .*position 0"),
@@ -227,10 +221,10 @@ def test_options_for_all_runs_have_other_names_in_some_rows(tmp_path: Path) -> N
         (
             "data.init_args.vectors.allow_pickle: true",
             [],
-            "may not set `data.init_args.vectors.allow_pickle`, which grants",
+            "may not allow this. If you trust it, add `-- --data.init_args.vectors.allow_pickle true`",
         ),
-        ("data.init_args.vectors: {allow_pickle: true}", [], "may not set `data.init_args.vectors.allow_pickle`"),
-        ("trust: strange_module", [], "may not set `trust`"),
+        ("data.init_args.vectors: {allow_pickle: true}", [], "add `-- --data.init_args.vectors.allow_pickle true`"),
+        ("trust: strange_module.evil", [], "add `-- --trust strange_module.evil`"),
         ("model: strange_module.evil", [], "add `-- --trust strange_module`"),
         ("model: torch.nn.Linear", ["--optimizer=torch.optim.AdamW"], "add `-- --trust torch`"),
         ("model.init_args.tests: [{class_path: strange_module.Evil}]", [], "add `-- --trust strange_module`"),
@@ -251,10 +245,3 @@ def test_a_plan_permits_nothing(
         with pytest.raises(UserError, match=re.escape(fault)):
             read_sweep(plan, options_of(typed))
     assert "strange_module" not in sys.modules
-
-
-def test_a_grid_of_more_rows_than_anybody_starts_is_refused(tmp_path: Path) -> None:
-    values = ", ".join(f"v{value}: {{}}" for value in range(11))
-    axes = ", ".join(f"a{axis}: {{{values}}}" for axis in range(4))
-    with pytest.raises(UserError, match=r"`grid`: the plan has more than 10,000 rows\. Divide it"):
-        read_sweep(write_spec(tmp_path, f"scores: [uas]\ngrid: {{config: a.yaml, axes: {{{axes}}}}}\n", a=""))

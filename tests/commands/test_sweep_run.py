@@ -147,18 +147,6 @@ def test_the_command_lines_are_checked_by_train_py(tmp_path: Path) -> None:
         main([str(spec), f"--out={tmp_path}/out"])
 
 
-def test_scores_that_are_not_there_and_results_that_cannot_be_read_are_faults(tmp_path: Path) -> None:
-    spec = write_spec(tmp_path, "scores: [usa]\nrows: {x: {config: a.yaml}}\n", a="")
-    code, told = sweep(spec)
-    assert code == 1
-    assert "has no score `usa` (did you mean `uas`?)" in told
-    next((tmp_path / "out" / "runs").rglob("results.json")).write_text("{}")
-    code, told = sweep(spec)
-    assert code == 1
-    assert "is not the results.json of a run" in told
-    assert f"To run it again, remove {next((tmp_path / 'out' / 'runs').iterdir())} and repeat" in told
-
-
 def test_runs_at_a_time_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("SLURM_NTASKS", "2")

@@ -102,10 +102,9 @@ def test_a_document_is_shown_from_its_beginning_or_in_part(tale: Path, show: Cal
 
     assert names() == names("tale:1-5") == " ".join(f"the fox {place} ." for place in range(5)).split()
     assert names("tale:3") == names("tale:3-3") == ["the", "fox", "2", "."]
-    with pytest.raises(UserError, match=r"--id tale:5-3: sentence 5 is after sentence 3\."):
-        names("tale:5-3")
-    with pytest.raises(UserError, match=r"--id tale:5-9: tale has sentences 1 to 6\."):
-        names("tale:5-9")
+    for wrong in ("tale:5-3", "tale:5-9"):
+        with pytest.raises(UserError, match=rf"--id {wrong}: tale has sentences 1 to 6, in this order\."):
+            names(wrong)
 
 
 def test_what_there_is_is_listed(

@@ -17,7 +17,7 @@ from fidelity.checkpoints import Checkpoint
 from fidelity.classified import ClassifiedBatch, classify
 from fidelity.comparison import CheckpointResult
 from metrics.distributions import jsd, tvd
-from models.text_model import WORD
+from models.text_classifier import WORD
 from results import Curves
 from results.errors import UserError
 from tests.fidelity import tiny

@@ -22,7 +22,7 @@ from fidelity import (
     SingleWeight,
 )
 from metrics.bootstrap import resample, share_interval
-from models.text_model import WORD
+from models.text_classifier import WORD
 from results import UserError
 from tests.fidelity.tiny import (
     CLASSES,

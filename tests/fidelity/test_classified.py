@@ -9,7 +9,7 @@ from torch import Tensor
 
 from datamodules import TextBatch
 from fidelity.classified import classify, passes, shortened
-from models.text_model import WORD
+from models.text_classifier import WORD
 from results.errors import UserError
 from tests.fidelity import tiny
 from tests.fidelity.tiny import KINDS, TEXTS, Kind, checkpoint, classified, close

@@ -18,7 +18,7 @@ from fidelity import EffectProbe, Effects
 from fidelity import effects as module
 from fidelity.classified import ClassifiedBatch, classify, select_texts
 from fidelity.effects import LEARNED, RANKINGS, log_odds
-from models.text_model import Level, Output
+from models.text_classifier import Level, Output
 from results import HeatMap, UserError
 from tests.fidelity import tiny
 from tests.fidelity.tiny import KINDS, TEXTS, Kind, checkpoint, classified, close, measurements, with_constants

@@ -22,8 +22,7 @@ from fidelity.consistent_adversary import adversarial_loss
 from fidelity.erasure import Last, first_flips
 from fidelity.saliency import Saliency
 from models import AttentionClassifier, EntmaxAttention, HierarchicalClassifier
-from models.text_classifier import learned_alphas
-from models.text_model import WORD
+from models.text_classifier import WORD, learned_alphas
 from tests.fidelity import tiny
 from tests.fidelity.tiny import SENTENCES, TEXTS, Kind, close, texts, with_constants
 from tests.fidelity.trained import fitted

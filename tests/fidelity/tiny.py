@@ -30,7 +30,7 @@ from models import (
     TextClassifier,
     TransformerClassifier,
 )
-from models.text_model import WORD, TextSizes
+from models.text_classifier import WORD, TextSizes
 from results import Estimate
 from tests import tiny
 from tests.models.batches import VOCABULARY, batch_of

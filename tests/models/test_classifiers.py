@@ -26,8 +26,7 @@ from models.layers import (
     UniformAttention,
 )
 from models.regularizers import Concat, MaskedLanguageModel, Regularizer, Residual, Tying
-from models.text_classifier import TextClassifier
-from models.text_model import TextSizes
+from models.text_classifier import TextClassifier, TextSizes
 from results.errors import UserError
 from tests.models.batches import VOCABULARY, batch_of
 
@@ -240,15 +239,6 @@ def test_other_embeddings_take_the_place_of_the_words_and_have_gradients_as_thos
     seen = batch.mask if kind in FLAT else batch.words  # delimiters of sentences are not read
     assert (found[~seen] == 0).all()
     assert (found[seen] != 0).all()
-
-
-@one_of_each
-def test_gradients_of_imposed_weights_are_differences_of_logits(kind: str) -> None:
-    model = built(KINDS[kind]()).double()
-    output = model(texts())
-    for name, given in random_weights(model).items():
-        weights = given.double().requires_grad_()
-        torch.autograd.gradcheck(lambda given, name=name: model.decide(output, {name: given}), weights)
 
 
 @pytest.mark.parametrize("make", [flat, hierarchical])

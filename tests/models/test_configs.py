@@ -19,7 +19,6 @@ import yaml
 from jsonargparse._common import parsing_settings
 
 import train
-from attention import EncoderSpec, Options
 from commands.lightning import check
 from commands.sweep_plan import read_sweep
 from commands.trust import trusted_modules, typed_options
@@ -27,10 +26,8 @@ from datamodules import ClassificationDataModule
 from models import TextClassifier, TrainingError
 from models.checkpoints import config_of, data_settings, datamodule_from, read_checkpoint
 from models.configs import explained, only_known_classes
-from probes import AttentionOnlyProbe
 from results.errors import UserError
-from results.settings import read_yaml
-from tests.test_train import ROOT, arguments, classifier_arguments
+from tests.test_train import ROOT, classifier_arguments
 from tests.trainers import CONTINUES
 
 pytestmark = CONTINUES
@@ -163,36 +160,6 @@ def test_a_checkpoint_says_nothing_of_places_and_resources(
     assert (data.tokenizer.name, data.tokenizer.device_map) == ("some", None)
 
 
-class Several(ClassificationDataModule):
-    def __init__(
-        self, encoders: list[EncoderSpec], deeper: dict[str, list[dict[str, EncoderSpec]]], options: list[Options]
-    ) -> None: ...
-
-
-@pytest.mark.parametrize("as_text", [True, False])
-def test_places_and_resources_are_taken_out_at_every_depth(
-    as_text: bool, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Several, "__module__", "datamodules")
-    monkeypatch.setattr("datamodules.Several", Several, raising=False)
-    divided = {"name": "some", "device_map": "auto"}
-    given: dict[str, Any] = {
-        "encoders": [divided, divided],
-        "deeper": {"x": [{"y": divided}]},
-        "options": [{"quantity": "norms"}],
-    }
-    given = {name: yaml.safe_dump(one, default_flow_style=True) if as_text else one for name, one in given.items()}
-
-    def change(config: dict[str, Any]) -> None:
-        config["data"] = {"class_path": "datamodules.Several", "init_args": given}
-
-    path = forged(trained, tmp_path / "forged.ckpt", change)
-    found = data_settings(path, read_checkpoint(path)).init_args
-    for one in (*found.encoders, found.deeper["x"][0]["y"]):
-        assert (one.name, one.device_map) == ("some", None)
-    assert found.options[0].quantity == "norms"
-
-
 @pytest.mark.parametrize("value", [[1], "text", 3])
 def test_arguments_that_are_no_mapping_are_refused_in_a_line(value: object, trained: Path, tmp_path: Path) -> None:
     path = forged(trained, tmp_path / "forged.ckpt", lambda config: config["model"].update(init_args=value))
@@ -241,12 +208,6 @@ def test_aliases_without_end_are_refused_at_once(kind: str, place: str, tmp_path
         assert "\n" not in told
         assert place == "text in a config" or "it has more than 100,000 values" in told
     assert time.process_time() - before < 5
-
-
-def test_aliases_that_end_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "own.yaml"
-    path.write_text("a: &a {x: [1, 2]}\nb: {<<: *a, y: *a}\n", encoding="utf-8")
-    assert read_yaml(path) == {"a": {"x": [1, 2]}, "b": {"x": [1, 2], "y": {"x": [1, 2]}}}
 
 
 ROUTES = {
@@ -312,17 +273,6 @@ def test_a_checkpoint_that_a_run_begins_with_imports_nothing(
     code = train.run([stage, *command, f"--ckpt_path={path}"])
     assert code == (1 if stage == "fit" else 0)
     assert ("encoder.class_path strange_" in capsys.readouterr().err) == bool(code)
-    assert not ran.exists()
-
-
-def test_new_sentences_import_nothing(
-    corpus: str, bert: Path, cache: str, evil: str, ran: Path, tmp_path: Path
-) -> None:
-    train.main(arguments(CONFIGS / "demo.yaml", corpus, bert, cache, tmp_path / "runs"))
-    (path,) = (tmp_path / "runs").rglob("*.ckpt")
-    probe = AttentionOnlyProbe.load_from_checkpoint(forged(path, tmp_path / "evil.ckpt", PLACES["data"], evil))
-    with pytest.raises(TrainingError, match=IS_OF_ANOTHER):
-        probe.predict_sentences(["the fox sleeps"])
     assert not ran.exists()
 
 

@@ -12,10 +12,9 @@ from pytorch_lightning import seed_everything
 from attention import Encoder, EncoderSpec
 from attention.checks import EncoderError
 from attention.encoder import resolve
-from commands.export import main
+from commands.export import export, main
 from datamodules import ClassificationDataModule
 from models import TrainingError, TransformerClassifier
-from models.export import export
 from results import UserError
 from tests import tiny
 from tests.models.corpora import write_texts

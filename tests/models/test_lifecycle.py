@@ -1,8 +1,5 @@
-"""Classifiers from their checkpoints alone, in another process and without Trainer or datamodule."""
+"""Classifiers from their checkpoints alone, without Trainer or datamodule."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +10,7 @@ import torch
 import train
 from models import AttentionClassifier, HierarchicalClassifier, TextClassifier, TransformerClassifier
 from tests import tiny
-from tests.fidelity.trained import ROOT, fitted
+from tests.fidelity.trained import fitted
 from tests.models.corpora import write_vectors
 from tests.trainers import CONTINUES
 
@@ -24,13 +21,6 @@ HIERARCHICAL = [
     *(f"--model.init_args.{part}encoder=AverageEncoder" for part in ("", "sentence_")),
     *(f"--model.init_args.{part}attention=AdditiveAttention" for part in ("", "sentence_")),
 ]
-ALONE = """
-import json, sys
-from models import AttentionClassifier
-model = AttentionClassifier.load_from_checkpoint(sys.argv[1])
-found = model.predict_texts(json.load(sys.stdin))
-json.dump(found.drop(columns=["attention.word"]).to_dict("list"), sys.stdout)
-"""
 
 
 def fit(folder: Path, kind: str) -> tuple[type[TextClassifier], Path]:
@@ -68,14 +58,6 @@ def test_a_checkpoint_alone_predicts_as_train_py_does(
     for name in found.columns.drop("id"):
         for one, other in zip(found[name], expected[name], strict=True):
             np.testing.assert_array_equal(one, other, err_msg=name)
-    if kind == "flat":
-        done = subprocess.run(
-            [sys.executable, "-c", ALONE, str(checkpoint)],
-            input=json.dumps(texts), cwd=ROOT, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        alone = json.loads(done.stdout)
-        assert alone["predicted"] == expected["predicted"].tolist()
-        assert alone["probability.good"] == expected["probability.good"].tolist()
     pair = model.predict_texts([("a fine film", "a dull plot"), "good"])
     assert len(pair) == 2
     one = model.predict_texts(texts[0])

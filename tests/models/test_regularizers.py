@@ -165,17 +165,6 @@ def test_chosen_words_are_masked_random_or_kept_by_their_shares(training: bool, 
     assert set(after[replaced].tolist()) == (set(range(VOCABULARY)) - {MASK} if random else set())
 
 
-def test_the_language_model_trains_embedding_and_encoder_of_the_classifier() -> None:
-    model = Model()
-    language = built(MaskedLanguageModel())
-    term = language.term(model.state)
-    shared = [model.embedding.weight, *model.encoder.parameters()]
-    gradients = torch.autograd.grad(term.value, [*shared, *language.parameters()])
-    assert all((gradient != 0).any() for gradient in gradients)
-    assert not {id(own) for own in language.parameters()} & {id(parameter) for parameter in shared}
-    assert sum(own.numel() for own in language.parameters()) == SIZE * VOCABULARY + VOCABULARY
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_words_alone_are_chosen_one_of_each_text_at_least_and_the_share_of_all(training: bool) -> None:
     torch.manual_seed(0)

@@ -12,7 +12,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from datamodules import DependencyDataModule
 from models import EarlyStoppingBySteps
 from models.trained import STEPS
-from probes import AttentionOnlyProbe, StructuralDistanceProbe
+from probes import AttentionOnlyProbe
 from tests.trainers import CONTINUES, trainer
 
 pytestmark = CONTINUES
@@ -89,17 +89,3 @@ def test_a_run_says_if_its_best_epoch_is_the_last(
     told = f"the best epoch on dev ({epochs}) is the last that was allowed"
     assert any(one.startswith(told) for one in audit.get("warnings", [])) == last
     assert (f"Warning: {told}" in " ".join(capsys.readouterr().out.split())) == last
-
-
-def test_a_structural_probe_says_it_of_the_matrix_that_is_chosen(make_data: MakeData) -> None:
-    data = make_data(hidden=(1,))
-    probe = StructuralDistanceProbe(learning_rate=1e-4)
-    trainer(1).fit(probe, datamodule=data)
-    run = trainer()
-    run.test(probe, datamodule=data, verbose=False)
-    assert probe.result is not None
-    assert probe.result.audit["epochs"] == 1
-    assert "warnings" in probe.result.audit
-    probe.epochs_run = 2
-    run.test(probe, datamodule=data, verbose=False)
-    assert "warnings" not in probe.result.audit

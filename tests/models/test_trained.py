@@ -120,7 +120,7 @@ def test_parameters_that_were_trained_on_something_else_are_refused(trained: tup
     with pytest.raises(TrainingError, match="trained on other data \\(difference in name\\)"):
         line.bind(Width(3), {"name": "products"})
     line.bind(Width(3), {"name": "sums"})
-    with pytest.raises(TrainingError, match=r"is not a checkpoint of Other\. Give a file from check"):
+    with pytest.raises(TrainingError, match=r"This is not a checkpoint of Other\. Give a file from check"):
         Other.load_from_checkpoint(path)
     with pytest.raises(TrainingError, match="does not name its class"):
         TrainedModule.load_from_checkpoint(path)
@@ -157,9 +157,7 @@ def test_a_checkpoint_of_the_command_line_says_its_class(trained: tuple[Line, Pa
     [
         (" ", r"texts\[0\] is empty"),
         ([], "texts is empty: give at least one"),
-        (["fine", " "], r"texts\[1\] is empty"),
         ([["the", ""]], r"texts\[0\]\[1\] is empty\. Leave it out"),
-        ([[]], r"texts\[0\] is empty\. Leave it out"),
         ([3], r"texts\[0\] is 3; it must be a string"),
     ],
 )

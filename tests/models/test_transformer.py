@@ -1,6 +1,5 @@
 """The transformer classifier against transformers' own, and `decide` against `forward`, text by text."""
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer, seed_everything
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import (
     AutoConfig,
@@ -27,7 +25,7 @@ from attention.checks import EncoderError
 from attention.encoder import resolve
 from datamodules import ClassificationDataModule, TextBatch
 from models import TrainingError
-from models.text_model import TextSizes
+from models.text_classifier import TextSizes
 from models.transformer import SequenceClassifier, TransformerClassifier
 from results.errors import UserError
 from tests import tiny
@@ -71,12 +69,6 @@ class Architecture:
     last: bool = False  # whether the decision is read from the last piece
 
 
-def save_distilbert(folder: Path) -> Path:
-    tokenizer = tiny.bert_tokenizer()
-    sizes = {"dim": 32, "n_layers": 2, "n_heads": HEADS, "hidden_dim": 40, "max_position_embeddings": 64}
-    return tiny.save(folder, tiny.build("distilbert", 0, vocab_size=len(tokenizer), **sizes), tokenizer)
-
-
 ARCHITECTURES = {
     "bert": Architecture(
         tiny.save_bert, "bert.encoder.layer.{}.attention.output.dense", "bert.encoder.layer.{}.attention.self.value"
@@ -85,11 +77,6 @@ ARCHITECTURES = {
         tiny.save_roberta,
         "roberta.encoder.layer.{}.attention.output.dense",
         "roberta.encoder.layer.{}.attention.self.value",
-    ),
-    "distilbert": Architecture(
-        save_distilbert,
-        "distilbert.transformer.layer.{}.attention.out_lin",
-        "distilbert.transformer.layer.{}.attention.v_lin",
     ),
     "gpt2": Architecture(tiny.save_gpt2, "transformer.h.{}.attn.c_proj", "transformer.h.{}.attn.c_attn", last=True),
     "llama": Architecture(
@@ -303,30 +290,6 @@ def test_a_head_that_comes_with_the_files_is_kept_and_another_is_drawn_from_the_
     assert [name for name in first if not torch.equal(first[name], other[name])] == ["classifier.weight"]
 
 
-@each_architecture
-def test_random_weights_keep_the_embeddings_alone(folders: Mapping[str, Path], name: str) -> None:
-    pretrained = load(folders[name]).model.state_dict()
-    classifier = load(folders[name], weights="random", seed=1)
-    drawn = classifier.model.state_dict()
-    assert {name for name in drawn if "classifier" in name or name.startswith("score")} == set(classifier.drawn)
-    equal = {name for name in drawn if torch.equal(drawn[name], pretrained[name])}
-    parts = ("embeddings", "embed_", "wte", "wpe")
-    assert equal == {name for name in drawn if any(part in name for part in parts)}
-
-
-def test_files_of_another_head_or_without_a_layer_are_refused_by_name(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(EncoderError, match=rf"{folder}: the data have 2 classes.*\(classifier\.\w+ has shape \(3"):
-        load(folder, 2)
-    tiny.add_head(tiny.save_bert(tmp_path), CLASSES)
-    weights = load_file(tmp_path / "model.safetensors")
-    kept = {name: tensor for name, tensor in weights.items() if "layer.1." not in name}
-    save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(
-        EncoderError, match=r"lack 16 weights of BertForSequenceClassification, for instance bert\.encoder"
-    ):
-        load(tmp_path)
-
-
 REFUSED: dict[str, tuple[dict[str, object], str]] = {
     "deberta-v2": ({}, "outside transformers' attention interface"),
     "mamba": ({"state_size": 4}, "cannot be loaded as a classifier of 3 classes"),
@@ -378,24 +341,18 @@ def sizes(folder: Path) -> TextSizes:
     ],
 )
 @torch.no_grad()
-def test_levels_are_the_rows_of_the_first_piece_lowest_first(
+def test_levels_are_the_rows_of_the_named_heads_lowest_first(
     heads: list[str] | None, levels: list[str], folder: Path
 ) -> None:
-    model = built(folder, heads)
-    output = model(batch(time=11))
-    own = own_model(folder)
+    model, given = built(folder, heads), batch(time=11)
+    output = model(given)
+    rows = model.classifier(output.embedded, given.mask, given.segments, EVERY)
     assert list(output.levels) == levels
-    for place, text in enumerate(TEXTS):
-        segments = batch().segments[place : place + 1, : len(text)]
-        alone = own(torch.tensor([text]), token_type_ids=segments, output_attentions=True)
-        torch.testing.assert_close(output.logits[place], alone.logits[0], atol=1e-6, rtol=1e-6)
-        for name, level in output.levels.items():
-            layer, head = (int(number) - 1 for number in name.split("-"))
-            row = alone.attentions[layer][0, head, 0]
-            torch.testing.assert_close(level.weights[place, : len(text)], row, atol=1e-6, rtol=0)
-            assert not level.weights[place, len(text) :].any()
-            assert level.mask[place].tolist() == [True] * len(text) + [False] * (11 - len(text))
-            assert level.groups is None
+    assert torch.equal(output.logits, rows.logits)
+    for name, level in output.levels.items():
+        layer, head = (int(number) - 1 for number in name.split("-"))
+        assert torch.equal(level.weights, rows.weights[layer, head])
+        assert torch.equal(level.mask, given.mask)
     assert output.embedded.shape == (3, 11, 32)
 
 
@@ -450,13 +407,6 @@ def test_the_rate_is_that_of_a_linear_schedule_with_warmup(warmup: float, folder
         assert schedule.get_last_lr() == pytest.approx(theirs.get_last_lr() * 2)
         for each in (adam, other, schedule, theirs):
             each.step()
-
-
-def test_a_training_without_end_is_refused(folder: Path) -> None:
-    model = TransformerClassifier()
-    model.build(sizes(folder))
-    with pytest.raises(UserError, match=r"set --trainer\.max_epochs, for example 3"):
-        configured(model, math.inf)
 
 
 def test_biases_and_normalisations_have_no_weight_decay(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """Codes whose length is known, and an online code computed sentence by sentence."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -48,12 +48,13 @@ class Uniform(HeadSelectionProbe):
         self.seen |= set(batch.index.tolist())
         return super().training_step(batch, batch_idx)
 
-    def checkpoint_part(self) -> dict[str, Any]:
-        return {**super().checkpoint_part(), "seen": sorted(self.seen)}
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        checkpoint[self.checkpoint_key]["seen"] = sorted(self.seen)
 
-    def restore(self, part: Mapping[str, Any]) -> None:
-        super().restore(part)
-        self.seen = frozenset(part["seen"])
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        self.seen = frozenset(checkpoint[self.checkpoint_key]["seen"])
 
     def cross_entropy(self, batch: AttentionBatch) -> Tensor:
         if batch.split == "train" and not torch.is_grad_enabled():
