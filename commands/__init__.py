@@ -81,7 +81,8 @@ def main(words: Sequence[str]) -> int:
         return 0
     if name in RUNS:
         try:
-            return int(import_module("commands.lightning").run())  # of the words of sys.argv
+            # Lightning starts other processes with sys.argv, and warns of words that are given beside it.
+            return int(import_module("commands.lightning").run(None if words == sys.argv[1:] else list(words)))
         except KeyboardInterrupt:  # outside of the trainer, which ends itself
             print("Interrupted. The same command goes on from what is kept.", file=sys.stderr)
             return 130

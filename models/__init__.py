@@ -1,4 +1,4 @@
-"""Text classifiers whose attention can be read, and replaced by other weights."""
+"""The base of all trained modules and their checkpoints, and text classifiers whose attention can be replaced."""
 
 from models.checkpoints import TrainingError
 from models.classifiers import AttentionClassifier, HierarchicalClassifier

@@ -18,24 +18,9 @@ from models.configs import ROOMS, explained, imported_classes, only_known_classe
 from results.errors import UserError, refuse_lack_of_memory
 from results.settings import BoundedLoader, leaves
 
-LOCAL = frozenset({"root", "cache", "workers", "eval_tokens", "device_map"})
+LOCAL = frozenset({"root", "cache", "device_map"})
 """Options of data, and of encoders in them, that name places or resources of a machine; the command line has its own,
 and takes no other's."""
-GONE = frozenset({"rank_timeout", "class_weights", "bidirectional", "trainable", "max_words", "minutes", "revision"})
-"""Options that checkpoints of former versions have. Other values than the former defaults show in the sizes of the
-model or in its vocabulary, both of which are compared, or concern the training alone."""
-GONE_OF = {
-    "AttentionOnlyProbe": {"labels", "relations"},
-    "AttentionWordsProbe": {"labels", "relations", "bias"},
-    "DistancesWordsProbe": {"labels", "relations", "hidden"},
-    "AntecedentAttentionProbe": {"seed"},
-    "AntecedentWordsProbe": {"seed"},
-    "StructuralDistanceProbe": {"patience"},
-    "StructuralDepthProbe": {"patience"},
-    "RecurrentEncoder": {"layers", "dropout"},
-    "TransformerClassifier": {"weight_decay"},
-}
-"""The same, by class."""
 _SIZE = re.compile(r"\b(layers|hidden|size|filters|kernels|project|ranks|vocabulary|vectors|classes)\b")
 NOT_OF_A_RUN = "this is not a checkpoint of a run. Give a file that `python train.py fit` has written to checkpoints/."
 
@@ -160,12 +145,9 @@ def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
 
 
 def _without(options: Collection[str], settings: Any) -> Any:  # noqa: ANN401 # of any kind
-    """Return settings without the options of these names, and those that a class has no longer, at every depth."""
+    """Return settings without the options of these names, at every depth."""
     entries = vars(settings) if isinstance(settings, Namespace) else settings
     if isinstance(entries, dict):
-        kind = str(entries.get("class_path")).rpartition(".")[2]
-        if kind in GONE_OF and isinstance(given := entries.get("init_args"), dict):
-            entries = {**entries, "init_args": {name: one for name, one in given.items() if name not in GONE_OF[kind]}}
         kept = {name: one for name, one in entries.items() if str(name).rpartition(".")[2] not in options}
         return {name: _without(options, one) for name, one in kept.items()}
     return [_without(options, one) for one in entries] if isinstance(entries, list | tuple) else entries
@@ -241,7 +223,7 @@ def _parsed(base: type, part: str, path: Path, settings: Mapping[str, Any]) -> N
     parser = _parser(base, part)
     try:
         with only_known_classes(imported_classes(settings)):
-            parsed = parser.parse_object({part: _without(GONE, settings)})
+            parsed = parser.parse_object({part: settings})
     except ArgumentError as error:
         fault = explained(str(error))
         advice = "" if "If you trust it" in fault else " Use the version of this program that wrote it, or train again."

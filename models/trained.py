@@ -301,8 +301,8 @@ def training_warnings(module: TrainedModule[Any, Any], best: int | None) -> dict
         module: The module.
         best: Best epoch on dev, from 1; None if it is not known.
     """
-    last = f"the best epoch on dev ({best}) is the last that was allowed, so the training may be too short: raise "
-    return {"warnings": [f"{last}max_epochs"]} if best is not None and best == module.epochs_run else {}
+    last = f"the best epoch on dev ({best}) is the last that was allowed, so it may be too short: raise max_epochs"
+    return {"warnings": [last]} if best is not None and best == module.epochs_run else {}
 
 
 def epochs_of(steps: int, trainer: Trainer) -> int:

@@ -23,7 +23,7 @@ NEUTRAL = (
     "quiet",
     "trust",
     "figures",
-    *(f"data.init_args.{name}" for name in ("cache", "rank_timeout")),
+    "data.init_args.cache",
     *(f"trainer.{name}" for name in ("default_root_dir", "logger", "profiler")),
     *(f"trainer.enable_{name}" for name in ("progress_bar", "model_summary")),
 )

@@ -141,8 +141,6 @@ def test_a_checkpoint_says_nothing_of_places_and_resources(
     own = of_places(tmp_path / "theirs")
     given: dict[str, object] = {
         **own,
-        "rank_timeout": 1e9,
-        "max_words": None,
         "tokenizer": {"name": "some", "device_map": "auto"},
     }
     if flat:
