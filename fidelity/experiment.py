@@ -20,15 +20,16 @@ from fidelity.checkpoints import Checkpoint, files_of, is_model, load, read
 from fidelity.classified import ClassifiedBatch, classify, to_tokens
 from fidelity.comparison import (
     CheckpointResult,
+    Judged,
     by_score,
     by_variant,
     comparison_table,
     fidelity_table,
+    judge_tables,
     result_scores,
     summary_table,
 )
 from fidelity.explanations import FILE, Explanations, read_explanations
-from fidelity.judge import Judged, judge_tables
 from fidelity.saliency import KNOWN, Explainer, Saliency, check_rankings, is_ranking, name_of
 from measures.contract import Measure
 from metrics.bootstrap import Statistic, draws_for, mean, proportion, resample

@@ -15,11 +15,10 @@ from datamodules import CoreferenceDataModule, DependencyDataModule, TextDataMod
 from datamodules.atlas import TREEBANK, AtlasDataModule
 from datamodules.batches import EncoderOf
 from datamodules.corpus import data_for, part_of
-from measures.antecedent_heads import AntecedentHeads
 from measures.attention_analyses import Analysis, AttentionAnalyses
 from measures.by_head import HeadNumbers, class_map, head_rows, without_interval
 from measures.contract import Measure
-from measures.single_heads import MARGIN, SingleHeads
+from measures.single_heads import MARGIN, AntecedentHeads, SingleHeads
 from measures.surface_statistics import BEHAVIOURS
 from metrics.moments import Means
 from results import Estimate, Figure, Floats, Result, Table, Unit, merged

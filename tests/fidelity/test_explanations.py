@@ -21,7 +21,7 @@ from datamodules import ClassificationDataModule
 from fidelity import Correlation, Explainer, FidelityTest, Rationale, SetErasure
 from fidelity.classified import ClassifiedBatch, classify
 from fidelity.explanations import Explanations, read_explanations, write_explanations
-from fidelity.removal import EveryLength
+from fidelity.rationale import EveryLength
 from fidelity.saliency import Saliency, check_rankings
 from models.configs import only_known_classes
 from results.errors import UserError

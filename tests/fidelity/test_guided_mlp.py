@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fidelity.consistent_adversary import ConsistentAdversary
-from fidelity.guided_mlp import GuidedMLP, Source, guided
+from fidelity.consistent_adversary import ConsistentAdversary, GuidedMLP, Source, guided
 from models import AttentionClassifier, AverageEncoder, TextClassifier
 from tests.fidelity import tiny
 from tests.fidelity.tiny import with_constants

@@ -7,8 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fidelity.comparison import CheckpointResult
-from fidelity.judge import SECONDS, Judged, judge_tables
+from fidelity.comparison import SECONDS, CheckpointResult, Judged, judge_tables
 from fidelity.saliency import Saliency, decision_gradient
 from metrics.bootstrap import mean, resample, resamples
 from results import Estimate

@@ -6,7 +6,7 @@ import pytest
 
 from fidelity.classified import ClassifiedBatch
 from fidelity.comparison import CheckpointResult
-from fidelity.perturbation import BINS, Permutation, Perturbation
+from fidelity.erasure import BINS, Permutation, Perturbation
 from results import Spreads
 from tests.fidelity import tiny
 from tests.fidelity.tiny import (

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from fidelity import removal as removal_module
+from fidelity import rationale as removal_module
 from fidelity.classified import Removal
-from fidelity.rationale import Rationale
-from fidelity.removal import EveryLength, removal_bounds, search_bounds
+from fidelity.rationale import EveryLength, Rationale, removal_bounds, search_bounds
 from results import Flags, Floats
 from results.errors import UserError
 from tests.fidelity import tiny

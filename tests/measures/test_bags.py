@@ -12,9 +12,8 @@ from attention import Encoder
 from attention.capture import Mixture, replacing
 from datamodules import SegmentBatch, TextDataModule
 from measures import Bags
-from results import Curves
 from tests.attention.test_checks import save
-from tests.measures.passes import ENCODERS, batches, encoder, make_even, sees, show
+from tests.measures.passes import ENCODERS, batches, encoder, sees, show
 
 NO_DATA = cast(TextDataModule, None)  # which this analysis does not ask
 
@@ -84,19 +83,3 @@ def test_the_numbers_are_those_of_loops_over_positions(kind: str, tmp_path: Path
     table = bags.result({}).tables["bags"].frame
     found = torch.tensor(table[["cosine", "single", "entropy"]].to_numpy().copy())
     assert torch.allclose(found, (sums / 7).view(-1, 3), atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["bert", "llama"])
-def test_uniform_heads_output_the_mean_of_their_values(kind: str, tmp_path: Path) -> None:
-    model = encoder(kind, tmp_path)
-    make_even(model)
-    bags = begun(model)
-    for batch in batches(model):
-        show(model, batch, bags)
-    result = bags.result({})
-    assert result.scores["bags.cosine"].value == pytest.approx(1, abs=1e-6)
-    assert result.scores["bags.single"].value < 0.99
-    assert result.tables["bags_layers"].frame["cosine"].tolist() == pytest.approx([1] * model.layers, abs=1e-6)
-    figure = result.figures["bags"]
-    assert isinstance(figure, Curves)
-    assert [len(x) for x, _ in figure.points.values()] == [model.heads] * model.layers

@@ -1,6 +1,6 @@
 """Analyses of norms of weighted values in place of attention weights."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from attention import Encoder, EncoderSpec
+from attention import EncoderSpec
 from attention.quantities import QuantityName
-from datamodules import SegmentBatch, TextDataModule, TextSource
+from datamodules import TextDataModule, TextSource
 from measures import Analysis, AttentionAnalyses, Bags, Surface
-from results import Result, UserError
+from results import UserError
 from tests.trainers import scored
 
 
@@ -20,29 +20,6 @@ def texts(bert: Path, cache: Path, quantity: QuantityName) -> TextDataModule:
     return TextDataModule(
         [TextSource("sample", limit=9)], EncoderSpec(str(bert)), cache=str(cache), max_length=48, quantity=quantity
     )
-
-
-class Kept(Analysis):
-    """Keeps the sums of the rows that an analysis gets."""
-
-    name = "kept"
-
-    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
-        self.sums: list[Tensor] = []
-
-    def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
-        self.sums.append(weights.sum(-1).transpose(1, 2)[batch.mask].flatten())
-
-    def result(self, others: Mapping[str, Analysis]) -> Result:
-        return Result("kept", {})
-
-
-def test_an_analysis_gets_rows_that_sum_to_one(bert: Path, tmp_path: Path) -> None:
-    kept = Kept()
-    scored(AttentionAnalyses([kept]), texts(bert, tmp_path, "norms"))
-    sums = torch.cat(kept.sums)
-    assert len(sums) > 500
-    torch.testing.assert_close(sums, torch.ones_like(sums))
 
 
 def keep(weights: list[Tensor]) -> Callable[[int, Tensor], None]:

@@ -15,7 +15,7 @@ from transformers import AutoModel
 from attention.capture import Mixture, replacing
 from attention.encoder import EncoderSpec, resolve
 from datamodules import ClassificationDataModule
-from measures.pruning import SHARES, Pruning, head_confidences, head_derivatives, normalised
+from measures.ablation import SHARES, Pruning, head_confidences, head_derivatives, normalised
 from models import TransformerClassifier
 from models.transformer import SequenceClassifier
 from results import UserError

@@ -28,7 +28,7 @@ LINKED = (
 
 @pytest.fixture(autouse=True)
 def of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("measures.relations.MAX_WORDS", 99)
+    monkeypatch.setattr("measures.linguistic.MAX_WORDS", 99)
 
 
 def begun(encoder: Encoder, passages: Iterable[Passage]) -> Relations:
@@ -192,7 +192,7 @@ def test_links_out_of_bounds_are_counted(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("measures.relations.MAX_WORDS", most)
+    monkeypatch.setattr("measures.linguistic.MAX_WORDS", most)
     one = encoder("bert", tmp_path)
     analysis = begun(one, passages)
     show(one, batch_of(one, *passages), analysis)

@@ -133,11 +133,3 @@ def test_even_attention_is_as_broad_as_its_layer_allows(kind: str, tmp_path: Pat
         bound = broad_from(surface)[layer, row["head"] - 1]
         assert bound / row["entropy"] == pytest.approx(3.8 / np.mean(np.log(lengths)), rel=1e-5)
         assert surface.classes()["behaviour"][len(table) - 1] == "other"
-
-
-def test_the_bound_of_broad_heads_is_that_of_the_paper_without_windows(tmp_path: Path) -> None:
-    model = encoder("bert", tmp_path)
-    surface = begun(model)
-    for batch in batches(model):
-        show(model, batch, surface)
-    assert (broad_from(surface) == 3.8).all()
