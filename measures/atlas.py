@@ -125,11 +125,6 @@ class HeadSummary:
         frame.insert(3, "roles", [" ".join(roles) for roles in found])
         return frame
 
-    @property
-    def units(self) -> dict[str, Unit]:
-        """Unit of each number, by name."""
-        return {name: one.unit for name, one in self.estimates().items()}
-
 
 def outside(
     given: Mapping[str, Estimate[Floats]], random: Mapping[str, Estimate[Floats]]
@@ -402,7 +397,8 @@ def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
             flags = outside(given.estimates(), random.estimates())
             of_heads = zip(*(of.ravel() for of in flags.values()), strict=True)
             frame["outside_random"] = [" ".join(compress(flags, of_head)) for of_head in of_heads]
-        tables[f"{prefix}atlas"] = Table(frame, one.units, answer=_ANSWER if encoder == "given" else ())
+        units = {name: number.unit for name, number in one.estimates().items()}
+        tables[f"{prefix}atlas"] = Table(frame, units, answer=_ANSWER if encoder == "given" else ())
         grid = frame.pivot(index="layer", columns="head", values="role").to_numpy().tolist()
         cells = [[None if role == NO_ROLE else role for role in row] for row in grid]
         glyphs = {role: glyph for role, (glyph, _) in ROLES.items()}
