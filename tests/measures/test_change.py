@@ -19,7 +19,7 @@ from measures import Analysis, AttentionAnalyses, Bags, Change, Patterns, Repeat
 from metrics.attention_mass import STATISTICS, TokenKinds, surface_statistics
 from metrics.bootstrap import holm
 from results import HeatMap, Result, UserError
-from tests.measures.segments import batch_of
+from tests.measures.passes import batch_of
 from tests.metrics.samples import student_of_log_odds
 from tests.tiny import save_bert, save_gpt2
 from tests.trainers import scored

@@ -16,11 +16,8 @@ from attention import Encoder
 from corpora.texts import Link, Passage, read_enhanced
 from datamodules import SegmentBatch
 from measures import Linguistic, Relations
-from measures.linguistic import TokenClass
 from results.errors import UserError
-from tests.measures.passes import ENCODERS, encoder, show, uniform
-from tests.measures.segments import batch_of
-from tests.measures.trees import TREES, passage
+from tests.measures.passes import ENCODERS, TREES, batch_of, encoder, passage, show, uniform
 
 NEGATION = ("not", "never")
 SUBJECTS, OBJECTS = ("nsubj", "nsubj:pass"), ("obj",)
@@ -113,15 +110,6 @@ def test_attention_is_that_of_a_loop_over_tokens(kind: str, tmp_path: Path) -> N
     assert to_nouns.over().value[1, 2] == pytest.approx(
         tables["linguistic"].query("layer == 2 and head == 3")["attention"].iloc[0]
     )
-
-
-def test_a_class_is_of_tags_relations_and_forms() -> None:
-    words = TokenClass(upos=("ADV",), relations=("nsubj",), words=("fox",))
-    assert words.holds("ADV", "x", "y")
-    assert words.holds("X", "nsubj:pass", "y")
-    assert words.holds("X", "x", "Fox")
-    assert not words.holds("X", "obj", "y")
-    assert not TokenClass(relations=("nsubj:pass",)).holds("X", "nsubj", "y")
 
 
 def test_texts_without_the_tags_are_refused(tmp_path: Path) -> None:
