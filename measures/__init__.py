@@ -1,4 +1,4 @@
-"""Measurements of what attention knows and of what it is needed for, one published measurement a file."""
+"""Measurements of what attention knows and of what it is needed for."""
 
 from measures.ablation import HeadAblation, Pruning
 from measures.atlas import Atlas

@@ -92,7 +92,7 @@ class HeadSummary:
     def estimates(self, half: int | None = None) -> dict[str, Estimate[Floats]]:
         """Return the numbers of the heads with their intervals, `[layers, heads]` by name.
 
-        The option `half` has no effect on numbers that come from arcs of the treebank or from documents.
+        `half` has no effect on numbers that come from arcs of the treebank or from documents.
 
         Args:
             half: 0 for the half of the inputs with an even index, 1 for the half with an odd index; None

@@ -264,42 +264,17 @@ DELIMITERS = ("start", "end")
 _ARCS = (("subjects", "verbs"), ("objects", "verbs"))
 
 
-@dataclass(frozen=True)
-class TokenClass:
-    """Class of words, defined by part of speech, by relation to the governor, or by form.
-
-    A word is in the class if one of the three matches.
-
-    Attributes:
-        upos: Universal parts of speech.
-        relations: Relations of the word to its head, with all subtypes: `nsubj` includes `nsubj:pass`.
-        words: Lower-cased forms.
-    """
-
-    upos: tuple[str, ...] = ()
-    relations: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
-
-    def holds(self, upos: str, relation: str, word: str) -> bool:
-        """Return True if a word is in the class.
-
-        Args:
-            upos: Universal part of speech of the word.
-            relation: Relation of the word to its head.
-            word: Form of the word.
-        """
-        plain = relation.partition(":")[0]
-        return upos in self.upos or not {relation, plain}.isdisjoint(self.relations) or word.lower() in self.words
-
-
-CLASSES: Mapping[str, TokenClass] = {
-    "nouns": TokenClass(upos=("NOUN", "PROPN")),
-    "verbs": TokenClass(upos=("VERB",)),
-    "pronouns": TokenClass(upos=("PRON",)),
-    "subjects": TokenClass(relations=("nsubj", "csubj")),
-    "objects": TokenClass(relations=("obj", "iobj")),
-    "negation": TokenClass(words=("not", "n't", "n’t", "no", "never", "none", "nobody", "nothing", "neither", "nor")),
+CLASSES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "nouns": ("upos", ("NOUN", "PROPN")),
+    "verbs": ("upos", ("VERB",)),
+    "pronouns": ("upos", ("PRON",)),
+    "subjects": ("relations", ("nsubj", "csubj")),
+    "objects": ("relations", ("obj", "iobj")),
+    "negation": ("words", ("not", "n't", "n’t", "no", "never", "none", "nobody", "nothing", "neither", "nor")),
 }
+"""Classes of words, each by universal parts of speech, by relations to the governor with all their subtypes, or by
+lower-cased forms."""
+OF_TAGS = {name for name, (column, _) in CLASSES.items() if column == "upos"}
 _COLUMNS = (*CLASSES, *DELIMITERS)
 PAIRS = (*("_to_".join(arc) for arc in _ARCS), "nouns_to_pronouns", *(f"start_to_{name}" for name in CLASSES))
 """Names of the pairs of classes, as in the table `token_to_token`."""
@@ -340,8 +315,8 @@ class Linguistic(Analysis):
                     "tags. Give only treebanks: --data.init_args.corpora ud_english_ewt, or CoNLL-U files."
                 )
             tags |= set(passage.sentence.upos)
-            absent -= {name for name in absent if any(_holds(CLASSES[name], passage))}
-        if absent >= {name for name, one in CLASSES.items() if one.upos}:
+            absent -= {name for name in absent if any(_holds(name, passage))}
+        if absent >= OF_TAGS:
             raise UserError(
                 f"{type(self).__name__}: no word of the texts belongs to the class {' or '.join(sorted(absent))}. The "
                 f"texts have the tags {', '.join(sorted(tags))}. Give treebanks of Universal Dependencies."
@@ -367,8 +342,8 @@ class Linguistic(Analysis):
         cells: list[tuple[int, int, int, int]] = []
         for row, (tokens, passages) in enumerate(zip(tokens_of_words(batch), batch.passages, strict=True)):
             words = {
-                name: {place for place, found in enumerate(chain(*(_holds(one, each) for each in passages))) if found}
-                for name, one in CLASSES.items()
+                name: {place for place, found in enumerate(chain(*(_holds(name, each) for each in passages))) if found}
+                for name in CLASSES
             }
             for number, own in enumerate(words.values()):
                 members[row, number, [place for word in own for place in tokens[word]]] = True
@@ -424,11 +399,14 @@ class Linguistic(Analysis):
         )
 
 
-def _holds(words: TokenClass, passage: Passage) -> list[bool]:
+def _holds(name: str, passage: Passage) -> list[bool]:
     """Mark the words of a passage that are in a class."""
     assert passage.sentence is not None  # by `Linguistic.begin`
-    columns = (passage.sentence.upos, passage.sentence.relations, passage.sentence.words)
-    return [words.holds(*one) for one in zip(*columns, strict=True)]
+    column, members = CLASSES[name]
+    values: Sequence[str] = getattr(passage.sentence, column)
+    if column == "relations":
+        values = [relation.partition(":")[0] for relation in values]
+    return [value in members or (column == "words" and value.lower() in members) for value in values]
 
 
 def _heads(passages: tuple[Passage, ...]) -> list[int]:
