@@ -668,9 +668,6 @@ class GuidedMLP(FidelityTest):
             guide = trained_adversary(own, *share([adversary_training(own, self.strength)])).model
         return guided(guide, **parts)
 
-    def columns(self, classes: int) -> Sequence[str]:
-        return ["gold", *(f"predicted_{source}" for source in SOURCES)]
-
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         models = self._models.get(classified.checkpoint.name, {})

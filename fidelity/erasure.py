@@ -1,7 +1,6 @@
 """Attention that is changed at test time, with unchanged hidden states: uniform, shuffled, or with weights erased."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -45,10 +44,6 @@ class Perturbation(FidelityTest):
     kinds = ("uniform", "permuted")
     permutations = 10  # shuffles of every text
 
-    def columns(self, classes: int) -> Sequence[str]:
-        own = [column for kind in self.kinds for column in (*_class_columns(kind, classes), f"{kind}_flips")]
-        return ["gold", "own", *own]
-
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         noise = classified.noise(self.name, self.permutations)
@@ -89,10 +84,8 @@ class Permutation(FidelityTest):
     """
 
     name = "permutation"
+    further = ("max_attention",)
     permutations = 100  # shuffles of every text
-
-    def columns(self, classes: int) -> Sequence[str]:
-        return ("median_tvd", "max_attention")
 
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
@@ -237,9 +230,7 @@ class SingleWeight(FidelityTest):
 
     name = "single_weight"
     headline = ("flips_top", "flips_random")
-
-    def columns(self, classes: int) -> Sequence[str]:
-        return ["delta_js", "delta_weight", "flips_top", "flips_random", "alone"]
+    further = ("delta_weight",)
 
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
@@ -343,10 +334,6 @@ class SetErasure(FidelityTest):
         check_values(self, last=last)
         self.take(rankings=rankings)
         self.last = last
-
-    def columns(self, classes: int) -> Sequence[str]:
-        orders = (self._draws_of(ranking, column) for ranking in self.names for column in ("fraction", "mass", "never"))
-        return ["support", *chain.from_iterable(orders)]
 
     def _draws_of(self, ranking: str, column: str) -> list[str]:
         """Return the names of a column of a ranking, one for each of its orders."""

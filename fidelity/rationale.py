@@ -247,12 +247,9 @@ class Rationale(FidelityTest):
         check_values(self, removal=removal)
         self.take(rankings=rankings)
         self.removal, self.every_length = removal, every_length
+        self.further = ("gold", *(BOUNDS if every_length else ()))
         columns = (*MEANS, *(EVERY_LENGTH if every_length else ()))
         self._means = [f"{ranking}.{column}" for ranking in self.names for column in columns]
-
-    def columns(self, classes: int) -> Sequence[str]:
-        spans = (f"{ranking}.{column}" for ranking in self.names for column in IOU)
-        return [*self._means, *spans, "gold", *(BOUNDS if self.every_length else ())]
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         words = classified.words
@@ -393,9 +390,7 @@ class SingleToken(FidelityTest):
 
     name = "single_token"
     headline = ("spread", "agree")
-
-    def columns(self, classes: int) -> Sequence[str]:
-        return ("full", "mean", "spread", "min", "max", "agree")
+    further = ("min", "max")
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         words = classified.words
