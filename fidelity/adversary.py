@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fidelity.classified import ClassifiedBatch, logits_under, require_one_distribution
 from fidelity.comparison import CheckpointResult, over_seeds
+from fidelity.erasure import bin_table, by_max_attention, max_attention, violins
 from fidelity.experiment import FidelityTest, Measurements, Score, means
-from fidelity.perturbation import bin_table, by_max_attention, max_attention, violins
 from fidelity.saliency import Saliency
 from metrics.distributions import entropy, jsd, tvd
 from results import Curves, Figure, Table

@@ -267,7 +267,7 @@ def _options(config: Config) -> dict[str, object]:
         first, _, rest = option.partition(".")
         if part == "model":
             found[option] = value
-        elif part == "data" and first == "init_args" and rest != "eval_tokens":
+        elif part == "data" and first == "init_args":
             found[rest] = value
         elif part == "trainer" and first in TRAINING and value is not None:
             found[option] = value

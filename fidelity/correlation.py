@@ -52,15 +52,12 @@ class Correlation(FidelityTest):
 
     name = "correlation"
     headline = (".kendall",)
+    further = ("words",)
     directions: ClassVar = {"kendall": ""}  # agreement with attention is neither good nor bad
 
     def __init__(self, saliencies: Sequence[str | Explainer] = MEASURES) -> None:
         self.take((*MEASURES, *OF_LAYERS), saliencies=saliencies)
         self._pairs = [*self.names, *(f"{one}_{other}" for one, other in combinations(self.names, 2))]
-
-    def columns(self, classes: int) -> Sequence[str]:
-        found = ["words", *(f"{pair}.{name}" for pair in self._pairs for name in Agreement._fields)]
-        return [*found, INCOMPLETENESS] if "integrated_gradients" in self.names else found
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         measures = [saliency.magnitude(measure) for measure in self.rankings]

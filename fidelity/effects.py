@@ -240,9 +240,6 @@ class Effects(FidelityTest):
         without = classified.reread(kept)
         return log_odds(classified, classified.probabilities) - log_odds(classified, without)
 
-    def columns(self, classes: int) -> Sequence[str]:
-        return [f"{name}.{column}" for name in self.names for column in ("lds", "topk_drop")]
-
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         words = classified.words
         kept = self._kept(classified, "test")

@@ -20,15 +20,16 @@ from fidelity.checkpoints import Checkpoint, files_of, is_model, load, read
 from fidelity.classified import ClassifiedBatch, classify, to_tokens
 from fidelity.comparison import (
     CheckpointResult,
+    Judged,
     by_score,
     by_variant,
     comparison_table,
     fidelity_table,
+    judge_tables,
     result_scores,
     summary_table,
 )
 from fidelity.explanations import FILE, Explanations, read_explanations
-from fidelity.judge import Judged, judge_tables
 from fidelity.saliency import KNOWN, Explainer, Saliency, check_rankings, is_ranking, name_of
 from measures.contract import Measure
 from metrics.bootstrap import Statistic, draws_for, mean, proportion, resample
@@ -89,7 +90,7 @@ def proportions(columns: Iterable[str]) -> dict[str, Score]:
 class FidelityTest(ABC):
     """Base class of fidelity tests, which measure every text and compute scores over a test set.
 
-    Subclasses implement `columns`, `measure` and `scores`, and optionally `tables` and `figures`. The names
+    Subclasses implement `measure` and `scores`, and optionally `tables` and `figures`. The names
     of tables and figures begin with the name of the test. The names of columns and scores do not: the
     measurement prepends it.
 
@@ -100,6 +101,7 @@ class FidelityTest(ABC):
         rankings: Rankings and measures of words that the test reads: names, `file:PATH` for one from a file, or
             objects. In columns and scores a file has its name without the ending.
         names: Names of the rankings in columns and scores, for a test that uses `take`.
+        further: Columns that no score reads.
         draws: Number of random orders of a text.
         level: Level of attention to test, the option of `Fidelity`, which sets it before `begin`.
         directions: Measures of the scores `<ranking>.<measure>` that the table `judge` shows: `↑` if higher is better,
@@ -111,6 +113,7 @@ class FidelityTest(ABC):
     directions: ClassVar[Mapping[str, str]] = {}
     rankings: Sequence[str | Explainer] = ()
     names: tuple[str, ...] = ()
+    further: tuple[str, ...] = ()
     draws: int = 5
     level: str | None = None
 
@@ -154,13 +157,16 @@ class FidelityTest(ABC):
             seed: Seed of all random numbers.
         """
 
-    @abstractmethod
     def columns(self, classes: int) -> Sequence[str]:
         """Return the names of the columns that `measure` fills, one value per text.
+
+        By default they are the columns that the scores read, and those in `further`.
 
         Args:
             classes: Number of classes.
         """
+        read = (column for score in self.scores(classes, None).values() for column in score.columns)
+        return list(dict.fromkeys([*read, *self.further]))
 
     @abstractmethod
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:

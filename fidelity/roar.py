@@ -35,7 +35,7 @@ RANDOM = "random"
 SEEDS = 3  # fewest seeds for an interval over them
 POINTS = 10
 """Points on the path of integrated gradients, which rank all words again at each share. More points hardly change the
-ranks of classifiers with softmax (`tests/fidelity/test_saliency.py`)."""
+ranks of classifiers with softmax."""
 TENTHS = tuple(tenth / 10 for tenth in range(11))
 
 

@@ -15,11 +15,10 @@ from datamodules import CoreferenceDataModule, DependencyDataModule, TextDataMod
 from datamodules.atlas import TREEBANK, AtlasDataModule
 from datamodules.batches import EncoderOf
 from datamodules.corpus import data_for, part_of
-from measures.antecedent_heads import AntecedentHeads
 from measures.attention_analyses import Analysis, AttentionAnalyses
 from measures.by_head import HeadNumbers, class_map, head_rows, without_interval
 from measures.contract import Measure
-from measures.single_heads import MARGIN, SingleHeads
+from measures.single_heads import MARGIN, AntecedentHeads, SingleHeads
 from measures.surface_statistics import BEHAVIOURS
 from metrics.moments import Means
 from results import Estimate, Figure, Floats, Result, Table, Unit, merged
@@ -93,7 +92,7 @@ class HeadSummary:
     def estimates(self, half: int | None = None) -> dict[str, Estimate[Floats]]:
         """Return the numbers of the heads with their intervals, `[layers, heads]` by name.
 
-        The option `half` has no effect on numbers that come from arcs of the treebank or from documents.
+        `half` has no effect on numbers that come from arcs of the treebank or from documents.
 
         Args:
             half: 0 for the half of the inputs with an even index, 1 for the half with an odd index; None
@@ -125,11 +124,6 @@ class HeadSummary:
         frame.insert(2, "role", [roles[0] if roles else NO_ROLE for roles in found])
         frame.insert(3, "roles", [" ".join(roles) for roles in found])
         return frame
-
-    @property
-    def units(self) -> dict[str, Unit]:
-        """Unit of each number, by name."""
-        return {name: one.unit for name, one in self.estimates().items()}
 
 
 def outside(
@@ -403,7 +397,8 @@ def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
             flags = outside(given.estimates(), random.estimates())
             of_heads = zip(*(of.ravel() for of in flags.values()), strict=True)
             frame["outside_random"] = [" ".join(compress(flags, of_head)) for of_head in of_heads]
-        tables[f"{prefix}atlas"] = Table(frame, one.units, answer=_ANSWER if encoder == "given" else ())
+        units = {name: number.unit for name, number in one.estimates().items()}
+        tables[f"{prefix}atlas"] = Table(frame, units, answer=_ANSWER if encoder == "given" else ())
         grid = frame.pivot(index="layer", columns="head", values="role").to_numpy().tolist()
         cells = [[None if role == NO_ROLE else role for role in row] for row in grid]
         glyphs = {role: glyph for role, (glyph, _) in ROLES.items()}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attention import Encoder, EncoderSpec, resolve
 from attention.ablation import PIECES, Ablation, Kind
-from attention.alignment import FromPieces, reduce, reduction
+from attention.alignment import AlignedPieces, FromPieces, reduce, reduction
 from attention.capture import Head, Heads
 from attention.extraction import pad
 from datamodules import AttentionBatch, ClassificationDataModule, DependencyDataModule
@@ -83,39 +83,21 @@ WordsOf = tuple[int, NDArray[np.int64]]
 """Number of a sentence or text, and positions of some of its words, from 1."""
 
 
-class Sentences:
-    """Sentences of a split, tokenized by an encoder.
+def pieces_of(data: DependencyDataModule, split: Split, encoder: Encoder) -> Sequence[AlignedPieces]:
+    """Return the subword pieces of each sentence of a split, by the tokenizer of an encoder."""
+    path = data.files()[split]
+    return data.items(data.extraction(path, encoder.source), data.read(path), encoder).inputs
+
+
+def words_of(gold: DependencySplit, relation: int) -> list[WordsOf]:
+    """Return the words of one relation (the label of their arc), for each sentence of a split that has any.
 
     Args:
-        data: The treebank.
-        split: The split.
-        encoder: Encoder with the tokenizer.
-
-    Attributes:
-        pieces: Subword pieces of each sentence.
+        gold: Gold arcs of the split.
+        relation: Id of the relation in the datamodule.
     """
-
-    def __init__(self, data: DependencyDataModule, split: Split, encoder: Encoder) -> None:
-        path = data.files()[split]
-        self.pieces = data.items(data.extraction(path, encoder.source), data.read(path), encoder).inputs
-
-    def words(self, gold: DependencySplit, relation: int) -> list[WordsOf]:
-        """Return the words of one relation (the label of their arc), for each sentence that has any.
-
-        Args:
-            gold: Gold arcs of the split.
-            relation: Id of the relation in the datamodule.
-
-        Returns:
-            For each sentence with such a word, its index in the split and the positions of these
-            words, from 1.
-        """
-        found = []
-        for item in range(len(self.pieces)):
-            words = np.flatnonzero(gold.relations(item) == relation) + 1
-            if len(words):
-                found.append((item, words))
-        return found
+    words = [(item, np.flatnonzero(gold.relations(item) == relation) + 1) for item in range(len(gold))]
+    return [(item, own) for item, own in words if len(own)]
 
 
 def batches_of(lengths: Sequence[int], device: torch.device, ranks: Ranks) -> Iterator[list[int]]:
@@ -144,7 +126,7 @@ class ProbeAccuracy(Task):
     Args:
         probe: Probe that reads attention.
         encoder: Encoder whose attention heads are ablated, below the layers that the probe reads.
-        sentences: The tokenized sentences.
+        sentences: Pieces of the sentences.
         arcs: Gold governors, hidden states and word vectors of the same sentences.
         layers: Number of upper layers that the probe reads.
         from_pieces: Conversion of attention between pieces to attention between words.
@@ -156,7 +138,7 @@ class ProbeAccuracy(Task):
         self,
         probe: HeadSelectionProbe,
         encoder: Encoder,
-        sentences: Sentences,
+        sentences: Sequence[AlignedPieces],
         arcs: DependencySplit,
         layers: int,
         from_pieces: FromPieces,
@@ -168,7 +150,7 @@ class ProbeAccuracy(Task):
 
     def inputs(self, batch: Sequence[WordsOf]) -> dict[str, Tensor]:
         items = [item for item, _ in batch]
-        parts = [self._sentences.pieces[item] for item in items]
+        parts = [self._sentences[item] for item in items]
         rows, columns = reduction(parts, self._from_pieces, self._encoder.device)
         arcs = self._arcs[items].to(self._encoder.device)
         asked = torch.zeros_like(arcs.heads, dtype=torch.bool)
@@ -207,15 +189,15 @@ class WordLoss(LanguageModelling):
     Args:
         encoder: Encoder whose files hold a head for language modelling.
         seed: Seed for `LanguageModelling`; it has no effect, as no mask is random.
-        sentences: The tokenized sentences.
+        sentences: Pieces of the sentences.
     """
 
-    def __init__(self, encoder: Encoder, seed: int, sentences: Sentences) -> None:
+    def __init__(self, encoder: Encoder, seed: int, sentences: Sequence[AlignedPieces]) -> None:
         super().__init__(encoder, seed)
         self._sentences = sentences
 
     def inputs(self, batch: Sequence[WordsOf]) -> dict[str, Tensor]:  # type: ignore[override]
-        parts = [self._sentences.pieces[item] for item, _ in batch]
+        parts = [self._sentences[item] for item, _ in batch]
         inputs = pad(parts, self.encoder)
         asked = torch.zeros_like(inputs["input_ids"], dtype=torch.bool)
         for row, (part, (_, words)) in enumerate(zip(parts, batch, strict=True)):
@@ -396,7 +378,7 @@ class CausalCheck(ProbeMeasure):
         [(probe, best)] = self.trained_copies({"Probe of the upper layers": upper}, *self.probe.monitor)
         assert isinstance(probe, HeadSelectionProbe)
         encoder = self._encoder
-        sentences = Sentences(self.data, "test", encoder)
+        sentences = pieces_of(self.data, "test", encoder)
         upper.read_only(frozenset(self.probe.reads) - {"attention"})
         upper.setup("test")
         off = self._ablation(encoder)
@@ -423,17 +405,22 @@ class CausalCheck(ProbeMeasure):
         return Result(self.experiment, scores, {"causal": table}, figures, audit, headline=tuple(scores))
 
     def _measures(
-        self, probe: HeadSelectionProbe, encoder: Encoder, off: Ablation, sentences: Sentences, arcs: DependencySplit
+        self,
+        probe: HeadSelectionProbe,
+        encoder: Encoder,
+        off: Ablation,
+        sentences: Sequence[AlignedPieces],
+        arcs: DependencySplit,
     ) -> dict[str, AblatedScore]:
         """Return the scores that this encoder and this checkpoint have."""
 
         def words(relation: int) -> Sequence[WordsOf]:
-            return sentences.words(arcs, relation)
+            return words_of(arcs, relation)
 
         def single_words(relation: int) -> Sequence[WordsOf]:
             return [(item, word) for item, own in words(relation) for word in own[:, None]]
 
-        lengths = [len(pieces) for pieces in sentences.pieces]
+        lengths = [len(pieces) for pieces in sentences]
         accuracy = ProbeAccuracy(probe, encoder, sentences, arcs, self._upper, self.data.options.from_pieces)
         measures = {"probe": AblatedScore(accuracy, off, words, lengths, accuracy.inputs, "accuracy of the probe")}
         if self._task is not None:
@@ -491,9 +478,9 @@ class CausalCheck(ProbeMeasure):
         """Return an ablation whose references are sentences of dev."""
 
         def texts() -> list[dict[str, Tensor]]:
-            sentences = Sentences(self.data, "dev", encoder)
-            drawn = np.sort(np.random.default_rng(self.seed).permutation(len(sentences.pieces))[:REFERENCES])
-            pieces = [sentences.pieces[item] for item in drawn.tolist()]
+            sentences = pieces_of(self.data, "dev", encoder)
+            drawn = np.sort(np.random.default_rng(self.seed).permutation(len(sentences))[:REFERENCES])
+            pieces = [sentences[item] for item in drawn.tolist()]
             batches = batches_of([len(one) for one in pieces], self.device, Ranks())
             return [pad([pieces[place] for place in some], encoder) for some in batches]
 

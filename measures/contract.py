@@ -32,41 +32,29 @@ class Measure(nn.Module, Generic[Data]):
     Attributes:
         experiment: Name of the measurement in `results.json`.
         takes: Class of the datamodule, or of the part of a composite datamodule, that the measurement reads.
-        counts_progress: True if the measurement shows its own progress, in steps smaller than batches.
+        seed: Seed of all random draws of the measurement.
         data: The datamodule; set by `measure`, as all that follow.
         device: Device of this process.
         ranks: Rank of this process, and number of processes.
-        counts: Number of batches of each dataloader that this process reads; None if unknown, of a stream.
         kept: Folder in which trained models are kept while the measurement runs; None keeps none.
     """
 
     experiment: ClassVar[str]
     takes: ClassVar[type[Any]]
-    counts_progress: ClassVar[bool] = False
     data: Data
 
     def __init__(self, seed: int | None = None) -> None:
         super().__init__()
         if seed is not None:
             check_numbers(self, least=0, seed=seed)
-        self._seed = seed
+        self.seed = run_seed(seed)
         self.device, self.ranks = torch.device("cpu"), Ranks()
-        self.counts: tuple[int | None, ...] = ()
         self.kept: Path | None = None
 
     @classmethod
     def data_of(cls, arguments: Namespace, given: Namespace | None) -> Namespace | None:
         """Return the settings of the datamodule: those of `--data`, or those that the arguments imply, or None."""
         return given
-
-    @property
-    def seed(self) -> int:
-        """Seed of all random draws of the measurement."""
-        return run_seed(self._seed)
-
-    @seed.setter
-    def seed(self, seed: int) -> None:
-        self._seed = seed
 
     def prepare(self) -> None:
         """Check the data, and create metrics and models; called after `setup` of the datamodule."""
@@ -121,17 +109,16 @@ def measure(
     measurement.prepare()
     measurement.to(fabric.device).eval()
     loaders = data.test_dataloader()
-    measurement.counts = tuple(_limited(loader, limit) for loader in loaders)
+    limits = [_limited(loader, limit) for loader in loaders]
     with torch.inference_mode(), fabric.autocast():
         measurement.begin()
-        known = [count for count in measurement.counts if count is not None]
-        total = sum(known) if len(known) == len(loaders) else None
+        total = None if None in limits else sum(filter(None, limits))
         progress = Progress("Measuring, batches", total or math.inf)
-        found = (one for loader, most in zip(loaders, measurement.counts, strict=True) for one in islice(loader, most))
-        for batch in track(found, "Measuring", total, disable=not bar or measurement.counts_progress):
+        found = (one for loader, most in zip(loaders, limits, strict=True) for one in islice(loader, most))
+        for batch in track(found, "Measuring", total, disable=not bar):
             if measurement.reads_batch(batch):
                 measurement.update(batch.to(fabric.device))
-            if not bar and not measurement.counts_progress:
+            if not bar:
                 progress.advance()
         return_free_memory()  # of the forward passes, which the statistics do not need
         return measurement.outcome()

@@ -131,7 +131,9 @@ class Importance(Analysis):
     def _task_of(self, data: TextDataModule, encoder: Encoder) -> Task:
         seed, name = run_seed(None), encoder.source.spec.name
         if self.classifier is not None and encoder.source.spec.weights == "pretrained":
-            return Classification.from_encoder(self.classifier, encoder)
+            classification = Classification(self.classifier, encoder.device)
+            classification.require_encoder(encoder)
+            return classification
         if encoder.language_model is not None:
             return LanguageModelling(encoder, seed)
         if len(data.names) > 1 or not data.has_split("train"):

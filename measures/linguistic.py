@@ -1,70 +1,283 @@
-"""Attention to classes of words and to delimiters, and between pairs of them (Kovaleva et al. 2019, §4.2–4.4)."""
+"""Attention to classes of words and delimiters, and along links such as semantic frames (Kovaleva et al. 2019, §4)."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Literal
+from itertools import chain, product
+from typing import Self
 
+import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
 from attention import Encoder
 from attention.capture import uniform_attention
-from corpora.texts import Passage
+from corpora.texts import Link, Passage
 from datamodules import SegmentBatch, TextDataModule
 from measures.attention_analyses import Analysis
-from measures.by_head import HeadMeans, best_audit, best_head, by_class
-from measures.relations import Cells, token_pairs, tokens_of_words
+from measures.by_head import HeadMeans, best_audit, best_head, by_class, by_name, head_rows
 from metrics.moments import Means
 from results import Estimate, Floats, HeatMap, Result, Table, Unit, on_one_scale
-from results.errors import UserError, check_values
-from results.heads import head_map
+from results.errors import UserError
+from results.heads import head_map, head_name
+
+ALL = "all"
+"""Label of the links of all labels together."""
+
+WAYS = ("attention", "forward", "backward")
+"""Larger of both directions; from the start of a link to its end; from the end to the start."""
+_UNITS: Mapping[str, Unit] = dict.fromkeys(WAYS, "fraction")
+
+_ANSWER = ("label", "layer", "head", "attention", "uniform")
+
+PERCENTILE = 99
+"""Heads above this percentile of their label are listed (Kovaleva et al. 2019, §4.2)."""
+MAX_WORDS, MAX_ELEMENT, MIN_DISTANCE = 12, 3, 2
+"""Largest number of words of a passage and of one end of a link, and least distance between its ends, 1 for neighbours
+(ibid.)."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Cells (from, to) of the attention maps of a batch, each with an owner; maxima are taken by owner.
+
+    An owner is for instance one relation label in one segment. A cell that counts for several owners is
+    listed once for each.
+
+    Attributes:
+        owners: Number of owners.
+        owner: Index of the owner of each cell, int64 `[cells]`.
+        segment: Index of the cell's segment in the batch, int64 `[cells]`.
+        source: Token position that attends, int64 `[cells]`.
+        target: Token position that is attended to, int64 `[cells]`.
+    """
+
+    owners: int
+    owner: Tensor
+    segment: Tensor
+    source: Tensor
+    target: Tensor
+
+    @classmethod
+    def from_rows(cls, owners: int, rows: Iterable[tuple[int, int, int, int]], device: torch.device) -> Self:
+        """Create cells from a tuple of four indices for each cell.
+
+        Args:
+            owners: Number of owners.
+            rows: For each cell the index of its owner, the index of its segment in the batch, and the
+                positions of the attending token and of the token attended to.
+            device: Device of the tensors.
+        """
+        columns = np.array(list(rows), np.int64).reshape(-1, 4).T
+        return cls(owners, *torch.from_numpy(np.ascontiguousarray(columns)).to(device))
+
+    def largest(self, weights: Tensor) -> Tensor:
+        """Return the largest attention weight in the cells of each owner, `[owners, heads]`.
+
+        An owner is for instance one relation label in one segment. An owner without cells gets nan.
+
+        Args:
+            weights: Attention weights `[batch, heads, from, to]`.
+        """
+        found = weights[self.segment, :, self.source, self.target]
+        blank = weights.new_full((self.owners, weights.size(1)), torch.nan)
+        owner = self.owner[:, None].expand_as(found)
+        return blank.scatter_reduce(0, owner, found, "amax", include_self=False)
+
+
+def tokens_of_words(batch: SegmentBatch) -> list[list[list[int]]]:
+    """Return the positions of the tokens of each word in each segment of a batch.
+
+    The result is a list of segments; each is a list of words, and each word a list of positions.
+    """
+    found = []
+    for words, passages in zip(batch.words.tolist(), batch.passages, strict=True):
+        tokens: list[list[int]] = [[] for passage in passages for _ in passage.words]
+        for place, word in enumerate(words):
+            if word >= 0:
+                tokens[word].append(place)
+        found.append(tokens)
+    return found
+
+
+def token_pairs(tokens: list[list[int]], sources: Iterable[int], targets: Iterable[int]) -> list[tuple[int, int]]:
+    """Return all pairs of a token of a source word and a token of a target word, as positions in a segment.
+
+    Args:
+        tokens: Positions of the tokens of each word of the segment.
+        sources: Indices of the source words.
+        targets: Indices of the target words.
+    """
+    starts, ends = ([place for word in words for place in tokens[word]] for words in (sources, targets))
+    return list(product(starts, ends))
+
+
+class Relations(Analysis):
+    """Attention between linked words, for instance of one semantic frame (Kovaleva et al. 2019, §4.2).
+
+    A link joins one or several words at its start with one or several at its end, and has a label. In a
+    treebank without links, the arcs of the trees are the links: each goes from the dependent to its
+    governor, and its label is the relation.
+
+    The attention of a head along a link is its largest weight between a token at the start of the link
+    and a token at its end, in either direction. On a segment (one passage, or two) the largest over the
+    segment's links is taken, and averaged over the segments that have links. This is done for the links
+    of each label, and for all links together. A direction in which a decoder cannot attend along any of these links is
+    left out.
+
+    As in the paper, links are left out if they are in a passage of more than `MAX_WORDS` words, have
+    more than `MAX_ELEMENT` words at one end, or have ends less than `MIN_DISTANCE` words apart. The
+    audit counts the links that are left out, over all texts of the corpus.
+
+    Raises:
+        UserError: The texts have no links, or all links are left out. In `result`: no segment that was
+            read has a link.
+    """
+
+    name = "relations"
+
+    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+        self._counts = Counter(dict.fromkeys(("links", "long_passage", "long_element", "near"), 0))
+        labels = set()
+        for passage in chain.from_iterable(data.passages()):
+            for link in _links_of(passage):
+                reason = _left_out(passage, link)
+                self._counts.update(["links", *([reason] if reason else [])])
+                labels |= set() if reason else {link.label}
+        if not labels:
+            raise UserError(
+                f"{type(self).__name__} found no links between words in the texts, or left all of them out "
+                f"({', '.join(f'{name}: {count}' for name, count in self._counts.items())}). Give a treebank "
+                "(--data.init_args.corpora ud_english_ewt), or a corpus whose `format` is links, enhanced or framenet."
+            )
+        self._labels = [ALL, *sorted(labels)]
+        self._encoder = encoder
+        self._numbers = HeadMeans(encoder, _UNITS, groups=2 * len(self._labels), uniform=encoder.layers)
+
+    def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
+        if not layer:
+            self._groups, self._cells = self._places(batch)
+        self._numbers.add(self._measured(weights))
+
+    def end(self, batch: SegmentBatch) -> None:
+        masks, of_layers = self._encoder.allowed(batch.mask)
+        self._numbers.close(self._groups, self._measured(uniform_attention(masks))[:, of_layers])
+
+    def _places(self, batch: SegmentBatch) -> tuple[Tensor, Cells]:
+        """Return the group of each label of each segment `[owners]`, and the cells from starts to ends of links."""
+        groups: list[int] = []
+        cells: list[tuple[int, int, int, int]] = []
+        tokens, index = tokens_of_words(batch), batch.index.tolist()
+        for row, passages in enumerate(batch.passages):
+            owners: dict[str, int] = {}
+            first = 0
+            for passage in passages:
+                for link in _links_of(passage):
+                    if _left_out(passage, link) is None:
+                        sides = ([first + word for word in side] for side in (link.start, link.end))
+                        pairs = token_pairs(tokens[row], *sides)
+                        for label in (ALL, link.label):
+                            if label not in owners:
+                                owners[label] = len(groups)
+                                groups.append(2 * self._labels.index(label) + index[row] % 2)
+                            cells += [(owners[label], row, *pair) for pair in pairs]
+                first += len(passage.words)
+        device = batch.tokens.device
+        return torch.tensor(groups, dtype=torch.int64, device=device), Cells.from_rows(len(groups), cells, device)
+
+    def _measured(self, weights: Tensor) -> Tensor:
+        """Return the largest weights of each owner in each of `WAYS`, float64 `[owners, heads, ways]`."""
+        forward, backward = (self._cells.largest(one) for one in (weights.double(), weights.double().mT))
+        return torch.stack([torch.maximum(forward, backward), forward, backward], -1)
+
+    def by_head(self) -> Mapping[str, Means]:
+        """Return the mean attention of each head along links of any label, under the key `relations`.
+
+        The attention on a segment is the largest weight from the start of a link to its end, or back. It
+        is averaged over the segments that have links.
+        """
+        return {"relations": self._numbers.means().select(slice(2)).at(0)}
+
+    def result(self, others: Mapping[str, Analysis]) -> Result:
+        means, uniform, frames = self._numbers.means(), self._numbers.means("uniform"), list[pd.DataFrame]()
+        for number, label in enumerate(self._labels):
+            groups = slice(2 * number, 2 * number + 2)
+            ways = by_name(means, WAYS, groups)
+            if ways["attention"].inputs.any():
+                frames.append(_rows(label, ways, uniform.over(groups).value[:, 0]))
+        if not frames:
+            raise UserError(
+                f"{type(self).__name__}: the segments that were read contain no link within the bounds. Read more of "
+                "them (`limit` in --data.init_args.corpora) or longer ones (--data.init_args.max_length)."
+            )
+        frame = pd.concat(frames, ignore_index=True)
+        units: dict[str, Unit] = dict.fromkeys((*WAYS, "uniform"), "fraction")
+        every = by_name(means, WAYS, slice(2))["attention"]
+        place, best = best_head(every)
+        bounds = frame.groupby("label")["attention"].transform("quantile", PERCENTILE / 100)
+        listed = frame[frame["attention"] > bounds]
+        listed = listed.sort_values(["passages", "label", "attention"], ascending=[False, True, False])
+        figure = head_map("Attention along links", every.value, marked=place, value_label="largest weight")
+        bounded = {"max_words": MAX_WORDS, "max_element": MAX_ELEMENT, "min_distance": MIN_DISTANCE}
+        return Result(
+            experiment=self.name,
+            scores={f"{self.name}.{ALL}": best},
+            headline=[f"{self.name}.{ALL}"],
+            tables={
+                "relations": Table(frame, units),
+                "relation_heads": Table(listed.reset_index(drop=True), units, answer=_ANSWER),
+            },
+            figures={"relations": figure},
+            audit={**bounded, "labels": len(frames) - 1, "best_head": head_name(*place), **self._counts},
+        )
+
+
+def _left_out(passage: Passage, link: Link) -> str | None:
+    """Return the reason why a link is left out; None for a link within the bounds."""
+    if len(passage.words) > MAX_WORDS:
+        return "long_passage"
+    if max(len(link.start), len(link.end)) > MAX_ELEMENT:
+        return "long_element"
+    return "near" if min(abs(one - other) for one in link.start for other in link.end) < MIN_DISTANCE else None
+
+
+def _links_of(passage: Passage) -> Sequence[Link]:
+    """Return the links of a passage by its corpus, or else the arcs of its tree, from dependent to head."""
+    if passage.links is not None:
+        return passage.links
+    if passage.sentence is None:
+        return ()
+    words = enumerate(zip(passage.sentence.heads, passage.sentence.relations, strict=True))
+    return [Link(relation, (word,), (head - 1,)) for word, (head, relation) in words if head]
+
+
+def _rows(label: str, ways: Mapping[str, Estimate[Floats]], uniform: Floats) -> pd.DataFrame:
+    """Return the rows of a label by head, beside its uniform attention in each layer."""
+    frame = head_rows({**ways, "passages": ways["attention"].inputs})
+    frame.insert(0, "label", label)
+    return frame.assign(uniform=uniform[frame["layer"] - 1])
+
 
 DELIMITERS = ("start", "end")
 
 _ARCS = (("subjects", "verbs"), ("objects", "verbs"))
-_FREE = (("nouns", "pronouns"),)
 
 
-@dataclass(frozen=True)
-class TokenClass:
-    """Class of words, defined by part of speech, by relation to the governor, or by form.
-
-    A word is in the class if one of the three matches.
-
-    Attributes:
-        upos: Universal parts of speech.
-        relations: Relations of the word to its head, with all subtypes: `nsubj` includes `nsubj:pass`.
-        words: Lower-cased forms.
-    """
-
-    upos: tuple[str, ...] = ()
-    relations: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        check_values(self, **vars(self))
-
-    def holds(self, upos: str, relation: str, word: str) -> bool:
-        """Return True if a word is in the class.
-
-        Args:
-            upos: Universal part of speech of the word.
-            relation: Relation of the word to its head.
-            word: Form of the word.
-        """
-        plain = relation.partition(":")[0]
-        return upos in self.upos or not {relation, plain}.isdisjoint(self.relations) or word.lower() in self.words
-
-
-CLASSES: Mapping[str, TokenClass] = {
-    "nouns": TokenClass(upos=("NOUN", "PROPN")),
-    "verbs": TokenClass(upos=("VERB",)),
-    "pronouns": TokenClass(upos=("PRON",)),
-    "subjects": TokenClass(relations=("nsubj", "csubj")),
-    "objects": TokenClass(relations=("obj", "iobj")),
-    "negation": TokenClass(words=("not", "n't", "n’t", "no", "never", "none", "nobody", "nothing", "neither", "nor")),
+CLASSES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "nouns": ("upos", ("NOUN", "PROPN")),
+    "verbs": ("upos", ("VERB",)),
+    "pronouns": ("upos", ("PRON",)),
+    "subjects": ("relations", ("nsubj", "csubj")),
+    "objects": ("relations", ("obj", "iobj")),
+    "negation": ("words", ("not", "n't", "n’t", "no", "never", "none", "nobody", "nothing", "neither", "nor")),
 }
+"""Classes of words, each by universal parts of speech, by relations to the governor with all their subtypes, or by
+lower-cased forms."""
+OF_TAGS = {name for name, (column, _) in CLASSES.items() if column == "upos"}
+_COLUMNS = (*CLASSES, *DELIMITERS)
+PAIRS = (*("_to_".join(arc) for arc in _ARCS), "nouns_to_pronouns", *(f"start_to_{name}" for name in CLASSES))
+"""Names of the pairs of classes, as in the table `token_to_token`."""
 
 
 class Linguistic(Analysis):
@@ -84,38 +297,17 @@ class Linguistic(Analysis):
     All numbers are averaged over segments. Tables show them beside the same numbers of uniform
     attention. In a decoder, whose tokens attend only to earlier ones, the attention between two classes
     can only be 0 if all tokens of the second come after those of the first. Such a segment is left out like one without
-    the pair. A pair that no segment can have (start delimiter → noun) has no row.
-
-    Args:
-        classes: Classes by name; None for nouns, verbs, pronouns, subjects, objects and negation. The
-            delimiters are added.
-        missing: `skip` leaves out segments without the class or pair; `zero` counts them as 0, as the
-            released code does.
+    the pair; the released code counts it as 0. A pair that no segment can have (start delimiter → noun) has no row.
 
     Raises:
-        UserError: The texts have no part-of-speech tags; one of the given `classes` has no word in the
-            texts; or, without `classes`, there is neither noun, verb nor pronoun, as with tags that are not those of
-            Universal Dependencies.
+        UserError: The texts have no part-of-speech tags; or there is neither noun, verb nor pronoun, as with tags
+            that are not those of Universal Dependencies.
     """
 
     name = "linguistic"
 
-    def __init__(
-        self, classes: Mapping[str, TokenClass] | None = None, missing: Literal["skip", "zero"] = "skip"
-    ) -> None:
-        super().__init__()
-        check_values(self, missing=missing)
-        self._classes = dict(CLASSES if classes is None else classes)
-        self._named = classes is not None
-        self.missing = missing
-        pairs = [(*pair, True) for pair in _ARCS] + [(*pair, False) for pair in _FREE]
-        self._pairs = [pair for pair in pairs if {*pair[:2]} <= {*self._classes}]
-        self._columns = [*self._classes, *DELIMITERS]
-        self.pairs = [f"{source}_to_{target}" for source, target, _ in self._pairs]
-        self.pairs += [f"start_to_{name}" for name in self._classes]
-
     def begin(self, data: TextDataModule, encoder: Encoder) -> None:
-        tags, absent = set[str](), set(self._classes)
+        tags, absent = set[str](), set(CLASSES)
         for passage in chain.from_iterable(data.passages()):
             if passage.sentence is None:
                 raise UserError(
@@ -123,16 +315,15 @@ class Linguistic(Analysis):
                     "tags. Give only treebanks: --data.init_args.corpora ud_english_ewt, or CoNLL-U files."
                 )
             tags |= set(passage.sentence.upos)
-            absent -= {name for name in absent if any(_holds(self._classes[name], passage))}
-        of_tags = {name for name, one in self._classes.items() if one.upos}
-        if absent and (self._named or absent >= of_tags):
+            absent -= {name for name in absent if any(_holds(name, passage))}
+        if absent >= OF_TAGS:
             raise UserError(
                 f"{type(self).__name__}: no word of the texts belongs to the class {' or '.join(sorted(absent))}. The "
-                f"texts have the tags {', '.join(sorted(tags))}: define `classes` by some of these."
+                f"texts have the tags {', '.join(sorted(tags))}. Give treebanks of Universal Dependencies."
             )
         self._absent = sorted(absent)
         self._encoder = encoder
-        units: dict[str, Unit] = dict.fromkeys([*self._columns, *self.pairs], "fraction")
+        units: dict[str, Unit] = dict.fromkeys([*_COLUMNS, *PAIRS], "fraction")
         self._numbers = HeadMeans(encoder, units, uniform=encoder.layers)
 
     def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
@@ -143,35 +334,33 @@ class Linguistic(Analysis):
     def end(self, batch: SegmentBatch) -> None:
         masks, of_layers = self._encoder.allowed(batch.mask)
         uniform = self._measured(batch, uniform_attention(masks))[:, of_layers]
-        self._numbers.close(batch.index % 2, uniform, uniform if self.missing == "skip" else torch.ones_like(uniform))
+        self._numbers.close(batch.index % 2, uniform)
 
     def _places(self, batch: SegmentBatch) -> tuple[Tensor, Cells]:
         """Return the tokens of each class, bool `[batch, classes, time]`, and the cells of each segment's pairs."""
-        members = torch.zeros(len(batch.index), len(self._columns), batch.tokens.size(1), dtype=torch.bool)
+        members = torch.zeros(len(batch.index), len(_COLUMNS), batch.tokens.size(1), dtype=torch.bool)
         cells: list[tuple[int, int, int, int]] = []
         for row, (tokens, passages) in enumerate(zip(tokens_of_words(batch), batch.passages, strict=True)):
             words = {
-                name: {place for place, found in enumerate(chain(*(_holds(one, each) for each in passages))) if found}
-                for name, one in self._classes.items()
+                name: {place for place, found in enumerate(chain(*(_holds(name, each) for each in passages))) if found}
+                for name in CLASSES
             }
             for number, own in enumerate(words.values()):
                 members[row, number, [place for word in own for place in tokens[word]]] = True
             heads = _heads(passages)
             found: list[list[tuple[int, int]]] = []
-            for source, target, arc in self._pairs:
-                if arc:
-                    arcs = [(word, heads[word]) for word in sorted(words[source]) if heads[word] in words[target]]
-                    found.append([cell for word, head in arcs for cell in token_pairs(tokens, [word], [head])])
-                else:
-                    found.append(token_pairs(tokens, sorted(words[source]), sorted(words[target])))
+            for source, target in _ARCS:
+                arcs = [(word, heads[word]) for word in sorted(words[source]) if heads[word] in words[target]]
+                found.append([cell for word, head in arcs for cell in token_pairs(tokens, [word], [head])])
+            found.append(token_pairs(tokens, sorted(words["nouns"]), sorted(words["pronouns"])))
             starts = batch.start[row].nonzero().flatten().tolist()
             for own in words.values():
                 found.append([(start, place) for start in starts for word in sorted(own) for place in tokens[word]])
             cells += [(row * len(found) + pair, row, *cell) for pair, some in enumerate(found) for cell in some]
         delimiters = torch.stack([getattr(batch, name) for name in DELIMITERS], 1)
         members = members.to(batch.tokens.device)
-        members[:, len(self._classes) :] = delimiters
-        return members, Cells.from_rows(len(batch.index) * len(self.pairs), cells, batch.tokens.device)
+        members[:, len(CLASSES) :] = delimiters
+        return members, Cells.from_rows(len(batch.index) * len(PAIRS), cells, batch.tokens.device)
 
     def _measured(self, batch: SegmentBatch, weights: Tensor) -> Tensor:
         """Return attention to the classes and between the pairs, float64 `[batch, heads, classes and pairs]`."""
@@ -179,9 +368,8 @@ class Linguistic(Analysis):
         received = (weights * batch.mask[:, None, :, None]).sum(2) / batch.lengths[:, None, None]
         to_classes = received[:, :, None].masked_fill(~self._members[:, None], -1.0).amax(-1)
         to_classes = to_classes.masked_fill(to_classes < 0, torch.nan)
-        between_pairs = self._cells.largest(weights).view(len(weights), len(self.pairs), -1).transpose(1, 2)
-        found = torch.cat([to_classes, between_pairs], 2)
-        return found.nan_to_num(0.0) if self.missing == "zero" else found
+        between_pairs = self._cells.largest(weights).view(len(weights), len(PAIRS), -1).transpose(1, 2)
+        return torch.cat([to_classes, between_pairs], 2)
 
     def by_head(self) -> Mapping[str, Means]:
         """Return each head's mean attention to each class of words and to delimiters, named `to_<class>`.
@@ -189,15 +377,15 @@ class Linguistic(Analysis):
         The names for the delimiters are `to_start` and `to_end`.
         """
         found = self._numbers.by_head()
-        return {f"to_{name}": found[name] for name in self._columns}
+        return {f"to_{name}": found[name] for name in _COLUMNS}
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
         # Classes and pairs that some segment has.
         means = self._numbers.means("uniform")
         every = enumerate(self._numbers.over().items())
         found = {name: one for place, (name, one) in every if means.sums[..., place].any()}
-        classes = {name: one for name, one in found.items() if name in self._columns}
-        pairs = {name: one for name, one in found.items() if name in self.pairs}
+        classes = {name: one for name, one in found.items() if name in _COLUMNS}
+        pairs = {name: one for name, one in found.items() if name in PAIRS}
         by_layer = means.over().value  # [layers, classes and pairs]
         uniform = dict(zip(self._numbers.units, by_layer.T.tolist(), strict=True))
         best = {name: best_head(one) for name, one in found.items()}
@@ -207,15 +395,18 @@ class Linguistic(Analysis):
             headline=[f"{self.name}.{name}" for name in classes],
             tables={"linguistic": _table(classes, uniform, "class"), "token_to_token": _table(pairs, uniform, "pair")},
             figures={**_maps(classes, "Attention to"), **_maps(pairs, "Attention from")},
-            audit={"missing": self.missing, "absent_classes": ", ".join(self._absent) or "none", **best_audit(best)},
+            audit={"absent_classes": ", ".join(self._absent) or "none", **best_audit(best)},
         )
 
 
-def _holds(words: TokenClass, passage: Passage) -> list[bool]:
+def _holds(name: str, passage: Passage) -> list[bool]:
     """Mark the words of a passage that are in a class."""
     assert passage.sentence is not None  # by `Linguistic.begin`
-    columns = (passage.sentence.upos, passage.sentence.relations, passage.sentence.words)
-    return [words.holds(*one) for one in zip(*columns, strict=True)]
+    column, members = CLASSES[name]
+    values: Sequence[str] = getattr(passage.sentence, column)
+    if column == "relations":
+        values = [relation.partition(":")[0] for relation in values]
+    return [value in members or (column == "words" and value.lower() in members) for value in values]
 
 
 def _heads(passages: tuple[Passage, ...]) -> list[int]:

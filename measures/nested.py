@@ -1,20 +1,31 @@
-"""Training of probe copies inside a measurement, each on its own data, for control tasks and online codes."""
+"""Probes trained inside a measurement: control tasks (Hewitt & Liang 2019), description length (Voita & Titov 2020)."""
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
-from typing import Any, TypeVar
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Any, Literal, TypeVar
 
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
 from pytorch_lightning.utilities.seed import isolate_rng
 
-from datamodules import DependencyDataModule
+from datamodules import AttentionBatch, DependencyDataModule
+from datamodules.batches import BatchLoader
 from measures.contract import Measure
-from measures.trainings import Best, Training, share, train_nested
+from measures.trainings import Best, Training, result_of, share, train_nested
+from metrics.attachment import ratio_scores
+from metrics.bootstrap import paired_bootstrap
 from models import TrainedModule, recorded_gradients
-from probes import DependencyProbe
+from probes import DependencyProbe, HeadSelectionProbe, StructuralDistanceProbe
 from probes.arc_evaluation import read_fields
 from probes.frozen import Mode
-from results.errors import check_numbers
+from results import Bars, Estimate, Result, Table, Unit, numbers
+from results.errors import UserError, check_numbers, counted
 
 Probe = TypeVar("Probe", bound=TrainedModule[Any, Any])
 
@@ -149,3 +160,278 @@ class ProbeMeasure(Measure[DependencyDataModule]):
             file = self.kept and self.kept / f"copy-{number}.ckpt"
             trainings.append(Training(name, file, partial(train, data), cost=check))
         return [(best_copy(self.probe, best), best) for best in share(trainings)]
+
+
+Behaviour = Literal["self", "first", "last"]
+BEHAVIOURS: tuple[Behaviour, ...] = ("self", "first", "last")
+"""Position of a word's head in the control task: the word itself, or the first or last word of the sentence."""
+
+
+def behaviour(word: str, seed: int) -> Behaviour:
+    """Return the governor of a word type in the control task: `self`, `first` or `last`.
+
+    `self` is the word itself, `first` and `last` are the first and the last word of the sentence. A hash of the word
+    form and the seed chooses one of the three, with equal probability and the same on every machine.
+    """
+    digest = blake2b(f"{seed} {word}".encode(), digest_size=8).digest()
+    return BEHAVIOURS[int.from_bytes(digest, "big") % len(BEHAVIOURS)]
+
+
+def control_arcs(words: Sequence[str], seed: int) -> list[int]:
+    """Return the governors of a sentence's words in the control task (Hewitt & Liang 2019, §2.2).
+
+    The governor of a word is the word itself, or the first or last word of the sentence, so the arcs are no
+    tree. `behaviour` chooses one of the three from the word's form and the seed.
+
+    Args:
+        words: Words of the sentence.
+        seed: Seed of the choices.
+
+    Returns:
+        Position of each word's head, from 1.
+    """
+    heads = {"first": 1, "last": len(words)}
+    return [heads.get(behaviour(word, seed), place) for place, word in enumerate(words, start=1)]
+
+
+def control_tree(words: Sequence[str], seed: int) -> list[int]:
+    """Return the governors of a sentence's words in a control task for probes of trees.
+
+    Hewitt & Liang (2019) have no control task for trees. This one starts from the heads of
+    `control_arcs`. Three kinds of words get ROOT as their head instead: the first word, the last
+    word, and each word that would be its own head. The arcs therefore have no cycles, but may have
+    several roots.
+
+    Args:
+        words: Words of the sentence.
+        seed: Seed of `control_arcs`.
+
+    Returns:
+        Position of each word's head, from 1; 0 for ROOT.
+    """
+    arcs = control_arcs(words, seed)
+    return [0 if place in (1, len(words), head) else head for place, head in enumerate(arcs, start=1)]
+
+
+class ControlTask(ProbeMeasure):
+    """Selectivity of a probe: its score minus the score of a copy on a control task.
+
+    Control tasks are from Hewitt & Liang (2019). In such a task every word type has a random behaviour:
+    its head is the word itself, or the first or last word of the sentence (`control_arcs`; for probes of
+    trees `control_tree`). Attention and hidden states do not encode behaviours, so a high score means
+    that the probe has memorised word types. One copy is trained on the gold governors and one on the control
+    heads. The best epoch of each is chosen on dev with heads of the same kind. UAS leaves out
+    punctuation in both tasks. The result also counts the test words whose type is not in train, since no
+    probe can have memorised them.
+
+    `ProbeMeasure` lists the options.
+    """
+
+    experiment = "control"
+
+    def outcome(self) -> Result:
+        arcs = isinstance(self.probe, HeadSelectionProbe)
+        heads = partial(control_arcs if arcs else control_tree, seed=self.seed)
+        tasks = {"task": self.data.variant(), "control": self.data.variant(heads=heads)}
+        copies = self.trained_copies(tasks, *self.probe.monitor)
+        results = [result_of(probe, data, self.device) for (probe, _), data in zip(copies, tasks.values(), strict=True)]
+        (task, control), (on_task, on_control) = results, (best for _, best in copies)
+        assert task.items is not None
+        assert control.items is not None
+        headline = self.probe.headline
+        # The control arcs make no tree, so scores of trees do not apply to them.
+        names = [headline] if arcs else list(dict.fromkeys((headline, *task.ratios)))
+        items, rows = task.items[["sentence", "id"]].copy(), []
+        scores: dict[str, Estimate] = {}
+        ratios: dict[str, tuple[str, str]] = {}
+        for name in names:
+            right, total = ratios[name] = task.ratios[name]
+            ratios[f"control.{name}"] = (f"control.{right}", f"control.{total}")
+            for column in (right, total):
+                items[column], items[f"control.{column}"] = task.items[column], control.items[column]
+            of_task, of_control = task.scores[name], control.scores[name]
+            interval = paired_bootstrap(*(items[f"{of}{one}"] for of in ("", "control.") for one in (right, total)))
+            value = of_task.value - of_control.value
+            difference = Estimate(value, interval.low, interval.high, unit=of_task.unit)
+            columns = {"task": of_task, "control": of_control, "selectivity": difference}
+            selectivity = "selectivity" if name == headline else f"{name}.selectivity"
+            scores |= dict(zip((name, f"control.{name}", selectivity), columns.values(), strict=True))
+            rows.append({"score": name} | numbers(columns))
+        compared = ("task", "control", "selectivity")
+        units = [task.scores[name].unit for name in names]
+        table = Table(pd.DataFrame(rows), dict.fromkeys(compared, units), answer=("score", *compared))
+        right, total = ratios[headline]
+        if (items[total] == items[f"control.{total}"]).all():
+            # Over the same words selectivity is a ratio, by which two probes can be compared.
+            items["selective"] = items[right] - items[f"control.{right}"]
+            ratios["selectivity"] = ("selective", total)
+        audit = {
+            **task.audit,
+            "epochs": on_task.epoch,
+            "control_epochs": on_control.epoch,
+            "cut_off": sum(not best.stopped for _, best in copies),
+            **self._unseen(),
+        }
+        shown, tables = (headline, f"control.{headline}", "selectivity"), {"selectivity": table}
+        return Result(self.experiment, scores, tables, audit=audit, items=items, ratios=ratios, headline=shown)
+
+    def _unseen(self) -> dict[str, int]:
+        """Count the words of test, and among them the words whose type is not in train."""
+        train, test = (self.data.splits[split] for split in ("train", "test"))
+        seen = {word for item in range(len(train)) for word in train.words(item)}
+        words = [word for item in range(len(test)) for word in test.words(item)]
+        return {"test_words": len(words), "test_words_not_in_train": sum(word not in seen for word in words)}
+
+
+PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
+"""Ends of the blocks of the online code, as shares of the train split (Voita & Titov 2020, §2.2.2)."""
+
+_UNITS: dict[str, Unit] = {"portion": "fraction", "bits": "bits", "bits_per_word": "bits", "dev_loss": "nats"}
+
+
+def borders(portions: Sequence[float], sentences: int) -> list[int]:
+    """Return the number of sentences up to the end of each block of the online code.
+
+    Args:
+        portions: Ends of the blocks as shares of the sentences.
+        sentences: Number of sentences.
+
+    Returns:
+        Ascending numbers: each share of `sentences`, rounded down, but at least 1. If several blocks
+        would end after the same sentence, they become one block.
+    """
+    return sorted({max(1, int(portion * sentences)) for portion in portions})
+
+
+def code_bits(
+    probe: DependencyProbe, loader: BatchLoader[AttentionBatch], sentences: int, device: torch.device
+) -> NDArray[np.float64]:
+    """Return the code length of the gold governors of each sentence under a trained probe, in bits.
+
+    Args:
+        probe: The trained probe.
+        loader: Batches of sentences of one split.
+        sentences: Number of sentences of the split.
+        device: Device of the computation.
+
+    Returns:
+        Bits of each sentence, float64 `[sentences]`; 0 for sentences that the loader leaves out.
+
+    Raises:
+        UserError: A gold governor has probability zero, so that its code is infinite.
+    """
+    bits = np.zeros(sentences)
+    assert isinstance(probe, HeadSelectionProbe | StructuralDistanceProbe)
+    probe = probe.to(device).eval()
+    with torch.inference_mode():
+        for batch in loader:
+            nats = probe.cross_entropy(batch.to(device)).cpu().double().sum(dim=1).numpy()
+            bits[batch.index.numpy()] = nats / math.log(2)
+    if not np.isfinite(bits).all():
+        raise UserError(
+            f"{type(probe).__name__} gives a gold governor of the train sentence with index "
+            f"{int(np.argmax(~np.isfinite(bits)))} no probability above 0, so the code length is infinite. Its "
+            "probabilities must cover every word and ROOT; if its loss is nan, lower its learning rate."
+        )
+    return bits
+
+
+class DescriptionLength(ProbeMeasure):
+    """Description length of the gold governors by the online code (Voita & Titov 2020, §2.2.2), in bits.
+
+    The shuffled train split is sent in blocks. The first block is coded uniformly: log₂(n+1) bits for
+    each word of a sentence of n words, because its head is one of n+1 candidates. Every other block is
+    coded by a copy of the probe that was trained on all blocks before it; its weights are those of the
+    epoch with the lowest `val_loss` on dev. All words are coded, punctuation too. Compression is the
+    length of the uniform code of the whole split divided by the length of the online code.
+
+    Another copy is trained on the whole split, and its score on test is reported. The code length of
+    train under this copy, `data_bits`, is the part of the online code that describes the data; the rest,
+    `model_bits`, describes the probe.
+
+    The interval of the compression is over sentences of train, for fixed trained copies. It does not
+    cover the variation over orders of the sentences and initialisations, which depend on `seed`.
+
+    `ProbeMeasure` lists the options.
+    """
+
+    experiment = "description_length"
+    portions: Sequence[float] = PORTIONS
+
+    def prepare(self) -> None:
+        """Load the train split too.
+
+        Raises:
+            UserError: The probe does not predict probabilities of candidate governors.
+        """
+        if not isinstance(self.probe, HeadSelectionProbe | StructuralDistanceProbe):
+            raise UserError(
+                f"{type(self.probe).__name__} predicts no probabilities of governors, so a description length cannot "
+                "be computed. Use another probe, for instance AttentionOnlyProbe."
+            )
+        super().prepare()
+
+    def outcome(self) -> Result:
+        train = self.data.splits["train"]
+        ends = borders(self.portions, len(train))
+        order = np.random.default_rng(self.seed).permutation(len(train))
+        uniform: NDArray[np.float64] = train.lengths * np.log2(train.lengths + 1)
+        on = {counted(end, "sentence"): self.data.variant(train=order[:end].tolist()) for end in ends[:-1]}
+        copies = self.trained_copies({**on, "All sentences": self.data.variant()}, "val_loss", "min")
+        *online, (final, last) = copies
+        data = self.data.variant()
+        data.read_only(frozenset(self.probe.reads))
+        data.setup("fit")
+        bits, blocks = uniform.copy(), []
+        for copy, (start, stop) in zip([None, *online], pairwise((0, *ends)), strict=True):
+            block = order[start:stop]
+            if copy is not None:
+                loader = data.batches("train", block.tolist())
+                bits[block] = code_bits(copy[0], loader, len(bits), self.device)[block]
+            words, cost = int(train.lengths[block].sum()), float(bits[block].sum())
+            blocks.append(
+                {
+                    "portion": stop / len(train),
+                    "sentences": stop - start,
+                    "words": words,
+                    "epochs": copy[1].epoch if copy else 0,
+                    "bits": cost,
+                    "bits_per_word": cost / words,
+                    "dev_loss": copy[1].value if copy else np.nan,
+                    "uniform": uniform[block].sum() / words,
+                }
+            )
+        table = pd.DataFrame(blocks)
+        figure = Bars(
+            title="Cost of every block of train",
+            categories=tuple(f"{100 * portion:.3g} %" for portion in table["portion"]),
+            series={"online code": table["bits_per_word"].tolist(), "uniform code": table.pop("uniform").tolist()},
+            label="bits per word",
+            unit="bits",
+        )
+        columns = {"sentence": np.arange(len(train)), "id": train.ids, "words": train.lengths}
+        items = pd.DataFrame({**columns, "bits": bits, "uniform": uniform})
+        ratios, headline = {"compression": ("uniform", "bits")}, self.probe.headline
+        whole, data_bits = bits.sum(), code_bits(final, data.batches("train"), len(train), self.device).sum()
+        scores = {"codelength_bits": _bits(whole), "uniform_bits": _bits(uniform.sum())}
+        scores |= ratio_scores(items, ratios, unit="ratio")
+        scores[headline] = result_of(final, data, self.device).scores[headline]
+        scores |= {"data_bits": _bits(data_bits), "model_bits": _bits(whole - data_bits)}
+        return Result(
+            experiment=self.experiment,
+            scores=scores,
+            tables={"blocks": Table(table, _UNITS, answer=("portion", "bits", "bits_per_word"))},
+            headline=("codelength_bits", "compression"),
+            figures={"blocks": figure},
+            audit={
+                "epochs": last.epoch,
+                "cut_off": sum(not best.stopped for _, best in copies),
+                "merged_portions": len(self.portions) - len(ends),
+            },
+            items=items,
+            ratios=ratios,
+        )
+
+
+def _bits(number: float) -> Estimate:
+    return Estimate(float(number), unit="bits")

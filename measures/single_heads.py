@@ -1,4 +1,4 @@
-"""Every attention head as a predictor of dependencies (Clark et al. 2019, §4.2), with intervals, controls and tests."""
+"""Every attention head as a predictor of dependencies and antecedents (Clark et al. 2019, §4.2–4.3), and baselines."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from attention.store import Store
 from attention.words import drawable
-from datamodules import AttentionBatch, DependencyDataModule
+from datamodules import AntecedentBatch, AttentionBatch, CoreferenceDataModule, DependencyDataModule
 from datamodules.batches import EncoderOf, Split
 from datamodules.corpus import STAGES
 from datamodules.dependency import DependencySplit
@@ -43,8 +43,10 @@ from metrics.heads import (
 )
 from metrics.rows import ArcRows
 from metrics.trees import gold_in_trees, tree_counts
+from probes.antecedent_evaluation import AntecedentEvaluation, check_coreference
 from probes.arc_evaluation import (
     SHOWN,
+    ArcEvaluation,
     baseline_scores,
     check_relations,
     read_fields,
@@ -768,3 +770,71 @@ def _trees(
     items = pd.DataFrame({"found": scored[0][:, int(dev[0].sum(axis=0).argmax())], "edges": scored[1]})
     best = ratio_scores(items, {"heads.tree_uuas": ("found", "edges")}, seed=given.seed)
     return Table(frame, dict.fromkeys(("dev", "test"), "fraction")), best
+
+
+class AntecedentHeads(Measure[CoreferenceDataModule]):
+    """Antecedent selection by every attention head (Clark et al. 2019, §4.3).
+
+    For every mention with an antecedent in its window, an attention head predicts an earlier mention:
+    the one whose head word gets the most attention from the mention's head word. In the other
+    direction of attention, it predicts the earlier mention whose head word gives the most attention to
+    the mention's head word.
+
+    The best attention head is chosen on dev for all mentions together, and for each type of mention.
+    These heads are scored on test. Three baselines are scored on the same mentions: the nearest
+    earlier mention, the nearest earlier mention with the same head word, and a rule-based sieve.
+    Intervals are over documents.
+
+    Args:
+        mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as Clark
+            et al. (2019) do.
+    """
+
+    experiment = "antecedent"
+    takes = CoreferenceDataModule
+
+    def __init__(self, mode: Literal["held_out", "paper"] = "held_out") -> None:
+        super().__init__(seed=0)  # of resamples: equal in all runs, so that these can be paired
+        check_values(self, mode=mode)
+        self.mode: Literal["held_out", "paper"] = mode
+
+    def prepare(self) -> None:
+        check_coreference(self.data, type(self).__name__)
+        self.evaluation = AntecedentEvaluation(self.mode, self.seed)
+        self.evaluation.prepare(self.data)
+
+    def update(self, batch: AntecedentBatch) -> None:
+        self.evaluation.update(batch)
+
+    def outcome(self) -> Result:
+        return self.evaluation.result(self.experiment)
+
+
+class Baselines(Measure[DependencyDataModule]):
+    """Baselines: fixed offsets, left and right branching, and uniform attention.
+
+    No attention is read. The best fixed offset, per relation and overall, is chosen on dev and scored
+    on test. Uniform attention is scored by expectation: ROOT and all other words are equally likely
+    heads.
+
+    Args:
+        relations: Relations shown in the table and the figure, in this order, after the row for
+            all words and the row for all words but punctuation; by default all relations.
+    """
+
+    experiment = "baselines"
+    takes = DependencyDataModule
+
+    def __init__(self, relations: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.evaluation = ArcEvaluation(relations)
+
+    def prepare(self) -> None:
+        read_fields(self.data, (), type(self).__name__)
+        check_relations(self.evaluation.relations, self.data.relations)
+
+    def update(self, batch: AttentionBatch) -> None:
+        self.evaluation.update(batch)
+
+    def outcome(self) -> Result:
+        return self.evaluation.result(self.experiment, self.data)

@@ -349,21 +349,6 @@ class Classification(LabelTask):
         task.score, task.positive = data.score, data.positive
         return task
 
-    @classmethod
-    def from_encoder(cls, checkpoint: Path, encoder: Encoder) -> Self:
-        """Load a classifier that was fine-tuned from a given encoder.
-
-        Args:
-            checkpoint: Checkpoint of a `TransformerClassifier`.
-            encoder: The encoder, with which the texts are tokenized.
-
-        Raises:
-            UserError: The classifier was fine-tuned from another encoder.
-        """
-        task = cls(checkpoint, encoder.device)
-        task.require_encoder(encoder)
-        return task
-
     def require_encoder(self, encoder: Encoder) -> None:
         """Raise a UserError if the classifier was fine-tuned from another encoder than the one given."""
         pieces = encoder.tokenizer.convert_ids_to_tokens(list(range(len(self.pieces.words))))

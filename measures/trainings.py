@@ -39,15 +39,15 @@ class Best(NamedTuple):
         value: Monitored score in the best epoch.
         stopped: True if early stopping or the module itself ended the training, False if the maximum number
             of epochs did.
-        part: The module's part of a checkpoint; see `TrainedModule.checkpoint_key`.
+        part: The module's part of a checkpoint; see `TrainedModule.checkpoint_part`.
     """
 
-    state: Mapping[str, Tensor]  # the parameters of the best epoch, by name, on the CPU
-    epochs: int  # of the training
-    epoch: int  # best epoch, from 1
-    value: float  # of the monitored score in the best epoch
-    stopped: bool  # by early stopping, not by the maximum number of epochs
-    part: Mapping[str, Any] = MappingProxyType({})  # see `TrainedModule.checkpoint_key`
+    state: Mapping[str, Tensor]
+    epochs: int
+    epoch: int
+    value: float
+    stopped: bool
+    part: Mapping[str, Any] = MappingProxyType({})
 
 
 class Training(NamedTuple):
@@ -60,10 +60,10 @@ class Training(NamedTuple):
         cost: Expected duration, relative to the other trainings.
     """
 
-    name: str  # for the log
-    file: Path | None  # of the saved result; None saves nothing
+    name: str
+    file: Path | None
     train: Callable[[], Best]
-    cost: float = 1.0  # expected duration, relative to the others
+    cost: float = 1.0
 
 
 def share(trainings: Sequence[Training]) -> list[Best]:
@@ -93,17 +93,15 @@ def share(trainings: Sequence[Training]) -> list[Best]:
                 folder, None, fault, "Give --data.init_args.cache a folder that can be written"
             ) from None
 
-    def make(training: Training) -> None:
-        assert training.file is not None
+    def make(file: Path, training: Training) -> None:
         began = time.perf_counter()
-        kept_tensors(training.file, partial(_made, training))
-        made[training.file] = f"trained in {time.perf_counter() - began:.1f} s"
+        _kept(training)
+        made[file] = f"trained in {time.perf_counter() - began:.1f} s"
 
-    share_files({file: partial(make, training) for file, training in filed.items()})
+    share_files({file: partial(make, file, training) for file, training in filed.items()})
     found = []
     for training in trainings:
-        content = kept_tensors(training.file, partial(_made, training))
-        best, how = Best(**content), made.get(training.file or Path(), "trained by each process")
+        best, how = _kept(training), made.get(training.file or Path(), "trained by each process")
         cut = "" if best.stopped else ", cut off by max_epochs"
         rank_zero_info(
             f"{training.name}: {how}, {counted(best.epochs, 'epoch')}{cut}; best is {best.value:.4f} in epoch "
@@ -113,9 +111,15 @@ def share(trainings: Sequence[Training]) -> list[Best]:
     return found
 
 
-def _made(training: Training) -> dict[str, Any]:
+def _kept(training: Training) -> Best:
+    """Return the result that an earlier run has kept whole; else train, and keep the result."""
+    file = training.file
+    if file is not None and (content := kept(file)) is not None:
+        return Best(**torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
     best = training.train()
-    return {**best._asdict(), "part": dict(best.part)}
+    if file is not None:
+        save_tensors(file, {**best._asdict(), "part": dict(best.part)})
+    return best
 
 
 def train_nested(
@@ -244,30 +248,6 @@ def result_of(module: TrainedModule[Any, Any], data: LightningDataModule, device
         nested_trainer(device).test(module, datamodule=data, verbose=False)
     assert module.result is not None
     return module.result
-
-
-def kept_tensors(file: Path | None, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the tensors that an interrupted run saved in `file`; if there are none, compute and save them.
-
-    Args:
-        file: File of the tensors; None saves nothing.
-        compute: Function that returns the tensors.
-
-    Returns:
-        The tensors; those from a file are on the CPU.
-    """
-    if file is not None and (saved := load_tensors(file)) is not None:
-        return saved
-    tensors = compute()
-    if file is not None:
-        save_tensors(file, tensors)
-    return tensors
-
-
-def load_tensors(file: Path) -> dict[str, Any] | None:
-    """Return the tensors in a file written by `save_tensors`; None if it is missing or damaged."""
-    content = kept(file)
-    return None if content is None else torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
 
 
 def save_tensors(file: Path, tensors: Mapping[str, Any]) -> None:

@@ -225,8 +225,8 @@ CASES: Mapping[str, Case] = {
     ),
     "pairs of runs, swaps": Case("commands/compare.py: permutation.p, commands/sweep_table.py: p", permuted, 0.08),
     "pairs of runs, bootstrap": Case("commands/compare.py: bootstrap.p", bootstrapped, 0.08),
-    "pairs of decisions": Case("measures/ablation.py: p, measures/pruning.py: p", decisions, 0.1),
-    "pairs of variants": Case("fidelity/comparison.py: p, fidelity/judge.py: p", seeds, 0.2),
+    "pairs of decisions": Case("measures/ablation.py: p", decisions, 0.1),
+    "pairs of variants": Case("fidelity/comparison.py: p", seeds, 0.2),
     "set of heads, 5 random sets": Case("measures/causal.py: p, measures/ablation.py: beyond_random_p", sets, 0.6),
     "one head, 3 other heads": Case(
         "measures/causal.py: p, measures/ablation.py: beyond_random_p",

@@ -39,8 +39,8 @@ from docs.reference import ROOMS, configs_page, described, exported
 from results.estimates import ENDS, UNITS
 from tests.commands.test_sweep_plan import SHIPPED as SWEEPS
 from tests.glossary import OF_ANY_UNIT, explained, unexplained
+from tests.measures import test_ablation as of_heads_off
 from tests.measures import test_configs as of_analyses
-from tests.measures import test_pruning as of_pruning
 from tests.test_train import CLASSIFIERS, CONFIGS, YAMLS
 
 ROOT = Path(__file__).parents[1]
@@ -53,10 +53,9 @@ RUN_BY = {
     "measures/test_ablation.py": [("measure", "kovaleva2019/ablation.yaml"), ("measure", "kovaleva2019/layers.yaml")],
     "measures/test_causal.py": [("measure", "clark2019/causal.yaml")],
     "fidelity/test_experiment.py": [
-        *(("measure", f"fidelity/{name}.yaml") for name in ("all", "quick")),
+        *(("measure", f"{name}.yaml") for name in ("fidelity/all", "fidelity/quick", "judge")),
         *(("measure", f"{name}/fidelity.yaml") for name in ("jain2019", "serrano2019", "tutek2020", "wiegreffe2019")),
     ],
-    "fidelity/test_judge.py": [("measure", "judge.yaml")],
     "probes/test_antecedent.py": [
         ("fit" if trained else "measure", f"clark2019/coreference{trained}{corpus}.yaml")
         for trained, corpus in product(("", "_attention", "_glove"), ("", "_litbank"))
@@ -69,7 +68,7 @@ RUN_BY = {
 RUN: set[tuple[str, Path]] = {
     *(("fit" if "train.py fit" in YAMLS[path] else "measure", path) for path in CONFIGS),
     *(("fit", path) for path in CLASSIFIERS),
-    *(("measure", path) for path in [*of_analyses.CONFIGS, of_analyses.ATLAS, *of_pruning.CONFIGS.glob("*.yaml")]),
+    *(("measure", path) for path in [*of_analyses.CONFIGS, of_analyses.ATLAS, *of_heads_off.CONFIGS.glob("*.yaml")]),
     *((command, (SHIPPED / config).resolve()) for of_test in RUN_BY.values() for command, config in of_test),
 }
 

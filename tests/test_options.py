@@ -116,7 +116,7 @@ CHOICES = [(kind, *choice) for kind in KINDS for choice in choices(kind)]
 def test_choices_are_found() -> None:
     found = {(getattr(kind, "__name__", ""), name) for kind, name, *_ in CHOICES}
     assert {("Options", "too_long"), ("Options", "from_pieces"), ("Options", "precision")} <= found
-    assert {("Pruning", "rankings"), ("AttentionWordsProbe", "schedule"), ("Linguistic", "missing")} <= found
+    assert {("Pruning", "rankings"), ("AttentionWordsProbe", "schedule"), ("SetErasure", "last")} <= found
     assert len(CHOICES) > 40
 
 

@@ -1,19 +1,28 @@
-"""Classifiers that come back from their checkpoints alone."""
+"""Classifiers that come back from their checkpoints alone, and folders of transformers as classifiers of every test."""
 
 import io
+import json
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
+import train
+from attention import EncoderSpec
 from datamodules import ClassificationDataModule
-from fidelity.checkpoints import load
+from fidelity import Roar
+from fidelity.checkpoints import files_of, load, read
 from models import TextClassifier
 from results.errors import UserError
-from tests.fidelity.trained import Data, fitted
+from tests import tiny
+from tests.fidelity.trained import ROOT, Data, fitted, recipe_of
 
 
 @pytest.fixture(scope="module")
@@ -134,3 +143,257 @@ def test_data_that_it_was_not_trained_on_are_refused_by_the_name_of_the_file(run
     other.setup("test")
     with pytest.raises(UserError, match=r"\.ckpt: The checkpoint was trained on other data \(difference in vocabulary"):
         load([one(runs, "base-0")], other)
+
+
+QUICK = f"--config={ROOT / 'configs' / 'fidelity' / 'quick.yaml'}"
+LABELS = ("drink", "other")
+
+
+def write(folder: Path) -> str:
+    """Texts of words that the tokenizers know; returns their path with `{split}` in it."""
+    random = np.random.default_rng(0)
+    folder.mkdir(exist_ok=True)
+
+    def text(number: int) -> str:
+        words = random.choice([*tiny.FAMILIAR[:5], *tiny.BROKEN[:2]], random.integers(2, 7)).tolist()
+        return " ".join([*words, "dogs" if number % 2 else "coffee"])
+
+    for split, texts in (("train", 48), ("dev", 8), ("test", 14)):
+        lines = ["label\ttext", *(f"{LABELS[number % 2]}\t{text(number)}" for number in range(texts))]
+        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(folder / "{split}.tsv")
+
+
+def save_distilbert(folder: Path) -> Path:
+    tokenizer = tiny.bert_tokenizer()
+    sizes = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 40, "max_position_embeddings": 64}
+    return tiny.save(folder, tiny.build("distilbert", 0, vocab_size=len(tokenizer), **sizes), tokenizer)
+
+
+SAVE: Mapping[str, Callable[[Path], Path]] = {
+    "bert": tiny.save_bert,
+    "roberta": tiny.save_roberta,
+    "distilbert": save_distilbert,
+    "gpt2": tiny.save_gpt2,
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write(tmp_path_factory.mktemp("corpus") / "texts")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """Classifiers of two classes, as others would have written them."""
+    home = tmp_path_factory.mktemp("models")
+    return {name: tiny.add_head(save(home / f"my-{name}"), 2) for name, save in SAVE.items()}
+
+
+def options(corpus: str, cache: Path) -> list[str]:
+    named = ["--data=ClassificationDataModule", f"--data.init_args.corpus={corpus}"]
+    return [*named, "--data.init_args.positive=drink", f"--data.init_args.cache={cache}"]
+
+
+QUIET = ("--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu", "--trainer.devices=1")
+
+
+def command(checkpoints: list[Path | str], *further: str, folder: Path) -> list[str]:
+    given = f"--model.init_args.checkpoints=[{','.join(map(str, checkpoints))}]"
+    return ["measure", QUICK, given, f"--trainer.default_root_dir={folder}", "--figures.draw=false", *QUIET, *further]
+
+
+def run_over(checkpoints: list[Path | str], *further: str, folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The folder of a run over the classifiers, and its `results.json`."""
+    train.main(command(checkpoints, *further, folder=folder))
+    (path,) = folder.rglob("results.json")
+    return path.parent, json.loads(path.read_text(encoding="utf-8"))
+
+
+def only(*names: str) -> str:
+    return f"--model.init_args.tests=[{','.join(f'{{class_path: {name}}}' for name in names)}]"
+
+
+def data_of(corpus: str, tokenizer: Path | None, cache: Path, **further: Any) -> ClassificationDataModule:  # noqa: ANN401
+    spec = None if tokenizer is None else EncoderSpec(str(tokenizer))
+    data = ClassificationDataModule(corpus, tokenizer=spec, positive="drink", cache=str(cache), **further)
+    data.setup("test")
+    return data
+
+
+@pytest.fixture(scope="module")
+def checkpoint(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT that `train.py fit` has fine-tuned."""
+    home = tmp_path_factory.mktemp("fit")
+    bare = tiny.save_bert(home / "bare")
+    words = ["fit", "--model=TransformerClassifier", "--model.init_args.learning_rate=3e-3", *QUIET]
+    words += [*options(corpus, home / "stores"), f"--data.init_args.tokenizer.name={bare}", "--trainer.max_epochs=2"]
+    train.main([*words, "--checkpoint.monitor=val_f1", f"--trainer.default_root_dir={home / 'runs'}"])
+    (found,) = home.rglob("epoch*.ckpt")
+    return found
+
+
+def test_folders_of_any_shape_are_compared_and_named_after_themselves(
+    folders: Mapping[str, Path], corpus: str, tmp_path: Path
+) -> None:
+    """BERT and DistilBERT have one tokenizer; the others run alone."""
+    test = only("Rationale", "Correlation")
+    for names in (("bert", "distilbert"), ("roberta",), ("gpt2",)):
+        home = tmp_path / names[0]
+        run, found = run_over([folders[name] for name in names], test, *options(corpus, home), folder=home)
+        table = pd.read_csv(run / found["tables"]["fidelity"])
+        assert table["variant"].tolist() == [f"my-{name}" for name in names] == table["checkpoint"].tolist()
+        assert table["seed"].tolist() == [-1] * len(names)
+        for column in ("rationale.leave_one_out.comprehensiveness", "correlation.input_x_gradient.kendall"):
+            assert table[column].between(-1, 1).all()
+            assert table[column].nunique() == len(names)
+        accuracies = [accuracy_of(folders[name], corpus) for name in names]
+        assert table["accuracy"].tolist() == pytest.approx(accuracies)
+
+
+def accuracy_of(folder: Path, corpus: str) -> float:
+    """Of transformers' own model, text by text."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    test = pd.read_csv(corpus.format(split="test"), sep="\t")
+    right = []
+    for text, label in zip(test["text"], test["label"], strict=True):
+        inputs = {"input_ids": torch.tensor([tokenizer(text)["input_ids"]])}
+        if model.config.pad_token_id is None:
+            model.config.pad_token_id = 10**6  # GPT-2 asks for one; none of a single text is
+        right.append(LABELS[int(model(**inputs).logits.argmax())] == label)
+    return float(np.mean(right))
+
+
+@pytest.mark.parametrize(
+    ("level", "names"),
+    [
+        (None, ["2-1", "2-2", "2-3", "2-4"]),
+        ("1-3", ["1-3"]),
+        ("1", ["1-1", "1-2", "1-3", "1-4"]),
+        ("all", [f"{layer}-{head}" for layer in (1, 2) for head in (1, 2, 3, 4)]),
+    ],
+)
+def test_the_level_is_a_head_a_layer_or_all(
+    level: str | None, names: list[str], folders: Mapping[str, Path], corpus: str, tmp_path: Path
+) -> None:
+    """The highest weight of a text, averaged over the heads, is that of the model's own eager attention."""
+    folder = folders["bert"]
+    chosen = [] if level is None else [f"--model.init_args.level={level}"]
+    run, _ = run_over([folder], only("Permutation"), *options(corpus, tmp_path), *chosen, folder=tmp_path)
+    found = pd.read_parquet(run / "items.parquet")["permutation.max_attention"]
+    own = AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="eager").eval()
+    split = data_of(corpus, folder, tmp_path).splits["test"]
+    for text in range(len(split)):
+        with torch.no_grad():
+            layers = own(torch.tensor([split.tokens(text)]), output_attentions=True).attentions
+        rows = [layers[int(name[0]) - 1][0, int(name[2]) - 1, 0] for name in names]
+        assert found[text] == pytest.approx(float(torch.stack(rows).mean(0).max()), abs=1e-6)
+
+
+def test_roar_leaves_out_a_folder_whose_training_is_not_known(
+    folders: Mapping[str, Path], corpus: str, tmp_path: Path
+) -> None:
+    data = data_of(corpus, folders["bert"], tmp_path)
+    test = Roar(("random",), shares=[0, 1])
+    test.begin(load([folders["bert"]], data), data, torch.device("cpu"), 0)
+    assert test.audit()["checkpoints_left_out"] == 1
+    assert test.audit()["trainings"] == 0
+
+
+def test_a_checkpoint_of_a_run_takes_the_level_and_keeps_it_untrained(
+    checkpoint: Path, corpus: str, tmp_path: Path
+) -> None:
+    bare = read(checkpoint)[0]["data"]["init_args"]["tokenizer"]["name"]
+    data = data_of(corpus, Path(bare), tmp_path)
+    for level, names in (("1-2", ["1-2"]), (None, ["2-1", "2-2", "2-3", "2-4"])):
+        (found,) = load([checkpoint], data, level)
+        for model in (found.model, found.untrained(data, 0)):
+            assert list(model.levels) == names  # type: ignore[arg-type]
+    assert recipe_of(found, data)._identity != recipe_of(load([checkpoint], data, "1-2")[0], data)._identity
+
+
+def test_folders_of_one_name_are_told_apart_and_copies_are_refused(
+    folders: Mapping[str, Path], corpus: str, tmp_path: Path
+) -> None:
+    names = [tmp_path / "a" / "last", tmp_path / "b" / "last"]
+    for path, kind in zip(names, ("bert", "distilbert"), strict=True):
+        shutil.copytree(folders[kind], path)
+    data = data_of(corpus, names[0], tmp_path)
+    assert [one.variant for one in load(names, data)] == [f"last, tokenizer.name {path}" for path in names]
+    shutil.copytree(names[0], tmp_path / "copy")
+    with pytest.raises(UserError, match=r"copy and .*a/last are the same checkpoint\. Give only one"):
+        load([names[0], tmp_path / "copy"], data)
+
+
+def message(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """What is said of a command line that fails."""
+    capsys.readouterr()
+    assert train.run(words) == 1
+    *_, told = capsys.readouterr().err.strip().splitlines()
+    return told
+
+
+def relabelled(folder: Path, to: Path, *names: str) -> Path:
+    shutil.copytree(folder, to)
+    config = AutoConfig.from_pretrained(to)
+    config.id2label = dict(enumerate(names))
+    config.save_pretrained(to)
+    return to
+
+
+def test_what_cannot_be_tested_is_told_with_the_folder_and_a_remedy(
+    folders: Mapping[str, Path], corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = tiny.save_bert(tmp_path / "bare")
+    without = "--data.init_args.tokenizer.name="
+    relabelled(folders["bert"], tmp_path / "swapped", "OTHER", "DRINK")
+    three = tiny.add_head(tiny.save_bert(tmp_path / "three"), 3)
+    sizes = tiny.SIZES | {"max_position_embeddings": 64}
+    tokenizer = tiny.bert_tokenizer()
+    model = tiny.build("deberta-v2", 0, vocab_size=len(tokenizer), **sizes)
+    deberta = tiny.add_head(tiny.save(tmp_path / "deberta", model, tokenizer), 2)
+    (tmp_path / "empty").mkdir()
+    bert, roberta = folders["bert"], folders["roberta"]
+    told: dict[str, tuple[list[Path | str], list[str], str]] = {
+        "no head": ([bare], [], rf"{bare}: the files lack classifier\.bias, classifier\.weight of BertFor.*random"),
+        "classes": ([three], [], rf"{three}: the data have 2 classes.*classification head is for another number"),
+        "order": ([tmp_path / "swapped"], [], r"swapped: the classification head has the classes in the order OTHER, "
+                  r"DRINK, but the data have drink, other \(sorted by name\)\. Rename the labels .* OTHER to 0_OTHER"),
+        "nowhere": ([tmp_path / "nowhere"], [], r"nowhere: there is no such checkpoint\. Give .* folders of Hugging"),
+        "empty": ([tmp_path / "empty"], [], r"empty: the folder .* no checkpoint .* no config\.json of a Hugging Face"),
+        "attention": ([deberta], [], rf"{deberta} .*outside transformers' attention interface"),
+        "head": ([bert], ["--model.init_args.level=3-1"], r"--model\.init_args\.level: 3-1 does not exist; the mo"),
+        "level": ([bert], ["--model.init_args.level=word"], r"init_args\.level: 'word' is not a head.*or all\."),
+        "tokenizer": ([bert], [f"{without}{roberta}"], rf"{bert}: its tokenizer is not the tokenizer of the data, "
+                      rf"{roberta}\. Test it in a run of its own, with --data\.init_args\.tokenizer\.name {bert} or"),
+        "two": ([bert, roberta], [], rf"{roberta}: its tokenizer is not the tokenizer of the data, {bert}\. Test it"),
+    }  # fmt: skip
+    for name, (checkpoints, more, expected) in told.items():
+        words = command(checkpoints, only("Perturbation"), *options(corpus, tmp_path), *more, folder=tmp_path / name)
+        found = message(words, capsys)
+        assert re.search(f"^Error: .*{expected}", found), found
+    found = message(command([bert], folder=tmp_path / "without"), capsys)
+    assert re.search(rf"{bert}: a Hugging Face classifier does not say which texts .* Give --data Classif", found), (
+        found
+    )
+
+
+def test_a_name_of_the_hub_is_one_that_is_no_path(
+    folders: Mapping[str, Path], corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for name in ("runs/nowhere", "owner/a.ckpt", "nowhere", "/owner/name", "a/b/c"):
+        with pytest.raises(UserError, match=f"{name}: there is no such checkpoint"):
+            files_of(Path(name))
+    assert files_of(Path("owner/name")) == [Path("owner/name")]
+    data = data_of(corpus, folders["bert"], tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match=r"owner/name: not found, neither as a local folder nor on the hub"):
+        load([Path("owner/name")], data)
+    monkeypatch.setattr("attention.encoder.snapshot_download", lambda name, **_: {"owner/name": folders["bert"]}[name])
+    _, found = run_over(["owner/name"], only("Perturbation"), *options(corpus, tmp_path), folder=tmp_path / "out")
+    assert list(found["audit"]["checkpoints"]) == ["name"]
+    assert found["encoder"]["origin"] == "hub"
+    assert found["encoder"]["name"] == "owner/name"

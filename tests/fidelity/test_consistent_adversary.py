@@ -1,37 +1,48 @@
-"""Model-consistent adversaries against loops in double precision and texts that are read one by one."""
+"""Adversaries, token-wise models and their recipe against loops, texts that are read one by one, and written losses."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from pytorch_lightning import LightningModule
+from torch import Tensor, nn
 
+from datamodules import TextBatch
 from fidelity.comparison import CheckpointResult
 from fidelity.consistent_adversary import (
     ConsistentAdversary,
+    GuidedMLP,
     Recipe,
+    Source,
     TrainedAdversary,
     adversarial_loss,
     adversary_training,
     attention_of,
     collect_outputs,
+    guided,
     trained_adversary,
 )
-from measures.trainings import share
+from measures.trainings import Best, share
 from metrics.distributions import area
+from models import AttentionClassifier, AverageEncoder, TextClassifier, TrainingError
 from results import Curves
 from tests.fidelity import tiny
+from tests.fidelity.tiny import with_constants
 from tests.fidelity.trained import (
+    BATCH_SIZE,
+    CLIP,
     CPU,
     Checkpoints,
     Data,
     config_of,
     recipe_of,
+    refuse_training,
     result_of,
 )
 
@@ -237,3 +248,242 @@ def test_the_loss_on_dev_can_end_a_training(
         losses += float(adversarial_loss(output.logits.softmax(-1), weights, *there, 0.01)) * len(batch.index)
         texts += len(batch.index)
     assert best.value == pytest.approx(losses / texts, rel=1e-4)
+
+
+SOURCES: tuple[Source, ...] = ("uniform", "own", "base", "adversary")
+
+
+@pytest.fixture(scope="module")
+def both(checkpoints: Checkpoints) -> Checkpoints:
+    """One with attention of its own, and one with uniform attention."""
+    return checkpoints[::2]
+
+
+def begun_guided(checkpoints: Checkpoints, data: Data, **options: Any) -> GuidedMLP:  # noqa: ANN401
+    guided_test = with_constants(GuidedMLP(4, 3), **{"strength": 0.3, "size": 5, "patience": 4, **options})
+    guided_test.begin(checkpoints, data, CPU, 0)
+    return guided_test
+
+
+@pytest.fixture(scope="module")
+def guided_test(both: Checkpoints, data: Data) -> GuidedMLP:
+    return begun_guided(both, data)
+
+
+def by_hand(model: AttentionClassifier, tokens: list[int], weights: list[float]) -> Tensor:
+    """Logits: the weighted sum of tanh(linear(word)), word by word."""
+    encoder = model.encoder
+    assert isinstance(encoder, AverageEncoder)
+    states = [torch.tanh(encoder.linear(model.embedding(torch.tensor([token]))[0])) for token in tokens]
+    logits: Tensor = model.decision(torch.stack([w * h for w, h in zip(weights, states, strict=True)]).sum(0))
+    return logits
+
+
+@torch.no_grad()
+def test_every_model_averages_words_by_the_attention_of_its_source(
+    guided_test: GuidedMLP, checkpoints: Checkpoints, data: Data
+) -> None:
+    adversary = ConsistentAdversary((0.3,), max_epochs=3, patience=10)
+    adversary.begin(checkpoints[:1], data, CPU, 0)
+    guides: dict[str, TextClassifier] = {
+        "base": checkpoints[0].model,
+        "adversary": adversary._adversaries[checkpoints[0].name]["0.3"].model,
+    }
+    models = guided_test._models[checkpoints[0].name]
+    assert list(models) == list(SOURCES)
+    values = result_of(guided_test, checkpoints[0], data).columns("guided_mlp")
+    for text in (2, 11, 20):
+        batch = data.splits["test"][[text]]
+        tokens, words = batch.tokens[0].tolist(), batch.words[0]
+        for source, model in models.items():
+            assert isinstance(model, AttentionClassifier)
+            if source == "uniform":
+                weights = words / words.sum()
+            elif source == "own":
+                weights = model(batch).levels["word"].weights[0]
+                assert weights[words].std() > 1e-4
+            else:
+                weights = guides[source](batch).levels["word"].weights[0]
+            expected = by_hand(model, tokens, weights.tolist())
+            torch.testing.assert_close(model(batch).logits[0], expected, atol=1e-5, rtol=1e-5)
+            assert values[f"predicted_{source}"][text] == int(expected.argmax())
+        assert values["gold"][text] == int(batch.labels)
+
+
+def test_a_guide_is_read_and_neither_trained_nor_saved() -> None:
+    guide = tiny.classifier("flat", torch.float32)
+    model = guided(guide, encoder=AverageEncoder(3))
+    model.train()
+    assert not guide.training
+    assert not list(model.parameters())
+    assert model.state_dict() == {}
+
+
+def test_scores_and_table_are_f1_with_intervals(guided_test: GuidedMLP, both: Checkpoints, data: Data) -> None:
+    results = [result_of(guided_test, checkpoint, data) for checkpoint in both]
+    table = guided_test.tables(results)["guided_mlp"].frame
+    assert table["attention"].tolist() == [*SOURCES, *SOURCES]
+    values, positive = results[0].columns("guided_mlp"), data.positive
+    gold = values["gold"]
+    for source, row in zip(SOURCES, table.itertuples(), strict=False):
+        predicted = values[f"predicted_{source}"]
+        right = ((gold == positive) & (predicted == positive)).sum()
+        expected = 2 * right / ((gold == positive).sum() + (predicted == positive).sum())
+        assert row.f1 == pytest.approx(expected)
+        assert results[0].scores[f"guided_mlp.{source}.f1"].value == pytest.approx(expected)
+    # Uniform attention has no adversary.
+    assert table["f1"].isna().tolist() == [False] * 7 + [True]
+    assert guided_test.audit()["models"] == 7
+
+
+def test_a_second_run_trains_nothing_and_other_options_are_other_models(
+    guided_test: GuidedMLP, both: Checkpoints, data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_training(monkeypatch)
+    for name, models in begun_guided(both, data)._models.items():
+        for source, model in models.items():
+            state = guided_test._models[name][source].state_dict()
+            assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    for change in ({"size": 6}, {"strength": 0.2}):
+        with pytest.raises(KeyboardInterrupt):
+            begun_guided(both, data, **change)
+
+
+@pytest.fixture
+def recipe(checkpoints: Checkpoints, data: Data, tmp_path: Path) -> Recipe:
+    own = recipe_of(checkpoints[0], data).own_data
+    own.cache, own.batch_size, own.seed = tmp_path, data.batch_size, data.seed
+    return recipe_of(checkpoints[0], own, max_epochs=9, patience=3)
+
+
+class Written(LightningModule):
+    """Its loss is that which is written for the epoch, and its one number tells the epoch."""
+
+    def __init__(self, losses: Sequence[float]) -> None:
+        super().__init__()
+        self.losses, self.number = losses, nn.Parameter(torch.zeros(1))
+        self.seen: list[list[int]] = []
+        self.drawn: list[float] = []
+
+    def training_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
+        if batch_idx == 0:
+            self.seen.append([])
+        self.seen[-1] += batch.index.tolist()
+        self.drawn.append(float(torch.rand(1)))
+        self.batches = batch_idx + 1
+        self.settings = (self.trainer.gradient_clip_val, self.trainer.accumulate_grad_batches)
+        self.log("train_loss", self.losses[self.current_epoch], on_step=False, on_epoch=True, batch_size=1)
+        return self.number.sum() * 0
+
+    def on_train_epoch_end(self) -> None:
+        with torch.no_grad():
+            self.number.fill_(self.current_epoch + 1)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 0.0)
+
+
+def fitted(recipe: Recipe, losses: Sequence[float], module: Written | None = None) -> Best:
+    loader = recipe.own_data.train_dataloader()
+    return recipe.fit(module or Written(losses), "train_loss", "min", train_dataloaders=loader)
+
+
+@pytest.mark.parametrize(
+    ("losses", "epochs", "epoch", "stopped"),
+    [
+        ([3.0, 2.0, 2.5, 1.0, 1.5, 1.6, 1.0, 0.5, 0.1], 7, 4, True),
+        ([9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0], 9, 9, False),
+        ([9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 4.0, 4.0], 9, 7, False),
+        ([1.0, 2.0, 2.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0], 4, 1, True),
+    ],
+)
+def test_the_epoch_of_the_lowest_loss_is_kept(
+    recipe: Recipe, losses: list[float], epochs: int, epoch: int, stopped: bool
+) -> None:
+    best = fitted(recipe, losses)
+    assert (best.epochs, best.epoch, best.stopped) == (epochs, epoch, stopped)
+    assert best.value == losses[epoch - 1]
+    assert best.state["number"].tolist() == [epoch]
+
+
+def test_clipping_and_size_of_the_batches_are_those_of_the_checkpoint_s_run(recipe: Recipe) -> None:
+    module = Written([1.0] * 9)
+    fitted(recipe, [], module)
+    assert module.settings == (CLIP, 1)
+    texts = len(recipe.data.splits["train"])
+    assert module.batches == -(-texts // BATCH_SIZE)
+    assert recipe.data.batch_size != BATCH_SIZE
+    assert all(sorted(seen) == list(range(texts)) for seen in module.seen)
+    assert module.seen[0] != module.seen[1]
+
+
+def test_nothing_outside_is_disturbed_and_the_seed_decides_everything(recipe: Recipe) -> None:
+    before = torch.random.get_rng_state()
+    runs = []
+    for seed in (0, 0, 1):
+        module = Written([1.0] * 9)
+        with torch.inference_mode():  # as in a test
+            best = fitted(replace(recipe, seed=seed), [], module)
+            assert torch.is_inference_mode_enabled()
+        assert not best.state["number"].is_inference()
+        runs.append((module.drawn, module.seen))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert recipe.data.trainer is None
+    assert runs[0] == runs[1]
+    assert runs[0][0] != runs[2][0]
+    assert runs[0][1] != runs[2][1]
+
+
+def test_a_loss_that_is_no_number_is_refused(recipe: Recipe) -> None:
+    with pytest.raises(TrainingError, match=r"Written: train_loss was never a finite number, .*for base, seed 0: give"):
+        fitted(recipe, [float("nan")] * 9)
+
+
+BEST = Best({"a": torch.arange(3.0)}, 5, 2, 0.25, True)
+
+
+def keep(recipe: Recipe, *options: object, best: Best | None = BEST) -> Best:
+    def train() -> Best:
+        if best is None:
+            raise KeyboardInterrupt
+        return best
+
+    return share([recipe.training("things", options, "Thing", train)])[0]
+
+
+def other(recipe: Recipe, change: str) -> Recipe:
+    """The recipe with one thing changed."""
+    data, checkpoint = recipe.data, recipe.checkpoint
+    if change == "checkpoint":
+        return replace(recipe, checkpoint=replace(checkpoint, digest="f" * 64))
+    if change == "batch_size":
+        return replace(recipe, checkpoint=replace(checkpoint, config={"data": {"init_args": {"batch_size": 5}}}))
+    if change == "train":
+        corpus = str(data.cache / "{split}.tsv")
+        for split, path in data.files().items():
+            text = path.read_text(encoding="utf-8")
+            Path(corpus.replace("{split}", split)).write_text(text.replace("film", "plot"), encoding="utf-8")
+        data.corpus = corpus
+    elif change == "vocabulary":
+        data.vocabulary = replace(data.vocabulary, words=(*data.vocabulary.words, "new"))
+    elif change == "cut":
+        shorter: Any = SimpleNamespace(lengths=data.splits["train"].lengths - 1)
+        data.splits = {**data.splits, "train": shorter}
+    else:
+        return replace(recipe, **{change: getattr(recipe, change) + 1})
+    return replace(recipe)
+
+
+@pytest.mark.parametrize(
+    "change", ["seed", "max_epochs", "patience", "checkpoint", "train", "batch_size", "vocabulary", "cut"]
+)
+def test_whatever_the_outcome_depends_on_is_looked_for_by(recipe: Recipe, change: str) -> None:
+    keep(recipe, 1, "x")
+    found = keep(replace(recipe), 1, "x", best=None)  # the same: it is not trained again
+    assert torch.equal(found.state["a"], BEST.state["a"])
+    assert found[1:] == BEST[1:]
+    assert len(list((recipe.data.cache / "things").iterdir())) == 1
+    with pytest.raises(KeyboardInterrupt):
+        keep(recipe, 1, "y", best=None)
+    with pytest.raises(KeyboardInterrupt):
+        keep(other(recipe, change), 1, "x", best=None)

@@ -52,27 +52,11 @@ def fitted(kind: Kind, level: str | None = None, *, single: bool = False, **opti
     return test
 
 
-def stacked(batches: int = 5, heads: int = 7) -> list[tuple[Tensor, Tensor]]:
-    random = torch.Generator().manual_seed(0)
-    return [
-        (
-            torch.rand((3, 11, heads), generator=random, dtype=torch.float64),
-            torch.randn((2, 3, 11), generator=random, dtype=torch.float64),
-        )
-        for _ in range(batches)
-    ]
-
-
-def probe_of(batches: Sequence[tuple[Tensor, Tensor]]) -> EffectProbe:
-    gram, cross = (sum(parts) for parts in zip(*(EffectProbe.equations(*batch) for batch in batches), strict=True))
-    return EffectProbe.fit(gram, cross)
-
-
 def test_dependent_heads_share_their_weight_and_idle_heads_have_none() -> None:
-    design = stacked()[0][0]
+    design = torch.rand((3, 11, 7), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     design = torch.cat([design, design[..., :1], torch.zeros_like(design[..., :1])], -1)
     effects = 3 * design[None, ..., 0] + design[None, ..., 1]
-    probe = probe_of([(design, effects)])
+    probe = EffectProbe.fit(*EffectProbe.equations(design, effects))
     assert probe.ridge
     assert probe.weights[0].tolist() == pytest.approx([1.5, 1, 0, 0, 0, 0, 0, 1.5, 0], abs=1e-4)
 

@@ -1,34 +1,47 @@
-"""Erased weights, against one text, one order and one forward pass for each erased weight."""
+"""Erased and replaced weights, some of them 0, against one text, one order and one forward pass at a time."""
 
+import json
+import math
 from copy import deepcopy
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+from datamodules import ClassificationDataModule
 from fidelity import erasure
-from fidelity.checkpoints import Checkpoint
-from fidelity.classified import ClassifiedBatch, classify
+from fidelity.checkpoints import Checkpoint, load
+from fidelity.classified import ClassifiedBatch, classify, renormalised
 from fidelity.comparison import CheckpointResult
-from fidelity.erasure import Last, SetErasure, SingleWeight, first_flips
-from fidelity.saliency import RANKINGS
+from fidelity.consistent_adversary import adversarial_loss
+from fidelity.erasure import BINS, Last, Permutation, Perturbation, SetErasure, SingleWeight, _shares, first_flips
+from fidelity.saliency import RANKINGS, Saliency
+from models import AttentionClassifier, EntmaxAttention, HierarchicalClassifier
+from models.text_classifier import WORD, learned_alphas
 from results import Curves, Spreads
 from tests.fidelity import tiny
 from tests.fidelity.tiny import (
+    CLASSES,
     LEVELS,
+    SENTENCES,
     TEXTS,
     Kind,
     checkpoint_result,
+    close,
     measurements,
     scores_of,
+    slow_decision,
     slow_jsd,
     texts,
     with_constants,
 )
 from tests.fidelity.tiny import classified as classified_of
+from tests.fidelity.trained import fitted
 from tests.models.batches import VOCABULARY
 
 RULES: tuple[Last, ...] = get_args(Last)
@@ -228,3 +241,262 @@ def test_scores_table_and_figure() -> None:
     }
     assert list(figure.points["base"][1]) == pytest.approx([0.0, 0.1, 0.0, 0.1])
     assert list(figure.points["tying"][1]) == pytest.approx([0.0, 0.1, 0.0, 0.0])
+
+
+def slow_uniform(text: ClassifiedBatch) -> list[float]:
+    """1 / n on each of the n positions of a group."""
+    groups = text.groups[0].tolist()
+    return slow_decision(text, [[1 / groups.count(group) if group >= 0 else 0 for group in groups]] * len(text.names))
+
+
+def slow_shuffles(text: ClassifiedBatch, purpose: str, draws: int) -> list[list[float]]:
+    """Each position of a group gives its weight to another: the one with the least noise to the first of them."""
+    groups, found = text.groups[0].tolist(), []
+    for noise in text.noise(purpose, draws)[:, 0].tolist():
+        givers = list(range(len(groups)))
+        for group in set(groups) - {-1}:
+            members = [position for position, own in enumerate(groups) if own == group]
+            for position, giver in zip(members, sorted(members, key=lambda position: noise[position]), strict=True):
+                givers[position] = giver
+        found.append(slow_decision(text, [[head[giver] for giver in givers] for head in text.weights[:, 0].tolist()]))
+    return found
+
+
+@pytest.mark.parametrize(("kind", "level"), LEVELS)
+def test_decisions_under_replaced_attention_are_those_of_a_loop(kind: Kind, level: str | None) -> None:
+    numbers = measurements(Perturbation(), classified_of(kind, time=9, level=level)).numbers
+    for row in range(len(TEXTS)):
+        text = classified_of(kind, [row], level=level)
+        own = int(text.predicted)
+        assert int(numbers["own"][row]) == own
+        assert int(numbers["gold"][row]) == row % CLASSES
+        flat, shuffled = [slow_uniform(text)], slow_shuffles(text, "perturbation", 10)
+        for name, outputs in (("uniform", flat), ("permuted", shuffled)):
+            classes = [int(np.argmax(output)) for output in outputs]
+            for place in range(CLASSES):
+                assert float(numbers[f"{name}_class_{place}"][row]) == pytest.approx(
+                    classes.count(place) / len(classes)
+                )
+            changed = sum(one != own for one in classes) / len(classes)
+            assert float(numbers[f"{name}_flips"][row]) == pytest.approx(changed)
+
+
+@pytest.mark.parametrize("draws", [5, 6])
+@pytest.mark.parametrize(("kind", "level"), LEVELS)
+def test_the_median_distance_is_that_of_a_loop(kind: Kind, level: str | None, draws: int) -> None:
+    numbers = measurements(
+        with_constants(Permutation(), permutations=draws), classified_of(kind, time=9, level=level)
+    ).numbers
+    for row in range(len(TEXTS)):
+        text = classified_of(kind, [row], level=level)
+        own = text.probabilities[0].tolist()
+        expected = np.median([tiny.slow_tvd(output, own) for output in slow_shuffles(text, "permutation", draws)])
+        assert float(numbers["median_tvd"][row]) == pytest.approx(expected, abs=1e-9)
+        highest = max(np.mean(text.weights[:, 0].tolist(), axis=0))
+        assert float(numbers["max_attention"][row]) == pytest.approx(highest)
+
+
+def test_drops_are_what_is_lost_and_are_positive_for_a_loss() -> None:
+    test = Perturbation()
+    # gold, own, uniform: class 0, class 1, flips; permuted: class 0, class 1, flips
+    rows = [
+        [1, 1, 0, 1, 0, 0.5, 0.5, 0.5],
+        [1, 1, 1, 0, 1, 0.5, 0.5, 0.5],
+        [0, 0, 1, 0, 0, 1.0, 0.0, 0.0],
+        [0, 1, 1, 0, 1, 0.0, 1.0, 0.0],
+    ]
+    frame = pd.DataFrame(rows, columns=list(test.columns(2)))
+    found = scores_of(test, frame)
+    own = 2 * 2 / (2 + 3)
+    assert found == pytest.approx(
+        {
+            "uniform_drop": own - 2 * 1 / (2 + 1),
+            "permuted_drop": own - 2 * 1 / (2 + 2),
+            # Of four texts three are right by themselves; uniform three again, permuted two: ½ + ½ + 1.
+            "uniform_accuracy_drop": 0,
+            "permuted_accuracy_drop": 0.25,
+            "uniform_flips": 0.5,
+            "permuted_flips": 0.25,
+        }
+    )
+    # Class 0: right 1 of 2 gold and 1 found; with uniform attention 2 of 2 and 3.
+    expected = (own + 2 * 1 / (2 + 1)) / 2 - (2 / 3 + 2 * 2 / (2 + 3)) / 2
+    assert scores_of(test, frame, positive=None)["uniform_drop"] == pytest.approx(expected)
+
+
+def of_shuffles(variant: str, seed: int, *values: tuple[float, float]) -> CheckpointResult:
+    highest, distances = zip(*values, strict=True)
+    return tiny.checkpoint_result("permutation", variant, seed, {"max_attention": highest, "median_tvd": distances})
+
+
+def test_texts_are_shown_by_their_highest_weight_all_seeds_of_a_variant_together() -> None:
+    nan = float("nan")
+    results = [
+        of_shuffles("base", 0, (0.2, 0.1), (0.25, 0.2), (1.0, 0.9), (nan, nan)),
+        of_shuffles("tying", 0, (0.8, 0.4), (0.1, 0.0), (0.1, 0.2), (0.1, 0.7)),
+        of_shuffles("base", 1, (0.74, 0.3), (0.5, 0.5), (0.24, 0.2), (nan, nan)),
+    ]
+    figure = Permutation().figures(results)["permutation"]
+    assert isinstance(figure, Spreads)
+    assert figure.categories == BINS
+    assert {name: list(map(list, bins)) for name, bins in figure.series.items()} == {
+        "base": [[0.1, 0.2], [0.2], [0.3, 0.5], [0.9]],
+        "tying": [[0.0, 0.2, 0.7], [], [], [0.4]],
+    }
+    table = Permutation().tables(results)["permutation"].frame
+    assert table["variant"].tolist() == ["base"] * 4 + ["tying"] * 2
+    assert table["max_attention"].tolist() == [*BINS, BINS[0], BINS[3]]
+    assert table["texts"].tolist() == [2, 1, 2, 1, 3, 1]
+    np.testing.assert_allclose(table["mean_tvd"], [0.15, 0.2, 0.4, 0.9, 0.3, 0.4])
+    np.testing.assert_allclose(table["median_tvd"], [0.15, 0.2, 0.4, 0.9, 0.2, 0.4])
+
+
+WITHOUT_TRANSFORMER: tuple[tuple[Kind, str | None], ...] = (("flat", None), ("han", None), ("han", WORD))
+LEARNED = "--model.init_args.attention={class_path: EntmaxAttention, init_args: {alpha: 1.6, learned: true}}"
+
+
+@cache
+def checkpoint(kind: Kind, scale: float) -> Checkpoint:
+    """A small classifier with sparse attention in place of softmax; the higher `scale`, the sparser."""
+    found = tiny.checkpoint(kind)
+    model = deepcopy(found.model)
+    for name in ("attention", "sentence_attention"):
+        if hasattr(model, name):
+            sparse = EntmaxAttention()
+            sparse.scored = getattr(model, name)
+            sparse.scored.query.weight.mul_(scale)  # type: ignore[union-attr, operator]
+            setattr(model, name, sparse)
+    return replace(found, model=model.eval())
+
+
+def sparse_texts(
+    kind: Kind, rows: list[int] | None = None, time: int | None = None, level: str | None = None, scale: float = 3
+) -> ClassifiedBatch:
+    batch = texts(kind, rows, time)
+    _, found = classify(checkpoint(kind, scale), batch, level, seed=0, vocabulary=VOCABULARY)
+    assert found is not None
+    return found
+
+
+def test_the_words_without_weight_are_erased_last_and_in_the_order_of_the_text() -> None:
+    whole = sparse_texts("flat")
+    ranks = Saliency(whole).rankings("attention", 1)[0].argsort(dim=-1, descending=True, stable=True)
+    for row in range(len(TEXTS)):
+        weights = whole.attention[row, : len(TEXTS[row])].tolist()
+        expected = sorted(range(len(weights)), key=lambda place: (-weights[place], place))
+        assert ranks[row, : len(weights)].tolist() == expected
+    support = SetErasure().measure(whole, Saliency(whole)).numbers["support"]
+    for row, text in enumerate(TEXTS):
+        assert float(support[row]) == pytest.approx(sum(w > 0 for w in whole.attention[row].tolist()) / len(text))
+
+
+@pytest.mark.parametrize("last", ["erase", "keep"])
+@pytest.mark.parametrize(("kind", "level"), WITHOUT_TRANSFORMER)
+def test_flips_are_those_of_a_loop_and_keep_leaves_a_weight(kind: Kind, level: str | None, last: Last) -> None:
+    test, whole = (
+        with_constants(SetErasure(["random", "attention"], last=last), draws=3),
+        sparse_texts(kind, level=level, scale=2),
+    )
+    orders = torch.cat([Saliency(whole).rankings(ranking, 3) for ranking in ("random", "attention")])
+    found, numbers = first_flips(whole, orders, last), test.measure(whole, Saliency(whole)).numbers
+    emptied = 0
+    for row in range(len(TEXTS)):
+        one = sparse_texts(kind, [row], level=level, scale=2)
+        weights, count = one.attention[0].tolist(), int(one.mask.sum())
+        for order, values in enumerate(orders[:, row].tolist()):
+            places = sorted(range(count), key=lambda place: -values[place])
+            expected = 0
+            for size in range(1, count + 1):
+                if last == "keep" and not any(weights[place] for place in places[size:]):
+                    break
+                if np.argmax(tiny.slow_erasure(one, places[:size])) != int(one.predicted):
+                    expected = size
+                    break
+            assert int(found[order, row]) == expected
+            mass = numbers[f"random.mass_{order + 1}" if order < 3 else "attention.mass"][row]
+            empty = expected > 0 and not any(weights[place] for place in places[expected:])
+            assert (float(mass) == 1) == (empty or not expected)
+            emptied += empty and expected < count
+    if (last, kind) == ("erase", "flat"):
+        assert emptied > 0, "a decision flips with the last weight, before the last word"
+
+
+def test_a_tiny_weight_that_is_left_is_not_nothing() -> None:
+    found = sparse_texts("flat", [0])
+    (level,) = found.output.levels.values()
+    weights = torch.tensor([[1 - 1e-30, 1e-30, 0, 0]], dtype=torch.float64)
+    output = replace(found.output, levels={WORD: replace(level, weights=weights)})
+    tested = replace(found, output=output)
+    rankings = torch.tensor([[[4.0, 3, 2, 1]]])
+    assert float(_shares(tested, rankings, torch.tensor([[1]]))["mass"]) < 1
+    assert float(_shares(tested, rankings, torch.tensor([[2]]))["mass"]) == 1
+
+
+def test_without_the_only_word_that_has_weight_the_bias_decides() -> None:
+    whole = sparse_texts("flat", scale=200)
+    alone = (whole.attention > 0).sum(1) == 1
+    assert alone.all()
+    numbers = SingleWeight().measure(whole, Saliency(whole)).numbers
+    bias = whole.checkpoint.model.decision.bias.softmax(-1)  # type: ignore[union-attr, operator]
+    assert (numbers["alone"] == 1).all()
+    assert numbers["flips_top"].tolist() == (whole.predicted != bias.argmax()).double().tolist()
+    assert not numbers["flips_random"].any()  # it had no weight
+    for row, probabilities in enumerate(whole.probabilities.tolist()):
+        assert float(numbers["delta_js"][row]) == pytest.approx(tiny.slow_jsd(probabilities, bias.tolist()))
+    without_any = renormalised(torch.zeros_like(whole.weights), whole.groups)
+    assert torch.equal(without_any, torch.zeros_like(whole.weights))
+    close(whole.decide(without_any), bias.expand(len(TEXTS), -1))
+
+
+def test_a_sentence_without_weight_leaves_the_others_as_they_are() -> None:
+    groups = torch.tensor([SENTENCES[0]])
+    weights = torch.tensor([[0.0, 0.0, 0.3, 0.1]], requires_grad=True)
+    found = renormalised(weights, groups)
+    torch.testing.assert_close(found, torch.tensor([[0.0, 0.0, 0.75, 0.25]]))
+    (gradient,) = torch.autograd.grad(found[0, 2] + found[0, 0], weights)
+    torch.testing.assert_close(gradient, torch.tensor([[0.0, 0.0, 0.625, -1.875]]))
+
+
+def test_the_loss_of_an_adversary_is_finite_where_the_checkpoint_has_no_weight() -> None:
+    same, base = torch.tensor([[0.6, 0.4]]), torch.tensor([[[1.0, 0.0, 0.0]]])
+    weights = torch.tensor([[[0.5, 0.5, 0.0]]], requires_grad=True)
+    found = adversarial_loss(same, weights, same, base, 0.1)
+    tiny_number = torch.finfo(torch.float32).tiny
+    expected = -0.1 * (0.5 * math.log(0.5) + 0.5 * (math.log(0.5) - math.log(tiny_number)))
+    assert float(found.detach()) == pytest.approx(expected)
+    (gradient,) = torch.autograd.grad(found, weights)
+    assert gradient.isfinite().all()
+    assert gradient[0, 0, 1] < gradient[0, 0, 0] < 0
+    assert gradient[0, 0, 2] == 0
+
+
+@pytest.mark.slow
+def test_a_learned_alpha_is_trained_kept_in_the_checkpoint_and_reported(tmp_path: Path) -> None:
+    run = fitted(tmp_path, "sparse", LEARNED, epochs=3)
+    (path,) = run.rglob("*.ckpt")
+    model = AttentionClassifier.load_from_checkpoint(path)
+    assert isinstance(model.attention, EntmaxAttention)
+    alpha = torch.as_tensor(model.attention.alpha).item()
+    assert 1 < alpha < 2
+    assert abs(alpha - 1.6) > 1e-3
+    (results,) = run.rglob("results.json")
+    assert json.loads(results.read_text())["audit"]["attention.alpha"] == pytest.approx(alpha)
+    data = ClassificationDataModule(
+        f"{tmp_path / 'texts'}/{{split}}.tsv", positive="good", cache=str(tmp_path / "stores")
+    )
+    data.setup("test")
+    (again,) = load([path], data)
+    assert learned_alphas(again.model) == {"attention.alpha": pytest.approx(alpha)}
+
+
+def test_a_hierarchical_classifier_names_both_alphas() -> None:
+    model = HierarchicalClassifier(
+        *(
+            part
+            for each in range(2)
+            for part in (deepcopy(tiny.classifier("han").encoder), EntmaxAttention(learned=True))
+        )  # type: ignore[arg-type]
+    )
+    for attention in (model.attention, model.sentence_attention):
+        attention.build(4)
+    assert learned_alphas(model) == {"attention.alpha": 1.5, "sentence_attention.alpha": 1.5}

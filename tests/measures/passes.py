@@ -1,4 +1,4 @@
-"""Tiny encoders, and passes of batches through them as the experiment makes them."""
+"""Tiny encoders, texts and trees for them, and passes of batches through them as the experiment makes them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,10 +7,13 @@ import torch
 from torch import Tensor
 
 from attention import Encoder, EncoderSpec, resolve
+from attention.inputs import Segmenter
+from corpora.sentence import Sentence
+from corpora.texts import Link, Passage
 from datamodules import SegmentBatch
+from datamodules.text import TextSegment, segment_batch
 from measures import Analysis
 from tests import tiny
-from tests.measures.segments import batch_of
 
 ENCODERS: dict[str, Callable[[Path], Path]] = {
     "bert": tiny.save_bert,
@@ -87,3 +90,35 @@ def show(encoder: Encoder, batch: SegmentBatch, *analyses: Analysis) -> list[Ten
     for analysis in analyses:
         analysis.end(batch)
     return passed
+
+
+def batch_of(
+    encoder: Encoder, *texts: str | Passage | tuple[str | Passage, ...], first: int = 0, corpus: str = "test"
+) -> SegmentBatch:
+    """A batch of these segments, numbered from `first`: words with blanks between, a passage, or a tuple of two."""
+    segmenter = Segmenter(encoder)
+    segments = []
+    for text in texts:
+        passages = text if isinstance(text, tuple) else (text,)
+        read = tuple(one if isinstance(one, Passage) else Passage("text", tuple(one.split()), 1) for one in passages)
+        written = segmenter.write(segmenter.split([passage.words for passage in read]))
+        segments.append(TextSegment(read, written))
+    return segment_batch(segments, range(first, first + len(segments)), corpus, pad=encoder.pad_id)
+
+
+def passage(text: str, links: tuple[Link, ...] | None = None, *, tree: bool = True) -> Passage:
+    """Of words `form/UPOS/relation/head` with blanks between."""
+    forms, upos, relations, heads = zip(*(word.split("/") for word in text.split()), strict=True)
+    sentence = Sentence("s", forms, tuple(map(int, heads)), relations, upos, ("_",) * len(upos))
+    return Passage("s", forms, 1, sentence=sentence if tree else None, links=links)
+
+
+TREES = (
+    passage(
+        "the/DET/det/2 foxglove/NOUN/nsubj/3 drinks/VERB/root/0 not/ADV/advmod/3 coffee/NOUN/obj/3 ,/PUNCT/punct/3"
+    ),
+    passage("he/PRON/nsubj:pass/2 overslept/VERB/root/0"),
+    passage("dogs/NOUN/nsubj/3 ,/PUNCT/punct/1 overdrinks/VERB/root/0 him/PRON/obj/3 ./PUNCT/punct/3"),
+    passage("smallest/ADJ/amod/2 guests/NOUN/root/0"),
+    passage("it/PRON/nsubj/3 never/ADV/advmod/3 jumps/VERB/root/0 lazy/ADJ/xcomp/3"),
+)

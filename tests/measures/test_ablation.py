@@ -1,7 +1,7 @@
-"""Heads off, as the experiment scores them."""
+"""Heads off and pruned, as the experiments score them, against loops over heads and texts."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -10,20 +10,25 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from attention.encoder import EncoderSpec
+from attention.capture import Mixture, replacing
+from attention.encoder import EncoderSpec, resolve
 from datamodules import ClassificationDataModule, TextDataModule
 from measures import HeadAblation
-from measures.ablation import random_sets
+from measures.ablation import SHARES, Pruning, head_confidences, head_derivatives, normalised, random_sets
 from measures.task import LanguageModelling
 from metrics.bootstrap import holm
 from models import TransformerClassifier
+from models.transformer import SequenceClassifier
 from results import UserError
+from tests import tiny
 from tests.measures.classifiers import arguments
-from tests.measures.heads_off import off
+from tests.measures.heads_off import off, seeing
 from tests.measures.test_importance import language_model
+from tests.models.corpora import write_texts
 from tests.tiny import TEXTS
 from tests.trainers import scored
 
@@ -158,3 +163,163 @@ def test_what_cannot_be_ablated_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=message):
         scored(HeadAblation(**{"checkpoint": str(checkpoint), **options}), data)
+
+
+CONFIGS = Path(__file__).parents[2] / "configs/michel2019"
+LABELS = torch.tensor([0, 1, 1])
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("save", [tiny.save_bert, tiny.save_gpt2])
+def test_derivatives_are_finite_differences_text_by_text(
+    save: Callable[[Path], Path], padded: bool, tmp_path: Path
+) -> None:
+    classifier = SequenceClassifier(resolve(EncoderSpec(str(tiny.add_head(save(tmp_path), 2)))), 2).double().eval()
+    tokens = torch.arange(5, 26).view(3, 7)
+    mask = torch.ones_like(tokens)
+    if padded:
+        mask[1, 3:] = mask[2, 5:] = 0
+    off = frozenset({(0, 2), (1, 1)})
+
+    def losses(inputs: Mapping[str, Tensor]) -> Tensor:
+        logits = classifier.logits(inputs["input_ids"], inputs["attention_mask"].bool(), 0 * inputs["input_ids"])
+        return nn.functional.cross_entropy(logits, LABELS, reduction="none")
+
+    found = head_derivatives(losses, {"input_ids": tokens, "attention_mask": mask}, off)
+    assert found.shape == (3, 2, 4)
+    step = 1e-5
+    for place in HEADS:
+        ends = []
+        for change in (step, -step):
+            moved = {place: change}
+
+            def scale(
+                layer: int, _: nn.Module, mixture: Mixture, moved: Mapping[tuple[int, int], float] = moved
+            ) -> Tensor:
+                factors = [((layer, head) not in off) + moved.get((layer, head), 0.0) for head in range(4)]
+                return mixture.outputs * torch.tensor(factors, dtype=torch.float64)[:, None, None]
+
+            one_by_one = []
+            for row in range(3):
+                size = int(mask[row].sum())
+                alone = {"input_ids": tokens[row : row + 1, :size], "attention_mask": mask[row : row + 1, :size]}
+                with torch.no_grad(), replacing(scale):
+                    logits = classifier.logits(
+                        alone["input_ids"], alone["attention_mask"].bool(), 0 * alone["input_ids"]
+                    )
+                one_by_one.append(nn.functional.cross_entropy(logits, LABELS[row : row + 1]))
+            ends.append(torch.stack(one_by_one))
+        expected = (ends[0] - ends[1]) / (2 * step)
+        torch.testing.assert_close(found[:, place[0], place[1]], expected, atol=1e-8, rtol=1e-5)
+    assert found.abs().max() > 1e-3
+
+
+def test_confidence_is_the_largest_weight_between_words(bert: Path) -> None:
+    classifier = SequenceClassifier(resolve(EncoderSpec(str(bert))), 2).eval()
+    tokens = torch.tensor([[2, 7, 8, 9, 3], [2, 10, 3, 0, 0]])
+    words = torch.tensor([[0, 1, 1, 1, 0], [0, 1, 0, 0, 0]]).bool()
+    inputs = {"input_ids": tokens, "attention_mask": (tokens > 0).long(), "words": words}
+
+    def run(inputs: Mapping[str, Tensor]) -> Tensor:
+        return classifier.logits(inputs["input_ids"], inputs["attention_mask"].bool(), 0 * inputs["input_ids"])
+
+    found = head_confidences(run, inputs)
+    model = AutoModel.from_pretrained(bert, attn_implementation="eager").eval()
+    with torch.no_grad():
+        own = model(tokens, inputs["attention_mask"], output_attentions=True).attentions
+    for text, place in words.nonzero().tolist():
+        for layer, head in HEADS:
+            expected = max(float(own[layer][text, head, place, to]) for to in words[text].nonzero().flatten().tolist())
+            assert found[text, place, layer, head].item() == pytest.approx(expected, abs=1e-6)
+    assert found[~words].isnan().all()
+
+
+def slow_importance(
+    checkpoint: Path, data: ClassificationDataModule, gone: list[tuple[int, int]]
+) -> NDArray[np.float64]:
+    """Mean |output · gradient of the output| over single texts of train, `[layers, heads]`."""
+    model: Any = TransformerClassifier.load_from_checkpoint(checkpoint).classifier.model
+    read: list[Tensor] = []
+
+    def keep(layer: int, outputs: Tensor) -> Tensor:
+        read.append(outputs.requires_grad_())
+        return read[-1]
+
+    texts = data.splits["train"]
+    total = np.zeros((2, 4))
+    for text in range(len(texts)):
+        read.clear()
+        with off(model, gone), seeing(model, keep):
+            loss = nn.functional.cross_entropy(model(texts[[text]].tokens).logits, texts[[text]].labels)
+        for layer, gradient in enumerate(torch.autograd.grad(loss, read)):
+            total[layer] += (gradient * read[layer]).view(-1, 4, 8).sum((0, 2)).abs().detach().numpy()
+    return total / len(texts)
+
+
+def place_of(importance: pd.DataFrame) -> dict[tuple[int, int], int]:
+    """When each head goes, from 1."""
+    heads = zip(importance["layer"] - 1, importance["head"] - 1, strict=True)
+    return dict(zip(heads, importance["order"], strict=True))
+
+
+def accuracy(model: nn.Module, data: ClassificationDataModule) -> float:
+    right = []
+    for text in range(len(data.splits["test"])):
+        batch = data.splits["test"][[text]]
+        with torch.no_grad():
+            right.append(int(model(batch.tokens).logits.argmax()) == int(batch.labels))
+    return float(np.mean(right))
+
+
+def test_the_curve_is_that_of_zeroed_heads(checkpoint: Path, data: ClassificationDataModule) -> None:
+    result = scored(Pruning(str(checkpoint), seeds=2), data)
+    table, importance = (result.tables[name].frame for name in ("pruning", "importance"))
+    assert {"pruning", "importance", "confidence"} == set(result.figures)
+    mean = slow_importance(checkpoint, data, [])
+    assert np.allclose(importance["importance"], mean.ravel(), rtol=1e-3, atol=1e-7)
+    ranked = sorted(HEADS, key=lambda head: normalised(mean)[head])
+    assert sorted(HEADS, key=lambda head: place_of(importance)[head]) == ranked
+
+    curve = {float(row["pruned"]): row for row in table[table["ranking"] == "importance"].to_dict("records")}
+    scores, whole = {}, TransformerClassifier.load_from_checkpoint(checkpoint).classifier.model
+    for share in SHARES:
+        with off(whole, ranked[: int(8 * share)]):
+            scores[share] = accuracy(whole, data)
+        assert curve[share]["score"] == pytest.approx(scores[share])
+    assert curve[1.0]["heads"] == 8
+    low = result.numbers["accuracy.low"]
+    expected = min((share for share in SHARES if scores[share] < low), default=np.nan)
+    assert result.numbers["pruning.importance.leaves_at"] == pytest.approx(expected, nan_ok=True)
+
+
+def test_exact_importance_is_estimated_without_the_heads_that_are_gone(
+    checkpoint: Path, data: ClassificationDataModule
+) -> None:
+    result = scored(Pruning(str(checkpoint), ["importance"], exact=True), data)
+    order: list[tuple[int, int]] = []
+    for share in SHARES[1:]:
+        importance = normalised(slow_importance(checkpoint, data, order))
+        left = sorted((head for head in HEADS if head not in order), key=lambda head: importance[head])
+        order += left[: int(8 * share) - len(order)]
+    assert sorted(HEADS, key=lambda head: place_of(result.tables["importance"].frame)[head]) == order
+
+
+@pytest.mark.slow
+def test_one_and_two_processes_write_the_same(
+    run_config: Callable[..., Any], checkpoint: Path, bert: Path, tmp_path: Path
+) -> None:
+    given = arguments(CONFIGS / "pruning.yaml", checkpoint, bert, tmp_path / "one", "--model.init_args.seeds=2")
+    _, one, at_one = run_config(*given, own_data=True)
+    given[-2] = f"--data.init_args.cache={tmp_path / 'two'}"
+    _, two, at_two = run_config(*given, own_data=True, processes=2)
+    assert one["scores"] == two["scores"]
+    assert (at_one / "pruning.csv").read_bytes() == (at_two / "pruning.csv").read_bytes()
+
+
+def test_what_cannot_be_pruned_is_refused(checkpoint: Path, data: ClassificationDataModule, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"absent\.ckpt: there is no such checkpoint"):
+        Pruning("absent.ckpt")
+    corpus = write_texts(tmp_path, sizes=(20, 10, 10), labels=("bad", "odd"))
+    other = ClassificationDataModule(corpus, tokenizer=data.tokenizer, positive="odd", cache=str(tmp_path))
+    with pytest.raises(UserError, match=r"bad, good, but those of --data are bad, odd"):
+        scored(Pruning(str(checkpoint)), other)

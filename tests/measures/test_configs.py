@@ -1,7 +1,6 @@
 """Every shipped config of an analysis, on tiny data and a tiny encoder, on one process and on two."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,18 +104,3 @@ def test_the_atlas_is_the_same_on_one_and_on_two_processes(
     assert_same(one, at_one, two, at_two)
     assert len(pd.read_csv(at_one / "atlas.csv")) == 8
     assert "roles" in one["figures"]
-
-
-@pytest.mark.slow
-def test_a_file_is_read_as_text_whatever_its_text_looks_like_and_options_of_a_config_do_not_stay(
-    run_config: Callable[..., Any], tmp_path: Path
-) -> None:
-    path = tmp_path / "list.txt"
-    path.write_text("- the fox sleeps\n- the dogs drink coffee\nsample: the guests\n", encoding="utf-8")
-    for given in (str(path), f"[{{corpus: {path}}}]"):
-        _, found, folder = run_config(
-            "measure", f"--config={ROOT / 'clark2019/surface.yaml'}", f"--data.init_args.corpora={given}"
-        )
-        assert found["audit"]["list"]["segments"] == 3  # one a line: none is packed
-        assert "pairs" not in (folder / "config.yaml").read_text(encoding="utf-8")
-        shutil.rmtree(folder)

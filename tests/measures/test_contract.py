@@ -51,13 +51,11 @@ def test_each_batch_is_read_once_dev_before_test(make_data: MakeData) -> None:
     assert measurement.steps[0] == "begin"
     splits = measurement.steps[1:]
     assert splits == sorted(splits, key=["dev", "test"].index)
-    assert measurement.counts == tuple(splits.count(split) for split in ("dev", "test"))
+    assert min(splits.count(split) for split in ("dev", "test")) > 2
 
 
 def test_a_limit_leaves_some_batches_of_each_dataloader_or_is_refused(make_data: MakeData) -> None:
-    measurement, whole = Lengths(), Lengths()
-    measure(whole, make_data(max_cells=SMALL))
-    assert min(count or 0 for count in whole.counts) > 2
+    measurement = Lengths()
     measure(measurement, make_data(max_cells=SMALL), limit=1)
     assert measurement.steps == ["begin", "dev", "test"]
     for limit in (0.001, 0):

@@ -22,8 +22,7 @@ from measures.task import LanguageModelling, MeanStateClassification, Task
 from models import TransformerClassifier
 from results import UserError
 from tests import tiny
-from tests.measures.passes import ENCODERS, batches, encoder, sees
-from tests.measures.segments import batch_of
+from tests.measures.passes import ENCODERS, batch_of, batches, encoder, sees
 
 TEXTS = SimpleNamespace(names=("texts",))  # encoders with a head for language modelling read none beforehand
 

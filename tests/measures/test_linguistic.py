@@ -1,3 +1,6 @@
+"""Attention to classes of words and along links, against loops over tokens."""
+
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
@@ -7,24 +10,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import special
 
 from attention import Encoder
-from corpora.texts import Passage
+from corpora.texts import Link, Passage, read_enhanced
 from datamodules import SegmentBatch
-from measures import Linguistic
-from measures.linguistic import TokenClass
+from measures import Linguistic, Relations
 from results.errors import UserError
-from tests.measures.passes import ENCODERS, encoder, show, uniform
-from tests.measures.segments import batch_of
-from tests.measures.trees import TREES, passage
+from tests.measures.passes import ENCODERS, TREES, batch_of, encoder, passage, show, uniform
 
 NEGATION = ("not", "never")
 SUBJECTS, OBJECTS = ("nsubj", "nsubj:pass"), ("obj",)
 CLASSES = ("nouns", "verbs", "pronouns", "subjects", "objects", "negation")
 
 
-def begun(encoder: Encoder, passages: Iterable[Passage] = TREES, **options: object) -> Linguistic:
-    analysis = Linguistic(**options)  # type: ignore[arg-type]
+def begun(encoder: Encoder, passages: Iterable[Passage] = TREES) -> Linguistic:
+    analysis = Linguistic()
     analysis.begin(SimpleNamespace(passages=lambda: ((one,) for one in passages)), encoder)  # type: ignore[arg-type]
     return analysis
 
@@ -68,12 +69,10 @@ def by_hand(weights: NDArray[np.float64], batch: SegmentBatch, row: int) -> dict
     return found | {name: max(float(weights[i, j]) for i, j in cells) for name, cells in pairs.items() if cells}
 
 
-@pytest.mark.parametrize(
-    ("kind", "missing"), [*((kind, "skip") for kind in ENCODERS), ("bert", "zero"), ("gpt2", "zero")]
-)
-def test_attention_is_that_of_a_loop_over_tokens(kind: str, missing: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_attention_is_that_of_a_loop_over_tokens(kind: str, tmp_path: Path) -> None:
     one = encoder(kind, tmp_path)
-    analysis = begun(one, missing=missing)
+    analysis = begun(one)
     measured: list[list[list[dict[str, float]]]] = []
     even: list[list[dict[str, float]]] = []
     for batch in batches(one):
@@ -96,7 +95,7 @@ def test_attention_is_that_of_a_loop_over_tokens(kind: str, missing: str, tmp_pa
             assert not len(rows)
             continue
         for layer, head in product(range(one.layers), range(one.heads)):
-            having = [place for place, each in enumerate(even) if each[layer].get(name) or missing == "zero"]
+            having = [place for place, each in enumerate(even) if each[layer].get(name)]
             values = [measured[place][layer][head].get(name, 0.0) for place in having]
             found = rows.iloc[layer * one.heads + head]
             if not having:
@@ -113,38 +112,213 @@ def test_attention_is_that_of_a_loop_over_tokens(kind: str, missing: str, tmp_pa
     )
 
 
-def test_a_class_is_of_tags_relations_and_forms() -> None:
-    words = TokenClass(upos=("ADV",), relations=("nsubj",), words=("fox",))
-    assert words.holds("ADV", "x", "y")
-    assert words.holds("X", "nsubj:pass", "y")
-    assert words.holds("X", "x", "Fox")
-    assert not words.holds("X", "obj", "y")
-    assert not TokenClass(relations=("nsubj:pass",)).holds("X", "nsubj", "y")
-
-
-def test_a_table_without_any_pair_has_no_rows(tmp_path: Path) -> None:
-    """GPT-2 writes no start delimiter, and no pair is made of classes of one's own."""
-    one = encoder("gpt2", tmp_path)
-    analysis = begun(one, classes={"names": TokenClass(upos=("NOUN",))})
-    for batch in batches(one):
-        show(one, batch, analysis)
-    tables = {name: table.frame for name, table in analysis.result({}).tables.items()}
-    assert set(tables["linguistic"]["class"]) == {"names"}
-    assert list(tables["token_to_token"]) == ["layer", "head", "pair", "attention", "low", "high", "inputs", "uniform"]
-    assert not len(tables["token_to_token"])
-
-
 def test_texts_without_the_tags_are_refused(tmp_path: Path) -> None:
     one = encoder("bert", tmp_path)
     with pytest.raises(UserError, match=r"some texts have no tags\. Give only treebanks"):
         begun(one, [replace(passage("a/X/x/0", tree=False), line=7)])
-    named = {"particles": TokenClass(upos=("PART",)), "nouns": TokenClass(upos=("NOUN",))}
-    with pytest.raises(UserError, match=r"to the class particles\. The texts have the tags ADJ, .*VERB: define"):
-        begun(one, classes=named)
     # Relations alone are known: with other tags there is neither noun, verb nor pronoun.
-    with pytest.raises(UserError, match="to the class negation or nouns or pronouns or verbs"):
+    with pytest.raises(UserError, match=r"class negation or nouns or pronouns or verbs\. .* have the tags NE, NN, VV"):
         begun(one, [passage("Mara/NE/nsubj/2 mag/VVFIN/root/0 Boot/NN/obj/2")])
-    result = begun(one, [passage("fox/NOUN/x/2 dogs/NOUN/root/0")])
-    show(one, batch_of(one, passage("fox/NOUN/x/2 dogs/NOUN/root/0")), result)
-    assert set(result.result({}).tables["linguistic"].frame["class"]) == {"nouns", "start", "end"}
-    assert result.result({}).audit["absent_classes"] == "negation, objects, pronouns, subjects, verbs"
+
+
+def test_texts_without_any_pair_have_a_table_without_rows(tmp_path: Path) -> None:
+    one = encoder("gpt2", tmp_path)  # it writes no start delimiter
+    analysis = begun(one, [passage("fox/NOUN/x/2 dogs/NOUN/root/0")])
+    show(one, batch_of(one, passage("fox/NOUN/x/2 dogs/NOUN/root/0")), analysis)
+    result = analysis.result({})
+    assert set(result.tables["linguistic"].frame["class"]) == {"nouns"}
+    assert list(result.tables["token_to_token"].frame) == [
+        "layer", "head", "pair", "attention", "low", "high", "inputs", "uniform",
+    ]  # fmt: skip
+    assert result.audit["absent_classes"] == "negation, objects, pronouns, subjects, verbs"
+
+
+WORDS = "the/X/x/2 foxglove/X/x/0 drinks/X/x/2 smallest/X/x/2 coffee/X/x/2 ,/X/x/2"
+LINKED = (
+    passage(WORDS, (Link("agent", (1,), (3, 4)), Link("agent", (5,), (0,)), Link("theme", (3,), (0, 1)))),
+    passage("dogs/X/x/2 sleep/X/x/0 overdrinks/X/x/2", (Link("theme", (2,), (0,)),)),
+    passage("guests/X/x/2 drink/X/x/0"),
+)
+
+
+@pytest.fixture(autouse=True)
+def of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("measures.linguistic.MAX_WORDS", 99)
+
+
+def begun_linked(encoder: Encoder, passages: Iterable[Passage]) -> Relations:
+    analysis = Relations()
+    analysis.begin(SimpleNamespace(passages=lambda: ((one,) for one in passages)), encoder)  # type: ignore[arg-type]
+    return analysis
+
+
+def nanmean(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.nansum(values, 0) / np.count_nonzero(~np.isnan(values), 0))
+
+
+def batches_linked(encoder: Encoder) -> list[SegmentBatch]:
+    """The last segment holds two passages where the tokenizer knows two."""
+    two = "bert" in type(encoder.tokenizer).__name__.lower()
+    last = (LINKED[1], TREES[0]) if two else TREES[0]
+    return [batch_of(encoder, *LINKED[:2], TREES[4]), batch_of(encoder, last, first=3)]
+
+
+def links_of(batch: SegmentBatch, row: int) -> list[tuple[str, list[int], list[int]]]:
+    """Label and both sides of links within the bounds, in words of the segment; the arcs of the tree without links."""
+    found, before = [], 0
+    for one in batch.passages[row]:
+        links = [(link.label, list(link.start), list(link.end)) for link in one.links or ()]
+        if one.links is None:
+            assert one.sentence is not None
+            for word, (head, relation) in enumerate(zip(one.sentence.heads, one.sentence.relations, strict=True)):
+                if head > 0:
+                    links.append((relation, [word], [head - 1]))
+        for label, start, end in links:
+            near = min(abs(i - j) for i, j in product(start, end)) < 2
+            if not near and max(len(start), len(end)) <= 3:
+                found.append((label, [before + word for word in start], [before + word for word in end]))
+        before += len(one.words)
+    return found
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_attention_is_that_of_a_loop_over_linked_tokens(kind: str, tmp_path: Path) -> None:
+    one = encoder(kind, tmp_path)
+    analysis = begun_linked(one, [*LINKED, *TREES])
+    expected: dict[str, list[list[list[tuple[float, float, float]]]]] = {}
+    even: dict[str, list[list[float]]] = {}
+    reached: dict[str, list[list[tuple[bool, ...]]]] = {}
+    for batch in batches_linked(one):
+        passed = show(one, batch, analysis)
+        for row in range(len(batch.index)):
+            links = links_of(batch, row)
+            for label in {"all", *(label for label, _, _ in links)}:
+                cells = [
+                    (i, j)
+                    for own, start, end in links
+                    for i, j in product(range(int(batch.lengths[row])), repeat=2)
+                    if label in ("all", own) and int(batch.words[row, i]) in start and int(batch.words[row, j]) in end
+                ]
+                values = []
+                for weights in passed:
+                    heads = []
+                    for head in weights[row]:
+                        forward = max(float(head[i, j]) for i, j in cells)
+                        backward = max(float(head[j, i]) for i, j in cells)
+                        heads.append((max(forward, backward), forward, backward))
+                    values.append(heads)
+                expected.setdefault(label, []).append(values)
+                spread = [uniform(kind, layer, int(batch.lengths[row])) for layer in range(one.layers)]
+                most = [max(max(rows[i][j], rows[j][i]) for i, j in cells) for rows in spread]
+                even.setdefault(label, []).append(most)
+                ways = [[any(rows[i][j] for i, j in some) for some in (cells, [(j, i) for i, j in cells])]
+                        for rows in spread]  # fmt: skip
+                reached.setdefault(label, []).append([(any(each), *each) for each in ways])
+
+    frame = analysis.result({}).tables["relations"].frame
+    assert set(expected) > {"all", "agent", "theme", "obj"}
+    expected = {label: one for label, one in expected.items() if np.any(reached[label])}
+    assert set(frame["label"]) == set(expected)
+    for label, measured in expected.items():
+        rows = frame[frame["label"] == label]
+        found = rows[["attention", "forward", "backward"]].to_numpy(dtype=np.float64)
+        known = np.array(reached[label])[:, :, None]  # a way behind a mask is left out, where it could only be 0
+        assert rows["passages"].tolist() == known[:, :, 0, 0].sum(0).repeat(one.heads).tolist()
+        expected_means = nanmean(np.where(known, measured, np.nan)).reshape(-1, 3)
+        assert np.allclose(found, expected_means, atol=1e-6, equal_nan=True)
+        even_means = nanmean(np.where(known[:, :, 0, 0], even[label], np.nan))
+        assert np.allclose(rows["uniform"], even_means.repeat(one.heads), atol=1e-6, equal_nan=True)
+    theme = frame[frame["label"] == "theme"]
+    known = np.array(reached["theme"])[:, :, None, 1]
+    forwards = np.array(expected["theme"])[..., 1]
+    spread = forwards.std(0, ddof=1).ravel() * np.where(known.all(0), 1.0, np.nan).repeat(one.heads)
+    n = len(expected["theme"])
+    quantile = {2: 12.706205, 3: 4.302653}[n]  # Student's t
+    mean, margin = theme["forward"].to_numpy(dtype=np.float64), quantile * spread / np.sqrt(n)
+    whole = ~np.isnan(spread)  # every link can be attended along
+    mean, margin = mean[whole], margin[whole]
+    for end, side in (("low", -1), ("high", 1)):
+        bound = special.expit(special.logit(mean) + side * margin / (mean * (1 - mean)))
+        ends = theme[f"forward.{end}"].to_numpy(dtype=np.float64)
+        assert np.allclose(ends[whole], bound, atol=1e-5)
+        assert np.isnan(ends[theme["forward"].isna()]).all()
+
+
+def test_heads_above_the_percentile_are_listed(tmp_path: Path) -> None:
+    one = encoder("bert", tmp_path)
+    analysis = begun_linked(one, LINKED)
+    show(one, batch_of(one, *LINKED), analysis)
+    result = analysis.result({})
+    frame = result.tables["relations"].frame
+    listed = result.tables["relation_heads"].frame
+
+    assert len(listed) == frame["label"].nunique()  # of eight heads, one
+    for label, best in frame.groupby("label")["attention"].max().items():
+        assert listed[listed["label"] == label]["attention"].tolist() == [best]
+    assert result.scores["relations.all"].value == frame[frame["label"] == "all"]["attention"].max()
+
+
+WIDE = passage(WORDS, (Link("wide", (0,), (2, 3, 4, 5)), Link("near", (2, 3), (4,)), Link("far", (0,), (2,))))
+
+
+def test_a_sentence_whose_edges_all_lead_to_empty_nodes_has_no_links(tmp_path: Path) -> None:
+    """As in *dogs sleep, guests too*: the basic arcs of such a sentence are not among the enhanced edges."""
+    words = (("dogs", 3, "nsubj", 0), ("also", 3, "advmod", 0), ("sleep", 0, "root", 1))
+    lines = [
+        f"{place}\t{form}\t_\tX\t_\t_\t{head}\t{label}\t{{{edge}}}:{label}\t_\n"
+        for place, (form, head, label, edge) in enumerate(words, start=1)
+    ]
+    rows = "".join([*lines, "\n"])
+    path = tmp_path / "enhanced.conllu"
+    path.write_text(rows.format(3, 0) + rows.format("3.1", "3.1"), encoding="utf-8")
+    both = [one for (one,) in read_enhanced(path, Counter())]
+    assert [one.whole for one in both] == [True, True]
+
+    one = encoder("bert", tmp_path)
+    analysis = begun_linked(one, both)
+    show(one, batch_of(one, *both), analysis)
+    result = analysis.result({})
+    assert result.audit["links"] == 2
+    assert (result.tables["relations"].frame["passages"] == 1).all()
+
+
+def test_segments_without_a_link_are_refused(tmp_path: Path) -> None:
+    one = encoder("bert", tmp_path)
+    analysis = begun_linked(one, LINKED)
+    show(one, batch_of(one, Passage("1", ("the", "fox"), 1)), analysis)
+    with pytest.raises(UserError, match="segments that were read contain no link"):
+        analysis.result({})
+
+
+@pytest.mark.parametrize(
+    ("passages", "most", "labels", "counts"),
+    [
+        (LINKED[:2], 99, {"agent", "theme"}, (4, 0, 0, 0)),
+        (LINKED[:2], 3, {"theme"}, (4, 3, 0, 0)),
+        ((WIDE,), 99, {"far"}, (3, 0, 1, 1)),
+    ],
+)
+def test_links_out_of_bounds_are_counted(
+    passages: tuple[Passage, ...],
+    most: int,
+    labels: set[str],
+    counts: tuple[int, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("measures.linguistic.MAX_WORDS", most)
+    one = encoder("bert", tmp_path)
+    analysis = begun_linked(one, passages)
+    show(one, batch_of(one, *passages), analysis)
+    result = analysis.result({})
+    assert set(result.tables["relations"].frame["label"]) == {"all", *labels}
+    assert tuple(result.audit[name] for name in ("links", "long_passage", "long_element", "near")) == counts
+
+
+def test_texts_without_links_are_refused(tmp_path: Path) -> None:
+    one = encoder("bert", tmp_path)
+    near = passage(WORDS, (Link("near", (2, 3), (4,)), Link("wide", (0,), (2, 3, 4, 5))))
+    for some, counts in ((Passage("1", ("the", "fox"), 1), "links: 0"), (near, "links: 2, .*long_element: 1, near: 1")):
+        with pytest.raises(UserError, match=f"no links between words.*{counts}"):
+            begun_linked(one, [some])

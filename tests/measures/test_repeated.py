@@ -1,3 +1,5 @@
+"""Roles of heads on repeated tokens and in generated text, against loops over pairs of tokens and steps."""
+
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -6,12 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
 from attention import Encoder
 from datamodules.batches import Ranks
-from measures import RepeatedSequences
+from measures import RepeatedSequences, lookback_ratio, retrieval_scores
 from measures.repeated import role_patterns, role_scores
 from results.errors import UserError
 from tests.attention.test_checks import save
@@ -148,3 +151,50 @@ def test_a_head_that_copies_perfectly_has_a_score_of_one() -> None:
 def test_sequences_longer_than_the_encoder_allows_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"make an input of 80 tokens, but .* at most 64"):
         begun(RepeatedSequences(length=40), encoder("gpt2", tmp_path))
+
+
+TO = ["a", "b", "c", "b", "x", "b", "c"]
+FROM = ["x", "b", "c", "y"]
+
+
+@pytest.fixture
+def attention() -> xr.DataArray:
+    """Four steps behind a prompt of four tokens."""
+    values = np.random.default_rng(0).random((2, 3, 4, 7)).astype(np.float32)
+    for step in range(4):
+        values[..., step, 4 + step :] = 0
+    values[0, 0, 1, 1], values[0, 0, 2, 2] = 5, 5  # copies b and c
+    values[0, 1, 1, 3], values[0, 1, 2, 5] = 5, 5  # copies the other b; then looks at what it has generated
+    values /= values.sum(-1, keepdims=True)
+    coords = {"layer": [1, 2], "head": [1, 2, 3], "from": FROM, "to": TO, "generated": ("to", np.arange(7) >= 4)}
+    return xr.DataArray(values, coords, ("layer", "head", "from", "to"))
+
+
+def test_lookback_ratio_equals_a_loop(attention: xr.DataArray) -> None:
+    found = lookback_ratio(attention)
+    assert found.dims == ("layer", "head", "from")
+    assert np.isnan(found.to_numpy()[..., 0]).all()
+    for layer, head, step in np.ndindex(2, 3, 4):
+        if step:
+            row = attention.to_numpy()[layer, head, step]
+            prompt, own = row[:4].mean(), row[4 : 4 + step].mean()
+            assert found.to_numpy()[layer, head, step] == pytest.approx(prompt / (prompt + own))
+
+
+def test_retrieval_scores_equal_a_loop(attention: xr.DataArray) -> None:
+    found = retrieval_scores(attention, 1, 4)
+    for layer, head in np.ndindex(2, 3):
+        copied = set()
+        for step, token in enumerate(FROM):
+            most = int(attention.to_numpy()[layer, head, step].argmax())
+            if 1 <= most < 4 and TO[most] == token:
+                copied.add(most)
+        assert found.to_numpy()[layer, head] == pytest.approx(len(copied) / 3)
+    assert found.sel(layer=1, head=1) == pytest.approx(2 / 3)
+    assert found.sel(layer=1, head=2) == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(("start", "end"), [(2, 2), (-1, 2), (3, 5)])
+def test_a_passage_outside_of_the_prompt_is_refused(attention: xr.DataArray, start: int, end: int) -> None:
+    with pytest.raises(IndexError, match="the prompt, which has 4 tokens"):
+        retrieval_scores(attention, start, end)

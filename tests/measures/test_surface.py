@@ -1,16 +1,25 @@
+"""Surface statistics, bags of vectors and clusters of heads, against loops over positions."""
+
+import math
 from collections import defaultdict
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 import pytest
+import torch
+from scipy.spatial.distance import jensenshannon, pdist, squareform
+from torch import Tensor, nn
 
 from attention import Encoder
-from datamodules import TextDataModule
-from measures import Surface
+from attention.capture import Mixture, replacing
+from datamodules import SegmentBatch, TextDataModule
+from measures import Bags, Clusters, Surface
+from measures.clusters import CLUSTERS, PERMUTATIONS, cut, layer_test, places, tree_of
 from metrics.attention_mass import PLAIN, STATISTICS
 from results import Curves, Estimate, Floats
 from tests import tiny
+from tests.attention.test_checks import save
 from tests.measures.passes import ENCODERS, batches, encoder, make_even, sees, show
 from tests.measures.passes import uniform as even_rows
 from tests.metrics.attention_mass import KINDS, mean, statistics
@@ -135,9 +144,132 @@ def test_even_attention_is_as_broad_as_its_layer_allows(kind: str, tmp_path: Pat
         assert surface.classes()["behaviour"][len(table) - 1] == "other"
 
 
-def test_the_bound_of_broad_heads_is_that_of_the_paper_without_windows(tmp_path: Path) -> None:
-    model = encoder("bert", tmp_path)
-    surface = begun(model)
+def begun_bags(model: Encoder) -> Bags:
+    bags = Bags()
+    bags.begin(NO_DATA, model)
+    return bags
+
+
+def cosine(first: Tensor, second: Tensor) -> float:
+    return float(first @ second / (first.norm() * second.norm()))
+
+
+def values_of(model: Encoder, batch: SegmentBatch) -> list[Tensor]:
+    """The values of each layer, `[batch, heads, to, dim]`."""
+    found: list[Tensor] = []
+
+    def read(_: int, module: nn.Module, mixture: Mixture) -> Tensor:
+        found.append(mixture.values.double())
+        return mixture.outputs
+
+    with torch.inference_mode(), replacing(read):
+        model.model(**model.inputs(batch.tokens, batch.mask, batch.segments))
+    return found
+
+
+def test_rows_with_a_sink_are_divided_by_their_sums(tmp_path: Path) -> None:
+    model = Encoder(str(save(tmp_path, "gpt_oss")))
+    bags, sums, inputs = begun_bags(model), torch.zeros(model.layers, model.heads), 0
     for batch in batches(model):
-        show(model, batch, surface)
-    assert (broad_from(surface) == 3.8).all()
+        for layer, weights in enumerate(show(model, batch, bags)):
+            for item, length in enumerate(batch.lengths.tolist()):
+                rows = weights[item, :, :length, :length]
+                rows = rows / rows.sum(-1, keepdim=True)
+                sums[layer] += torch.special.entr(rows).sum(-1).mean(-1)
+        inputs += len(batch.index)
+    table = bags.result({}).tables["bags"].frame
+    assert table["entropy"].tolist() == pytest.approx((sums / inputs).ravel().tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_the_numbers_are_those_of_loops_over_positions(kind: str, tmp_path: Path) -> None:
+    model = encoder(kind, tmp_path)
+    bags = begun_bags(model)
+    sums = torch.zeros(model.layers, model.heads, 3, dtype=torch.float64)
+    for batch in batches(model):
+        passed = show(model, batch, bags)
+        values = values_of(model, batch)
+        for item, length in enumerate(batch.lengths.tolist()):
+            for layer, weights in enumerate(passed):
+                for head in range(model.heads):
+                    own = values[layer][item, head, :length]
+                    rows = weights[item, head, :length, :length].double()
+                    numbers = []
+                    for row in range(length):
+                        seen = [column for column in range(length) if sees(kind, layer, row, column)]
+                        mean = own[seen].mean(0)
+                        numbers.append(
+                            (
+                                cosine(rows[row] @ own, mean),
+                                sum(cosine(own[column], mean) for column in seen) / len(seen),
+                                -sum(float(p) * math.log(p) for p in rows[row].tolist() if p > 0),
+                            )
+                        )
+                    sums[layer, head] += torch.tensor(numbers, dtype=torch.float64).mean(0)
+    table = bags.result({}).tables["bags"].frame
+    found = torch.tensor(table[["cosine", "single", "entropy"]].to_numpy().copy())
+    assert torch.allclose(found, (sums / 7).view(-1, 3), atol=1e-5)
+
+
+def begun_clusters(encoder: Encoder, folder: Path) -> tuple[Surface, Clusters]:
+    surface, clusters = Surface(), Clusters()
+    for analysis in (surface, clusters):
+        analysis.begin(TextDataModule(cache=str(folder), max_cells=4096), encoder)
+    return surface, clusters
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_distances_equal_loops_over_tokens(kind: str, tmp_path: Path) -> None:
+    model = encoder(kind, tmp_path)
+    surface, clusters = begun_clusters(model, tmp_path)
+    count, tokens = model.layers * model.heads, 0
+    expected = np.zeros((count, count))
+    for batch in batches(model):
+        passed = torch.stack(show(model, batch, surface, clusters), 1).flatten(1, 2).double().numpy()
+        for item, n in enumerate(batch.lengths.tolist()):
+            tokens += n
+            for one, other in np.ndindex(count, count):
+                for token in range(n):
+                    p, q = (0.999 * passed[item, head, token, :n] + 0.001 / n for head in (one, other))
+                    expected[one, other] += 0.0 if one == other else jensenshannon(p, q) ** 2
+    expected /= tokens
+    result = clusters.result({"surface": surface})
+    table = result.tables["head_distances"].frame
+    assert len(table) == count * (count - 1) // 2
+    kinds: dict[bool, list[float]] = {True: [], False: []}
+    for row in table.to_dict("records"):
+        one, other = ((row[f"{of}layer"] - 1) * model.heads + row[f"{of}head"] - 1 for of in ("", "other_"))
+        assert one < other
+        assert row["distance"] == pytest.approx(expected[one, other], rel=1e-4)
+        kinds[row["layer"] == row["other_layer"]].append(float(expected[one, other]))
+    assert result.scores["within_layer"].value == pytest.approx(np.mean(kinds[True]), rel=1e-4)
+    assert result.scores["between_layer"].value == pytest.approx(np.mean(kinds[False]), rel=1e-4)
+    heads = result.tables["clusters"].frame
+    assert heads["behaviour"].tolist() == surface.classes()["behaviour"]
+    assert heads["cluster"].astype(str).tolist() == clusters.classes()["cluster"]
+    assert isinstance(drawn := result.figures["clusters_by_layer"], Curves)
+    assert {layer: len(x) for layer, (x, _) in drawn.points.items()} == {
+        str(layer): model.heads for layer in range(1, model.layers + 1)
+    }
+
+
+def test_planted_groups_are_found_and_near_heads_of_one_layer_are_significant() -> None:
+    random = np.random.default_rng(0)
+    centres = 10 * random.standard_normal((CLUSTERS, 2))
+    groups = np.arange(48) % CLUSTERS
+    points = centres[groups] + 0.1 * random.standard_normal((48, 2))
+    distances = squareform(pdist(points))
+    found = cut(tree_of(distances))
+    assert len(set(zip(groups.tolist(), found.tolist(), strict=True))) == len(set(found.tolist())) == CLUSTERS
+    np.testing.assert_allclose(squareform(pdist(places(distances))), distances, atol=1e-2)
+    within, between, p = layer_test(distances, groups, 0)
+    assert within < 1 < between
+    assert p == 1 / (1 + PERMUTATIONS)
+    assert layer_test(distances, np.arange(48) // 6, 0)[2] > 0.05
+    assert np.isnan(layer_test(distances, np.zeros(48, np.int64), 0)[1:]).all()
+
+
+def test_equal_heads_are_at_one_place() -> None:
+    distances = np.zeros((CLUSTERS + 1, CLUSTERS + 1))
+    assert cut(tree_of(distances)).tolist() == [1] * (CLUSTERS + 1)
+    assert np.ptp(places(distances), axis=0).max() < 1e-6

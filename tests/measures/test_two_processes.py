@@ -26,10 +26,8 @@ from measures import (
     Surface,
 )
 from metrics.rows import GatheredMetric
-from tests.measures.passes import show
-from tests.measures.segments import batch_of
+from tests.measures.passes import TREES, batch_of, show
 from tests.measures.test_importance import language_model
-from tests.measures.trees import TREES
 
 SUMMED: list[Callable[[], Analysis]] = [
     *(Surface, Bags, Clusters, Patterns, Linguistic, Change, Importance),

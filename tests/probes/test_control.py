@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from datamodules import DependencyDataModule
-from measures.control import ControlTask, behaviour, control_arcs, control_tree
+from measures.nested import ControlTask, behaviour, control_arcs, control_tree
 from measures.trainings import result_of
 from metrics.bootstrap import paired_bootstrap
 from probes import AttentionOnlyProbe, StructuralDistanceProbe

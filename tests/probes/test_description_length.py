@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from datamodules import AttentionBatch, DependencyDataModule
-from measures.description_length import PORTIONS, DescriptionLength, borders
+from measures.nested import PORTIONS, DescriptionLength, borders
 from probes import AttentionOnlyProbe
 from probes.frozen import Sizes
 from probes.head_selection import HeadSelectionProbe
