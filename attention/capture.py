@@ -659,6 +659,6 @@ def state_size(model: PreTrainedModel, layers: int, name: str) -> int:
         raise UserError(
             f"{name} gives {len(states)} hidden states of the shapes {', '.join(map(str, sorted(shapes)))}, "
             f"but {layers + 1} of the shape (1, {inputs['input_ids'].size(1)}, size) are needed: one of the "
-            "embeddings, and one of each layer. Choose another encoder, or leave out --data.init_args.hidden."
+            "embeddings, and one of each layer. Choose another encoder, or leave out --data.hidden."
         )
     return int(states[0].size(2))

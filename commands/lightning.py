@@ -405,7 +405,7 @@ def check_checkpoint(path: Path, given: Mapping[str, Any], command: str) -> None
     options, now = (dict(leaves(model.get("init_args", {}))) for model in (trained, given))
     if name := next((name for name in options.keys() & now.keys() if options[name] != now[name]), None):
         raise UserError(
-            f"{path}: the checkpoint was trained with --model.init_args.{name} {options[name]}, but here it is "
+            f"{path}: the checkpoint was trained with --model.{name} {options[name]}, but here it is "
             f"{now[name]}. Give the value of the checkpoint, or leave out --ckpt_path to train a new model."
         )
 

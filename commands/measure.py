@@ -196,7 +196,7 @@ def run(words: Sequence[str]) -> Result | None:
 
 
 def without_data_options(words: Sequence[str]) -> list[str]:
-    """Return a command line without the options below --data, such as --data.init_args.cache.
+    """Return a command line without the options below --data, such as --data.cache.
 
     A command line that has --data itself is returned unchanged.
     """

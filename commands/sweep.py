@@ -54,7 +54,7 @@ def main(
     use = "options of the SLURM jobs, such as --slurm.partition gpu; see docs/cluster.md"
     parser.add_argument("--slurm", type=dict[str, Any], default={}, metavar="MAPPING", help=use)
     parser.usage = "%(prog)s PLAN [options] [-- options of every run]"
-    parser.epilog = "Options after -- are those of train.py fit and test, for example --data.init_args.cache=DIR."
+    parser.epilog = "Options after -- are those of train.py fit and test, for example --data.cache=DIR."
     options = parser.parse_args(list(args[:place]))
     extra = options_of(args[place + 1 :])
     sweep = read_sweep(options.plan, extra)

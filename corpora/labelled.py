@@ -309,7 +309,7 @@ class LabelledFile:
         path: Path,
         columns: Columns,
         format: Format | None,
-        option: str = "--data.init_args",
+        option: str = "--data",
         split: str | None = None,
     ) -> None:
         self.path, self.option, self.split = path, option, split

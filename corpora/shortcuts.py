@@ -95,7 +95,7 @@ class Planting:
         for index, text in enumerate(read.texts):
             if found := taken.search(f"{text.text} {text.pair or ''}"):
                 wrong = f"the word {found[0]!r} is spelled like a planted word"
-                raise CorpusError.at(path, text.line, wrong, "Replace it, or leave out --data.init_args.shortcut")
+                raise CorpusError.at(path, text.line, wrong, "Replace it, or leave out --data.shortcut")
             rng = np.random.default_rng((self.seed, crc32(split.encode()), index))
             most = len(text.text.split()) if within is None else within[index]
             made = self._planted(text, rng, 1.0 if split == "test" else self.share, labels, most)

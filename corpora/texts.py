@@ -22,7 +22,7 @@ from corpora.labelled import Format as LabelledFormat
 from corpora.lines import numbered_lines
 from corpora.sentence import CorpusError, Sentence
 
-OPTION = "--data.init_args.corpora"
+OPTION = "--data.corpora"
 """Option of the command line with the options of a corpus, for messages."""
 
 _HEADING = re.compile(r"\s*=( .*)? =\s*")  # of WikiText: ` = = Career = = `

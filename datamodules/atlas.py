@@ -60,12 +60,12 @@ class AtlasDataModule(CorpusDataModule[Any]):
         for name, chosen in (("layers", options.layers), ("heads", options.heads)):
             if chosen is not None:
                 raise CorpusError(
-                    f"--data.init_args.options.{name} is {list(chosen)}, but {type(self).__name__} needs all {name}. "
+                    f"--data.options.{name} is {list(chosen)}, but {type(self).__name__} needs all {name}. "
                     "Leave it out."
                 )
         if options.quantity != "attention":
             raise CorpusError(
-                f"--data.init_args.options.quantity is {options.quantity}, but {type(self).__name__} joins analyses of "
+                f"--data.options.quantity is {options.quantity}, but {type(self).__name__} joins analyses of "
                 "attention weights. Leave it out."
             )
         check_numbers(self, least=1, max_length=max_length)
@@ -86,7 +86,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
             arcs.option = "treebank"
             files = arcs.files()
             if "test" not in files:
-                raise CorpusError(f"The corpus of --data.init_args.treebank has no test split. {arcs.missing_remedy}.")
+                raise CorpusError(f"The corpus of --data.treebank has no test split. {arcs.missing_remedy}.")
             texts.append(TextSource(str(files["test"]), name=TREEBANK))
             others.append(arcs)
         if self.documents is not None:

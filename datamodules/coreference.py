@@ -137,7 +137,7 @@ def _too_long(document: Document, place: int, whole: AlignedPieces, limit: int) 
     return (
         f"document {document.id}: sentence {place + 1} of {counted(len(document.sentences[place]), 'word')} has "
         f"{len(whole)} pieces and {counted(mentions, 'mention')}, but the encoder takes at most {limit}. "
-        f"Leave such sentences out, and count them, with --data.init_args.options.too_long skip."
+        f"Leave such sentences out, and count them, with --data.options.too_long skip."
     )
 
 
@@ -303,7 +303,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         check_values(self, candidates=candidates)
         if len(parts) not in (2, 3) or min(parts) <= 0 or abs(sum(parts) - 1) > 1e-6:
             raise CorpusError(
-                f"--data.init_args.parts is {list(parts)}, but must be the shares of dev and test, or of train, dev "
+                f"--data.parts is {list(parts)}, but must be the shares of dev and test, or of train, dev "
                 "and test, with the sum 1, such as [0.5,0.25,0.25]."
             )
         # YAML reads ON, a tag of the Chinese Treebank, as true.
@@ -311,7 +311,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
             wanted = (
                 "a tag of the file, in quotes, and one of Universal Dependencies or the Penn Treebank, such as PRON"
             )
-            raise CorpusError(f"--data.init_args.tags has {odd[0][0]!r}: {odd[0][1]!r}, but must have {wanted}.")
+            raise CorpusError(f"--data.tags has {odd[0][0]!r}: {odd[0][1]!r}, but must have {wanted}.")
         self.candidates, self.shares, self.tags = candidates, parts, tags or {}
 
     def files(self) -> Mapping[str, Path]:
@@ -350,7 +350,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
     def missing_remedy(self) -> str:
         if self._single() is None:
             return super().missing_remedy
-        return "Split its documents into three parts: --data.init_args.parts [0.5,0.25,0.25]"
+        return "Split its documents into three parts: --data.parts [0.5,0.25,0.25]"
 
     def documents_of(self, split: Split, windows: Sequence[Window]) -> frozenset[int]:
         """Return the documents of a split, as 0-based indices among all documents of the corpus file.
@@ -371,7 +371,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
             count = "one document" if len(genres) == 1 else f"{len(genres)} documents"
             raise CorpusError(
                 f"{self.corpus}: {count} with mentions {'is' if len(genres) == 1 else 'are'} too few to be split into "
-                f"{', '.join(names[:-1])} and {names[-1]} (--data.init_args.parts). Give one file per split: "
+                f"{', '.join(names[:-1])} and {names[-1]} (--data.parts). Give one file per split: "
                 f"{mapping_of(self)}."
             )
         return parts[split]

@@ -115,7 +115,7 @@ def files_by_split(corpus: str | Mapping[str, str], option: str = "corpus") -> d
         return {split: Path(corpus.replace("{split}", split)).expanduser() for split in SPLITS}
     if strangers := set(corpus) - set(SPLITS):
         raise CorpusError(
-            f"--data.init_args.{option} has unknown splits {sorted(strangers)}. The splits are {', '.join(SPLITS)}."
+            f"--data.{option} has unknown splits {sorted(strangers)}. The splits are {', '.join(SPLITS)}."
         )
     files: dict[str, Path] = {split: Path(corpus[split]).expanduser() for split in SPLITS if split in corpus}
     for split, path in files.items():
@@ -209,7 +209,7 @@ def warn_of_tags(path: Path, store: Store) -> None:
             f"{path}: {audit['unknown_tags'] / audit['words']:.0%} of the part-of-speech tags are unknown, as they are "
             f"neither Penn's nor UD's: {', '.join(tag for tag, _ in tags.most_common(12))}. The heads of {heads} of "
             f"{counted(audit['mentions'], 'mention')} are uncertain, and scores by type leave out {types}. Say what "
-            "the tags mean: --data.init_args.tags '{PPER: PRON, NE: PROPN, NN: NOUN}'."
+            "the tags mean: --data.tags '{PPER: PRON, NE: PROPN, NN: NOUN}'."
         )
 
 
@@ -226,7 +226,7 @@ def warn_of_words(path: Path, store: Store) -> None:
         rank_zero_only(log.warning)(
             f"{path}: {count} of {words} words ({count / words:.0%}) contain the unknown token of "
             f"{store.manifest.encoder['name']}, so the encoder cannot see what they are. Choose an encoder that "
-            f"was trained on this language: --data.init_args.encoder.name."
+            f"was trained on this language: --data.encoder.name."
         )
     warn_of_roots(path, store.manifest.audit)
     warn_of_tags(path, store)
@@ -235,7 +235,7 @@ def warn_of_words(path: Path, store: Store) -> None:
 def mapping_of(data: "CorpusDataModule[Any]") -> str:
     """Return an example for messages: one file for each split, as on the command line."""
     files = ", ".join(f"{split}: {name}.{data.suffix}" for split, name in zip(SPLITS, "abc", strict=True))
-    return f"--data.init_args.{data.option} '{{{files}}}'"
+    return f"--data.{data.option} '{{{files}}}'"
 
 
 class CorpusDataModule(LightningDataModule, Generic[Item]):
@@ -355,7 +355,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         needed: tuple[Split, ...] = ("train",) if stage == "fit" and not validates else STAGES[stage]
         if missing := [split for split in (*self.always, *needed) if split not in files]:
             raise CorpusError(
-                f"The corpus of --data.init_args.{self.option} has no {missing[0]} split, but the command needs one. "
+                f"The corpus of --data.{self.option} has no {missing[0]} split, but the command needs one. "
                 f"{self.missing_remedy}."
             )
         tested = stage == "fit" and validates and "test" in files and files["test"].is_file()
@@ -527,9 +527,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
         self.splits = self.make_splits(self.stores)
         if self.random_init and stage == "test":
             if self.encoder is None:
-                raise EncoderError(
-                    "--data.init_args.random_init needs an encoder, but --data.init_args.encoder is null. Name one."
-                )
+                raise EncoderError("--data.random_init needs an encoder, but --data.encoder is null. Name one.")
             source = resolve(replace(self.encoder, weights="random"))
             paths = dict.fromkeys(files[split] for split in STAGES["test"])
             stores = self._stores(paths, source, load_later(source, self.device))

@@ -177,7 +177,7 @@ def require_tags(path: Path, tags: Collection[str]) -> None:
     """
     if not set(tags) - {"_"}:
         wrong = "no word has a tag in column XPOS, by which punctuation is recognised"
-        raise CorpusError.at(path, None, wrong, "Fill the column, or set --data.init_args.punctuation_by relation")
+        raise CorpusError.at(path, None, wrong, "Fill the column, or set --data.punctuation_by relation")
 
 
 def base_label(relation: str) -> str:
@@ -294,7 +294,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         if self.punctuation and not any(data.punctuation_words for data in self.splits.values()):
             rank_zero_only(log.warning)(
                 f"No word is punctuation: no {self.punctuation_by} of the corpus is {' or '.join(self.punctuation)}. "
-                f"Scores without punctuation leave nothing out. Name its labels with --data.init_args.punctuation."
+                f"Scores without punctuation leave nothing out. Name its labels with --data.punctuation."
             )
         self.read_only(self._reads)
 

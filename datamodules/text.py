@@ -236,7 +236,7 @@ class Segments:
         passages = 2 if self._pairs else 1
         if (lacking := 2 * passages - self._room(passages)) > 0:
             raise CorpusError(
-                f"--data.init_args.max_length is {max_length}, too few tokens for two words of each text and the "
+                f"--data.max_length is {max_length}, too few tokens for two words of each text and the "
                 f"delimiters. Give {max_length + lacking} or more."
             )
 
@@ -642,7 +642,7 @@ def _no_segment(path: Path, audit: Counter[str]) -> CorpusError:
     read = ", ".join(f"{name} {count}" for name, count in sorted(audit.items()) if count)
     remedy = "Check that it is the file you meant"
     if audit["too_long"] or audit["words_cut"]:
-        remedy = "Raise --data.init_args.max_length, or choose an encoder that takes longer inputs"
+        remedy = "Raise --data.max_length, or choose an encoder that takes longer inputs"
     return CorpusError.at(path, None, f"no segment of the file has two words (counts of its reader: {read})", remedy)
 
 
@@ -657,7 +657,7 @@ def _check_before(before: Encoder, given: Encoder) -> None:
     else:
         return
     raise EncoderError(
-        f"{fault}, so {second} was not fine-tuned from {first}. Set --data.init_args.before.name to the encoder from "
+        f"{fault}, so {second} was not fine-tuned from {first}. Set --data.before.name to the encoder from "
         f"which {second} was fine-tuned."
     )
 
@@ -674,6 +674,6 @@ def warn_of_left_out(data: TextDataModule) -> None:
         if left_out > LEFT_OUT * read:
             rank_zero_only(log.warning)(
                 f"{name}: {left_out} of {read} sentences or pairs of texts have more pieces than fit, and were "
-                f"left out: the results describe the shorter ones. Raise --data.init_args.max_length "
+                f"left out: the results describe the shorter ones. Raise --data.max_length "
                 f"({data.max_length}), or choose an encoder that takes longer inputs."
             )

@@ -135,8 +135,8 @@ def load_vectors(
         if embedded:
             if source is None:
                 raise UserError(
-                    f"--data.init_args.vectors.name is `{ENCODER}`, the input embeddings of the encoder, but the data "
-                    "have no encoder. Name other vectors, or set --data.init_args.encoder.name."
+                    f"--data.vectors.name is `{ENCODER}`, the input embeddings of the encoder, but the data "
+                    "have no encoder. Name other vectors, or set --data.encoder.name."
                 )
             file, identity = ENCODER, source.embeddings_identity(digests)
             convert = partial(_embedded, source, encoder, wanted)
@@ -148,7 +148,7 @@ def load_vectors(
             convert = partial(read_vectors, path, frozenset(wanted))
         found = _converted(convert, identity, wanted, lowercase, cache / "vectors")
     except OSError as error:
-        remedy = f"Check permissions and disk, or name another folder than {cache} with --data.init_args.cache"
+        remedy = f"Check permissions and disk, or name another folder than {cache} with --data.cache"
         raise UserError.at(error.filename or cache, None, error.strerror or str(error), remedy) from error
     covered = [count for word, count in counts.items() if word in found.index]
     audit: dict[str, float] = {"types": len(counts), "types_covered": len(covered)}
@@ -224,7 +224,7 @@ def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Pa
         raise UserError.at(path, None, wrong, _ACCEPTED)
     path = found or _download(spec.name, fetch)
     if path.suffix == ".kv" and not spec.allow_pickle:
-        remedy = "If you trust its source, allow it on the command line: --data.init_args.vectors.allow_pickle true "
+        remedy = "If you trust its source, allow it on the command line: --data.vectors.allow_pickle true "
         remedy += "(in Python VectorSpec(…, allow_pickle=True)); else convert it with KeyedVectors.save_word2vec_format"
         raise UserError.at(path, None, "this file is a pickle, and opening a pickle can run any program", remedy)
     return [path, *sorted(path.parent.glob(f"{glob.escape(path.name)}.*npy"))]

@@ -62,7 +62,7 @@ class Adversary(FidelityTest):
     The texts of a batch are searched together, but the result for a text does not depend on its batch:
     the losses are sums over texts, and Adam scales the gradient of each weight separately. Memory grows
     with 5 × tokens of a batch, and with 50 × tokens under `search: best`, as 50 draws are evaluated together. A
-    transformer runs again at every step: lower `--model.init_args.eval_tokens` for it.
+    transformer runs again at every step: lower `--model.eval_tokens` for it.
 
     Args:
         search: `best`, or `published` for the search of the released code alone.

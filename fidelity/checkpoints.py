@@ -133,7 +133,7 @@ def files_of(path: Path) -> list[Path]:
         return [path]
     if not path.exists():
         raise UserError(
-            f"{path}: there is no such checkpoint. Give --model.init_args.checkpoints files that `python train.py fit` "
+            f"{path}: there is no such checkpoint. Give --model.checkpoints files that `python train.py fit` "
             "has written to checkpoints/ of its run, or folders of Hugging Face classifiers: '[a.ckpt, b/]'."
         )
     found = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
@@ -172,7 +172,7 @@ def load(paths: Sequence[Path], data: ClassificationDataModule, level: str | Non
         loaded = _from_transformers(path, data) if is_model(path) else _from_run(path, data, first=not models)
         config, model, sha256 = loaded
         if level is not None and isinstance(model, TransformerClassifier):
-            model.expose([level], "--model.init_args.level")
+            model.expose([level], "--model.level")
         models.append(model.eval().requires_grad_(False))
         configs.append(config)
         if twice := digests.get(sha256):
@@ -211,7 +211,7 @@ def _from_transformers(path: Path, data: ClassificationDataModule) -> tuple[Conf
     sha256 = str(source.identity(Digests(data.cache))["weights_sha256"])
     if not named and (fault := data.tokenizer_fault(source)):
         raise UserError(
-            f"{path}: {fault}. Test it in a run of its own, with --data.init_args.tokenizer.name {path} or, on the "
+            f"{path}: {fault}. Test it in a run of its own, with --data.tokenizer.name {path} or, on the "
             "command line, leave this option out."
         )
     own.tokenizer, own.tokenizer_source = spec, source

@@ -348,7 +348,7 @@ class Recipe:
             patience=self.patience,
             seed=self.training_seed,
             remedy=f"It is trained for {self.checkpoint.name}: give the test smaller strengths, or leave it out of "
-            f"--model.init_args.tests.",
+            f"--model.tests.",
             device=self.device,
             optimisation={name: run[name] for name in OPTIMISATION if run.get(name) is not None},
             **texts,

@@ -257,12 +257,10 @@ class Fidelity(Measure[ClassificationDataModule]):
     ) -> None:
         super().__init__(seed)
         check_numbers(self, least=1, texts=texts, eval_tokens=eval_tokens)
-        check_names("--model.init_args.tests", [test.name for test in tests])
+        check_names("--model.tests", [test.name for test in tests])
         paths = [checkpoints] if isinstance(checkpoints, str) else checkpoints
         if not paths:
-            raise UserError(
-                "No checkpoint is given. Give one or more: --model.init_args.checkpoints '[a.ckpt, b.ckpt]'."
-            )
+            raise UserError("No checkpoint is given. Give one or more: --model.checkpoints '[a.ckpt, b.ckpt]'.")
         self.paths, self.tests = [Path(path).expanduser() for path in paths], tests
         for path in self.paths:
             files_of(path)  # before the data are read
@@ -300,7 +298,7 @@ class Fidelity(Measure[ClassificationDataModule]):
         if files:
             raise UserError(
                 f"{files[0]}: a Hugging Face classifier does not say which texts to test on. Give --data "
-                "ClassificationDataModule, and its corpus with --data.init_args.corpus."
+                "ClassificationDataModule, and its corpus with --data.corpus."
             )
         return None
 
@@ -314,7 +312,7 @@ class Fidelity(Measure[ClassificationDataModule]):
         if self.data.regression:
             raise UserError(
                 "Fidelity tests ask whether the predicted class changes, but the labels of these data are numbers "
-                "(--data.init_args.regression). Give data whose labels are classes, and checkpoints trained on them."
+                "(--data.regression). Give data whose labels are classes, and checkpoints trained on them."
             )
         self.checkpoints = load(self.paths, self.data, self.level)
         self.data.eval_tokens = self.eval_tokens or self.data.eval_tokens

@@ -109,7 +109,7 @@ class Roar(FidelityTest):
         if data.vocabulary.mask is None:
             raise UserError(
                 "roar replaces words by the mask token, but the tokenizer of the data has none. Remove roar from "
-                "--model.init_args.tests, or test classifiers with another tokenizer."
+                "--model.tests, or test classifiers with another tokenizer."
             )
         flat = [one for one in checkpoints if one.has_recipe and not isinstance(one.model, HierarchicalClassifier)]
         recipes = [self._recipe(checkpoint, data, device, seed) for checkpoint in flat]

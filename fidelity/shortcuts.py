@@ -74,7 +74,7 @@ class Shortcut(FidelityTest):
         if data.shortcut is None:
             raise UserError(
                 "shortcut needs data with a planted shortcut, but these have none. Train the classifiers with "
-                "--data.init_args.shortcut.kind, or remove shortcut from --model.init_args.tests."
+                "--data.shortcut.kind, or remove shortcut from --model.tests."
             )
 
     def columns(self, classes: int) -> Sequence[str]:
@@ -128,7 +128,7 @@ class Shortcut(FidelityTest):
             listed = ", ".join(f"{name} ({value:.1%})" for name, value in self._weak.items())
             rank_zero_only(log.warning)(
                 f"Shortcut not learnt: accuracy on planted texts is below {LEARNT:.0%} for {listed}. The planted words "
-                "are not all that these classifiers decide by. Train longer, or raise --data.init_args.shortcut.share; "
+                "are not all that these classifiers decide by. Train longer, or raise --data.shortcut.share; "
                 "a pair can be learnt only by an encoder that reads the order of words."
             )
         variants = by_variant(results).items()

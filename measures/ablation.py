@@ -86,7 +86,7 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
             if len(texts.encoders) > 1 or texts.quantity != "attention":
                 raise UserError(
                     f"{name} replaces the attention of one encoder. Leave out `random_init`, `before` and `quantity` "
-                    "of --data.init_args."
+                    "of --data."
                 )
             self.task = LanguageModelling(texts.encoders["given"], self.seed)
 
@@ -201,9 +201,9 @@ class HeadAblation(TaskMeasure):
     ) -> None:
         super().__init__(checkpoint, split)
         check_values(self, kinds=kinds)
-        check_names("--model.init_args.kinds", kinds)
+        check_names("--model.kinds", kinds)
         if not (heads or layers or sets):
-            raise UserError("Nothing is ablated: --model.init_args needs `heads` or `layers` true, or `sets` of heads.")
+            raise UserError("Nothing is ablated: --model needs `heads` or `layers` true, or `sets` of heads.")
         check_numbers(self, least=2, random=random)
         self.kinds, self.each_head, self.each_layer = tuple(kinds), heads, layers
         self.named, self.random = dict(sets or {}), random
@@ -221,7 +221,7 @@ class HeadAblation(TaskMeasure):
             layers = [frozenset(head for head in heads if head[0] == layer) for layer in range(task.layers)]
             found += [HeadSet("layers", {"layer": number}, layer) for number, layer in enumerate(layers, start=1)]
         for place, (name, wanted) in enumerate(self.named.items()):
-            own = named_heads(wanted, task.layers, task.heads, f"--model.init_args.sets.{name}")
+            own = named_heads(wanted, task.layers, task.heads, f"--model.sets.{name}")
             drawn = np.random.default_rng([self.seed, place])
             random = random_sets(own, task.heads, self.random, drawn)
             found.append(HeadSet("sets", {"set": name, "heads": len(own)}, own, random))
@@ -492,7 +492,7 @@ class Pruning(TaskMeasure):
         super().__init__(checkpoint, split)
         check_values(self, rankings=rankings)
         check_numbers(self, least=1, texts=texts, seeds=seeds)
-        check_names("--model.init_args.rankings", rankings)
+        check_names("--model.rankings", rankings)
         self.rankings, self.exact, self.texts, self.seeds = tuple(rankings), exact, texts, seeds
 
     def sets(self) -> Mapping[Ablation, Sequence[Heads]]:

@@ -317,7 +317,7 @@ class Atlas(Measure[AtlasDataModule]):
             if own := [corpus for corpus in self.texts.names if (corpus == TREEBANK) == (name in ANNOTATED)]:
                 corpora[name] = own
             else:
-                remedy = "To include it, give one with --data.init_args.treebank."
+                remedy = "To include it, give one with --data.treebank."
                 rank_zero_warn(f"The atlas omits {name}, which needs a treebank. {remedy}")
         self.attention = AttentionAnalyses([one for one in self._analyses if one.name in corpora], corpora)
         parts: list[Measure[Any]] = [self.attention]

@@ -130,7 +130,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
     def __init__(self, analyses: list[Analysis], corpora: dict[str, list[str]] | None = None) -> None:
         super().__init__()
         self.names = [analysis.name for analysis in analyses]
-        check_names("--model.init_args.analyses", self.names)
+        check_names("--model.analyses", self.names)
         self.corpora = dict(corpora or {})
         self._given = nn.ModuleDict({analysis.name: analysis for analysis in analyses})
         self._of: dict[EncoderOf, Mapping[str, Analysis]] = {}
@@ -146,14 +146,14 @@ class AttentionAnalyses(Measure[TextDataModule]):
         ):
             if strange := [name for name in wanted if name not in known]:
                 raise UserError(
-                    f"--model.init_args.corpora{option}: there is no {' or '.join(strange)}, only {', '.join(known)}. "
+                    f"--model.corpora{option}: there is no {' or '.join(strange)}, only {', '.join(known)}. "
                     "Give one of them."
                 )
         given: Mapping[str, Analysis] = dict(self._given.items())  # type: ignore[arg-type]
         for analysis in given.values():
             if self.data.quantity not in analysis.quantities:
                 raise UserError(
-                    f"--data.init_args.quantity is {self.data.quantity}, but {type(analysis).__name__} takes only "
+                    f"--data.quantity is {self.data.quantity}, but {type(analysis).__name__} takes only "
                     f"{' and '.join(analysis.quantities)}. Give one of them, or leave out {type(analysis).__name__}."
                 )
         own = {name: analysis for name, analysis in given.items() if not analysis.compares}

@@ -335,7 +335,7 @@ class CausalCheck(ProbeMeasure):
         check_values(self, kind=kind)
         check_numbers(self, least=1, heads=heads)
         check_numbers(self, least=2, random=random)
-        check_names("--model.init_args.relations", relations)
+        check_names("--model.relations", relations)
         self.relations = tuple(relations)
         self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
         self.heads, self.random, self.kind = heads, random, kind
@@ -345,20 +345,20 @@ class CausalCheck(ProbeMeasure):
         if not isinstance(self.probe, HeadSelectionProbe) or "attention" not in self.probe.reads:
             raise UserError(
                 f"CausalCheck needs a probe that reads attention; {type(self.probe).__name__} does not. Give "
-                f"--model.init_args.probe AttentionOnlyProbe."
+                f"--model.probe AttentionOnlyProbe."
             )
         data, options = self.data, self.data.options
         if options.layers is not None or options.heads is not None or options.quantity != "attention":
             raise UserError(
                 "CausalCheck changes attention weights, and needs those of all heads: leave out `layers`, `heads` and "
-                "`quantity` of --data.init_args.options."
+                "`quantity` of --data.options."
             )
         check_relations(self.relations, data.relations)
         layers = len(data.layers)
         self._upper = max(1, layers // 3)
         if self.heads > (below := (layers - self._upper) * len(data.heads)):
             raise UserError(
-                f"--model.init_args.heads is {self.heads}, but only {below} heads are in the {layers - self._upper} "
+                f"--model.heads is {self.heads}, but only {below} heads are in the {layers - self._upper} "
                 "layers below those that the probe reads. Give fewer, or an encoder with more layers."
             )
         self._encoder = Encoder(resolve(cast("EncoderSpec", data.encoder)), self.device)
@@ -384,7 +384,7 @@ class CausalCheck(ProbeMeasure):
         off = self._ablation(encoder)
         measures = self._measures(probe.to(self.device), encoder, off, sentences, upper.splits["test"])
         table, scores = self._table(chosen, measures)
-        blank = {} if self._task else {"task": "no --model.init_args.checkpoint is given"}
+        blank = {} if self._task else {"task": "no --model.checkpoint is given"}
         if reason := lacks_language_modelling(encoder):
             blank["loss"] = reason
         lone = {one.relation for one in chosen if len(one.sets) == 2}
@@ -461,7 +461,7 @@ class CausalCheck(ProbeMeasure):
         for place, relation in enumerate(self.relations):
             if relation not in dev.groups:
                 raise UserError(
-                    f"--model.init_args.relations: no dev word has the relation {relation}, so no attention heads can "
+                    f"--model.relations: no dev word has the relation {relation}, so no attention heads can "
                     f"be selected for it. Leave it out."
                 )
             order = np.argsort(-dev.accuracies(relation).reshape(2, -1).max(0), kind="stable").tolist()

@@ -628,7 +628,7 @@ class SingleHeads(Measure[DependencyDataModule]):
             if not data.splits[split].arcs:
                 raise UserError(
                     f"{data.files()[split]}: no word depends on another word, so no arc can be scored. "
-                    "Give --data.init_args.corpus a treebank with arcs."
+                    "Give --data.corpus a treebank with arcs."
                 )
 
     def update(self, batch: AttentionBatch) -> None:

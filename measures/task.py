@@ -356,7 +356,7 @@ class Classification(LabelTask):
         if own != (encoder.layers, encoder.heads, tuple(piece or "" for piece in pieces)):
             raise UserError(
                 f"The classifier was not fine-tuned from {encoder.source.spec.name}: it has {self.layers} layers of "
-                f"{self.heads} heads and its own tokenizer. Name its encoder with --data.init_args.encoder.name."
+                f"{self.heads} heads and its own tokenizer. Name its encoder with --data.encoder.name."
             )
 
     def inputs(self, batch: TextBatch | SegmentBatch) -> dict[str, Tensor]:
@@ -422,7 +422,7 @@ class MeanStateClassification(LabelTask):
             raise UserError(
                 f"{encoder.source.spec.name} has no language-modelling head, so a classifier is trained, but the train "
                 f"texts have {counted(len(self.labels), 'label')}, and {labels.count(None)} of them none. Give "
-                "texts of two labels or more (--data.init_args.corpora sst2)."
+                "texts of two labels or more (--data.corpora sst2)."
             )
         model = make_pipeline(StandardScaler(), LogisticRegression(C=_C, max_iter=1000))
         model.fit(torch.cat(features).double().numpy(), [self.labels.index(str(label)) for label in labels])
@@ -487,8 +487,8 @@ class LanguageModelling(Task):
         if reason := lacks_language_modelling(encoder):
             raise UserError(
                 f"{reason}. Name an encoder that can predict tokens (bert-base-uncased, gpt2) with "
-                "--data.init_args.encoder.name, or the checkpoint of a fine-tuned classifier with "
-                "--model.init_args.checkpoint (of Importance: `classifier`)."
+                "--data.encoder.name, or the checkpoint of a fine-tuned classifier with "
+                "--model.checkpoint (of Importance: `classifier`)."
             )
         assert encoder.language_model is not None
         self.encoder, self._seed, self._language_model = encoder, seed, encoder.language_model
@@ -566,7 +566,7 @@ def _label_numbers(batch: SegmentBatch, known: Sequence[str]) -> Tensor:
     if strange := sorted(set(labels) - set(known)):
         raise UserError(
             f"The classifier was trained on the labels {', '.join(known)}, but {batch.corpus} also has "
-            f"{', '.join(strange)}. Give --data.init_args.corpora a corpus with only the classifier's labels."
+            f"{', '.join(strange)}. Give --data.corpora a corpus with only the classifier's labels."
         )
     return torch.tensor([known.index(label) for label in labels], device=batch.tokens.device)
 

@@ -89,9 +89,7 @@ def share(trainings: Sequence[Training]) -> list[Best]:
             TemporaryFile(dir=folder).close()
         except OSError as error:
             fault = f"no trained model can be kept there ({error.strerror})"
-            raise UserError.at(
-                folder, None, fault, "Give --data.init_args.cache a folder that can be written"
-            ) from None
+            raise UserError.at(folder, None, fault, "Give --data.cache a folder that can be written") from None
 
     def make(file: Path, training: Training) -> None:
         began = time.perf_counter()

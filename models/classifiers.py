@@ -57,9 +57,7 @@ class AttentionClassifier(TextClassifier):
         check_numbers(self, least=0, below=1, dropout=dropout)
         names = [regularizer.name for regularizer in regularizers]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise UserError(
-                f"--model.init_args.regularizers contains several regularizers called {twice[0]}. Keep one of them."
-            )
+            raise UserError(f"--model.regularizers contains several regularizers called {twice[0]}. Keep one of them.")
         self.spec = embedding
         self.encoder, self.attention = encoder, attention
         self.regularizers, self._regularizers = nn.ModuleList(regularizers), tuple(regularizers)

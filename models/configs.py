@@ -49,7 +49,7 @@ def explained(message: str) -> str:
             fault = f"{found[1]} cannot be used here: it is run with `python train.py {verb}`"
             fault = fault if keys == "model" else f"{found[1]} cannot be used here"
     elif missing := _REQUIRED.search(in_a_line(message)):
-        fault = " and ".join(f"--{keys}.init_args.{name}" for name in missing[1].split(", ")) + " must be given"
+        fault = " and ".join(f"--{keys}.{name}" for name in missing[1].split(", ")) + " must be given"
     else:
         fault = _LITERAL.sub(r"one of \1", in_a_line(_IN_CLASS.sub("", _KEY.sub("", message))))
         if inside in (" (LightningModule)", " (LightningDataModule)"):

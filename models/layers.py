@@ -77,10 +77,10 @@ class WordEmbedding(nn.Module):
             rows = torch.where(known[:, None], vectors, torch.randn(vectors.shape) * spread)
         else:
             raise UserError(
-                f"The word vectors have {vectors.size(1)} dimensions, but --model.init_args.embedding.size is "
-                f"{spec.size}. Remove the size (--model.init_args.embedding '{{size: null}}'), or give vectors of "
-                f"{spec.size} dimensions (--data.init_args.vectors). To map the vectors to {spec.size} dimensions, "
-                f"remove the size and set --model.init_args.embedding.project {spec.size}."
+                f"The word vectors have {vectors.size(1)} dimensions, but --model.embedding.size is "
+                f"{spec.size}. Remove the size (--model.embedding '{{size: null}}'), or give vectors of "
+                f"{spec.size} dimensions (--data.vectors). To map the vectors to {spec.size} dimensions, "
+                f"remove the size and set --model.embedding.project {spec.size}."
             )
         rows[vocabulary.pad] = 0
         self.rows = nn.Embedding.from_pretrained(  # type: ignore[no-untyped-call]
@@ -193,7 +193,7 @@ class ConvolutionEncoder(TextEncoder):
         super().__init__()
         if not kernels or any(kernel < 1 or kernel % 2 == 0 for kernel in kernels):
             raise UserError(
-                f"--model.init_args.encoder.init_args.kernels is {list(kernels)}, but must be one or more odd "
+                f"--model.encoder.init_args.kernels is {list(kernels)}, but must be one or more odd "
                 "widths, such as [1,3,5,7]; an even width has no centre token."
             )
         check_numbers(self, least=1, filters=filters)

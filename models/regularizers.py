@@ -193,8 +193,8 @@ class MaskedLanguageModel(Regularizer):
         if vocabulary.mask is None:
             raise UserError(
                 "MaskedLanguageModel needs a mask token, but the tokenizer of the data has none. Set "
-                "--data.init_args.tokenizer.name to a model with a mask token, such as bert-base-uncased, or "
-                "--data.init_args.tokenizer to null for words between white space."
+                "--data.tokenizer.name to a model with a mask token, such as bert-base-uncased, or "
+                "--data.tokenizer to null for words between white space."
             )
         self.mask_token = vocabulary.mask
         self.decoder = nn.Linear(hidden, len(vocabulary))
@@ -258,6 +258,6 @@ def _one_size(regularizer: Regularizer, embedded: int, hidden: int) -> None:
     if embedded != hidden:
         raise UserError(
             f"{type(regularizer).__name__} needs word embeddings and hidden states of the same size, but they have "
-            f"{embedded} and {hidden} dimensions. Set --model.init_args.embedding.project {hidden}, or choose a text "
+            f"{embedded} and {hidden} dimensions. Set --model.embedding.project {hidden}, or choose a text "
             f"encoder whose states have {embedded}."
         )

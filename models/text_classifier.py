@@ -397,7 +397,7 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
         if data.regression and not self.regresses:
             raise UserError(
                 f"{type(self).__name__} decides between classes, but the labels are numbers "
-                f"(--data.init_args.regression). Use TransformerClassifier, or data whose labels are classes."
+                f"(--data.regression). Use TransformerClassifier, or data whose labels are classes."
             )
         sizes = TextSizes.from_data(data)
         self.bind(sizes, data.identity)

@@ -334,7 +334,7 @@ class TransformerClassifier(TextClassifier):
         if sizes.tokenizer is None:
             raise UserError(
                 f"{type(self).__name__} reads the pieces of a pretrained tokenizer, but the data have words. Set "
-                "--data.init_args.tokenizer.name to the name or folder of the encoder, such as bert-base-uncased."
+                "--data.tokenizer.name to the name or folder of the encoder, such as bert-base-uncased."
             )
         self.classifier = SequenceClassifier(resolve(sizes.tokenizer), sizes.classes)
         self.expose([str(self.classifier.layers)] if self._wanted is None else self._wanted)
@@ -342,7 +342,7 @@ class TransformerClassifier(TextClassifier):
         if self.frozen:
             self.classifier.freeze()
 
-    def expose(self, heads: Sequence[str], option: str = "--model.init_args.heads") -> None:
+    def expose(self, heads: Sequence[str], option: str = "--model.heads") -> None:
         """Make the rows of some attention heads the levels.
 
         Args:
@@ -441,7 +441,7 @@ class TransformerClassifier(TextClassifier):
         return self.classifier.rollout(output.embedded, mask, output.segments)
 
     def _rows(self, imposed: Mapping[str, Tensor]) -> dict[Head, Tensor]:
-        remedy = "--model.init_args.heads names the levels."
+        remedy = "--model.heads names the levels."
         checked = checked_levels(imposed, self.levels, remedy)
         return {self.levels[name]: weights for name, weights in checked.items()}
 
@@ -459,7 +459,7 @@ class TransformerClassifier(TextClassifier):
 
         if not (groups := parameter_groups(self, self.weight_decay, lambda _, parameter: parameter.dim() > 1)):
             raise UserError(
-                "--model.init_args.frozen is true, but the files of the model include a classification head, so "
+                "--model.frozen is true, but the files of the model include a classification head, so "
                 "nothing is left to train. Score it without training (`python train.py test`), or set frozen to "
                 "false."
             )

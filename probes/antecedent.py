@@ -87,7 +87,7 @@ class TrainedAntecedentProbe(TrainedModule[CoreferenceDataModule, Sizes]):
         check_coreference(data, type(self).__name__)
         if data.candidates != "mentions":
             raise UserError(
-                f"{type(self).__name__} chooses antecedents among mentions, but --data.init_args.candidates is "
+                f"{type(self).__name__} chooses antecedents among mentions, but --data.candidates is "
                 f"{data.candidates}. Set it to mentions."
             )
         bind_to(self, data, self.reads)

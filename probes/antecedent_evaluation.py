@@ -258,8 +258,7 @@ def check_coreference(data: CoreferenceDataModule, reader: str) -> None:
     """
     if data.encoder_identity is None:
         raise UserError(
-            f"{reader} needs attention, but --data.init_args.encoder is null. Name an encoder with "
-            "--data.init_args.encoder.name."
+            f"{reader} needs attention, but --data.encoder is null. Name an encoder with --data.encoder.name."
         )
 
 

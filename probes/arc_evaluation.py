@@ -51,13 +51,12 @@ def read_fields(data: DependencyDataModule, reads: Collection[str], reader: str,
     """
     if data.random_init and not random_init:
         raise UserError(
-            f"--data.init_args.random_init is true, but {reader} has no control with random weights. Set it to false."
+            f"--data.random_init is true, but {reader} has no control with random weights. Set it to false."
         )
     if data.encoder_identity is None and (needs := set(reads) - {"vectors"}):
         needed = "hidden states" if needs == {"hidden"} else "attention"
         raise UserError(
-            f"{reader} needs {needed}, but --data.init_args.encoder is null. Name an encoder with "
-            "--data.init_args.encoder.name."
+            f"{reader} needs {needed}, but --data.encoder is null. Name an encoder with --data.encoder.name."
         )
     data.read_only(cast("frozenset[Field]", frozenset(reads)))
 
@@ -82,7 +81,7 @@ def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
     """
     if strange := [name for name in wanted if name not in known]:
         raise UserError(
-            f"--model.init_args.relations: no word of the corpus has the relation {', '.join(map(repr, strange))}; the "
+            f"--model.relations: no word of the corpus has the relation {', '.join(map(repr, strange))}; the "
             f"relations are {', '.join(known)}."
         )
 

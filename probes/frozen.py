@@ -83,7 +83,7 @@ def bind_to(
     if "vectors" in reads:
         if data.vectors is None:
             raise UserError(
-                f"{type(probe).__name__} needs word vectors. Set --data.init_args.vectors.name to a name such as "
+                f"{type(probe).__name__} needs word vectors. Set --data.vectors.name to a name such as "
                 "glove.6B.50d, to a file, or to `encoder` for the encoder's own input embeddings."
             )
         source["vectors"] = dict(data.vectors.identity)

@@ -65,23 +65,23 @@ def sweep_pairs(
     """
     if not held:
         raise UserError(
-            "A structural probe needs hidden states. Set --data.init_args.hidden, for instance '[1,2,3]': 0 for the "
+            "A structural probe needs hidden states. Set --data.hidden, for instance '[1,2,3]': 0 for the "
             "embeddings, k for layer k."
         )
     layers = held if layers is None else layers
     ranks = (size,) if ranks is None else ranks
     if absent := [layer for layer in layers if layer not in held]:
         raise UserError(
-            f"--model.init_args.layers: the data hold hidden states of the layers {', '.join(map(str, held))}, but not "
-            f"of {absent[0]}. Add it to --data.init_args.hidden."
+            f"--model.layers: the data hold hidden states of the layers {', '.join(map(str, held))}, but not "
+            f"of {absent[0]}. Add it to --data.hidden."
         )
     if wrong := [rank for rank in ranks if not 1 <= rank <= size]:
         raise UserError(
-            f"--model.init_args.ranks contains {wrong[0]}, but ranks go from 1 to {size}, the size of a hidden state."
+            f"--model.ranks contains {wrong[0]}, but ranks go from 1 to {size}, the size of a hidden state."
         )
     pairs = tuple(Pair(layer, rank) for layer in layers for rank in ranks)
-    check_names("--model.init_args.layers", layers)
-    check_names("--model.init_args.ranks", ranks)
+    check_names("--model.layers", layers)
+    check_names("--model.ranks", ranks)
     return pairs
 
 
@@ -311,7 +311,7 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
         if untrained:
             raise UserError(
                 f"The loss on dev of layer {untrained[0].layer} at rank {untrained[0].rank} was never a finite number: "
-                f"lower --model.init_args.learning_rate, or leave the layer out of --model.init_args.layers."
+                f"lower --model.learning_rate, or leave the layer out of --model.layers."
             )
         return _predictions(self, batch, self.kept, range(len(self.pairs)))
 
@@ -561,8 +561,8 @@ class StructuralDistanceProbe(StructuralProbe):
         if len(self.pairs) != 1:
             raise UserError(
                 f"{type(self).__name__} trains {len(self.pairs)} probes, one for each layer and rank, but a "
-                "description length is of one probe. Give one layer with --model.init_args.probe.init_args.layers, and "
-                "one rank with --model.init_args.probe.init_args.ranks."
+                "description length is of one probe. Give one layer with --model.probe.init_args.layers, and "
+                "one rank with --model.probe.init_args.ranks."
             )
         distances, lengths = self(batch)[:, 0], batch.lengths[:, None]
         itself = torch.eye(distances.size(1), dtype=torch.bool, device=distances.device)

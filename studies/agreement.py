@@ -23,7 +23,7 @@ from results.errors import UserError, check_values, near, one_of
 from results.files import below, read_csv
 from results.heads import Names
 
-WHAT = "--model.init_args.ablation"
+WHAT = "--model.ablation"
 _LEAST = 3  # heads, for the spread of τ
 
 
@@ -60,7 +60,7 @@ class HeadAgreement(Measure[DependencyDataModule]):
         read_fields(data, ("attention",), type(self).__name__)
         if not data.options.measured.has_heads:
             raise UserError(
-                f"--data.init_args.options.quantity: {data.options.quantity} has one map for each layer, and no number "
+                f"--data.options.quantity: {data.options.quantity} has one map for each layer, and no number "
                 "for each head to compare with its ablation. Choose attention, norms or effective."
             )
         names = Names(data.layers, data.heads)
@@ -108,7 +108,7 @@ class HeadAgreement(Measure[DependencyDataModule]):
         found = Predictions(arcs, self.data.relations, columns["heads"])
         if self.relation not in found.groups:
             raise UserError(
-                f"--model.init_args.relation: no word of {split} has the relation {self.relation!r}"
+                f"--model.relation: no word of {split} has the relation {self.relation!r}"
                 f"{near(self.relation, found.groups)}; there are {', '.join(found.groups)}."
             )
         return found.accuracies(self.relation).reshape(2, -1)

@@ -45,14 +45,14 @@ class KnownAnswers(Measure[DependencyDataModule]):
         super().__init__()
         if strange := [name for name in seeds or {} if name not in CASES]:
             raise UserError(
-                f"--model.init_args.seeds: there is no experiment {strange[0]!r}{near(strange[0], CASES)}; the "
+                f"--model.seeds: there is no experiment {strange[0]!r}{near(strange[0], CASES)}; the "
                 f"experiments are {', '.join(CASES)}."
             )
         check_numbers(self, least=1, processes=processes)
         check_numbers(self, least=0, **{f"seeds.{name}": number for name, number in (seeds or {}).items()})
         self.numbers, self.processes = {name: own for name, (_, own) in CASES.items()} | (seeds or {}), processes
         if not any(self.numbers.values()):
-            raise UserError("--model.init_args.seeds leaves every experiment out. Give one of them at least 1.")
+            raise UserError("--model.seeds leaves every experiment out. Give one of them at least 1.")
 
     def prepare(self) -> None:
         read_fields(self.data, (), type(self).__name__)  # the models are made here

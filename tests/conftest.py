@@ -139,7 +139,7 @@ def run_config(bert: Path, cache: str, tmp_path: Path) -> Callable[..., tuple[An
         *arguments: str, processes: int = 1, own_data: bool = False, figures: bool = False
     ) -> tuple[Any, dict[str, Any], Path]:
         runs = tmp_path / f"on_{processes}"
-        tiny = [f"--data.init_args.cache={cache}", f"--data.init_args.encoder.name={bert}"]
+        tiny = [f"--data.cache={cache}", f"--data.encoder.name={bert}"]
         forked = [f"--trainer.devices={processes}", "--trainer.strategy=ddp_fork"]
         options = [
             f"--trainer.default_root_dir={runs}",

@@ -288,9 +288,7 @@ def check_runs(plan: Path, extra: Options | None = None) -> None:
     }
     for run in of_config.values():
         assert (run.command, run.config.resolve()) in RUN
-        parsed(
-            [*run.arguments, *([f"--model.init_args.{run.reads}=a"] if run.reads in ("checkpoint", "ablation") else [])]
-        )
+        parsed([*run.arguments, *([f"--model.{run.reads}=a"] if run.reads in ("checkpoint", "ablation") else [])])
 
 
 def parameters(room: Any) -> set[str]:  # noqa: ANN401
@@ -306,7 +304,7 @@ def parameters(room: Any) -> set[str]:  # noqa: ANN401
 
 
 def test_options_that_are_named_alone_exist() -> None:
-    """`--data.init_args.cache` and the like, wherever they stand."""
+    """`--data.cache` and the like, wherever they stand."""
     of_models = set().union(*(parameters(room) for room in (fidelity, measures, models, probes)))
     known = {
         "data.init_args": parameters(datamodules),

@@ -57,14 +57,14 @@ def arguments(config: Path, corpus: str, bert: Path, cache: str, runs: Path) -> 
     return [
         "fit" if trains else "measure",
         f"--config={config}",
-        f"--data.init_args.corpus={corpus}",
-        f"--data.init_args.cache={cache}",
+        f"--data.corpus={corpus}",
+        f"--data.cache={cache}",
         f"--trainer.default_root_dir={runs}",
         *QUICK,
-        *([f"--data.init_args.encoder.{encoder[0]}={encoder[1]}"] if encoder else []),
+        *([f"--data.encoder.{encoder[0]}={encoder[1]}"] if encoder else []),
         *(["--trainer.max_epochs=2"] if trains else []),
-        *([f"--data.init_args.vectors.name={vectors}"] if "vectors:" in text else []),
-        *(["--data.init_args.hidden=[1,2]"] if "hidden:" in text else []),
+        *([f"--data.vectors.name={vectors}"] if "vectors:" in text else []),
+        *(["--data.hidden=[1,2]"] if "hidden:" in text else []),
     ]
 
 
@@ -132,11 +132,11 @@ def classifier_arguments(config: Path, folder: Path, bert: Path, *extra: str) ->
     return [
         "fit",
         f"--config={config}",
-        f"--data.init_args.corpus={write_texts(folder)}",
-        "--data.init_args.positive=good",
-        f"--data.init_args.cache={folder / 'cache'}",
-        *([f"--data.init_args.vectors.name={vectors}"] if "vectors:" in text else []),
-        *([f"--data.init_args.tokenizer.name={bert}"] if "tokenizer:" in text else []),
+        f"--data.corpus={write_texts(folder)}",
+        "--data.positive=good",
+        f"--data.cache={folder / 'cache'}",
+        *([f"--data.vectors.name={vectors}"] if "vectors:" in text else []),
+        *([f"--data.tokenizer.name={bert}"] if "tokenizer:" in text else []),
         f"--trainer.default_root_dir={folder / 'runs'}",
         *QUICK,
         "--trainer.max_epochs=2",
@@ -174,7 +174,7 @@ def test_a_task_of_glue_runs_by_its_name_and_reports_dev_at_the_last_epoch(
     write_glue(tmp_path, task, rows=12)
     options = {"corpus": task, "root": tmp_path, "cache": tmp_path / "cache", "tokenizer.name": bert}
     arguments = [f"--config={ROOT / 'configs' / 'kovaleva2019' / 'finetuning.yaml'}", "--trainer.max_epochs=2", *QUICK]
-    arguments += [f"--data.init_args.{name}={value}" for name, value in options.items()]
+    arguments += [f"--data.{name}={value}" for name, value in options.items()]
     arguments += [f"--trainer.default_root_dir={tmp_path / 'runs'}", "--checkpoint.monitor=null"]
     train.main(["fit", *arguments])
     folder, found = results(tmp_path / "runs")
@@ -209,9 +209,9 @@ def test_command_lines_are_checked_before_anything_is_computed(of_config: Given,
     files = {split: corpus.replace("{split}", split) for split in ("train", "dev")}
     faults = {
         "max_epoch": "--trainer.max_epoch=2",
-        "learning_rate": "--model.init_args.learning_rate=fast",
-        "absent-train.conllu: there is no such file. Check the path.": "--data.init_args.corpus=absent-{split}.conllu",
-        ".corpus has no test split, but the command needs one": f"--data.init_args.corpus={json.dumps(files)}",
+        "learning_rate": "--model.learning_rate=fast",
+        "absent-train.conllu: there is no such file. Check the path.": "--data.corpus=absent-{split}.conllu",
+        ".corpus has no test split, but the command needs one": f"--data.corpus={json.dumps(files)}",
         "there is no such checkpoint": "--ckpt_path=absent.ckpt",
         "absent.yaml": "--config=absent.yaml",
     }
@@ -356,12 +356,12 @@ def test_a_bad_test_file_is_found_before_the_training(text: str, corpus: str, of
 
 UNKNOWN = {
     "--trainer.max_epoch=3": "unrecognized arguments: --trainer.max_epoch=3 (did you mean `--trainer.max_epochs` or",
-    "--model.init_args.learning_rat=1": "model (AttentionOnlyProbe): Option 'learning_rat' is not accepted (did you",
+    "--model.learning_rat=1": "model (AttentionOnlyProbe): Option 'learning_rat' is not accepted (did you",
     # Not cut short in secret, inside a class either.
-    "--data.init_args.encoder.nam=x": "data.encoder (EncoderSpec): Option 'nam' is not accepted (did you mean `na",
+    "--data.encoder.nam=x": "data.encoder (EncoderSpec): Option 'nam' is not accepted (did you mean `na",
     "--model=own_prob.MyProbe": "model (MyProbe): No module named 'own_prob'; Given value: own_prob.MyProbe\n",
     "--model=AttentionOnlyProb": "model: there is no class AttentionOnlyProb (did you mean `AttentionOnlyProbe` or `",
-    "--data.init_args.max_cells=many": "data.max_cells (DependencyDataModule): Expected a int. Got value: many\n",
+    "--data.max_cells=many": "data.max_cells (DependencyDataModule): Expected a int. Got value: many\n",
     "learning_rate: -> learning_rat:": "typo.yaml: model (AttentionOnlyProbe): Option 'learning_rat' is not acc",
 }
 
@@ -389,7 +389,7 @@ def test_options_in_a_wrong_order_are_told(capsys: pytest.CaptureFixture[str]) -
     for args, message in (
         (["fit"], "error: no model is named: give --config one of configs/, or --model\n"),
         (
-            ["fit", "--model.init_args.decay=1", config],
+            ["fit", "--model.decay=1", config],
             "'decay' is not accepted: give --config or --model first, and its arguments under `init_args`",
         ),
     ):
@@ -533,11 +533,11 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: 
     with pytest.raises(UserError, match=r"copy\.ckpt: this is a checkpoint of AttentionWordsProbe, but --mod"):
         train.main(["test", *command, f"--ckpt_path={copy}"])
     altered(checkpoint, copy, hyper_parameters={"_class_path": "probes.AttentionOnlyProbe", "decay": 0.5})
-    with pytest.raises(UserError, match=r"trained with --model\.init_args\.decay 0\.5, but here it is 0\.7"):
+    with pytest.raises(UserError, match=r"trained with --model\.decay 0\.5, but here it is 0\.7"):
         train.main(["fit", *command, f"--ckpt_path={copy}"])
     # Without such parameters: what its configuration says, which the state of the optimiser would hide in a training.
     with pytest.raises(UserError, match=r"learning_rate 0\.04, but here it is 9\.0"):
-        train.main(["fit", *command, f"--ckpt_path={checkpoint}", "--model.init_args.learning_rate=9"])
+        train.main(["fit", *command, f"--ckpt_path={checkpoint}", "--model.learning_rate=9"])
     words = ["test", *of_config("clark2019/distances_glove.yaml", runs=runs)[1:]]
     with pytest.raises(UserError, match=r"this is a checkpoint of AttentionOnlyProbe, but --model is Distances"):
         train.main([*words, f"--ckpt_path={checkpoint}"])
@@ -555,7 +555,7 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: 
         ("test", "demo.yaml", "--ckpt_path=best", "--ckpt_path best: a new run has no checkpoint yet"),
         ("measure", HEADS, "--trainer.accelerator=tpu", r"The options of --trainer cannot be used: .*torch_xla"),
         ("measure", HEADS, "--trainer.devices=0", r"The options of --trainer cannot be used: .*devices"),
-        ("measure", HEADS, "--data.init_args.options.layers=[0]", r"layers is \[0\], but must be one or more distinct"),
+        ("measure", HEADS, "--data.options.layers=[0]", r"layers is \[0\], but must be one or more distinct"),
         ("measure", HEADS, "--trainer.default_root_dir={checkpoint}", r"\.ckpt/SingleHeads: no folder"),
     ],
 )

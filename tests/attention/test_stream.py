@@ -93,13 +93,13 @@ def test_one_process_and_two_read_the_same_from_a_stream_and_a_store(
     given = [
         "measure",
         f"--config={CONFIG}",
-        f"--data.init_args.corpus={corpus}",
-        f"--data.init_args.encoder.name={tiny.save_mistral(tmp_path / 'encoder')}",
+        f"--data.corpus={corpus}",
+        f"--data.encoder.name={tiny.save_mistral(tmp_path / 'encoder')}",
     ]
     found = {}
     for store, processes in (("stream", 1), ("stream", 2), ("disk", 3)):
-        cache = f"--data.init_args.cache={tmp_path / f'{store}{processes}'}"
-        options = [*given, cache, f"--data.init_args.store={store}"]
+        cache = f"--data.cache={tmp_path / f'{store}{processes}'}"
+        options = [*given, cache, f"--data.store={store}"]
         _, record, folder = run_config(*options, processes=processes, own_data=True)
         written = list((tmp_path / f"{store}{processes}").rglob("*.safetensors"))
         assert bool(written) == (store == "disk")

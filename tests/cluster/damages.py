@@ -223,10 +223,10 @@ def scenes(work: Path) -> Iterator[Scene]:
     kinds = {"how a training ended": "runs/*/*/state-*/trained.json", "best checkpoint": "runs/*/*/checkpoints/*.ckpt"}
     yield scene(ended, command, kinds, killed_before_the_test)
     copies = work / "copies"
-    command = command_of(copies, "hewitt2019/control.yaml", "--model.init_args.max_epochs=1")
+    command = command_of(copies, "hewitt2019/control.yaml", "--model.max_epochs=1")
     yield scene(copies, command, {"nested training": "stores/trained/*/copy-*.ckpt"}, killed_after_the_first_copy)
     sample = work / "sample"
-    own = ("--data.init_args.corpus=sample", "--data.init_args.options.too_long=skip")
+    own = ("--data.corpus=sample", "--data.options.too_long=skip")
     command = command_of(sample, "clark2019/heads.yaml", *own)
     yield scene(sample, command, {"sample corpus": "stores/sample-*/*.conllu"})
     rows = work / "rows"
@@ -235,7 +235,7 @@ def scenes(work: Path) -> Iterator[Scene]:
     (rows / "named").mkdir(parents=True)
     named = shutil.copy(checkpoint, rows / "named" / "classifier.ckpt")
     texts = str(checkpoint.parents[4] / "{split}.tsv")
-    given = [f"--model.init_args.checkpoint={named}", *data_arguments(texts, bert, rows / "stores")]
+    given = [f"--model.checkpoint={named}", *data_arguments(texts, bert, rows / "stores")]
     command = [
         "measure",
         f"--config={CONFIGS}/kovaleva2019/ablation.yaml",
@@ -250,9 +250,9 @@ def scenes(work: Path) -> Iterator[Scene]:
     code, said = give([word for word in train_it if "default_root_dir" not in word], work / "classifier")
     if code != 0:
         raise RuntimeError(said[-3000:])
-    command = ["measure", f"--config={CONFIGS}/wiegreffe2019/fidelity.yaml", f"--model.init_args.tests={ADVERSARIES}"]
-    command += [f"--model.init_args.checkpoints={work}/classifier/runs", "--trainer.accelerator=cpu"]
-    command += ["--trainer.enable_progress_bar=false", f"--data.init_args.cache={adversaries}/cache"]
+    command = ["measure", f"--config={CONFIGS}/wiegreffe2019/fidelity.yaml", f"--model.tests={ADVERSARIES}"]
+    command += [f"--model.checkpoints={work}/classifier/runs", "--trainer.accelerator=cpu"]
+    command += ["--trainer.enable_progress_bar=false", f"--data.cache={adversaries}/cache"]
     yield scene(adversaries, command, {"adversary": "cache/adversaries/*.ckpt"})
 
 

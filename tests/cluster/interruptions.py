@@ -66,8 +66,8 @@ class Stage:
 
 
 PROBE = (
-    "--data.init_args.corpus=SHARED/{split}.conllu",
-    "--data.init_args.max_sentences=16",
+    "--data.corpus=SHARED/{split}.conllu",
+    "--data.max_sentences=16",
 )
 ADVERSARIES = "[{class_path: ConsistentAdversary, init_args: {strengths: [0.0, 0.01], max_epochs: 3}}]"
 STAGES = {
@@ -85,7 +85,7 @@ STAGES = {
     ),
     "nested": Stage(
         "ControlTask",
-        ("measure", "--config=configs/hewitt2019/control.yaml", *PROBE, "--model.init_args.max_epochs=3"),
+        ("measure", "--config=configs/hewitt2019/control.yaml", *PROBE, "--model.max_epochs=3"),
         "Data ready",
     ),
     "adversary": Stage(
@@ -93,8 +93,8 @@ STAGES = {
         (
             "measure",
             "--config=configs/wiegreffe2019/fidelity.yaml",
-            "--model.init_args.checkpoints=SHARED/classifier",
-            f"--model.init_args.tests={ADVERSARIES}",
+            "--model.checkpoints=SHARED/classifier",
+            f"--model.tests={ADVERSARIES}",
         ),
         "Data ready",
         extracts=True,  # adversaries are kept beside the stores
@@ -387,7 +387,7 @@ def prepare(shared: Path) -> None:
     probe, classifier = (
         str(ROOT / "configs" / f"{name}.yaml") for name in ("clark2019/attention_only", "demo_classifier")
     )
-    for config, options in ((probe, [f"--data.init_args.corpus={shared}/{{split}}.conllu"]), (classifier, [])):
+    for config, options in ((probe, [f"--data.corpus={shared}/{{split}}.conllu"]), (classifier, [])):
         root = f"--trainer.default_root_dir={shared / ('classifier' if config == classifier else 'probe')}"
         command = ["train.py", "fit", f"--config={config}", root, "--trainer.accelerator=cpu", "--trainer.max_epochs=2"]
         subprocess.run([sys.executable, *command, *options], cwd=ROOT, env=environment, check=True, capture_output=True)

@@ -57,7 +57,7 @@ def scores(runs: Path) -> dict[str, float]:
     return found
 
 
-LONG = ("--trainer.max_epochs=120", "--data.init_args.max_sentences=4")
+LONG = ("--trainer.max_epochs=120", "--data.max_sentences=4")
 
 
 @DEVICES
@@ -89,13 +89,13 @@ def test_more_tasks_than_devices_are_refused_and_nothing_is_removed(
     config = ROOT / "configs/clark2019/baselines.yaml"
     wrapped = (
         f"cd {ROOT}; srun {sys.executable} train.py measure --config {config} --trainer.accelerator cpu "
-        f"--trainer.default_root_dir {runs} --data.init_args.corpus absent-{{split}}.conllu"
+        f"--trainer.default_root_dir {runs} --data.corpus absent-{{split}}.conllu"
     )
     job = slurm.submit(wrapped, "--ntasks-per-node=2", "--nodes=1")
     assert slurm.wait(job, seconds=480) == "FAILED"
     assert "SLURM has 2 tasks, but the trainer needs 1" in log_of(slurm, job)
     assert older.exists()
     assert os.listdir(runs / "Baselines") == ["version_0"]
-    wrapped = wrapped.replace("absent-{split}.conllu", f"'{corpus}' --data.init_args.cache {cache}")
+    wrapped = wrapped.replace("absent-{split}.conllu", f"'{corpus}' --data.cache {cache}")
     job = slurm.submit(wrapped, "--ntasks-per-node=1", "--nodes=1")
     assert slurm.wait(job, seconds=480) == "COMPLETED", log_of(slurm, job)  # the state of another run is not taken up

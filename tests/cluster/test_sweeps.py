@@ -60,7 +60,7 @@ def test_a_preempted_array_makes_the_table_of_this_machine(
     config = ROOT / "configs" / "clark2019" / "baselines.yaml"
     row = f"{{config: {config}, command: measure, scores: {{uas: left_branching.uas}}}}"
     spec = write_spec(tmp_path, f"name: t\nscores: [uas]\nseeds: [0, 1]\nrows: {{left: {row}}}\n")
-    own = ("--", f"--data.init_args.corpus={corpus}", f"--data.init_args.cache={cache}", "--trainer.accelerator=cpu")
+    own = ("--", f"--data.corpus={corpus}", f"--data.cache={cache}", "--trainer.accelerator=cpu")
 
     def preempt() -> None:
         # Both have begun: a job that is preempted while Python starts has no handler of the signal yet.

@@ -96,7 +96,7 @@ def kill_everywhere(command: Command, killed: Callable[[int], None], folder: Pat
             return times
 
 
-SHORT = ("--trainer.max_epochs=2", "--data.init_args.max_sentences=21")
+SHORT = ("--trainer.max_epochs=2", "--data.max_sentences=21")
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +143,7 @@ def test_what_a_killed_run_had_trained_within_its_test_is_kept(
     tmp_path: Path,
 ) -> None:
     path = ROOT / "configs/hewitt2019/control.yaml"
-    command = [*arguments(path, corpus, bert, cache, tmp_path), "--model.init_args.max_epochs=1"]
+    command = [*arguments(path, corpus, bert, cache, tmp_path), "--model.max_epochs=1"]
     ended: list[str] = []
 
     def saved(kept: Path, best: dict[str, object]) -> None:
@@ -207,7 +207,7 @@ def test_another_run_is_not_continued(
     with pytest.raises(Killed):
         train.run(command)
     killed(0)
-    assert train.run([*command, "--model.init_args.learning_rate=0.5"]) == 0
+    assert train.run([*command, "--model.learning_rate=0.5"]) == 0
     assert train.run([*command, "--resume=never"]) == 0
     folder = tmp_path / "AttentionOnlyProbe"
     assert sorted(path.parent.name for path in folder.glob("*/results.json")) == ["version_1", "version_2"]

@@ -274,7 +274,7 @@ def test_the_program_itself_is_swept(corpus: str, cache: str, tmp_path: Path) ->
     config = ROOT / "configs" / "clark2019" / "baselines.yaml"
     row = f"{{config: {config}, command: measure, scores: {{uas: left_branching.uas}}}}"
     spec = write_spec(tmp_path, f"name: t\nscores: [uas]\nrows: {{left branching: {row}}}\n")
-    options = [f"--data.init_args.corpus={corpus}", f"--data.init_args.cache={cache}", "--trainer.accelerator=cpu"]
+    options = [f"--data.corpus={corpus}", f"--data.cache={cache}", "--trainer.accelerator=cpu"]
     console = Console(file=io.StringIO(), width=200)
     assert main([str(spec), f"--out={tmp_path}/out", "--", *options], console=console) == 0
     table = pd.read_csv(tmp_path / "out" / "t.csv")

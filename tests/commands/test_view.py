@@ -129,7 +129,7 @@ def test_what_there_is_is_listed(
 @pytest.mark.slow
 def test_saliency_of_a_word_is_that_of_its_tokens(tmp_path: Path, show: Callable[..., dict[str, Any]]) -> None:
     """A classifier that reads `isn't` as two words: together they have what each has where they stand apart."""
-    [checkpoint] = fitted(tmp_path, "run", "--data.init_args.punctuation=apart").rglob("*.ckpt")
+    [checkpoint] = fitted(tmp_path, "run", "--data.punctuation=apart").rglob("*.ckpt")
     together, apart = (
         show("--text", text, "--saliency", checkpoint)["texts"][0]
         for text in ("the film isn't great .", "the film is n't great .")

@@ -143,7 +143,7 @@ def test_of_pairs_both_texts_count_and_those_with_an_empty_one_are_skipped_on_re
 
 
 # What is wrong, the name of the file, its content, the line at which it is found, and words of the message.
-OPTION = r"--data\.init_args"
+OPTION = r"--data"
 NO_COLUMN = (
     rf"the header has no column 'text'; its columns are label, sentence\. Name the right column with "
     rf"`{OPTION}\.columns\.text`; "

@@ -228,7 +228,7 @@ def test_shares_that_cannot_be_are_named(parts: tuple[float, ...]) -> None:
 @pytest.mark.parametrize(
     ("count", "stage", "options", "message"),
     [
-        (7, "fit", {}, r"no train split.*Split its documents into three parts: --data.init_args.parts"),
+        (7, "fit", {}, r"no train split.*Split its documents into three parts: --data.parts"),
         (1, "test", {}, r"few.conll: one document with mentions is too few to be split into dev and test.*dev: b.con"),
         (2, "test", {"parts": THIRDS}, r"2 documents with .* split into train, dev and test .*train: a.con"),
     ],

@@ -6,7 +6,7 @@ from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint
 from tests.fidelity.trained import checkpoint_of, config_of, fitted, texts_in
 
-TYING = "--model.init_args.regularizers=[{class_path: Tying, init_args: {weight: 0.1}}]"
+TYING = "--model.regularizers=[{class_path: Tying, init_args: {weight: 0.1}}]"
 
 
 @pytest.fixture(scope="session")
@@ -29,5 +29,5 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fitted(folder, "runs/base-0")
     fitted(folder, "runs/tying", TYING)
     fitted(folder, "runs/stronger", TYING.replace("0.1", "1.0"))
-    fitted(folder, "runs/dot", "--model.init_args.attention=DotAttention")
+    fitted(folder, "runs/dot", "--model.attention=DotAttention")
     return folder / "runs"

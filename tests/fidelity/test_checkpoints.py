@@ -66,7 +66,7 @@ def test_options_of_a_class_tell_apart_those_that_have_it(runs: Path, texts: Dat
         fitted(
             runs.parent,
             f"sparse-{alpha}",
-            f"--model.init_args.attention={{class_path: EntmaxAttention, init_args: {{alpha: {alpha}}}}}",
+            f"--model.attention={{class_path: EntmaxAttention, init_args: {{alpha: {alpha}}}}}",
         )
         for alpha in (1.5, 2)
     ]
@@ -191,15 +191,15 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 
 def options(corpus: str, cache: Path) -> list[str]:
-    named = ["--data=ClassificationDataModule", f"--data.init_args.corpus={corpus}"]
-    return [*named, "--data.init_args.positive=drink", f"--data.init_args.cache={cache}"]
+    named = ["--data=ClassificationDataModule", f"--data.corpus={corpus}"]
+    return [*named, "--data.positive=drink", f"--data.cache={cache}"]
 
 
 QUIET = ("--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu", "--trainer.devices=1")
 
 
 def command(checkpoints: list[Path | str], *further: str, folder: Path) -> list[str]:
-    given = f"--model.init_args.checkpoints=[{','.join(map(str, checkpoints))}]"
+    given = f"--model.checkpoints=[{','.join(map(str, checkpoints))}]"
     return ["measure", QUICK, given, f"--trainer.default_root_dir={folder}", "--figures.draw=false", *QUIET, *further]
 
 
@@ -211,7 +211,7 @@ def run_over(checkpoints: list[Path | str], *further: str, folder: Path) -> tupl
 
 
 def only(*names: str) -> str:
-    return f"--model.init_args.tests=[{','.join(f'{{class_path: {name}}}' for name in names)}]"
+    return f"--model.tests=[{','.join(f'{{class_path: {name}}}' for name in names)}]"
 
 
 def data_of(corpus: str, tokenizer: Path | None, cache: Path, **further: Any) -> ClassificationDataModule:  # noqa: ANN401
@@ -226,8 +226,8 @@ def checkpoint(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A BERT that `train.py fit` has fine-tuned."""
     home = tmp_path_factory.mktemp("fit")
     bare = tiny.save_bert(home / "bare")
-    words = ["fit", "--model=TransformerClassifier", "--model.init_args.learning_rate=3e-3", *QUIET]
-    words += [*options(corpus, home / "stores"), f"--data.init_args.tokenizer.name={bare}", "--trainer.max_epochs=2"]
+    words = ["fit", "--model=TransformerClassifier", "--model.learning_rate=3e-3", *QUIET]
+    words += [*options(corpus, home / "stores"), f"--data.tokenizer.name={bare}", "--trainer.max_epochs=2"]
     train.main([*words, "--checkpoint.monitor=val_f1", f"--trainer.default_root_dir={home / 'runs'}"])
     (found,) = home.rglob("epoch*.ckpt")
     return found
@@ -279,7 +279,7 @@ def test_the_level_is_a_head_a_layer_or_all(
 ) -> None:
     """The highest weight of a text, averaged over the heads, is that of the model's own eager attention."""
     folder = folders["bert"]
-    chosen = [] if level is None else [f"--model.init_args.level={level}"]
+    chosen = [] if level is None else [f"--model.level={level}"]
     run, _ = run_over([folder], only("Permutation"), *options(corpus, tmp_path), *chosen, folder=tmp_path)
     found = pd.read_parquet(run / "items.parquet")["permutation.max_attention"]
     own = AutoModelForSequenceClassification.from_pretrained(folder, attn_implementation="eager").eval()
@@ -346,7 +346,7 @@ def test_what_cannot_be_tested_is_told_with_the_folder_and_a_remedy(
     folders: Mapping[str, Path], corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bare = tiny.save_bert(tmp_path / "bare")
-    without = "--data.init_args.tokenizer.name="
+    without = "--data.tokenizer.name="
     relabelled(folders["bert"], tmp_path / "swapped", "OTHER", "DRINK")
     three = tiny.add_head(tiny.save_bert(tmp_path / "three"), 3)
     sizes = tiny.SIZES | {"max_position_embeddings": 64}
@@ -363,10 +363,10 @@ def test_what_cannot_be_tested_is_told_with_the_folder_and_a_remedy(
         "nowhere": ([tmp_path / "nowhere"], [], r"nowhere: there is no such checkpoint\. Give .* folders of Hugging"),
         "empty": ([tmp_path / "empty"], [], r"empty: the folder .* no checkpoint .* no config\.json of a Hugging Face"),
         "attention": ([deberta], [], rf"{deberta} .*outside transformers' attention interface"),
-        "head": ([bert], ["--model.init_args.level=3-1"], r"--model\.init_args\.level: 3-1 does not exist; the mo"),
-        "level": ([bert], ["--model.init_args.level=word"], r"init_args\.level: 'word' is not a head.*or all\."),
+        "head": ([bert], ["--model.level=3-1"], r"--model\.level: 3-1 does not exist; the mo"),
+        "level": ([bert], ["--model.level=word"], r"model\.level: 'word' is not a head.*or all\."),
         "tokenizer": ([bert], [f"{without}{roberta}"], rf"{bert}: its tokenizer is not the tokenizer of the data, "
-                      rf"{roberta}\. Test it in a run of its own, with --data\.init_args\.tokenizer\.name {bert} or"),
+                      rf"{roberta}\. Test it in a run of its own, with --data\.tokenizer\.name {bert} or"),
         "two": ([bert, roberta], [], rf"{roberta}: its tokenizer is not the tokenizer of the data, {bert}\. Test it"),
     }  # fmt: skip
     for name, (checkpoints, more, expected) in told.items():

@@ -214,8 +214,8 @@ def test_only_decisions_are_shares_of_few_texts(test: FidelityTest, value: float
         (ConsistentAdversary, {"strengths": (math.nan, 0.1)}, "must be a non-empty list"),
         (Rationale, {"rankings": ["attention", "attention"]}, "rankings lists attention more than once"),
         (Correlation, {"saliencies": []}, "saliencies is empty"),
-        (Fidelity, {"tests": [Perturbation()] * 2}, "--model.init_args.tests lists perturbation more than once"),
-        (Fidelity, {"tests": [], "checkpoints": []}, "--model.init_args.tests is empty"),
+        (Fidelity, {"tests": [Perturbation()] * 2}, "--model.tests lists perturbation more than once"),
+        (Fidelity, {"tests": [], "checkpoints": []}, "--model.tests is empty"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(

@@ -352,7 +352,7 @@ def test_texts_are_shown_by_their_highest_weight_all_seeds_of_a_variant_together
 
 
 WITHOUT_TRANSFORMER: tuple[tuple[Kind, str | None], ...] = (("flat", None), ("han", None), ("han", WORD))
-LEARNED = "--model.init_args.attention={class_path: EntmaxAttention, init_args: {alpha: 1.6, learned: true}}"
+LEARNED = "--model.attention={class_path: EntmaxAttention, init_args: {alpha: 1.6, learned: true}}"
 
 
 @cache

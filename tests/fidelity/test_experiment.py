@@ -54,7 +54,7 @@ SCORES = [
 ]
 """Names that others read."""
 FEWER = (
-    "--model.init_args.tests=[{class_path: Perturbation}, {class_path: Permutation}, {class_path: SetErasure}, "
+    "--model.tests=[{class_path: Perturbation}, {class_path: Permutation}, {class_path: SetErasure}, "
     "{class_path: Adversary, init_args: {steps: 20}}, {class_path: SingleWeight}, "
     "{class_path: SingleToken}, {class_path: Correlation}, {class_path: Rationale}, "
     "{class_path: Effects, init_args: {texts: 20, draws: 2}}, "
@@ -69,7 +69,7 @@ def run_over(
     """A run over the checkpoints, its folder and its `results.json`."""
     # One needs no brackets.
     given = f"[{','.join(map(str, checkpoints))}]" if len(checkpoints) > 1 else str(checkpoints[0])
-    command = ["measure", config, f"--model.init_args.checkpoints={given}", f"--trainer.default_root_dir={folder}"]
+    command = ["measure", config, f"--model.checkpoints={given}", f"--trainer.default_root_dir={folder}"]
     quiet = ["--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu", "--trainer.devices=1"]
     with pytest.MonkeyPatch.context() as patch:  # a checkpoint does not say where the cache is
         patch.setenv("PROBING_CACHE", str(checkpoints[0].parents[1] / "stores"))
@@ -79,7 +79,7 @@ def run_over(
 
 
 ALL, QUICK = (f"--config={ROOT / 'configs' / 'fidelity' / name}.yaml" for name in ("all", "quick"))
-TESTS = "--model.init_args.tests=[Perturbation, Permutation]"
+TESTS = "--model.tests=[Perturbation, Permutation]"
 SHORT = (QUICK, TESTS)
 
 
@@ -133,7 +133,7 @@ def test_explanations_of_a_file_are_a_ranking_like_others(runs: Path, tmp_path: 
     write_explanations(path, lengths)
     ranking = f"[attention, 'file:{path}']"
     tests = (
-        f"--model.init_args.tests=[{{class_path: Rationale, init_args: {{rankings: {ranking}, "
+        f"--model.tests=[{{class_path: Rationale, init_args: {{rankings: {ranking}, "
         "every_length: {exact: 6, beam: 2}}}, "
         f"{{class_path: SetErasure, init_args: {{rankings: {ranking}}}}}]"
     )
@@ -192,7 +192,7 @@ def test_texts_of_one_sentence_are_classified_hierarchically_but_counted_as_skip
     write(
         tmp_path, ["bad\tdull film . a cast", "good\tgreat", "good\tfine cast . story . it is", "bad\tawful plot"] * 6
     )
-    parts = [f"--model.init_args.{part}" for part in ("", "sentence_")]
+    parts = [f"--model.{part}" for part in ("", "sentence_")]
     han = [f"{part}encoder=AverageEncoder" for part in parts] + [f"{part}attention=AdditiveAttention" for part in parts]
     path = fitted(tmp_path, "han", "--model=HierarchicalClassifier", *han, epochs=1)
     with pytest.warns(
@@ -209,8 +209,8 @@ def test_texts_of_one_sentence_are_classified_hierarchically_but_counted_as_skip
     assert items["predicted"].notna().all()
 
 
-SMALL = "--model.init_args.eval_tokens=40"
-PARTS = ((SMALL, "--trainer.limit_test_batches=2"), (SMALL, "--model.init_args.texts=8"))
+SMALL = "--model.eval_tokens=40"
+PARTS = ((SMALL, "--trainer.limit_test_batches=2"), (SMALL, "--model.texts=8"))
 
 
 @pytest.mark.parametrize("some", PARTS, ids=["batches", "texts"])
@@ -240,7 +240,7 @@ def test_a_part_of_the_texts_can_be_read_and_classes_are_those_of_the_classifier
 
 
 TRAINED = (
-    "--model.init_args.tests=[Permutation, "
+    "--model.tests=[Permutation, "
     "{class_path: ConsistentAdversary, init_args: {strengths: [0, 0.1], max_epochs: 2}}, "
     "{class_path: GuidedMLP, init_args: {max_epochs: 2, adversary_epochs: 1}}]"
 )
@@ -248,13 +248,11 @@ TRAINED = (
 
 @pytest.mark.slow
 def test_two_processes_find_what_one_does(runs: Path, tmp_path: Path) -> None:
-    _, _, one = run_over([runs / "base-0"], QUICK, TRAINED, "--model.init_args.texts=20", folder=tmp_path / "one")
+    _, _, one = run_over([runs / "base-0"], QUICK, TRAINED, "--model.texts=20", folder=tmp_path / "one")
     for kind in ("adversaries", "diagnostics"):  # where other runs would find what this one has trained
         shutil.rmtree(runs.parent / "stores" / kind)
     forked = ("--trainer.devices=2", "--trainer.strategy=ddp_fork")
-    _, _, two = run_over(
-        [runs / "base-0"], QUICK, TRAINED, "--model.init_args.texts=20", *forked, folder=tmp_path / "two"
-    )
+    _, _, two = run_over([runs / "base-0"], QUICK, TRAINED, "--model.texts=20", *forked, folder=tmp_path / "two")
     assert two["scores"] == pytest.approx(one["scores"], nan_ok=True)
     trained = {name for name in one["scores"] if name.startswith(("consistent_adversary", "guided_mlp"))}
     assert {name: two["scores"][name] for name in trained} == {name: one["scores"][name] for name in trained}
@@ -263,13 +261,13 @@ def test_two_processes_find_what_one_does(runs: Path, tmp_path: Path) -> None:
     assert pages[0] == pages[1]
 
 
-NOWHERE = "--model.init_args.checkpoints=[nowhere.ckpt]"
+NOWHERE = "--model.checkpoints=[nowhere.ckpt]"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["measure"], r"No checkpoint is given\. Give one or more: --model\.init_args\.check"),
+        (["measure"], r"No checkpoint is given\. Give one or more: --model\.check"),
         (["measure", NOWHERE], r"nowhere\.ckpt: there is no such checkpoint"),
     ],
 )

@@ -157,13 +157,13 @@ def test_data_without_a_shortcut_are_refused() -> None:
         Shortcut().begin([], data, torch.device("cpu"), 0)
 
 
-TESTS = "--model.init_args.tests=[{class_path: Shortcut, init_args: {rankings: [random, attention, planted]}}, "
+TESTS = "--model.tests=[{class_path: Shortcut, init_args: {rankings: [random, attention, planted]}}, "
 TESTS += "{class_path: Rationale, init_args: {rankings: [random, attention, planted]}}]"
 
 
 @pytest.mark.slow
 def test_a_classifier_learns_the_shortcut_and_is_tested_on_the_same_planting(tmp_path: Path) -> None:
-    options = ("--data.init_args.shortcut.kind=token", "--data.init_args.shortcut.share=0.8")
+    options = ("--data.shortcut.kind=token", "--data.shortcut.share=0.8")
     run = fitted(tmp_path, "run", *options, epochs=25)
     _, folder, found = run_over([run], QUICK, TESTS, folder=tmp_path / "test")
     scores = found["scores"]
@@ -174,8 +174,8 @@ def test_a_classifier_learns_the_shortcut_and_is_tested_on_the_same_planting(tmp
     assert scores["rationale.random.token_f1"] == pytest.approx(scores["shortcut.random.precision_at_k"])
     judges = pd.read_csv(folder / found["tables"]["shortcut.judges"])
     assert judges["metric"].tolist() == ["rationale.comprehensiveness", "rationale.sufficiency"]
-    for other in ("--data.init_args.shortcut.seed=1", "--data.init_args.shortcut=null"):
-        data = ("--data=ClassificationDataModule", f"--data.init_args.corpus={tmp_path}/texts/{{split}}.tsv")
-        given = (*data, "--data.init_args.positive=good", *options[1:], other)
+    for other in ("--data.shortcut.seed=1", "--data.shortcut=null"):
+        data = ("--data=ClassificationDataModule", f"--data.corpus={tmp_path}/texts/{{split}}.tsv")
+        given = (*data, "--data.positive=good", *options[1:], other)
         with pytest.raises(UserError, match=r"trained on other data|needs data with a planted shortcut"):
             run_over([run], QUICK, TESTS, *given, folder=tmp_path / "other")

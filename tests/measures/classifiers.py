@@ -14,9 +14,9 @@ def fitted(folder: Path, encoder: Path) -> Path:
             "fit",
             "--seed_everything=0",
             "--model=TransformerClassifier",
-            "--model.init_args.learning_rate=0.003",
+            "--model.learning_rate=0.003",
             *data_arguments(corpus, encoder, folder / "stores"),
-            "--data.init_args.batch_size=8",
+            "--data.batch_size=8",
             "--checkpoint.monitor=val_accuracy",
             f"--trainer.default_root_dir={folder / 'runs'}",
             "--trainer.max_epochs=25",
@@ -33,15 +33,15 @@ def data_arguments(corpus: str, encoder: Path, cache: Path) -> list[str]:
     """What names these texts and their tokenizer on the command line."""
     return [
         "--data=ClassificationDataModule",
-        f"--data.init_args.corpus={corpus}",
-        f"--data.init_args.tokenizer.name={encoder}",
-        "--data.init_args.positive=good",
-        f"--data.init_args.cache={cache}",
+        f"--data.corpus={corpus}",
+        f"--data.tokenizer.name={encoder}",
+        "--data.positive=good",
+        f"--data.cache={cache}",
     ]
 
 
 def arguments(config: Path, checkpoint: Path, encoder: Path, cache: Path, *more: str) -> list[str]:
     """Arguments of a run of a config, on the texts that the checkpoint was trained on."""
     corpus = str(checkpoint.parents[4] / "{split}.tsv")
-    given = [f"--model.init_args.checkpoint={checkpoint}", *data_arguments(corpus, encoder, cache)]
+    given = [f"--model.checkpoint={checkpoint}", *data_arguments(corpus, encoder, cache)]
     return ["measure", f"--config={config}", *given, *more]

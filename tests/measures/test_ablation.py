@@ -89,7 +89,7 @@ def test_all_kinds_are_the_same_on_two_processes(
     bert: Path,
     tmp_path: Path,
 ) -> None:
-    kinds = "--model.init_args.kinds=[uniform, zero, mean, resample]"
+    kinds = "--model.kinds=[uniform, zero, mean, resample]"
     given = arguments(CONFIG, checkpoint, bert, tmp_path / "one", kinds)
     _, one, at_one = run_config(*given, own_data=True)
     _, two, at_two = run_config(
@@ -308,9 +308,9 @@ def test_exact_importance_is_estimated_without_the_heads_that_are_gone(
 def test_one_and_two_processes_write_the_same(
     run_config: Callable[..., Any], checkpoint: Path, bert: Path, tmp_path: Path
 ) -> None:
-    given = arguments(CONFIGS / "pruning.yaml", checkpoint, bert, tmp_path / "one", "--model.init_args.seeds=2")
+    given = arguments(CONFIGS / "pruning.yaml", checkpoint, bert, tmp_path / "one", "--model.seeds=2")
     _, one, at_one = run_config(*given, own_data=True)
-    given[-2] = f"--data.init_args.cache={tmp_path / 'two'}"
+    given[-2] = f"--data.cache={tmp_path / 'two'}"
     _, two, at_two = run_config(*given, own_data=True, processes=2)
     assert one["scores"] == two["scores"]
     assert (at_one / "pruning.csv").read_bytes() == (at_two / "pruning.csv").read_bytes()

@@ -243,8 +243,8 @@ def test_where_all_heads_are_best_there_is_nothing_to_compare(make_data: Callabl
 @pytest.mark.slow
 def test_one_and_two_processes_say_the_same(run_config: Callable[..., Any], corpus: str) -> None:
     options = {"heads": 2, "relations": "[det, obj]", "max_epochs": 2}
-    arguments = ["measure", f"--config={CONFIG}", f"--data.init_args.corpus={corpus}"]
-    arguments += [f"--model.init_args.{name}={value}" for name, value in options.items()]
+    arguments = ["measure", f"--config={CONFIG}", f"--data.corpus={corpus}"]
+    arguments += [f"--model.{name}={value}" for name, value in options.items()]
     _, one, at_one = run_config(*arguments)
     _, two, at_two = run_config(*arguments, processes=2)
     assert {"probe.det", "probe.obj"} <= set(one["scores"])

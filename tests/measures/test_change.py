@@ -166,7 +166,7 @@ def test_nothing_changes_between_an_encoder_and_itself(
 
 
 def test_an_encoder_before_is_needed(run: Callable[..., tuple[Result, TextDataModule]], bert: Path) -> None:
-    with pytest.raises(UserError, match=r"^Change compares .* --data\.init_args\.before\.name"):
+    with pytest.raises(UserError, match=r"^Change compares .* --data\.before\.name"):
         run(Change(), encoder=bert, before=None)
 
 

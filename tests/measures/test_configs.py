@@ -64,10 +64,10 @@ def atlas_arguments(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> li
     return [
         "measure",
         f"--config={ATLAS}",
-        f"--data.init_args.text={json.dumps(texts(ROOT / 'clark2019/surface.yaml', folder, corpus))}",
-        f"--data.init_args.treebank={corpus}",
-        f"--data.init_args.documents={json.dumps(files)}",
-        "--data.init_args.max_length=48",
+        f"--data.text={json.dumps(texts(ROOT / 'clark2019/surface.yaml', folder, corpus))}",
+        f"--data.treebank={corpus}",
+        f"--data.documents={json.dumps(files)}",
+        "--data.max_length=48",
     ]
 
 
@@ -81,10 +81,10 @@ def test_a_config_runs_and_some_write_the_same_on_one_and_on_two_processes(
     run_config: Callable[..., Any], config: Path, corpus: str, tmp_path: Path
 ) -> None:
     given = texts(config, tmp_path, corpus)
-    arguments = ["measure", f"--config={config}", f"--data.init_args.corpora={json.dumps(given)}"]
-    arguments += ["--data.init_args.max_length=48", "--data.init_args.max_cells=9000"]
+    arguments = ["measure", f"--config={config}", f"--data.corpora={json.dumps(given)}"]
+    arguments += ["--data.max_length=48", "--data.max_cells=9000"]
     if config.name == "change.yaml":
-        arguments.append(f"--data.init_args.before.name={save_bert(tmp_path / 'before', seed=1)}")
+        arguments.append(f"--data.before.name={save_bert(tmp_path / 'before', seed=1)}")
     _, one, at_one = run_config(*arguments, figures=True)
 
     if config.name == "change.yaml":  # analyses that each read one of two corpora

@@ -478,11 +478,11 @@ def test_baselines_are_of_what_the_heads_may_attend_to(
 @pytest.mark.parametrize(
     ("module", "options", "message"),
     [
-        (probe(), {"encoder": None}, "SingleHeads needs attention, but --data.init_args.encoder is null"),
+        (probe(), {"encoder": None}, "SingleHeads needs attention, but --data.encoder is null"),
         (
             Baselines(),
             {"random_init": True},
-            "--data.init_args.random_init is true, but Baselines has no control with random weights",
+            "--data.random_init is true, but Baselines has no control with random weights",
         ),
         (
             probe(relations=("nsbj", "det", "x")),

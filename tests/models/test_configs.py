@@ -117,7 +117,7 @@ def test_a_checkpoint_imports_nothing(place: str, trained: Path, evil: str, ran:
         return data_settings(path, content) if "data" in place else TextClassifier.load_from_checkpoint(path)
 
     runs = f"--trainer.default_root_dir={tmp_path / 'runs'}"
-    assert train.run(["measure", QUICK, f"--model.init_args.checkpoints=[{path}]", runs, CPU]) == 1
+    assert train.run(["measure", QUICK, f"--model.checkpoints=[{path}]", runs, CPU]) == 1
     with pytest.raises(
         TrainingError, match=IS_OF_ANOTHER if place != "data as text" else "settings of its data"
     ) as told:
@@ -209,9 +209,9 @@ def test_aliases_without_end_are_refused_at_once(kind: str, place: str, tmp_path
 
 
 ROUTES = {
-    "fidelity": ["measure", QUICK, "--model.init_args.checkpoints={path}", "--model.init_args.tests=[Permutation]"],
-    "ablation": ["measure", f"--config={CONFIGS}/kovaleva2019/ablation.yaml", "--model.init_args.checkpoint={path}"],
-    "pruning": ["measure", f"--config={CONFIGS}/michel2019/pruning.yaml", "--model.init_args.checkpoint={path}"],
+    "fidelity": ["measure", QUICK, "--model.checkpoints={path}", "--model.tests=[Permutation]"],
+    "ablation": ["measure", f"--config={CONFIGS}/kovaleva2019/ablation.yaml", "--model.checkpoint={path}"],
+    "pruning": ["measure", f"--config={CONFIGS}/michel2019/pruning.yaml", "--model.checkpoint={path}"],
 }
 
 
@@ -250,9 +250,9 @@ def test_what_tests_a_checkpoint_opens_the_pickles_of_its_data_by_the_users_word
     path = forged(trained, tmp_path / "evil.ckpt", change, **of_transformer(route))
     assert train.run(of_route(route, path)) == 1
     *_, told = capsys.readouterr().err.splitlines()
-    assert "--data.init_args.vectors.allow_pickle true" in told
+    assert "--data.vectors.allow_pickle true" in told
     assert not ran.exists()
-    assert train.run([*of_route(route, path), "--data.init_args.vectors.allow_pickle", "true"]) == 1
+    assert train.run([*of_route(route, path), "--data.vectors.allow_pickle", "true"]) == 1
     assert "vectors.kv: the word vectors cannot be read" in capsys.readouterr().err.splitlines()[-1]
     assert ran.exists()
 
@@ -353,15 +353,15 @@ def test_what_tells_that_an_import_was_denied_stands_where_it_is_set() -> None:
     [
         (["--model", "my.probe"], {"my"}),
         (["--data=my.data.Corpus"], {"my"}),
-        (["--model.init_args.encoder.class_path=my.encoder"], {"my"}),
-        (["--model.init_args.tests=[{class_path: my.test}, own.Test]"], {"my", "own"}),
+        (["--model.encoder.class_path=my.encoder"], {"my"}),
+        (["--model.tests=[{class_path: my.test}, own.Test]"], {"my", "own"}),
         (["--trust", "my.module"], {"my.module"}),
-        (["--data.init_args.corpus", "my.corpus"], set()),
-        (["--data.init_args.corpus", "x" * 300], set()),
+        (["--data.corpus", "my.corpus"], set()),
+        (["--data.corpus", "x" * 300], set()),
         (["--optimizer=torch.optim.AdamW"], set()),
         (["--trainer.callbacks=pytorch_lightning.callbacks.Timer"], set()),
         (["--model=torch.nn.Linear"], {"torch"}),
-        (["--model.init_args.checkpoints=[evil.ckpt]"], set()),
+        (["--model.checkpoints=[evil.ckpt]"], set()),
     ],
 )
 def test_the_classes_of_a_command_line_are_trusted_and_its_files_are_not(words: list[str], trusted: set[str]) -> None:
@@ -384,9 +384,9 @@ def test_python_is_told_of_no_option() -> None:
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (["--config=" + str(CONFIGS / "michel2019/pruning.yaml")], r"--model\.init_args\.checkpoint must be given\n$"),
+        (["--config=" + str(CONFIGS / "michel2019/pruning.yaml")], r"--model\.checkpoint must be given\n$"),
         (
-            ["--config=" + str(CONFIGS / "clark2019/heads.yaml"), "--data.init_args.options.quantity=norm"],
+            ["--config=" + str(CONFIGS / "clark2019/heads.yaml"), "--data.options.quantity=norm"],
             r"Expected one of 'attention', 'attention_without_first', .*\. Got value: norm\n$",
         ),
     ],
@@ -419,8 +419,8 @@ def test_a_stored_option_that_no_longer_fits_is_told_in_a_sentence(
 def test_options_that_are_dataclasses_of_a_reader_are_of_this_program(tmp_path: Path) -> None:
     for split in ("train", "dev", "test"):
         (tmp_path / f"{split}.csv").write_text("review,stars\nfine,5\n", encoding="utf-8")
-    words = ["fit", "--config=configs/demo_classifier.yaml", f"--data.init_args.corpus={tmp_path}/{{split}}.csv"]
-    words += ["--data.init_args.columns.text=review", "--data.init_args.columns.label=stars"]
+    words = ["fit", "--config=configs/demo_classifier.yaml", f"--data.corpus={tmp_path}/{{split}}.csv"]
+    words += ["--data.columns.text=review", "--data.columns.label=stars"]
     found = check(words)
     assert found is None
 
@@ -428,7 +428,7 @@ def test_options_that_are_dataclasses_of_a_reader_are_of_this_program(tmp_path: 
 @pytest.mark.parametrize("option", ["device_map"])
 @pytest.mark.parametrize("form", ["{} null", "{}=null"])
 def test_the_default_null_may_be_given(option: str, form: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = form.format(f"--data.init_args.encoder.{option}").split()
+    words = form.format(f"--data.encoder.{option}").split()
     with suppress(SystemExit):
         train.main(["measure", f"--config={CONFIGS}/clark2019/heads.yaml", *words, "--print_config"])
     settings = yaml.safe_load(capsys.readouterr().out)

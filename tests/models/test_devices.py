@@ -30,7 +30,7 @@ def trained(tmp_path: Path, cache: str) -> Train:
             [
                 "fit",
                 *options,
-                f"--data.init_args.cache={cache}",
+                f"--data.cache={cache}",
                 f"--trainer.default_root_dir={runs}",
                 "--trainer.enable_progress_bar=false",
                 "--trainer.accelerator=cpu",
@@ -67,10 +67,10 @@ def compare(trained: Train, *options: str) -> None:
 @pytest.mark.parametrize(
     "model",
     [
-        ["AttentionOnlyProbe", "--data.init_args.max_sentences=2"],
+        ["AttentionOnlyProbe", "--data.max_sentences=2"],
         [
             "probes.structural.StructuralDistanceProbe",
-            "--data.init_args.hidden=[0,2]",
+            "--data.hidden=[0,2]",
             "--checkpoint.monitor=val_loss",
             "--checkpoint.mode=min",
         ],
@@ -78,8 +78,8 @@ def compare(trained: Train, *options: str) -> None:
     ids=lambda model: model[0].rpartition(".")[2],
 )
 def test_probes(model: list[str], trained: Train, corpus: str, bert: Path) -> None:
-    data = ["--data=DependencyDataModule", f"--data.init_args.corpus={corpus}"]
-    sizes = ["--data.init_args.max_sentences=4", f"--data.init_args.encoder.name={bert}"]
+    data = ["--data=DependencyDataModule", f"--data.corpus={corpus}"]
+    sizes = ["--data.max_sentences=4", f"--data.encoder.name={bert}"]
     compare(trained, f"--model={model[0]}", *data, *sizes, *model[1:], "--trainer.gradient_clip_val=0.5")
 
 
@@ -97,9 +97,9 @@ def test_classifiers(trained: Train, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(MaskedLanguageModel, "_draws", by_text)
     corpus = write_texts(tmp_path, ("bad", "good"), (22, 11, 13))
-    model = ["--model=AttentionClassifier", "--model.init_args.embedding={size: 8}"]
-    model += ["--model.init_args.encoder=RecurrentEncoder", "--model.init_args.encoder.init_args.hidden=4"]
-    model += ["--model.init_args.attention=AdditiveAttention"]
-    model += ["--model.init_args.regularizers=[Tying, MaskedLanguageModel]"]
-    data = ["--data=ClassificationDataModule", f"--data.init_args.corpus={corpus}", "--data.init_args.positive=good"]
-    compare(trained, *model, *data, "--data.init_args.batch_size=5", "--checkpoint.monitor=val_f1")
+    model = ["--model=AttentionClassifier", "--model.embedding={size: 8}"]
+    model += ["--model.encoder=RecurrentEncoder", "--model.encoder.init_args.hidden=4"]
+    model += ["--model.attention=AdditiveAttention"]
+    model += ["--model.regularizers=[Tying, MaskedLanguageModel]"]
+    data = ["--data=ClassificationDataModule", f"--data.corpus={corpus}", "--data.positive=good"]
+    compare(trained, *model, *data, "--data.batch_size=5", "--checkpoint.monitor=val_f1")

@@ -18,8 +18,8 @@ pytestmark = CONTINUES
 
 HIERARCHICAL = [
     "--model=HierarchicalClassifier",
-    *(f"--model.init_args.{part}encoder=AverageEncoder" for part in ("", "sentence_")),
-    *(f"--model.init_args.{part}attention=AdditiveAttention" for part in ("", "sentence_")),
+    *(f"--model.{part}encoder=AverageEncoder" for part in ("", "sentence_")),
+    *(f"--model.{part}attention=AdditiveAttention" for part in ("", "sentence_")),
 ]
 
 
@@ -28,13 +28,13 @@ def fit(folder: Path, kind: str) -> tuple[type[TextClassifier], Path]:
         return HierarchicalClassifier, fitted(folder, kind, *HIERARCHICAL, epochs=1)
     if kind == "transformer":
         encoder = tiny.save_bert(folder / "bert")
-        options = [f"--data.init_args.tokenizer.name={encoder}", "--model=TransformerClassifier"]
+        options = [f"--data.tokenizer.name={encoder}", "--model=TransformerClassifier"]
         return TransformerClassifier, fitted(folder, kind, *options, epochs=1)
     options = [
-        f"--data.init_args.vectors.name={write_vectors(folder / 'vectors.txt', 8)}",
-        "--data.init_args.delimiters=true",
-        "--model.init_args.embedding={size: null}",
-        "--model.init_args.regularizers=[{class_path: Tying}, {class_path: Residual}]",
+        f"--data.vectors.name={write_vectors(folder / 'vectors.txt', 8)}",
+        "--data.delimiters=true",
+        "--model.embedding={size: null}",
+        "--model.regularizers=[{class_path: Tying}, {class_path: Residual}]",
     ]
     return AttentionClassifier, fitted(folder, kind, *options, epochs=1)
 

@@ -82,8 +82,8 @@ def test_a_run_says_if_its_best_epoch_is_the_last(
     epochs: int, rate: float, last: bool, corpus: str, run_config: RunConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = Path(__file__).parents[2] / "configs/demo.yaml"
-    options = [f"--trainer.max_epochs={epochs}", f"--model.init_args.learning_rate={rate}"]
-    _, record, _ = run_config("fit", f"--config={config}", f"--data.init_args.corpus={corpus}", *options)
+    options = [f"--trainer.max_epochs={epochs}", f"--model.learning_rate={rate}"]
+    _, record, _ = run_config("fit", f"--config={config}", f"--data.corpus={corpus}", *options)
     audit = record["audit"]
     assert (audit["epochs"] == audit["epochs_run"]) == last
     told = f"the best epoch on dev ({epochs}) is the last that was allowed"

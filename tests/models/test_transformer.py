@@ -358,14 +358,12 @@ def test_levels_are_the_rows_of_the_named_heads_lowest_first(
 
 @pytest.mark.parametrize("head", ["3-1", "3", "1-5"])
 def test_a_head_that_the_transformer_has_not_is_refused(head: str, folder: Path) -> None:
-    with pytest.raises(
-        UserError, match=rf"--model\.init_args\.heads: {head} does not exist; the model has 2 layers of 4 heads"
-    ):
+    with pytest.raises(UserError, match=rf"--model\.heads: {head} does not exist; the model has 2 layers of 4 heads"):
         built(folder, [head])
 
 
 def test_texts_that_are_cut_into_words_are_refused() -> None:
-    with pytest.raises(UserError, match=r"but the data have words.*--data\.init_args\.tokenizer\.name"):
+    with pytest.raises(UserError, match=r"but the data have words.*--data\.tokenizer\.name"):
         TransformerClassifier().build(TextSizes(CLASSES, VOCABULARY))
 
 

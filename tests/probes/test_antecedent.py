@@ -260,7 +260,7 @@ def test_a_checkpoint_is_tested_as_the_probe_that_wrote_it(kind: Kind, data: Mak
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (AntecedentWordsProbe, {}, "AntecedentWordsProbe needs word vectors. Set --data.init_args.vectors.name"),
+        (AntecedentWordsProbe, {}, "AntecedentWordsProbe needs word vectors. Set --data.vectors.name"),
         (AntecedentAttentionProbe, {"candidates": "words"}, "candidates is words. Set it to mentions"),
         (AntecedentAttentionProbe, {"encoder": None}, r"AntecedentAttentionProbe needs attention, but .*is null"),
     ],
@@ -276,8 +276,8 @@ def test_what_a_probe_cannot_read_is_refused(kind: Kind, options: dict[str, Any]
 def test_the_configs_run(config: str, corpus: str, files: dict[str, str], glove: str, run_config: RunConfig) -> None:
     # Without a template of splits dev gives all documents, which are one file.
     given = "{{train: {train}, dev: {dev}, test: {test}}}".format(**files) if corpus else files["dev"]
-    shared = [f"--config={ROOT}/configs/clark2019/{config}{corpus}.yaml", f"--data.init_args.corpus={given}"]
-    shared += [f"--data.init_args.vectors.name={glove}"] if "glove" in config else []
+    shared = [f"--config={ROOT}/configs/clark2019/{config}{corpus}.yaml", f"--data.corpus={given}"]
+    shared += [f"--data.vectors.name={glove}"] if "glove" in config else []
     trained = config != "coreference"
     _, found, folder = run_config("fit" if trained else "measure", *shared, *["--trainer.max_epochs=2"] * trained)
     experiments = {"attention": "antecedent_attention", "glove": "antecedent_words"}

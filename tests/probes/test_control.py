@@ -105,7 +105,7 @@ def test_the_shipped_config_builds_its_probe_and_writes_the_result(
     corpus: str, run_config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ControlTask, "batches", 1)
-    options = ("--model.init_args.max_epochs=1", f"--data.init_args.corpus={corpus}")
+    options = ("--model.max_epochs=1", f"--data.corpus={corpus}")
     _, found, folder = run_config("measure", f"--config={CONFIG}", *options)
     config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["model"]
     assert config["class_path"].endswith(".ControlTask")

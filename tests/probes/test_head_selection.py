@@ -269,9 +269,9 @@ def test_a_checkpoint_predicts_sentences(
 
 @pytest.mark.slow
 def test_a_checkpoint_of_a_run_knows_what_it_was_trained_on(run_config: RunConfig, corpus: str) -> None:
-    options = ["--trainer.max_epochs=1", f"--data.init_args.corpus={corpus}", "--data.init_args.options.layers=[2]"]
+    options = ["--trainer.max_epochs=1", f"--data.corpus={corpus}", "--data.options.layers=[2]"]
     config = "configs/clark2019/attention_glove.yaml"
-    cli, _, folder = run_config("fit", "--config", config, *options, "--data.init_args.vectors.name=encoder")
+    cli, _, folder = run_config("fit", "--config", config, *options, "--data.vectors.name=encoder")
     [path] = folder.glob("checkpoints/*.ckpt")
     probe = HeadSelectionProbe.load_from_checkpoint(path)
     spec, vectors = cli.datamodule.encoder, VectorSpec("encoder")

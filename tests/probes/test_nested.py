@@ -150,7 +150,7 @@ def test_two_processes_share_the_trainings_and_find_what_one_finds(
 ) -> None:
     monkeypatch.setattr("measures.nested.DescriptionLength.portions", (0.3, 1))
     path = Path(__file__).parents[2] / "configs" / f"{config}.yaml"
-    command = ["measure", f"--config={path}", f"--data.init_args.corpus={corpus}", "--model.init_args.max_epochs=3"]
+    command = ["measure", f"--config={path}", f"--data.corpus={corpus}", "--model.max_epochs=3"]
     _, one, alone = run_config(*command)
     logged.write_text("")
     _, two, together = run_config(*command, processes=2)

@@ -211,11 +211,11 @@ def test_where_there_is_nothing_to_find_the_score_is_nan() -> None:
 @pytest.mark.parametrize(
     ("layers", "ranks", "held", "message"),
     [
-        (None, None, (), r"needs hidden states\. Set --data\.init_args\.hidden, for instance '\[1,2,3\]'"),
-        ((3,), None, (1, 2), r"of the layers 1, 2, but not of 3\. Add it to --data\.init_args\.hidden"),
+        (None, None, (), r"needs hidden states\. Set --data\.hidden, for instance '\[1,2,3\]'"),
+        ((3,), None, (1, 2), r"of the layers 1, 2, but not of 3\. Add it to --data\.hidden"),
         (None, (0,), (1,), r"ranks contains 0, but ranks go from 1 to 16"),
-        ((), None, (1,), "--model.init_args.layers is empty"),
-        (None, (2, 2), (1,), "--model.init_args.ranks lists 2 more than once"),
+        ((), None, (1,), "--model.layers is empty"),
+        (None, (2, 2), (1,), "--model.ranks lists 2 more than once"),
     ],
 )
 def test_what_cannot_be_swept_is_refused(

@@ -84,8 +84,8 @@ def test_the_config_says_the_same_on_one_and_two_processes(
 ) -> None:
     run = ablated(tmp_path / "run")
     config = Path(__file__).parents[2] / "studies" / "ablation_tau.yaml"
-    arguments = ["measure", f"--config={config}", "--trust=studies", f"--data.init_args.corpus={corpus}"]
-    arguments += [f"--model.init_args.ablation={run}"]
+    arguments = ["measure", f"--config={config}", "--trust=studies", f"--data.corpus={corpus}"]
+    arguments += [f"--model.ablation={run}"]
     found = [run_config(*arguments, processes=processes, figures=processes == 1) for processes in (1, 2)]
     (_, one, at_one), (_, two, at_two) = found
     assert -1 < one["scores"]["ablation_tau"] < 1

@@ -158,12 +158,12 @@ def test_a_run_of_one_seed_finds_the_planted_heads(tmp_path: Path) -> None:
 def test_the_config_says_the_same_on_one_and_two_processes(run_config: Callable[..., Any], cache: str) -> None:
     config = Path(__file__).parents[2] / "studies" / "known_answers.yaml"
     seeds = {name: 2 if name == "statistics" else 0 for name in CASES}
-    arguments = ["measure", f"--config={config}", "--trust=studies", f"--data.init_args.cache={cache}"]
-    arguments += [f"--model.init_args.seeds={json.dumps(seeds)}", "--trainer.devices=1"]
+    arguments = ["measure", f"--config={config}", "--trust=studies", f"--data.cache={cache}"]
+    arguments += [f"--model.seeds={json.dumps(seeds)}", "--trainer.devices=1"]
     _, one, at_one = run_config(*arguments, own_data=True)
     table = (at_one / one["tables"]["known_answers"]).read_bytes()
     (at_one / "results.json").unlink()
-    _, two, at_two = run_config(*arguments, "--model.init_args.processes=2", own_data=True)
+    _, two, at_two = run_config(*arguments, "--model.processes=2", own_data=True)
     assert one["audit"]["seeds"] == seeds
     assert one["audit"]["verdicts"] == two["audit"]["verdicts"] > 20
     assert table == (at_two / two["tables"]["known_answers"]).read_bytes()
