@@ -316,7 +316,8 @@ class Linguistic(Analysis):
                 )
             tags |= set(passage.sentence.upos)
             absent -= {name for name in absent if any(_holds(name, passage))}
-        if absent >= OF_TAGS:
+        # X, UD's tag for what has no other, is a known tag: texts of X alone have blank scores.
+        if absent >= OF_TAGS and tags != {"X"}:
             raise UserError(
                 f"{type(self).__name__}: no word of the texts belongs to the class {' or '.join(sorted(absent))}. The "
                 f"texts have the tags {', '.join(sorted(tags))}. Give treebanks of Universal Dependencies."
