@@ -46,6 +46,8 @@ def ablated(folder: Path, layers: int = 2, unit: str = "fraction", encoder: str 
         "audit": audit,
         "encoder": {"name": encoder},
     }
+    content |= {"items": None, "checksums": {}}
+    content["checksums"] = checksums(folder, content)
     (folder / "results.json").write_text(json.dumps(content), encoding="utf-8")
     return folder
 

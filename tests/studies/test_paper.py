@@ -17,6 +17,7 @@ from commands import sweep
 from commands.seeds import over_seeds
 from commands.sweep_plan import options_of, read_sweep
 from results import Estimate, Provenance, Result, Table
+from results.digests import checksums
 from results.errors import UserError
 from results.reader import read_record
 from results.tables import score_cell
@@ -255,6 +256,7 @@ def test_of_two_runs_of_a_row_the_later_counts(tmp_path: Path) -> None:
     for path in (tmp_path / "second").rglob("version_0/results.json"):
         content = json.loads(path.read_text(encoding="utf-8"))
         content["scores"]["uas"] = 0.75
+        content["checksums"] = checksums(path.parent, content)
         path.write_text(json.dumps(content), encoding="utf-8")
         os.utime(path, (2e9, 2e9))
     notes = write_page(tmp_path / "published.yaml", tmp_path, tmp_path / "index.md")
@@ -438,7 +440,7 @@ rows:
     assert given["data.init_args.encoder.name"].endswith("/version_0/exported")
     shutil.rmtree(tmp_path / "out")
     for key, fault in {
-        "checkpoint": "`checkpoint` names 0 trainings with seed 7",
+        "checkpoint": "`checkpoint` names 0 runs with seed 7",
         "encoder": "`encoder` names 0",
     }.items():
         wrong = rows + f'  wrong: {{config: b.yaml, {key}: ":tuned", seeds: [7]}}\n'
