@@ -178,6 +178,9 @@ def test_other_runs_and_quantities_are_refused(bert: Path, tmp_path: Path) -> No
     table = pd.read_csv(run / "ablation.csv")
     table.loc[0, "difference"] = np.nan
     table.to_csv(tmp_path / "run-1" / "ablation.csv", index=False)
+    record = tmp_path / "run-1" / "results.json"
+    content = json.loads(record.read_text(encoding="utf-8"))
+    record.write_text(json.dumps({**content, "checksums": checksums(record.parent, content)}), encoding="utf-8")
     with pytest.raises(UserError, match=r"has a loss that is not a finite number"):
         lost_without(tmp_path / "run-1", "uniform")
     with pytest.raises(UserError, match=r"no ablation of the kind 'zero'; kind must be one of uniform"):

@@ -209,14 +209,14 @@ def test_rows_can_be_chosen_and_the_others_stay_in_the_table(
 
 def test_runs_of_another_encoder_have_a_table_of_their_own(tmp_path: Path) -> None:
     swept(tmp_path)
-    assert swept(tmp_path, "--", "--data.encoder.name=bert") == 0
+    assert swept(tmp_path, "--", "--data.init_args.encoder.name=bert") == 0
     page = tmp_path / "out" / "index.md"
     own, other = table(page), table(page, 1)
     assert own["verdict"].tolist()[:3] == ["seen", "seen", "not seen (1)"]
     assert other["item"].tolist() == ["better", "close"]  # words needs no encoder
     assert other["seen if"].tolist() == ["> 25.0", "±"]
     assert other["row"].tolist() == ["probe", ""]
-    assert "plan.yaml --row ROW -- --data.encoder.name=bert`\n" in page.read_text(encoding="utf-8")
+    assert "plan.yaml --row ROW -- --data.init_args.encoder.name=bert`\n" in page.read_text(encoding="utf-8")
     assert "## bert\n" in page.read_text(encoding="utf-8")
     calls = (tmp_path / "calls.txt").read_text(encoding="utf-8").splitlines()
     assert len(calls) == 5
@@ -226,11 +226,11 @@ def test_an_encoder_under_another_name_has_a_table(tmp_path: Path) -> None:
     plan, published = plan_of(tmp_path), tmp_path / "published.yaml"
     renamed = "probe: {rename: {data.init_args.encoder.name: data.init_args.tokenizer.name}, "
     plan.write_text(ROWS.replace("probe: {", renamed), encoding="utf-8")
-    words = ["--row", "probe", "--", "--data.encoder.name=bert", "--data.corpora=[{corpus: c}]"]
+    words = ["--row", "probe", "--", "--data.init_args.encoder.name=bert", "--data.init_args.corpora=[{corpus: c}]"]
     assert swept(tmp_path, *words, plan=plan) == 0
     other = table(tmp_path / "out" / "index.md", 1)
     assert other["verdict"].tolist() == ["seen", "seen"]  # words needs no encoder
-    given = "--data.corpora=[{corpus: c}]' --data.encoder.name=bert`"
+    given = "--data.init_args.corpora=[{corpus: c}]' --data.init_args.encoder.name=bert`"
     assert f"plan.yaml --row ROW -- '{given}" in (tmp_path / "out" / "index.md").read_text(encoding="utf-8")
     notes = write_page(published, tmp_path / "out", tmp_path / "index.md")
     assert any("of another config, corpus or option than the rows of plan.yaml" in note for note in notes)
@@ -266,7 +266,7 @@ def test_of_two_runs_of_a_row_the_later_counts(tmp_path: Path) -> None:
 
 def test_numbers_whose_runs_are_gone_are_kept_while_the_plan_has_these_runs(tmp_path: Path) -> None:
     swept(tmp_path)
-    swept(tmp_path, "--", "--data.encoder.name=bert")
+    swept(tmp_path, "--", "--data.init_args.encoder.name=bert")
     published, page, runs = tmp_path / "published.yaml", tmp_path / "index.md", tmp_path / "out"
     write_page(published, runs, page)
     whole = page.read_text(encoding="utf-8")
@@ -402,7 +402,7 @@ def test_cells_and_paired_differences(tmp_path: Path) -> None:
 
 def test_every_finding_that_is_shipped_is_of_a_row_of_the_plan() -> None:
     plan, _, findings = read_published(PUBLISHED)  # which reads the plan
-    assert read_sweep(plan, options_of(["--data.encoder.name=bert"])).rows
+    assert read_sweep(plan, options_of(["--data.init_args.encoder.name=bert"])).rows
     assert len(findings) >= 60
     assert {one.paper for one in findings} <= {path.stem for path in PAGE.parent.glob("*.md")}
 
