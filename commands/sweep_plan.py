@@ -157,7 +157,7 @@ class Sweep:
 
 
 @dataclass
-class Part:
+class RowPart:
     """Settings of one of several runs of a row, in the YAML file of a plan.
 
     Attributes:
@@ -175,7 +175,7 @@ class Part:
 
 
 @dataclass
-class Entry(Part):
+class Entry(RowPart):
     """Settings of a row, a grid, or one value on an axis of a grid, in the YAML file of a plan.
 
     Attributes:
@@ -191,7 +191,7 @@ class Entry(Part):
             `data.init_args.encoder.name`.
         rename: Other names of options that are given for all runs, after `--`; None if the runs of the row
             do not have the option.
-        runs: Settings of each run, in the form of a `Part`, if the row has several runs for a seed.
+        runs: Settings of each run, in the form of a `RowPart`, if the row has several runs for a seed.
     """
 
     scores: dict[str, str | None] = field(default_factory=dict)
@@ -271,7 +271,7 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
                 f"`scores`: {', '.join(plan.scores)}. Correct the name, or add it there"
             )
         for place, part in enumerate(entry.runs, 1):
-            typed(Part, part, f"{where}, run {place}")
+            typed(RowPart, part, f"{where}, run {place}")
         parts = [typed(Entry, _over(content, part), where) for part in entry.runs or [{}]]
         read = [_read(part, path, where, rows, extra, above) for part in parts]
         runs = {

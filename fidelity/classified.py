@@ -23,7 +23,7 @@ PASS = 16384  # most tokens of a pass without gradients, padding included
 ON_GPU = 16  # a GPU is busy with as many times more
 
 Removal = Literal["delete", "mask"]
-"""What becomes of removed words; see `ClassifiedBatch.reread`."""
+"""Treatment of removed words; see `ClassifiedBatch.reread`."""
 
 Texts = TypeVar("Texts", TextBatch, Output, Level)
 

@@ -1,4 +1,4 @@
-"""What settings may name and allow, and the parser's errors about them in one line."""
+"""Classes and permissions that settings may name, and errors of the parser in one line."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""What trained probes share: sizes, their parameters for the data, and new sentences as data."""
+"""Shared parts of trained probes: sizes, their parameters for the data, and new sentences as data."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
