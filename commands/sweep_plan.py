@@ -355,8 +355,9 @@ def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, traine
     if not config.is_file():
         raise UserError(f"{where}: there is no config {config} (paths are relative to the folder of {path.name})")
     own = {new: extra[name] for name in extra if (new := entry.rename.get(name, name)) is not None}
-    _refuse_permissions([f"--{name}={_text(name, value, where)}" for name, value in entry.set.items()], extra, where)
-    options = sorted((name, _text(name, value, where)) for name, value in {**entry.set, **own}.items())
+    planned = {in_full(name): value for name, value in entry.set.items()}
+    _refuse_permissions([f"--{name}={_text(name, value, where)}" for name, value in planned.items()], extra, where)
+    options = sorted((name, _text(name, value, where)) for name, value in {**planned, **own}.items())
     return Run(entry.command, config, file_digest(config), tuple(options), seed, tuple(trained), reads)
 
 
@@ -423,8 +424,13 @@ def _trained(
     return found
 
 
+def in_full(name: str) -> str:
+    """Return the long form of an option's name, as `data.init_args.corpus` for `data.corpus`."""
+    return re.sub(r"^(data|model)\.(?!(init_args|class_path|dict_kwargs)\b)", r"\1.init_args.", name)
+
+
 def options_of(words: Sequence[str]) -> dict[str, str]:
-    """Parse options of a command line, written `--name=value` or `--name value`; return their values by name.
+    """Parse options of a command line, written `--name=value` or `--name value`; return their values by long name.
 
     Args:
         words: Words of the command line.
@@ -438,5 +444,5 @@ def options_of(words: Sequence[str]) -> dict[str, str]:
         name, given, value = rest.pop(0).partition("=")
         if not name.startswith("--") or (not given and (not rest or rest[0].startswith("--"))):
             raise UserError(f"options of train.py after `--` need their values: --name=value, not {name!r}")
-        found[name[2:]] = value if given else rest.pop(0)
+        found[in_full(name[2:])] = value if given else rest.pop(0)
     return found

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from commands.sweep_plan import options_of, read_sweep
+from commands.sweep_plan import in_full, options_of, read_sweep
 from results.errors import UserError
 from tests.commands.sweeps import write_spec
 
@@ -26,7 +26,8 @@ rows:
     assert (sweep.name, sweep.labels) == ("t", ("probe",))
     assert list(sweep.columns) == ["probe", "seeds", "epochs", "uas", "low", "high", "sd"]
     attention, words = sweep.rows
-    options = ['--data.x={"y": [null, true]}', "--model.a=5", "--model.init_args.b=1", "--trainer.z=two words"]
+    options = ['--data.init_args.x={"y": [null, true]}', "--model.init_args.a=5", "--model.init_args.b=1"]
+    options.append("--trainer.z=two words")
     assert {seed: [run.arguments for run in runs] for seed, runs in attention.runs.items()} == {
         seed: [["fit", f"--config={tmp_path}/a.yaml", f"--seed_everything={seed}", *options]] for seed in (0, 1)
     }
@@ -36,6 +37,15 @@ rows:
     assert list(words.runs) == [7]
     assert attention.scores == {"uas": "uas"}
     assert words.scores == {"uas": "words.uas"}
+
+
+def test_both_forms_of_an_option_name_the_same_run(tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, HEAD + "rows: {a: {config: a.yaml, set: {data.y: 1}}}\n", a="")
+    short, long = (
+        read_sweep(spec, options_of([f"--data.{name}x=1"])).rows[0].runs[0][0].key for name in ("", "init_args.")
+    )
+    assert short == long
+    assert in_full("data.class_path") == "data.class_path"
 
 
 def test_a_row_of_several_runs_shares_what_it_says(tmp_path: Path) -> None:
