@@ -41,14 +41,14 @@ PRECISIONS = Literal["16-true", "16-mixed", "bf16-true", "bf16-mixed", "32-true"
 
 @dataclass(frozen=True)
 class Devices:
-    """Where a measurement runs and writes; the names are those of Lightning's Trainer.
+    """Devices and output folder of a measurement, with the names of the options of Lightning's Trainer.
 
     Attributes:
         accelerator: Kind of device: `cpu`, `gpu`, or `auto` for the best there is.
         strategy: How several devices run together: `ddp`, or `auto`.
         devices: Number of devices of a node, their indices, or `auto` for all.
         num_nodes: Number of nodes.
-        precision: Precision of the model, where it does not say itself; None for `32-true`.
+        precision: Precision of models that do not set their own; None for `32-true`.
         limit_test_batches: Number of batches that are read of each dataloader, or a fraction below 1; None for all.
         fast_dev_run: True to read one batch of each dataloader, and to write nothing.
         enable_progress_bar: False for lines of progress in place of a bar; without a terminal there is no bar.
@@ -102,7 +102,7 @@ def parser() -> Parser:
     use = "Seed of all random draws; true for a random one, false for none."
     made.add_argument("--seed_everything", type=bool | int, default=0, help=use)
     made.add_subclass_arguments(Measure, "model", required=True, help="The measurement.")
-    made.add_subclass_arguments(CorpusDataModule, "data", help="The data; left out, those of the checkpoint it reads.")
+    made.add_subclass_arguments(CorpusDataModule, "data", help="The data; by default those of the checkpoint.")
     made.add_class_arguments(Devices, "trainer")
     for name, use in SWITCHES.items():
         made.add_argument(name, type=bool, default=True, help=use)
@@ -112,7 +112,10 @@ def parser() -> Parser:
 
 
 def parsed(words: Sequence[str]) -> tuple[Parser, Namespace]:
-    """Return the parser, and the settings of a command line, with those of the data that a checkpoint implies.
+    """Parse a command line; return the parser and the settings.
+
+    Without `--data`, the settings of the data are those that the measurement implies, for instance by the checkpoint
+    that it reads. Options such as `--data.cache` change them.
 
     Raises:
         UserError: A module of --trust cannot be imported, or a checkpoint cannot be used.

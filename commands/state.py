@@ -251,8 +251,8 @@ def _is_sound(path: Path, sha256: str) -> bool:
 class RunCheckpoints(TorchCheckpointIO):
     """Lightning plugin that writes the checkpoints of a run atomically.
 
-    A checkpoint that is no longer among the best is deleted only when `RunState.training` no longer refers to it, which
-    is written with a checksum.
+    A checkpoint that is no longer among the best is deleted only after the next saved state, which no longer refers to
+    it. The saved state, `RunState.training`, is written with a checksum.
 
     Args:
         state: State of the run.

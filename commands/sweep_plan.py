@@ -39,8 +39,8 @@ class Run:
         command: `fit`, `test` or `measure`.
         config: The config file.
         digest: SHA-256 of the config file at the time when the sweep was read.
-        options: Names and values of options of train.py, sorted by name, so that `a` precedes its part
-            `a.b`.
+        options: Names and values of options of train.py, sorted by name, so that a mapping (`data.vectors`)
+            precedes its keys (`data.vectors.name`).
         seed: Seed of the run.
         trained: Runs whose trained models or results this run reads.
         reads: How this run reads them: as the list of `checkpoints` of the model, as its `checkpoint`, as
@@ -217,7 +217,7 @@ class Plan:
             of each axis to its values with their settings. Each combination of values is a row.
         columns: Columns to show, in this order; empty for all.
         reference: Row to compare others with, as values by name of the label columns: `{quantity: attention}`
-            compares each row with the row that differs in nothing but this value.
+            compares each row with the row that differs from it only in this value.
     """
 
     scores: list[str]
@@ -243,7 +243,7 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
         UserError: The plan names missing files, or contradicts itself.
     """
     if path.resolve() in above:
-        raise UserError(f"{above[-1]}: `checkpoints` leads back to {path}. Name a row of the same plan as `:ROW`")
+        raise UserError(f"{above[-1]}: the reference to {path} is circular. Write `:ROW` for a row of the same plan")
     plan = typed(Plan, read_yaml(path), str(path))
     name = plan.name or path.stem
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name):
@@ -286,8 +286,8 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
     if plan.reference and not any(sweep.compared()):
         there = ", ".join(f"{label}: {value}" for label, value in zip(labels, rows[0].labels, strict=True))
         raise UserError(
-            f"{path}: `reference` is {plan.reference}, but no two rows differ in nothing but these labels. Give a "
-            f"label and one of its values, such as `{there}`"
+            f"{path}: `reference` is {plan.reference}, but no row differs only in these labels from a row that has "
+            f"them. Give a label and one of its values, such as `{there}`"
         )
     return sweep
 
@@ -348,8 +348,8 @@ def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, traine
         trained = [run for run in trained if run.seed == seed]
         if len(trained) != 1:
             raise UserError(
-                f"{where}: `{reads}` names {len(trained)} runs with seed {seed}, but must name one for each seed of "
-                "the row. Name a row that has one run with the same `seeds`"
+                f"{where}: `{reads}` names {len(trained)} runs with seed {seed}, but must name exactly one for each "
+                "seed of this row. Name a row with a single run and the same `seeds`"
             )
     config = path.parent / entry.config
     if not config.is_file():
@@ -379,7 +379,10 @@ def _refuse_permissions(words: Sequence[str], extra: Options, where: str) -> Non
         *(f"--trust {name}" for name in sorted(trusted) if find_spec(name.partition(".")[0])),
     ]
     if asked:
-        raise UserError(f"{where}: a plan may not allow this. If you trust it, add `-- {asked[0]}` to the command line")
+        raise UserError(
+            f"{where}: only the command line may set {asked[0]}. If you trust the plan, add `-- {asked[0]}` to the "
+            "command line"
+        )
 
 
 def _text(name: str, value: object, where: str) -> str:
@@ -418,8 +421,9 @@ def _trained(
     if not found:
         names = [row.name for row in rows]
         raise UserError(
-            f"{where}: `{key}` names {source}{near(wanted, names)}, where there is no such run. Name a row above this "
-            f"one, or of another plan, that has one; the rows are {', '.join(names)}"
+            f"{where}: `{key}` names {source}{near(wanted, names)}, but no {'run' if key == 'ablation' else 'training'}"
+            " was found there. Write `:ROW` for an earlier row of this plan, or `PLAN:ROW` for a row of another plan; "
+            f"the rows are {', '.join(names)}"
         )
     return found
 

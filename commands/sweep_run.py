@@ -76,8 +76,8 @@ class Sweeper:
 
         Args:
             rows: Names of the rows whose runs are executed; empty for all.
-            check: Function that returns the fault of each command line, or None. It is not asked about runs that read
-                others, and about one seed of a row only.
+            check: Function that returns the fault of each command line, or None. Runs that read other runs are not
+                checked; of runs that differ only in the seed, one is checked.
 
         Raises:
             UserError: A command line is invalid; no run is begun then.
@@ -210,5 +210,5 @@ def export(run: Path) -> str | None:
 
 
 def checkpoint_of(run: Path) -> Path:
-    """Return the path of the best checkpoint of a finished run, or of the folder of its checkpoints if it is empty."""
+    """Return the path of the best checkpoint of a finished run; without any, the folder where it should be."""
     return next(iter(checkpoints_in(run)), run / "checkpoints")

@@ -33,12 +33,12 @@ def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenan
     over the seeds whose runs are all finished. The second table, `<name>_runs`, has the columns
     `Sweep.labels`, `seed`, `command`, `config`, `folder`, `epochs`, and the scores.
 
+    If the sweep has a `reference`, the table `<name>_differences` follows; see `differences`.
+
     Args:
         sweep: The sweep.
         records: Results of the finished runs, by key of the run.
         out: Folder of the sweep.
-
-    If the sweep has a `reference`, the table `<name>_differences` follows; see `differences`.
 
     Returns:
         The result and its provenance. The result has these tables, the scores by `<row>.<column>`, and an

@@ -161,7 +161,10 @@ def _item(items: Items, wanted: str, path: Path) -> Sentence | Document:
     if not isinstance(document, Document) or not (first.isdecimal() and (last or first).isdecimal()):
         raise UserError(f"--id {wanted}: {path} has no such id{near(wanted, items)}; --list shows all of them.")
     if not 1 <= int(first) <= int(last or first) <= len(document.sentences):
-        raise UserError(f"--id {wanted}: {name} has sentences 1 to {len(document.sentences)}, in this order.")
+        raise UserError(
+            f"--id {wanted}: {name} has sentences 1 to {len(document.sentences)}. Give one of them, or a range such as "
+            f"{name}:1-{len(document.sentences)}."
+        )
     return replace(cut(0, document, int(first) - 1, int(last or first)).text, id=wanted)
 
 

@@ -109,14 +109,15 @@ FAULTS = {
     "rows: {a: {config: a.yaml, seeds: [-1]}}": "row `a`: `seeds`: .*Expected a whole number, 0 or more. Got value: -1",
     "rows: {a: {config: a.yaml, seeds: [1, 1]}}": "row `a`: `seeds` lists 1 more than once: name it once",
     "rows: {c: {config: a.yaml}, a: {config: a.yaml, checkpoints: [':b']}}": "`checkpoints` names :b, .*rows are c$",
-    "rows: {c: {config: a.yaml, command: test}, a: {config: a.yaml, checkpoints: [':c']}}": "no such run. Name a row",
-    "rows: {a: {config: a.yaml, checkpoints: [spec.yaml]}}": "`checkpoints` leads back to .*spec.yaml",
+    "rows: {c: {config: a.yaml, command: test}, a: {config: a.yaml, checkpoints: [':c']}}": "no training was found",
+    "rows: {a: {config: a.yaml, checkpoints: [spec.yaml]}}": "the reference to .*spec.yaml is circular",
     "rows: {a: {config: a.yaml, checkpoints: [no.yaml]}}": "no.yaml cannot be read",
     "rows: {b: {config: a.yaml}, a: {config: a.yaml, seeds: [1], ablation: ':b'}}": (
-        "`ablation` names 0 runs with seed 1, but must name one for each seed of the row. Name a row that has one run"
+        "`ablation` names 0 runs with seed 1, but must name exactly one for each seed of this row. Name a row with a"
     ),
     "reference: {probe: c}\nrows: {a: {config: a.yaml}, b: {config: a.yaml}}": (
-        "but no two rows differ in nothing but these labels. Give a label and one of its values, such as `probe: a`"
+        "but no row differs only in these labels from a row that has them. Give a label and one of its values, such as "
+        "`probe: a`"
     ),
     "rows: {a: {config: a.yaml, set: {seed_everything: 1}}}": "`seed_everything` is set by the sweep itself. Leave",
     "rows: {a: {config: a.yaml, set: {x: 2026-01-01}}}": "`set` gives x the value 2026-01-01, which cannot be written",
@@ -231,7 +232,7 @@ def test_options_for_all_runs_have_other_names_in_some_rows(tmp_path: Path) -> N
         (
             "data.init_args.vectors.allow_pickle: true",
             [],
-            "may not allow this. If you trust it, add `-- --data.init_args.vectors.allow_pickle true`",
+            "only the command line may set --data.init_args.vectors.allow_pickle true. If you trust the plan, add",
         ),
         ("data.init_args.vectors: {allow_pickle: true}", [], "add `-- --data.init_args.vectors.allow_pickle true`"),
         ("trust: strange_module.evil", [], "add `-- --trust strange_module.evil`"),
