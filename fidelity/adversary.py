@@ -360,8 +360,9 @@ def pairs(classified: ClassifiedBatch, bounds: Sequence[float], margin: float) -
     JSD from the classifier's attention is taken. The shift of the probability is exact if the logits are
     linear in the weights. All heads get the same weights.
 
-    A text gets the classifier's own attention in place of a position outside its mask. If no pair of its
-    positions reaches a shift, all heads get the classifier's attention of the first head.
+    For a position outside the mask of a text, the candidate is the classifier's own attention. If no pair
+    of positions of a text shifts the probability by the bound, the candidate is the classifier's attention
+    in the first head, for all heads.
 
     Args:
         classified: The texts.

@@ -157,7 +157,7 @@ def load(paths: Sequence[Path], data: ClassificationDataModule, level: str | Non
     Args:
         paths: Checkpoint files, folders, and names of models on the hub.
         data: Datamodule with the data of the training, set up.
-        level: Heads of transformers whose rows are their levels; None for those of their configurations.
+        level: Heads of transformers to test, see `Fidelity`; None for the heads in their configurations.
 
     Raises:
         UserError: A file is damaged, is not a text classifier, is named twice, was trained on other data,

@@ -245,8 +245,8 @@ def judge_tables(
     Args:
         results: Results of all checkpoints.
         tests: Tests that take rankings.
-        main: Names of the scores that answer the question of their test. Of each test the last of these measures that
-            has a direction is printed at any width of the terminal, up to three columns with that of the variants.
+        main: Names of the main scores of the tests. For each test, the last measure with a direction that has a main
+            score is printed at any terminal width: at most three such columns, or two beside a column of variants.
         seconds: Seconds that a ranking takes for a text, by variant and ranking.
     """
     scores = {

@@ -79,11 +79,11 @@ class ConsistentAdversary(FidelityTest):
     variant, to show the effect of a new training alone; and a checkpoint with uniform attention. A
     checkpoint with uniform attention has no adversaries, nor has a model from Hugging Face files.
 
-    KL is infinite where the checkpoint gives no weight and the adversary does, as only sparse attention does
-    (`EntmaxAttention`). The loss takes the smallest normal number in place of such a weight of 0: an adversary
-    gains λ · 87 nats with all its weight on these words, and the same λ leads farther than with softmax. JSD is
-    finite, so compare the curves and not the points of one λ. The column `outside` of the table says how much
-    weight is there.
+    KL is infinite if the adversary gives weight to a word to which the checkpoint gives none, which is possible
+    only with sparse attention (`EntmaxAttention`). The loss replaces such a weight of 0 by the smallest normal
+    number: an adversary with all its weight on these words gains λ · 87 nats, and the same λ leads farther than
+    with softmax. JSD is finite, so compare the curves and not the points of one λ. The column `outside` of the
+    table is the weight that the adversary gives to these words.
 
     In a hierarchical classifier the attention over sentences is tested. In a transformer, divergences
     are means over its heads. Adversaries are kept in `adversaries/` of the datamodule's cache; a run
@@ -191,11 +191,11 @@ class ConsistentAdversary(FidelityTest):
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
         """Return the figures `consistent_adversary` and `consistent_adversary.seeds`.
 
-        The figure `consistent_adversary` shows the mean JSD of the attention over the mean TVD of the
-        outputs, both measured from a checkpoint. Each variant has a line, from the checkpoint itself,
-        (0, 0), through its adversaries in the order of λ: means over its seeds. The adversaries of the
-        single seeds are points of the same colour, if there are several. Other checkpoints, with another
-        seed or with uniform attention, are points of their own.
+        The figure `consistent_adversary` plots the mean JSD of the attention (y) against the mean TVD of
+        the outputs (x), both relative to a checkpoint. Each variant has a line from the checkpoint itself,
+        at (0, 0), through its adversaries in the order of λ; its coordinates are means over the seeds of
+        the variant. If there are several seeds, the adversaries of each seed are points of the same
+        colour. Checkpoints with another seed or with uniform attention are separate points.
 
         The figure `consistent_adversary.seeds` exists only if a variant has several seeds. It has
         violins of the JSD between the attention of each seed and of the first seed, in bins of the

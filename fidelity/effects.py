@@ -122,14 +122,16 @@ class Effects(FidelityTest):
     weight per head; on the texts of test its scores of the words cost no further pass through the classifier. AT2
     maximises the mean correlation within a text by gradient descent. Here the weights are those of least squares,
     centred within each text, in closed form; texts with larger effects therefore count more. AT2 hides tokens from
-    attention; here they are deleted. Words are pieces in a transformer, and sentences at that level.
+    attention; here they are deleted. Words are pieces in a
+    transformer, and sentences if the tested level is `sentence`.
 
     Rankings of the words, each with two columns and scores:
 
     - `learned` and `learned_norms`: scores of a probe of the attention, and of the norms of what each head adds
       (`AttentionSaliency.head_norms`).
-    - `learned_shuffled`: the control. The effects of a text are shuffled among its removals before the fit. A
-      mean over `draws` shuffles: each gives weights in a random direction, with one head a random sign.
+    - `learned_shuffled`: the control. The effects of a text are shuffled among its removals before the fit. It
+      is the mean over `draws` shuffles, because one shuffle gives weights with a random direction (with a single
+      head, a random sign).
     - `best_head`: attention of the head with the highest mean LDS on train.
     - the rankings of other tests, with the sign of their values; `random` is the mean over `draws` orders.
 
@@ -140,16 +142,15 @@ class Effects(FidelityTest):
     the highest scores; at least one word of a text stays. The score `learned.over_attention` is the LDS of `learned`
     minus that of `attention`, paired by text.
 
-    A high LDS shows that attention carries what is needed to predict removals of the kind that the probe was
-    trained on, and no more: weights can be negative, a head that predicts an effect need not cause it, and
-    another removal is another question. A flat classifier has one head: `learned` is its attention times a
-    number.
+    A high LDS shows only that attention predicts the effects of removals like those that the probe was trained
+    on. Weights can be negative, a head that predicts an effect need not cause it, and other kinds of removal
+    may have other effects. A flat classifier has one head: `learned` is its attention times a number.
 
     Args:
         rankings: Rankings of the words, each once: those above, of `fidelity.saliency`, or `file:PATH`.
         texts: Number of texts of train, drawn at random; all if there are fewer.
-        draws: Number of orders of `random`, and of shuffles. Intervals are over texts alone: the LDS of the control
-            over ten shuffles may lie .02 from 0 by chance.
+        draws: Number of orders of `random`, and of shuffles. Intervals describe only the variation over
+            texts: over ten shuffles, the LDS of the control may differ from 0 by .02 by chance.
     """
 
     name = "effects"

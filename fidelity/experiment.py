@@ -81,8 +81,9 @@ def means(columns: Iterable[str], unit: Unit = "fraction") -> dict[str, Score]:
 def proportions(columns: Iterable[str]) -> dict[str, Score]:
     """Define one score for each column of decisions: the share of texts with a yes.
 
-    A decision is 1 for yes and 0 for no, or the mean of several, for instance over random orders. Few have an exact
-    interval, see `metrics.bootstrap.share_interval`; means of other numbers have none, even if all are 0.
+    A decision is 1 for yes and 0 for no, or the mean of several decisions, for instance over random orders. If there
+    are few decisions, the interval of the share is exact (`metrics.bootstrap.share_interval`). Use `means` for other
+    numbers, whose interval is never of this kind, even if all of them are 0.
     """
     return {column: Score([column], proportion, "fraction") for column in columns}
 
@@ -444,7 +445,7 @@ class Fidelity(Measure[ClassificationDataModule]):
             gold, predicted = (one.values[name].to_numpy(np.int64) for name in ("gold", "predicted"))
             if one_label := mostly_one_label(gold, predicted, self.data.labels):
                 rank_zero_warn(
-                    f"{one.name} {one_label}, so the tests have hardly a decision to explain. Train it longer."
+                    f"{one.name} {one_label}, so there are hardly any decisions to explain. Train it longer."
                 )
                 checkpoints[one.name]["one_label"] = one_label
         audit["checkpoints"] = checkpoints

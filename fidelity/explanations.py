@@ -1,9 +1,9 @@
 """Explanations made elsewhere: importance of the words of each text, read from a file.
 
-Each line is a JSON object with the `id` of a text in the test split, its `words`, and one number for each in `scores`.
-Optional are `word_ids`, where the numbers belong to pieces: the 0-based word of each piece, null for delimiters, as
-`BatchEncoding.word_ids` of transformers returns it; and `checkpoint`, the name of the one classifier that the line
-explains.
+Each line is a JSON object with three keys: `id`, the id of a text in the test split; `words`, its words; and `scores`,
+one number for each word. Two more keys are optional. `word_ids` is for scores of pieces: the 0-based word of each
+piece, null for delimiters, as `BatchEncoding.word_ids` of transformers returns it. `checkpoint` is the name of the only
+classifier that the line explains.
 """
 
 import base64
@@ -51,8 +51,8 @@ class Explanations:
     Attributes:
         path: The file.
         sha256: SHA-256 of the file.
-        scores: Importance of the tokens of a text, `[tokens]`, by name of the classifier, or "" for all, and
-            index of the text in the split. Delimiters have 0.
+        scores: Importance of the tokens of a text, `[tokens]`, 0 for delimiters. The keys are pairs: name of the
+            classifier ("" for all), and index of the text in the split.
     """
 
     path: Path
@@ -99,7 +99,7 @@ def read_explanations(
             raise UserError(f"{where}: the test split has no text {name!r}{near(name, places)}.")
         if checkpoint and checkpoint not in checkpoints:
             raise UserError(
-                f"{where}: there is no checkpoint {checkpoint!r}{near(checkpoint, checkpoints)}, but "
+                f"{where}: there is no checkpoint {checkpoint!r}{near(checkpoint, checkpoints)}; there are "
                 f"{', '.join(map(repr, checkpoints))}."
             )
         key = checkpoint, places[name]
@@ -124,8 +124,8 @@ def write_explanations(path: Path | str, texts: Iterable[Mapping[str, Any]]) -> 
 
     Args:
         path: The file; an existing one is replaced.
-        texts: For each text a mapping with the keys of the lines; see this module. `scores` may be a list, an array
-            or a tensor on any device.
+        texts: For each text a mapping with the keys `id`, `words` and `scores`, and optionally `word_ids` and
+            `checkpoint`; see the docstring of this module. `scores` may be a list, an array or a tensor.
 
     Raises:
         UserError: A score is not a finite number; nothing is written.
@@ -147,9 +147,9 @@ def from_inseq(path: Path | str, texts: Mapping[str, Sequence[str]]) -> list[dic
     """Return the texts of a file of inseq (`FeatureAttributionOutput.save`) for `write_explanations`.
 
     The score of a piece is the sum over all generated tokens that were attributed, and over the dimensions, layers and
-    heads that inseq has kept. Pieces of a prompt around the text, and special tokens, are dropped. Of several
-    occurrences of the text in a prompt the last counts. A piece belongs to the word of its first letter
-    in the text.
+    heads that inseq has kept. Pieces of a prompt around the text, and special tokens, are dropped. If the
+    text occurs several times in a prompt, the last occurrence counts. A piece belongs to the word that
+    contains its first letter.
 
     Args:
         path: The file, not compressed.
@@ -167,7 +167,9 @@ def from_inseq(path: Path | str, texts: Mapping[str, Sequence[str]]) -> list[dic
             "inseq's output, without compress."
         ) from None
     if len(read) != len(texts):
-        raise UserError(f"{path} has {counted(len(read), 'text')}, but words of {len(texts)} are given.")
+        raise UserError(
+            f"{path} has {counted(len(read), 'text')}, but `texts` has {len(texts)}. Give the words of each of them."
+        )
     lines: list[dict[str, Any]] = []
     for (name, words), (pieces, scores) in zip(texts.items(), read, strict=True):
         owners = _owners(pieces, words)
@@ -217,7 +219,7 @@ def _owners(pieces: Sequence[str], words: Sequence[str]) -> list[int | None] | N
 def _check_line(read: Mapping[str, Any], where: str) -> None:
     """Raise a UserError if the values of a line have wrong types or lengths."""
     if not {"id", "words", "scores"} <= read.keys() <= _LINE.keys():
-        raise UserError(f"{where}: a line has the keys id, words and scores, and may have word_ids and checkpoint.")
+        raise UserError(f"{where}: a line must have the keys id, words and scores; word_ids and checkpoint may follow.")
     for key, value in read.items():
         if wanted := misfit(value, _LINE[key]):
             raise UserError(f"{where}: {key} must be {wanted}.")
@@ -240,7 +242,7 @@ def _by_token(read: Mapping[str, Any], data: ClassificationDataModule, text: int
     words, given, scores = read["words"], np.array(read["scores"], np.float64), np.zeros(len(owner))
     if (owners := read.get("word_ids")) is not None:
         if wrong := [one for one in owners if one is not None and not 0 <= one < len(words)]:
-            raise UserError(f"{where} has the word id {wrong[0]}, but {counted(len(words), 'word')}.")
+            raise UserError(f"{where} has the word id {wrong[0]}, but word ids go from 0 to {len(words) - 1}.")
         of_words = np.array([owner is not None for owner in owners], np.bool_)
         sums = np.bincount(np.array(owners)[of_words].astype(np.int64), given[of_words], len(words))
         given = sums.astype(np.float64)

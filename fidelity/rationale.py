@@ -29,26 +29,28 @@ BOUNDS = ("lower", "upper", *SHARES)
 
 
 Falls = Callable[[Integers, Flags], Floats]
-"""Fall of the class probability without each set of words, `[sets]`, from the text of each set, `[sets]`, and its
-removed words, bool `[sets, words]`."""
+"""Function that returns the fall of the class probability for each set of removed words, `[sets]`.
+
+Its arguments are the index of the text of each set, `[sets]`, and the removed words, bool `[sets, words]`."""
 
 
 def removal_bounds(words: int, falls: Falls, width: int | None = None, texts: int = 1) -> tuple[Floats, Floats]:
-    """Return the lowest and the highest sum of falls over all orders of removal; the last word always stays.
+    """Return the lowest and the highest sum of falls over all orders in which words can be removed.
 
-    An order of n words has n − 1 falls: without its first word, without its first two, …. The words that an order
-    has removed matter for what follows, and their order does not. So of all orders of the same words, the lowest and
-    the highest sums suffice, and 2ⁿ sets of words are read in place of n! orders.
+    A fall is the decrease of the class probability when some words are removed. An order of n words has n − 1 falls:
+    after the removal of its first word, of its first two, and so on; its last word is never removed. A fall depends
+    only on the set of removed words, not on their order. It is therefore enough to keep the lowest and the highest
+    sum for each set, and 2ⁿ sets are classified instead of n! orders.
 
     Args:
         words: Number of words n of every text, at least 2.
-        falls: Function that reads all sets of one size together.
-        width: Number of sets of each size that are kept for the highest sum, and of those for the lowest (beam
-            search); None keeps all, so that the bounds are exact.
+        falls: Function that computes the falls of all sets of one size in one call.
+        width: Width w of a beam search, which keeps for each text and size of set the w sets with the lowest sums and
+            the w sets with the highest sums. None keeps all sets: then the bounds are exact.
         texts: Number of texts.
 
     Returns:
-        The two sums of each text, `[texts]`.
+        Lowest and highest sum of each text, each `[texts]`.
     """
     owner, removed = np.arange(texts), np.zeros((texts, words), np.bool_)
     lowest, highest = np.zeros(texts), np.zeros(texts)
@@ -80,16 +82,17 @@ class EveryLength:
     """Removal of one word after the other, in the order of a ranking, against the best and the worst order.
 
     Let p be the probability of the class predicted for the full text of n words. The area over the perturbation curve
-    (AOPC) of an order is the mean fall of p without its first k words, over k = 1…n (Samek et al. 2017); where no text
-    without words can be read, over k = 1…n−1. AOPCs of different models have different ranges. The normalised AOPC
-    (NAOPC) of Edin et al. (2025) is (AOPC − lowest) / (highest − lowest), over the AOPCs of all orders of the
-    same words of the same text. With all words removed every order falls alike, so this cancels.
+    (AOPC) of an order is the mean over k = 1…n of the fall of p when its first k words are removed (Samek et al.
+    2017). If removed words are deleted, k ends at n − 1, because a text without words cannot be classified. AOPCs of
+    different models have different ranges. The normalised AOPC (NAOPC) of Edin et al. (2025) is
+    (AOPC − lowest) / (highest − lowest); the lowest and the highest AOPC are those over all orders of the words of the
+    text. The fall at k = n is the same for all orders, so it cancels.
 
     Args:
-        exact: Largest number of words of a text whose bounds are exact; 2ⁿ texts are read for them.
-        beam: Width of the beam search for longer texts. The search may miss the best order, so that the bounds are
-            widened where any of the rankings, or its reverse, is beyond them; these texts are counted. So compare
-            classifiers with the same rankings.
+        exact: Largest number of words n for which the bounds are exact; this classifies 2ⁿ changed texts.
+        beam: Width of the beam search for longer texts, which may miss the best or the worst order. If a ranking or
+            its reverse is outside the bounds found, they are widened to include it, and the text is counted as
+            `widened`. The bounds then depend on the rankings: compare only classifiers with the same rankings.
     """
 
     exact: int = 14
@@ -103,17 +106,21 @@ class EveryLength:
         return None if words <= self.exact else self.beam
 
     def measure(self, classified: ClassifiedBatch, ranks: Tensor, removal: Removal) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return AOPC and normalised AOPC of some orders of the words of each text.
+        """Return AOPC and normalised AOPC of several orders of the words of each text.
 
         Args:
             classified: The texts.
-            ranks: Place of each word in each order from 0, int64 `[orders, batch, positions]`; words come first.
-            removal: What becomes of removed words.
+            ranks: Rank of each word in each order, from 0, int64 `[orders, batch, positions]`. Positions without a
+                word have higher ranks than all words.
+            removal: How words are removed, see `Rationale`.
 
         Returns:
-            float64 `[3, orders, batch]`: AOPC, NAOPC, and NAOPC of the reversed order. NAOPC is nan where all orders
-            fall alike. And columns `[batch]`: `lower` and `upper`, the bounds of AOPC; `exact`, `coincide` and
-            `widened`, 1.0 for texts whose bounds are exact, are equal, or were widened.
+            Two values:
+
+            - float64 `[3, orders, batch]`: AOPC, NAOPC, and NAOPC of the reversed order. NAOPC is nan if the bounds
+              coincide.
+            - Columns `[batch]` by name: `lower` and `upper` are the bounds of AOPC; `exact`, `coincide` and `widened`
+              are 1.0 for texts whose bounds are exact, are equal, or were widened, else 0.0.
         """
         words, count = classified.words, classified.words.sum(1)
         sums = torch.zeros(2, *ranks.shape[:2], dtype=torch.float64, device=words.device)
@@ -150,7 +157,7 @@ def search_bounds(classified: ClassifiedBatch, widths: Sequence[int | None], rem
     Args:
         classified: The texts.
         widths: Width of the beam search of each text; None for exact sums. See `removal_bounds`.
-        removal: What becomes of removed words.
+        removal: How words are removed, see `Rationale`.
     """
     counts, device = classified.words.sum(1).tolist(), classified.words.device
     alike: dict[tuple[int, int | None], list[int]] = {}
@@ -211,11 +218,11 @@ class Rationale(FidelityTest):
     over texts. All are nan for texts without marked words. If the tested attention is over sentences,
     sentences take the place of words, and a sentence with a marked word is marked.
 
-    With `every_length`, the words are also removed one after the other: `aopc` of the ranking, and its
-    place between the worst and the best order of the text, `naopc`, of the reversed ranking
-    `naopc_ascending` (`fidelity.rationale.EveryLength`). The scores `exact`, `coincide` and `widened` are shares
-    of the texts: with exact bounds; with equal bounds, whose `naopc` is nan; with bounds that a ranking has
-    widened.
+    With `every_length`, the words are also removed one after the other (`fidelity.rationale.EveryLength`). `aopc` is
+    the AOPC of the ranking. `naopc` is its normalised AOPC: 0 for the worst order of the text, 1 for the best.
+    `naopc_ascending` is the normalised AOPC of the reversed ranking. The scores `exact`, `coincide` and `widened`
+    are the shares of texts with exact bounds, with equal bounds (whose `naopc` is nan), and with bounds that were
+    widened to include a ranking.
 
     Columns and scores are named `<ranking>.<measure>`; scores are means over the texts. The column
     `gold` counts the marked words.
@@ -223,11 +230,11 @@ class Rationale(FidelityTest):
     Args:
         rankings: Rankings of the words, each once; `file:PATH` reads one (`fidelity.explanations`), an object
             computes one (`fidelity.saliency.Explainer`). The columns of `random` are means over five orders.
-        removal: What becomes of removed words: `delete` closes the gap, as in ERASER; `mask` puts the mask
-            token into their places, as Edin et al. (2025) do. A classifier that has never read the mask
-            token treats it as it treats its initial embedding.
-        every_length: Settings of the columns and scores `aopc`, `naopc` and `naopc_ascending`; None leaves
-            them out, for they read thousands of texts for each.
+        removal: How words are removed: `delete` closes the gap, as in ERASER; `mask` replaces them by the mask
+            token, as in Edin et al. (2025). A classifier that was trained without the mask token reads its
+            initial embedding.
+        every_length: Settings of the columns and scores `aopc`, `naopc` and `naopc_ascending`; None omits
+            them; they classify thousands of changed copies of each text.
     """
 
     name = "rationale"

@@ -50,9 +50,9 @@ class Roar(FidelityTest):
     text are masked. Words are ranked by |importance|; `random` draws an order for each text and checkpoint. Integrated
     gradients have 10 points on their path, a fifth of those in other tests.
 
-    Redundant words hide this: without one of two words that say the same, nothing is lost. The recursive form
-    (Madsen et al. 2022) therefore ranks the words anew at each share, by the model that was trained at the share
-    before on the texts masked there; masked words stay masked.
+    Redundancy hides this: if one of two words with the same information is masked, no accuracy is lost. The
+    recursive form (Madsen et al. 2022) therefore ranks the words again at each share, with the model that was
+    trained at the previous share; masked words stay masked.
 
     RACU, the relative area between the curves of random words and of the ranking, is 1 if the ranking removes all
     information with the first share, 0 if it is no better than random words, negative if it is worse; see
@@ -68,7 +68,7 @@ class Roar(FidelityTest):
         rankings: Rankings of the words, each once. RACU needs `random` among them; without it there are only the
             accuracies. Rankings from files are refused, because they do not rank the words of train and dev.
         shares: Shares of masked words in ascending order, from 0 to 1, in whole percent.
-        recursive: True to rank anew at each share; False to rank once, by the checkpoint.
+        recursive: True to rank the words again at each share; False to rank them once, by the checkpoint.
         patience: Epochs without a better score on dev before a training ends. None for the patience of the
             checkpoint's `EarlyStopping`, or for no early stopping if it had none.
     """
@@ -89,7 +89,7 @@ class Roar(FidelityTest):
         self.take(rankings=rankings)
         if files := [ranking for ranking in rankings if ranking.startswith(FILE)]:
             raise UserError(
-                f"roar: rankings has {files[0]}, but a file ranks the words of test alone. Roar masks words of train "
+                f"roar: rankings has {files[0]}, but a file ranks only the words of test. Roar masks words of train "
                 "and dev as well. Remove it; Rationale and SetErasure take rankings from files."
             )
         percents = tuple(round(100 * one) if math.isfinite(one) else -1 for one in shares)
@@ -243,9 +243,12 @@ def relative_area(random: Floats, ranking: Floats, percents: Sequence[float]) ->
 
 
 def mean_over_seeds(values: Sequence[float]) -> Estimate:
-    """Return the mean of numbers of several seeds, with the 95 % BCa bootstrap interval over seeds and their deviation.
+    """Return the mean over seeds, with its 95 % BCa bootstrap interval and the standard deviation over seeds.
 
     The interval is nan for fewer than three seeds, and if all numbers are equal.
+
+    Args:
+        values: One number for each seed.
     """
     value, sd = mean_and_sd(values)
     low = high = math.nan
@@ -263,7 +266,7 @@ class Chain:
         recipe: Settings of the trainings.
         ranking: Ranking of the words.
         percents: Percentages of masked words, from 0 to 100.
-        recursive: True to rank anew by each trained model.
+        recursive: True to rank the words again with each trained model.
         found: Finished trainings by percentage. The states hold the class `predicted` for each text of test, int32
             `[texts]`; in a recursive chain also the words to mask next in each split, eight tokens to a byte.
     """
@@ -341,12 +344,12 @@ def train_chains(chains: Sequence[Chain]) -> list[Best]:
 
 
 def top_words(texts: TextSplit, ranks: Integers, percent: int) -> Flags:
-    """Return a mask of the first ⌊share · n⌋ of the n words of each text, bool `[tokens]`.
+    """Return a mask of the ⌊percent · n / 100⌋ words with the lowest ranks in each text of n words, bool `[tokens]`.
 
     Args:
         texts: The texts.
         ranks: Rank of each word in its text, from 0, int64 `[tokens]`.
-        percent: Share in percent.
+        percent: Percentage of the words to mark.
     """
     chosen: Flags = texts.real & (ranks < np.repeat(texts.word_counts * percent // 100, texts.lengths))
     return chosen

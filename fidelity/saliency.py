@@ -137,7 +137,7 @@ class AttentionSaliency:
     def rollout(self) -> Tensor:
         """Attention rollout from the position of the decision, `[batch, positions]` (Abnar & Zuidema 2020, §3).
 
-        It is a row of the product, over all layers, of (mean of the heads + 1)/2, whichever levels are tested.
+        It is a row of the product, over all layers, of (mean of the heads + I)/2; the tested levels do not matter.
 
         Raises:
             UserError: The classifier is no transformer.

@@ -100,12 +100,12 @@ class Shortcut(FidelityTest):
         return proportions(self.columns(classes)) | means(ranks, "count")
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
-        """Return the table `shortcut.judges`: do the metrics of the other tests find the faithful rankings?
+        """Return the table `shortcut.judges`: agreement of the metrics of other tests with the known truth.
 
         It has a row for each variant and each metric in `BETTER` that another test of the run measured on at least
         two rankings of this test. A variant is the name shared by checkpoints that differ only in the seed. Columns:
 
-        - `metric`, as `rationale.comprehensiveness`, and `better`, whether `higher` or `lower` values are better;
+        - `metric`, such as `rationale.comprehensiveness`, and `better`, whether `higher` or `lower` values are better;
         - `rankings` and `texts`: numbers of common rankings, and of texts with all values, over all seeds;
         - `tau`: Kendall's τ_b between the mean of the metric and the mean precision at k over the rankings, with the
           metric turned so that 1 is full agreement; mean over seeds, with its bootstrap interval over texts;
@@ -114,13 +114,12 @@ class Shortcut(FidelityTest):
           by precision at k; if several rankings are best by the metric, the share of these;
         - `best` and `truth`: best ranking by the metric, and by precision at k.
 
-        If a column of a ranking has a number, as that of a random order (`fraction_1`), the mean of its columns is
-        used. The table shows whether a metric prefers rankings that find the planted words. It has nothing to say on
-        the order of the other words, which precision at k ignores: the ranking `planted` has them in random order, so a
-        metric of the whole order may rightly prefer another ranking that finds all planted words. It does not show
-        either that a metric is right where decisions depend on many words. τ over few rankings takes few values; if
-        all rankings find the planted words, only those that do not can be told from them. Without a learnt shortcut
-        there is no known truth.
+        If a ranking has several numbered columns, such as `fraction_1` of random orders, their mean is used. The table
+        shows whether a metric prefers rankings that find the planted words. It says nothing about the order of the
+        other words, which precision at k ignores: the ranking `planted` has them in random order, so a metric of the
+        whole order may rightly prefer another ranking that finds all planted words. Nor does it show that a metric is
+        right where decisions depend on many words. Over few rankings τ has few possible values, and rankings that all
+        find the planted words cannot be told apart. If the shortcut is not learnt, the truth is unknown.
         """
         learnt = {result.name: result.scores[f"{self.name}.learnt"].value for result in results}
         self._weak = {name: value for name, value in learnt.items() if not value >= LEARNT}

@@ -150,8 +150,11 @@ FAULTS: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda line: line["scores"].__setitem__(1, float("nan")), r"score 2 of text '\d+' is nan"),
     (lambda line: line["scores"].__setitem__(0, 10**400), r"score 1 of text '\d+' is 1"),
     (lambda line: line.update(word_ids=[0.5]), r"word_ids must be a list, each a whole number"),
-    (lambda line: line.update(word_ids=[99] * len(line["words"])), r"text '\d+' has the word id 99, but \d+ words"),
-    (lambda line: line.update(model="mine"), r"a line has the keys id, words and scores"),
+    (
+        lambda line: line.update(word_ids=[99] * len(line["words"])),
+        r"text '\d+' has the word id 99, but word ids go from 0 to \d+\.",
+    ),
+    (lambda line: line.update(model="mine"), r"a line must have the keys id, words and scores"),
 ]
 
 
@@ -394,7 +397,7 @@ def test_what_is_no_file_of_inseq_is_refused(tmp_path: Path) -> None:
             (tmp_path / f"{name}.json", {"1": ["ab"]}, "is not a file that inseq wrote")
             for name in ("deep", "nulls", *odd)
         ),
-        (path, {"17": OF_INSEQ["17"]}, "has 2 texts, but words of 1 are given"),
+        (path, {"17": OF_INSEQ["17"]}, "has 2 texts, but `texts` has 1"),
         (path, {**OF_INSEQ, "18": ["a", "plot"]}, "text '18': the pieces 'Re view : .*' do not spell 'a plot'"),
     ):
         with pytest.raises(UserError, match=message):
