@@ -162,10 +162,10 @@ class HeadAblation(TaskMeasure):
     """Scores of a model without some of its attention heads.
 
     It ablates each head alone, each layer alone, and each set of heads that the user names. Named
-    sets are compared with random sets; a small p-value means that the named set is unlike one more random set, and
-    that other texts would show it too (`metrics.bootstrap.against_random_draws`). A paired bootstrap over texts tests
-    the difference between each score and the score of the intact model. Holm's method (1979) adjusts the p-values over
-    all rows of a table that have the same kind of ablation.
+    sets are compared with random sets; a small p-value means that the difference is larger than two things explain:
+    the variation of random sets, and the variation of texts (`metrics.bootstrap.against_random_draws`). A paired
+    bootstrap over texts tests the difference between each score and the score of the intact model. Holm's method (1979)
+    adjusts the p-values over all rows of a table that have the same kind of ablation.
 
     Args:
         checkpoint: Checkpoint of a `TransformerClassifier`, scored on its own texts; None for
@@ -177,7 +177,7 @@ class HeadAblation(TaskMeasure):
         sets: Named sets: the heads of each set, by name of the set. A head is written `layer-head`,
             a whole layer `layer`, both counted from 1.
         random: Number of random sets for each named set, at least 2, with as many heads of the same layers; fewer
-            if there are no more. They may share heads with the named set.
+            sets if no more exist. They may share heads with the named set.
         split: Split of labelled texts that is scored. The ablations `mean` and `resample` take
             replacements from at most 1,000 texts of dev; if dev is scored, the mean thus includes
             the scored text, and `resample` never takes the scored text.
@@ -369,8 +369,8 @@ def compared(found: Sequence[Estimate], whole: Estimate) -> dict[str, float]:
 def random_sets(like: Heads, heads: int, number: int, random: np.random.Generator) -> tuple[Heads, ...]:
     """Draw different random sets with as many heads of each layer as another set.
 
-    Each such set but the given one is as likely, and may share heads with it, so that all are exchangeable if the given
-    set is one of many. There are fewer than `number` if there are no more.
+    All such sets except the given one are equally likely, and they may share heads with it. If the given set is itself
+    a random one, all sets are therefore exchangeable. Fewer than `number` sets are returned if no more exist.
 
     Args:
         like: The other set, as pairs of 0-based layer and head.

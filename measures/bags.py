@@ -31,9 +31,11 @@ class Bags(Analysis):
       the position may attend to;
     - `single`: the same for a head that attends to one token, averaged over the tokens. All values of a
       head have a part in common, so this baseline is above 0;
-    - `entropy`: mean entropy of the rows, in nats; those of a model with attention sinks are divided by their sums.
+    - `entropy`: mean entropy of the rows, in nats. In a model with attention sinks, each row is first divided by
+      its sum.
 
-    The inputs are read in a forward pass of their own, because other analyses receive no values.
+    This analysis reads its inputs in an additional forward pass, because the pass of the other analyses does not
+    provide values.
     """
 
     name = "bags"
@@ -61,8 +63,8 @@ class Bags(Analysis):
 
         The tables are `bags`, with a row for each head, and `bags_layers`, with means over the heads of a
         layer. The scores are the means over all heads, and `bags.rank_correlation`, Spearman's ρ of
-        cosine and entropy over the heads, with an interval over the heads. The figure `bags` shows the
-        cosine of every head over its entropy.
+        cosine and entropy over the heads, with an interval over the heads. The figure `bags` plots the
+        cosine of every head against its entropy.
         """
         heads, layers, model = (self._numbers.over(level) for level in ("heads", "layers", "model"))
         pairs = np.stack([heads[name].value.ravel() for name in ("entropy", "cosine")], 1)
@@ -82,7 +84,7 @@ class Bags(Analysis):
 
 
 def bag_statistics(mixture: Mixture, real: Tensor) -> Tensor:
-    """Return the numbers `UNITS` of one layer, `[batch, heads, numbers]`; see `Bags`.
+    """Return `cosine`, `single` and `entropy` of each head of one layer, `[batch, heads, 3]`; see `Bags`.
 
     Args:
         mixture: Weights and values of the layer.
@@ -100,7 +102,7 @@ def bag_statistics(mixture: Mixture, real: Tensor) -> Tensor:
 
 
 def _figure(heads: Mapping[str, Estimate[Floats]]) -> Figure:
-    """Return the cosine of every head over its entropy, with one kind of point for each layer."""
+    """Plot the cosine of every head against its entropy, with one kind of point for each layer."""
     points = {
         f"layer {layer + 1}": (heads["entropy"].value[layer].tolist(), heads["cosine"].value[layer].tolist())
         for layer in range(len(heads["entropy"].value))

@@ -77,9 +77,9 @@ class HeadMeans(nn.Module):
 
         Args:
             group: Index of the group that each input counts in, int64 `[batch]`.
-            uniform: The numbers of uniform attention, `[batch, rows, numbers]`, the first rows those of the layers.
-            possible: Numbers of the same shape, 0 where those of all heads can only be 0, and are left out of the
-                means; by default `uniform`.
+            uniform: Numbers of uniform attention, `[batch, rows, numbers]`; the first rows belong to the layers.
+            possible: Numbers of the same shape; by default `uniform`. A number that is 0 here is 0 for every
+                attention of the layer, and is left out of the means.
         """
         found = torch.stack(self._layers, 1).double()
         possible = uniform if possible is None else possible

@@ -296,9 +296,9 @@ class CausalCheck(ProbeMeasure):
       encoder's files hold no head for language modelling.
 
     Intervals come from a paired bootstrap over sentences or texts; they hold for the random sets of this
-    run. A small p-value means that the set of the best heads is unlike one more random set, and that other sentences
-    would show it too (`metrics.bootstrap.against_random_draws`). P-values are adjusted over the relations of each score
-    (Holm 1979).
+    run. A small p-value means that the difference from random sets is larger than two things explain: the variation of
+    random sets, and the variation of sentences (`metrics.bootstrap.against_random_draws`). P-values are adjusted over
+    the relations of each score (Holm 1979).
 
     Args:
         probe: Probe that predicts governors from attention.
@@ -306,7 +306,7 @@ class CausalCheck(ProbeMeasure):
         checkpoint: Checkpoint of a `TransformerClassifier` fine-tuned from the same encoder, scored on
             the dev split of its training data; None leaves out the score `task`.
         heads: Number of best attention heads that are ablated together.
-        random: Number of random sets, at least 2, which may share heads with the best; fewer if there are no more. The
+        random: Number of random sets, at least 2, which may share heads with the best; fewer if no more exist. The
             audit counts random heads among the best. A layer has few other sets of a single head: more sets, or
             more heads, make the test stronger.
         kind: Replacement of the outputs of attention heads. `mean` (over dev) removes only what

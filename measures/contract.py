@@ -33,7 +33,7 @@ class Measure(nn.Module, Generic[Data]):
         experiment: Name of the measurement in `results.json`.
         takes: Class of the datamodule, or of the part of a composite datamodule, that the measurement reads.
         seed: Seed of all random draws of the measurement.
-        data: The datamodule; set by `measure`, as all that follow.
+        data: The datamodule. `measure` sets it and the attributes below.
         device: Device of this process.
         ranks: Rank of this process, and number of processes.
         kept: Folder in which trained models are kept while the measurement runs; None keeps none.
@@ -132,8 +132,9 @@ def _limited(loader: DataLoader[Any], limit: float | None) -> int | None:
         batches = math.inf
     most = batches if limit is None else min(batches, limit) if limit >= 1 else batches * limit
     if most < 1 or (limit is not None and math.isinf(most)):
+        total = "an unknown number of" if math.isinf(batches) else f"{batches:.0f}"
         raise UserError(
-            f"--trainer.limit_test_batches {limit} cannot be read of {batches:.0f} batches. Give a number from 1, a "
-            "fraction that leaves a batch, or nothing for all."
+            f"--trainer.limit_test_batches {limit} selects none of {total} batches. Give a number of batches from 1 or "
+            "a fraction that leaves at least one, or leave the option out to read all."
         )
     return None if math.isinf(most) else int(most)

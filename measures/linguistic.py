@@ -64,7 +64,7 @@ class Cells:
         """Create cells from a tuple of four indices for each cell.
 
         Args:
-            owners: Number of owners.
+            owners: Number of owners, see `Cells`.
             rows: For each cell the index of its owner, the index of its segment in the batch, and the
                 positions of the attending token and of the token attended to.
             device: Device of the tensors.

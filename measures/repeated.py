@@ -71,10 +71,10 @@ class RepeatedSequences(Analysis):
     """Scores of every attention head as a previous-token, a duplicate-token and an induction head.
 
     The texts of the data are not read: each input is a random sequence of ordinary tokens, followed by the
-    same sequence. Inputs begin with a start delimiter if the tokenizer writes one. The rows of the second copy alone
-    are scored, each of which has a token to attend to in every role, so that a perfect head has a score of 1.
-    TransformerLens's `detect_head` averages over all rows, and a perfect induction head has about .5 there. A score
-    that can only be 0, as behind a window that is shorter than the sequence, is left out.
+    same sequence. Inputs begin with a start delimiter if the tokenizer writes one. Only rows of
+    the second copy are scored. Each of them has a token to attend to in every role, so a perfect head has a score of
+    1. TransformerLens's `detect_head` averages over all rows, and a perfect induction head has about .5 there. A score
+    is left out if it can only be 0, for instance because the attention window is shorter than the sequence.
 
     Args:
         length: Number of tokens of each sequence before it is repeated, at least 2.

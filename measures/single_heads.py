@@ -327,18 +327,19 @@ class ChosenHeads:
 
         Clark et al. (2019, §3.2) suggest that attention to delimiters is a no-op of heads whose function does not apply
         to a word. The function of a syntactic head is its relation in the table `roles`. It applies to the words that
-        attend along such an arc: dependents or, in the direction `head→dependent`, governors. Words are compared
-        with those of the same sentence, without punctuation; sentences with words of one kind alone are left out.
+        attend along such an arc: dependents or, in the direction `head→dependent`, governors. These words are compared
+        with the other words of the same sentence. Punctuation is left out, and so are sentences in which the function
+        applies to all words or to none.
 
         Args:
             roles: Frame of the table of `roles`.
             shares: Attention of each word to the delimiters together, `[words, heads]`.
 
         Returns:
-            The table `no_op` with a row for each syntactic head and the columns `head`, `relation`, `direction`,
-            `sentences`, `with` and `without` (mean share where the function applies, and elsewhere), and `difference`
-            with its interval over sentences. And the score `no_op`, the mean difference over these heads and their
-            sentences; nothing without such heads.
+            The table `no_op` and, by name, the score `no_op`. The table has a row for each syntactic head and the
+            columns `head`, `relation`, `direction`, `sentences`, `with` and `without` (mean share where the function
+            applies, and elsewhere), and `difference` with its interval over sentences. The score is the mean
+            difference over the syntactic heads and their sentences; it is absent if there are no syntactic heads.
         """
         arcs, rows, found = self.scored.arcs, [], []
         functions = roles[roles["syntactic"]][["head", "relation", "direction"]].itertuples()
@@ -557,7 +558,7 @@ def _found(best: pd.DataFrame) -> pd.DataFrame:
 
 
 class SingleHeads(Measure[DependencyDataModule]):
-    """How well each attention head finds governors.
+    """Accuracy of each attention head in finding governors.
 
     It follows Clark et al. (2019, §4.2). Each attention head is read in two directions. In the
     first, the predicted governor of a word w is the word to which w attends most; in the
@@ -572,8 +573,8 @@ class SingleHeads(Measure[DependencyDataModule]):
         mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the
             original does.
         trees: True to score the spanning trees and the ensembles of heads too. Without them, `store: stream` keeps
-            the most attended words alone, so that the length of a text and the number of heads are not
-            bounded by the memory that their attention would take.
+            only the most attended words, so that the memory for the attention does not limit the length of a
+            text or the number of heads.
         relations: Relations shown in tables and figures, in this order, after the rows for all
             words; by default all relations. The roles of heads always count all relations. Each relation
             given, and `all`, is also a score `heads.<relation>` with counts, by which runs can be compared.

@@ -421,8 +421,8 @@ class MeanStateClassification(LabelTask):
         if None in labels or len(self.labels) < 2:
             raise UserError(
                 f"{encoder.source.spec.name} has no language-modelling head, so a classifier is trained, but the train "
-                f"texts have {counted(len(self.labels), 'label')}, and {labels.count(None)} of them none. Give "
-                "texts of two labels or more (--data.corpora sst2)."
+                f"texts have {counted(len(self.labels), 'label')}, and {labels.count(None)} of them have no label. "
+                "Give texts of two labels or more (--data.corpora sst2)."
             )
         model = make_pipeline(StandardScaler(), LogisticRegression(C=_C, max_iter=1000))
         model.fit(torch.cat(features).double().numpy(), [self.labels.index(str(label)) for label in labels])

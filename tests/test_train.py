@@ -399,7 +399,7 @@ def test_options_in_a_wrong_order_are_told(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_fraction_that_leaves_no_batch_is_told_and_leaves_no_run(of_config: Given, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^--trainer\.limit_test_batches 0\.001 cannot be read of \d+ batches"):
+    with pytest.raises(UserError, match=r"^--trainer\.limit_test_batches 0\.001 selects none of \d+ batches"):
         train.main([*of_config("clark2019/baselines.yaml"), "--trainer.limit_test_batches=0.001"])
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 

@@ -59,7 +59,7 @@ def test_a_limit_leaves_some_batches_of_each_dataloader_or_is_refused(make_data:
     measure(measurement, make_data(max_cells=SMALL), limit=1)
     assert measurement.steps == ["begin", "dev", "test"]
     for limit in (0.001, 0):
-        with pytest.raises(UserError, match=rf"limit_test_batches {limit} cannot be read of \d+ batches"):
+        with pytest.raises(UserError, match=rf"limit_test_batches {limit} selects none of \d+ batches"):
             measure(Lengths(), make_data(), limit=limit)
 
 

@@ -242,7 +242,7 @@ def test_texts_that_give_no_loss_are_refused(tmp_path: Path) -> None:
         analysis.begin(data, one)  # type: ignore[arg-type]
         return analysis
 
-    with pytest.raises(UserError, match=r"has no language-modelling head.*0 labels, and 2 of them none"):
+    with pytest.raises(UserError, match=r"has no language-modelling head.*0 labels, and 2 of them have no label"):
         begin(batch_of(one, "the fox", "the dogs"))
     with pytest.raises(UserError, match="Give one labelled corpus with a train split"):
         begin(names=("a", "b"))
