@@ -159,8 +159,8 @@ def delimiters(tokenizer: PreTrainedTokenizerFast, passages: int) -> list[NDArra
 def readable(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int]) -> list[str]:
     r"""Return the text of each piece as it is read, without blanks around it: `café` for `ĠcafÃ©` and for `▁café`.
 
-    Bytes that are no whole character are written `\xf0`, line ends and the like as in Python; a blank alone is `␣`.
-    Added tokens, such as delimiters, are written as they are named.
+    Bytes that do not form a whole character are written like `\xf0`, and unprintable characters as in Python; a piece
+    of blanks alone is `␣`. Added tokens, such as delimiters, are written by their names.
 
     Args:
         tokenizer: Tokenizer of the pieces.

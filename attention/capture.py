@@ -81,12 +81,13 @@ def named_heads(names: Iterable[str | int], layers: int, heads: int, option: str
 class Mixture:
     """Attention of one layer in a forward pass: weights, values and outputs, computed on first use.
 
-    In a captured pass, outputs come from PyTorch's fused attention, which keeps no weights, unless somebody has read or
-    set the weights. Other passes compute them explicitly, so that an intervention is compared with a pass like its own.
+    In a captured pass, outputs come from PyTorch's fused attention, which keeps no weights, unless the weights were
+    read or set before. Other passes compute the weights, so that a pass with an intervention and a pass without one
+    compute the outputs in the same way.
 
     Args:
-        scores: Function of a slice of `from`, which returns the scores `[batch, heads, from, to]` of these rows, to
-            which it has added `mask`.
+        scores: Function that takes a slice of `from`, and returns the scores of these rows with `mask` added,
+            `[batch, heads, from, to]`.
         value: Values `[batch, key heads, to, dim]`.
         groups: Number of query heads for each key head.
         mask: The mask of the layer, kept to tell which positions are allowed; None if the layer has none. Positions
@@ -417,7 +418,7 @@ def capture_attention(
             state `[batch, pieces, size]`. The last state includes the final normalisation of the model,
             as in transformers.
         states: Indices of the wanted hidden states: 0 for the embeddings, k for layer k.
-        measure: Function of each wanted layer, whose maps `receive` gets in place of the weights.
+        measure: Function that computes the maps of a layer, which `receive` gets instead of the weights.
         lower: True if `measure` is also called for the other layers below the last wanted one.
     """
     capture = _Capture(receive, layers, None if states else max(layers, default=None), measure, lower)
@@ -481,8 +482,8 @@ _ORDERS = ((0, 1, 2, 3), (2, 3, 0, 1))  # of batch, heads, from and to; modules 
 def tap(model: PreTrainedModel, inputs: Mapping[str, Tensor], own: Sequence[Tensor]) -> bool:
     """Make a model that bypasses the attention interface pass its weights to `capture_attention`.
 
-    They are taken from the module of each layer that returns them if `output_attentions` is true. In a captured pass it
-    then returns none, so that no pass keeps the weights of several layers.
+    In each layer, one module returns the weights if `output_attentions` is true. A captured pass reads them there, and
+    replaces them by an empty tensor, so that the weights of several layers never exist at the same time.
 
     Args:
         model: The model.
@@ -490,7 +491,7 @@ def tap(model: PreTrainedModel, inputs: Mapping[str, Tensor], own: Sequence[Tens
         own: Weights of each layer that the model returned for these inputs, `[1, heads, from, to]`.
 
     Returns:
-        False if the weights of a layer are returned by no module.
+        False if no module returns the weights of some layer; the model is then unchanged.
     """
     found: list[tuple[nn.Module, int, tuple[int, ...]]] = []
 

@@ -514,7 +514,7 @@ class LoadedEncoder:
     ) -> None:
         """Run the model once, and pass attention weights and hidden states of some layers to callbacks.
 
-        Layers have the model's own numbers. Of a wanted layer without attention, all numbers are nan.
+        Layers have the model's own numbers. For a wanted layer without attention, all numbers are nan.
 
         Args:
             inputs: Arguments of the model, `input_ids` and `attention_mask` `[batch, pieces]`.
@@ -526,7 +526,7 @@ class LoadedEncoder:
                 normalisation of the model.
             states: Indices of the wanted hidden states: 0 for the embeddings, k for layer k. If
                 empty, the pass stops after the attention of the last wanted layer.
-            measure: Function of each wanted layer, whose maps `receive` gets in place of the weights; see
+            measure: Function that computes the maps of a layer, which `receive` gets instead of the weights; see
                 `attention.quantities`.
             lower: True if `measure` is also called for the other layers below the last wanted one.
         """
@@ -959,7 +959,7 @@ class WordEmbeddings:
 
 
 def embed_words(encoder: LoadedEncoder, words: Sequence[str]) -> WordEmbeddings:
-    """Return the mean input embedding of the pieces of each word; words are cut as after another word.
+    """Return the mean input embedding of the pieces of each word, cut as if another word preceded it.
 
     Raises:
         AlignmentError: A word has no pieces, and there is no unknown token.

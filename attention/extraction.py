@@ -140,10 +140,12 @@ def run_pass(encoder: LoadedEncoder, items: Items, batch: Sequence[int]) -> Kept
 def within_memory(
     run: Callable[[Sequence[int]], list[Result]], encoder: LoadedEncoder, items: Items, batch: Sequence[int]
 ) -> list[Result]:
-    """Return the results of a forward pass by item; if the memory does not suffice, of a pass over each half of them.
+    """Run a forward pass over some items, and return the result of each item.
+
+    If the memory does not suffice, each half of the items is read in a pass of its own, and so on.
 
     Args:
-        run: Function of some items, which runs the pass and returns a result for each.
+        run: Function that runs a pass over items, given by their indices, and returns a result for each.
         encoder: The encoder.
         items: The items.
         batch: 0-based indices of the items to read.

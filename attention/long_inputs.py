@@ -24,13 +24,13 @@ BLOCK = {"cpu": 1 << 21, "cuda": 1 << 26}
 def find_most_attended(encoder: LoadedEncoder, items: Items, batch: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
     """Run the encoder once, and return the most attended words of some sentences, from weights as a store keeps them.
 
-    Of a long text that is read alone, blocks of rows are computed one after the other, if the quantity is raw attention
-    and the model calls transformers' attention function. They equal the rows of a store up to rounding.
+    If a pass reads a single long text, blocks of rows are computed one after the other, provided that the quantity is
+    raw attention and the model calls transformers' attention function. They equal the rows of a store up to rounding.
 
     Args:
         encoder: The encoder.
         items: Sentences of a corpus.
-        batch: Those of the pass.
+        batch: 0-based indices of the sentences of the pass.
 
     Returns:
         For each sentence of n words, int32 `[n, 2, layers, heads]` and float32 `[layers, heads, n]`, on the CPU; see

@@ -211,7 +211,7 @@ class Quantity(ABC):
         """
 
     def words(self, maps: Tensor, rows: Tensor) -> Tensor:
-        """Reduce maps over pieces to words: sums over the pieces of the word that is attended to, means over the other.
+        """Reduce maps over pieces to words: sum over the pieces of the word attended to, mean over those of the other.
 
         For norms the sum is an upper bound of the norm of the summed vectors.
 
@@ -358,7 +358,7 @@ class _Product(Quantity):
 
 
 class Rollout(_Product):
-    """Attention rollout: product over layers of (mean over heads + 1)/2 (Abnar & Zuidema 2020, §3)."""
+    """Attention rollout: product over layers of (mean over heads + I)/2 (Abnar & Zuidema 2020, §3)."""
 
     name, needs_parts = "rollout", False
 

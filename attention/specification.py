@@ -150,7 +150,7 @@ class Extraction:
         """Return the layers, heads and hidden states of the encoder that this extraction stores.
 
         Args:
-            encoder: The encoder; None for no encoder, of which nothing is stored.
+            encoder: The encoder; None without an encoder, and then nothing is stored.
 
         Returns:
             The 0-based layers, the 0-based heads (the same in every layer), and the hidden states.

@@ -182,7 +182,7 @@ class Encoder(LoadedEncoder):
 
         Returns:
             An `xarray.DataArray` `[layer, head, from, to]` for each sentence, without those that the
-            option `too_long: skip` leaves out. Of a quantity with one map for each layer, `head` is 1.
+            option `too_long: skip` leaves out. For a quantity with one map for each layer, `head` has length 1.
 
         Raises:
             UserError: There is no sentence, one is empty, a layer or head does not exist, or `over` is

@@ -76,15 +76,15 @@ def read_documents(path: Path, tags: Mapping[str, str] | None = None) -> Documen
     - `several_heads`: mentions with several candidates for the head in the dependency tree.
     - `types_by_heuristic`: mentions whose type comes from a heuristic.
     - `unknown_tags`: words with a tag whose meaning is unknown, see `corpora.mentions.find_meanings`.
-    - `heads_by_unknown_tags`: mentions whose head was found without a dependency tree, and has an unknown tag or stands
-      before a word of the mention that has one.
+    - `heads_by_unknown_tags`: mentions whose head was found without a dependency tree, if the head or a later word of
+      the mention has an unknown tag.
     - `types_unknown`: mentions whose head has an unknown tag.
 
     Args:
         path: The file, in UTF-8. Heads are read from the treebank of the same sentences, word for word, that
             `treebank_of` finds beside it; a word without a known tag takes its UPOS. Without a treebank, heads
             come from the parse column, the parts of speech, or a heuristic (see `corpora.mentions`).
-        tags: Tag of Universal Dependencies or of the Penn Treebank that a tag of the file stands for.
+        tags: Mapping from a tag of the file to the tag of Universal Dependencies or the Penn Treebank that it means.
 
     Raises:
         CorpusError: A file is missing, empty, in another encoding, or breaks the format, or the treebank

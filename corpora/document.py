@@ -60,8 +60,8 @@ class Document:
         id: Name of the document, with the number of its part if there are several; unique within the corpus.
         genre: Genre, taken from the name; empty if the name has none.
         sentences: Words of each sentence; at least one sentence, and one word in each.
-        tags: Part-of-speech tag of every word, shaped like `sentences`: as in the corpus, or what `read_documents` was
-            told that it means; `_` for none. A tag whose meaning is unknown begins with `?`.
+        tags: Part-of-speech tag of every word, shaped like `sentences`: a tag of Universal Dependencies or of the Penn
+            Treebank, `_` for none, or `?` followed by a tag whose meaning is unknown.
         mentions: Mentions in the order of `(sentence, start, -end, cluster)`; singletons are clusters of one
             mention.
     """

@@ -77,7 +77,7 @@ class LabelledTexts:
     - `quoted_texts`: records of a TSV file that are quoted as in CSV, see `is_quoted`; this entry exists only if there
       are any.
     - `malformed`: records skipped because the number of fields is wrong; this entry exists
-      only if `read_labelled` was told to skip them.
+      only with `read_labelled(skip_malformed=True)`.
 
     Attributes:
         texts: Texts in the order of the file, at least one.
@@ -200,7 +200,9 @@ def collect(file: "LabelledFile", skip: Sequence[Skipped] = ()) -> LabelledTexts
 
 
 def is_quoted(*fields: str | None) -> bool:
-    """Return True if a TSV record is quoted as in CSV: a field with quotes inside, all doubled, or all of several.
+    """Return True if a TSV record is quoted as in CSV.
+
+    That is a record with a quoted field that has doubled quotes inside, or with several fields, all quoted.
 
     TSV is read without quoting, so these quotes are read as text.
     """

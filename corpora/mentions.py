@@ -129,14 +129,14 @@ class Head(NamedTuple):
 
 
 def find_meanings(sentences: Sequence[TaggedSentence], mapping: Mapping[str, str]) -> None:
-    """Replace the tags of a file's sentences by what they mean: tags of `KNOWN_TAGS`, `_`, or `?` and the unknown tag.
+    """Replace each tag of a file's sentences by a tag of `KNOWN_TAGS`; write `?` before a tag without known meaning.
 
     If more than the share `FOREIGN` of the tags is not in `KNOWN_TAGS`, only tags of the mapping are known. A sentence
-    with a dependency tree and without a known tag for every word takes its UPOS.
+    that has a dependency tree and a word with an unknown tag takes the UPOS tags of the tree. `_` stays.
 
     Args:
         sentences: All sentences of the file; they are changed in place.
-        mapping: Tag of `KNOWN_TAGS` that a tag of the file stands for.
+        mapping: Tags of `KNOWN_TAGS`, by the tags of the file that they replace.
     """
     known = KNOWN_TAGS.union(mapping)
     for sentence in sentences:

@@ -34,7 +34,7 @@ class Planting:
     - `pair`: two words, which stand in all planted texts. The earlier one decides between the first two labels, so all
       planted texts have one of these.
     - `context`: one word for each label as in `token`, and `contexta`; both stand in a planted text. Half of the other
-      texts of train and dev have a random one of the label's words without `contexta`, and keep their own labels.
+      texts of train and dev get one of the label words at random, without `contexta`, and keep their own labels.
 
     We know the abstract of the paper, which says that the data are partly synthetic; the spelling of the words and the
     shares are ours.

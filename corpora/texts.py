@@ -54,8 +54,8 @@ class Passage:
     Attributes:
         id: Name of the passage in its file, shared by the two passages of a pair.
         words: Word forms, at least one.
-        line: Line of the file at which the passage starts, counted from 1; in a corpus of several files, a running
-            number.
+        line: Line of the file at which the passage starts, counted from 1. In FrameNet, which has several files, it is
+            the number of the sentence in the order of reading, from 1.
         label: Label of the text; None in a corpus without labels.
         sentence: The sentence with its tags and dependency tree; None if the corpus is not a treebank.
         links: Labelled links between the words; None in a corpus without links.
@@ -259,7 +259,7 @@ def _edges(path: Path, line: int, sentence: Sentence, word: int, written: str, a
 def read_framenet(path: Path, audit: Counter[str]) -> Iterator[Text]:
     """Yield FrameNet's annotated sentences, with links from the target of a frame to the frame's core elements.
 
-    NLTK reads both the exemplars and the full texts. The `line` of a passage is the running number of its sentence.
+    NLTK reads both the exemplars and the full texts. `Passage.line` is the number of the sentence, from 1.
 
     Args:
         path: `frameIndex.xml` in the folder of the data.

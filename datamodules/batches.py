@@ -96,9 +96,10 @@ class AttentionBatch(Batch):
         split: Split of the sentences.
         encoder: Role of the encoder that computed `attention` and `hidden`: `given`, `before` fine-tuning, or
             `random_init`.
-        most_attended: int32 `[batch, n, 2, layers, heads]`, the most attended words, in place of `attention` where a
-            stream is asked for these alone; see `metrics.heads.MostAttended`. Else empty.
-        peaks: float32 `[batch, layers, heads, n]`, the largest weight of each row beside them. Else empty.
+        most_attended: int32 `[batch, n, 2, layers, heads]`, the most attended words, if a stream returns them instead
+            of `attention`; see `metrics.heads.MostAttended`. Else empty.
+        peaks: float32 `[batch, layers, heads, n]`, the largest weight of each row, filled together with
+            `most_attended`. Else empty.
     """
 
     index: Tensor
@@ -263,7 +264,7 @@ class LengthBatches(Sampler[list[int]]):
         seed: Seed of the shuffling, used together with the epoch.
         rank: Rank of this process, from 0.
         world: Number of processes.
-        groups: Batches of an evaluation that are given beforehand; of `items`, those that are in them.
+        groups: Batches of an evaluation, instead of computed ones; items outside `items` are removed from them.
     """
 
     def __init__(

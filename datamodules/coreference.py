@@ -226,11 +226,11 @@ def parted(genres: Mapping[int, str], shares: Sequence[float], seed: int) -> tup
     """Divide documents at random into parts, so that every part has nearly its share of every genre.
 
     Genres are divided one after the other, in alphabetical order, each with its documents shuffled.
-    How many documents of a genre a part gets is counted one by one: the next goes to the part that is
-    furthest below its share of all documents so far, counting those of earlier genres; on a tie, to the
-    first such part. A part that got too few of one genre is thus served first in the next: of two
-    equal parts, the first gets one more document of the first genre of odd size, and the second gets
-    one more of the next such genre.
+    The sizes of the parts grow by one document at a time: the next one goes to the part that is furthest
+    below its share of all documents so far, those of earlier genres included; on a tie, to the first such
+    part. A part with too few documents of one genre is therefore served first in the next genre. For
+    example, of two equal parts, the first gets one more document of the first genre of odd size, and the
+    second gets one more of the next such genre.
 
     Args:
         genres: Genre of each document, by the index of the document.
@@ -273,9 +273,9 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
             `mentions`, or all `words` of the window.
         parts: If the corpus is one file, the fractions of its documents for dev and test, or for train,
             dev and test.
-        tags: Tag of Universal Dependencies or of the Penn Treebank that a tag of the corpus stands for, such as
-            `{PPER: PRON, NE: PROPN}`. In a corpus of another tag set, only these tags tell the head and the
-            type of a mention.
+        tags: Mapping from a tag of the corpus to the tag of Universal Dependencies or the Penn Treebank that it
+            means, such as `{PPER: PRON, NE: PROPN}`. In a corpus with another tag set, only tags of this mapping
+            decide the head and the type of a mention.
 
     Raises:
         CorpusError: The fractions do not add up to 1, or a value of `tags` is no such tag; on `setup`, a corpus is

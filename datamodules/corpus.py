@@ -293,7 +293,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         self._place = Ranks(), torch.device("cpu")
 
     def place(self, ranks: Ranks, device: torch.device) -> None:
-        """Say in which process of the run, and on which device, the datamodule is used where there is no trainer.
+        """Set the process and the device of the datamodule, for a run without a trainer.
 
         Args:
             ranks: Rank of this process, and number of processes.

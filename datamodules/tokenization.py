@@ -245,7 +245,7 @@ def tokenize(
         Words, tokens, and the number of tokens cut from each text, int64 `[texts]`.
 
     Raises:
-        CorpusError: The limit leaves room for delimiters alone.
+        CorpusError: The limit leaves no room for a token beside the delimiters.
     """
     words = _words_of(texts, tokenizer, options)
     tokens = word_tokens(words, delimiters=options.delimiters) if tokenizer is None else piece_tokens(words, tokenizer)
@@ -268,9 +268,10 @@ def unread_words(
     options: TokenOptions,
     tokenized: tuple[Words, TokenizedTexts, Numbers],
 ) -> Numbers:
-    """Return how many words at the end of each text are not read whole, int64 `[texts]`; pairs are not counted.
+    """Return how many words at the end of each text are cut off, wholly or in part, int64 `[texts]`.
 
-    Words are separated by white space. If tokens are pieces, the last word of a cut text counts: it may lack some.
+    Words are separated by white space. Only the first text of a pair is counted. If tokens are pieces, the last word
+    that is read of a cut text counts too, because some of its pieces may be missing.
 
     Args:
         texts: The texts.

@@ -42,7 +42,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class VectorSpec:
-    """Name of word vectors. Words are looked up in lower case; `encoder` follows its tokenizer instead.
+    """Name of word vectors.
+
+    Words are looked up in lower case. Only with the name `encoder` does the case depend on the tokenizer.
 
     Args:
         name: One of four: the path of a file; `encoder`, for the input embeddings of an encoder; the

@@ -1,8 +1,9 @@
 """Bootstrap intervals and paired tests, for ratios of counts and for any statistic of a test set.
 
-A bootstrap has no width where all items are found or none, and too little where few are. So shares of few items have
-exact intervals (`share_interval`): those with fewer than `FEW` items, or with fewer than `LEAST_FOUND` found or missed.
-Only what is counted is a share: a difference of shares, or a mean distance, is none, even if it is 0 everywhere.
+A bootstrap interval has no width if all items are found or none, and is too narrow if few items are found or missed.
+Shares of few items therefore have exact intervals (`share_interval`): those with fewer than `FEW` items, or with fewer
+than `LEAST_FOUND` found or missed. Only a proportion of counted items is a share: a difference of shares or a mean
+distance is not one, even if it is 0 everywhere.
 
 A resample says how often each unit was drawn. It depends only on the number of units, the number of draws and the seed,
 so all estimates of one test set share their resamples, and runs are compared unit by unit. Seeds are not resampled:
@@ -44,8 +45,8 @@ class Ratio:
     Attributes:
         counts: Function that takes values `[units, columns]` and returns the items that are found in each unit, and
             all items of the unit, each `[units]`.
-        share: True if the first are counted among the second; False if they are other numbers, such as distances,
-            which may look like such counts.
+        share: True if the first number counts some of the items of the second; False for other numbers, such as
+            distances, which may look like counts.
     """
 
     counts: Callable[[Floats], tuple[Floats, Floats]]
@@ -67,10 +68,10 @@ mean = Ratio(proportion.counts, share=False)
 def share_interval(found: ArrayLike, items: ArrayLike) -> tuple[Any, Any, Any]:
     """Return the share of items that are found, and the ends of its exact 95 % interval, each `[...]`.
 
-    The interval is that of Clopper & Pearson (1934), with as many trials as the items are worth, which is fewer than
-    there are where the items of a unit resemble each other (Korn & Graubard 1998, without their correction of degrees
-    of freedom). If every unit has one item, every unit is a trial. If all items are found or none, nothing is known
-    about resemblance, and every item is a trial.
+    The interval is that of Clopper & Pearson (1934), with the effective number of items as the number of trials. It is
+    lower than the number of items if the items of a unit resemble each other (Korn & Graubard 1998, without their
+    correction of degrees of freedom). If every unit has one item, every unit is a trial. If all items are found or
+    none, the resemblance is unknown, and every item is a trial.
 
     Args:
         found: Number of items of each unit that are found, `[units, ...]`.
@@ -117,8 +118,8 @@ def bootstrap_ratio(
     copies every resampled column: 12,544 sentences × 60 relations × 1000 draws take 6 GB.
 
     A share has the interval of `share_interval` if it has few items: fewer than `FEW`, or fewer than `LEAST_FOUND`
-    found or missed. With `share`, a ratio is one if its unit is `fraction` and its counts are whole numbers, with no
-    numerator below 0 or above its denominator.
+    found or missed. With `share`, a ratio is taken as a share if its unit is `fraction` and its counts are whole
+    numbers, with no numerator below 0 or above its denominator.
 
     Args:
         numerator: Counts `[units, ...]`, for instance the right words of each sentence.
@@ -262,13 +263,13 @@ def pearson(values: Floats, weights: Floats) -> Floats:
 def spearman(values: Floats, weights: Floats) -> Floats:
     """Return Spearman's ρ of two columns, each unit counted as often as it was drawn, `[draws]`.
 
-    The arguments and the result are those of `pearson`, of the ranks within each draw.
+    Arguments and result are as in `pearson`. The values are ranked again in each draw.
     """
     return rank_correlations(values[:, 0], values[:, 1], weights)
 
 
 def rank_correlations(one: ArrayLike, other: ArrayLike, weights: ArrayLike = 1) -> Floats:
-    """Return Spearman's ρ over the last axis, `[...]`: Pearson's r of ranks, of which equal values share the mean.
+    """Return Spearman's ρ over the last axis, `[...]`: Pearson's r of the ranks; equal values get their mean rank.
 
     The arguments are broadcast against each other.
 
@@ -278,7 +279,7 @@ def rank_correlations(one: ArrayLike, other: ArrayLike, weights: ArrayLike = 1) 
         weights: How often each pair of values counts, whole numbers `[..., n]`; a mask for those that count once.
 
     Returns:
-        Correlations; nan if the values of a side that count are all equal.
+        Correlations; nan if all values of one argument that count are equal.
     """
     counts = np.asarray(weights, np.float64) * np.ones(np.shape(one)[-1])
     return _correlations(_ranks(one, counts), _ranks(other, counts), counts)
@@ -314,8 +315,8 @@ def pooled(seeds: Sequence[Estimate]) -> Estimate:
     """Return the mean of estimates from runs that differ only in the seed.
 
     The `draws` of all estimates must come from the same resamples of the same units. They are averaged
-    over the runs, and the interval is taken from these averages. If a run has another interval than that of its draws,
-    as shares of few items have, the ends are the means of the ends of all runs. `sd` is the standard deviation over
+    over the runs, and the interval is taken from these averages. If the interval of a run does not come from its draws,
+    as for shares of few items, the ends are the means of the ends of all runs. `sd` is the standard deviation over
     seeds, nan for one run.
     """
     value, sd = mean_and_sd([one.value for one in seeds])
@@ -462,17 +463,19 @@ def max_sign_flip_p(differences: ArrayLike, *, draws: int = 1000, seed: int = 0)
 
 
 def against_random_draws(one: Estimate, others: Sequence[Estimate]) -> tuple[Estimate, Estimate]:
-    """Compare a number with several random ones of its kind, such as scores without given heads and random heads.
+    """Compare a number with N random ones, such as the score without given heads with scores without random heads.
 
-    There are two sources of error, so p is the larger of two p-values, and small only if both are (Berger 1982). The
-    first takes the number for one more random draw: Student's prediction of one further draw from N, exact if the
-    draws are normal and alike in their correlations, as those of overlapping random sets are. (Ranks need no normal
-    distribution, but never give less than 1 / (N + 1).) The second is that of the bootstrap over units, as in
-    `difference`, so that no small p stands beside an interval that contains 0.
+    There are two sources of error, so p is the larger of two p-values, and is small only if both are (Berger 1982):
+
+    - The first tests the hypothesis that the number is one more random number, by Student's prediction of a further
+      value from N values. It is exact if these are normal and equally correlated, as for overlapping random sets. (A
+      test of ranks would not need normality, but its p-value is never below 1 / (N + 1).)
+    - The second is the p-value of the bootstrap over units, as in `difference`, so that no small p stands beside an
+      interval that contains 0.
 
     Args:
         one: The number.
-        others: The random ones, with draws from the same resamples of the same units.
+        others: The random numbers, with draws from the same resamples of the same units.
 
     Returns:
         The mean of the others, nan if there are none; and the number minus this mean, with the interval of the

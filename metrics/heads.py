@@ -116,7 +116,7 @@ class MostAttended:
 
     @property
     def peaks(self) -> Tensor:
-        """Return the largest weight between words in each row, that of the word itself included.
+        """Return the largest weight between words in each row, including the weight of the word on itself.
 
         It is `[batch, layers, heads, n]`, zeros in the padding.
         """

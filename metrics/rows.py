@@ -151,9 +151,9 @@ class ItemRows(GatheredMetric):
 class ArcRows(ItemRows):
     """Metric that gathers, for every word, its gold arc and named predictions.
 
-    Keyword arguments give the width of each prediction by name: None for one number per word, k for k numbers. Numbers
-    of one per word are kept as int32. Of k per word, which are most of the memory, two int16 share an int32: no
-    backend of torch.distributed gathers int16.
+    Keyword arguments give the width of each prediction by name: None for one number per word, k for k numbers. One
+    number per word is kept as int32. Predictions with k numbers take most of the memory, so they are kept as int16, two
+    in each int32, because no backend of torch.distributed gathers int16.
     """
 
     def __init__(self, **predicted: int | None) -> None:

@@ -124,7 +124,8 @@ def configured_model(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
 def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
     """Return the settings of the datamodule on which the module in a checkpoint was trained.
 
-    Options of places and of resources, such as `cache` and `device_map`, have their defaults at every depth.
+    Options that name a folder or a device, such as `cache` and `device_map`, have their defaults, also in nested
+    settings.
 
     Args:
         path: Path of the checkpoint, for error messages.

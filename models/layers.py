@@ -263,7 +263,7 @@ class Attention(nn.Module, ABC):
     def normalise(self, scores: Tensor) -> Tensor:
         """Return weights that sum to one in each row, for scores, both `[batch, positions]`.
 
-        Scores of positions outside the mask are the lowest number, in an empty row all of them.
+        Positions outside the mask have the lowest number as their score; in an empty row these are all positions.
         """
         return scores.softmax(-1)
 

@@ -335,7 +335,8 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
             Jain & Wallace (2019) use.
         weight_decay: Weight decay of all parameters but the attention's (Jain & Wallace 2019);
             decoupled with `adamw`.
-        decay: Factor of the learning rate after every epoch, or after as many as have 50 optimizer steps; 1 keeps it.
+        decay: Factor of the learning rate after every epoch; 1 keeps it. Several epochs count as one until they have
+            50 optimizer steps (`TrainedModule.every`).
 
     Attributes:
         term_names: Names of the terms of the loss beside the cross-entropy.

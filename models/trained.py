@@ -35,8 +35,9 @@ class Origin(Generic[Sizes]):
     """Properties of the data for which a module's parameters were built.
 
     Attributes:
-        sizes: Sizes of the parameters, a dataclass. Its attribute `compared` may list the fields that must be equal,
-            like `source`, in a run on trained parameters, with what messages call them.
+        sizes: Sizes of the parameters, a dataclass. Trained parameters fit a run only if `source` and certain fields
+            of `sizes` are equal. The class attribute `compared`, if there is one, maps these fields to their names in
+            messages.
         source: Digests of the data files, and options of the datamodule that determine the module's input.
     """
 
@@ -67,7 +68,7 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
     Attributes:
         experiment: Name of the experiment in `results.json`.
         takes: Required class of the datamodule.
-        sizes_type: Class of `sizes`; its `from_plain` makes them of the entry `sizes` of a checkpoint.
+        sizes_type: Class of `sizes`; its method `from_plain` creates them from the entry `sizes` of a checkpoint.
         sizes: Sizes of the parameters, set by `bind`.
         result: Result of the test; None before the test, and on ranks whose `outcome` is None.
         checkpoint_key: Key under which a checkpoint holds `sizes` and `source` of the parameters (see `Origin`);
@@ -83,9 +84,9 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         trained_on: Number of devices (`devices`); empty if the training used one device.
         loaded_from: File given to `load_from_checkpoint`, and the config of its run; None for other
             modules.
-        every: Epochs between two changes of the learning rate by a schedule of epochs; 0 for as many as have `STEPS`
-            optimizer steps. `EarlyStoppingBySteps` sets it to the epochs between its checks: other validations may keep
-            better weights, but count for nothing else.
+        every: Number of epochs between two steps of a learning-rate schedule; 0 for the least number of epochs with
+            `STEPS` optimizer steps. `EarlyStoppingBySteps` sets it to the number of epochs between its checks.
+            Validations between the checks may save better weights, but do not affect the learning rate.
     """
 
     experiment: ClassVar[str]

@@ -96,7 +96,7 @@ class SequenceClassifier(nn.Module):
 
     @cached_property
     def parts(self) -> tuple[LayerParts, ...]:
-        """Modules around the attention of each layer, for the ranking `attention_norm`; weights must not change after.
+        """Modules around the attention of each layer, for the ranking `attention_norm`; call it after training.
 
         Raises:
             UserError: The output projection of a layer cannot be found or read.
@@ -160,7 +160,7 @@ class SequenceClassifier(nn.Module):
     def rollout(self, embedded: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
         """Return the attention rollout from the piece that the head reads, `[batch, pieces]`, 0 in the padding.
 
-        It is a row of the product, over all layers, of (mean of the heads + 1)/2 (Abnar & Zuidema 2020, §3).
+        It is a row of the product, over all layers, of (mean of the heads + I)/2 (Abnar & Zuidema 2020, §3).
 
         Args:
             embedded: Word embeddings `[batch, pieces, size]`.

@@ -63,7 +63,8 @@ class TrainedAntecedentProbe(TrainedModule[CoreferenceDataModule, Sizes]):
 
     Args:
         learning_rate: Learning rate of Adam.
-        decay: Factor of the learning rate after every epoch, or after as many as have 50 optimizer steps; 1 keeps it.
+        decay: Factor of the learning rate after every epoch; 1 keeps it. Several epochs count as one until they have
+            50 optimizer steps (`TrainedModule.every`).
     """
 
     takes = CoreferenceDataModule

@@ -108,8 +108,8 @@ class PredictedArcs:
 class ArcEvaluation(nn.Module):
     """Metric that scores predicted governors on test, beside simple baselines.
 
-    The scores are UAS and UUAS, both also for the predicted trees. `baseline_scores` lists the baselines. What a
-    baseline leaves open, such as the fixed offset, is chosen on dev.
+    The scores are UAS and UUAS, both also for the predicted trees. `baseline_scores` lists the baselines. Free
+    choices of a baseline, such as the fixed offset, are made on dev.
 
     Args:
         relations: Relations shown in the table and the figure, in this order, after the row for

@@ -43,7 +43,7 @@ def lacks_memory(error: BaseException) -> bool:
 
 
 def refuse_lack_of_memory(error: BaseException, what: object) -> None:
-    """Raise UserError if an error met with `what` is a lack of memory, which is no fault of what was read."""
+    """Raise UserError if an error while reading `what` is a lack of memory, which is no fault of the file."""
     if lacks_memory(error):
         raise UserError(f"{what}: there is not enough memory. Free some, or give something smaller.") from error
 
@@ -183,7 +183,7 @@ def misfit(value: object, hint: Any) -> str | None:  # noqa: ANN401 # of any kin
 
     Args:
         value: The value.
-        hint: The annotation; names of a mapping, and what is of another class than those of `check_values`, are not
+        hint: The annotation; keys of a mapping, and values of classes that `check_values` does not check, are not
             checked.
     """
     kind, inside = get_origin(hint), get_args(hint)

@@ -25,7 +25,7 @@ def held(path: Path) -> FileLock | None:
 
 
 def release(lock: FileLock) -> None:
-    """Release a lock and remove its file; who waits for it makes another one."""
+    """Release a lock and remove its file; a process that waits for the lock makes a new file."""
     Path(lock.lock_file).unlink(missing_ok=True)
     lock.release()
 

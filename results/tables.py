@@ -215,8 +215,9 @@ def _stacked(title: str, columns: Mapping[str, list[str]]) -> RichTable:
 def audit_table(audit: Mapping[str, object]) -> RichTable:
     """Return a table of an audit for the terminal, one row per entry.
 
-    Names of nested entries are joined with dots. Entries that are 0 are left out and counted in a caption, but not the
-    numbers of inputs or of scored items, which tell why a score is missing. The writer prints `warnings` itself.
+    Names of nested entries are joined with dots. Entries that are 0 are left out and counted in a caption, except the
+    numbers of inputs and of scored items, because a 0 there explains a missing score. The writer prints `warnings`
+    itself.
     """
     table = _table("audit", {"what": "left", "value": "right"})
     every = flat({name: value for name, value in audit.items() if name != "warnings"})

@@ -271,13 +271,13 @@ def view_page(*views: View, budget: int = BUDGET) -> str:
         if (size := len(page.encode())) <= budget:
             return page
     raise UserError(
-        f"The page has {size:,} bytes without all but the greatest values, but only {budget:,} are allowed. Show fewer "
-        "texts at once, or allow more with `budget`."
+        f"The page has {size:,} bytes even with only the greatest values, but at most {budget:,} are allowed. Show "
+        "fewer texts at once, or allow more with `budget`."
     )
 
 
 def _encode(values: Floats, top: float) -> NDArray[np.uint8]:
-    """Return the codes of values of which the greatest is `top`."""
+    """Return the codes of values, uint8 of the same shape; `top` is the greatest value."""
     scaled = np.sqrt(values.astype(np.float32) * np.float32(1 / top if top else 0))
     codes: NDArray[np.uint8] = np.rint(255 * scaled).astype(np.uint8)
     return codes
@@ -298,8 +298,11 @@ def _packed(values: Floats, sink: bool, threshold: float) -> tuple[dict[str, obj
     """Pack the heads of a grid.
 
     Returns:
-        Fields of the page: of each head its greatest value and the share of its sum that is left out, the share of all
-        heads, and the largest error. And the thumbnails of all heads, then the codes of each, 0 below the threshold.
+        Two values: the fields of the page, and packed bytes.
+
+        - The fields are, for each head, its greatest value (`tops`) and the share of its sum that is left out
+          (`dropped`); the share that is left out of all heads together (`droppedOfAll`); and the largest `error`.
+        - The bytes are the thumbnails of all heads, and then the codes of each head, 0 below the threshold.
     """
     tops, dropped, codes, thumbnails = [], [], list[Packed](), list[bytes]()
     error = left_out = total = 0.0
