@@ -72,19 +72,26 @@ class Scored:
         return same and seeds(self.config) != seeds(other.config)
 
 
-def scored(record: Record, score: str | None, label: str = "") -> Scored:
+def scored(record: Record, score: str | None, label: str = "", beside: Record | None = None) -> Scored:
     """Select a score of a run, and read its counts: a numerator and a denominator for each test item.
 
     Args:
         record: Results of the run.
         score: Name of the score; None takes the first score that has counts.
         label: Name of the run in the table; empty for the name of its folder.
+        beside: The first run, which has this score.
 
     Raises:
         RecordError: The score has no counts.
         SettingsError: The config cannot be read.
     """
     name = score or next(iter(record.content["ratios"]), "uas")
+    if beside is not None and name not in record.content["ratios"]:
+        first, own = beside.content["ratios"], record.content["ratios"]
+        shared = [one for one in first if one in own]
+        remedy = f"Give --score {' or '.join(shared)}" if shared else "Compare runs of the same experiment"
+        has = [f"{one.path.parent} has {first_of(list(one.content['ratios'])) or 'none'}" for one in (beside, record)]
+        raise RecordError(f"{name} has counts per item in one run alone: {' and '.join(has)}. {remedy}")
     counts = record.counts(name, by_id=True)
     config = record.path.parent / "config.yaml"
     return Scored(record, name, counts, read_yaml(config) if config.is_file() else None, label)
@@ -231,7 +238,7 @@ def warnings(runs: Sequence[Scored]) -> list[str]:
     return found
 
 
-def read_runs(name: str, score: str | None) -> list[Scored]:
+def read_runs(name: str, score: str | None, beside: Record | None = None) -> list[Scored]:
     """Read the runs that one argument of the command line names, and one score of each run.
 
     The score is read with its counts: its numerator and denominator for each test item.
@@ -240,6 +247,7 @@ def read_runs(name: str, score: str | None) -> list[Scored]:
         name: A run folder or a `results.json`; or `SWEEP_DIR:ROW` for the runs of all seeds in a row of
             a sweep.
         score: Name of the score; None takes the first score of the run that has counts.
+        beside: The first run, which has this score.
 
     Raises:
         RecordError: There is no such run, or it has no counts of the score.
@@ -250,27 +258,27 @@ def read_runs(name: str, score: str | None) -> list[Scored]:
             raise RecordError(
                 f"{name} is a sweep. Name a row of it as {name}:ROW; the rows are {', '.join(rows_of(Path(name)))}"
             )
-        return [_read([Path(name)], score)]
+        return [_read([Path(name)], score, beside=beside)]
     rows = rows_of(Path(folder))
     if row not in rows:
         raise RecordError(f"{folder} has no row {row!r}{near(row, rows)}; there are: {', '.join(rows)}")
     found: list[Scored] = []
     for runs in rows[row].values():
-        found.append(_read(runs, score, f"{Path(folder).resolve().name}:{row}"))
+        found.append(_read(runs, score, f"{Path(folder).resolve().name}:{row}", beside))
         score = found[0].name
     return found
 
 
-def _read(runs: Sequence[Path], score: str | None, label: str = "") -> Scored:
+def _read(runs: Sequence[Path], score: str | None, label: str = "", beside: Record | None = None) -> Scored:
     """Return the first run of a row and seed that has the score, as in the table of the sweep."""
     for run in runs[:-1]:
         with suppress(RecordError):
-            return scored(find_record(run), score, label)
+            return scored(find_record(run), score, label, beside)
     try:
         record = find_record(runs[-1])
     except RecordError as error:
         raise RecordError(f"{error}. Give a run folder, a results.json, or SWEEP_DIR:ROW") from None
-    return scored(record, score, label)
+    return scored(record, score, label, beside)
 
 
 def main(args: Sequence[str], *, console: Console | None = None) -> int:
@@ -287,7 +295,7 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table to FILE as well")
     options = parser.parse_args(args)
     runs = read_runs(options.runs[0], options.score)
-    runs += [run for name in options.runs[1:] for run in read_runs(name, runs[0].name)]
+    runs += [run for name in options.runs[1:] for run in read_runs(name, runs[0].name, runs[0].record)]
     folders = [run.folder.resolve() for run in runs]
     if twice := [run.folder for run in runs if folders.count(run.folder.resolve()) > 1]:
         raise RecordError(f"{twice[-1]} is named twice. Name each run once")

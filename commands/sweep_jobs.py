@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -43,6 +44,7 @@ class Call:
         command: Words of the command line.
         identity: Values that determine the scores of the run; see `commands.sweep_plan.Run.identity`.
         threads: Number of threads of the run; None for those that it takes by itself.
+        first: Shell command that must succeed before the run begins; empty for none.
     """
 
     folder: Path
@@ -51,6 +53,7 @@ class Call:
     command: list[str]
     identity: dict[str, object]
     threads: int | None = None
+    first: str = ""
 
     def start(self) -> "subprocess.Popen[bytes]":
         """Start the run in a session of its own; it gets SIGTERM when this process ends, however it ends (on Linux).
@@ -70,9 +73,10 @@ class Call:
             own.setdefault("OMP_NUM_THREADS", str(self.threads))
         asked = {**self.identity, "config": str(self.config), "arguments": self.command}
         (self.folder / "run.json").write_text(json.dumps(asked, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        both = f"{{ {self.first}; }} && exec {shlex.join(self.command)}"
         with (self.folder / "output.txt").open("wb") as output:
             return subprocess.Popen(
-                self.command,
+                ["sh", "-c", both] if self.first else self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

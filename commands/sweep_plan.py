@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.util import find_spec
 from itertools import product
 from math import prod
@@ -13,7 +14,7 @@ from typing import Any, Literal, get_args
 from jsonargparse.typing import NonNegativeInt
 
 from commands.trust import trusted_modules, typed_options
-from models.configs import PERMISSIONS
+from models.configs import PERMISSIONS, command_of
 from results.digests import digest, file_digest
 from results.errors import UserError, near
 from results.reader import Record
@@ -244,7 +245,7 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
     """
     if path.resolve() in above:
         raise UserError(f"{above[-1]}: the reference to {path} is circular. Write `:ROW` for a row of the same plan")
-    plan = typed(Plan, read_yaml(path), str(path))
+    plan = typed(Plan, _content(path), str(path))
     name = plan.name or path.stem
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name):
         raise UserError(
@@ -290,6 +291,20 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
             f"them. Give a label and one of its values, such as `{there}`"
         )
     return sweep
+
+
+def _content(path: Path) -> object:
+    """Return the content of the YAML file of a plan; raise UserError for the config of a run."""
+    content = read_yaml(path)
+    if isinstance(content, Mapping) and "model" in content:
+        import_module("commands.lightning")  # imports the classes, which takes seconds
+        model = content["model"]
+        kind = str(model.get("class_path") if isinstance(model, Mapping) else model).rpartition(".")[2]
+        raise UserError(
+            f"{path} is the config of one run, not a plan. Run it with `python train.py {command_of(kind)} "
+            f"--config {path}`"
+        )
+    return content
 
 
 def columns_of(labels: Sequence[str], scores: Sequence[str], chosen: Sequence[str], where: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import json
 import os
-import subprocess
+import shlex
 import sys
 import time
 from collections import defaultdict
@@ -125,10 +125,7 @@ class Sweeper:
             elif self.jobs.is_going(folder):  # a job of an earlier call on SLURM
                 found.append(key)
             elif len(ready) < most and all(one in self.records for one in needed):
-                if self.runs[key].reads == "encoder" and (fault := export(self._trained(key)[0])):
-                    self._fail(key, f"its encoder cannot be exported: {fault}")
-                else:
-                    ready.append(key)
+                ready.append(key)
         if ready:
             self.jobs.start([self._call(key) for key in ready])
         self.begun += len(ready)
@@ -158,7 +155,14 @@ class Sweeper:
         shared = isinstance(self.jobs, Processes) and self.jobs.limit > 1
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         threads = max(1, cores // self.jobs.limit) if shared else None
-        return Call(folder, run.config, run.digest, command, run.identity, threads)
+        first = self._export(trained[0]) if run.reads == "encoder" else ""
+        return Call(folder, run.config, run.digest, command, run.identity, threads, first)
+
+    def _export(self, run: Path) -> str:
+        """Return the shell command that writes the transformer of a finished run to its folder `exported`."""
+        there = shlex.join(["test", "-d", f"{run}/exported"])  # asked twice: two runs may export it at once
+        export = shlex.join([*self.program, "export", str(checkpoint_of(run)), f"{run}/exported"])
+        return f"{there} || {export} || {there}"
 
     def _end(self, key: str, seconds: float) -> None:
         folder, took = self.folders[key], f"{seconds:.0f} s"
@@ -198,15 +202,6 @@ class Sweeper:
 
     def _say(self, key: str, what: str, style: str = "") -> None:
         self.console.print(Text(f"{self.title(key)}: {what}", style), soft_wrap=True)
-
-
-def export(run: Path) -> str | None:
-    """Write the transformer of a finished run to its folder `exported`, unless it exists; return an error message."""
-    if (run / "exported").is_dir():
-        return None
-    words = [*PROGRAM, "export", str(checkpoint_of(run)), str(run / "exported")]
-    done = subprocess.run(words, capture_output=True, encoding="utf-8", check=False)
-    return done.stderr.strip().rpartition("\n")[2] if done.returncode else None
 
 
 def checkpoint_of(run: Path) -> Path:

@@ -4,8 +4,9 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from difflib import SequenceMatcher
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -21,6 +22,15 @@ from results.settings import BoundedLoader, SettingsError, leaves, read_yaml
 
 _NO_MODEL = re.compile(r"the following arguments are required: (\w+\.)?model\b.*")
 _UNKNOWN = re.compile(r"(?:Option|does not accept option) '([^']+)'|(?<=unrecognized arguments: )--([\w.-]+)")
+
+ALIKE = 0.75
+"""Least likeness, 0–1, of the last parts of two options of which one is suggested for the other."""
+
+
+def _likeness(name: str, other: str) -> float:
+    """Return the likeness of the last parts of two dotted names, because a common group makes any two names alike."""
+    last, others = name.rpartition(".")[2], other.rpartition(".")[2]
+    return SequenceMatcher(None, last, others).ratio()
 
 
 class Parser(LightningArgumentParser):
@@ -50,7 +60,9 @@ class Parser(LightningArgumentParser):
             SettingsError: The file cannot be read, or its content does not have the form of a config.
         """
         if Path(path).is_file():  # not a pipe, which can be read only once
-            read_yaml(Path(path))  # refuses what would take for ever
+            content = read_yaml(Path(path))  # refuses what would take for ever
+            if isinstance(content, Mapping) and content.keys() & {"rows", "grid"}:
+                raise SettingsError(f"{path} is the plan of a sweep. Run it with `python train.py sweep {path}`.")
         self._file = f"{path}: "
         try:
             found: Namespace = super().parse_path(path, *args, **options)
@@ -63,7 +75,9 @@ class Parser(LightningArgumentParser):
         names = [action.dest for action in (getattr(ex, "subcommand_parser", None) or self)._actions]
         message = _NO_MODEL.sub("no model is named: give --config one of configs/, or --model", message)
         if "did you mean" not in message and (unknown := _UNKNOWN.search(message)):
-            message += near(unknown[1] or unknown[2], names, "" if unknown[1] else "--")
+            name = unknown[1] or unknown[2]
+            alike = [one for one in names if _likeness(name, one) >= ALIKE]
+            message += near(name, alike, "" if unknown[1] else "--")
         if not self.exit_on_error:
             super().error(message, ex)
         if not self.silent:

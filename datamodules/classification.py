@@ -53,6 +53,9 @@ SCORES: Mapping[bool, tuple[Score, ...]] = {
 }
 """Scores of a classification (False) and of a regression (True); the first is the default."""
 
+EVAL_TOKENS = 16384
+"""Largest number of tokens of a pass without gradients, padding included."""
+
 _UNKNOWN = Corpus("", {}, "", "", "")
 _JITTER = 0.1
 """Jitter of the lengths by which training texts are put into batches; see `LengthBatches`."""
@@ -433,7 +436,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             planted among the words that `max_length` leaves.
 
     Attributes:
-        eval_tokens: Largest number of tokens in an evaluation batch, padding included.
+        eval_tokens: Largest number of tokens in an evaluation batch, padding included. A measurement that holds
+            several copies of a batch lowers it before the batches are made.
         labels: Sorted labels of train, with `columns.split` of all splits; empty for a regression.
         positive: Index of the positive label if there are two labels; else None.
         vocabulary: The vocabulary; the id of a token is an index into it.
@@ -498,10 +502,10 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             )
         self.score = score or (known.score if known.score in possible else None) or possible[0]
         self.tokenizer = tokenizer
-        self.token_options = TokenOptions(True, punctuation, delimiters, sentence_separator, max_length)
+        self.token_options = TokenOptions(punctuation, delimiters, sentence_separator, max_length)
         self.min_count = min_count
         self.positive_label = positive or known.positive or ("positive" if corpus == "sample" else "1")
-        self.batch_size, self.eval_tokens = batch_size, 16384
+        self.batch_size, self.eval_tokens = batch_size, EVAL_TOKENS
         self.labels: tuple[str, ...] = ()
         self.positive: int | None = None
         self.tokenizer_source: EncoderSource | None = None

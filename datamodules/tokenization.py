@@ -211,7 +211,6 @@ class TokenOptions:
     """Options for the tokens of texts.
 
     Attributes:
-        lowercase: Convert words to lower case.
         punctuation: `attached` splits at white space alone, for texts that are already tokenized;
             `apart` also separates punctuation marks and clitics from words.
         delimiters: Add a start token before and an end token after each text, if tokens are words.
@@ -221,7 +220,6 @@ class TokenOptions:
             tokens are pieces, the limit of the tokenizer's encoder holds as well.
     """
 
-    lowercase: bool = True
     punctuation: Punctuation = "attached"
     delimiters: bool = False
     sentence_separator: str | None = None
@@ -233,8 +231,9 @@ def tokenize(
 ) -> tuple[Words, TokenizedTexts, Numbers]:
     """Split texts into words, and turn these into tokens.
 
-    With a tokenizer, `lowercase`, `punctuation` and `delimiters` of the options are ignored, because the tokenizer
-    has its own rules; if its length limit is lower than `max_length`, that limit holds.
+    Without a tokenizer, words are converted to lower case. With a tokenizer, `punctuation` and `delimiters` of the
+    options are ignored, because the tokenizer has its own rules; if its length limit is lower than `max_length`, that
+    limit holds.
 
     Args:
         texts: The texts.
@@ -259,7 +258,7 @@ def tokenize(
 def _words_of(texts: Sequence[LabelledText], tokenizer: TextTokenizer | None, options: TokenOptions) -> Words:
     if tokenizer is not None:
         return read_words(texts, sentence_separator=options.sentence_separator)
-    return read_words(texts, options.lowercase, options.punctuation, options.sentence_separator)
+    return read_words(texts, True, options.punctuation, options.sentence_separator)
 
 
 def unread_words(

@@ -36,11 +36,11 @@ class Adversary(FidelityTest):
     The published search finds smaller divergences than random attention that is merely drawn like its
     starting points. `best` therefore takes the largest divergence of four searches:
 
-    - the published search: AMSGrad on five attention distributions per text (`copies`), of which only the
-      results of the last step are candidates;
-    - 500 random distributions (`draws`), drawn like the starting points of the published search;
-    - gradient ascent of the divergence from the best of these random distributions, once for `epsilon`
-      and once for `tolerance` as ε; the attention at every step is a candidate;
+    - the published search: AMSGrad on five attention distributions per text, of which only the results of
+      the last step are candidates;
+    - 500 random distributions, drawn like the starting points of the published search;
+    - gradient ascent of the divergence from the best of these random distributions, once for ε = .01 and
+      once for ε = .05; the attention at every step is a candidate;
     - with two classes only: all weight on one position, and all weight on two positions, for every pair,
       divided so that the TVD just stays within ε.
 
@@ -51,8 +51,8 @@ class Adversary(FidelityTest):
 
     Every score is a mean over the texts of the column with its name. The columns are:
 
-    - `max_jsd`: the ε-max JSD for ε = `tolerance`;
-    - `max_jsd_strict`: the ε-max JSD for ε = `epsilon`;
+    - `max_jsd`: the ε-max JSD for ε = .05;
+    - `max_jsd_strict`: the ε-max JSD for ε = .01;
     - `max_jsd_published` and `max_jsd_strict_published`, only with `search: best`: the same two by the
       published search alone;
     - `tvd`: the TVD of the outputs under the attention chosen for `max_jsd`;

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from datamodules import TextBatch
+from datamodules.classification import EVAL_TOKENS
 from datamodules.tokenization import Vocabulary
 from fidelity.checkpoints import Checkpoint
 from models import TransformerClassifier
@@ -19,7 +20,6 @@ from results.errors import UserError
 from results.progress import Progress
 
 OUTSIDE = 2.0  # noise of positions that get no weight: above all other noise
-PASS = 16384  # most tokens of a pass without gradients, padding included
 ON_GPU = 16  # a GPU is busy with as many times more
 
 Removal = Literal["delete", "mask"]
@@ -195,7 +195,7 @@ class ClassifiedBatch:
         stays = words | (self.batch.mask & (self.token_to_position < 0))[rows]
         is_read = stays if removal == "delete" else self.batch.mask[rows]
         places = (words.any(-1) | (removal == "mask")).nonzero().squeeze(1)
-        for some in passes(is_read[places].sum(1), PASS):
+        for some in passes(is_read[places].sum(1), EVAL_TOKENS):
             chosen = places[some]
             batch = shortened(self.batch, rows[chosen], is_read[chosen], pad)
             if removal == "mask":

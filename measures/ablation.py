@@ -52,8 +52,6 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
 
     Attributes:
         task: Model and its score, known once the data are set up.
-        references: Description, for messages, of the texts that the ablations `mean` and `resample` take replacements
-            from.
     """
 
     takes = CorpusDataModule
@@ -63,7 +61,7 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
         super().__init__()
         check_values(self, split=split)
         self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
-        self.split, self.references = split, "dev"
+        self.split = split
 
     @classmethod
     def data_of(cls, arguments: Namespace, given: Namespace | None) -> Namespace | None:
@@ -115,14 +113,16 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
             split: The split; if texts for language modelling lack it, all test data are used.
             most: Largest number of texts.
         """
-        data, there = self.data, True
-        if isinstance(data, TextDataModule) and not (there := data.has_split(split)):
-            self.references = f"the test split, as there is no {split} split"
+        if not (there := self._has(split)):
             rank_zero_warn(
                 f"The data have no {split} split, so the replacements for ablated heads are computed on texts of the "
                 f"test split, which are scored too. To keep them apart, give corpora with a {split} split."
             )
-        return self.task.drawn(data, split if there else None, most, self.seed)
+        return self.task.drawn(self.data, split if there else None, most, self.seed)
+
+    def _has(self, split: Split) -> bool:
+        """Return False if the texts for language modelling lack a split."""
+        return not isinstance(self.data, TextDataModule) or self.data.has_split(split)
 
     def begin(self) -> None:
         """Determine the sets of heads to ablate, and create the metric that gathers the model's outputs."""
@@ -308,9 +308,10 @@ class HeadAblation(TaskMeasure):
         audit: dict[str, object] = {}
         if (reference := self._reference) is not None:
             kept = len(reference.lengths)
-            audit["reference"] = f"{reference.texts} texts of {self.references}, {kept} to resample"
+            of = "dev" if self._has("dev") else "the test split, as there is no dev split"
+            audit["reference"] = f"{reference.texts} texts of {of}, {kept} to resample"
             of_dev = self.checkpoint is not None and self.split == "dev"
-            audit["means_include_scored_texts"] = of_dev or self.references != "dev"
+            audit["means_include_scored_texts"] = of_dev or not self._has("dev")
         return audit
 
     def _counts(self, kind: Kind, heads: pd.DataFrame, *, known: bool) -> dict[str, Estimate]:

@@ -21,6 +21,7 @@ from measures.trainings import Best, Training, result_of, share, train_nested
 from metrics.attachment import ratio_scores
 from metrics.bootstrap import paired_bootstrap
 from models import TrainedModule, recorded_gradients
+from models.trained import epochs_of
 from probes import DependencyProbe, HeadSelectionProbe, StructuralDistanceProbe
 from probes.arc_evaluation import read_fields
 from probes.frozen import Mode
@@ -59,9 +60,7 @@ def train_copy(
 
     The training checks dev after every epoch, or after every k epochs if an epoch has fewer than
     `batches` training batches; k is the least number of epochs that together have `batches` batches.
-    Patience and learning-rate schedules count these checks, not epochs. Before the first check, dev is
-    also evaluated after 1, 2, 4, … epochs (fewer than k): the weights are kept if they are the best so
-    far, but these evaluations do not count as checks.
+    Patience and learning-rate schedules count these checks; see `models.EarlyStoppingBySteps`.
 
     Args:
         probe: The untrained probe.
@@ -81,20 +80,10 @@ def train_copy(
             deepcopy(probe),
             remedy="A lower learning rate may help; dev must have a sentence, and every gold governor must be among "
             "the candidates.",
-            every=epochs_between_checks(data, batches),
+            every=epochs_of(batches, len(data.train_dataloader())),
             datamodule=data,
             **options,
         )
-
-
-def epochs_between_checks(data: DependencyDataModule, batches: int) -> int:
-    """Return the least number of epochs that have at least `batches` training batches together.
-
-    Args:
-        data: The datamodule, after `setup`.
-        batches: Number of training batches.
-    """
-    return -(-batches // len(data.train_dataloader()))
 
 
 class ProbeMeasure(Measure[DependencyDataModule]):
@@ -156,7 +145,7 @@ class ProbeMeasure(Measure[DependencyDataModule]):
         for number, (name, data) in enumerate(on.items(), start=1):
             data.setup("fit")
             sentences = len(data.splits["train"] if data.train_on is None else data.train_on)
-            check = epochs_between_checks(data, self.batches) * sentences + len(data.splits["dev"])
+            check = epochs_of(self.batches, len(data.train_dataloader())) * sentences + len(data.splits["dev"])
             file = self.kept and self.kept / f"copy-{number}.ckpt"
             trainings.append(Training(name, file, partial(train, data), cost=check))
         return [(best_copy(self.probe, best), best) for best in share(trainings)]
@@ -283,9 +272,6 @@ class ControlTask(ProbeMeasure):
         return {"test_words": len(words), "test_words_not_in_train": sum(word not in seen for word in words)}
 
 
-PORTIONS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
-"""Ends of the blocks of the online code, as shares of the train split (Voita & Titov 2020, §2.2.2)."""
-
 _UNITS: dict[str, Unit] = {"portion": "fraction", "bits": "bits", "bits_per_word": "bits", "dev_loss": "nats"}
 
 
@@ -353,10 +339,13 @@ class DescriptionLength(ProbeMeasure):
     cover the variation over orders of the sentences and initialisations, which depend on `seed`.
 
     `ProbeMeasure` lists the options.
+
+    Attributes:
+        portions: Ends of the blocks, as shares of the train split (Voita & Titov 2020, §2.2.2).
     """
 
     experiment = "description_length"
-    portions: Sequence[float] = PORTIONS
+    portions: Sequence[float] = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 
     def prepare(self) -> None:
         """Load the train split too.

@@ -146,9 +146,7 @@ def train_nested(
         seed: Seed of the training, and of parameters made in `setup`.
         remedy: Advice for the error message if the score is never finite.
         device: Device of the training; None for the CPU.
-        every: Epochs between validation checks. Before the first check, dev is also evaluated after 1, 2, 4, …
-            epochs (fewer than `every`): the parameters are kept if they are the best so far, but these
-            evaluations do not count as checks.
+        every: Epochs between validation checks; see `models.EarlyStoppingBySteps`.
         optimisation: Further options of the trainer, for example `gradient_clip_val`.
         data: Arguments of `Trainer.fit`.
 
@@ -160,9 +158,8 @@ def train_nested(
         checkpoint = ModelCheckpoint(folder, monitor=monitor, mode=mode, save_weights_only=True)
         stop = EarlyStoppingBySteps(monitor, mode=mode, patience=patience, every=every)
         epochs = max_epochs * every
-        trainer = nested_trainer(
-            device, checkpoint, stop, *callbacks, epochs=epochs, every=every, **(optimisation or {})
-        )
+        options = {"max_epochs": epochs, "check_val_every_n_epoch": every, **(optimisation or {})}
+        trainer = nested_trainer(device, checkpoint, stop, *callbacks, **options)
         with quiet(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=_OF_ALL)  # the values are of this process, as they should be
             trainer.fit(module, **data)
@@ -180,9 +177,7 @@ def train_nested(
 def nested_trainer(
     device: torch.device | None,
     *callbacks: Callback,
-    epochs: int | None = None,
-    every: int = 1,
-    **optimisation: Any,  # noqa: ANN401 # arguments of Trainer
+    **options: Any,  # noqa: ANN401 # arguments of Trainer
 ) -> Trainer:
     """Return a silent trainer for a training or test inside a measurement.
 
@@ -191,9 +186,7 @@ def nested_trainer(
     Args:
         device: Device of the trainer; None for the CPU.
         callbacks: Further callbacks.
-        epochs: Maximum number of epochs; None for Lightning's default.
-        every: Epochs between validations.
-        optimisation: Further options of the trainer, for example `gradient_clip_val`.
+        options: Further options of the trainer, for example `max_epochs`.
     """
     device = device or torch.device("cpu")
     with quiet():
@@ -201,8 +194,6 @@ def nested_trainer(
             accelerator=device.type,
             devices=1 if device.index is None else [device.index],
             plugins=[LightningEnvironment()],  # one process, even on a cluster
-            max_epochs=epochs,
-            check_val_every_n_epoch=every,
             callbacks=[Alone(), *callbacks],
             logger=False,
             enable_checkpointing=any(isinstance(one, ModelCheckpoint) for one in callbacks),
@@ -210,7 +201,7 @@ def nested_trainer(
             enable_model_summary=False,
             num_sanity_val_steps=0,
             use_distributed_sampler=False,
-            **optimisation,
+            **options,
         )
     ignore_signals(trainer)
     return trainer

@@ -20,6 +20,7 @@ _CLASS = re.compile(r"(?:Expected a dot import path string: |has no attribute ')
 _DENIED = re.compile(r"Importing '([\w.]+)' is not allowed")
 _KEY = re.compile(r'Parser key "([^"]+)":\s*')
 _FORMER_ROOMS = {**dict.fromkeys(("analysis", "heads", "interventions"), "measures"), "training": "models"}
+_BASES = tuple(f" ({name})" for name in ("LightningModule", "LightningDataModule", "Measure", "CorpusDataModule"))
 _IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
 
 
@@ -41,20 +42,29 @@ def explained(message: str) -> str:
         if room := _FORMER_ROOMS.get(module.partition(".")[0]):
             fault = f"{denied[1]} is now {room}.{name}"
     elif found := _CLASS.search(message):
-        rooms = [vars(sys.modules[room]) for room in ROOMS if room in sys.modules]
-        known = {name: value for room in rooms for name, value in room.items() if isinstance(value, type)}
+        known = imported_of_rooms()
         fault = f"there is no class {found[1]}{near(found[1], known)}"
         if found[1] in known:
-            verb = "fit" if issubclass(known[found[1]], LightningModule) else "measure"
-            fault = f"{found[1]} cannot be used here: it is run with `python train.py {verb}`"
-            fault = fault if keys == "model" else f"{found[1]} cannot be used here"
+            fault = f"{found[1]} cannot be used here"
+            fault += f": it is run with `python train.py {command_of(found[1])}`" if keys == "model" else ""
     elif missing := _REQUIRED.search(in_a_line(message)):
         fault = " and ".join(f"--{keys}.{name}" for name in missing[1].split(", ")) + " must be given"
     else:
         fault = _LITERAL.sub(r"one of \1", in_a_line(_IN_CLASS.sub("", _KEY.sub("", message))))
-        if inside in (" (LightningModule)", " (LightningDataModule)"):
+        if inside in _BASES:
             inside, fault = "", f"{fault}: give --config or --{keys} first, and its arguments under `init_args`"
     return f"{keys}{inside}: {fault}" if keys or inside else fault
+
+
+def imported_of_rooms() -> dict[str, type]:
+    """Return the classes of this program that are imported and that settings may name, by name."""
+    rooms = [vars(sys.modules[room]) for room in ROOMS if room in sys.modules]
+    return {name: value for room in rooms for name, value in room.items() if isinstance(value, type)}
+
+
+def command_of(name: str) -> str:
+    """Return the command of train.py that runs a model, `measure` or `fit`; `fit` for a class that is not imported."""
+    return "fit" if issubclass(imported_of_rooms().get(name, LightningModule), LightningModule) else "measure"
 
 
 ROOMS = (

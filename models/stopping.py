@@ -40,7 +40,8 @@ class EarlyStoppingBySteps(EarlyStopping):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Find the number of epochs between two checks; a training that is resumed within an epoch begins here."""
         super().on_train_start(trainer, pl_module)
-        self.every = self.every or epochs_of(self.steps, trainer)
+        batches = self.steps * trainer.accumulate_grad_batches
+        self.every = self.every or epochs_of(batches, trainer.num_training_batches)
         if isinstance(pl_module, TrainedModule):
             pl_module.every = self.every
         self.on_train_epoch_start(trainer, pl_module)

@@ -17,7 +17,7 @@ from attention.encoder import EncoderSpec, resolve
 from attention.inputs import TextTokenizer
 from corpora.labelled import LabelledText
 from datamodules import ClassificationDataModule, TextBatch
-from datamodules.classification import TextSplit, class_counts
+from datamodules.classification import EVAL_TOKENS, TextSplit, class_counts
 from datamodules.tokenization import TokenOptions, Vocabulary, tokenize
 from metrics.classification import (
     CLASSIFICATION_RATIOS,
@@ -136,7 +136,9 @@ class TextSizes:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "TextSizes":
         """Return the sizes from the output of `dataclasses.asdict`, as a checkpoint stores them."""
-        parts = {"vocabulary": Vocabulary(**plain["vocabulary"]), "options": TokenOptions(**plain["options"])}
+        # Checkpoints of an earlier version say that words are lower-cased, which they always are.
+        options = {name: value for name, value in plain["options"].items() if (name, value) != ("lowercase", True)}
+        parts = {"vocabulary": Vocabulary(**plain["vocabulary"]), "options": TokenOptions(**options)}
         tokenizer = plain["tokenizer"] and EncoderSpec(**plain["tokenizer"])
         return cls(**{**plain, **parts, "tokenizer": tokenizer})
 
@@ -470,7 +472,7 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
         scores = self._dev.rows.decisions().scores(self.data.positive, prefix="val_", draws=0)
         means = {name: score.value for name, score in scores.items()}
         # The same on every device: they are joined already.
-        self.log_dict({**means, "val_loss": sum(self._dev.losses.take().values())}, sync_dist=True)
+        self.log_dict({**means, "val_loss": sum(self._dev.losses.take().values())})
 
     def outcome(self) -> Result:
         self._dev.losses.take()
@@ -478,7 +480,9 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
         dev, test = self._dev.rows.decisions(), self._test.rows.decisions()
         return classification_result(self.data, dev, test, self._test.losses.take(), audit)
 
-    def predict_texts(self, texts: str | Sequence[str | tuple[str, str]], *, eval_tokens: int = 16384) -> pd.DataFrame:
+    def predict_texts(
+        self, texts: str | Sequence[str | tuple[str, str]], *, eval_tokens: int = EVAL_TOKENS
+    ) -> pd.DataFrame:
         """Classify new texts, or pairs of texts, with the same results as `train.py predict`.
 
         Args:

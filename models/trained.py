@@ -170,8 +170,9 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
 
     def on_train_start(self) -> None:
         """Let schedules of epochs count steps: they change the rate after every `every` epochs."""
-        every = self.every or epochs_of(STEPS, self.trainer)
-        for config in self.trainer.lr_scheduler_configs:
+        trainer = self.trainer
+        every = self.every or epochs_of(STEPS * trainer.accumulate_grad_batches, trainer.num_training_batches)
+        for config in trainer.lr_scheduler_configs:
             config.frequency *= every if config.interval == "epoch" else 1
 
     def on_train_end(self) -> None:
@@ -306,9 +307,14 @@ def training_warnings(module: TrainedModule[Any, Any], best: int | None) -> dict
     return {"warnings": [last]} if best is not None and best == module.epochs_run else {}
 
 
-def epochs_of(steps: int, trainer: Trainer) -> int:
-    """Return the least number of epochs that together have this many optimizer steps."""
-    return max(1, math.ceil(steps * trainer.accumulate_grad_batches / trainer.num_training_batches))
+def epochs_of(batches: int, per_epoch: float) -> int:
+    """Return the least number of epochs that together have this many training batches.
+
+    Args:
+        batches: Number of batches.
+        per_epoch: Number of batches of an epoch.
+    """
+    return max(1, math.ceil(batches / per_epoch))
 
 
 def other_model(difference: str) -> str:

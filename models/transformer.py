@@ -20,11 +20,12 @@ from attention.encoder import (
 )
 from attention.quantities import LayerParts, find_parts, with_residual
 from datamodules import ClassificationDataModule, TextBatch
+from datamodules.classification import EVAL_TOKENS
 from models.text_classifier import Level, Output, TextClassifier, TextSizes, checked_levels, parameter_groups
 from models.trained import recorded_gradients
 from results.errors import UserError, check_numbers
 
-PIECES = 16384  # most pieces of one pass of `decide`, padding included
+PIECES = EVAL_TOKENS  # most pieces of one pass of `decide`, padding included
 
 _TOLERANCE = 1e-4
 

@@ -355,7 +355,7 @@ def test_a_bad_test_file_is_found_before_the_training(text: str, corpus: str, of
 
 
 UNKNOWN = {
-    "--trainer.max_epoch=3": "unrecognized arguments: --trainer.max_epoch=3 (did you mean `--trainer.max_epochs` or",
+    "--trainer.max_epoch=3": "unrecognized arguments: --trainer.max_epoch=3 (did you mean `--trainer.max_epochs`?)",
     "--model.learning_rat=1": "model (AttentionOnlyProbe): Option 'learning_rat' is not accepted (did you",
     # Not cut short in secret, inside a class either.
     "--data.encoder.nam=x": "data.encoder (EncoderSpec): Option 'nam' is not accepted (did you mean `na",
@@ -364,6 +364,29 @@ UNKNOWN = {
     "--data.max_cells=many": "data.max_cells (DependencyDataModule): Expected a int. Got value: many\n",
     "learning_rate: -> learning_rat:": "typo.yaml: model (AttentionOnlyProbe): Option 'learning_rat' is not acc",
 }
+
+
+@pytest.mark.parametrize("command", ["fit", "measure"])
+def test_a_plan_is_told_from_a_config(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("scores: [uas]\nrows: {a: {config: a.yaml}}\n", encoding="utf-8")
+    assert train.run([command, f"--config={plan}"]) == 1
+    said = f"{plan} is the plan of a sweep. Run it with `python train.py sweep {plan}`."
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+REMOVED = ["data.options.minutes", "trainer.frobnicate", "data.batch_per", "data.encoder.revision", "model.labels"]
+
+
+@pytest.mark.parametrize("option", REMOVED)
+def test_nothing_is_suggested_for_an_option_that_is_like_no_other(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        train.main(["fit", f"--config={ROOT}/configs/demo.yaml", f"--{option}=3"], cli=CheckedCLI)
+    told = capsys.readouterr().err
+    assert option.rpartition(".")[2] in told
+    assert "did you mean" not in told
 
 
 @pytest.mark.parametrize("typo", UNKNOWN)
@@ -391,6 +414,10 @@ def test_options_in_a_wrong_order_are_told(capsys: pytest.CaptureFixture[str]) -
         (
             ["fit", "--model.decay=1", config],
             "'decay' is not accepted: give --config or --model first, and its arguments under `init_args`",
+        ),
+        (
+            ["measure", "--model.trees=false", f"--config={ROOT}/configs/clark2019/heads.yaml"],
+            "'trees' is not accepted: give --config or --model first, and its arguments under `init_args`",
         ),
     ):
         with pytest.raises(SystemExit, match="2"):

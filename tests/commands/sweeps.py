@@ -8,6 +8,9 @@ PROGRAM = """
 import hashlib, json, os, signal, sys, time
 from pathlib import Path
 
+if sys.argv[1] == "export":
+    Path(sys.argv[3]).mkdir()
+    sys.exit()
 options = dict(arg.removeprefix("--").split("=", 1) for arg in sys.argv[2:])
 here = Path(__file__).parent
 if "deaf" in Path(options["config"]).read_text():

@@ -1,6 +1,7 @@
 import json
+import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 
@@ -338,3 +339,21 @@ def test_a_score_without_counts_and_a_run_named_twice_are_refused(tmp_path: Path
     run = make_run(tmp_path / "run", items(1), config())
     with pytest.raises(UserError, match=message):
         main([str(run), str(run / "results.json"), "--score", score])
+
+
+@pytest.mark.parametrize(
+    ("ratios", "remedy"),
+    [
+        (("heads.uas",), "Compare runs of the same experiment"),
+        (("heads.uas", "uas_with_punctuation"), "Give --score uas_with_punctuation"),
+    ],
+)
+def test_runs_of_different_scores_are_told_once(tmp_path: Path, ratios: Sequence[str], remedy: str) -> None:
+    counts = ("correct", "scored")
+    probe = make_run(
+        tmp_path / "probe", items(1), config(), ratios=dict.fromkeys(("uas", "uas_with_punctuation"), counts)
+    )
+    heads = make_run(tmp_path / "heads", items(2), config(), ratios=dict.fromkeys(ratios, counts))
+    has = f"{probe} has uas, uas_with_punctuation and {heads} has {', '.join(ratios)}"
+    with pytest.raises(UserError, match=re.escape(f"uas has counts per item in one run alone: {has}. {remedy}")):
+        main([str(probe), str(heads)])

@@ -192,6 +192,16 @@ def test_faults_of_a_file(content: str | None, message: str, tmp_path: Path) -> 
         read_sweep(tmp_path / "a.yaml")
 
 
+@pytest.mark.parametrize(("model", "command"), [("SingleHeads", "measure"), ("probes.AttentionOnlyProbe", "fit")])
+def test_the_config_of_a_run_names_its_command(model: str, command: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    for content in (f"model: {model}\n", f"model: {{class_path: {model}}}\ndata: {{}}\n"):
+        path.write_text(content, encoding="utf-8")
+        said = f"{path} is the config of one run, not a plan. Run it with `python train.py {command} --config {path}`"
+        with pytest.raises(UserError, match=re.escape(said)):
+            read_sweep(path)
+
+
 def test_a_row_names_the_trainings_of_others(tmp_path: Path) -> None:
     (tmp_path / "grid.yaml").write_text(
         "scores: [f1]\nseeds: [0, 1]\nrows: {base: {config: a.yaml}, rules: {config: a.yaml, command: test}}\n"

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,15 @@ def test_a_run_leaves_its_results_and_what_it_was_asked(tmp_path: Path) -> None:
     assert (asked["seed"], asked["arguments"]) == (2, one.command)
     one()
     assert len(calls(tmp_path)) == 1, "it is done"
+
+
+@pytest.mark.parametrize(("first", "begun"), [("true", 1), ("echo no encoder >&2; false", 0)])
+def test_a_run_begins_after_the_command_that_must_succeed(first: str, begun: int, tmp_path: Path) -> None:
+    one = replace(call(tmp_path), first=first)
+    with suppress(SystemExit):
+        one()
+    assert len(calls(tmp_path)) == begun
+    assert ("no encoder" in (one.folder / "output.txt").read_text()) != bool(begun)
 
 
 def test_a_changed_config_is_refused(tmp_path: Path) -> None:

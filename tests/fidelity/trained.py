@@ -99,7 +99,7 @@ def checkpoint_of(data: Data, config: Mapping[str, Any], variant: str = "base", 
     model = classifier_of(Path("base.ckpt"), config)
     with isolate_rng(), quiet():
         torch.manual_seed(seed)
-        nested_trainer(CPU, epochs=epochs).fit(model, datamodule=data)
+        nested_trainer(CPU, max_epochs=epochs).fit(model, datamodule=data)
     data.trainer = model.trainer = None
     model.eval().requires_grad_(False)
     name = f"{variant}, seed {seed}"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from datamodules import AttentionBatch, DependencyDataModule
-from measures.nested import PORTIONS, DescriptionLength, borders
+from measures.nested import DescriptionLength, borders
 from probes import AttentionOnlyProbe
 from probes.frozen import Sizes
 from probes.head_selection import HeadSelectionProbe
@@ -77,8 +77,8 @@ def short(probe: HeadSelectionProbe) -> DescriptionLength:
 
 
 def test_blocks_end_where_a_whole_sentence_still_fits_into_the_share() -> None:
-    assert borders(PORTIONS, 12544) == [12, 25, 50, 100, 200, 401, 784, 1568, 3136, 6272, 12544]
-    assert borders(PORTIONS, 1) == [1]
+    assert borders(DescriptionLength.portions, 12544) == [12, 25, 50, 100, 200, 401, 784, 1568, 3136, 6272, 12544]
+    assert borders(DescriptionLength.portions, 1) == [1]
 
 
 def test_portions_partition_the_corpus_and_each_is_coded_before_it_is_learned(data: DependencyDataModule) -> None:

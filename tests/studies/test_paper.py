@@ -407,7 +407,7 @@ def test_every_finding_that_is_shipped_is_of_a_row_of_the_plan() -> None:
     assert {one.paper for one in findings} <= {path.stem for path in PAGE.parent.glob("*.md")}
 
 
-def test_a_run_reads_the_training_of_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_reads_the_training_of_its_seed(tmp_path: Path) -> None:
     rows = """name: p
 label: row
 scores: [uas]
@@ -429,7 +429,6 @@ rows:
         'folder.mkdir(parents=True)\n(folder / "checkpoints").mkdir()\n(folder / "checkpoints" / "best.ckpt").touch()'
     )
     Path(program[1]).write_text(text.replace("folder.mkdir(parents=True)", made), encoding="utf-8")
-    monkeypatch.setattr("commands.sweep_run.export", lambda run: None)
     assert (
         sweep.main([str(tmp_path / "plan.yaml"), "--out", str(tmp_path / "out")], program=program, check=nothing_wrong)
         == 0
@@ -438,6 +437,7 @@ rows:
     given = {key: call[key] for call in calls for key in call if "checkpoint" in key or "encoder" in key}
     assert given["model.init_args.checkpoint"].endswith("/checkpoints/best.ckpt")
     assert given["data.init_args.encoder.name"].endswith("/version_0/exported")
+    assert Path(given["data.init_args.encoder.name"]).is_dir(), "by the given program"
     shutil.rmtree(tmp_path / "out")
     for key, fault in {
         "checkpoint": "`checkpoint` names 0 runs with seed 7",
