@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import comb, prod
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -64,7 +64,7 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
             from.
     """
 
-    takes = CorpusDataModule
+    takes: ClassVar[type[Any]] = CorpusDataModule
     task: Task
 
     def __init__(self, checkpoint: str | None, split: Literal["dev", "test"]) -> None:
@@ -290,13 +290,13 @@ class HeadAblation(TaskMeasure):
         one. P-values are adjusted for all rows of one kind.
         """
         rows: dict[str, list[dict[str, object]]] = {}
-        groups = {name: outputs.only(own) for name, own in self.task.groups(outputs.gold).items()}
-        wholes = {name: own.score(self.kinds[0], frozenset(), len(whole.draws)) for name, own in groups.items()}
+        groups = {name: outputs.only(texts) for name, texts in self.task.groups(outputs.gold).items()}
+        wholes = {name: some.score(self.kinds[0], frozenset(), len(whole.draws)) for name, some in groups.items()}
         progress = Progress("Scores and their intervals", len(self.kinds) * len(self.head_sets))
         for kind, one in product(self.kinds, self.head_sets):
             rows.setdefault(one.table, []).append(self._row(outputs, kind, one, whole))
-            for name, own in groups.items() if one.table == "sets" else ():
-                row = {"field": name, "n": len(own), **self._row(own, kind, one, wholes[name])}
+            for name, some in groups.items() if one.table == "sets" else ():
+                row = {"field": name, "n": len(some), **self._row(some, kind, one, wholes[name])}
                 rows.setdefault("fields", []).append(row)
             progress.advance()
         of_scores = ("score", "difference", "random", "beyond_random")

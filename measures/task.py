@@ -490,7 +490,7 @@ class LanguageModelling(Task):
     """
 
     score = "loss"
-    unit = "nats"
+    unit: Unit = "nats"
     lower_is_better = True
     width = 2
 
@@ -642,7 +642,7 @@ class MinimalPairs(LanguageModelling):
         return [self.inputs(pairs[some].to(self.encoder.device)) for some in batches]
 
 
-_prefers_first = Ratio(lambda values: (values[:, 1] >= values[:, 2], np.ones(len(values))))
+_prefers_first = Ratio(lambda values: ((values[:, 1] >= values[:, 2]).astype(np.float64), np.ones(len(values))))
 
 
 first_output_per_gold = Ratio(lambda values: (values[:, 1], values[:, 0]))

@@ -1,6 +1,8 @@
 """Minimal pairs: log-probabilities against loops and against lm-evaluation-harness, and heads that pairs need."""
 
+import importlib
 import json
+import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache
@@ -9,23 +11,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+import yaml
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
 from attention import Encoder, resolve
+from attention.ablation import Kind
 from attention.encoder import EncoderSpec
 from datamodules import DependencyDataModule, PairDataModule
 from measures import HeadAblation, MinimalPairAccuracy
 from metrics.bootstrap import holm
-from results import UserError
+from results import Result, UserError
 from studies.blank import blank_model
 from tests.measures.heads_off import off
+from tests.measures.test_ablation import rows_of
 from tests.measures.test_causal import HEADS, RELATIONS, check, sets_of
 from tests.measures.test_importance import language_model
 from tests.tiny import TEXTS, save_bert, save_llama
 from tests.trainers import scored
 
+CONFIGS = Path(__file__).parents[2] / "configs"
 Rows = list[tuple[str, str, str, str]]
 WORDS = " ".join(TEXTS).split()
 
@@ -64,6 +71,11 @@ def slow(folder: Path, sentence: str, heads: Sequence[tuple[int, int]] = ()) -> 
     return sum(float(logits[place - 1].log_softmax(0)[ids[place]]) for place in range(1, len(ids)))
 
 
+def items_of(found: Result) -> pd.DataFrame:
+    assert found.items is not None
+    return found.items
+
+
 def data_of(folder: Path, rows: Rows, **options: Any) -> PairDataModule:  # noqa: ANN401
     return PairDataModule(str(write(folder, rows)), EncoderSpec(str(folder / "model")), cache=str(folder), **options)
 
@@ -74,8 +86,8 @@ def test_the_accuracy_is_that_of_a_loop_over_tokens(kind: str, tmp_path: Path) -
     rows = some_pairs()
     found = scored(MinimalPairAccuracy(), data_of(tmp_path, rows))
     good, bad = (np.array([slow(tmp_path / "model", row[which]) for row in rows]) for which in (2, 3))
-    np.testing.assert_allclose(found.items["good"], good, rtol=1e-5)
-    np.testing.assert_allclose(found.items["bad"], bad, rtol=1e-5)
+    np.testing.assert_allclose(items_of(found)["good"], good, rtol=1e-5)
+    np.testing.assert_allclose(items_of(found)["bad"], bad, rtol=1e-5)
     right = good >= bad
     assert 0 < right.mean() < 1
     assert found.numbers["pairs.accuracy"] == pytest.approx(right.mean())
@@ -92,7 +104,7 @@ def test_the_accuracy_is_that_of_a_loop_over_tokens(kind: str, tmp_path: Path) -
 def test_fields_and_the_first_pairs_of_each_paradigm_are_chosen(tmp_path: Path) -> None:
     language_model("gpt2", tmp_path / "model")
     found = scored(MinimalPairAccuracy(), data_of(tmp_path, some_pairs(), fields=["syntax"], per_paradigm=2))
-    assert found.items["id"].tolist() == ["p1/1", "p2/2", "p1/4", "p2/5"]
+    assert items_of(found)["id"].tolist() == ["p1/1", "p2/2", "p1/4", "p2/5"]
     assert found.tables["fields"].frame[["field", "n"]].to_numpy().tolist() == [["syntax", 4]]
 
 
@@ -158,8 +170,10 @@ def planted(folder: Path) -> Rows:
     tokenizer = blank_model("llama", words, sizes, ["no", "yes"]).tokenizer
     ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     theta = {"rope_theta": 1e38, "rope_type": "default"}  # dimensions 1 to 3 of a head do not rotate
-    config = LlamaConfig(vocab_size=len(tokenizer), tie_word_embeddings=False, rope_parameters=theta, **ids, **sizes)
-    model = LlamaForCausalLM(config).eval()
+    config: Any = AutoConfig.for_model(
+        "llama", vocab_size=len(tokenizer), tie_word_embeddings=False, rope_parameters=theta, **ids, **sizes
+    )
+    model: Any = LlamaForCausalLM(config)
     embeddings = torch.zeros(len(tokenizer), size)
     embeddings[:, 0] = 1
     embeddings[:, 5:] = 0.1 * torch.randn(len(tokenizer), size - 5, generator=random)
@@ -184,7 +198,7 @@ def planted(folder: Path) -> Rows:
     model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     rows: Rows = []
-    for place, (number, other) in product(range(30), ("gp", "pg")):
+    for place, (number, other) in product(range(30), (("g", "p"), ("p", "g"))):
         start = [f"s{number}{place % 6}", f"d{other}{place // 6}", f"d{other}{(place + 1) % 6}"]
         verbs = ("runs", "run") if number == "g" else ("run", "runs")
         rows.append(("agreement", "morphology", *(" ".join([*start, verb]) for verb in verbs)))  # type: ignore[arg-type]
@@ -193,12 +207,12 @@ def planted(folder: Path) -> Rows:
 
 def test_the_head_that_a_pair_needs_costs_20_points_and_no_other_2(tmp_path: Path) -> None:
     data = data_of(tmp_path, planted(tmp_path))
-    kinds = ("mean", "uniform")
+    kinds: tuple[Kind, ...] = ("mean", "uniform")
     found = scored(HeadAblation(kinds=kinds, layers=False, sets={"needed": ["2-3"]}, random=3), data)
     assert found.numbers["pairs.accuracy"] == 1
-    for row in found.tables["ablation"].frame.itertuples():
+    for row in rows_of(found.tables["ablation"].frame):
         assert row.difference <= -0.2 if (row.layer, row.head) == (2, 3) else row.difference >= -0.02
-    for row in found.tables["fields"].frame.itertuples():
+    for row in rows_of(found.tables["fields"].frame):
         assert row.beyond_random <= -0.2
         assert row.beyond_random_p_holm < 0.05
     assert found.audit["reference"] == "120 texts of the pairs, 0 to resample"
@@ -243,3 +257,68 @@ def test_pairs_too_long_and_tokenizers_without_a_start_are_refused(tmp_path: Pat
 def test_a_task_of_two_kinds_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"give --model\.checkpoint or --model\.pairs, not both"):
         check(checkpoint=str(write(tmp_path, some_pairs())), pairs="blimp")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["sashida2026/pairs.yaml", "sashida2026/heads_off.yaml"])
+def test_one_and_two_processes_write_the_same(config: str, run_config: Callable[..., Any], tmp_path: Path) -> None:
+    language_model("gpt2", tmp_path / "model")
+    arguments = ["measure", f"--config={CONFIGS / config}", f"--data.corpus={write(tmp_path, some_pairs(40))}"]
+    arguments += [f"--data.encoder.name={tmp_path / 'model'}", f"--data.cache={tmp_path}"]
+    _, one, at_one = run_config(*arguments, own_data=True)
+    _, two, at_two = run_config(*arguments, own_data=True, processes=2)
+    assert one["scores"] == two["scores"]
+    assert "pairs.accuracy" in one["scores"]
+    assert one["tables"] == two["tables"]
+    for file in one["tables"].values():
+        assert (at_one / file).read_bytes() == (at_two / file).read_bytes()
+
+
+def harness(model: Path, pairs: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """Log-probabilities `[pairs, 2]`, and whether each pair is right, by lm-evaluation-harness's template of BLiMP."""
+    why = "lm-eval is not installed: it is a dependency of this test alone (pip install lm-eval)"
+    lm_eval = pytest.importorskip("lm_eval", reason=why)
+    for name, value in {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder)}.items():
+        monkeypatch.setenv(name, value)
+    config = yaml.safe_load((Path(lm_eval.__file__).parent / "tasks/blimp/_template_yaml").read_text())
+    config |= {"task": "blimp", "dataset_path": "json", "dataset_kwargs": {"data_files": {"train": str(pairs)}}}
+    run = importlib.import_module("lm_eval.models.huggingface").HFLM
+    read = run(pretrained=str(model), dtype="float32", device="cpu", batch_size=16)
+    given = {"task_manager": lm_eval.tasks.TaskManager(include_defaults=False), "log_samples": True}
+    found = lm_eval.simple_evaluate(model=read, tasks=[config], bootstrap_iters=0, **given)
+    samples = sorted(found["samples"]["blimp"], key=lambda one: one["doc_id"])
+    assert found["results"]["blimp"]["acc,none"] == pytest.approx(np.mean([one["acc"] for one in samples]))
+    return np.array([[ll for ll, _ in one["filtered_resps"]] for one in samples]), [one["acc"] for one in samples]
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "gemma"])
+def test_the_accuracy_is_that_of_the_harness(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    language_model(kind, tmp_path / "model")
+    rows = some_pairs(30)
+    both, right = harness(tmp_path / "model", write(tmp_path, rows), tmp_path, monkeypatch)
+    found = scored(MinimalPairAccuracy(), data_of(tmp_path, rows))
+    np.testing.assert_allclose(items_of(found)[["good", "bad"]], both, rtol=1e-5)
+    assert items_of(found)["right"].tolist() == right  # one pair is a tie
+    assert found.numbers["pairs.accuracy"] == pytest.approx(np.mean(right), abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.data
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", ["smollm2-135m", "gemma-3-270m"])
+def test_the_accuracy_of_a_real_model_is_that_of_the_harness(
+    name: str, public_data: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not (models := os.environ.get("PROBING_MODELS")) or not (model := Path(models, name)).is_dir():
+        pytest.skip(f"{name} is not in the folder PROBING_MODELS")
+    lines = public_data("blimp", "pairs.jsonl").read_text(encoding="utf-8").splitlines()
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("\n".join([*lines[::200], lines[8162]]) + "\n", encoding="utf-8")  # one of each, and a tie
+    both, right = harness(model, path, tmp_path, monkeypatch)
+    data = PairDataModule(str(path), EncoderSpec(str(model)), cache=str(tmp_path))
+    found = scored(MinimalPairAccuracy(), data)
+    np.testing.assert_allclose(items_of(found)[["good", "bad"]], both, rtol=1e-4)
+    assert items_of(found)["right"].tolist() == right
+    assert found.numbers["pairs.accuracy"] == pytest.approx(np.mean(right), abs=1e-6)
+    assert found.audit["ties"] == 1
