@@ -284,7 +284,10 @@ def harness(model: Path, pairs: Path, folder: Path, monkeypatch: pytest.MonkeyPa
     config |= {"task": "blimp", "dataset_path": "json", "dataset_kwargs": {"data_files": {"train": str(pairs)}}}
     run = importlib.import_module("lm_eval.models.huggingface").HFLM
     read = run(pretrained=str(model), dtype="float32", device="cpu", batch_size=16)
-    given = {"task_manager": lm_eval.tasks.TaskManager(include_defaults=False), "log_samples": True}
+    given = {
+        "task_manager": importlib.import_module("lm_eval.tasks").TaskManager(include_defaults=False),
+        "log_samples": True,
+    }
     found = lm_eval.simple_evaluate(model=read, tasks=[config], bootstrap_iters=0, **given)
     samples = sorted(found["samples"]["blimp"], key=lambda one: one["doc_id"])
     assert found["results"]["blimp"]["acc,none"] == pytest.approx(np.mean([one["acc"] for one in samples]))
@@ -292,7 +295,7 @@ def harness(model: Path, pairs: Path, folder: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "gemma"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_the_accuracy_is_that_of_the_harness(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     language_model(kind, tmp_path / "model")
     rows = some_pairs(30)
