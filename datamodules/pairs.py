@@ -2,8 +2,9 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from attention.ablation import pieces_at_once
 from corpora.pairs import MinimalPair, read_pairs
 from corpora.registry import CORPORA, locate, no_file
 from corpora.sentence import CorpusError
-from datamodules.batches import BatchLoader, PairBatch, Split
+from datamodules.batches import BatchLoader, LengthBatches, PairBatch, Split
 from datamodules.corpus import DEFAULT_ENCODER, CorpusDataModule, corpus_of
 from results import Provenance
 from results.digests import Digests
@@ -180,11 +181,27 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         """Return one loader of all pairs."""
         return [self._batches(self.splits["test"])]
 
+    def drawn(self, most: int, seed: int) -> Iterator[PairBatch]:
+        """Draw pairs at random, and yield them in batches; every rank draws the same pairs.
+
+        Args:
+            most: Largest number of sentences, two for each pair.
+            seed: Seed of the draw.
+        """
+        data: PairSplit = self.splits["test"]
+        items = np.random.default_rng(seed).permutation(len(data))[: max(most // 2, 1)].tolist()
+        for some in LengthBatches(data.lengths, items=items, shuffle=False, **self._bounds(data)):
+            yield data[some]
+
     def _batches(self, data: PairSplit, *, shuffle: bool = False) -> BatchLoader[PairBatch]:
+        return self._serve(data, shuffle=False, **self._bounds(data))
+
+    def _bounds(self, data: PairSplit) -> dict[str, Any]:
+        """Return the options of `LengthBatches` that bound a batch."""
         loaded, longest = self.loaded, int(data.lengths.max())
         # Logits are the largest tensor of a pass. Two copies of a batch, of two sentences a pair, run at once.
-        bound = max(pieces_at_once(loaded.device, longest, loaded.heads, len(loaded.tokenizer)) // 4, 1)
-        return self._serve(data, shuffle=False, max_cells=bound, max_sentences=len(data), cells="tokens")
+        most = pieces_at_once(loaded.device, longest, loaded.heads, len(loaded.tokenizer)) // 4
+        return {"max_cells": max(most, 1), "max_sentences": len(data), "cells": "tokens"}
 
     @property
     def provenance(self) -> Provenance:

@@ -12,6 +12,7 @@ from measures.task import MinimalPairs, TaskOutputs
 from results import Estimate, Result, Table
 
 _WHOLE: Heads = frozenset()  # no head is ablated
+_ANSWER: Mapping[str, Sequence[str]] = {"paradigms": (), "fields": ("field", "n", "accuracy")}  # columns to print
 
 
 class MinimalPairAccuracy(TaskMeasure):
@@ -36,51 +37,36 @@ class MinimalPairAccuracy(TaskMeasure):
 
     def summary(self, outputs: TaskOutputs) -> Result:
         assert isinstance(self.task, MinimalPairs)
-        assert isinstance(self.data, PairDataModule)
+        pairs, of = self.data.splits["test"].pairs, self.task.paradigms
         fields = {name: outputs.only(own) for name, own in self.task.groups(outputs.gold).items()}
-        paradigms = {name: outputs.only(outputs.gold == place) for place, name in enumerate(self.task.paradigms)}
-        rows = [
-            self._row({"paradigm": name, "field": self.task.paradigms[name]}, own) for name, own in paradigms.items()
-        ]
-        both = outputs.outputs["zero", _WHOLE]
-        pairs = self.data.splits["test"].pairs
-        items = pd.DataFrame(
-            {
-                "id": [f"{pair.paradigm}/{pair.id}" for pair in pairs],
-                "field": [pair.field for pair in pairs],
-                "good": both[:, 0],
-                "bad": both[:, 1],
-                "right": (both[:, 0] >= both[:, 1]).astype(int),
-                "pairs": 1,
-            }
-        )
-        ties = int((both[:, 0] == both[:, 1]).sum())
-        scores = {"pairs.accuracy": self._accuracy(outputs)}
-        scores |= {f"pairs.{name}.accuracy": self._accuracy(own) for name, own in fields.items()}
-        by_field = pd.DataFrame([self._row({"field": name}, own) for name, own in fields.items()])
-        tables = {
-            "paradigms": _table(pd.DataFrame(rows).sort_values(["field", "paradigm"], ignore_index=True), ()),
-            "fields": _table(by_field, ("field", "n", "accuracy")),
+        paradigms = {name: outputs.only(outputs.gold == place) for place, name in enumerate(of)}
+        rows = [{"paradigm": name, "field": of[name], **_row(own)} for name, own in paradigms.items()]
+        frames = {
+            "paradigms": pd.DataFrame(rows).sort_values(["field", "paradigm"], ignore_index=True),
+            "fields": pd.DataFrame([{"field": name, **_row(own)} for name, own in fields.items()]),
         }
-        audit = {"pairs": len(pairs), "ties": ties, "equal_sentences": sum(pair.good == pair.bad for pair in pairs)}
+        scores = {"pairs.accuracy": _accuracy(outputs)}
+        scores |= {f"pairs.{name}.accuracy": _accuracy(own) for name, own in fields.items()}
+        good, bad = outputs.outputs["zero", _WHOLE].T
+        named = [(f"{pair.paradigm}/{pair.id}", pair.field) for pair in pairs]
+        items = pd.DataFrame(named, columns=["id", "field"])
+        items = items.assign(good=good, bad=bad, right=(good >= bad).astype(int), pairs=1)
+        equal = sum(pair.good == pair.bad for pair in pairs)
         return Result(
             self.experiment,
             scores,
-            tables,
-            audit=audit,
+            {name: Table(frame, {"accuracy": "fraction"}, answer=_ANSWER[name]) for name, frame in frames.items()},
+            audit={"pairs": len(pairs), "ties": int((good == bad).sum()), "equal_sentences": equal},
             items=items,
             ratios={"pairs.accuracy": ("right", "pairs")},
             headline=tuple(scores),
         )
 
-    def _row(self, names: Mapping[str, str], outputs: TaskOutputs) -> dict[str, object]:
-        both = outputs.outputs["zero", _WHOLE]
-        ties = int((both[:, 0] == both[:, 1]).sum())
-        return {**names, "n": len(outputs), **self._accuracy(outputs).named("accuracy"), "ties": ties}
 
-    def _accuracy(self, outputs: TaskOutputs) -> Estimate:
-        return outputs.score("zero", _WHOLE, DRAWS)
+def _row(outputs: TaskOutputs) -> dict[str, object]:
+    good, bad = outputs.outputs["zero", _WHOLE].T
+    return {"n": len(outputs), **_accuracy(outputs).named("accuracy"), "ties": int((good == bad).sum())}
 
 
-def _table(frame: pd.DataFrame, answer: Sequence[str]) -> Table:
-    return Table(frame, {"accuracy": "fraction"}, answer=answer)
+def _accuracy(outputs: TaskOutputs) -> Estimate:
+    return outputs.score("zero", _WHOLE, DRAWS)

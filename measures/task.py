@@ -490,7 +490,7 @@ class LanguageModelling(Task):
     """
 
     score = "loss"
-    unit: Unit = "nats"
+    unit = "nats"
     lower_is_better = True
     width = 2
 
@@ -557,7 +557,7 @@ class LanguageModelling(Task):
         return [self.inputs(batch.to(self.encoder.device)) for batch in data.drawn(split, most, seed)]
 
 
-class MinimalPairs(LanguageModelling):
+class MinimalPairs(Task):
     """Task of giving the acceptable sentence of a minimal pair the higher probability (Warstadt et al. 2020, §4).
 
     The log-probability of a sentence is the sum over its tokens after the start token; see `PairSplit`. A tie counts as
@@ -575,19 +575,20 @@ class MinimalPairs(LanguageModelling):
         UserError: The encoder's files hold no such head.
     """
 
-    score = "pairs.accuracy"
-    unit = "fraction"
-    lower_is_better = False
+    name, score, unit, width = "minimal pairs", "pairs.accuracy", "fraction", 2
 
     def __init__(self, encoder: Encoder, split: PairSplit) -> None:
         if reason := lacks_language_modelling(encoder):
             raise UserError(
                 f"{reason}, which minimal pairs need. Name a decoder with one (gpt2) with --data.encoder.name."
             )
-        super().__init__(encoder, 0)
-        self.name, self.paradigms = "minimal pairs", split.paradigms
+        encoder.require_interface(type(self).__name__)
+        assert encoder.language_model is not None
+        self.encoder, self._language_model, self.paradigms = encoder, encoder.language_model, split.paradigms
+        self.model, self.layers, self.heads = self._language_model.base_model, encoder.layers, encoder.heads
+        self.vocabulary = int(self._language_model.config.vocab_size)
 
-    def inputs(self, batch: PairBatch) -> dict[str, Tensor]:  # type: ignore[override]
+    def inputs(self, batch: PairBatch) -> dict[str, Tensor]:
         tokens, mask = batch.tokens.flatten(0, 1), batch.mask.flatten(0, 1)
         targets = tokens.masked_fill(~mask, IGNORED).roll(-1, 1)
         targets[:, -1] = IGNORED
@@ -617,12 +618,6 @@ class MinimalPairs(LanguageModelling):
             for name, one in found.items()
         }
 
-    def losses(self, outputs: Tensor, gold: Tensor) -> Tensor:
-        raise TypeError(f"{type(self).__name__} has no loss.")
-
-    def accuracies(self, outputs: Tensor, gold: Tensor) -> Tensor:
-        return (outputs[:, 0] >= outputs[:, 1]).float()
-
     def statistic(self) -> Statistic:
         return _prefers_first
 
@@ -632,14 +627,7 @@ class MinimalPairs(LanguageModelling):
         return {str(field): fields == field for field in np.unique(fields)}
 
     def drawn(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
-        pairs: PairSplit = data.splits[split]
-        places = np.random.default_rng(seed).permutation(len(pairs))[: max(most // 2, 1)]
-        longest = int(pairs.lengths[places].max())
-        bound = pieces_at_once(self.encoder.device, longest, self.heads, self.vocabulary) // 2
-        batches = LengthBatches(
-            pairs.lengths, items=places.tolist(), max_cells=bound, max_sentences=most, shuffle=False, cells="tokens"
-        )
-        return [self.inputs(pairs[some].to(self.encoder.device)) for some in batches]
+        return [self.inputs(batch.to(self.encoder.device)) for batch in data.drawn(most, seed)]
 
 
 _prefers_first = Ratio(lambda values: ((values[:, 1] >= values[:, 2]).astype(np.float64), np.ones(len(values))))

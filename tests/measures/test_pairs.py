@@ -295,7 +295,7 @@ def harness(model: Path, pairs: Path, folder: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "gemma3"])
 def test_the_accuracy_is_that_of_the_harness(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     language_model(kind, tmp_path / "model")
     rows = some_pairs(30)
