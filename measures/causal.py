@@ -339,7 +339,7 @@ class CausalCheck(ProbeMeasure):
     ) -> None:
         super().__init__(probe, max_epochs)
         check_values(self, kind=kind)
-        check_numbers(self, least=1, heads=heads)
+        check_numbers(self, least=1, heads=heads, per_paradigm=per_paradigm)
         check_numbers(self, least=2, random=random)
         check_names("--model.relations", relations)
         self.relations = tuple(relations)
