@@ -230,7 +230,7 @@ def _digest(made: Parser, settings: Namespace, data: object) -> str:
 def _data_of(settings: Namespace) -> Namespace | None:
     module, _, name = settings.model.class_path.rpartition(".")
     kind = cast("type[Measure[Any]]", getattr(import_module(module), name))
-    return kind.data_of(settings.model.init_args, settings.data)
+    return kind.data_of(settings.model.get("init_args", settings.model), settings.data)
 
 
 def _require_writable(folder: Path) -> None:

@@ -239,6 +239,31 @@ class SegmentBatch(Batch):
         return torch.arange(self.tokens.size(1), device=self.lengths.device) < self.lengths[:, None]
 
 
+@dataclass(frozen=True)
+class PairBatch(Batch):
+    """Minimal pairs as tokens, padded on the right to the longest sentence; the batch may be empty.
+
+    Attributes:
+        index: int64 `[batch]`, index of each pair among all pairs of the run.
+        lengths: int64 `[batch, 2]`, number of tokens of the acceptable and of the unacceptable sentence, with the start
+            token.
+        tokens: int64 `[batch, 2, time]`, ids of the decoder's tokenizer; its padding id in the padding.
+        paradigms: int64 `[batch]`, number of the paradigm of each pair.
+        split: Split of the pairs.
+    """
+
+    index: Tensor
+    lengths: Tensor
+    tokens: Tensor
+    paradigms: Tensor
+    split: Split = "test"
+
+    @property
+    def mask(self) -> Tensor:
+        """Bool `[batch, 2, time]`, True for tokens, False in the padding."""
+        return torch.arange(self.tokens.size(2), device=self.lengths.device) < self.lengths[:, :, None]
+
+
 class LengthBatches(Sampler[list[int]]):
     """Sampler of batches of items of similar length; it yields each batch as a list of item indices.
 

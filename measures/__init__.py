@@ -11,6 +11,7 @@ from measures.contract import Measure, measure
 from measures.importance import Importance
 from measures.linguistic import Linguistic, Relations
 from measures.nested import ControlTask, DescriptionLength
+from measures.pairs import MinimalPairAccuracy
 from measures.patterns import Patterns, RawMaps
 from measures.repeated import RepeatedSequences, lookback_ratio, retrieval_scores
 from measures.single_heads import AntecedentHeads, Baselines, SingleHeads

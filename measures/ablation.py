@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import comb, prod
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -17,12 +17,20 @@ from torch import Tensor, nn
 
 from attention.ablation import PIECES, Ablation, Kind
 from attention.capture import Head, Heads, Mixture, intervening, named_heads, replacing
-from datamodules import ClassificationDataModule, SegmentBatch, TextBatch, TextDataModule
+from datamodules import ClassificationDataModule, PairBatch, PairDataModule, SegmentBatch, TextBatch, TextDataModule
 from datamodules.batches import Split
 from datamodules.corpus import CorpusDataModule, data_for
 from measures.by_head import head_rows
 from measures.contract import Measure
-from measures.task import REFERENCES, Classification, LanguageModelling, Task, TaskOutputs, make_ablation
+from measures.task import (
+    REFERENCES,
+    Classification,
+    LanguageModelling,
+    MinimalPairs,
+    Task,
+    TaskOutputs,
+    make_ablation,
+)
 from metrics.bootstrap import against_random_draws, difference, draws_for, holm, p_units, pooled
 from metrics.moments import Moments
 from metrics.rows import ItemRows
@@ -42,19 +50,19 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
 
     With a checkpoint the task is the classification that the model was trained
     for, and `--data` defaults to the data of that training. Without a checkpoint the task is language modelling, on
-    texts (`TextDataModule`).
+    texts (`TextDataModule`), or minimal pairs (`PairDataModule`).
 
     Subclasses implement `sets` and `summary`.
 
     Args:
-        checkpoint: Checkpoint of a `TransformerClassifier`; None for language modelling.
+        checkpoint: Checkpoint of a `TransformerClassifier`; None for language modelling or minimal pairs.
         split: Split of labelled texts that is scored.
 
     Attributes:
         task: Model and its score, known once the data are set up.
     """
 
-    takes = CorpusDataModule
+    takes: ClassVar[type[Any]] = CorpusDataModule
     task: Task
 
     def __init__(self, checkpoint: str | None, split: Literal["dev", "test"]) -> None:
@@ -66,9 +74,10 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
     @classmethod
     def data_of(cls, arguments: Namespace, given: Namespace | None) -> Namespace | None:
         """Return the given data settings; if the command line has no `--data`, those stored in the checkpoint."""
-        if given is not None or arguments.checkpoint is None:
+        checkpoint = arguments.get("checkpoint")
+        if given is not None or checkpoint is None:
             return given
-        path = checkpoint_file(arguments.checkpoint)
+        path = checkpoint_file(checkpoint)
         return data_settings(path, read_checkpoint(path))
 
     def prepare(self) -> None:
@@ -79,6 +88,8 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
             # Two copies of a batch at least run at once.
             labelled.eval_tokens = PIECES.get(device.type, PIECES["cuda"]) // 2
             self.task = Classification.from_data(self.checkpoint, labelled, device)
+        elif isinstance(self.data, PairDataModule):
+            self.task = MinimalPairs(self.data.loaded, self.data.splits["test"])
         else:
             texts = data_for(f"{name} without a checkpoint", TextDataModule, self.data)
             if len(texts.encoders) > 1 or texts.quantity != "attention":
@@ -113,6 +124,8 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
             split: The split; if texts for language modelling lack it, all test data are used.
             most: Largest number of texts.
         """
+        if isinstance(self.data, PairDataModule):
+            return self.task.drawn(self.data, "test", most, self.seed)
         if not (there := self._has(split)):
             rank_zero_warn(
                 f"The data have no {split} split, so the replacements for ablated heads are computed on texts of the "
@@ -121,7 +134,9 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
         return self.task.drawn(self.data, split if there else None, most, self.seed)
 
     def _has(self, split: Split) -> bool:
-        """Return False if the texts for language modelling lack a split."""
+        """Return False if the texts lack a split: minimal pairs have one split alone."""
+        if isinstance(self.data, PairDataModule):
+            return False
         return not isinstance(self.data, TextDataModule) or self.data.has_split(split)
 
     def begin(self) -> None:
@@ -130,10 +145,11 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
         self._rows = ItemRows(self.task.columns(self._sets_of)).to(self.device)
 
     def reads_batch(self, batch: object) -> bool:
-        of_split = batch.split == self.split if isinstance(batch, TextBatch) else isinstance(batch, SegmentBatch)
+        others = SegmentBatch | PairBatch
+        of_split = batch.split == self.split if isinstance(batch, TextBatch) else isinstance(batch, others)
         return of_split and len(batch.index) > 0  # type: ignore[attr-defined]
 
-    def update(self, batch: TextBatch | SegmentBatch) -> None:
+    def update(self, batch: TextBatch | SegmentBatch | PairBatch) -> None:
         rows = self.task.rows(self.task.inputs(batch), self._sets_of)
         self._rows.update(index=batch.index, **{name: column.to(self.device) for name, column in rows.items()})
 
@@ -167,9 +183,11 @@ class HeadAblation(TaskMeasure):
     bootstrap over texts tests the difference between each score and the score of the intact model. Holm's method (1979)
     adjusts the p-values over all rows of a table that have the same kind of ablation.
 
+    On minimal pairs the table `fields` has a row for each named set and field of grammar.
+
     Args:
         checkpoint: Checkpoint of a `TransformerClassifier`, scored on its own texts; None for
-            language modelling.
+            language modelling or minimal pairs.
         kinds: Replacements of the outputs of heads; `uniform` as in Kovaleva et al. (2019), `zero`
             as in Michel et al. (2019).
         heads: True to ablate each head alone.
@@ -180,7 +198,8 @@ class HeadAblation(TaskMeasure):
             sets if no more exist. They may share heads with the named set.
         split: Split of labelled texts that is scored. The ablations `mean` and `resample` take
             replacements from at most 1,000 texts of dev; if dev is scored, the mean thus includes
-            the scored text, and `resample` never takes the scored text.
+            the scored text, and `resample` never takes the scored text. Minimal pairs have no dev: the
+            texts are sentences of the scored pairs.
 
     Raises:
         UserError: There is nothing to ablate, `kinds` has duplicates, the data do not fit the
@@ -272,18 +291,14 @@ class HeadAblation(TaskMeasure):
         one. P-values are adjusted for all rows of one kind.
         """
         rows: dict[str, list[dict[str, object]]] = {}
-        draws = len(whole.draws)
+        groups = {name: outputs.only(texts) for name, texts in self.task.groups(outputs.gold).items()}
+        wholes = {name: some.score(self.kinds[0], frozenset(), len(whole.draws)) for name, some in groups.items()}
         progress = Progress("Scores and their intervals", len(self.kinds) * len(self.head_sets))
         for kind, one in product(self.kinds, self.head_sets):
-            found = outputs.score(kind, one.heads, draws)
-            row: dict[str, object] = {"kind": kind, **one.columns, **compared([found], whole)}
-            row.pop("sd", None)
-            if one.random:
-                random = [outputs.score(kind, heads, draws) for heads in one.random]
-                average, apart = against_random_draws(found, random)
-                row |= average.named("random") | apart.named("beyond_random")
-                row["other_heads"] = np.mean([len(heads - one.heads) for heads in one.random])
-            rows.setdefault(one.table, []).append(row)
+            rows.setdefault(one.table, []).append(self._row(outputs, kind, one, whole))
+            for name, some in groups.items() if one.table == "sets" else ():
+                row = {"field": name, "n": len(some), **self._row(some, kind, one, wholes[name])}
+                rows.setdefault("fields", []).append(row)
             progress.advance()
         of_scores = ("score", "difference", "random", "beyond_random")
         units: dict[str, Unit] = {**dict.fromkeys(of_scores, self.task.unit), "other_heads": "count"}
@@ -294,21 +309,37 @@ class HeadAblation(TaskMeasure):
             for p in (column for column in ("p", "beyond_random_p") if column in frame):
                 adjusted = frame.groupby("kind", sort=False)[p].transform(lambda of_kind: holm(of_kind.tolist()))
                 frame[f"{p}_holm"] = adjusted.to_numpy()
-                known |= dict.fromkeys((p, f"{p}_holm"), p_units(frame[p], 2 / (1 + draws)))
-            if name == "sets":
+                known |= dict.fromkeys((p, f"{p}_holm"), p_units(frame[p], 2 / (1 + len(whole.draws))))
+            if name in ("sets", "fields"):
                 asked = ("beyond_random", "beyond_random_p_holm") if "beyond_random" in frame else ("score", "p_holm")
-                answer = ["kind", "set", "difference", *asked]
+                answer = ["kind", "set", *(["field"] if name == "fields" else []), "difference", *asked]
             else:
                 answer = ["kind", "layer", *(["head"] if name == "ablation" else []), "difference", "p_holm"]
             printed = answer if len(tables) == len(rows) - 1 else ()
             tables[name] = Table(frame, known, interval="score", answer=printed)
         return tables
 
+    def _row(self, outputs: TaskOutputs, kind: Kind, one: HeadSet, whole: Estimate) -> dict[str, object]:
+        """Return the row of a table for a set of heads, from the score of the intact model on the same texts."""
+        draws = len(whole.draws)
+        found = outputs.score(kind, one.heads, draws)
+        row: dict[str, object] = {"kind": kind, **one.columns, **compared([found], whole)}
+        row.pop("sd", None)
+        if one.random:
+            random = [outputs.score(kind, heads, draws) for heads in one.random]
+            average, apart = against_random_draws(found, random)
+            row |= average.named("random") | apart.named("beyond_random")
+            row["other_heads"] = np.mean([len(heads - one.heads) for heads in one.random])
+        return row
+
     def _audit(self) -> dict[str, object]:
         audit: dict[str, object] = {}
         if (reference := self._reference) is not None:
             kept = len(reference.lengths)
-            of = "dev" if self._has("dev") else "the test split, as there is no dev split"
+            without_dev = (
+                "the pairs" if isinstance(self.data, PairDataModule) else "the test split, as there is no dev split"
+            )
+            of = "dev" if self._has("dev") else without_dev
             audit["reference"] = f"{reference.texts} texts of {of}, {kept} to resample"
             of_dev = self.checkpoint is not None and self.split == "dev"
             audit["means_include_scored_texts"] = of_dev or not self._has("dev")

@@ -19,7 +19,7 @@ from attention.ablation import PIECES, Ablation, Kind
 from attention.alignment import AlignedPieces, FromPieces, reduce, reduction
 from attention.capture import Head, Heads
 from attention.extraction import pad
-from datamodules import AttentionBatch, ClassificationDataModule, DependencyDataModule
+from datamodules import AttentionBatch, ClassificationDataModule, DependencyDataModule, PairDataModule
 from datamodules.batches import LengthBatches, Ranks, Split
 from datamodules.corpus import corpus_of
 from datamodules.dependency import DependencySplit
@@ -30,6 +30,7 @@ from measures.task import (
     REFERENCES,
     Classification,
     LanguageModelling,
+    MinimalPairs,
     Task,
     TaskOutputs,
     first_output_per_gold,
@@ -290,7 +291,7 @@ class CausalCheck(ProbeMeasure):
     - probe: accuracy on the test words of the relation, by a probe that reads the upper third of the layers.
       It is trained on the intact encoder, and then reads the encoder with ablated heads.
     - task: score on dev of a fine-tuned transformer, in which the heads with the same layer and number
-      are ablated.
+      are ablated; or, with `pairs`, accuracy of the encoder itself on minimal pairs.
     - loss: loss of the language model on the test words of the relation. All pieces of one word are
       masked at a time, or predicted as next pieces if the encoder is causal. It is left out if the
       encoder's files hold no head for language modelling.
@@ -304,7 +305,7 @@ class CausalCheck(ProbeMeasure):
         probe: Probe that predicts governors from attention.
         relations: Relations whose attention heads are ablated.
         checkpoint: Checkpoint of a `TransformerClassifier` fine-tuned from the same encoder, scored on
-            the dev split of its training data; None leaves out the score `task`.
+            the dev split of its training data. Without it and `pairs`, the score `task` is left out.
         heads: Number of best attention heads that are ablated together.
         random: Number of random sets, at least 2, which may share heads with the best; fewer if no more exist. The
             audit counts random heads among the best. A layer has few other sets of a single head: more sets, or
@@ -312,10 +313,13 @@ class CausalCheck(ProbeMeasure):
         kind: Replacement of the outputs of attention heads. `mean` (over dev) removes only what
             depends on the sentence; `zero` also shifts the inputs of all later layers.
         max_epochs: Largest number of validation checks of the probe's training.
+        pairs: `blimp`, or a file of minimal pairs (`PairDataModule`), on which the encoder, a decoder with a
+            language-modelling head, is scored in place of a `checkpoint`.
+        per_paradigm: Largest number of pairs of each paradigm; None for all.
 
     Raises:
-        UserError: In `prepare`: there are no such relations, layers or heads, or the probe reads no
-            attention.
+        UserError: Both `checkpoint` and `pairs` are given. In `prepare`: there are no such relations, layers or heads,
+            or the probe reads no attention.
     """
 
     experiment = "causal"
@@ -330,15 +334,20 @@ class CausalCheck(ProbeMeasure):
         random: int = 5,
         kind: Kind = "mean",
         max_epochs: int = 100,
+        pairs: str | None = None,
+        per_paradigm: int | None = None,
     ) -> None:
         super().__init__(probe, max_epochs)
         check_values(self, kind=kind)
-        check_numbers(self, least=1, heads=heads)
+        check_numbers(self, least=1, heads=heads, per_paradigm=per_paradigm)
         check_numbers(self, least=2, random=random)
         check_names("--model.relations", relations)
         self.relations = tuple(relations)
         self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
         self.heads, self.random, self.kind = heads, random, kind
+        self.pairs, self.per_paradigm = pairs, per_paradigm
+        if checkpoint is not None and pairs is not None:
+            raise UserError("CausalCheck scores one task: give --model.checkpoint or --model.pairs, not both.")
 
     def prepare(self) -> None:
         super().prepare()
@@ -362,7 +371,10 @@ class CausalCheck(ProbeMeasure):
                 "layers below those that the probe reads. Give fewer, or an encoder with more layers."
             )
         self._encoder = Encoder(resolve(cast("EncoderSpec", data.encoder)), self.device)
+        self._off = self._ablation(self._encoder)
         self._task = None if self.checkpoint is None else self._classification(self.checkpoint)
+        if self.pairs is not None:
+            self._task = self._minimal_pairs(self.pairs)
         self._dev = ArcRows(heads=2 * layers * len(data.heads))
 
     def update(self, batch: AttentionBatch) -> None:
@@ -381,10 +393,10 @@ class CausalCheck(ProbeMeasure):
         sentences = pieces_of(self.data, "test", encoder)
         upper.read_only(frozenset(self.probe.reads) - {"attention"})
         upper.setup("test")
-        off = self._ablation(encoder)
+        off = self._off
         measures = self._measures(probe.to(self.device), encoder, off, sentences, upper.splits["test"])
         table, scores = self._table(chosen, measures)
-        blank = {} if self._task else {"task": "no --model.checkpoint is given"}
+        blank = {} if self._task else {"task": "no --model.checkpoint and no --model.pairs is given"}
         if reason := lacks_language_modelling(encoder):
             blank["loss"] = reason
         lone = {one.relation for one in chosen if len(one.sets) == 2}
@@ -505,6 +517,21 @@ class CausalCheck(ProbeMeasure):
         off = make_ablation(self.kind, task.outputs, lambda: task.drawn(data, "dev", REFERENCES, self.seed), self.seed)
         on = f": {task.score} on {corpus_of(data.files()['dev'])['corpus']}, dev"
         return AblatedScore(task, off, lambda _: texts, dev.lengths.tolist(), inputs, f"{task.score} of the task", on)
+
+    def _minimal_pairs(self, corpus: str) -> AblatedScore:
+        """Read and tokenize the minimal pairs; heads are replaced as in the other scores of the encoder."""
+        data = PairDataModule(
+            corpus, per_paradigm=self.per_paradigm, root=str(self.data.root), cache=str(self.data.cache)
+        )
+        split = data.tokenized(self._encoder)
+        task = MinimalPairs(self._encoder, split)
+        pairs = [(number, np.zeros(1, np.int64)) for number in range(len(split))]
+
+        def inputs(some: Sequence[WordsOf]) -> dict[str, Tensor]:
+            return task.inputs(split[[number for number, _ in some]].to(self.device))
+
+        lengths, on = (2 * split.lengths).tolist(), f": {corpus_of(data.files()['test'])['corpus']}"
+        return AblatedScore(task, self._off, lambda _: pairs, lengths, inputs, "accuracy on minimal pairs", on)
 
 
 def causal_bars(table: pd.DataFrame, name: str, measure: AblatedScore) -> Bars:

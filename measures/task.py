@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from attention import Encoder
 from attention.ablation import AblatedModel, Ablation, Kind, ReferenceOutputs, RunModel, pieces_at_once
 from attention.capture import Heads
-from datamodules import ClassificationDataModule, SegmentBatch, TextBatch
+from datamodules import ClassificationDataModule, PairBatch, PairSplit, SegmentBatch, TextBatch
 from datamodules.batches import LengthBatches, Split
 from metrics.bootstrap import Ratio, Statistic, pearson, resample, spearman
 from metrics.classification import auroc, f1_score, mcc_score, mostly_one_label
 from models import TransformerClassifier
-from results import Estimate, Floats, Unit, UserError
+from results import Estimate, Flags, Floats, Unit, UserError
 from results.errors import counted
 
 MASKED, HIDDEN, REPLACED = 0.15, 0.8, 0.1
@@ -127,6 +127,14 @@ class Task(ABC):
         """
         raise TypeError(f"{type(self).__name__} draws no texts.")
 
+    def groups(self, gold: Floats) -> Mapping[str, Flags]:
+        """Return named groups of texts that are also scored by themselves, bool `[texts]`; by default none.
+
+        Args:
+            gold: Gold value of each text, `[texts]`.
+        """
+        return {}
+
     @cached_property
     def ablated(self) -> AblatedModel:
         """Runner of the model with heads ablated.
@@ -201,6 +209,10 @@ class TaskOutputs:
 
     def __len__(self) -> int:
         return len(self.gold)
+
+    def only(self, texts: Flags) -> Self:
+        """Return the outputs for some of the texts, given as bool `[texts]`."""
+        return replace(self, gold=self.gold[texts], outputs={of: one[texts] for of, one in self.outputs.items()})
 
     def score(self, kind: Kind, heads: Heads, draws: int) -> Estimate:
         """Return the score with a set of heads ablated, and its bootstrap interval over texts.
@@ -543,6 +555,82 @@ class LanguageModelling(Task):
 
     def drawn(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
         return [self.inputs(batch.to(self.encoder.device)) for batch in data.drawn(split, most, seed)]
+
+
+class MinimalPairs(Task):
+    """Task of giving the acceptable sentence of a minimal pair the higher probability (Warstadt et al. 2020, §4).
+
+    The log-probability of a sentence is the sum over its tokens after the start token; see `PairSplit`. A tie counts as
+    right, so that the accuracy is `acc` of lm-evaluation-harness's `blimp_*`, where the first of equal choices wins.
+
+    The inputs have two texts for each pair, the acceptable sentence first, and `outputs` returns the log-probability
+    of each, `[2 · pairs, 1]`. In `rows` a pair is one text: its outputs are both log-probabilities, and its gold value
+    is the number of its paradigm.
+
+    Args:
+        encoder: Decoder whose files hold a head for language modelling.
+        split: The pairs.
+
+    Raises:
+        UserError: The encoder's files hold no such head.
+    """
+
+    name, score, unit, width = "minimal pairs", "pairs.accuracy", "fraction", 2
+
+    def __init__(self, encoder: Encoder, split: PairSplit) -> None:
+        if reason := lacks_language_modelling(encoder):
+            raise UserError(
+                f"{reason}, which minimal pairs need. Name a decoder with one (gpt2) with --data.encoder.name."
+            )
+        encoder.require_interface(type(self).__name__)
+        assert encoder.language_model is not None
+        self.encoder, self._language_model, self.paradigms = encoder, encoder.language_model, split.paradigms
+        self.model, self.layers, self.heads = self._language_model.base_model, encoder.layers, encoder.heads
+        self.vocabulary = int(self._language_model.config.vocab_size)
+
+    def inputs(self, batch: PairBatch) -> dict[str, Tensor]:
+        tokens, mask = batch.tokens.flatten(0, 1), batch.mask.flatten(0, 1)
+        targets = tokens.masked_fill(~mask, IGNORED).roll(-1, 1)
+        targets[:, -1] = IGNORED
+        return {
+            "input_ids": tokens,
+            "attention_mask": mask.long(),
+            "index": torch.stack([2 * batch.index, 2 * batch.index + 1], 1).flatten(),
+            "targets": targets,
+            "paradigms": batch.paradigms.repeat_interleave(2),
+        }
+
+    def gold(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        return inputs["paradigms"][::2]
+
+    def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        logits = self._language_model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits
+        # One sentence at a time: its log-probabilities are no second tensor of the size of all logits.
+        both = zip(logits, inputs["targets"], strict=True)
+        losses = [nn.functional.cross_entropy(_precise(row), own, reduction="sum") for row, own in both]
+        return -torch.stack(losses)[:, None]
+
+    def rows(self, inputs: Mapping[str, Tensor], sets: Mapping[Ablation, Sequence[Heads]]) -> dict[str, Tensor]:
+        found = super().rows(inputs, sets)
+        pairs = len(found["gold"])
+        return {
+            name: one if name == "gold" else one.reshape(pairs, 2, -1).transpose(1, 2).flatten(1)
+            for name, one in found.items()
+        }
+
+    def statistic(self) -> Statistic:
+        return _prefers_first
+
+    def groups(self, gold: Floats) -> Mapping[str, Flags]:
+        """Return the pairs of each field of grammar, bool `[pairs]`."""
+        fields = np.array(list(self.paradigms.values()))[gold.astype(np.int64)]
+        return {str(field): fields == field for field in np.unique(fields)}
+
+    def drawn(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
+        return [self.inputs(batch.to(self.encoder.device)) for batch in data.drawn(most, seed)]
+
+
+_prefers_first = Ratio(lambda values: ((values[:, 1] >= values[:, 2]).astype(np.float64), np.ones(len(values))))
 
 
 first_output_per_gold = Ratio(lambda values: (values[:, 1], values[:, 0]))

@@ -1,0 +1,327 @@
+"""Minimal pairs: log-probabilities against loops and against lm-evaluation-harness, and heads that pairs need."""
+
+import importlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
+
+from attention import Encoder, resolve
+from attention.ablation import Kind
+from attention.encoder import EncoderSpec
+from datamodules import DependencyDataModule, PairDataModule
+from measures import HeadAblation, MinimalPairAccuracy
+from metrics.bootstrap import holm
+from results import Result, UserError
+from studies.blank import blank_model
+from tests.measures.heads_off import off
+from tests.measures.test_ablation import rows_of
+from tests.measures.test_causal import HEADS, RELATIONS, check, sets_of
+from tests.measures.test_importance import language_model
+from tests.tiny import TEXTS, save_bert, save_llama
+from tests.trainers import scored
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+Rows = list[tuple[str, str, str, str]]
+WORDS = " ".join(TEXTS).split()
+
+
+def some_pairs(number: int = 12) -> Rows:
+    """Paradigm, field and two sentences: the second has two words exchanged; the last pair has equal sentences."""
+    rows = []
+    for place in range(number):
+        good = WORDS[place : place + 4 + place % 5]
+        bad = [*good[1::-1], *good[2:]] if place < number - 1 else good
+        rows.append((f"p{place % 3}", "syntax" if place % 3 else "semantics", " ".join(good), " ".join(bad)))
+    return rows
+
+
+def write(folder: Path, rows: Rows) -> Path:
+    path = folder / "pairs.jsonl"
+    keys = ("UID", "field", "sentence_good", "sentence_bad")
+    lines = [json.dumps({**dict(zip(keys, row, strict=True)), "pairID": str(place)}) for place, row in enumerate(rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@cache
+def loaded(folder: Path) -> tuple[Any, Encoder]:
+    """The language model of a folder, and its encoder."""
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    return model, Encoder(resolve(EncoderSpec(str(folder))))
+
+
+def slow(folder: Path, sentence: str, heads: Sequence[tuple[int, int]] = ()) -> float:
+    """Log-probability of a sentence, from a pass of its own and a loop over its tokens."""
+    model, encoder = loaded(folder)
+    ids = [encoder.tokenizer.bos_token_id, *encoder.tokenizer(f" {sentence}", add_special_tokens=False)["input_ids"]]
+    with off(model, set(heads)) if heads else nullcontext(), torch.no_grad():
+        logits = model(torch.tensor([ids])).logits[0].double()
+    return sum(float(logits[place - 1].log_softmax(0)[ids[place]]) for place in range(1, len(ids)))
+
+
+def items_of(found: Result) -> pd.DataFrame:
+    assert found.items is not None
+    return found.items
+
+
+def data_of(folder: Path, rows: Rows, **options: Any) -> PairDataModule:  # noqa: ANN401
+    return PairDataModule(str(write(folder, rows)), EncoderSpec(str(folder / "model")), cache=str(folder), **options)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_the_accuracy_is_that_of_a_loop_over_tokens(kind: str, tmp_path: Path) -> None:
+    language_model(kind, tmp_path / "model")
+    rows = some_pairs()
+    found = scored(MinimalPairAccuracy(), data_of(tmp_path, rows))
+    good, bad = (np.array([slow(tmp_path / "model", row[which]) for row in rows]) for which in (2, 3))
+    np.testing.assert_allclose(items_of(found)["good"], good, rtol=1e-5)
+    np.testing.assert_allclose(items_of(found)["bad"], bad, rtol=1e-5)
+    right = good >= bad
+    assert 0 < right.mean() < 1
+    assert found.numbers["pairs.accuracy"] == pytest.approx(right.mean())
+    fields = np.array([row[1] for row in rows])
+    for field in ("semantics", "syntax"):
+        assert found.numbers[f"pairs.{field}.accuracy"] == pytest.approx(right[fields == field].mean())
+    table = found.tables["paradigms"].frame.set_index("paradigm")
+    assert table["n"].to_dict() == {"p0": 4, "p1": 4, "p2": 4}
+    assert table["accuracy"].to_dict() == pytest.approx({f"p{one}": right[one::3].mean() for one in range(3)})
+    assert (found.audit["ties"], found.audit["equal_sentences"]) == (1, 1)
+    assert table["ties"].to_dict() == {"p0": 0, "p1": 0, "p2": 1}
+
+
+def test_fields_and_the_first_pairs_of_each_paradigm_are_chosen(tmp_path: Path) -> None:
+    language_model("gpt2", tmp_path / "model")
+    found = scored(MinimalPairAccuracy(), data_of(tmp_path, some_pairs(), fields=["syntax"], per_paradigm=2))
+    assert items_of(found)["id"].tolist() == ["p1/1", "p2/2", "p1/4", "p2/5"]
+    assert found.tables["fields"].frame[["field", "n"]].to_numpy().tolist() == [["syntax", 4]]
+
+
+def test_heads_off_are_those_of_a_loop_by_field(tmp_path: Path) -> None:
+    language_model("gpt2", tmp_path / "model")
+    rows = some_pairs(9)
+    found = scored(
+        HeadAblation(layers=False, heads=False, sets={"own": ["1-2", "2-3"]}, random=2), data_of(tmp_path, rows)
+    )
+
+    def right(heads: Sequence[tuple[int, int]]) -> Any:  # noqa: ANN401
+        model = tmp_path / "model"
+        return np.array([slow(model, row[2], heads) >= slow(model, row[3], heads) for row in rows], float)
+
+    whole, own, fields = right([]), right([(0, 1), (1, 2)]), np.array([row[1] for row in rows])
+    [row] = found.tables["sets"].frame.to_dict("records")
+    assert row["score"] == pytest.approx(own.mean())
+    assert row["difference"] == pytest.approx(own.mean() - whole.mean())
+    table = found.tables["fields"].frame
+    assert table[["field", "n"]].to_numpy().tolist() == [["semantics", 3], ["syntax", 6]]
+    for name, score, difference in table[["field", "score", "difference"]].itertuples(index=False):
+        of = fields == name
+        assert score == pytest.approx(own[of].mean())
+        assert difference == pytest.approx((own - whole)[of].mean())
+    np.testing.assert_allclose(table["beyond_random_p_holm"], holm(table["beyond_random_p"].tolist()))
+
+
+@pytest.mark.slow
+def test_the_causal_check_takes_pairs_as_its_task(
+    make_data: Callable[..., DependencyDataModule], corpus: str, tmp_path: Path
+) -> None:
+    language_model("gpt2", tmp_path / "model")
+    rows = some_pairs(6)
+    data = make_data(seed=0, encoder=EncoderSpec(str(tmp_path / "model")))
+    result = scored(check(kind="zero", max_epochs=1, pairs=str(write(tmp_path, rows))), data)
+    frame = result.tables["causal"].frame
+    model = tmp_path / "model"
+    for relation in RELATIONS:
+        sets = sets_of(data, relation, 1, 4)
+        right = [
+            np.mean([slow(model, one[2], [*heads]) >= slow(model, one[3], [*heads]) for one in rows]) for heads in sets
+        ]
+        [row] = frame[(frame["measure"] == "task") & (frame["relation"] == relation)].to_dict("records")
+        assert row["n"] == len(rows)
+        assert row["intact"] == pytest.approx(right[0])
+        assert row["best"] == pytest.approx(right[1] - right[0])
+        assert row["random"] == pytest.approx(np.mean(right[2:]) - right[0])
+    assert len(sets[1]) == HEADS
+    assert "task" not in result.audit["left_blank"]  # type: ignore[operator]
+
+
+def planted(folder: Path) -> Rows:
+    """Write a Llama in which head 2-3 alone copies the number of the subject to the verb; return pairs of agreement.
+
+    The residual stream has dimensions for: one, subject, number, ballast, the verb's number, and codes of words. Heads
+    2-1 and 2-4 attend like 2-3; 2-1 has no output, and 2-4 writes the number where nothing reads it. The heads of
+    layer 1 write noise a thousand times smaller. Between subject and verb stand two nouns of the other number.
+    """
+    nouns = {f"{kind}{number}{name}": (kind, number) for kind, number, name in product("sd", "gp", range(6))}
+    words, size, random = [*nouns, "runs", "run"], 32, torch.Generator().manual_seed(0)
+    sizes = {"hidden_size": size, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4}
+    sizes |= {"head_dim": 8, "intermediate_size": 8, "max_position_embeddings": 32}
+    tokenizer = blank_model("llama", words, sizes, ["no", "yes"]).tokenizer
+    ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    theta = {"rope_theta": 1e38, "rope_type": "default"}  # dimensions 1 to 3 of a head do not rotate
+    config: Any = AutoConfig.for_model(
+        "llama", vocab_size=len(tokenizer), tie_word_embeddings=False, rope_parameters=theta, **ids, **sizes
+    )
+    model: Any = LlamaForCausalLM(config)
+    embeddings = torch.zeros(len(tokenizer), size)
+    embeddings[:, 0] = 1
+    embeddings[:, 5:] = 0.1 * torch.randn(len(tokenizer), size - 5, generator=random)
+    for word, (kind, number) in nouns.items():
+        embeddings[tokenizer.convert_tokens_to_ids(word), 1:3] = torch.tensor([kind == "s", 1 if number == "g" else -1])
+    embeddings[:, 3] = (16 - embeddings.square().sum(1)).sqrt()  # all norms are equal
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.fill_(1.0 if "norm" in name else 0.0)
+        model.model.embed_tokens.weight.copy_(embeddings)
+        for layer, head in product(range(2), range(4)):
+            part, own = model.model.layers[layer].self_attn, slice(8 * head, 8 * head + 8)
+            if layer == 0:
+                part.v_proj.weight[own, 5:] = torch.randn(8, size - 5, generator=random)
+                part.o_proj.weight[4:5, own] = 1e-3 * torch.randn(1, 8, generator=random)
+            elif head != 1:
+                part.q_proj.weight[8 * head + 1, 0] = part.k_proj.weight[8 * head + 1, 1] = 10
+                part.v_proj.weight[8 * head, 2] = 1
+                part.o_proj.weight[{0: 31, 2: 4, 3: 30}[head], 8 * head] = float(head > 0)
+        for word, sign in (("runs", 1), ("run", -1)):
+            model.lm_head.weight[tokenizer.convert_tokens_to_ids(word), 4] = 9 * sign
+    model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    rows: Rows = []
+    for place, (number, other) in product(range(30), (("g", "p"), ("p", "g"))):
+        start = [f"s{number}{place % 6}", f"d{other}{place // 6}", f"d{other}{(place + 1) % 6}"]
+        verbs = ("runs", "run") if number == "g" else ("run", "runs")
+        rows.append(("agreement", "morphology", *(" ".join([*start, verb]) for verb in verbs)))  # type: ignore[arg-type]
+    return rows
+
+
+def test_the_head_that_a_pair_needs_costs_20_points_and_no_other_2(tmp_path: Path) -> None:
+    data = data_of(tmp_path, planted(tmp_path))
+    kinds: tuple[Kind, ...] = ("mean", "uniform")
+    found = scored(HeadAblation(kinds=kinds, layers=False, sets={"needed": ["2-3"]}, random=3), data)
+    assert found.numbers["pairs.accuracy"] == 1
+    for row in rows_of(found.tables["ablation"].frame):
+        assert row.difference <= -0.2 if (row.layer, row.head) == (2, 3) else row.difference >= -0.02
+    for row in rows_of(found.tables["fields"].frame):
+        assert row.beyond_random <= -0.2
+        assert row.beyond_random_p_holm < 0.05
+    assert found.audit["reference"] == "120 texts of the pairs, 0 to resample"
+    assert found.audit["means_include_scored_texts"] is True
+
+
+@pytest.mark.parametrize(
+    ("options", "model", "message"),
+    [
+        (
+            {},
+            "bert",
+            r"model is no decoder: it sees the words on both sides, and gives a sentence no probability\. Name",
+        ),
+        ({}, "bare", r"model has no language-modelling head, which minimal pairs need\. Name a decoder with one"),
+        (
+            {"fields": ["syntx"]},
+            "bare",
+            r"no pair has the field 'syntx'\. Give one of semantics, syntax \(did you mean",
+        ),
+        ({"fields": []}, "bare", r"--data\.fields is empty"),
+        ({"per_paradigm": 0}, "bare", "per_paradigm is 0, but must be at least 1"),
+    ],
+)
+def test_what_has_no_probability_is_refused(options: dict[str, Any], model: str, message: str, tmp_path: Path) -> None:
+    (save_bert if model == "bert" else save_llama)(tmp_path / "model")
+    with pytest.raises(UserError, match=message):
+        scored(MinimalPairAccuracy(), data_of(tmp_path, some_pairs(), **options))
+
+
+def test_pairs_too_long_and_tokenizers_without_a_start_are_refused(tmp_path: Path) -> None:
+    language_model("gpt2", tmp_path / "model")
+    long = (*some_pairs()[0][:2], " ".join(WORDS * 9), "dogs")
+    with pytest.raises(UserError, match=r"jsonl:13: a sentence has \d+ tokens, but \S+ reads 64\. Remove the pair"):
+        scored(MinimalPairAccuracy(), data_of(tmp_path, [*some_pairs(), long]))
+    encoder = Encoder(resolve(EncoderSpec(str(tmp_path / "model"))))
+    encoder.tokenizer.bos_token = encoder.tokenizer.eos_token = None
+    with pytest.raises(UserError, match="the tokenizer has no start and no end token"):
+        data_of(tmp_path, some_pairs()).tokenized(encoder)
+
+
+def test_a_task_of_two_kinds_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"give --model\.checkpoint or --model\.pairs, not both"):
+        check(checkpoint=str(write(tmp_path, some_pairs())), pairs="blimp")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", ["sashida2026/pairs.yaml", "sashida2026/heads_off.yaml"])
+def test_one_and_two_processes_write_the_same(config: str, run_config: Callable[..., Any], tmp_path: Path) -> None:
+    language_model("gpt2", tmp_path / "model")
+    arguments = ["measure", f"--config={CONFIGS / config}", f"--data.corpus={write(tmp_path, some_pairs(40))}"]
+    arguments += [f"--data.encoder.name={tmp_path / 'model'}", f"--data.cache={tmp_path}"]
+    _, one, at_one = run_config(*arguments, own_data=True)
+    _, two, at_two = run_config(*arguments, own_data=True, processes=2)
+    assert one["scores"] == two["scores"]
+    assert "pairs.accuracy" in one["scores"]
+    assert one["tables"] == two["tables"]
+    for file in one["tables"].values():
+        assert (at_one / file).read_bytes() == (at_two / file).read_bytes()
+
+
+def harness(model: Path, pairs: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """Log-probabilities `[pairs, 2]`, and whether each pair is right, by lm-evaluation-harness's template of BLiMP."""
+    why = "lm-eval is not installed: it is a dependency of this test alone (pip install lm-eval)"
+    lm_eval = pytest.importorskip("lm_eval", reason=why)
+    for name, value in {"HF_HUB_OFFLINE": "1", "HF_HOME": str(folder)}.items():
+        monkeypatch.setenv(name, value)
+    config = yaml.safe_load((Path(lm_eval.__file__).parent / "tasks/blimp/_template_yaml").read_text())
+    config |= {"task": "blimp", "dataset_path": "json", "dataset_kwargs": {"data_files": {"train": str(pairs)}}}
+    run = importlib.import_module("lm_eval.models.huggingface").HFLM
+    read = run(pretrained=str(model), dtype="float32", device="cpu", batch_size=16)
+    given = {
+        "task_manager": importlib.import_module("lm_eval.tasks").TaskManager(include_defaults=False),
+        "log_samples": True,
+    }
+    found = lm_eval.simple_evaluate(model=read, tasks=[config], bootstrap_iters=0, **given)
+    samples = sorted(found["samples"]["blimp"], key=lambda one: one["doc_id"])
+    assert found["results"]["blimp"]["acc,none"] == pytest.approx(np.mean([one["acc"] for one in samples]))
+    return np.array([[ll for ll, _ in one["filtered_resps"]] for one in samples]), [one["acc"] for one in samples]
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "gemma3"])
+def test_the_accuracy_is_that_of_the_harness(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    language_model(kind, tmp_path / "model")
+    rows = some_pairs(30)
+    both, right = harness(tmp_path / "model", write(tmp_path, rows), tmp_path, monkeypatch)
+    found = scored(MinimalPairAccuracy(), data_of(tmp_path, rows))
+    np.testing.assert_allclose(items_of(found)[["good", "bad"]], both, rtol=1e-5)
+    assert items_of(found)["right"].tolist() == right  # one pair is a tie
+    assert found.numbers["pairs.accuracy"] == pytest.approx(np.mean(right), abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.data
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("name", ["smollm2-135m", "gemma-3-270m"])
+def test_the_accuracy_of_a_real_model_is_that_of_the_harness(
+    name: str, public_data: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not (models := os.environ.get("PROBING_MODELS")) or not (model := Path(models, name)).is_dir():
+        pytest.skip(f"{name} is not in the folder PROBING_MODELS")
+    lines = public_data("blimp", "pairs.jsonl").read_text(encoding="utf-8").splitlines()
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("\n".join([*lines[::200], lines[8162]]) + "\n", encoding="utf-8")  # one of each, and a tie
+    both, right = harness(model, path, tmp_path, monkeypatch)
+    data = PairDataModule(str(path), EncoderSpec(str(model)), cache=str(tmp_path))
+    found = scored(MinimalPairAccuracy(), data)
+    np.testing.assert_allclose(items_of(found)[["good", "bad"]], both, rtol=1e-4)
+    assert items_of(found)["right"].tolist() == right
+    assert found.numbers["pairs.accuracy"] == pytest.approx(np.mean(right), abs=1e-6)
+    assert found.audit["ties"] == 1
