@@ -28,7 +28,9 @@ def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerFast:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_the_pieces_of_every_word_spell_it(language: str, spec: EncoderSpec, public_data: Callable[..., Path]) -> None:
+def test_the_pieces_of_every_word_spell_it(
+    language: str, tokenizer: PreTrainedTokenizerFast, public_data: Callable[..., Path]
+) -> None:
     """But for the tokenizer's normalisation and its unknown token, and of running text, for words that share a piece.
 
     `pytest -s` prints a row of a table: model, language, spacing, words, pieces a word, and the counts by kind.
