@@ -3,10 +3,18 @@
 Attention TO a word is the sum over its pieces, attention FROM a word the mean over its pieces (Clark et al. 2019,
 §4.1), so that rows still sum to one. In a sentence of n words, position 0 is the start delimiter, positions 1…n are
 the words and position n+1 is the end delimiter.
+
+A piece that extends over several words, as there are in running text, belongs to the word in which it begins. A word in
+which no piece begins reads with the piece before it: its row is that of this piece, with the weight of the word that
+has the piece moved to itself. Nothing is attended to in its column. Thus rows sum to one, nobody is said to attend to
+it, and no arc between two words of one piece is found.
 """
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate, chain
 from operator import ne
 from typing import Any, Literal
@@ -19,6 +27,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
+from corpora.sentence import RunningText
 from results.errors import UserError
 
 ALIGNMENT_VERSION = 2
@@ -33,6 +42,14 @@ UNKNOWN_WORDS = "words_with_unknown_token"
 """Name in the audit: number of words whose pieces include the unknown token."""
 WORDS_APART = "words_cut_apart"
 """Name in the audit: number of words with other pieces than in running text."""
+SHARED = ("pieces_across_words", "words_without_own_piece")
+"""Names in the audit of running text: number of pieces that extend over several words, and of words without a piece."""
+RESPELLED = "words_respelled"
+"""Name in the audit of running text: number of words of multiword tokens that their forms do not spell."""
+SPELLED = tuple(
+    f"spelled_{kind}" for kind in ("as_written", "normalised", "with_unknown_token", "with_others", "otherwise")
+)
+"""Names in the audit: numbers of words by how their pieces spell them, see `spelling`."""
 
 
 class AlignmentError(UserError):
@@ -51,6 +68,7 @@ class AlignedPieces:
         unknown: Number of words without pieces, which were replaced by the unknown token.
         with_unknown: Number of words whose pieces include the unknown token.
         apart: Number of words with other pieces than in running text, see `split_words`.
+        joined: Words, from 1, that begin within a piece of an earlier word, or have no piece of their own.
     """
 
     ids: NDArray[np.int32]
@@ -59,29 +77,56 @@ class AlignedPieces:
     unknown: int = 0
     with_unknown: int = 0
     apart: int = 0
+    joined: tuple[int, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Counts of words for the audit."""
-        return {"words_without_piece": self.unknown, UNKNOWN_WORDS: self.with_unknown, WORDS_APART: self.apart}
+        """Counts of words for the audit, and of pieces that extend over several words, if there are any."""
+        counts = {"words_without_piece": self.unknown, UNKNOWN_WORDS: self.with_unknown, WORDS_APART: self.apart}
+        across = len(np.unique(np.searchsorted(self.positions, self.joined)))
+        return counts | (dict(zip(SHARED, (across, len(self.without)), strict=True)) if self.joined else {})
 
     @property
     def inside(self) -> NDArray[np.bool_]:
         """Bool `[pieces]`, True for pieces of words, False for delimiters."""
         return (self.positions > 0) & (self.positions <= self.words)
 
+    @cached_property
+    def without(self) -> NDArray[np.int64]:
+        """Words, from 1, without a piece of their own."""
+        return np.setdiff1d(self.joined, self.positions).astype(np.int64)
+
+    @cached_property
+    def readers(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Pieces whose rows are averaged, and the position that each is for, in ascending order, int64.
+
+        They are all pieces with their own positions, and the piece before each word without a piece.
+        """
+        places = np.append(np.arange(len(self)), np.searchsorted(self.positions, self.without) - 1)
+        positions = np.append(self.positions, self.without).astype(np.int64)
+        order = np.argsort(positions, kind="stable")
+        return places[order], positions[order]
+
 
 def split_words(
-    tokenizer: PreTrainedTokenizerFast, sentences: Sequence[Sequence[str]], *, consecutive: bool = False
+    tokenizer: PreTrainedTokenizerFast,
+    sentences: Sequence[Sequence[str]],
+    *,
+    consecutive: bool = False,
+    texts: Sequence[RunningText | None] = (),
 ) -> list[AlignedPieces]:
     """Cut the words of each sentence into the pieces of running text, aligned with the words, without truncation.
 
     The pieces are those of the words joined by single blanks; a blank belongs to the word after it. Where a piece
     extends over several words, or a word has no piece, every word of the sentence is cut on its own. The attribute
     `apart` of the result counts the words that then have other pieces than in the joined text.
+
+    With `texts` the pieces are those of these texts, and may extend over several words; they belong to the word in
+    which they begin. The words are cut on their own only if the first has no piece, or the offsets of the pieces do not
+    reach the end of the text, as behind characters that a tokenizer drops.
 
     A word without pieces, for instance a lone zero-width joiner, becomes the tokenizer's unknown token;
     the attribute `unknown` of the result counts such words.
@@ -90,6 +135,7 @@ def split_words(
         tokenizer: The tokenizer.
         sentences: Words of each sentence.
         consecutive: True for sentences that follow each other in one text: all but the first begin after a blank.
+        texts: Text of each sentence; None for its words joined by blanks, as without `texts`.
 
     Raises:
         AlignmentError: A word has no pieces, and there is no unknown token.
@@ -99,27 +145,35 @@ def split_words(
     # Byte-level BPE reads the first word of a text as one after a blank too, as with its option add_prefix_space.
     start = " " if "ByteLevel(" in str(tokenizer.backend_tokenizer.pre_tokenizer) else ""
     leads = [blank if consecutive and place else start for place in range(len(sentences))]
-    texts = [lead + " ".join(words) if words else "" for lead, words in zip(leads, sentences, strict=True)]
-    encodings = tokenizer(texts, **_BARE).encodings or ()
+    texts = texts or [None] * len(sentences)
+    written = [running.text if running else " ".join(words) for words, running in zip(sentences, texts, strict=True)]
+    led = [lead + text if text else "" for lead, text in zip(leads, written, strict=True)]
+    encodings = tokenizer(led, **_BARE).encodings or ()
     before, behind = (ids.tolist() for ids in delimiters(tokenizer, 1))
     found = []
-    for encoding, lead, words in zip(encodings, leads, sentences, strict=True):
-        in_text, aligned = _in_text(encoding, words, len(lead))
+    for encoding, lead, words, running in zip(encodings, leads, sentences, texts, strict=True):
+        joined: tuple[int, ...] = ()
+        if running is None:
+            in_text, aligned = _in_text(encoding, words, len(lead))
+        else:
+            in_text, aligned, joined = _in_running_text(encoding, running, len(lead))
         own = in_text
         if not aligned:
+            joined = ()
             own = tokenizer([lead + words[0], *(blank + word for word in words[1:])], **_BARE)["input_ids"]
-        if [] in own and tokenizer.unk_token is None:
+        if [] in own and not joined and tokenizer.unk_token is None:
             raise AlignmentError(
                 f"The tokenizer gives no piece for the word {words[own.index([])]!r} (word {own.index([]) + 1} of the "
                 f"text that begins {' '.join(words[:6])!r}), and {type(tokenizer).__name__} has no unknown token. "
                 "Remove the word from the corpus."
             )
-        parts = [before, *(ids or [tokenizer.unk_token_id] for ids in own), behind]
+        missing = [] if joined else [tokenizer.unk_token_id]
+        parts = [before, *(ids or missing for ids in own), behind]
         positions = np.repeat(np.arange(len(parts), dtype=np.int32), [len(ids) for ids in parts])
         with_unknown = sum(tokenizer.unk_token_id in ids for ids in parts[1:-1])
         apart = 0 if aligned or encoding.ids == [*chain(*own)] else sum(map(ne, own, in_text))
-        counts = own.count([]), with_unknown, apart
-        found.append(AlignedPieces(np.array([*chain(*parts)], np.int32), positions, len(words), *counts))
+        counts = 0 if joined else own.count([]), with_unknown, apart
+        found.append(AlignedPieces(np.array([*chain(*parts)], np.int32), positions, len(words), *counts, joined))
     return found
 
 
@@ -145,6 +199,74 @@ def _in_text(encoding: Encoding, words: Sequence[str], lead: int) -> tuple[list[
         for own, before, end in zip(found, ends, ends[1:], strict=False)
     )
     return [[piece for piece, *_ in own] for own in found], aligned
+
+
+def _in_running_text(
+    encoding: Encoding, running: RunningText, lead: int
+) -> tuple[list[list[int]], bool, tuple[int, ...]]:
+    """Return, for each word, the pieces of a text that begin in it or in the blank before it, and two checks.
+
+    Args:
+        encoding: Pieces of the text, without delimiters.
+        running: The text.
+        lead: Number of blanks before the text.
+
+    Returns:
+        The ids of the pieces of each word; True if the first word has a piece and the last piece ends with the text;
+        and the words, from 1, that begin within a piece of an earlier word, or have no piece.
+    """
+    befores = [lead + len(running.text[:start].rstrip()) for start in running.starts]
+    first, last = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
+    owners = np.searchsorted(befores[1:], first, side="right")
+    found: list[list[int]] = [[] for _ in befores]
+    for piece, owner in zip(encoding.ids, owners.tolist(), strict=True):
+        found[owner].append(piece)
+    reached = [last[owners < word].max(initial=0) for word in range(len(found))]
+    joined = (
+        word + 1
+        for word, (own, start, end) in enumerate(zip(found, running.starts, reached, strict=True))
+        if not own or end > lead + start
+    )
+    return found, bool(found[0]) and last.max() >= lead + len(running.text), tuple(joined)
+
+
+def spelling(tokenizer: PreTrainedTokenizerFast, pieces: AlignedPieces, forms: Sequence[str]) -> dict[str, int]:
+    """Count the words of a text by how their pieces, put together, spell them.
+
+    White space, and the tokenizer's mark of it, are not compared. Words that share a piece are compared together.
+
+    Args:
+        tokenizer: Tokenizer of the pieces.
+        pieces: Pieces of the text.
+        forms: Its words; for running text the characters of each word in it.
+
+    Returns:
+        Numbers of words by kind: `spelled_as_written`; `spelled_normalised`, as the tokenizer normalises the word
+        (letter case, accents, compatibility characters); `spelled_with_unknown_token`, with any characters in the place
+        of that token; `spelled_with_others`, as one or more words that share a piece; and `spelled_otherwise`.
+    """
+    backend, counts = tokenizer.backend_tokenizer, Counter(dict.fromkeys(SPELLED, 0))
+    bounds = np.searchsorted(pieces.positions, np.arange(1, pieces.words + 2)).tolist()
+    starts = [word for word in range(pieces.words) if word + 1 not in pieces.joined]
+    groups = [*zip(starts, [*starts[1:], pieces.words], strict=True)]
+    ids = [pieces.ids[bounds[low] : bounds[high]].tolist() for low, high in groups]
+    inner = getattr(backend.model, "continuing_subword_prefix", "") or ""  # of WordPiece, for a word within a word
+    for (low, high), own, text in zip(groups, ids, backend.decode_batch(ids, skip_special_tokens=False), strict=True):
+        form, found = "".join(forms[low:high]), _bare(text.removeprefix(inner))
+        kind = "as_written"
+        if found != _bare(form):
+            normal = _bare(form if backend.normalizer is None else backend.normalizer.normalize_str(form))
+            kind = "normalised" if found == normal else "otherwise"
+            if kind == "otherwise" and tokenizer.unk_token_id in own:
+                known = map(re.escape, found.split(tokenizer.unk_token))
+                kind = "with_unknown_token" if re.fullmatch(".*".join(known), normal) else kind
+        counts[f"spelled_{kind if high - low == 1 or kind == 'otherwise' else 'with_others'}"] += high - low
+    return dict(counts)
+
+
+def _bare(text: str) -> str:
+    """Return a text without white space and marks of it."""
+    return "".join(text.replace("▁", " ").split())
 
 
 def delimiters(tokenizer: PreTrainedTokenizerFast, passages: int) -> list[NDArray[np.int64]]:
@@ -207,8 +329,10 @@ def join_sentences(sentences: Sequence[AlignedPieces]) -> AlignedPieces:
     positions = np.repeat(np.arange(sum(map(len, sizes)) + 2), [len(before), *np.concatenate(sizes), len(behind)])
     ids = np.concatenate([before, *(each.ids[each.inside] for each in sentences), behind])
     sums = [(each.words, each.unknown, each.with_unknown, each.apart) for each in sentences]
-    words, *counts = np.sum(sums, 0).tolist()
-    return AlignedPieces(ids, positions.astype(np.int32), words, *counts)
+    words, unknown, with_unknown, apart = np.sum(sums, 0).tolist()
+    befores = accumulate((each.words for each in sentences), initial=0)
+    joined = tuple(word + earlier for each, earlier in zip(sentences, befores, strict=False) for word in each.joined)
+    return AlignedPieces(ids, positions.astype(np.int32), words, unknown, with_unknown, apart, joined)
 
 
 def reduction(batch: Sequence[AlignedPieces], from_pieces: FromPieces, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -232,13 +356,44 @@ def reduction(batch: Sequence[AlignedPieces], from_pieces: FromPieces, device: t
     """
     pieces, positions = max(map(len, batch)), max(part.words for part in batch) + 2
     columns = np.zeros((len(batch), pieces, positions), np.float32)
+    rows = np.zeros((len(batch), positions, pieces), np.float32)
     for index, part in enumerate(batch):
         columns[index, np.arange(len(part)), part.positions] = 1
-    rows = columns.transpose(0, 2, 1)
+        places, readers = part.readers
+        rows[index, readers, places] = 1
     if from_pieces == "first":
         rows = rows * (rows.cumsum(2) == 1)
     rows = rows / np.maximum(rows.sum(2, keepdims=True), 1)
     return torch.from_numpy(np.ascontiguousarray(rows[:, None])).to(device), torch.from_numpy(columns).to(device)
+
+
+def owners_of(batch: Sequence[AlignedPieces]) -> Tensor:
+    """Return the position that has the piece of each position: itself, but for words without a piece of their own.
+
+    Returns:
+        int64 `[batch, positions]`; the positions of a sentence are those of `reduction`.
+    """
+    owners = torch.arange(max(part.words for part in batch) + 2).repeat(len(batch), 1)
+    for row, part in zip(owners, batch, strict=True):
+        row[part.without] = torch.from_numpy(part.positions[np.searchsorted(part.positions, part.without) - 1]).long()
+    return owners
+
+
+def keep_apart(words: Tensor, owners: Tensor, first: int = 0) -> Tensor:
+    """Move, in the row of each word without a piece, the weight of the word that has its piece to the word; in place.
+
+    Args:
+        words: Attention over words, `[batch, heads, rows, positions]`.
+        owners: From `owners_of`.
+        first: Position of the first row.
+    """
+    own = torch.arange(first, first + words.size(2), device=owners.device)
+    sentence, row = (owners[:, first : first + words.size(2)] != own).nonzero(as_tuple=True)
+    if len(row):
+        word, owner = row + first, owners[sentence, row + first]
+        words[sentence, :, row, word] = words[sentence, :, row, owner]
+        words[sentence, :, row, owner] = 0
+    return words
 
 
 def reduce(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

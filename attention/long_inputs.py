@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attention.alignment import AlignedPieces
+from attention.alignment import AlignedPieces, keep_apart, owners_of
 from attention.capture import LayerCall, Mixture
 from attention.encoder import LoadedEncoder
 from attention.extraction import Allowance, check_sums, current, excess, pad, read_layers
@@ -111,15 +111,20 @@ def word_rows(
         Position of the first row, and weights `[1, heads, rows, n+2]`. The rows have ascending positions without gaps.
     """
     device = mixture.value.device
-    counts = np.bincount(part.positions, minlength=part.words + 2)
+    places, readers = part.readers
+    counts = np.bincount(readers, minlength=part.words + 2)
     ends = np.cumsum(counts)
+    rows_of, owners = torch.from_numpy(readers).to(device), owners_of([part])
     columns = torch.from_numpy(part.positions).long().to(device)  # with indices of 32 bits PyTorch is ten times slower
     low = int(counts[0] == 0)  # the tokenizer may write no start delimiter
     while low < part.words + 2 and counts[low]:
         start = int(ends[low] - counts[low])
         high = max(int(np.searchsorted(ends, start + most, side="right")), low + 1)
         high = min(high, part.words + 2 - int(counts[-1] == 0))
-        weights = mixture.rows(slice(start, int(ends[high - 1])))
+        own = places[start : int(ends[high - 1])]
+        weights = mixture.rows(slice(int(own[0]), int(own[-1]) + 1))
+        if weights.size(2) < len(own):  # a word without a piece reads with the piece before it
+            weights = weights[:, :, torch.from_numpy(own - own[0]).to(device)]
         weights = weights if len(heads) == weights.size(1) else weights[:, list(heads)]
         words = weights.new_zeros(*weights.shape[:3], part.words + 2).index_add_(3, columns, weights)
         if first_only:
@@ -127,6 +132,6 @@ def word_rows(
         elif words.size(2) > high - low:
             pieces = torch.from_numpy(counts[low:high]).to(device)
             rows = words.new_zeros(*words.shape[:2], high - low, words.size(3))
-            words = rows.index_add_(2, columns[start : int(ends[high - 1])] - low, words) / pieces[:, None]
-        yield low, words
+            words = rows.index_add_(2, rows_of[start : int(ends[high - 1])] - low, words) / pieces[:, None]
+        yield low, keep_apart(words, owners, low)
         low = high

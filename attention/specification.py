@@ -14,7 +14,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attention.alignment import ALIGNMENT_VERSION, AlignedPieces, AlignmentError, FromPieces, split_words
+from attention.alignment import (
+    ALIGNMENT_VERSION,
+    RESPELLED,
+    SHARED,
+    AlignedPieces,
+    AlignmentError,
+    FromPieces,
+    spelling,
+    split_words,
+)
 from attention.encoder import EncoderSource, LoadedEncoder
 from attention.quantities import QUANTITIES, QUANTITIES_VERSION, Quantity, QuantityName
 from attention.store import FORMAT, NO_HIDDEN, HiddenLayers, Manifest, Part, store_key
@@ -25,6 +34,7 @@ from results.errors import UserError, check_values, counted
 TooLong = Literal["error", "skip"]
 Precision = Literal["float16", "float32"]
 Candidates = Literal["mentions", "words"]
+Spacing = Literal["blanks", "text"]
 
 SHARDS = 32
 """Number of shards of a store; fewer if a shard would hold less than `LEAST` pieces, more if it would exceed `MOST`."""
@@ -48,6 +58,8 @@ class Options:
             row of the `first` piece (their released code).
         quantity: What is measured between two words: raw `attention`, or another quantity of `attention.quantities`.
             Those that are not within 0 and 1 are kept in single precision, whatever `precision` says.
+        spacing: The encoder reads words joined by `blanks`, as in the papers, or the `text` as it was written, which
+            CoNLL-U has (`SpaceAfter=No`). Of pieces that extend over several words see `attention.alignment`.
 
     Raises:
         UserError: A value is not allowed, or layers or heads are not ascending numbers from 1.
@@ -59,6 +71,7 @@ class Options:
     too_long: TooLong = "error"
     from_pieces: FromPieces = "mean"
     quantity: QuantityName = "attention"
+    spacing: Spacing = "blanks"
 
     def __post_init__(self) -> None:
         check_values(self, **vars(self))
@@ -138,6 +151,8 @@ class Extraction:
                 "quantities": [quantity := options.pop("quantity")],
                 "options": options,
             }
+            if (spacing := options.pop("spacing")) != "blanks":  # other stores keep the keys that they had without it
+                identity |= {"spacing": spacing}
             if quantity != "attention":  # stores of attention keep the keys that they had without other quantities
                 identity |= {"quantity": quantity, "measures": QUANTITIES_VERSION}
             if self.candidates is not None:
@@ -367,10 +382,16 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
     kept: list[Sentence] = []
     inputs: list[AlignedPieces] = []
     found = Counter(skipped_too_long=0)
+    running = extraction.options.spacing == "text"
     for start in range(0, len(treebank.sentences), _ENCODED_AT_ONCE):
         sentences = treebank.sentences[start : start + _ENCODED_AT_ONCE]
-        pieces = split_words(encoder.tokenizer, [sentence.words for sentence in sentences])
-        for sentence, whole in zip(sentences, pieces, strict=True):
+        texts = [sentence.running if running else None for sentence in sentences]
+        if running and None in texts:
+            raise AlignmentError(
+                "`spacing: text` needs sentences of CoNLL-U, which say where blanks stand. Leave the option out."
+            )
+        pieces = split_words(encoder.tokenizer, [sentence.words for sentence in sentences], texts=texts)
+        for sentence, whole, text in zip(sentences, pieces, texts, strict=True):
             if len(whole) > encoder.max_length:
                 if extraction.options.too_long == "error":
                     raise AlignmentError(
@@ -381,6 +402,9 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
                 found["skipped_too_long"] += 1
                 continue
             found.update(whole.counts)
+            found.update(spelling(encoder.tokenizer, whole, sentence.words if text is None else text.parts))
+            if text is not None:
+                found.update(dict.fromkeys(SHARED, 0) | {RESPELLED: text.respelled})
             kept.append(sentence)
             inputs.append(whole)
     if not kept:
@@ -415,8 +439,9 @@ def _reach_of(
 
 def _reach(pieces: AlignedPieces, masks: NDArray[np.bool_], from_pieces: FromPieces) -> NDArray[np.int32]:
     """Return the first and last word that each word may attend to, `[n, masks, 2]`."""
-    places = np.flatnonzero(pieces.inside)
-    own = pieces.positions[places]
+    places, own = pieces.readers
+    inside = (own > 0) & (own <= pieces.words)
+    places, own = places[inside], own[inside]
     seen = masks[:, places[:, None], places]  # a piece may at least attend to itself
     first, last = own[seen.argmax(2)], own[::-1][seen[..., ::-1].argmax(2)]  # [masks, pieces]
     starts = np.flatnonzero(np.diff(own, prepend=0))

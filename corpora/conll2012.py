@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from corpora.conllu import Block, blocks
+from corpora.conllu import Block, blocks, no_text
 from corpora.document import Document, Documents, Mention
 from corpora.mentions import UNKNOWN, ParseBitError, TaggedSentence, attach_parses, find_head, find_meanings, find_type
 from corpora.sentence import CorpusError
@@ -56,7 +56,7 @@ def treebank_of(path: Path) -> Path | None:
     return beside if beside != path and beside.is_file() else None
 
 
-def read_documents(path: Path, tags: Mapping[str, str] | None = None) -> Documents:
+def read_documents(path: Path, tags: Mapping[str, str] | None = None, *, texts: bool = False) -> Documents:
     """Read the documents of a CoNLL-2011 or CoNLL-2012 file; find head and type of every mention.
 
     Columns are separated by one tab each or by blanks. There are at least 12, and the same number in all
@@ -85,24 +85,27 @@ def read_documents(path: Path, tags: Mapping[str, str] | None = None) -> Documen
             `treebank_of` finds beside it; a word without a known tag takes its UPOS. Without a treebank, heads
             come from the parse column, the parts of speech, or a heuristic (see `corpora.mentions`).
         tags: Mapping from a tag of the file to the tag of Universal Dependencies or the Penn Treebank that it means.
+        texts: True to take the text of the sentences from the treebank.
 
     Raises:
-        CorpusError: A file is missing, empty, in another encoding, or breaks the format, or the treebank
-            differs from the documents; the message names file, line and remedy.
+        CorpusError: A file is missing, empty, in another encoding, or breaks the format, the treebank differs from the
+            documents, or `texts` is True and there is no treebank; the message names file, line and remedy.
     """
     path = Path(path)
-    texts = list(_Reader(path).texts())
-    if not texts:
+    found = list(_Reader(path).texts())
+    if not found:
         raise CorpusError.at(path, None, "the file holds no document", "Check that it is the file you meant")
-    sentences = [sentence for text in texts for sentence in text.sentences]
+    sentences = [sentence for text in found for sentence in text.sentences]
     if (parses := treebank_of(path)) is not None:
-        attach_parses(path, sentences, parses)
+        attach_parses(path, sentences, parses, texts=texts)
+    elif texts:
+        raise no_text(path, "Put the treebank of these documents beside the file, with the suffix .conllu")
     find_meanings(sentences, tags or {})
     audit = Counter(dict.fromkeys(_COUNTS.split(), 0))
-    parts = Counter(text.name for text in texts)
+    parts = Counter(text.name for text in found)
     ids: dict[str, int] = {}
     documents = []
-    for text in texts:
+    for text in found:
         name = text.name if parts[text.name] == 1 else f"{text.name}:{text.part}"
         if name in ids:  # a document may be named as another one's part
             wrong = f"this document and that at line {ids[name]} are both called {name}"
@@ -140,7 +143,9 @@ def _document(path: Path, name: str, text: _Text, audit: Counter[str]) -> Docume
     audit["spans_in_two_clusters"] += sum(number > 1 for number in places.values())
     genre = next((found[1] for pattern in _GENRES if (found := pattern.match(name))), "")
     sentences = tuple(sentence.words for sentence in text.sentences)
-    return Document(name, genre, sentences, tuple(sentence.tags for sentence in text.sentences), tuple(mentions))
+    running = tuple(one.parse.running for one in text.sentences if one.parse and one.parse.running)
+    tagged = tuple(sentence.tags for sentence in text.sentences)
+    return Document(name, genre, sentences, tagged, tuple(mentions), running)
 
 
 def _crossing(places: Counter[tuple[int, int, int]]) -> int:

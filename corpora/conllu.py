@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count
+from os.path import commonprefix
 from pathlib import Path
 from typing import Literal
 
@@ -18,7 +19,7 @@ from conllu.exceptions import ParseException
 from conllu.parser import parse_comment_line, parse_id_value, parse_int_value
 
 from corpora.lines import format_of, numbered_lines
-from corpora.sentence import CorpusError, Sentence, Treebank, find_cycle
+from corpora.sentence import CorpusError, RunningText, Sentence, Treebank, find_cycle
 from results.errors import counted
 
 # Part of the key under which attention over a corpus is stored. Raise it with every change that makes the same file
@@ -42,7 +43,7 @@ _NAMES: dict[Format, tuple[str, ...]] = {
 _NUMBERS = {str(number): number for number in range(512)}
 
 
-def read_treebank(path: Path) -> Treebank:
+def read_treebank(path: Path, *, texts: bool = False) -> Treebank:
     """Read the sentences of a CoNLL-U or CoNLL-X file, and count dropped rows and irregularities.
 
     Multiword tokens (`3-4`) and empty nodes (`8.1`) are dropped and counted. Some violations of the formats are
@@ -51,13 +52,16 @@ def read_treebank(path: Path) -> Treebank:
 
     Args:
         path: The file, in UTF-8. Its suffix says the format: .conllu; .conll or .conllx.
+        texts: True to read the text of each sentence too, from `SpaceAfter=No` in column MISC of CoNLL-U.
 
     Raises:
-        CorpusError: The file is missing, empty, in another encoding, or breaks the format; the message names file,
-            line and remedy.
+        CorpusError: The file is missing, empty, in another encoding, or breaks the format, or `texts` is True for
+            CoNLL-X; the message names file, line and remedy.
     """
     path = Path(path)
-    reader = _Reader(path, format_of(path, _SUFFIXES))
+    reader = _Reader(path, format_of(path, _SUFFIXES), texts=texts)
+    if texts and reader.format == "conllx":
+        raise no_text(path, "Give a CoNLL-U file")
     sentences = tuple(sentence for sentence, _ in reader.with_rows())
     if not sentences:
         raise CorpusError.at(path, None, "the file holds no sentence", "Check that it is the file you meant")
@@ -90,6 +94,17 @@ def sentences_with_rows(
         yield found
 
 
+def no_text(path: Path, remedy: str) -> CorpusError:
+    """Return the error for a corpus whose format has no running text.
+
+    Args:
+        path: The file.
+        remedy: What to do, if the running text is wanted.
+    """
+    wrong = "the format does not say where a blank stands between two words, as --data.options.spacing text needs"
+    return CorpusError.at(path, None, wrong, f"{remedy}, or leave the option out")
+
+
 def blocks(path: Path) -> Iterator[Block]:
     """Yield the blocks of consecutive non-blank lines of a file, as (line number, line) pairs without line ends.
 
@@ -111,11 +126,37 @@ def blocks(path: Path) -> Iterator[Block]:
         yield block
 
 
-class _Reader:
-    """Reader of one file; with `unique` it finds repeated names and texts."""
+def _running_text(rows: Block) -> RunningText:
+    """Return the text of a sentence, given by the rows of its words, multiword tokens and empty nodes."""
+    text, surface, after, last, respelled = "", "", "", 0, 0
+    starts: list[int] = []
+    forms: list[str] = []  # of the words of a token, which has the characters `surface`
+    for _, line in rows:
+        columns = line.split("\t")
+        position, _, end = columns[0].partition("-")
+        if "." in position:
+            continue
+        if end or int(position) > last:
+            last, surface = int(end or position), columns[1]
+            after = "" if "SpaceAfter=No" in columns[9].split("|") else " "
+        if not end:
+            forms.append(columns[1])
+            if int(position) == last:
+                place = 0
+                for form in forms:
+                    starts.append(len(text) + place)
+                    place += len(commonprefix([form, surface[place:]])) or form is forms[0]  # noqa: RUF071 # of characters
+                respelled += len(forms) * ("".join(forms) != surface)
+                text, forms = text + surface + after, []
+    return RunningText(text.rstrip(), tuple(starts), respelled)
 
-    def __init__(self, path: Path, format: Format, *, unique: bool = True) -> None:
+
+class _Reader:
+    """Reader of one file; with `unique` it finds repeated names and texts, with `texts` it reads running text."""
+
+    def __init__(self, path: Path, format: Format, *, unique: bool = True, texts: bool = False) -> None:
         self.path = path
+        self._running = texts
         self._unique = unique
         self.format = format
         self.audit = dict.fromkeys(_COUNTS.split(), 0)
@@ -170,7 +211,8 @@ class _Reader:
         if self._unique:
             self.audit["duplicates"] += text in self._texts
             self._texts.add(text)
-        return Sentence(self._name(block), text, tuple(heads), tuple(relations), tuple(upos), tuple(xpos))
+        running = _running_text(rows) if self._running else None
+        return Sentence(self._name(block), text, tuple(heads), tuple(relations), tuple(upos), tuple(xpos), running)
 
     def _values(self, number: int, line: str) -> tuple[Id, str, str, str, int | None, str]:
         """Check and parse one row: id, form, both tags, head and relation; id and head None stand for `_`."""

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from corpora.sentence import RunningText
+
 MentionType = Literal["pronoun", "proper", "nominal", "unknown"]
 MENTION_TYPES: tuple[MentionType, ...] = ("pronoun", "proper", "nominal", "unknown")
 
@@ -64,6 +66,7 @@ class Document:
             Treebank, `_` for none, or `?` followed by a tag whose meaning is unknown.
         mentions: Mentions in the order of `(sentence, start, -end, cluster)`; singletons are clusters of one
             mention.
+        texts: Running text of each sentence, if it was read.
     """
 
     id: str
@@ -71,6 +74,7 @@ class Document:
     sentences: tuple[tuple[str, ...], ...]
     tags: tuple[tuple[str, ...], ...]
     mentions: tuple[Mention, ...]
+    texts: tuple[RunningText, ...] = ()
 
 
 @dataclass(frozen=True)

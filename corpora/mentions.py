@@ -220,18 +220,19 @@ def _head_by_heuristic(words: Sequence[str]) -> int:
     return real[-1] if real else stop - 1
 
 
-def attach_parses(path: Path, sentences: Sequence[TaggedSentence], parses: Path) -> None:
+def attach_parses(path: Path, sentences: Sequence[TaggedSentence], parses: Path, *, texts: bool = False) -> None:
     """Set `parse` of every sentence to its dependency tree in a treebank of the same sentences.
 
     Args:
         path: File of the sentences, for error messages.
         sentences: Sentences to complete, in place.
         parses: Treebank of the same sentences in the same order.
+        texts: True to read the text of the sentences too.
 
     Raises:
         CorpusError: The two files differ in a word.
     """
-    trees = read_treebank(parses).sentences
+    trees = read_treebank(parses, texts=texts).sentences
     for number, (sentence, tree) in enumerate(zip_longest(sentences, trees)):
         ours, theirs = (() if one is None else one.words for one in (sentence, tree))
         if ours != theirs:

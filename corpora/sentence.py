@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,31 @@ from results.errors import UserError
 
 class CorpusError(UserError):
     """Error in a corpus; `CorpusError.at` makes its message from file, line, fault and remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningText:
+    """Text of a sentence as it was written, with the places of its words.
+
+    The words of a multiword token divide its characters: each word but the last takes those with which its form begins
+    (the first word at least one), and the last word takes the rest. German `zum` is `zu` and `m` for its words `zu` and
+    `dem`. A word may get no character.
+
+    Attributes:
+        text: The text, without blanks around it.
+        starts: 0-based index of the first character of each word, in ascending order; equal for words without a
+            character.
+        respelled: Number of words of multiword tokens that are not the joined forms of their words.
+    """
+
+    text: str
+    starts: tuple[int, ...]
+    respelled: int = 0
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Characters of each word, with the blank after it."""
+        return tuple(self.text[start:end] for start, end in pairwise((*self.starts, len(self.text))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +50,7 @@ class Sentence:
         relations: Full label of the arc between each word and its head, subtype included (`nmod:poss`).
         upos: Universal part of speech of each word (the coarse tag of a CoNLL-X file).
         xpos: Tag of each word in the treebank's own tag set (the fine tag of a CoNLL-X file); `_` for none.
+        running: Text of the sentence; None if it was not read, or the format does not have it.
 
     Raises:
         ValueError: The columns differ in length, or there is no word.
@@ -35,6 +62,7 @@ class Sentence:
     relations: tuple[str, ...]
     upos: tuple[str, ...]
     xpos: tuple[str, ...]
+    running: RunningText | None = None
 
     def __post_init__(self) -> None:
         # The reader, which knows file and line, checks that the heads form a tree.

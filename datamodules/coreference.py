@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from attention import AlignmentError, Encoder, Extraction, Items, Store
-from attention.alignment import AlignedPieces, join_sentences, split_words
+from attention.alignment import RESPELLED, SHARED, AlignedPieces, join_sentences, spelling, split_words
 from attention.encoder import EncoderSource
 from attention.specification import Candidates, TooLong
 from corpora.conll2012 import DOCUMENTS_VERSION, read_documents, treebank_of
@@ -57,6 +57,9 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
     - `words_without_piece`: words of the kept windows that the tokenizer cuts into no piece.
     - `words_with_unknown_token`: words of the kept windows with the unknown token, or without a piece.
     - `words_cut_apart`: words of the kept windows with other pieces than in running text.
+    - `spelled_…`: words of the kept windows by how their pieces spell them, see `attention.alignment.spelling`.
+    - with `spacing: text`, `pieces_across_words`, `words_without_own_piece` and `words_respelled`: pieces that extend
+      over several words, words in which no piece begins, and words of multiword tokens that their forms do not spell.
 
     Args:
         extraction: Specification of the extraction, with the policy for sentences over the limit.
@@ -73,7 +76,9 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
     inputs: list[AlignedPieces] = []
     for number, document in enumerate(documents.documents):
         found["links"] += sum(anaphoric(document.mentions))
-        pieces = split_words(encoder.tokenizer, document.sentences, consecutive=True) if encoder is not None else None
+        pieces, texts = None, document.texts
+        if encoder is not None:
+            pieces = split_words(encoder.tokenizer, document.sentences, consecutive=True, texts=texts)
         limit = encoder.max_length if encoder is not None else 0
         for start, stop in _bounds(document, pieces, limit, extraction.options.too_long, found):
             window = cut(number, document, start, stop)
@@ -83,10 +88,15 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
             found["windows"] += 1
             found["lost_links"] += window.lost
             windows.append(window)
-            if pieces is not None:
+            if encoder is not None and pieces is not None:
                 whole = join_sentences(pieces[start:stop])
                 inputs.append(whole)
                 found.update(whole.counts)
+                parts = [part for text in texts[start:stop] for part in text.parts]
+                found.update(spelling(encoder.tokenizer, whole, parts or window.words))
+                if texts:
+                    respelled = sum(text.respelled for text in texts[start:stop])
+                    found.update(dict.fromkeys(SHARED, 0) | {RESPELLED: respelled})
     if not windows:
         if encoder is not None and found["skipped_mentions"]:
             raise UserError(
@@ -338,7 +348,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         return Extraction(path, reader, source, self.options, candidates=self.candidates, companion=treebank_of(path))
 
     def read(self, path: Path) -> Documents:
-        return read_documents(path, self.tags)
+        return read_documents(path, self.tags, texts=self.options.spacing == "text")
 
     def items(self, extraction: Extraction, corpus: Documents, encoder: Encoder | None) -> Items:
         return cut_documents(extraction, corpus, encoder)

@@ -259,7 +259,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         return Extraction(path, reader, source, self.options, hidden)
 
     def read(self, path: Path) -> Treebank:
-        treebank = read_treebank(path)
+        treebank = read_treebank(path, texts=self.options.spacing == "text")
         if self.punctuation_by == "xpos":
             require_tags(path, {tag for sentence in treebank.sentences for tag in sentence.xpos})
         return treebank

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attention import Encoder, EncoderSpec, resolve
 from attention.ablation import PIECES, Ablation, Kind
-from attention.alignment import AlignedPieces, FromPieces, reduce, reduction
+from attention.alignment import AlignedPieces, FromPieces, keep_apart, owners_of, reduce, reduction
 from attention.capture import Head, Heads
 from attention.extraction import pad
 from datamodules import AttentionBatch, ClassificationDataModule, DependencyDataModule, PairDataModule
@@ -158,7 +158,8 @@ class ProbeAccuracy(Task):
         for row, (_, words) in enumerate(batch):
             asked[row, torch.from_numpy(words - 1)] = True
         known = {name: getattr(arcs, name) for name in _GOLD}
-        return {**pad(parts, self._encoder), "rows": rows, "columns": columns, **known, "asked": asked}
+        factors = {"rows": rows, "columns": columns, "owners": owners_of(parts).to(self._encoder.device)}
+        return {**pad(parts, self._encoder), **factors, **known, "asked": asked}
 
     def gold(self, inputs: Mapping[str, Tensor]) -> Tensor:
         return inputs["asked"].sum(1)
@@ -168,7 +169,7 @@ class ProbeAccuracy(Task):
         upper: deque[Tensor] = deque(maxlen=self._upper)
 
         def receive(_: int, weights: Tensor) -> None:
-            upper.append(reduce(weights, inputs["rows"], inputs["columns"]))
+            upper.append(keep_apart(reduce(weights, inputs["rows"], inputs["columns"]), inputs["owners"]))
 
         given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
         self._encoder.capture(given, receive, frozenset(range(self.layers)))

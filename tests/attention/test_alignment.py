@@ -1,5 +1,7 @@
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,21 @@ from torch import Tensor
 from transformers import BertTokenizer, PreTrainedTokenizerFast, RobertaTokenizer
 
 from attention.alignment import (
+    SHARED,
+    SPELLED,
     AlignedPieces,
     AlignmentError,
     FromPieces,
     join_sentences,
+    keep_apart,
+    owners_of,
     readable,
     reduce,
     reduction,
+    spelling,
     split_words,
 )
+from corpora.sentence import RunningText
 from tests import tiny
 from tests.attention import reference
 
@@ -143,6 +151,99 @@ def test_offsets_that_are_wrong_behind_dropped_characters_are_not_used(monkeypat
     assert (pieces.positions.tolist(), pieces.apart) == ([1, 2, 3, 3, 3, 3], 0)
 
 
+def running(text: str, *words: str) -> RunningText:
+    """The text with these words, each found behind the one before."""
+    starts = [0]
+    for before, word in pairwise(words):
+        starts.append(text.index(word, starts[-1] + len(before)))
+    return RunningText(text, tuple(starts))
+
+
+# Blanks, apostrophes, unspaced and right-to-left scripts, and a letter whose combining mark is the next word.
+TEXTS = (
+    running("the gardener waters, the old garden.", "the", "gardener", "waters", ",", "the", "old", "garden", "."),
+    running("the dogs aren't 1990.", "the", "dogs", "are", "n't", "1990", "."),
+    running("我喜欢老花园。1990", "我", "喜欢", "老", "花园", "。", "1990"),
+    running("בבית הגדול, كتابها؟", "ב", "בית", "ה", "גדול", ",", "كتاب", "ها", "؟"),
+    running("cafe\u0301 a", "cafe", "\u0301", "a"),
+    RunningText("the zu fox", (0, 4, 6, 7)),  # a word without a character
+)
+LETTERS = "我喜欢老花园。בתהגדוליكتابها؟,'é\u0301"
+UNSPACED = ("欢老", "园。", "בב", "הג", "كتابها", "n't", "en'", "garden.", "éa")
+
+RAW: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
+    "bert": tiny.bert_tokenizer,  # it has no mark of a blank
+    "gpt2": tiny.gpt2_tokenizer,
+    "roberta": tiny.roberta_tokenizer,
+    "unspaced": lambda: bpe(*PIECES, *UNSPACED, *LETTERS, normalizer=BLANK),
+    "composed": lambda: bpe(
+        *PIECES, *UNSPACED, *LETTERS, normalizer=normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()]),
+        pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="always"),
+    ),
+}  # fmt: skip
+
+
+def of_raw_text(tokenizer: PreTrainedTokenizerFast, text: RunningText, lead: str) -> tuple[list[int], list[int]]:
+    """Pieces of the text, each with the last word that begins, with the blank before it, at or before the piece."""
+    encoded = tokenizer(lead + text.text, return_offsets_mapping=True, add_special_tokens=False)
+    positions = []
+    for place, _ in encoded["offset_mapping"]:
+        while (lead + text.text)[place] == " ":
+            place += 1
+        positions.append(max(1, sum(word <= max(place - len(lead), 0) for word in text.starts)))
+    return encoded["input_ids"], positions
+
+
+@pytest.mark.parametrize("kind", RAW)
+def test_pieces_of_running_text_are_those_of_the_text_and_belong_to_the_word_in_which_they_begin(kind: str) -> None:
+    tokenizer, shared = RAW[kind](), 0
+    lead = " " if kind in ("gpt2", "roberta") else ""
+    for pieces, text in zip(split_words(tokenizer, [text.parts for text in TEXTS], texts=TEXTS), TEXTS, strict=True):
+        ids, positions = of_raw_text(tokenizer, text, lead)
+        assert (pieces.ids[pieces.inside].tolist(), pieces.positions[pieces.inside].tolist()) == (ids, positions)
+        assert (pieces.words, pieces.unknown, pieces.apart) == (len(text.starts), 0, 0)
+        without = sorted({*range(1, len(text.starts) + 1)} - {*positions})
+        assert pieces.without.tolist() == without
+        assert pieces.counts.get("words_without_own_piece", 0) == len(without)
+        assert spelling(tokenizer, pieces, text.parts)["spelled_otherwise"] == 0
+        shared += pieces.counts.get("pieces_across_words", 0)
+    assert shared > (4 if kind in ("unspaced", "composed") else 0)
+
+
+def test_a_piece_across_words_is_shared_by_all_of_them() -> None:
+    text = running("我喜欢老花园。", "我", "喜欢", "老", "花", "园", "。")
+    [pieces] = split_words(RAW["unspaced"](), [text.parts], texts=[text])
+    assert pieces.positions.tolist() == [1, 2, 2, 4, 5]  # 我 喜 欢老 花 园。
+    assert (pieces.joined, pieces.without.tolist()) == ((3, 6), [3, 6])
+    assert [of.tolist() for of in pieces.readers] == [[0, 1, 2, 2, 3, 4, 4], [1, 2, 2, 3, 4, 5, 6]]
+    assert {name: pieces.counts[name] for name in SHARED} == {"pieces_across_words": 2, "words_without_own_piece": 2}
+    known = {"spelled_as_written": 2, "spelled_with_others": 4}
+    assert spelling(RAW["unspaced"](), pieces, text.parts) == dict.fromkeys(SPELLED, 0) | known
+    two = join_sentences([pieces, pieces])
+    assert (two.joined, two.without.tolist()) == ((3, 6, 9, 12), [3, 6, 9, 12])
+    assert two.counts["pieces_across_words"] == 4
+
+
+def test_words_are_cut_alone_if_the_offsets_do_not_reach_the_end_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(UNKNOWN, "unk_token")
+    tokenizer = bpe(*PIECES, pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="first", split=False))
+    words = ("öö", "the", "fox")
+    [pieces] = split_words(tokenizer, [words], texts=[running(" ".join(words), *words)])
+    assert tokenizer.convert_ids_to_tokens(pieces.ids.tolist()) == ["▁", "▁the", "▁", "f", "o", "x"]
+    assert (pieces.positions.tolist(), pieces.joined) == ([1, 2, 3, 3, 3, 3], ())
+
+
+def test_what_pieces_spell_is_counted_by_kind() -> None:
+    words = ("The", "café", "fox", "日本", "x日", "\u200d")
+    [pieces] = split_words(tiny.bert_tokenizer(), [words])
+    known = {"spelled_as_written": 1, "spelled_normalised": 2, "spelled_with_unknown_token": 3}
+    assert spelling(tiny.bert_tokenizer(), pieces, words) == dict.fromkeys(SPELLED, 0) | known
+    moved = replace(pieces, positions=np.append(pieces.positions[1:], pieces.words + 1).astype(np.int32))
+    assert spelling(tiny.bert_tokenizer(), moved, words)["spelled_otherwise"] >= 4
+    [other] = split_words(tiny.bert_tokenizer(), [("the", "coffee", "fox", "日本", "y日", "fox")])
+    assert spelling(tiny.bert_tokenizer(), other, words)["spelled_otherwise"] == 3  # coffee, y日, fox
+
+
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_readable_pieces_are_the_text_of_the_word(name: str) -> None:
     """Joined, with the bytes of characters that are cut through put together again."""
@@ -220,6 +321,32 @@ def random_weights(random: np.random.Generator, batch: Sequence[AlignedPieces], 
     for index, pieces in enumerate(batch):
         weights[index, :, : len(pieces), len(pieces) :] = 0
     return torch.from_numpy(weights / weights.sum(-1, keepdims=True)).float()
+
+
+@pytest.mark.parametrize("delimiters", [True, False], ids=["delimiters", "none"])
+def test_a_word_without_a_piece_reads_with_the_piece_before_it_and_is_not_attended_to(delimiters: bool) -> None:
+    random = np.random.default_rng(1)
+    batch = []
+    for gaps in ((2, 3, 6), (), (4,)):
+        whole = random_pieces(random, 6, delimiters)
+        kept = ~np.isin(whole.positions, gaps)
+        batch.append(replace(whole, ids=whole.ids[kept], positions=whole.positions[kept], joined=gaps))
+    weights = random_weights(random, batch, heads=3)
+    rows, columns = reduction(batch, "mean", torch.device("cpu"))
+    found = keep_apart(reduce(weights, rows, columns), owners_of(batch))
+    real = slice(0, 8) if delimiters else slice(1, 7)
+    np.testing.assert_allclose(found[:, :, real].sum(-1).numpy(), 1, rtol=0, atol=1e-6)
+    for index, (pieces, own) in enumerate(zip(batch, weights.double().numpy(), strict=True)):
+        expected = reference.reduced(own, pieces.positions.tolist(), 6)
+        for gap in pieces.joined:
+            before = max(piece for piece, position in enumerate(pieces.positions) if position < gap)
+            for to in range(8):
+                of = [piece for piece, position in enumerate(pieces.positions) if position == to]
+                expected[:, gap, to] = own[:, before, of].sum(-1)
+            owner = pieces.positions[before]
+            expected[:, gap, gap], expected[:, gap, owner] = expected[:, gap, owner].copy(), 0
+        np.testing.assert_allclose(found[index].numpy(), expected, rtol=0, atol=1e-6)
+        assert all((expected[:, [word for word in range(8) if word != gap], gap] == 0).all() for gap in pieces.joined)
 
 
 @pytest.mark.parametrize("from_pieces", ["mean", "first"])

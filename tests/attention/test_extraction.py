@@ -18,6 +18,7 @@ from rich.console import Console
 from torch import Tensor
 
 from attention import Encoder
+from attention.alignment import SPELLED
 from attention.extraction import extract, shapes
 from attention.specification import Items
 from attention.store import MANIFEST, Store
@@ -68,8 +69,10 @@ def test_a_store_is_labels_shards_and_a_manifest_that_a_second_run_opens(
     assert manifest.delimiters == {"start": True, "end": True}
     assert manifest.encoder["architecture"] == "BertModel"
     counts = {"words_without_piece", "words_with_unknown_token", "words_cut_apart"}
-    counts |= {"skipped_too_long"}
-    assert manifest.audit == dict(extraction.treebank.audit) | dict.fromkeys(counts, 0)
+    counts |= {"skipped_too_long", *SPELLED}
+    capital = sum(not word.islower() and word.isalpha() for one in extraction.treebank.sentences for word in one.words)
+    spelled = {"spelled_as_written": 160 - capital, "spelled_normalised": capital}
+    assert manifest.audit == dict(extraction.treebank.audit) | dict.fromkeys(counts, 0) | spelled
     for item, sentence in enumerate(extraction.treebank.sentences):
         attention = store.read("attention", item)
         assert attention.shape == (2, 4, len(sentence) + 2, len(sentence) + 2)

@@ -1,13 +1,15 @@
 """The most attended words from blocks of rows, against those of whole matrices."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from attention import Encoder, Options, long_inputs
-from attention.alignment import reduction
+from attention.alignment import keep_apart, owners_of, reduction
 from attention.capture import LayerCall, Mixture
 from attention.extraction import pad
 from attention.long_inputs import find_most_attended, word_rows
@@ -33,25 +35,28 @@ def items(encoder: Encoder, options: Options, lengths: tuple[int, ...] = (17, 1,
 
 @pytest.mark.parametrize("most", [1, 3, 100])
 @pytest.mark.parametrize("first_only", [False, True])
-@pytest.mark.parametrize("length", [17, 1, 9])
+@pytest.mark.parametrize(("length", "gaps"), [(17, ()), (1, ()), (9, ()), (17, (2, 3, 9, 17))])
 def test_blocks_of_rows_of_words_are_the_reduced_weights(
-    encoder: Encoder, length: int, most: int, first_only: bool
+    encoder: Encoder, length: int, gaps: tuple[int, ...], most: int, first_only: bool
 ) -> None:
     [part] = items(encoder, Options(), (length,)).inputs
+    for word in gaps:  # its pieces belong to the word before
+        positions = np.where(part.positions == word, part.positions[part.positions < word].max(), part.positions)
+        part = replace(part, positions=positions, joined=gaps)
     rows, columns = reduction([part], "first" if first_only else "mean", encoder.device)
     heads, seen = [0, 2], list[int]()
 
     def compare(_: int, call: LayerCall) -> Tensor:
         blocks = list(word_rows(call.mixture, part, heads, most, first_only))
         assert "weights" not in vars(call.mixture)
-        whole: Tensor = rows @ call.mixture.weights[:, heads] @ columns
+        whole: Tensor = keep_apart(rows @ call.mixture.weights[:, heads] @ columns, owners_of([part]))
         for first, words in blocks:
             seen.extend(range(first, first + words.size(2)))
             torch.testing.assert_close(words, whole[:, :, first : first + words.size(2)], rtol=0, atol=1e-6)
         return whole
 
     encoder.capture(pad([part], encoder), lambda *_: None, frozenset([1]), measure=compare)
-    assert seen == sorted(set(part.positions.tolist()))
+    assert seen == sorted({*part.positions.tolist(), *gaps})
 
 
 @pytest.mark.parametrize("options", [Options(), Options(layers=(2,), heads=(1, 4), precision="float32")])

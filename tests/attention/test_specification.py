@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from attention import Encoder
-from attention.alignment import AlignmentError, FromPieces
+from attention.alignment import SPELLED, AlignmentError, FromPieces
 from attention.encoder import EncoderSpec, resolve
 from attention.extraction import shapes
 from attention.specification import Extraction, Items, Options, Precision
 from attention.store import HiddenLayers, store_key, write_shard
-from corpora.sentence import Sentence, Treebank, to_table
+from corpora.sentence import RunningText, Sentence, Treebank, to_table
 from results.digests import Digests
 from results.errors import UserError
 from tests import tiny
@@ -52,7 +52,7 @@ def test_every_ingredient_changes_the_key(extraction: Extraction, digests: Diges
     specs += [EncoderSpec(str(bert), weights="random", seed=seed) for seed in (0, 1)]
     options: list[dict[str, Any]] = [
         *({"layers": (1,)}, {"layers": (2,)}, {"heads": (1,)}, {"precision": "float32"}),
-        *({"too_long": "skip"}, {"from_pieces": "first"}),
+        *({"too_long": "skip"}, {"from_pieces": "first"}, {"spacing": "text"}),
     ]
     ways: list[dict[str, Any]] = [
         *({}, {"corpus": other}, {"reader": {"format": "conllu", "version": 2}}, {"encoder": None}),
@@ -62,7 +62,7 @@ def test_every_ingredient_changes_the_key(extraction: Extraction, digests: Diges
         *({"options": Options(**each)} for each in options),
     ]
     keys = [store_key(replace(extraction, **way).identity(digests)) for way in ways]
-    assert len(set(keys)) == len(keys) == 18
+    assert len(set(keys)) == len(keys) == 19
     assert all(len(bytes.fromhex(key)) == 12 for key in keys)
 
 
@@ -161,6 +161,16 @@ def test_the_reach_of_a_word_is_that_of_its_pieces(
         assert np.array(found).reshape(len(sentence), -1, 2).swapaxes(0, 1).tolist() == expected
 
 
+def test_a_word_without_a_piece_reaches_as_far_as_the_piece_before_it(tmp_path: Path) -> None:
+    one = Encoder(str(passes.ENCODERS["gpt2"](tmp_path)))
+    text = replace(of_words("t", "he", "fox"), running=RunningText("the fox", (0, 1, 4)))
+    items = items_of(treebank(text), one, Options(layers=(1,), spacing="text"))
+    assert items.inputs[0].without.tolist() == [2]
+    assert items.labels["reach"].to_pylist() == [[1, 2, 1, 2, 1, 3]]
+    counts = {"pieces_across_words": 1, "words_without_own_piece": 1, "words_respelled": 0, "spelled_with_others": 2}
+    assert items.audit.items() >= counts.items()
+
+
 @pytest.mark.parametrize("kind", ["gemma3", "modernbert"])
 def test_the_reach_of_a_word_does_not_depend_on_what_the_encoder_read_before(kind: str, tmp_path: Path) -> None:
     one = Encoder(str(passes.ENCODERS[kind](tmp_path)))
@@ -198,8 +208,9 @@ def test_a_sentence_that_just_fits_is_kept(policy: str, encoder: Encoder) -> Non
     assert holds(items, SHORT, EXACT)
     assert [len(pieces) for pieces in items.inputs] == [4, LIMIT]
     counts = {"words_without_piece", "words_with_unknown_token", "words_cut_apart"}
-    counts |= {"skipped_too_long"}
-    assert items.audit == {"sentences": 2, "multiple_roots": 3} | dict.fromkeys(counts, 0)
+    counts |= {"skipped_too_long", *SPELLED}
+    audit = {"sentences": 2, "multiple_roots": 3} | dict.fromkeys(counts, 0) | {"spelled_as_written": LIMIT}
+    assert items.audit == audit
 
 
 def test_too_long_is_an_error_that_names_the_sentence_and_the_remedy(encoder: Encoder) -> None:
@@ -216,6 +227,11 @@ def test_too_long_is_skipped_and_counted(encoder: Encoder) -> None:
     assert len(items.inputs) == items.audit["skipped_too_long"] == 2
     with pytest.raises(UserError, match=r"^every sentence has more than 14 pieces"):
         items_of(treebank(LONG, LONG), encoder, Options(too_long="skip"))
+
+
+def test_words_without_their_text_are_refused_as_running_text(encoder: Encoder) -> None:
+    with pytest.raises(AlignmentError, match=r"`spacing: text` needs sentences of CoNLL-U.*Leave the option out"):
+        items_of(treebank(SHORT), encoder, Options(spacing="text"))
 
 
 def test_unknown_words_are_counted_in_what_is_kept(encoder: Encoder) -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import conllu
@@ -63,6 +64,47 @@ def test_conllx_takes_both_tags_and_the_first_head(tmp_path: Path) -> None:
     expected = Sentence("wsj-1", ("Runs", "it"), (0, 1), ("ROOT", "SBJ"), ("V", "P"), ("VBZ", "PRP"))
     for name in ("wsj.conll", "wsj.conllx", "wsj.CONLL"):
         assert read_treebank(write(tmp_path, content, name)).sentences == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text", "parts", "respelled"),
+    [
+        ([("He", ()), ("didn't|", ("did", "n't")), (".", ())], "He didn't.", "He |did|n't|.", 0),
+        ([("Zum", ("zu", "dem")), ("Haus|", ()), (".|", ())], "Zum Haus.", "Z|um |Haus|.", 2),
+        ([("geht", ()), ("im|", ("in", "dem")), (",", ()), ("ja", ())], "geht im, ja", "geht |i|m|, |ja", 2),
+        ([("zu", ("zu", "dem")), ("ja", ())], "zu ja", "zu| |ja", 2),
+        ([("בבית|", ("ב", "ה", "בית")), (".", ())], "בבית.", "ב||בית|.", 3),
+        ([("我|", ()), ("喜欢|", ()), ("猫|", ()), ("。|", ())], "我喜欢猫。", "我|喜欢|猫|。", 0),
+        ([("1 000", ()), ("عامية|", ()), ("؟", ())], "1 000 عامية؟", "1 000 |عامية|؟", 0),
+    ],
+)  # fmt: skip
+def test_running_text_has_the_blanks_of_the_file_and_the_words_divide_it(
+    tokens: list[tuple[str, tuple[str, ...]]], text: str, parts: str, respelled: int, tmp_path: Path
+) -> None:
+    rows, place = "", 0
+    for form, words in tokens:
+        misc = "Typo=Yes|SpaceAfter=No" if form.endswith("|") else "_"
+        form = form.rstrip("|")
+        if words:
+            rows += f"{place + 1}-{place + len(words)}\t{form}" + "\t_" * 7 + f"\t{misc}\n"
+        for word in words or (form,):
+            rows += row(place + 1, word, place).removesuffix("_\n") + ("_" if words else misc) + "\n"
+            place += 1
+        rows += f"{place}.1\tgone" + "\t_" * 8 + "\n"
+    [sentence] = read_treebank(write(tmp_path, rows), texts=True).sentences
+    assert sentence.running is not None
+    assert (sentence.running.text, sentence.running.parts) == (text, tuple(parts.split("|")))
+    assert sentence.running.respelled == respelled
+    [without] = read_treebank(tmp_path / "corpus.conllu").sentences
+    assert without == replace(sentence, running=None)
+
+
+def test_a_format_without_blanks_has_no_running_text(tmp_path: Path) -> None:
+    path = write(tmp_path, ROW, "wsj.conllx")
+    with pytest.raises(
+        CorpusError, match=r"wsj\.conllx: the format does not say where a blank stands.*CoNLL-U file, or"
+    ):
+        read_treebank(path, texts=True)
 
 
 def test_several_roots_and_repeated_sentences_are_counted(tmp_path: Path) -> None:

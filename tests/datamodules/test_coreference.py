@@ -14,7 +14,7 @@ from attention.extraction import extract, shapes
 from attention.specification import Candidates, Extraction, Items, Options
 from corpora.conll2012 import read_documents
 from corpora.document import MENTION_TYPES, Document, Documents, Window, cut, windows_from_table
-from corpora.sentence import CorpusError
+from corpora.sentence import CorpusError, RunningText, Sentence
 from datamodules import AntecedentBatch, CoreferenceDataModule
 from datamodules.batches import Split
 from datamodules.coreference import cut_documents, parted
@@ -272,6 +272,30 @@ def test_parses_give_the_heads_and_are_part_of_the_key(tmp_path: Path) -> None:
     assert beside.stores["dev"].folder != alone.stores["dev"].folder
     described = cast(Any, beside.provenance.data["dev"])
     assert described["parses_sha256"] == beside.stores["dev"].manifest.identity["companion_sha256"]
+
+
+def test_running_text_comes_from_the_treebank_beside_the_documents(encoder: Encoder, tmp_path: Path) -> None:
+    text = document("d", ["t he fox", "the dogs ."], [(0, 0, 3, 2, 0), (1, 0, 2, 1, 0)])
+    path = write(tmp_path / "a.conll", Documents((text,), {}))
+    with pytest.raises(CorpusError, match=r"a\.conll: the format does not say .*Put the treebank .* beside the file"):
+        read_documents(path, texts=True)
+    without = ["SpaceAfter=No", "_", "_"], ["_", "SpaceAfter=No", "_"]  # the blank after these words
+    columns = (0, 1, 2), ("root", "dep", "dep"), ("X",) * 3, ("X",) * 3
+    trees = zip((Sentence("s", words, *columns) for words in text.sentences), without, strict=True)
+    (tmp_path / "a.conllu").write_text("".join(tree.conllu(misc=misc) for tree, misc in trees), encoding="utf-8")
+    [read] = read_documents(path, texts=True).documents
+    assert read.texts == (RunningText("the fox", (0, 1, 4)), RunningText("the dogs.", (0, 4, 8)))
+    items, _ = cut_up(encoder, read)
+    assert encoder.tokenizer.convert_ids_to_tokens(items.inputs[0].ids.tolist())[1:-1] == [
+        "the",
+        "fox",
+        "the",
+        "dogs",
+        ".",
+    ]
+    assert items.inputs[0].positions.tolist() == [0, 1, 3, 4, 5, 6, 7]
+    assert (items.audit["words_without_own_piece"], items.audit["spelled_with_others"]) == (1, 2)
+    assert read_documents(path).documents[0].texts == ()
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from attention import EncoderSpec, resolve
+from attention import EncoderSpec, Options, resolve
 from corpora.conllu import read_treebank
 from corpora.sentence import CorpusError, Sentence
 from datamodules import DependencyDataModule, VectorSpec
@@ -305,3 +306,36 @@ def test_some_sentences_of_a_split_come_once_each(data: DependencyDataModule) ->
         assert sorted(i for batch in batches for i in batch.index.tolist()) == sorted(some)
     for split, batches in (("train", data.train_dataloader()), ("dev", data.batches("dev"))):
         assert sum(len(batch.index) for batch in batches) == len(data.splits[cast(Split, split)])
+
+
+def test_running_text_is_read_as_it_was_written(bert: Path, tmp_path: Path) -> None:
+    tree = "1-2\tthe" + "\t_" * 8 + "\n"
+    for place, (form, misc) in enumerate([("t", "_"), ("he", "_"), ("fox", "SpaceAfter=No"), (".", "_")], 1):
+        tree += f"{place}\t{form}\t_\tX\tX\t_\t{place - 1}\tdep\t_\t{misc}\n"
+    (tmp_path / "a.conllu").write_text(tree + "\n" + tree.replace("fox", "dogs") + "\n", encoding="utf-8")
+    found: dict[tuple[str, str], torch.Tensor] = {}
+    for spacing, store in product(("blanks", "text"), ("disk", "stream")):
+        options: dict[str, Any] = {"options": Options(spacing=spacing), "store": store}  # type: ignore[arg-type]
+        corpus = dict.fromkeys(("dev", "test"), str(tmp_path / "a.conllu"))
+        module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=str(tmp_path / "s"), **options)
+        module.setup("test")
+        found[spacing, store] = module.splits["test"][[0, 1]].attention
+        assert module.stores["test"].manifest.identity.get("spacing", "blanks") == spacing
+        assert audit(module)["test"].get("words_without_own_piece") == (2 if spacing == "text" else None)
+    assert torch.equal(found["text", "disk"], found["text", "stream"])
+    assert not torch.equal(found["text", "disk"], found["blanks", "disk"])
+    text = found["text", "disk"]
+    torch.testing.assert_close(text.sum(-1), torch.ones(text.shape[:-1]), rtol=0, atol=5e-3)
+    assert (text[..., [0, 1, 3, 4, 5], 2] == 0).all()  # nobody attends to the second word of `the`
+    assert (text[..., 2, 1] == 0).all()
+    torch.testing.assert_close(text[..., 2, [0, 3, 4, 5]], text[..., 1, [0, 3, 4, 5]])
+    torch.testing.assert_close(text[..., 2, 2], text[..., 1, 1])
+
+
+def test_a_treebank_without_running_text_is_refused_in_a_line(bert: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.conllx").write_text("1\tthe\t_\tX\tX\t_\t0\troot\t_\t_\n", encoding="utf-8")
+    corpus = dict.fromkeys(("dev", "test"), str(tmp_path / "a.conllx"))
+    options: dict[str, Any] = {"options": Options(spacing="text"), "cache": str(tmp_path / "s")}
+    module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), **options)
+    with pytest.raises(CorpusError, match=r"a\.conllx: the format does not say.* or leave the option out\.$"):
+        module.setup("test")

@@ -1,0 +1,58 @@
+"""Pieces of real tokenizers against the words of nine treebanks."""
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from attention.alignment import SPELLED, spelling, split_words
+from attention.encoder import EncoderSpec, load_tokenizer, resolve
+from corpora.conllu import read_treebank
+
+LANGUAGES = ("en_ewt", "de_gsd", "ru_gsd", "zh_gsdsimp", "ko_gsd", "id_gsd", "fa_seraji", "he_htb", "eu_bdt")
+
+
+@pytest.fixture(scope="module", params=("all-MiniLM-L6-v2", "multilingual-e5-small", "smollm2-135m", "gemma-3-270m"))
+def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerFast:
+    """Tokenizer of a real model: of the packaged one, or of a folder under `$PROBING_MODELS`."""
+    if request.param == "all-MiniLM-L6-v2":
+        return load_tokenizer(resolve(EncoderSpec()))
+    path = Path(os.environ.get("PROBING_MODELS", ""), request.param)
+    if not path.is_dir():
+        pytest.skip(f"{path} is absent: set PROBING_MODELS to the folder of real models")
+    return load_tokenizer(resolve(EncoderSpec(str(path))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_pieces_of_every_word_spell_it(
+    language: str, tokenizer: PreTrainedTokenizerFast, public_data: Callable[..., Path]
+) -> None:
+    """But for the tokenizer's normalisation and its unknown token, and of running text, for words that share a piece.
+
+    `pytest -s` prints a row of a table: model, language, spacing, words, pieces a word, and the counts by kind.
+    """
+    path = public_data("ud", f"{language}-ud-dev.conllu")
+    sentences = read_treebank(path, texts=True).sentences
+    texts = [one.running for one in sentences if one.running is not None]
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# text = ")]
+    assert [f"# text = {text.text}" for text in texts] == [line.rstrip() for line in lines]
+    for spacing in ("blanks", "text"):
+        forms = [one.parts for one in texts] if spacing == "text" else [one.words for one in sentences]
+        cut = split_words(tokenizer, [one.words for one in sentences], texts=texts if spacing == "text" else ())
+        counts, pieces = Counter[str](), 0
+        for each, words in zip(cut, forms, strict=True):
+            counts.update(spelling(tokenizer, each, words))
+            counts.update(each.counts)
+            pieces += int(each.inside.sum())
+        words_read = sum(map(len, sentences))
+        assert counts["spelled_otherwise"] == 0
+        assert sum(counts[kind] for kind in SPELLED) == words_read
+        if spacing == "blanks":
+            assert counts["spelled_with_others"] == counts["words_without_own_piece"] == 0
+        kinds = [counts[kind] for kind in (*SPELLED, "pieces_across_words", "words_without_own_piece")]
+        cells = [Path(tokenizer.name_or_path).name, language, spacing, words_read, f"{pieces / words_read:.2f}", *kinds]
+        print("|", *(f"{cell} |" for cell in cells))
