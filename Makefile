@@ -10,7 +10,7 @@ PRODUCT := --ignore tests/studies
 # Warnings are errors. The variable suppresses an advertisement.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-.PHONY: demo test check docs studies paper slurm browser cluster-test bench
+.PHONY: demo test check docs studies paper slurm browser cluster-test bench models
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -54,6 +54,10 @@ slurm:
 # The browser of the tests of pages.
 browser:
 	@$(call debian,chromium,chromium)
+
+# Three real models for tests and studies, as folders of transformers. A folder that is there is left as it is.
+models: $(INSTALLED)
+	$(BIN)/python ../shared/models/make multilingual-e5-small smollm2-135m gemma-3-270m --out "$${PROBING_MODELS:-../models}"
 
 # The tests start and stop their own SLURM on this machine.
 cluster-test: $(INSTALLED) slurm

@@ -36,6 +36,9 @@ ALIGNMENT_VERSION = 2
 _BARE: Mapping[str, Any] = {"add_special_tokens": False, "padding": False, "truncation": False, "verbose": False}
 """Options of a tokenizer for all pieces of a text, without delimiters and without a warning of long texts."""
 
+LONG = 384
+"""Pieces from which a CPU reduces an input by sums: a product with factors of zeros and ones takes longer there."""
+
 FromPieces = Literal["mean", "first"]
 
 UNKNOWN_WORDS = "words_with_unknown_token"
@@ -399,6 +402,9 @@ def keep_apart(words: Tensor, owners: Tensor, first: int = 0) -> Tensor:
 def reduce(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Reduce attention over pieces to attention over words, with the two factors from `reduction`.
 
+    Inputs of at least `LONG` pieces are summed on a CPU, which equals the product up to rounding. A GPU always
+    multiplies: it is fast, and adds in the same order every time.
+
     Args:
         weights: Attention over pieces, `[batch, heads, from, to]`.
         rows: First factor of `reduction`. It may be expanded to all heads beforehand, which saves a copy for every
@@ -409,5 +415,19 @@ def reduce(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
         Attention over words, `[batch, heads, positions, positions]`.
     """
     batch, heads, pieces, _ = weights.shape
+    if pieces >= LONG and weights.device.type == "cpu":
+        return torch.stack([*map(_sums, weights, rows, columns)])
     to_words = weights.reshape(batch, heads * pieces, pieces) @ columns
     return rows @ to_words.view(batch, heads, pieces, -1)
+
+
+def _sums(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Reduce the attention of one input as `reduce` does, `[heads, positions, positions]`."""
+    heads, pieces, words = len(weights), *columns.shape
+    # The padding has a position of its own, which is left out.
+    places, own = torch.where(columns.any(1), columns.argmax(1), words), columns.any(0)
+    shares = rows[0, own].sum(0)[:, None]  # of each piece in the row of its word
+    means = weights.new_zeros(heads, words + 1, pieces).index_add(1, places, weights * shares)
+    without = (~own).nonzero()[:, 0]  # words without a piece of their own
+    means = means.index_add(1, without, rows[0, without] @ weights)[:, :words]
+    return weights.new_zeros(heads, words, words + 1).index_add(2, places, means)[..., :words]

@@ -1,20 +1,32 @@
 """All heads on all relations in one pass over the store, against the original way: head after head, word after word.
 
+Two steps that grow with heads and with the length of a text, each against a plain way: the permutation test, and the
+reduction of attention from pieces to words.
+
 `python -m benchmarks.heads [--json FILE]`
 """
 
 from collections import Counter
+from functools import cached_property, partial
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from attention.alignment import AlignedPieces, reduce, reduction
 from attention.encoder import EncoderSpec
 from benchmarks.harness import Report, Settings, Treebanks, alternate, command, timed
 from datamodules import DependencyDataModule
 from metrics.attachment import ALL, PLAIN, groups_of
-from metrics.heads import hit_counts, most_attended
+from metrics.heads import Predictions, _Offsets, hit_counts, most_attended, permutation_p
 from metrics.rows import ArcRows
+from results import Integers
+
+PERMUTATIONS = 200
+PIECES, HEADS = 1300, 9
+"""Size of the long input: a layer of SmolLM2-135M."""
 
 Counts = dict[str, list[tuple[int, int]]]
 """Right words and all words of each relation, and of `all`, for every predictor in the order way, layer, head."""
@@ -26,6 +38,7 @@ class OnePass:
     def __init__(self, data: DependencyDataModule) -> None:
         self._data = data
         self.counts: Counts = {}
+        self.predictions: Predictions | None = None
 
     def __call__(self) -> None:
         """Count once."""
@@ -35,6 +48,7 @@ class OnePass:
             metric.add(batch, heads=found)
         arcs, rows = metric.arcs()
         predicted = rows["heads"]
+        self.predictions = Predictions(arcs, self._data.relations, predicted)
         groups = groups_of(arcs, self._data.relations)
         hits = dict(zip(groups, hit_counts(arcs, predicted, groups).tolist(), strict=True))
         self.counts = {
@@ -95,6 +109,69 @@ class HeadByHead:
         return right, wrong
 
 
+class OneByOne(_Offsets):
+    """The offsets of a permutation test, compared predictor by predictor."""
+
+    @cached_property
+    def _columns(self) -> NDArray[np.integer]:
+        return np.ascontiguousarray(self._chosen.T)
+
+    def hits(self, rng: np.random.Generator, predictor: int | None = None) -> Integers:
+        """Shuffle with the same draws."""
+        gold = self._gold[np.argsort(self._room + rng.random(len(self._gold)))]
+        columns = self._columns if predictor is None else self._columns[predictor, None]
+        return np.array([np.count_nonzero(column == gold) for column in columns])
+
+
+def _permutations(settings: Settings, report: Report, found: Predictions) -> None:
+    """The permutation test, each permutation over all predictors at once, against one predictor after the other.
+
+    Raises:
+        RuntimeError: A p-value differs.
+    """
+    chosen = [found.best(group) for group in found.groups]
+    test = partial(permutation_p, found, found, chosen, permutations=PERMUTATIONS)
+
+    def one_by_one() -> NDArray[np.float64]:
+        with patch("metrics.heads._Offsets", OneByOne):
+            return test()
+
+    if not np.array_equal(test(), one_by_one(), equal_nan=True):
+        raise RuntimeError("The p-values differ, though their draws are the same.")
+    seconds = alternate(settings.rounds, reference=timed(one_by_one), ours=timed(test))
+    meaning = "the permutation test, predictor by predictor ÷ all predictors at once"
+    report.ratio("permutations_over_reference", seconds["reference"], seconds["ours"], meaning)
+    report.seconds("permutations_s", seconds["ours"], f"{PERMUTATIONS} permutations for all relations, chosen on dev")
+    report.seconds("permutations_reference_s", seconds["reference"], "predictor by predictor")
+
+
+def _reduction(settings: Settings, report: Report) -> None:
+    """The reduction of one layer of a long input, by sums against the product with factors of zeros and ones.
+
+    Raises:
+        RuntimeError: The two differ by 1e-6.
+    """
+    words = np.cumsum(np.random.default_rng(0).random(PIECES) < 0.7).astype(np.int32)
+    part = AlignedPieces(words, words, int(words[-1]) - 1)
+    rows, columns = reduction([part], "mean", torch.device("cpu"))
+    rows = rows.expand(-1, HEADS, -1, -1).contiguous()
+    weights = torch.rand(1, HEADS, PIECES, PIECES, generator=torch.Generator().manual_seed(0)).mul(9).softmax(-1)
+
+    def product() -> torch.Tensor:
+        with patch("attention.alignment.LONG", np.inf):
+            return reduce(weights, rows, columns)
+
+    sums = partial(reduce, weights, rows, columns)
+    gap = float((sums() - product()).abs().max())
+    if gap > 1e-6:
+        raise RuntimeError(f"The sums differ from the product by {gap:.1e}.")
+    seconds = alternate(settings.rounds, reference=timed(product), ours=timed(sums))
+    meaning = f"a layer of {HEADS} heads, {PIECES:,} pieces, to words: product ÷ sums"
+    report.ratio("reduction_over_product", seconds["reference"], seconds["ours"], meaning)
+    report.seconds("reduction_s", seconds["ours"], "by sums")
+    report.seconds("reduction_product_s", seconds["reference"], "by the product")
+
+
 def check(ours: Counts, reference: Counts) -> None:
     """Compare the counts.
 
@@ -124,6 +201,9 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     report.figure("relations", len(ours.counts) - 1, "counted; each count is the same on both sides")
     report.seconds("one_pass_s", seconds["ours"], "from the opened store to the counts")
     report.seconds("reference_s", seconds["reference"], "the original way, all weights in memory beforehand")
+    assert ours.predictions is not None
+    _permutations(settings, report, ours.predictions)
+    _reduction(settings, report)
 
 
 main = command("heads", measure)

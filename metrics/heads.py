@@ -5,10 +5,10 @@ most (`dependent→head`), or the word that attends to it most (`head→dependen
 attention head with a direction; L layers of H heads make K = 2LH predictors, in the order direction, layer, head.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -297,31 +297,51 @@ class Predictions:
 
 
 class _Offsets:
-    """Offsets from the words of a group to their gold heads, and to the choice of each predictor."""
+    """Offsets from the words of a group to their gold heads, and to the choice of each predictor, as numbers."""
 
     def __init__(self, split: Predictions, words: Flags) -> None:
         arcs, rows = split.arcs, np.flatnonzero(words)
         before, after = (np.digitize(room, _ROOM) for room in (arcs.word[rows] - 1, (arcs.length - arcs.word)[rows]))
         order = np.argsort(before * (len(_ROOM) + 1) + after, kind="stable")
         self._room, rows = (before * (len(_ROOM) + 1) + after)[order], rows[order]
-        word, head = arcs.word[rows], arcs.head[rows]
+        self._predicted, self._rows, self._word = split.predicted, rows, arcs.word[rows]
         # Different codes for ROOT and for no prediction: neither matches anything when shuffled.
-        self._gold = np.where(head > 0, head - word, _NOWHERE).astype(np.int16)
-        self._chosen = np.empty((split.predicted.shape[1], len(rows)), np.int16)
-        for column, own in zip(split.predicted.T, self._chosen, strict=True):
-            own[:] = np.where(column[rows] > 0, column[rows] - word, -_NOWHERE)
+        gold = np.where(arcs.head[rows] > 0, arcs.head[rows] - self._word, _NOWHERE)
+        # Numbered from 0, the offsets of gold heads mostly fit in a byte.
+        self._offsets, numbers = np.unique(gold, return_inverse=True)
+        self._gold = numbers.astype(np.min_scalar_type(len(self._offsets)))
+
+    @cached_property
+    def _chosen(self) -> NDArray[Any]:
+        """Numbers of the offsets that each predictor chooses, `[words, K]`; those that no gold head has share one."""
+        numbers = np.full(1 << 16, len(self._offsets), self._gold.dtype)
+        numbers[self._offsets] = np.arange(len(self._offsets))
+        found: NDArray[Any] = np.empty((len(self._rows), self._predicted.shape[1]), numbers.dtype)
+        for part in _parts(len(found)):
+            chosen = self._predicted[self._rows[part]]
+            found[part] = numbers[np.where(chosen > 0, chosen - self._word[part, None], -_NOWHERE)]
+        return found
 
     def can_change(self) -> bool:
         """Return True if two words of one class of room differ in their offset, so that a shuffle changes something."""
         order = np.lexsort((self._gold, self._room))
         return bool(((np.diff(self._gold[order]) != 0) & (np.diff(self._room[order]) == 0)).any())
 
-    def hits(self, rng: np.random.Generator, predictor: int | None = None) -> list[int]:
+    def hits(self, rng: np.random.Generator, predictor: int | None = None) -> Integers:
         """Shuffle the gold offsets within classes of room; return how many each predictor finds, or one of them."""
         # Sorting by class plus a random number below one shuffles within classes.
         gold = self._gold[np.argsort(self._room + rng.random(len(self._gold)))]
-        columns = self._chosen if predictor is None else self._chosen[predictor, None]
-        return [int(np.count_nonzero(column == gold)) for column in columns]
+        if predictor is not None:
+            return np.array([np.count_nonzero(self._chosen[:, predictor] == gold)])
+        found = np.zeros(self._chosen.shape[1], np.int64)
+        for part in _parts(len(gold)):
+            found += (self._chosen[part] == gold[part, None]).view(np.uint8).sum(axis=0, dtype=np.uint8)
+        return found
+
+
+def _parts(words: int) -> Iterator[slice]:
+    """Yield slices of at most 255 words, whose hits can be counted in a byte."""
+    return (slice(first, first + 255) for first in range(0, words, 255))
 
 
 def permutation_p(
@@ -354,20 +374,23 @@ def permutation_p(
     """
     rng = np.random.default_rng(seed)
     values = np.full(len(scored.groups), np.nan)
-    progress = Progress(
-        "Permutation test of the heads", permutations * sum(map(np.count_nonzero, scored.groups.values()))
-    )
-    for place, ((group, words), predictor) in enumerate(zip(scored.groups.items(), chosen, strict=True)):
-        own, size = _Offsets(scored, words), int(np.count_nonzero(words))
-        if not own.can_change():
-            progress.advance(permutations * size)
-            continue
+    tests = [
+        (place, group, words)
+        for place, (group, words) in enumerate(scored.groups.items())
+        if _Offsets(scored, words).can_change()
+    ]
+    chosen_on = scored.groups if dev is scored else dev.groups
+    # Nearly all time goes to the words on which all predictors are compared.
+    sizes = [int(np.count_nonzero(chosen_on.get(group, words))) for _, group, words in tests]
+    progress = Progress("Permutation test of the heads, words", permutations * sum(sizes))
+    for (place, group, words), size in zip(tests, sizes, strict=True):
+        own, predictor = _Offsets(scored, words), chosen[place]
         choice = _Offsets(dev, dev.groups[group]) if dev is not scored and group in dev.groups else None
         reached = np.count_nonzero(scored.predicted[words, predictor] == scored.arcs.head[words])
         as_good = 0
         for _ in range(permutations):
-            best = int(np.argmax(choice.hits(rng))) if choice else predictor
-            as_good += int(max(own.hits(rng, None if dev is scored else best)) >= reached)
+            best = int(choice.hits(rng).argmax()) if choice else predictor
+            as_good += int(own.hits(rng, None if dev is scored else best).max() >= reached)
             progress.advance(size)
         values[place] = (1 + as_good) / (permutations + 1)
     return values

@@ -87,8 +87,9 @@ multiprocessing.set_forkserver_preload(["datamodules", "metrics.rows"])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that read public data, and those that open pages or submit jobs, which are slow."""
-    kinds = {"public_data": ["data"], "browser": ["browser", "slow"], "slurm": ["cluster", "slow"]}
+    """Mark tests of public data, of real models, of pages and of jobs; all but those of data are slow."""
+    kinds = {"public_data": ["data"], "pretrained": ["models", "slow"]}
+    kinds |= {"browser": ["browser", "slow"], "slurm": ["cluster", "slow"]}
     for item in items:
         for fixture in kinds.keys() & set(getattr(item, "fixturenames", ())):
             for marker in kinds[fixture]:
@@ -106,6 +107,22 @@ def public_data() -> Callable[..., Path]:
         if not path.exists():
             pytest.skip(f"{path} is absent")
         return path
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def pretrained() -> Callable[[str], Path]:
+    """Gives the folder of a real pretrained model by its name; the test is skipped where it is not.
+
+    The folder is under `$PROBING_MODELS`, by default `models` beside the checkout, where `make models` writes it.
+    """
+    root = Path(os.environ.get("PROBING_MODELS") or Path(__file__).parents[2] / "models")
+
+    def find(name: str) -> Path:
+        if not (root / name / "config.json").exists():
+            pytest.skip(f"{root / name} is absent: `make models` writes it")
+        return root / name
 
     return find
 

@@ -85,14 +85,13 @@ def of_words(states: Floats, positions: Sequence[int], words: int, from_pieces: 
 
 def reduced(weights: Floats, positions: Sequence[int], words: int, from_pieces: str = "mean") -> Floats:
     """Weights over pieces `[..., from, to]` to weights over words: attention to is summed, attention from averaged."""
-    result = np.zeros((*weights.shape[:-2], words + 2, words + 2))
+    weights = np.ascontiguousarray(np.moveaxis(weights, (-2, -1), (0, 1)))  # the numbers of a pair lie together
+    result = np.zeros((words + 2, words + 2, *weights.shape[2:]))
+    pieces = [[piece for piece, position in enumerate(positions) if position == word] for word in range(words + 2)]
     for source in range(words + 2):
-        rows = [piece for piece, position in enumerate(positions) if position == source]
-        if from_pieces == "first":
-            rows = rows[:1]
+        rows = pieces[source][:1] if from_pieces == "first" else pieces[source]
         for target in range(words + 2):
-            columns = [piece for piece, position in enumerate(positions) if position == target]
             for row in rows:
-                for column in columns:
-                    result[..., source, target] += weights[..., row, column] / len(rows)
-    return result
+                for column in pieces[target]:
+                    result[source, target] += weights[row, column] / len(rows)
+    return np.moveaxis(result, (0, 1), (-2, -1))

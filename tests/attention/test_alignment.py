@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import BertTokenizer, PreTrainedTokenizerFast, RobertaTokenizer
 
 from attention.alignment import (
+    LONG,
     SHARED,
     SPELLED,
     AlignedPieces,
@@ -324,7 +325,11 @@ def random_weights(random: np.random.Generator, batch: Sequence[AlignedPieces], 
 
 
 @pytest.mark.parametrize("delimiters", [True, False], ids=["delimiters", "none"])
-def test_a_word_without_a_piece_reads_with_the_piece_before_it_and_is_not_attended_to(delimiters: bool) -> None:
+@pytest.mark.parametrize("long", [1, 1000], ids=["sums", "product"])
+def test_a_word_without_a_piece_reads_with_the_piece_before_it_and_is_not_attended_to(
+    delimiters: bool, long: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attention.alignment.LONG", long)
     random = np.random.default_rng(1)
     batch = []
     for gaps in ((2, 3, 6), (), (4,)):
@@ -352,7 +357,11 @@ def test_a_word_without_a_piece_reads_with_the_piece_before_it_and_is_not_attend
 @pytest.mark.parametrize("from_pieces", ["mean", "first"])
 @pytest.mark.parametrize("delimiters", [True, False], ids=["delimiters", "none"])
 @pytest.mark.parametrize("words", [(6, 6, 6), (9, 1, 4)], ids=["equal", "padded"])
-def test_reduction_equals_a_triple_loop(from_pieces: FromPieces, delimiters: bool, words: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("long", [1, 1000], ids=["sums", "product"])
+def test_reduction_equals_a_triple_loop(
+    from_pieces: FromPieces, delimiters: bool, words: tuple[int, ...], long: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attention.alignment.LONG", long)
     random = np.random.default_rng(0)
     batch = [random_pieces(random, n, delimiters) for n in words]
     weights = random_weights(random, batch, heads=3)
@@ -368,3 +377,19 @@ def test_reduction_equals_a_triple_loop(from_pieces: FromPieces, delimiters: boo
         np.testing.assert_allclose(found[index].numpy(), expected, rtol=0, atol=1e-6)
         real = slice(0, n + 2) if delimiters else slice(1, n + 1)
         np.testing.assert_allclose(found[index, :, real].sum(-1).numpy(), 1, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("from_pieces", ["mean", "first"])
+def test_sums_of_long_inputs_have_the_values_and_gradients_of_the_product(from_pieces: FromPieces) -> None:
+    random = np.random.default_rng(0)
+    batch = [random_pieces(random, words, True) for words in (200, 90)]
+    assert max(map(len, batch)) >= LONG
+    weights = torch.from_numpy(random.random((2, 3, *[max(map(len, batch))] * 2), np.float32))  # in the padding too
+    rows, columns = reduction(batch, from_pieces, torch.device("cpu"))
+    weights /= weights.sum(-1, keepdim=True)
+    summed, multiplied = weights.clone().requires_grad_(), weights.clone().requires_grad_()
+    found, expected = reduce(summed, rows.expand(-1, 3, -1, -1), columns), rows @ multiplied @ columns[:, None]
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+    given = torch.from_numpy(random.standard_normal(expected.shape, np.float32))
+    gradients = [torch.autograd.grad(*pair, given)[0] for pair in ((found, summed), (expected, multiplied))]
+    torch.testing.assert_close(*gradients, rtol=1e-6, atol=1e-6)

@@ -1,5 +1,6 @@
 """Attention of generated tokens in one pass, against that of transformers' generation step by step."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,27 +47,46 @@ def test_a_view_has_a_row_for_each_step(decoder: tuple[PreTrainedModel, PreTrain
     assert not view.values[:, :, :prompt].any()
 
 
+def assert_steps_equal(
+    encoder: Encoder, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, prompt: str, tolerance: float = 1e-6
+) -> None:
+    """Compare the attention of 12 steps."""
+    found = encoder.generated(prompt, tokens=12)
+    given = torch.tensor([tokenizer(prompt)["input_ids"]])
+    own: Any = model.generate(  # type: ignore[operator]
+        given, attention_mask=torch.ones_like(given), max_new_tokens=12, do_sample=False, pad_token_id=0,
+        output_attentions=True, return_dict_in_generate=True,
+    )  # fmt: skip
+    assert found["from"].to_numpy().tolist() == readable(tokenizer, own.sequences[0, given.size(1) :].tolist())
+    assert found.shape == (encoder.layers, encoder.heads, 12, given.size(1) + 11)
+    assert int(found["generated"].sum()) == 11
+    for step, layers in enumerate(own.attentions):
+        length = given.size(1) + step
+        for layer, weights in enumerate(layers):
+            row = torch.from_numpy(found.to_numpy()[layer, :, step])
+            torch.testing.assert_close(row[:, :length], weights[0, :, -1], rtol=0, atol=tolerance)
+            assert not row[:, length:].any()
+
+
 def test_every_step_has_the_attention_of_generate(
     decoder: tuple[PreTrainedModel, PreTrainedTokenizerFast],
 ) -> None:
-    model, tokenizer = decoder
-    encoder = Encoder.from_model(model, tokenizer)
+    encoder = Encoder.from_model(*decoder)
+    assert (encoder.layers, encoder.heads) == (2, 4)
     for prompt in PROMPTS:
-        found = encoder.generated(prompt, tokens=12)
-        given = torch.tensor([tokenizer(prompt)["input_ids"]])
-        own: Any = model.generate(  # type: ignore[operator]
-            given, attention_mask=torch.ones_like(given), max_new_tokens=12, do_sample=False, pad_token_id=0,
-            output_attentions=True, return_dict_in_generate=True,
-        )  # fmt: skip
-        assert found["from"].to_numpy().tolist() == readable(tokenizer, own.sequences[0, given.size(1) :].tolist())
-        assert found.shape == (2, 4, 12, given.size(1) + 11)
-        assert int(found["generated"].sum()) == 11
-        for step, layers in enumerate(own.attentions):
-            length = given.size(1) + step
-            for layer, weights in enumerate(layers):
-                row = torch.from_numpy(found.to_numpy()[layer, :, step])
-                torch.testing.assert_close(row[:, :length], weights[0, :, -1], rtol=0, atol=1e-6)
-                assert not row[:, length:].any()
+        assert_steps_equal(encoder, *decoder, prompt)
+
+
+@pytest.mark.parametrize("name", ["gemma-3-270m", "smollm2-135m"])
+def test_every_step_of_a_real_model_has_the_attention_of_generate(name: str, pretrained: Callable[[str], Path]) -> None:
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        pretrained(name), attn_implementation="eager", dtype=torch.float32
+    )
+    model.eval()  # type: ignore[no-untyped-call]
+    encoder = Encoder(str(pretrained(name)))
+    for prompt in ("The capital of France is", "She opened the door, and then the door"):
+        # A step of generation multiplies one row by what is cached, so sums are rounded differently in every layer.
+        assert_steps_equal(encoder, model, encoder.tokenizer, prompt, 1e-5)
 
 
 def test_a_continuation_is_read_as_if_it_was_generated(

@@ -52,7 +52,14 @@ BENCHMARKS: dict[ModuleType, tuple[dict[str, str], Numbers]] = {
     head_distances: ({"over_reference": "reference_s / streamed_s"}, {"segments": 16, "heads": 72}),
     surface: ({"to_bare_forward": "surface_s / bare_forward_s", "capture_to_bare_forward": ""}, {"segments": 30}),
     ablation: ({"over_reference": "reference_s / ablation_s"}, {"texts": 30, "heads": 72}),
-    heads: ({"over_reference": "reference_s / one_pass_s"}, {"sentences": 30, "predictors": 144}),
+    heads: (
+        {
+            "over_reference": "reference_s / one_pass_s",
+            "permutations_over_reference": "permutations_reference_s / permutations_s",
+            "reduction_over_product": "reduction_product_s / reduction_s",
+        },
+        {"sentences": 30, "predictors": 144},
+    ),
     streaming: (
         dict.fromkeys(("to_bare_forward", "all_layers_to_bare_forward", "stream_over_store"), ""),
         {"sentences": 30},

@@ -194,4 +194,20 @@ def test_permutation_equals_a_slow_one_with_the_same_draws(monkeypatch: pytest.M
         assert len(set(found[:-2])) > 2
         others = permutation_p(choice, scored, chosen, permutations=19, seed=6)
         assert others[:-2].tolist() != found[:-2].tolist()
-        assert made[-1]._done == made[-1]._total == 19 * sum(map(sum, groups.values()))
+        of_choice = choice.groups if choice is dev else groups
+        words = sum(np.count_nonzero(of_choice.get(name, groups[name])) for name in list(groups)[:-2])
+        assert made[-1]._done == made[-1]._total == 19 * words  # nothing is counted that takes no time
+
+
+def test_permutation_of_a_long_text_equals_a_slow_one() -> None:
+    """More than 255 words are hit, and gold heads have more than 255 offsets."""
+    random, n = np.random.default_rng(0), 800
+    heads = [word + 1 if random.random() < 0.5 else int(random.integers(1, n + 1)) for word in range(1, n)]
+    gold = arcs([[*heads, 0]])
+    near = np.where(random.random((n, 3)) < 0.9, gold.word[:, None] + 1, random_predictions(gold, 3, seed=1))
+    both = Predictions(gold, tuple("a"), np.where(near > n, -1, near))
+    chosen = [both.best(group) for group in both.groups]
+    assert both.counts["all"].min() > 255 < len(set((gold.head - gold.word).tolist()))
+    found = permutation_p(both, both, chosen, permutations=9, seed=5)
+    np.testing.assert_array_equal(found, slow_p(both, both, chosen, 9, 5))
+    assert found[0] < 1
