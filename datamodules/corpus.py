@@ -25,7 +25,7 @@ from attention.extraction import open_store
 from attention.stream import Stream, make_stream
 from corpora.document import Documents
 from corpora.mentions import UNKNOWN
-from corpora.registry import CORPORA, data_root, locate, no_file
+from corpora.registry import CORPORA, data_root, known_names, locate, no_file
 from corpora.sentence import CorpusError, Treebank
 from datamodules.batches import (
     Batches,
@@ -328,7 +328,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         if self.corpus not in CORPORA:
             raise CorpusError(
                 f"{self.corpus}: this is neither `sample` nor a corpus of the "
-                f"registry{near(self.corpus, ('sample', *CORPORA))}: {', '.join(CORPORA)}. For your own files give a "
+                f"registry{near(self.corpus, ('sample', *CORPORA))}: {known_names()}. For your own files give a "
                 f"path with `{{split}}` in it, or a mapping: {mapping_of(self)}."
             )
         return locate(self.corpus, self.root)
@@ -354,9 +354,10 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         validates = self.trainer is not None and self.trainer.limit_val_batches != 0
         needed: tuple[Split, ...] = ("train",) if stage == "fit" and not validates else STAGES[stage]
         if missing := [split for split in (*self.always, *needed) if split not in files]:
+            name = f"{self.corpus}: the" if isinstance(self.corpus, str) else "The"
             raise CorpusError(
-                f"The corpus of --data.{self.option} has no {missing[0]} split, but the command needs one. "
-                f"{self.missing_remedy}."
+                f"{name} corpus of --data.{self.option} has no {missing[0]} split, but the command needs one; it has "
+                f"{' and '.join(files)}. {self.missing_remedy}."
             )
         tested = stage == "fit" and validates and "test" in files and files["test"].is_file()
         read = [split for split in dict.fromkeys((*self.always, *STAGES[stage])) if split in files]
@@ -370,7 +371,9 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         """
         files = self.files()
         paths = dict.fromkeys(files[split] for stage in stages for split in self.splits_of(stage, files)[0])
-        return [no_file(path) for path in paths if not path.is_file()]
+        there = [split for split, path in files.items() if path.is_file()]
+        otherwise = f". The corpus has {' and '.join(there)}. {self.missing_remedy}" if there else ""
+        return [no_file(path, otherwise) for path in paths if not path.is_file()]
 
     @property
     @abstractmethod
