@@ -223,6 +223,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     """
 
     holds = "gold arcs"
+    borrows = "; train and dev may be another treebank's: --data.transfer_from ud_english_ewt"
     batch = AttentionBatch
     sample = (f"sample-{SAMPLE_VERSION}", write_sample_treebank)
     splits: dict[Split, DependencySplit]
@@ -253,19 +254,6 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         self.heads_of: HeadsOf | None = None
         self.lowest = 0
         self.train_on: Sequence[int] | None = None
-
-    def files(self) -> Mapping[str, Path]:
-        if self.transfer_from is None:
-            return super().files()
-        source = copy(self)
-        source.corpus, source.transfer_from = self.transfer_from, None
-        own = super().files()
-        return {**source.files(), **({"test": own["test"]} if "test" in own else {})}
-
-    @property
-    def missing_remedy(self) -> str:
-        borrowed = "; train and dev may be another treebank's: --data.transfer_from ud_english_ewt"
-        return super().missing_remedy + borrowed * (self.option == "corpus")
 
     def extraction(self, path: Path, source: EncoderSource | None) -> Extraction:
         reader = {"name": "treebank", "version": READER_VERSION, "format": None}
