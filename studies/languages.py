@@ -6,7 +6,7 @@ correction over the languages. A relation counts in a language with at least `LE
 """
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,21 +25,24 @@ Runs = Mapping[str, Mapping[str, Record]]
 
 
 def read_runs(folder: Path) -> Runs:
-    """Return the runs of the languages that have all of `KINDS`, by language and kind.
+    """Return the runs of the languages whose heads or probes are finished, by language and kind.
 
     Raises:
-        UserError: English is not finished, or nothing else is.
+        UserError: English is not finished.
     """
     found: dict[str, dict[str, Record]] = {}
     for row, runs in rows_of(folder).items():
         language, _, kind = row.partition(" × ")
         found.setdefault(language, {})[kind] = find_record(next(iter(runs.values()))[-1])
-    whole = {language: kinds for language, kinds in found.items() if {*KINDS} <= kinds.keys()}
-    if "English" not in whole or len(whole) < 2:
-        there = ", ".join(whole) or "no language"
+    if not {*KINDS} <= found.get("English", {}).keys():
         remedy = "Give the command of the sweep again: `python train.py sweep configs/languages.yaml`"
-        raise UserError(f"{folder}: only {there} is finished, but English and another language are compared. {remedy}")
-    return whole
+        raise UserError(f"{folder}: not all runs of English are finished, with which others are compared. {remedy}")
+    return found
+
+
+def with_both(runs: Runs, own: str, english: str) -> Iterator[tuple[str, Mapping[str, Record]]]:
+    """Yield the languages, with their runs, that have finished runs of two kinds."""
+    yield from ((language, kinds) for language, kinds in runs.items() if {own, english} <= kinds.keys())
 
 
 def transferred(own: Record, english: Record, score: str) -> dict[str, float]:
@@ -56,7 +59,7 @@ def transferred(own: Record, english: Record, score: str) -> dict[str, float]:
 def best_heads(runs: Runs) -> pd.DataFrame:
     """Return the best head of each language and relation, that of English, and their difference on test."""
     parts = []
-    for language, kinds in runs.items():
+    for language, kinds in with_both(runs, OWN, ENGLISH):
         own, english = (read_table(kinds[kind], "best_heads") for kind in (OWN, ENGLISH))
         frame = own.assign(language=language, english_head=english["head"], english=english["test"])
         frame = frame[(frame["n"] >= LEAST) & (frame["relation"] != PLAIN)].reset_index(drop=True)
@@ -108,7 +111,7 @@ def shared_heads(best: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
 def probes(runs: Runs) -> pd.DataFrame:
     """Return UAS of the probe of each language, of both branchings, and of the probe of English on its test."""
     rows = []
-    for language, kinds in runs.items():
+    for language, kinds in with_both(runs, PROBE, ENGLISH_PROBE):
         own, other = kinds[PROBE], kinds[ENGLISH_PROBE if language != "English" else PROBE]
         uas = own.scores["uas"]
         rows.append(
@@ -132,7 +135,7 @@ def result(runs: Runs) -> Result:
     """Return the three tables, and the map of what the best head gains over the best offset."""
     best, of_probes = best_heads(runs), probes(runs)
     gains = best.pivot(index="relation", columns="language", values="over_offset")
-    gains = gains.reindex(index=best["relation"].unique(), columns=list(runs))
+    gains = gains.reindex(index=best["relation"].unique(), columns=best["language"].unique())
     title = "Best head of each relation and language: accuracy above that of the best offset"
     names, label = (list(map(str, axis)) for axis in gains.axes), "accuracy above the best offset"
     values = gains.to_numpy(np.float64)

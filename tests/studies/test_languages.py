@@ -142,7 +142,7 @@ def test_the_command_writes_tables_and_figure_and_prints_markdown(
 
 
 def test_a_sweep_without_english_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"only German is finished, but English .* sweep configs/languages\.yaml"):
+    with pytest.raises(UserError, match=r"not all runs of English .* sweep configs/languages\.yaml"):
         read_runs(write_sweep(tmp_path, ["German"]))
 
 
