@@ -137,9 +137,18 @@ def result(runs: Runs) -> Result:
     gains = best.pivot(index="relation", columns="language", values="over_offset")
     gains = gains.reindex(index=best["relation"].unique(), columns=best["language"].unique())
     title = "Best head of each relation and language: accuracy above that of the best offset"
-    names, label = (list(map(str, axis)) for axis in gains.axes), "accuracy above the best offset"
-    values = gains.to_numpy(np.float64)
-    figure = HeatMap(title, values, *names, "relation", "language", label, diverging=True, unit="fraction")
+    relations, languages = (list(map(str, axis)) for axis in gains.axes)
+    figure = HeatMap(
+        title,
+        gains.to_numpy(np.float64),
+        relations,
+        languages,
+        "relation",
+        "language",
+        "accuracy above the best offset",
+        diverging=True,
+        unit="fraction",
+    )
     heads = best.drop(columns=["random_init", "p_shuffled", "best_offset"])
     shares = ("dev", "test", "offset", "over_offset", "english", "difference")
     tables = {

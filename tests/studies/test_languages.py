@@ -1,5 +1,6 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -74,7 +75,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, pd.DataFram
 def test_what_english_chose_is_compared_by_sentence_with_holm_over_the_other_languages(
     tables: Mapping[str, pd.DataFrame],
 ) -> None:
-    heads = tables["heads"].set_index(["relation", "language"])
+    heads: Any = tables["heads"].set_index(["relation", "language"])
     assert sorted(heads.index) == [
         *(("all", language) for language in ("Basque", "English", "German")),
         *(("det", language) for language in ("English", "German")),  # Basque has 49 words
@@ -98,7 +99,7 @@ def test_what_english_chose_is_compared_by_sentence_with_holm_over_the_other_lan
 
 
 def test_languages_that_differ_are_counted_by_the_sign_of_the_difference(tables: Mapping[str, pd.DataFrame]) -> None:
-    shared = tables["shared"].set_index("relation")
+    shared: Any = tables["shared"].set_index("relation")
     assert shared.loc["obj", ["head", "languages", "on_one_head"]].tolist() == ["2-2 dependent→head", 3, 3]
     assert shared.loc["det", ["head", "languages", "on_one_head"]].tolist() == ["3-1 dependent→head", 2, 2]
     assert shared.loc["obj", ["english_worse", "english_better"]].tolist() == [1, 0]
@@ -115,13 +116,13 @@ def test_one_head_in_all_languages_is_more_than_good_heads_in_all(monkeypatch: p
     frame = frame.assign(direction="dependent→head", difference=0.0, p_holm=1.0)
     shared = shared_heads(frame).set_index("relation")
     assert shared["on_one_head"].tolist() == [9, 3, 3, 3]
-    assert shared.loc["obj", "p"] < 0.001
+    assert shared["p"].iloc[0] < 0.001
     assert shared["p"].iloc[1:].min() > 0.3
     assert shared["p_holm"].tolist() == holm(shared["p"].tolist()).tolist()
     monkeypatch.setattr("studies.languages.DEALS", 40)
     small = shared_heads(frame[frame["language"].isin(["a", "b"])].query("relation in ('obj', 'det')"))
     # Two languages with two relations: obj is alike where both are dealt as they are, or both the other way round.
-    assert small.set_index("relation").loc["obj", "p"] > 0.2
+    assert small["p"].min() > 0.2
 
 
 def test_the_command_writes_tables_and_figure_and_prints_markdown(
