@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from metrics.attachment import PLAIN
+from metrics.attachment import ALL, PLAIN
 from metrics.bootstrap import SWAPS, holm, p_units, paired_bootstrap, paired_permutation
 from results import HeatMap, Provenance, Result, Table, Unit, UserError, command
 from results.reader import Record, find_record, read_table, rows_of
 from results.tables import DASH, written
 from results.writer import write
 
-LEAST, DEALS = 50, 10_000
+LEAST, DEALS, ALPHA = 50, 10_000, 0.05
 KINDS = OWN, ENGLISH, PROBE, ENGLISH_PROBE = "own heads", "English heads", "own probe", "English probe"
 Runs = Mapping[str, Mapping[str, Record]]
 
@@ -78,6 +78,7 @@ def shared_heads(best: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     heads of each language out anew among its relations; p is the share of draws, the observed choice among them, in
     which as many languages have one head for the relation. Holm's correction is over the relations.
     """
+    best = best[best["relation"] != ALL]
     names = (best["head"] + " " + best["direction"]).astype("category")
     codes = best.assign(code=names.cat.codes).pivot(index="language", columns="relation", values="code")
     rng, deals = np.random.default_rng(seed), np.full((1 + DEALS, *codes.shape), np.nan)
@@ -92,7 +93,7 @@ def shared_heads(best: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     for relation in best["relation"].unique():
         place = list(codes).index(relation)
         head = names.cat.categories[int(codes.iloc[first[place], place])]
-        of = best[(best["relation"] == relation) & (best["p_holm"] < 0.05)]["difference"]
+        of = best[(best["relation"] == relation) & (best["p_holm"] < ALPHA)]["difference"]
         rows.append(
             {
                 "relation": relation,
@@ -181,6 +182,13 @@ def by_language(table: Table, cell: Callable[[Mapping[str, str]], str]) -> str:
     return markdown({"relation": list(wide.index), **{str(name): list(column) for name, column in wide.items()}})
 
 
+def of_transfer(row: Mapping[str, str]) -> str:
+    """Return the difference of a row of `heads`, bold if it is significant; for English, its head."""
+    if row["p_holm"] == DASH:
+        return row["english_head"]
+    return f"**{row['difference']}**" if float(row["p_holm"].strip("≤ ")) < ALPHA else row["difference"]
+
+
 def main(args: Sequence[str]) -> int:
     """Write tables and figure to RUNS/compared, print the tables of docs/languages.md, and return the exit code.
 
@@ -196,7 +204,7 @@ def main(args: Sequence[str]) -> int:
     heads = found.tables["heads"]
     blocks = [
         by_language(heads, lambda row: f"{row['head']} {row['test'].partition(' ')[0]} ({row['offset']})"),
-        by_language(heads, lambda row: f"{row['english_head']} {row['difference']} p {row['p_holm']}"),
+        by_language(heads, of_transfer),
         *(markdown(written(found.tables[name], missing=DASH)) for name in ("shared", "probes")),
     ]
     print("\n\n".join([*blocks, f"Written to {folder / 'compared'}"]))
