@@ -137,19 +137,10 @@ def result(runs: Runs) -> Result:
     best, of_probes = best_heads(runs), probes(runs)
     gains = best.pivot(index="relation", columns="language", values="over_offset")
     gains = gains.reindex(index=best["relation"].unique(), columns=best["language"].unique())
-    title = "Best head of each relation and language: accuracy above that of the best offset"
+    title, label = "Best head of each relation: accuracy above that of the best offset", "above the best offset"
+    values, axes = gains.to_numpy(np.float64), ("relation", "language", label)
     relations, languages = (list(map(str, axis)) for axis in gains.axes)
-    figure = HeatMap(
-        title,
-        gains.to_numpy(np.float64),
-        relations,
-        languages,
-        "relation",
-        "language",
-        "accuracy above the best offset",
-        diverging=True,
-        unit="fraction",
-    )
+    figure = HeatMap(title, values, relations, languages, *axes, diverging=True, unit="fraction")
     heads = best.drop(columns=["random_init", "p_shuffled", "best_offset"])
     shares = ("dev", "test", "offset", "over_offset", "english", "difference")
     tables = {

@@ -183,8 +183,8 @@ def test_a_treebank_without_dev_is_refused_in_a_line_that_names_two_remedies(giv
     test.parent.mkdir()
     test.touch()
     path = str(test).replace("test.conllu", "{split}.conllu")
-    corpus = {"mapping": {"test": str(test)}, "path": path, "name": "ud_breton_keb"}[given]
-    module = DependencyDataModule(corpus, root=str(tmp_path))
+    corpora: dict[str, Any] = {"mapping": {"test": str(test)}, "path": path, "name": "ud_breton_keb"}
+    module = DependencyDataModule(corpora[given], root=str(tmp_path))
     with pytest.raises(CorpusError) as refused:
         raise module.absent(["test"])[0]
     place = {
