@@ -187,7 +187,7 @@ class Entry(RowPart):
             path relative to this one; `PLAN:ROW` for one row of it; `:ROW` for an earlier row of this
             plan.
         checkpoint: Training in the same form; each run reads the checkpoint with its own seed, as the
-            option `model.init_args.checkpoint`.
+            option `model.init_args.checkpoint`; the command `test` reads it as `--ckpt_path`.
         encoder: Training in the same form; each run reads the fine-tuned encoder with its own seed, as
             `data.init_args.encoder.name`.
         rename: Other names of options that are given for all runs, after `--`; None if the runs of the row

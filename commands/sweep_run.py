@@ -151,7 +151,10 @@ class Sweeper:
                 "encoder": ("data", trained[0] / "exported"),
             }
             group, value = reads[run.reads]
-            command.append(f"--{group}.init_args.{run.reads}{'.name' if run.reads == 'encoder' else ''}={value}")
+            option = f"{group}.init_args.{run.reads}{'.name' if run.reads == 'encoder' else ''}"
+            # A trained model is tested itself; other models have an option for the checkpoint that they read.
+            option = "ckpt_path" if (run.command, run.reads) == ("test", "checkpoint") else option
+            command.append(f"--{option}={value}")
         shared = isinstance(self.jobs, Processes) and self.jobs.limit > 1
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         threads = max(1, cores // self.jobs.limit) if shared else None

@@ -1,8 +1,9 @@
-"""Registry of public corpora: names, pinned addresses, and the SHA-256 of every file.
+"""Registry of public corpora: names, pinned addresses, and a checksum of every file.
 
 `python train.py fetch NAME` downloads a corpus into the data root, `python train.py fetch --list` lists all.
 To add a corpus, add an entry to `corpora/public.yaml` with an address that contains a revision, and the SHA-256 of the
-file. A file that is made from others has no address; its entry describes the steps.
+file. A file that is made from others has no address; its entry describes the steps. A treebank of Universal
+Dependencies is one line of `corpora/treebanks.yaml`.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ import os
 import re
 import shlex
 import tarfile
+import tempfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +23,8 @@ from typing import Any, Literal
 import yaml
 
 from corpora.sentence import CorpusError
-from results.errors import near
+from results.digests import file_digest
+from results.errors import counted, near
 from results.files import write_atomically
 
 Split = Literal["train", "dev", "test", "all"]  # all: the corpus comes as one piece
@@ -49,7 +52,9 @@ class RemoteFile:
     Attributes:
         path: Path under the data root.
         url: Address from which the file is downloaded; None if it has to be made.
-        sha256: SHA-256 of its bytes, in hexadecimal; None if the bytes are not checked.
+        sha256: SHA-256 of its bytes, in hexadecimal; None for none.
+        blob: The id of its bytes in git, in hexadecimal: SHA-1 of `blob`, their number and the bytes; None for none.
+            Without either of the two, the bytes are not checked.
         read: For an archive, the function that takes its path and returns (label, text) pairs by split;
             None for other files.
     """
@@ -58,6 +63,14 @@ class RemoteFile:
     url: str | None = None
     sha256: str | None = None
     read: Callable[[Path], Mapping[str, list[Row]]] | None = None
+    blob: str | None = None
+
+    def fault(self, path: Path) -> str:
+        """Return how the bytes of a path differ from the registered ones; empty if they do not, or are not checked."""
+        for name, wanted, computed in (("SHA-256", self.sha256, file_digest), ("git id", self.blob, _git_id)):
+            if wanted and not (path.is_file() and computed(path) == wanted):
+                return f"its {name} is not {wanted}"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -210,10 +223,32 @@ def _corpus(name: str, entry: dict[str, Any]) -> Corpus:
     return Corpus(name, **entry | {"splits": splits, "beside": beside, "archive": archive, **flags, **several})
 
 
+def _git_id(path: Path) -> str:
+    """Return the id that git gives the bytes of a file (`git hash-object`); git itself need not be installed."""
+    content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+def _treebank(repository: str, entry: dict[str, str]) -> Corpus:
+    """Return a treebank of Universal Dependencies from its line in `treebanks.yaml`."""
+    code, address = entry["code"], f"https://raw.githubusercontent.com/UniversalDependencies/{repository}"
+    splits: dict[Split, RemoteFile] = {}
+    for split in (split for split in _UD_SPLITS if split in entry):
+        file = f"{code}-ud-{split}.conllu"
+        splits[split] = RemoteFile(f"ud/{file}", f"{address}/{entry['commit']}/{file}", blob=entry[split])
+    page = f"https://universaldependencies.org/treebanks/{code}/"
+    return Corpus(repository.lower().replace("-", "_"), splits, entry["licence"], _UD_PAPER, page)
+
+
+_UD_SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+_UD_PAPER = "Nivre et al. 2020, Universal Dependencies v2: An Evergrowing Multilingual Treebank Collection, LREC"
 _READERS = {"read_imdb": read_imdb, "read_newsgroups": read_newsgroups}
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the C library may not be there; all values stay text
-_ENTRIES = yaml.load(files("corpora").joinpath("public.yaml").read_text("utf-8"), _LOADER)
-CORPORA: Mapping[str, Corpus] = {name: _corpus(name, entry) for name, entry in _ENTRIES.items()}
+_ENTRIES, _LINES = (
+    yaml.load(files("corpora").joinpath(f"{name}.yaml").read_text("utf-8"), _LOADER) for name in ("public", "treebanks")
+)
+_TREEBANKS = {corpus.name: corpus for corpus in map(_treebank, _LINES, _LINES.values())}
+CORPORA: Mapping[str, Corpus] = {name: _corpus(name, entry) for name, entry in _ENTRIES.items()} | _TREEBANKS
 
 
 def data_root(root: str | Path | None) -> Path:
@@ -228,9 +263,16 @@ def find(name: str) -> Corpus:
         CorpusError: There is no such corpus; the message lists the known names.
     """
     if name not in CORPORA:
-        known = ", ".join(sorted(CORPORA))
-        raise CorpusError(f"{name}: no corpus has this name{near(name, CORPORA)}. The registry knows: {known}.")
+        raise CorpusError(f"{name}: no corpus has this name{near(name, CORPORA)}. The registry knows: {known_names()}.")
     return CORPORA[name]
+
+
+def known_names() -> str:
+    """Return the names of the registry in a line for messages; the lines of `treebanks.yaml` are counted instead."""
+    listed = ", ".join(sorted(CORPORA.keys() - _TREEBANKS.keys()))
+    count = len(CORPORA.keys() & _TREEBANKS.keys())
+    more = f" and {counted(count, 'more treebank')} of Universal Dependencies (`python train.py fetch --list`)"
+    return listed + more * bool(count)
 
 
 def remedy_for(path: Path) -> str:
@@ -328,24 +370,25 @@ def _download(corpus: Corpus, files: Sequence[RemoteFile], base: Path) -> None:
 
     for remote in files:
         path = base / remote.path
-        if remote.sha256 is None:
-            continue
-        if path.exists() and not (path.is_file() and pooch.file_hash(str(path)) == remote.sha256):
-            other = f"its SHA-256 is not {remote.sha256}"
-            wrong = f"the file exists already, but it is not the registered file of {corpus.name} ({other})"
+        if path.exists() and (fault := remote.fault(path)):
+            wrong = f"the file exists already, but it is not the registered file of {corpus.name} ({fault})"
             raise CorpusError.at(path, None, wrong, "Move or delete it, or choose another --root; then fetch again")
+    pooch.get_logger().setLevel(logging.WARNING)  # it would advise to register a SHA-256
     for remote in files:
         path = base / remote.path
-        if remote.url is None:
-            if not path.exists():
-                raise CorpusError.at(path, None, "there is no such file", _remedy(corpus, base))
+        if path.exists():
             continue
+        if remote.url is None:
+            raise CorpusError.at(path, None, "there is no such file", _remedy(corpus, base))
         try:
-            pooch.retrieve(remote.url, f"sha256:{remote.sha256}", fname=path.name, path=path.parent, progressbar=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+                found = Path(pooch.retrieve(remote.url, None, fname=path.name, path=folder, progressbar=True))
+                if fault := remote.fault(found):
+                    wrong = f"the file at {remote.url} is not the registered one: {fault}"
+                    raise CorpusError.at(path, None, wrong, "Nothing was saved; try again later")
+                found.replace(path)
         except OSError as error:  # every failure of the HTTP client is one, and so is a full disk
             wrong = f"fetching {remote.url} failed ({error})"
             remedy = "Check the network and the disk, or copy the file to this path yourself"
             raise CorpusError.at(path, None, wrong, remedy) from None
-        except ValueError:
-            wrong = f"the file at {remote.url} is not the registered one: its SHA-256 is not {remote.sha256}"
-            raise CorpusError.at(path, None, wrong, "Nothing was saved; try again later") from None

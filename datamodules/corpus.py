@@ -7,6 +7,7 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cache as once
 from pathlib import Path
@@ -25,7 +26,7 @@ from attention.extraction import open_store
 from attention.stream import Stream, make_stream
 from corpora.document import Documents
 from corpora.mentions import UNKNOWN
-from corpora.registry import CORPORA, data_root, locate, no_file
+from corpora.registry import CORPORA, data_root, known_names, locate, no_file
 from corpora.sentence import CorpusError, Treebank
 from datamodules.batches import (
     Batches,
@@ -259,6 +260,9 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         batch: Class of the batches.
         suffix: Usual suffix of the corpus files, for messages.
         option: Option of the data that holds `corpus`, for messages.
+        borrows: Advice for messages on a corpus without some split, if `transfer_from` can be given; else empty.
+        transfer_from: Corpus, in the same form as `corpus`, whose train and dev replace those of `corpus`; None for
+            none.
         always: Splits that every stage reads.
         sample: Name of the sample corpus's folder in the cache, and the function that writes the files
             into a folder and returns their paths by split.
@@ -271,6 +275,8 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
     batch: ClassVar[type]
     suffix: ClassVar[str] = "conllu"
     option: str = "corpus"
+    borrows: ClassVar[str] = ""
+    transfer_from: str | dict[str, str] | None = None
     always: ClassVar[tuple[Split, ...]] = ()
     sample: ClassVar[tuple[str, Callable[[Path], Mapping[str, Path]]]]
 
@@ -313,13 +319,17 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         return self._place[1] if self.trainer is None else self.trainer.strategy.root_device
 
     def files(self) -> Mapping[str, Path]:
-        """Return the corpus file of every split.
+        """Return the corpus file of every split; those of train and dev are of `transfer_from`, if that is given.
 
         If the corpus is `sample`, its files are first generated if they are absent or damaged.
 
         Raises:
             CorpusError: The corpus is unknown or absent.
         """
+        if self.transfer_from is not None:
+            own, source = copy(self), copy(self)
+            own.transfer_from, source.transfer_from, source.corpus = None, None, self.transfer_from
+            return {**source.files(), **{split: path for split, path in own.files().items() if split == "test"}}
         if self.corpus == "sample":
             folder, write_sample = self.sample
             return write_sample(self.cache / folder)
@@ -328,7 +338,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         if self.corpus not in CORPORA:
             raise CorpusError(
                 f"{self.corpus}: this is neither `sample` nor a corpus of the "
-                f"registry{near(self.corpus, ('sample', *CORPORA))}: {', '.join(CORPORA)}. For your own files give a "
+                f"registry{near(self.corpus, ('sample', *CORPORA))}: {known_names()}. For your own files give a "
                 f"path with `{{split}}` in it, or a mapping: {mapping_of(self)}."
             )
         return locate(self.corpus, self.root)
@@ -336,7 +346,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
     @property
     def missing_remedy(self) -> str:
         """Advice for the error message if the corpus lacks a split that is needed."""
-        return f"Name its file: {mapping_of(self)}"
+        return f"Name its file: {mapping_of(self)}{self.borrows if self.option == 'corpus' else ''}"
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
         """Return the splits that a stage reads, and the splits that it only prepares for a later test.
@@ -354,9 +364,10 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         validates = self.trainer is not None and self.trainer.limit_val_batches != 0
         needed: tuple[Split, ...] = ("train",) if stage == "fit" and not validates else STAGES[stage]
         if missing := [split for split in (*self.always, *needed) if split not in files]:
+            name = f"{self.corpus}: the" if isinstance(self.corpus, str) else "The"
             raise CorpusError(
-                f"The corpus of --data.{self.option} has no {missing[0]} split, but the command needs one. "
-                f"{self.missing_remedy}."
+                f"{name} corpus of --data.{self.option} has no {missing[0]} split, but the command needs one; it has "
+                f"{' and '.join(files)}. {self.missing_remedy}."
             )
         tested = stage == "fit" and validates and "test" in files and files["test"].is_file()
         read = [split for split in dict.fromkeys((*self.always, *STAGES[stage])) if split in files]
@@ -370,7 +381,9 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         """
         files = self.files()
         paths = dict.fromkeys(files[split] for stage in stages for split in self.splits_of(stage, files)[0])
-        return [no_file(path) for path in paths if not path.is_file()]
+        there = [split for split, path in files.items() if path.is_file()]
+        otherwise = f". The corpus has {' and '.join(there)}. {self.missing_remedy}" if there else ""
+        return [no_file(path, otherwise) for path in paths if not path.is_file()]
 
     @property
     @abstractmethod

@@ -207,6 +207,8 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
             `batch · (longest + 2)²`; `longest` is the number of words of its longest sentence.
             Evaluation batches have at most twice as many cells, and at most 65,536.
         max_sentences: Largest number of sentences in a training batch.
+        transfer_from: Corpus, in the same form as `corpus`, whose train and dev replace those of `corpus`: what is
+            trained or chosen on one language is tested on another. None for none.
 
     Attributes:
         relations: Names of the relations, after `setup`; a relation id is an index into them.
@@ -221,6 +223,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     """
 
     holds = "gold arcs"
+    borrows = "; train and dev may be another treebank's: --data.transfer_from ud_english_ewt"
     batch = AttentionBatch
     sample = (f"sample-{SAMPLE_VERSION}", write_sample_treebank)
     splits: dict[Split, DependencySplit]
@@ -235,6 +238,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         hidden: tuple[int, ...] | Literal["all"] = (),
         max_cells: int = 32768,
         max_sentences: int = 128,
+        transfer_from: str | dict[str, str] | None = None,
         **shared: Any,  # noqa: ANN401 # options of AttentionDataModule
     ) -> None:
         super().__init__(corpus, **shared)
@@ -244,7 +248,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         self.relation_labels, self.hidden = relations, hidden
         self.punctuation = PUNCTUATION[punctuation_by] if punctuation is None else punctuation
         self.punctuation_by: PunctuationBy = punctuation_by
-        self.max_cells, self.max_sentences = max_cells, max_sentences
+        self.max_cells, self.max_sentences, self.transfer_from = max_cells, max_sentences, transfer_from
         self.relations: tuple[str, ...] = ()
         self._reads: Set[Field] = FIELDS
         self.heads_of: HeadsOf | None = None

@@ -23,7 +23,7 @@ from attention.quantities import QuantityName
 from corpora import registry, texts
 from corpora.labelled import Columns
 from corpora.lines import format_of
-from corpora.registry import CORPORA, data_root, no_file
+from corpora.registry import CORPORA, data_root, known_names, no_file
 from corpora.sample import SAMPLE_VERSION, write_sample_text
 from corpora.sentence import CorpusError
 from corpora.texts import OPTION, Passage, Text
@@ -145,7 +145,7 @@ class _Corpus:
             if not self.path.suffix and not self.path.exists():
                 raise CorpusError(
                     f"{source.corpus}: this is neither `sample`, nor a file, nor a corpus of the "
-                    f"registry{near(source.corpus, (*CORPORA, 'sample'))}: {', '.join(CORPORA)}. Give {OPTION} one of "
+                    f"registry{near(source.corpus, (*CORPORA, 'sample'))}: {known_names()}. Give {OPTION} one of "
                     "them."
                 )
         own = source.corpus if self.known is not None or source.corpus == "sample" else self.path.stem
@@ -602,10 +602,9 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
             CorpusError: A corpus is a single file, or has no such split.
         """
         if split is not None and (lacking := [name for name in self.names if not self.only([name]).has_split(split)]):
-            known = ", ".join(name for name, corpus in CORPORA.items() if split in corpus.splits)
             raise CorpusError(
                 f"{lacking[0]} has no {split} split, but the command needs one. Give {OPTION} a path with `{{split}}` "
-                f"in it, for instance `my/{{split}}.txt`, or a corpus of the registry with this split ({known})."
+                f"in it, for instance `my/{{split}}.txt`, or a corpus of `python train.py fetch --list` that has it."
             )
         for source in self.sources:
             read = source if split is None else replace(source, split=split, limit=None)

@@ -270,6 +270,20 @@ def test_a_row_tests_the_checkpoints_of_others(tmp_path: Path) -> None:
     assert "not begun, because others failed: [5/5] nothing, b, seed 0" in told
 
 
+def test_the_checkpoint_of_a_row_is_what_test_tests_and_an_option_of_other_commands(tmp_path: Path) -> None:
+    rows = "own: {config: a.yaml}"
+    rows += ", elsewhere: {config: b.yaml, command: test, checkpoint: ':own'}"
+    rows += ", without: {config: b.yaml, command: measure, checkpoint: ':own'}"
+    code, _ = sweep(write_spec(tmp_path, f"scores: [uas]\nrows: {{{rows}}}\n", a="a", b="b"))
+    assert code == 0
+    own, tested, measured = calls(tmp_path)
+    option = "model.init_args.checkpoint"
+    assert "ckpt_path" not in own
+    assert option not in tested
+    assert tested["ckpt_path"] == measured[option]
+    assert Path(tested["ckpt_path"]).name == "checkpoints"
+
+
 @pytest.mark.slow
 def test_the_program_itself_is_swept(corpus: str, cache: str, tmp_path: Path) -> None:
     config = ROOT / "configs" / "clark2019" / "baselines.yaml"

@@ -33,6 +33,7 @@ KNOWN = (
     "20newsgroups, ag_news, blimp, cola, glue_sst2, imdb, litbank, mnli, mnli_mismatched, mrpc, ontogum, qnli, qqp, "
     "rte, sst2, stsb, trec, ud_english_ewt, wikitext, wikitext_raw, wnli"
 )
+TREEBANKS = sorted(set(CORPORA) - set(KNOWN.split(", ")))
 UNPINNED = ("glue_sst2", "mnli", "mnli_mismatched", "mrpc", "qnli", "qqp", "rte", "stsb")  # by GLUE's archives
 FILES: dict[Split, str] = {"train": ROW * 3, "dev": ROW * 2, "test": ROW}
 
@@ -59,7 +60,7 @@ def sha256(text: str) -> str:
 def test_entries_are_pinned_and_have_their_own_places() -> None:
     files = [remote for corpus in CORPORA.values() for remote in corpus.files]
     archives = [corpus.archive for corpus in CORPORA.values() if corpus.archive]
-    pinned = [corpus for name, corpus in CORPORA.items() if not corpus.archive and name not in UNPINNED]
+    pinned = [CORPORA[name] for name in KNOWN.split(", ") if not CORPORA[name].archive and name not in UNPINNED]
     hashes = [remote.sha256 for remote in (*archives, *(remote for corpus in pinned for remote in corpus.files))]
     assert [len(bytes.fromhex(digest or "")) for digest in set(hashes)] == [32] * len(hashes)
     assert all(name == corpus.name for name, corpus in CORPORA.items())
@@ -75,6 +76,46 @@ def test_entries_are_pinned_and_have_their_own_places() -> None:
         "https://raw.githubusercontent.com/UniversalDependencies/UD_English-EWT/"
         "15d613d8447b3478787d4c278730a1e48a945efb/en_ewt-ud-dev.conllu"
     )
+
+
+def test_a_treebank_is_three_files_of_one_commit_with_their_ids_in_git() -> None:
+    files = [(name, remote) for name in TREEBANKS for remote in CORPORA[name].files]
+    assert len(TREEBANKS) >= 30
+    assert {len(CORPORA[name].splits) for name in TREEBANKS} == {1, 3}
+    assert all(list(CORPORA[name].splits) in (["train", "dev", "test"], ["test"]) for name in TREEBANKS)
+    ids = [bytes.fromhex(remote.blob or "") for _, remote in files]
+    assert {len(one) for one in ids} == {20}
+    assert len({remote.path for _, remote in files}) == len(set(ids)) == len(files)
+    assert all(re.fullmatch(r".*/UD_[A-Za-z-]+/[0-9a-f]{40}/\w+-ud-\w+\.conllu", str(one.url)) for _, one in files)
+    german = CORPORA["ud_german_gsd"].splits["test"]
+    assert german.path == "ud/de_gsd-ud-test.conllu"
+    assert german.url == (
+        "https://raw.githubusercontent.com/UniversalDependencies/UD_German-GSD/"
+        "297fcf350481058d0737a27f0f8fd03b2eadd67a/de_gsd-ud-test.conllu"
+    )
+
+
+def test_a_file_with_an_id_of_git_is_fetched_and_refused_like_one_with_a_sha256(
+    server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, folder = server
+    (folder / "a.conllu").write_bytes(b"hello\n")
+    remote = RemoteFile("ud/a.conllu", f"{address}/a.conllu", blob="ce013625030ba8dba906f756967f9e9ca394464a")
+    monkeypatch.setattr(registry, "CORPORA", {"a": Corpus("a", {"test": remote}, "CC0", "Nobody 2000", "")})
+    assert fetch("a", tmp_path / "data")["test"].read_bytes() == b"hello\n"
+    (tmp_path / "data" / remote.path).write_text("other")
+    with pytest.raises(CorpusError, match=r"not the registered file of a \(its git id is not ce0136"):
+        fetch("a", tmp_path / "data")
+    (folder / "a.conllu").write_text("changed")
+    with pytest.raises(CorpusError, match=r"a.conllu is not the registered one: its git id is not ce0136"):
+        fetch("a", tmp_path / "new")
+    assert list((tmp_path / "new" / "ud").iterdir()) == []
+
+
+def test_the_english_treebank_here_has_the_id_that_git_gives_it(public_data: Callable[..., Path]) -> None:
+    public_data()
+    path = locate("ud_english_ewt", None)["train"]  # whose id in git is known beside its SHA-256
+    assert RemoteFile("", blob="34731d23bafeeff233fdcee18ffc0254b1aa0e28").fault(path) == ""
 
 
 def test_the_data_root_is_the_option_or_the_variable_or_data(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +199,7 @@ def test_a_path_tells_the_corpus_it_would_belong_to_unless_many_have_a_file_of_i
 
 
 def test_an_unknown_name_is_answered_by_those_there_are() -> None:
-    with pytest.raises(CorpusError, match=rf"^ewt: no corpus has this name\. The registry knows: {KNOWN}\.$"):
+    with pytest.raises(CorpusError, match=rf"^ewt: no .* The registry knows: {KNOWN} and {len(TREEBANKS)} more"):
         fetch("ewt", None)
 
 
@@ -167,8 +208,9 @@ def test_made_corpora_are_listed_as_such(capsys: pytest.CaptureFixture[str]) -> 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("ud_english_ewt: train, dev, test; CC BY-SA 4.0; Silveira et al. 2014")
     made = {line.partition(":")[0]: line.endswith("; made, not fetched") for line in lines}
-    assert [name for name, is_made in made.items() if not is_made] == ["ud_english_ewt", "20newsgroups", "imdb"]
-    assert sorted(made) == KNOWN.split(", ")
+    fetched = ["ud_english_ewt", "20newsgroups", "imdb"]
+    assert sorted(name for name, is_made in made.items() if not is_made) == sorted([*fetched, *TREEBANKS])
+    assert sorted(made) == sorted([*KNOWN.split(", "), *TREEBANKS])
     assert {name: bool(corpus.recipe) for name, corpus in CORPORA.items()} == made
 
 

@@ -165,6 +165,41 @@ def repeating(folder: Path, repeated: int) -> str:
     return str(folder / "{split}.conllu")
 
 
+def test_transfer_takes_train_and_dev_from_another_corpus(corpus: str, tmp_path: Path) -> None:
+    own = tmp_path / "own-test.conllu"
+    own.write_text("1\tJa\t_\tINTJ\t_\t_\t0\troot\t_\t_\n\n", encoding="utf-8")
+    module = DependencyDataModule({"test": str(own)}, transfer_from=corpus, encoder=None, cache=str(tmp_path))
+    module.setup("fit")
+    module.setup("test")
+    sizes = {split: len(data) for split, data in module.splits.items()}
+    assert sizes == {**{split: len(sentences(corpus, split)) for split in ("train", "dev")}, "test": 1}
+    assert module.files() == {
+        split: own if split == "test" else Path(corpus.replace("{split}", split)) for split in ("train", "dev", "test")
+    }
+
+
+@pytest.mark.parametrize("given", ["mapping", "path", "name"])
+def test_a_treebank_without_dev_is_refused_in_a_line_that_names_two_remedies(given: str, tmp_path: Path) -> None:
+    test = tmp_path / "ud" / "br_keb-ud-test.conllu"
+    test.parent.mkdir()
+    test.touch()
+    path = str(test).replace("test.conllu", "{split}.conllu")
+    corpora: dict[str, Any] = {"mapping": {"test": str(test)}, "path": path, "name": "ud_breton_keb"}
+    module = DependencyDataModule(corpora[given], root=str(tmp_path))
+    with pytest.raises(CorpusError) as refused:
+        raise module.absent(["test"])[0]
+    place = {
+        "mapping": "The corpus of --data.corpus has no dev split",
+        "path": f"{path.replace('{split}', 'dev')}: there is no such file",
+        "name": "ud_breton_keb: the corpus of --data.corpus has no dev split",
+    }[given]
+    line = str(refused.value)
+    assert line.startswith(place)
+    assert "has test" in line
+    assert "--data.corpus '{train: a.conllu, dev: b.conllu, test: c.conllu}'" in line
+    assert line.endswith("--data.transfer_from ud_english_ewt.")
+
+
 @pytest.mark.parametrize(("repeated", "warned"), [(3, True), (2, False)])
 def test_repeated_items_are_warned_of(
     repeated: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture

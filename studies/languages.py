@@ -1,0 +1,206 @@
+"""Comparison of the languages of a finished sweep: `python -m studies.languages RUNS`.
+
+RUNS is the folder of the sweep `configs/languages.yaml`. Heads and probe that were chosen or trained on English are
+compared with those of each other language on the same sentences: paired bootstrap, random swaps of sentences, Holm's
+correction over the languages. A relation counts in a language with at least `LEAST` words in test.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from metrics.attachment import ALL, PLAIN
+from metrics.bootstrap import SWAPS, holm, p_units, paired_bootstrap, paired_permutation
+from results import HeatMap, Provenance, Result, Table, Unit, UserError, command
+from results.reader import Record, find_record, read_table, rows_of
+from results.tables import DASH, written
+from results.writer import write
+
+LEAST, DEALS, ALPHA = 50, 10_000, 0.05
+KINDS = OWN, ENGLISH, PROBE, ENGLISH_PROBE = "own heads", "English heads", "own probe", "English probe"
+Runs = Mapping[str, Mapping[str, Record]]
+
+
+def read_runs(folder: Path) -> Runs:
+    """Return the runs of the languages whose heads or probes are finished, by language and kind.
+
+    Raises:
+        UserError: English is not finished.
+    """
+    found: dict[str, dict[str, Record]] = {}
+    for row, runs in rows_of(folder).items():
+        language, _, kind = row.partition(" × ")
+        found.setdefault(language, {})[kind] = find_record(next(iter(runs.values()))[-1])
+    if not {*KINDS} <= found.get("English", {}).keys():
+        remedy = "Give the command of the sweep again: `python train.py sweep configs/languages.yaml`"
+        raise UserError(f"{folder}: not all runs of English are finished, with which others are compared. {remedy}")
+    return found
+
+
+def with_both(runs: Runs, own: str, english: str) -> Iterator[tuple[str, Mapping[str, Record]]]:
+    """Yield the languages, with their runs, that have finished runs of two kinds."""
+    yield from ((language, kinds) for language, kinds in runs.items() if {own, english} <= kinds.keys())
+
+
+def transferred(own: Record, english: Record, score: str) -> dict[str, float]:
+    """Return `difference`, English − own, with `.low` and `.high`, and `p`; all paired by sentence."""
+    sides = [run.counts(score, by_id=True) for run in (english, own)]
+    counts = [column for side in sides for column in side.loc[sides[1].index].to_numpy().T]
+    found = paired_bootstrap(*counts)
+    numbers = {"difference": found.value, "difference.low": found.low, "difference.high": found.high}
+    return {name: np.nan if one is None else float(one) for name, one in numbers.items()} | {
+        "p": paired_permutation(*counts) if own is not english else np.nan
+    }
+
+
+def best_heads(runs: Runs) -> pd.DataFrame:
+    """Return the best head of each language and relation, that of English, and their difference on test."""
+    parts = []
+    for language, kinds in with_both(runs, OWN, ENGLISH):
+        own, english = (read_table(kinds[kind], "best_heads") for kind in (OWN, ENGLISH))
+        frame = own.assign(language=language, english_head=english["head"], english=english["test"])
+        frame = frame[(frame["n"] >= LEAST) & (frame["relation"] != PLAIN)].reset_index(drop=True)
+        other = kinds[ENGLISH if language != "English" else OWN]
+        found = [transferred(kinds[OWN], other, f"heads.{relation}") for relation in frame["relation"]]
+        parts.append(frame.join(pd.DataFrame(found)))
+    frame = pd.concat(parts, ignore_index=True)
+    frame["p_holm"] = frame.groupby("relation", sort=False)["p"].transform(lambda p: holm(p.tolist()))
+    return frame
+
+
+def shared_heads(best: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
+    """Return for each relation the head that most languages choose, their number, and its p-value.
+
+    Null hypothesis: languages have the same good heads, but not for the same relations. Each draw deals the chosen
+    heads of each language out anew among its relations; p is the share of draws, the observed choice among them, in
+    which as many languages have one head for the relation. Holm's correction is over the relations.
+    """
+    best = best[best["relation"] != ALL]
+    names = (best["head"] + " " + best["direction"]).astype("category")
+    codes = best.assign(code=names.cat.codes).pivot(index="language", columns="relation", values="code")
+    rng, deals = np.random.default_rng(seed), np.full((1 + DEALS, *codes.shape), np.nan)
+    for language, row in enumerate(codes.to_numpy()):
+        there = ~np.isnan(row)
+        deals[0, language, there] = row[there]
+        deals[1:, language, there] = rng.permuted(np.tile(row[there], (DEALS, 1)), axis=1)
+    # [draws, languages, relations]: number of languages with the head that this language has; nan equals nothing
+    alike = (deals[:, :, None] == deals[:, None]).sum(2)
+    most, first = alike.max(1), alike[0].argmax(0)
+    rows = []
+    for relation in best["relation"].unique():
+        place = list(codes).index(relation)
+        head = names.cat.categories[int(codes.iloc[first[place], place])]
+        of = best[(best["relation"] == relation) & (best["p_holm"] < ALPHA)]["difference"]
+        rows.append(
+            {
+                "relation": relation,
+                "head": head,
+                "languages": int(codes[relation].notna().sum()),
+                "on_one_head": int(most[0, place]),
+                "p": float((most[:, place] >= most[0, place]).mean()),
+                "english_worse": int((of < 0).sum()),
+                "english_better": int((of > 0).sum()),
+            }
+        )
+    frame = pd.DataFrame(rows)
+    return frame.assign(p_holm=holm(frame["p"].tolist()))
+
+
+def probes(runs: Runs) -> pd.DataFrame:
+    """Return UAS of the probe of each language, of both branchings, and of the probe of English on its test."""
+    rows = []
+    for language, kinds in with_both(runs, PROBE, ENGLISH_PROBE):
+        own, other = kinds[PROBE], kinds[ENGLISH_PROBE if language != "English" else PROBE]
+        uas = own.scores["uas"]
+        rows.append(
+            {
+                "language": language,
+                "sentences": int(own.content["data"]["train"]["sentences"]),
+                "uas": uas.value,
+                "uas.low": uas.low,
+                "uas.high": uas.high,
+                "right": own.scores["right_branching.uas"].value,
+                "left": own.scores["left_branching.uas"].value,
+                "english": other.scores["uas"].value,
+                **transferred(own, other, "uas"),
+            }
+        )
+    frame = pd.DataFrame(rows)
+    return frame.assign(p_holm=holm(frame["p"].tolist()))
+
+
+def result(runs: Runs) -> Result:
+    """Return the three tables, and the map of what the best head gains over the best offset."""
+    best, of_probes = best_heads(runs), probes(runs)
+    gains = best.pivot(index="relation", columns="language", values="over_offset")
+    gains = gains.reindex(index=best["relation"].unique(), columns=best["language"].unique())
+    title, label = "Best head of each relation: accuracy above that of the best offset", "above the best offset"
+    values, axes = gains.to_numpy(np.float64), ("relation", "language", label)
+    relations, languages = (list(map(str, axis)) for axis in gains.axes)
+    figure = HeatMap(title, values, relations, languages, *axes, diverging=True, unit="fraction")
+    heads = best.drop(columns=["random_init", "p_shuffled", "best_offset"])
+    shares = ("dev", "test", "offset", "over_offset", "english", "difference")
+    tables = {
+        "heads": _table(heads, shares, SWAPS, p_offset=1 / 1001),
+        "shared": _table(shared_heads(best), (), DEALS),
+        "probes": _table(of_probes, ("uas", "right", "left", "english", "difference"), SWAPS),
+    }
+    return Result("languages", {}, tables, {"gain": figure})
+
+
+def _table(frame: pd.DataFrame, shares: Sequence[str], draws: int, **least: float) -> Table:
+    least = {"p": 1 / (1 + draws), **least}
+    units: dict[str, Unit | Sequence[Unit]] = dict.fromkeys(shares, "fraction")
+    units |= {name: p_units(frame[name], bound) for name, bound in least.items()}
+    return Table(frame, {**units, "p_holm": units["p"]}, "test" if "test" in frame else None)
+
+
+def markdown(cells: Mapping[str, Sequence[str]]) -> str:
+    """Return columns of cells as a table in Markdown."""
+    rows = [list(cells), ["---"] * len(cells), *zip(*cells.values(), strict=True)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def by_language(table: Table, cell: Callable[[Mapping[str, str]], str]) -> str:
+    """Return Markdown with a row for each relation, and a column of cells for each language."""
+    cells = pd.DataFrame(written(table, missing=DASH))
+    cells["cell"] = [cell({str(name): text for name, text in row.items()}) for row in cells.to_dict("records")]
+    wide = cells.pivot(index="relation", columns="language", values="cell").fillna(DASH)
+    wide = wide.reindex(index=cells["relation"].unique(), columns=cells["language"].unique())
+    return markdown({"relation": list(wide.index), **{str(name): list(column) for name, column in wide.items()}})
+
+
+def of_transfer(row: Mapping[str, str]) -> str:
+    """Return the difference of a row of `heads`, bold if it is significant; for English, its head."""
+    if row["p_holm"] == DASH:
+        return row["english_head"]
+    return f"**{row['difference']}**" if float(row["p_holm"].strip("≤ ")) < ALPHA else row["difference"]
+
+
+def main(args: Sequence[str]) -> int:
+    """Write tables and figure to RUNS/compared, print the tables of docs/languages.md, and return the exit code.
+
+    Raises:
+        UserError: The sweep is not finished.
+    """
+    parser = argparse.ArgumentParser(prog="python -m studies.languages", description=__doc__.partition("\n")[0])
+    parser.add_argument("runs", type=Path, help="folder of the sweep")
+    folder = parser.parse_args(list(args)).runs
+    runs = read_runs(folder)
+    found = result(runs)
+    write(folder / "compared", found, Provenance(runs["English"][OWN].content["encoder"], {}, {}))
+    heads = found.tables["heads"]
+    blocks = [
+        by_language(heads, lambda row: f"{row['head']} {row['test'].partition(' ')[0]} ({row['offset']})"),
+        by_language(heads, of_transfer),
+        *(markdown(written(found.tables[name], missing=DASH)) for name in ("shared", "probes")),
+    ]
+    print("\n\n".join([*blocks, f"Written to {folder / 'compared'}"]))
+    return 0
+
+
+if __name__ == "__main__":
+    command.run(main)
