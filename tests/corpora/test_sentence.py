@@ -12,9 +12,9 @@ from corpora.sentence import SCHEMA, CorpusError, Sentence, find_cycle, to_table
 
 @pytest.mark.parametrize("short", ["heads", "relations", "upos", "xpos"])
 def test_columns_of_other_lengths_are_refused_with_their_lengths(short: str) -> None:
-    n = {name: 1 if name == short else 2 for name in ("heads", "relations", "upos", "xpos")}
+    relations, upos, xpos = (("X",) * (1 if name == short else 2) for name in ("relations", "upos", "xpos"))
     with pytest.raises(ValueError, match=f"'s1' has 2 words.* 1 {short}"):
-        Sentence("s1", ("a", "dog"), (0,) * n["heads"], *(("X",) * n[name] for name in ("relations", "upos", "xpos")))
+        Sentence("s1", ("a", "dog"), (0,) * (1 if short == "heads" else 2), relations, upos, xpos)
 
 
 def test_an_error_names_path_and_line_when_there_is_one() -> None:
