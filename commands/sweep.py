@@ -1,5 +1,6 @@
 """Run the rows of a table, on this machine or on SLURM."""
 
+import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,9 @@ from results import UserError
 from results.errors import counted, near
 from results.tables import LEGEND, data_table
 from results.writer import write
+
+SEED = "PL_GLOBAL_SEED"
+"""Variable of the environment in which Lightning keeps the seed of a run."""
 
 
 def main(
@@ -85,7 +89,13 @@ def check_all(lines: Iterable[list[str]]) -> Iterable[str | None]:
     """Return the fault of each command line of train.py, or None; run nothing."""
     from commands.lightning import check  # takes seconds
 
-    return [check(line) for line in lines]
+    seed = os.environ.pop(SEED, None)
+    try:
+        return [check(line) for line in lines]
+    finally:  # a check sets the seed of its run, and a sweep has none
+        os.environ.pop(SEED, None)
+        if seed is not None:
+            os.environ[SEED] = seed
 
 
 def _report(sweep: Sweep, sweeper: Sweeper, out: Path, rows: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from commands.sweep import main
+from commands.sweep import check_all, main
 from commands.sweep_jobs import Call, Processes
 from results.digests import digest
 from results.errors import UserError
@@ -146,6 +146,16 @@ def test_the_command_lines_are_checked_by_train_py(tmp_path: Path) -> None:
     spec = write_spec(tmp_path, "scores: [uas]\nrows: {x: {config: a.yaml}}\n", a="model: NoSuchProbe\n")
     with pytest.raises(UserError, match=r"invalid:\nx: .*NoSuchProbe"):
         main([str(spec), f"--out={tmp_path}/out"])
+
+
+def test_a_check_leaves_the_seed_of_the_sweep_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = ["fit", f"--config={ROOT / 'configs' / 'demo.yaml'}", "--seed_everything=5"]
+    for seed in ("99", None):
+        monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+        if seed is not None:
+            monkeypatch.setenv("PL_GLOBAL_SEED", seed)
+        assert check_all([line]) == [None]
+        assert os.environ.get("PL_GLOBAL_SEED") == seed
 
 
 def test_runs_at_a_time_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
