@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, chain
 from operator import ne
 from typing import Any, Literal
@@ -248,23 +248,32 @@ def spelling(tokenizer: PreTrainedTokenizerFast, pieces: AlignedPieces, forms: S
         (letter case, accents, compatibility characters); `spelled_with_unknown_token`, with any characters in the place
         of that token; `spelled_with_others`, as one or more words that share a piece; and `spelled_otherwise`.
     """
-    backend, counts = tokenizer.backend_tokenizer, Counter(dict.fromkeys(SPELLED, 0))
+    counts = Counter(dict.fromkeys(SPELLED, 0))
     bounds = np.searchsorted(pieces.positions, np.arange(1, pieces.words + 2)).tolist()
     starts = [word for word in range(pieces.words) if word + 1 not in pieces.joined]
-    groups = [*zip(starts, [*starts[1:], pieces.words], strict=True)]
-    ids = [pieces.ids[bounds[low] : bounds[high]].tolist() for low, high in groups]
-    inner = getattr(backend.model, "continuing_subword_prefix", "") or ""  # of WordPiece, for a word within a word
-    for (low, high), own, text in zip(groups, ids, backend.decode_batch(ids, skip_special_tokens=False), strict=True):
-        form, found = "".join(forms[low:high]), _bare(text.removeprefix(inner))
-        kind = "as_written"
-        if found != _bare(form):
-            normal = _bare(form if backend.normalizer is None else backend.normalizer.normalize_str(form))
-            kind = "normalised" if found == normal else "otherwise"
-            if kind == "otherwise" and tokenizer.unk_token_id in own:
-                known = map(re.escape, found.split(tokenizer.unk_token))
-                kind = "with_unknown_token" if re.fullmatch(".*".join(known), normal) else kind
+    for low, high in zip(starts, [*starts[1:], pieces.words], strict=True):
+        own = tuple(pieces.ids[bounds[low] : bounds[high]].tolist())
+        kind = _spelled(tokenizer, "".join(forms[low:high]), own)
         counts[f"spelled_{kind if high - low == 1 or kind == 'otherwise' else 'with_others'}"] += high - low
     return dict(counts)
+
+
+@lru_cache(1 << 16)  # of the words of a corpus, most occur again
+def _spelled(tokenizer: PreTrainedTokenizerFast, form: str, ids: tuple[int, ...]) -> str:
+    """Return how pieces spell a form: `as_written`, `normalised`, `with_unknown_token` or `otherwise`."""
+    backend = tokenizer.backend_tokenizer
+    inner = getattr(backend.model, "continuing_subword_prefix", "") or ""  # of WordPiece, for a word within a word
+    found = _bare(backend.decode(list(ids), skip_special_tokens=False).removeprefix(inner))
+    if found == _bare(form):
+        return "as_written"
+    normal = _bare(form if backend.normalizer is None else backend.normalizer.normalize_str(form))
+    if found == normal:
+        return "normalised"
+    if tokenizer.unk_token_id in ids:
+        known = map(re.escape, found.split(tokenizer.unk_token))
+        if re.fullmatch(".*".join(known), normal):
+            return "with_unknown_token"
+    return "otherwise"
 
 
 def _bare(text: str) -> str:
