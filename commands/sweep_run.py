@@ -16,7 +16,7 @@ from commands.sweep_jobs import Call, Processes, SlurmJobs, results_of
 from commands.sweep_plan import Row, Run, Sweep
 from results import UserError
 from results.files import checkpoints_in
-from results.reader import Record, RecordError, read_record
+from results.reader import Record, RecordError, first_of, read_record
 from results.tables import DASH, number
 
 PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / "train.py"))
@@ -195,13 +195,14 @@ class Sweeper:
         self._say(key, why, "red")
 
     def title(self, key: str) -> str:
-        """Return the name of a run in messages: its number, rows, config and seed.
+        """Return the name of a run in messages: its number, first rows, config and seed.
 
         Args:
             key: Key of the run.
         """
         place, run, total = list(self.runs).index(key) + 1, self.runs[key], len(self.runs)
-        return f"[{place:{len(str(total))}}/{total}] {', '.join(self.rows[key])}, {run.config.stem}, seed {run.seed}"
+        rows = first_of(list(self.rows[key]))
+        return f"[{place:{len(str(total))}}/{total}] {rows}, {run.config.stem}, seed {run.seed}"
 
     def _say(self, key: str, what: str, style: str = "") -> None:
         self.console.print(Text(f"{self.title(key)}: {what}", style), soft_wrap=True)
