@@ -44,7 +44,7 @@ FromPieces = Literal["mean", "first"]
 UNKNOWN_WORDS = "words_with_unknown_token"
 """Name in the audit: number of words whose pieces include the unknown token."""
 WORDS_APART = "words_cut_apart"
-"""Name in the audit: number of words with other pieces than in running text."""
+"""Name in the audit: number of words whose pieces differ from those in running text."""
 SHARED = ("pieces_across_words", "words_without_own_piece")
 """Names in the audit of running text: number of pieces that extend over several words, and of words without a piece."""
 RESPELLED = "words_respelled"
@@ -70,7 +70,7 @@ class AlignedPieces:
         words: Number of words.
         unknown: Number of words without pieces, which were replaced by the unknown token.
         with_unknown: Number of words whose pieces include the unknown token.
-        apart: Number of words with other pieces than in running text, see `split_words`.
+        apart: Number of words whose pieces differ from those in running text, see `split_words`.
         joined: Words, from 1, that begin within a piece of an earlier word, or have no piece of their own.
     """
 
@@ -125,7 +125,7 @@ def split_words(
 
     The pieces are those of the words joined by single blanks; a blank belongs to the word after it. Where a piece
     extends over several words, or a word has no piece, every word of the sentence is cut on its own. The attribute
-    `apart` of the result counts the words that then have other pieces than in the joined text.
+    `apart` of the result counts the words whose pieces then differ from those in the joined text.
 
     With `texts` the pieces are those of these texts, and may extend over several words; they belong to the word in
     which they begin. The words are cut on their own only if the first has no piece, or the offsets of the pieces do not

@@ -132,7 +132,8 @@ class WordPieces:
         ids: Ids of the pieces, int64 `[pieces]`.
         ends: Boundaries of the words, int64 `[words + 1]`; word i has the pieces `ids[ends[i]:ends[i+1]]`, at least
             one.
-        apart: Number of words with other pieces than in running text; 0 for a part of a passage.
+        apart: Number of words whose pieces differ from those in running text, see `split_words`; it is counted for
+            whole passages, and is 0 in the results of `between` and `shortened`.
     """
 
     ids: Ids

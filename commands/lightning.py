@@ -246,12 +246,12 @@ class ProbingCLI(CommandLine):
 
     def fit(self, **options: Any) -> None:  # noqa: ANN401 # arguments of Trainer.fit
         """Train the model, or continue the interrupted training of this run; skip a training that had already ended."""
-        if self.state.left.ended is not None:
+        if self.state.saved_work.ended is not None:
             self.datamodule.trainer = self.trainer
             self.datamodule.setup("fit")  # the audit of the test also counts the training split
             return
-        if self.state.left.training is not None:
-            options["ckpt_path"] = self.state.left.training
+        if self.state.saved_work.training is not None:
+            options["ckpt_path"] = self.state.saved_work.training
         self.trainer.fit(**options)
 
     def after_fit(self) -> None:
@@ -259,7 +259,7 @@ class ProbingCLI(CommandLine):
 
         If not, log the reason.
         """
-        if (ended := self.state.left.ended) is not None:
+        if (ended := self.state.saved_work.ended) is not None:
             best = ended["best"]
             self.model.epochs_run = ended["epochs_run"]
         else:

@@ -16,8 +16,9 @@ def mean_counts(seeds: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return the counts of each item, means over runs that differ only in the seed.
 
     The counts of each run are first scaled to the mean total denominator, so that the ratio of the returned counts is
-    the mean of the ratios of the runs. The runs would otherwise differ in weight where denominators depend on
-    predictions, as for F1, and an interval would not be about the mean.
+    the mean of the ratios of the runs. Without the scaling, a run with a larger denominator would weigh more, and a
+    bootstrap of the counts would estimate another number than this mean. Denominators differ between runs if they
+    depend on predictions, as for F1.
 
     Args:
         seeds: Counts of each run, from `Record.counts`.

@@ -64,8 +64,8 @@ def sources_of(data: object) -> list[object]:
     return [source_digest(), [[name, path.stat().st_size] for name, path in sorted(files.items()) if path.is_file()]]
 
 
-class Left(NamedTuple):
-    """Work that an interrupted run has left, as far as its files are undamaged.
+class SavedWork(NamedTuple):
+    """Work that an interrupted run saved, as far as its files are undamaged.
 
     Attributes:
         training: Checkpoint from which the training continues; None if it must start again or has ended.
@@ -122,26 +122,26 @@ class RunState:
         return any(path.name != "lock" for path in self.folder.glob("[!.]*"))
 
     @cached_property
-    def left(self) -> Left:
-        """Work that an interrupted run has left; it is read from the files at the first access, and not again."""
+    def saved_work(self) -> SavedWork:
+        """Work that an interrupted run saved; it is read from the files at the first access, and not again."""
         if (content := kept(self.trained)) is not None:
             ended = json.loads(bytes(content))
             if not ended["best"] or _is_sound(Path(ended["best"]), ended["sha256"]):
-                return Left(ended=ended, log=ended["log"])
+                return SavedWork(ended=ended, log=ended["log"])
         if kept(self.training) is not None:
             # The reader of zip files ignores the checksum appended to it.
             saved = torch.load(self.training, map_location="cpu", weights_only=True, mmap=True)["resume"]
             if all([_is_sound(Path(path), sha256) for path, sha256 in saved["best"].items()]):
-                return Left(self.training, log=saved["log"])
-        return Left()
+                return SavedWork(self.training, log=saved["log"])
+        return SavedWork()
 
     def tidy(self) -> None:
         """Delete temporary files, and the files of the state that are damaged or out of date."""
         for folder in (self.run, self.folder, self.run / "checkpoints"):
             remove_leftovers(folder)
-        if self.left.ended is None:
+        if self.saved_work.ended is None:
             self.trained.unlink(missing_ok=True)
-            if self.left.training is None:
+            if self.saved_work.training is None:
                 self.training.unlink(missing_ok=True)
 
     def keep_trained(self, best: str, epochs: int | None) -> None:
@@ -163,7 +163,7 @@ class RunState:
     def log_left(self) -> str:
         """Return the rows of `metrics.csv` up to the saved state; a resumed run repeats later ones."""
         # After a training in forked processes, which have ended, the file itself is longer.
-        return max(self.left.log, self.log() if self.trained.exists() else "", key=len)
+        return max(self.saved_work.log, self.log() if self.trained.exists() else "", key=len)
 
     def clear(self) -> None:
         """Delete the state of a finished run; other processes see it whole or not at all."""

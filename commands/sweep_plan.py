@@ -287,8 +287,8 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
     if plan.reference and not any(sweep.compared()):
         there = ", ".join(f"{label}: {value}" for label, value in zip(labels, rows[0].labels, strict=True))
         raise UserError(
-            f"{path}: `reference` is {plan.reference}, but no row differs only in these labels from a row that has "
-            f"them. Give a label and one of its values, such as `{there}`"
+            f"{path}: `reference` is {plan.reference}, but no row has these values and the same other labels as "
+            f"another row, so there is nothing to compare. Give a label and one of its values, such as `{there}`"
         )
     return sweep
 
@@ -364,7 +364,7 @@ def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, traine
         if len(trained) != 1:
             raise UserError(
                 f"{where}: `{reads}` names {len(trained)} runs with seed {seed}, but must name exactly one for each "
-                "seed of this row. Name a row with a single run and the same `seeds`"
+                "seed of this row. Name a row with the same `seeds` and one run for each of them"
             )
     config = path.parent / entry.config
     if not config.is_file():

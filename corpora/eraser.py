@@ -25,19 +25,19 @@ def read_eraser(path: Path, columns: Columns = COLUMNS) -> LabelledTexts:
 
     The text is the document. Several documents, as the premise and the hypothesis of e-SNLI, are joined to one text, in
     the order of their ids, with hypotheses last. The query, if it is not empty, is the second text of a pair, and has
-    no rationale. Tokens are counted as in the released code (3ae7641); a token with other white space inside becomes
-    several words.
+    no rationale. As in the released code (3ae7641), evidence counts tokens, which are separated by blanks and line
+    ends. A token that contains other white space, such as a tab, becomes several words.
 
     Args:
-        path: File of the annotations; the documents lie in the same folder.
+        path: File of the annotations, in UTF-8; the documents lie in the same folder.
         columns: Keys of the annotations.
 
     Returns:
         The texts. The audit also has the entry `joined_documents`, the number of texts of several documents.
 
     Raises:
-        CorpusError: A file is missing, malformed or in another encoding, a document is missing, or evidence lies
-            outside its document, or a docid leads out of the folder; the message names file, line and remedy.
+        CorpusError: A file is missing, malformed or not in UTF-8, a document is missing, evidence lies outside its
+            document, or a docid names a file outside the folder; the message names file, line and remedy.
     """
     file = EraserFile(Path(path), columns, "jsonl")
     read = collect(file)

@@ -155,9 +155,10 @@ def vocabulary_vectors(
 ) -> WordVectors:
     """Return the word vectors of a vocabulary.
 
-    If `spec.name` is `encoder` and the vocabulary holds pieces, the vectors are the input embeddings of
-    `source`, one for each of its pieces. Otherwise `load_vectors` looks up the entries that occur in
-    train and are not special tokens; the name `encoder` then stands for the default encoder.
+    If `spec.name` is `encoder` and the vocabulary holds pieces, the result has the input embeddings of all
+    pieces of `source`. In all other cases `load_vectors` looks up the entries that occur in train and are
+    not special tokens. For a vocabulary of words, the name `encoder` means the input embeddings of the
+    default encoder, that of `EncoderSpec()`.
 
     Args:
         spec: Name and options of the vectors.

@@ -56,7 +56,7 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
       the limit, and the mentions and links in these sentences.
     - `words_without_piece`: words of the kept windows that the tokenizer cuts into no piece.
     - `words_with_unknown_token`: words of the kept windows with the unknown token, or without a piece.
-    - `words_cut_apart`: words of the kept windows with other pieces than in running text.
+    - `words_cut_apart`: words of the kept windows whose pieces differ from those in running text.
     - `spelled_…`: words of the kept windows by how their pieces spell them, see `attention.alignment.spelling`.
     - with `spacing: text`, `pieces_across_words`, `words_without_own_piece` and `words_respelled`: pieces that extend
       over several words, words in which no piece begins, and words of multiword tokens that their forms do not spell.

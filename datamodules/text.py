@@ -215,7 +215,7 @@ class Segments:
     - `passages` of the corpus, and `segments` made of them.
     - `words` and `tokens` of the segments, and `words_with_unknown`: words whose pieces include the
       unknown token.
-    - `words_cut_apart`: words of the passages with other pieces than in running text.
+    - `words_cut_apart`: words of the passages whose pieces differ from those in running text.
     - `too_long`: texts left out because they are over the limit and must not be cut.
     - `too_short`: stretches left out because they have fewer than two words.
     - `words_cut`: words that alone exceed the limit.

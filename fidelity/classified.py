@@ -60,7 +60,7 @@ class ClassifiedBatch:
     def weights(self) -> Tensor:
         """Attention weights of the classifier, `[heads, batch, positions]`.
 
-        The axis `heads` has the tested levels, in the order of `names`.
+        The axis `heads` has one entry for each tested level, in the order of `names`.
         """
         return torch.stack([self.output.levels[name].weights for name in self.names])
 
@@ -148,8 +148,8 @@ class ClassifiedBatch:
         again.
 
         Args:
-            weights: Attention `[..., heads, batch, positions]`; the heads are the tested levels, in the
-                order of `names`.
+            weights: Attention `[..., heads, batch, positions]`; the axis `heads` has one entry for each
+                tested level, in the order of `names`.
 
         Returns:
             Probabilities `[..., batch, classes]`.
@@ -233,8 +233,8 @@ def logits_under(classified: ClassifiedBatch, weights: Tensor) -> Tensor:
 
     Args:
         classified: The texts.
-        weights: Attention `[..., heads, batch, positions]`; the heads are the tested levels, in the
-            order of `names`.
+        weights: Attention `[..., heads, batch, positions]`; the axis `heads` has one entry for each tested
+            level, in the order of `names`.
 
     Returns:
         Logits `[..., batch, classes]`.

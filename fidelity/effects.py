@@ -366,12 +366,13 @@ def log_odds(classified: ClassifiedBatch, probabilities: Tensor) -> Tensor:
 def effect_correlations(predicted: Tensor, effects: Tensor) -> Floats:
     """Return Spearman's ρ of predicted and true effects over the removals of each text, `[orders, batch]`.
 
-    Values that differ only by rounding are tied: effects up to `TIE`, predictions up to a share of the largest.
-    ρ is nan if either side is constant.
+    Values that differ only by rounding are tied: effects that differ by at most `TIE`, and predictions that differ by
+    at most `ROUNDING` times the largest absolute prediction for the text. ρ is nan if all predictions or all effects of
+    a text are tied.
 
     Args:
-        predicted: `[orders, batch, removals]`.
-        effects: `[batch, removals]`.
+        predicted: Predicted effects, `[orders, batch, removals]`.
+        effects: True effects in nats, `[batch, removals]`.
     """
     sums, truth = predicted.cpu().numpy(), effects.cpu().numpy()
     tolerance = np.broadcast_to(ROUNDING * np.abs(sums).max(-1, keepdims=True), sums.shape)

@@ -74,8 +74,8 @@ class Perturbation(FidelityTest):
 class Permutation(FidelityTest):
     """Change of the output when attention is shuffled (Jain & Wallace 2019, §4.2.1).
 
-    If a decision depends on the weights, shuffling them changes the output, at least if one of them is
-    high. The change is therefore shown for texts with a similar highest weight. There are two columns:
+    If a decision depends on the weights, shuffling them changes the output. Peaked attention should
+    react most, so the table and the figure bin the texts by their highest weight. There are two columns:
 
     - `median_tvd`: median over shuffles of the TVD (0 to 1) between the original and the new output;
     - `max_attention`: highest weight of the text, after averaging over heads.

@@ -346,9 +346,10 @@ def plausibility(values: Tensor, predicted: Tensor, gold: Tensor, words: Tensor)
     the marked words, of the precision among the words ranked at least as high. If a single marked word is ranked
     second, it is .5, and `auprc` is .25.
 
-    `iou_precision` is the share of predicted spans that overlap a marked span, and `iou_recall` their number divided by
-    that of marked spans. A span is a longest sequence of neighbouring positions. Two spans overlap if their
-    intersection is at least half of their union; then no third one overlaps either of them.
+    `iou_precision` is the share of predicted spans that overlap a marked span. `iou_recall` is the number of these
+    predicted spans divided by the number of marked spans. A span is a maximal sequence of neighbouring positions. Two
+    spans overlap if their intersection is at least half of their union, so a predicted span overlaps at most one marked
+    span, and a marked span at most one predicted span.
 
     Args:
         values: Scores that rank the positions, `[orders, batch, positions]`.

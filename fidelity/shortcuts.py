@@ -106,13 +106,16 @@ class Shortcut(FidelityTest):
         two rankings of this test. A variant is the name shared by checkpoints that differ only in the seed. Columns:
 
         - `metric`, such as `rationale.comprehensiveness`, and `better`, whether `higher` or `lower` values are better;
-        - `rankings` and `texts`: numbers of common rankings, and of texts with all values, over all seeds;
-        - `tau`: Kendall's τ_b between the mean of the metric and the mean precision at k over the rankings, with the
-          metric turned so that 1 is full agreement; mean over seeds, with its bootstrap interval over texts;
-        - `reachable`: highest τ_b of a metric that separates all rankings, below 1 if rankings have equal precision;
-        - `first`: share of bootstrap draws and seeds in which the best ranking by the metric is also one of the best
-          by precision at k; if several rankings are best by the metric, the share of these;
-        - `best` and `truth`: best ranking by the metric, and by precision at k.
+        - `rankings`: number of the rankings on which both the metric and precision at k were measured;
+        - `texts`: number of texts, summed over seeds, in which neither of the two is nan for any of these rankings;
+        - `tau`: Kendall's τ_b over the rankings, between the mean over texts of the metric and of precision at k; the
+          sign of a metric whose lower values are better is reversed, so that 1 is full agreement; mean over seeds,
+          with its bootstrap interval over texts;
+        - `reachable`: highest τ_b that a metric without ties between rankings can have; it is below 1 if precision at
+          k has ties;
+        - `first`: share of the best rankings by the metric that are also best by precision at k; mean over bootstrap
+          draws and seeds. There are several best rankings only if they tie;
+        - `best` and `truth`: names of the best rankings by the metric, and by precision at k.
 
         If a ranking has several numbered columns, such as `fraction_1` of random orders, their mean is used. The table
         shows whether a metric prefers rankings that find the planted words. It says nothing about the order of the

@@ -368,7 +368,8 @@ class Classification(LabelTask):
         if own != (encoder.layers, encoder.heads, tuple(piece or "" for piece in pieces)):
             raise UserError(
                 f"The classifier was not fine-tuned from {encoder.source.spec.name}: it has {self.layers} layers of "
-                f"{self.heads} heads and its own tokenizer. Name its encoder with --data.encoder.name."
+                f"{self.heads} heads, and its layers, heads or vocabulary differ from those of this encoder. Name its "
+                "own encoder with --data.encoder.name."
             )
 
     def inputs(self, batch: TextBatch | SegmentBatch) -> dict[str, Tensor]:

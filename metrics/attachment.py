@@ -136,10 +136,10 @@ def uniform_edges_found(arcs: Arcs) -> Floats:
 
     - Without `arcs.reach`, each of the two has the probability 1/n in a sentence of n words, so that the
       score is 1 − (1 − 1/n)².
-    - With `arcs.reach`, the two probabilities depend on the words that the layer lets each of them
-      choose from, in the direction of the row.
+    - With `arcs.reach`, each of the two draws only from words that it may attend to in the layer (rows of
+      the first half), or only from words that may attend to it (rows of the second half).
 
-    If the gold head is punctuation, only the draw of the word counts. Punctuation, words under ROOT and
+    If the gold head is punctuation, its own draw does not count. Punctuation, words under ROOT and
     words that are their own gold head get nan.
     """
     scored, head_row = _edges(arcs)
@@ -195,8 +195,8 @@ def offset_heads(arcs: Arcs, k: int | Integers) -> Integers:
 def right_branching(arcs: Arcs) -> Integers:
     """Predict the NEXT word as syntactic head of every word, `[words]`; the last word's head is ROOT.
 
-    The name is from Clark et al. (2019, §5). Work on parsing calls this baseline left-branching, and
-    `left_branching` right-branching.
+    The name is from Clark et al. (2019, §5). The parsing literature swaps the two names: there,
+    attachment to the next word is called left-branching, and to the previous word right-branching.
     """
     return np.where(arcs.word < arcs.length, arcs.word + 1, 0)
 

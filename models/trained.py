@@ -440,7 +440,7 @@ def quiet(name: str = "pytorch_lightning.utilities.rank_zero") -> Iterator[None]
     """Within the block, silence all messages of a logger below the level of warnings.
 
     Args:
-        name: Name of the logger; by default, of Lightning's messages about devices and the end of a training.
+        name: Name of the logger. The default logger reports devices and the end of a training for Lightning.
     """
     lightning = logging.getLogger(name)
     level = lightning.level

@@ -349,9 +349,9 @@ class AttentionWordsProbe(HeadSelectionProbe):
     `Σ_k (W_k·(v_j ⊕ v_i) + b_k) α^k[j,i] + (U_k·(v_j ⊕ v_i) + c_k) α^k[i,j]`; here α^k[j,i] is the
     attention of attention head k from word j to word i, v are frozen word vectors, and ⊕ is
     concatenation. The score of ROOT is computed from the delimiters, with learned scalars `start` and
-    `end`, as in `AttentionOnlyProbe`. Clark et al.'s code (2019) has the biases b and c, which the
-    paper's formula lacks. Their code also sets v_j ⊕ v_i to zero for ROOT, whose weights are then only
-    the biases. With L layers of H heads there are `4·LH·dim` parameters, `2·LH` biases, and the two
+    `end`, as in `AttentionOnlyProbe`. Two details follow the code of Clark et al. (2019): the biases b
+    and c, which the paper's formula lacks; and v_j ⊕ v_i = 0 for ROOT, so that its weights are the
+    biases alone. With L layers of H heads there are `4·LH·dim` parameters, `2·LH` biases, and the two
     scalars.
 
     `HeadSelectionProbe` lists the other options.

@@ -70,7 +70,8 @@ def heads_table(
     Args:
         kind: Name of the column of groups.
         groups: For each group the number of words or mentions, and the accuracies on dev and on test, each
-            `[2·heads]`: all heads in the first direction, then all in the second.
+            `[2·heads]`: all heads in the first direction, then all in the second. A single nan stands for
+            the accuracies on test if test is not scored.
         directions: Names of the two directions.
         names: Names of the attention heads.
     """

@@ -21,7 +21,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 import train
 from commands.lightning_private import random_states, set_random_states
-from commands.state import Left, Resume, RunConfig, RunState, run_digest
+from commands.state import Resume, RunConfig, RunState, SavedWork, run_digest
 from commands.sweep_jobs import results_of
 from commands.trust import Parser
 from measures.trainings import save_tensors
@@ -251,7 +251,7 @@ def test_a_state_that_cannot_be_read_now_stays(tmp_path: Path, monkeypatch: pyte
         with pytest.raises(PermissionError):
             state.tidy()
     state.tidy()
-    assert state.left == Left(state.training, log="step\n1\n")
+    assert state.saved_work == SavedWork(state.training, log="step\n1\n")
 
 
 def flip(path: Path) -> None:

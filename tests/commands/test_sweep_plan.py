@@ -113,11 +113,11 @@ FAULTS = {
     "rows: {a: {config: a.yaml, checkpoints: [spec.yaml]}}": "the reference to .*spec.yaml is circular",
     "rows: {a: {config: a.yaml, checkpoints: [no.yaml]}}": "no.yaml cannot be read",
     "rows: {b: {config: a.yaml}, a: {config: a.yaml, seeds: [1], ablation: ':b'}}": (
-        "`ablation` names 0 runs with seed 1, but must name exactly one for each seed of this row. Name a row with a"
+        "`ablation` names 0 runs with seed 1, but must name exactly one for each seed of this row. Name a row with the"
     ),
     "reference: {probe: c}\nrows: {a: {config: a.yaml}, b: {config: a.yaml}}": (
-        "but no row differs only in these labels from a row that has them. Give a label and one of its values, such as "
-        "`probe: a`"
+        "but no row has these values and the same other labels as another row, so there is nothing to compare. Give a "
+        "label and one of its values, such as `probe: a`"
     ),
     "rows: {a: {config: a.yaml, set: {seed_everything: 1}}}": "`seed_everything` is set by the sweep itself. Leave",
     "rows: {a: {config: a.yaml, set: {x: 2026-01-01}}}": "`set` gives x the value 2026-01-01, which cannot be written",

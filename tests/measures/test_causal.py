@@ -224,7 +224,7 @@ def test_the_score_of_a_fine_tuned_task(
     assert {*result.audit["left_blank"]} == {"loss"}  # type: ignore[misc]
 
     narrow = make_data(seed=0, encoder=EncoderSpec(str(save_bert(tmp_path / "narrow", heads=2))))
-    with pytest.raises(UserError, match="it has 2 layers of 4 heads and its own"):
+    with pytest.raises(UserError, match="it has 2 layers of 4 heads, and its layers"):
         scored(check(checkpoint=str(checkpoint), max_epochs=1), narrow)
 
 
