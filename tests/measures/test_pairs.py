@@ -18,9 +18,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
 from attention import Encoder, resolve
 from attention.ablation import Kind
+from attention.capture import Head
 from attention.encoder import EncoderSpec
 from datamodules import DependencyDataModule, PairDataModule
 from measures import HeadAblation, MinimalPairAccuracy
+from measures.task import MinimalPairs, make_ablation
 from metrics.bootstrap import holm
 from results import Result, UserError
 from studies.blank import blank_model
@@ -153,6 +155,23 @@ def test_the_causal_check_takes_pairs_as_its_task(
         assert row["random"] == pytest.approx(np.mean(right[2:]) - right[0])
     assert len(sets[1]) == HEADS
     assert "task" not in result.audit["left_blank"]  # type: ignore[operator]
+
+
+def test_both_sentences_of_a_pair_have_the_same_replacements_from_other_pairs(tmp_path: Path) -> None:
+    language_model("gpt2", tmp_path / "model")
+    data = data_of(tmp_path, some_pairs())
+    data.setup("test")
+    task = MinimalPairs(data.loaded, data.splits["test"])
+    ablation = make_ablation("resample", task.outputs, lambda: task.drawn(data, "test", 100, 0), 0)
+    sets = [frozenset[Head](), frozenset({(0, 0), (1, 1)})]
+    batch = data.splits["test"][[10, 11]]  # of which the last has two equal sentences
+    intact, ablated = task.rows(task.inputs(batch), {ablation: sets})["resample"].reshape(2, 2, 2).unbind(1)
+    assert ablated[1, 0] == ablated[1, 1]
+    assert (intact != ablated).all()
+    one = data_of(tmp_path, some_pairs()[:1])
+    one.setup("test")
+    with pytest.raises(UserError, match="`resample` replaces head outputs by those of other texts"):
+        make_ablation("resample", task.outputs, lambda: task.drawn(one, "test", 100, 0), 0)
 
 
 def planted(folder: Path) -> Rows:
