@@ -224,23 +224,31 @@ def _file_of(said: Mapping[str, object]) -> str:
 
 
 def _other_items(rows: Sequence[Row], records: Records) -> list[str]:
-    """Return warnings about scores with different items, as when encoders skip sentences that are too long."""
+    """Return warnings about scores with different items of the same files, as when encoders skip long sentences."""
     scores: dict[str, list[str]] = {}
     for score in rows[0].scores:
-        kinds: dict[frozenset[object], list[str]] = {}
+        corpora: dict[frozenset[str], dict[frozenset[object], list[str]]] = {}
         for row in rows:
-            if items := _items(row, score, records):
-                kinds.setdefault(items, []).append(row.name)
-        if len(kinds) > 1:
-            counts = " | ".join(f"{len(items)} in {', '.join(names)}" for items, names in kinds.items())
-            scores.setdefault(f"{counts}; {len(frozenset.intersection(*kinds))} are shared", []).append(score)
+            items, files = _items(row, score, records)
+            if items:
+                corpora.setdefault(files, {}).setdefault(items, []).append(row.name)
+        for kinds in corpora.values():
+            if len(kinds) > 1:
+                counts = " | ".join(f"{len(items)} in {', '.join(names)}" for items, names in kinds.items())
+                scores.setdefault(f"{counts}; {len(frozenset.intersection(*kinds))} are shared", []).append(score)
     remedy = "`python train.py compare DIR:ROW DIR:ROW --common` compares shared items"
     return [f"the rows have different items for {', '.join(names)}: {how}. {remedy}" for how, names in scores.items()]
 
 
-def _items(row: Row, score: str, records: Records) -> frozenset[object]:
-    """Return the items of a score of a row; empty if unknown."""
+def _items(row: Row, score: str, records: Records) -> tuple[frozenset[object], frozenset[str]]:
+    """Return the items of a score of a row, and the hashes of its test files (of all files, without a test split).
+
+    Both are empty if the items are unknown.
+    """
     for record in row.finished(records):
         with suppress(RecordError):
-            return frozenset(record.counts(row.scores[score], by_id=True).index)
-    return frozenset()
+            items = frozenset[object](record.counts(row.scores[score], by_id=True).index)
+            files = [(name, str(said.get("sha256", said["file"]))) for name, said in record.splits]
+            tested = [file for name, file in files if name.rpartition(".")[2] == "test"]
+            return items, frozenset(tested or (file for _, file in files))
+    return frozenset(), frozenset()

@@ -143,9 +143,9 @@ def _running_text(rows: Block) -> RunningText:
             forms.append(columns[1])
             if int(position) == last:
                 place = 0
-                for form in forms:
+                for number, form in enumerate(forms):
                     starts.append(len(text) + place)
-                    place += len(commonprefix([form, surface[place:]])) or form is forms[0]  # noqa: RUF071 # of characters
+                    place += len(commonprefix([form, surface[place:]])) or number == 0  # noqa: RUF071 # of characters
                 respelled += len(forms) * ("".join(forms) != surface)
                 text, forms = text + surface + after, []
     return RunningText(text.rstrip(), tuple(starts), respelled)

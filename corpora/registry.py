@@ -372,7 +372,8 @@ def _download(corpus: Corpus, files: Sequence[RemoteFile], base: Path) -> None:
         path = base / remote.path
         if path.exists() and (fault := remote.fault(path)):
             wrong = f"the file exists already, but it is not the registered file of {corpus.name} ({fault})"
-            raise CorpusError.at(path, None, wrong, "Move or delete it, or choose another --root; then fetch again")
+            remedy = "Move or delete it, or choose another --root; then fetch again. Runs read the file that is there"
+            raise CorpusError.at(path, None, wrong, remedy)
     pooch.get_logger().setLevel(logging.WARNING)  # it would advise to register a SHA-256
     for remote in files:
         path = base / remote.path

@@ -319,8 +319,8 @@ class CausalCheck(ProbeMeasure):
         per_paradigm: Largest number of pairs of each paradigm; None for all.
 
     Raises:
-        UserError: Both `checkpoint` and `pairs` are given. In `prepare`: there are no such relations, layers or heads,
-            or the probe reads no attention.
+        UserError: Both `checkpoint` and `pairs` are given, or `per_paradigm` without `pairs`. In `prepare`: there are
+            no such relations, layers or heads, or the probe reads no attention.
     """
 
     experiment = "causal"
@@ -349,6 +349,8 @@ class CausalCheck(ProbeMeasure):
         self.pairs, self.per_paradigm = pairs, per_paradigm
         if checkpoint is not None and pairs is not None:
             raise UserError("CausalCheck scores one task: give --model.checkpoint or --model.pairs, not both.")
+        if per_paradigm is not None and pairs is None:
+            raise UserError("--model.per_paradigm limits minimal pairs: give --model.pairs blimp too, or leave it out.")
 
     def prepare(self) -> None:
         super().prepare()

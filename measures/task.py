@@ -263,7 +263,8 @@ def make_ablation(
     if kind in ("zero", "uniform"):
         return Ablation(kind)
     reference = ReferenceOutputs.from_batches(run, texts(), RESAMPLED if kind == "resample" else 0)
-    if kind == "resample" and len(reference.lengths) < 2:
+    apart = reference.lengths if reference.numbers is None else {*reference.numbers.tolist()}
+    if kind == "resample" and len(apart) < 2:
         raise UserError(
             "The kind of ablation `resample` replaces head outputs by those of other texts, but there is only one "
             "text. Add texts, or choose another kind."
@@ -566,7 +567,8 @@ class MinimalPairs(Task):
 
     The inputs have two texts for each pair, the acceptable sentence first, and `outputs` returns the log-probability
     of each, `[2 · pairs, 1]`. In `rows` a pair is one text: its outputs are both log-probabilities, and its gold value
-    is the number of its paradigm.
+    is the number of its paradigm. The ablation `resample` takes the outputs for both sentences from the same texts, and
+    from no sentence of the pair.
 
     Args:
         encoder: Decoder whose files hold a head for language modelling.
@@ -596,7 +598,7 @@ class MinimalPairs(Task):
         return {
             "input_ids": tokens,
             "attention_mask": mask.long(),
-            "index": torch.stack([2 * batch.index, 2 * batch.index + 1], 1).flatten(),
+            "index": batch.index.repeat_interleave(2),  # both sentences get the same draws of `resample`
             "targets": targets,
             "paradigms": batch.paradigms.repeat_interleave(2),
         }

@@ -61,7 +61,8 @@ def best_heads(runs: Runs) -> pd.DataFrame:
     parts = []
     for language, kinds in with_both(runs, OWN, ENGLISH):
         own, english = (read_table(kinds[kind], "best_heads") for kind in (OWN, ENGLISH))
-        frame = own.assign(language=language, english_head=english["head"], english=english["test"])
+        of_english = english[["relation", "head", "test"]].set_axis(["relation", "english_head", "english"], axis=1)
+        frame = own.merge(of_english, on="relation", how="left", validate="1:1").assign(language=language)
         frame = frame[(frame["n"] >= LEAST) & (frame["relation"] != PLAIN)].reset_index(drop=True)
         other = kinds[ENGLISH if language != "English" else OWN]
         found = [transferred(kinds[OWN], other, f"heads.{relation}") for relation in frame["relation"]]
@@ -164,20 +165,26 @@ def markdown(cells: Mapping[str, Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def by_language(table: Table, cell: Callable[[Mapping[str, str]], str]) -> str:
-    """Return Markdown with a row for each relation, and a column of cells for each language."""
+def by_language(table: Table, cell: Callable[[Mapping[str, str], bool], str]) -> str:
+    """Return Markdown with a row for each relation, and a column for each language.
+
+    Args:
+        table: The table of heads.
+        cell: Function that returns a cell, from the text of each column of a row and True for a significant difference.
+    """
     cells = pd.DataFrame(written(table, missing=DASH))
-    cells["cell"] = [cell({str(name): text for name, text in row.items()}) for row in cells.to_dict("records")]
+    rows = zip(cells.to_dict("records"), table.frame["p_holm"] < ALPHA, strict=True)
+    cells["cell"] = [cell({str(name): text for name, text in row.items()}, below) for row, below in rows]
     wide = cells.pivot(index="relation", columns="language", values="cell").fillna(DASH)
     wide = wide.reindex(index=cells["relation"].unique(), columns=cells["language"].unique())
     return markdown({"relation": list(wide.index), **{str(name): list(column) for name, column in wide.items()}})
 
 
-def of_transfer(row: Mapping[str, str]) -> str:
+def of_transfer(row: Mapping[str, str], significant: bool) -> str:
     """Return the difference of a row of `heads`, bold if it is significant; for English, its head."""
     if row["p_holm"] == DASH:
         return row["english_head"]
-    return f"**{row['difference']}**" if float(row["p_holm"].strip("≤ ")) < ALPHA else row["difference"]
+    return f"**{row['difference']}**" if significant else row["difference"]
 
 
 def main(args: Sequence[str]) -> int:
@@ -194,7 +201,7 @@ def main(args: Sequence[str]) -> int:
     write(folder / "compared", found, Provenance(runs["English"][OWN].content["encoder"], {}, {}))
     heads = found.tables["heads"]
     blocks = [
-        by_language(heads, lambda row: f"{row['head']} {row['test'].partition(' ')[0]} ({row['offset']})"),
+        by_language(heads, lambda row, _: f"{row['head']} {row['test'].partition(' ')[0]} ({row['offset']})"),
         by_language(heads, of_transfer),
         *(markdown(written(found.tables[name], missing=DASH)) for name in ("shared", "probes")),
     ]

@@ -1,6 +1,5 @@
 """Pieces of real tokenizers against the words of nine treebanks."""
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,17 +15,12 @@ LANGUAGES = ("en_ewt", "de_gsd", "ru_gsd", "zh_gsdsimp", "ko_gsd", "id_gsd", "fa
 
 
 @pytest.fixture(scope="module", params=("all-MiniLM-L6-v2", "multilingual-e5-small", "smollm2-135m", "gemma-3-270m"))
-def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerFast:
+def tokenizer(request: pytest.FixtureRequest, pretrained: Callable[[str], Path]) -> PreTrainedTokenizerFast:
     """Tokenizer of a real model: of the packaged one, or of a folder under `$PROBING_MODELS`."""
-    if request.param == "all-MiniLM-L6-v2":
-        return load_tokenizer(resolve(EncoderSpec()))
-    path = Path(os.environ.get("PROBING_MODELS", ""), request.param)
-    if not path.is_dir():
-        pytest.skip(f"{path} is absent: set PROBING_MODELS to the folder of real models")
-    return load_tokenizer(resolve(EncoderSpec(str(path))))
+    packaged = request.param == "all-MiniLM-L6-v2"
+    return load_tokenizer(resolve(EncoderSpec() if packaged else EncoderSpec(str(pretrained(request.param)))))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_pieces_of_every_word_spell_it(
     language: str, tokenizer: PreTrainedTokenizerFast, public_data: Callable[..., Path]

@@ -288,6 +288,18 @@ def test_rows_on_different_items_are_told(tmp_path: Path) -> None:
     assert told(made(tmp_path, [rows[0], *rows[2:]], records)[0], "warnings") == []
 
 
+def test_rows_of_two_corpora_are_not_told_to_share_items(tmp_path: Path) -> None:
+    rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas"}) for name in "abc"]
+    numbered = pd.DataFrame({"id": [f"s{n}" for n in range(9)], "scored": 2, "correct": 1.0}).reset_index()
+    records = {
+        run(0, name).key: record(tmp_path, name, {"uas": 0.5}, items=numbered[:number], sha=corpus, corpus=corpus)
+        for name, number, corpus in (("a", 3, "english"), ("b", 4, "german"), ("c", 5, "german"))
+    }
+    assert told(made(tmp_path, rows[:2], records)[0], "warnings") == []
+    (warning,) = told(made(tmp_path, rows, records)[0], "warnings")
+    assert warning.startswith("the rows have different items for uas: 4 in b | 5 in c; 4 are shared. ")
+
+
 def test_runs_of_two_states_of_the_program_are_told_apart(tmp_path: Path) -> None:
     row = row_of(0, 1)
     records = {one.key: record(tmp_path, one.key, {"uas": 0.5}) for one in (run(0), run(1))}

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache
@@ -19,9 +18,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
 from attention import Encoder, resolve
 from attention.ablation import Kind
+from attention.capture import Head
 from attention.encoder import EncoderSpec
 from datamodules import DependencyDataModule, PairDataModule
 from measures import HeadAblation, MinimalPairAccuracy
+from measures.task import MinimalPairs, make_ablation
 from metrics.bootstrap import holm
 from results import Result, UserError
 from studies.blank import blank_model
@@ -156,6 +157,23 @@ def test_the_causal_check_takes_pairs_as_its_task(
     assert "task" not in result.audit["left_blank"]  # type: ignore[operator]
 
 
+def test_both_sentences_of_a_pair_have_the_same_replacements_from_other_pairs(tmp_path: Path) -> None:
+    language_model("gpt2", tmp_path / "model")
+    data = data_of(tmp_path, some_pairs())
+    data.setup("test")
+    task = MinimalPairs(data.loaded, data.splits["test"])
+    ablation = make_ablation("resample", task.outputs, lambda: task.drawn(data, "test", 100, 0), 0)
+    sets = [frozenset[Head](), frozenset({(0, 0), (1, 1)})]
+    batch = data.splits["test"][[10, 11]]  # of which the last has two equal sentences
+    intact, ablated = task.rows(task.inputs(batch), {ablation: sets})["resample"].reshape(2, 2, 2).unbind(1)
+    assert ablated[1, 0] == ablated[1, 1]
+    assert (intact != ablated).all()
+    one = data_of(tmp_path, some_pairs()[:1])
+    one.setup("test")
+    with pytest.raises(UserError, match="`resample` replaces head outputs by those of other texts"):
+        make_ablation("resample", task.outputs, lambda: task.drawn(one, "test", 100, 0), 0)
+
+
 def planted(folder: Path) -> Rows:
     """Write a Llama in which head 2-3 alone copies the number of the subject to the verb; return pairs of agreement.
 
@@ -254,9 +272,11 @@ def test_pairs_too_long_and_tokenizers_without_a_start_are_refused(tmp_path: Pat
         data_of(tmp_path, some_pairs()).tokenized(encoder)
 
 
-def test_a_task_of_two_kinds_is_refused(tmp_path: Path) -> None:
+def test_a_task_of_two_kinds_and_a_number_of_no_pairs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"give --model\.checkpoint or --model\.pairs, not both"):
         check(checkpoint=str(write(tmp_path, some_pairs())), pairs="blimp")
+    with pytest.raises(UserError, match=r"per_paradigm limits minimal pairs: give --model\.pairs blimp too"):
+        check(per_paradigm=3)
 
 
 @pytest.mark.slow
@@ -265,6 +285,8 @@ def test_one_and_two_processes_write_the_same(config: str, run_config: Callable[
     language_model("gpt2", tmp_path / "model")
     arguments = ["measure", f"--config={CONFIGS / config}", f"--data.corpus={write(tmp_path, some_pairs(40))}"]
     arguments += [f"--data.encoder.name={tmp_path / 'model'}", f"--data.cache={tmp_path}"]
+    if "heads_off" in config:  # the heads of the config are those of a larger model
+        arguments += ["--model.sets={own: [1-2]}"]
     _, one, at_one = run_config(*arguments, own_data=True)
     _, two, at_two = run_config(*arguments, own_data=True, processes=2)
     assert one["scores"] == two["scores"]
@@ -306,15 +328,16 @@ def test_the_accuracy_is_that_of_the_harness(kind: str, tmp_path: Path, monkeypa
     assert found.numbers["pairs.accuracy"] == pytest.approx(np.mean(right), abs=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.data
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", ["smollm2-135m", "gemma-3-270m"])
 def test_the_accuracy_of_a_real_model_is_that_of_the_harness(
-    name: str, public_data: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    pretrained: Callable[[str], Path],
+    public_data: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if not (models := os.environ.get("PROBING_MODELS")) or not (model := Path(models, name)).is_dir():
-        pytest.skip(f"{name} is not in the folder PROBING_MODELS")
+    model = pretrained(name)
     lines = public_data("blimp", "pairs.jsonl").read_text(encoding="utf-8").splitlines()
     path = tmp_path / "pairs.jsonl"
     path.write_text("\n".join([*lines[::200], lines[8162]]) + "\n", encoding="utf-8")  # one of each, and a tie
