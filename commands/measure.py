@@ -141,7 +141,11 @@ def check(words: Sequence[str]) -> None:
         UserError: One of them is wrong.
     """
     made, settings = parsed(words)
-    objects = made.instantiate(settings)
+    _refuse_unfit(made.instantiate(settings))
+
+
+def _refuse_unfit(objects: Any) -> None:  # noqa: ANN401 # a namespace
+    """Raise UserError if the data are of another class than the measurement reads, or lack a file."""
     data_for(type(objects.model).__name__, objects.model.takes, objects.data)
     for absent in objects.data.absent(("test",)):
         raise absent
@@ -157,7 +161,7 @@ def run(words: Sequence[str]) -> Result | None:
     _seed(settings)
     objects = made.instantiate(settings)
     measurement, data, devices = objects.model, objects.data, objects.trainer
-    data_for(type(measurement).__name__, measurement.takes, data)  # before anything is loaded
+    _refuse_unfit(objects)  # before anything is loaded
     fabric = devices.fabric()
     parent = Path(devices.default_root_dir) / type(measurement).__name__
     _require_writable(parent)  # before hours of work

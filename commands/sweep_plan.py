@@ -255,7 +255,7 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
     if bool(plan.rows) == bool(plan.grid):
         raise UserError(f"{path}: a plan has either `rows` or a `grid`. Give one of them")
     if plan.grid:
-        labels, entries = _grid(plan.grid, f"{path}: `grid`")
+        labels, entries = _grid(plan.grid, f"{path}: `grid`", extra or {})
     else:
         labels, entries = (plan.label or "row",), {(row,): [entry] for row, entry in plan.rows.items()}
     rows: list[Row] = []
@@ -342,8 +342,14 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return {**below, **above, **{name: content for name, content in both.items() if content}}
 
 
-def _grid(grid: dict[str, Any], where: str) -> tuple[tuple[str, ...], dict[tuple[str, ...], list[dict[str, Any]]]]:
-    """Return the names of the axes, and for each combination of their values the entries to merge."""
+def _grid(
+    grid: dict[str, Any], where: str, extra: Options
+) -> tuple[tuple[str, ...], dict[tuple[str, ...], list[dict[str, Any]]]]:
+    """Return the names of the axes, and for each combination of their values the entries to merge.
+
+    Raises:
+        UserError: There are no axes, too many rows, or an option for every run that an axis sets.
+    """
     base = {name: value for name, value in grid.items() if name != "axes"}
     axes = grid.get("axes")
     if not isinstance(axes, dict) or not axes or not all(isinstance(one, dict) and one for one in axes.values()):
@@ -353,6 +359,12 @@ def _grid(grid: dict[str, Any], where: str) -> tuple[tuple[str, ...], dict[tuple
         )
     if prod(map(len, axes.values())) > MOST:
         raise UserError(f"{where}: the plan has more than {MOST:,} rows. Divide it into several plans")
+    entries = [(axis, entry) for axis, values in axes.items() for entry in values.values() if isinstance(entry, dict)]
+    for axis, option in ((axis, in_full(name)) for axis, entry in entries for name in entry.get("set") or {}):
+        if option in extra:  # every row would have the value, under the names of all
+            raise UserError(
+                f"{where}: `--{option}` is set by the axis `{axis}`. Choose rows with --row, or edit the plan"
+            )
     cells = product(*(values.items() for values in axes.values()))
     return tuple(axes), {tuple(label for label, _ in cell): [base, *(entry for _, entry in cell)] for cell in cells}
 

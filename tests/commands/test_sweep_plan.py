@@ -163,6 +163,15 @@ def test_faults_of_further_arguments(extra: list[str], message: str, tmp_path: P
         read_sweep(write_spec(tmp_path, f"{HEAD}rows: {{a: {{config: a.yaml}}}}", a=""), options_of(extra))
 
 
+def test_an_option_of_an_axis_is_not_given_for_all_runs(tmp_path: Path) -> None:
+    axes = "axes: {size: {small: {}, large: {set: {model.size: 2}}}, kind: {one: {}}}"
+    spec = write_spec(tmp_path, f"scores: [uas]\ngrid: {{config: a.yaml, set: {{model.depth: 1}}, {axes}}}", a="")
+    with pytest.raises(UserError, match=r"`--model.init_args.size` is set by the axis `size`. Choose rows with --row"):
+        read_sweep(spec, options_of(["--model.size=3"]))
+    rows = read_sweep(spec, options_of(["--model.depth=3"])).rows
+    assert {dict(run.options)["model.init_args.depth"] for row in rows for run in row.all_runs()} == {"3"}
+
+
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT / "configs")))
 def test_shipped_sweeps_can_be_run(path: Path) -> None:
     sweep = read_sweep(path)
