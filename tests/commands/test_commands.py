@@ -10,7 +10,8 @@ from unittest.mock import Mock
 import pytest
 
 import commands
-from commands import COMMANDS, RUNS
+from commands import COMMANDS, RUNS, measure
+from results import UserError
 from tests.test_train import CONFIGS
 
 ROOT = Path(__file__).parents[2]
@@ -98,3 +99,15 @@ def test_ctrl_c_before_the_trainer_begins_is_told_in_a_line(
     monkeypatch.setattr("commands.lightning.run", Mock(side_effect=KeyboardInterrupt))
     assert commands.main(["fit"]) == 130
     assert capsys.readouterr().err == "Interrupted. The same command goes on from what is kept.\n"
+
+
+def test_measure_names_the_splits_there_are_before_it_loads_anything(tmp_path: Path) -> None:
+    (tmp_path / "own-test.conllu").touch()
+    line = [
+        "--config",
+        str(ROOT / "configs" / "clark2019" / "heads.yaml"),
+        "--data.corpus",
+        f"{tmp_path}/own-{{split}}.conllu",
+    ]
+    with pytest.raises(UserError, match=r"own-dev.conllu: there is no such file.* The corpus has test\. Name its file"):
+        measure.run(line)
