@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, chain
 from operator import ne
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -347,24 +347,59 @@ def join_sentences(sentences: Sequence[AlignedPieces]) -> AlignedPieces:
     return AlignedPieces(ids, positions.astype(np.int32), words, unknown, with_unknown, apart, joined)
 
 
-def reduction(batch: Sequence[AlignedPieces], from_pieces: FromPieces, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return two factors that reduce attention over pieces to attention over words.
+class Reduction(NamedTuple):
+    """What reduces maps over pieces to maps over words, for inputs padded as one batch; made by `reduction`.
+
+    The positions of a sentence are its start delimiter, its words, and directly after the last word its end delimiter.
+    The factors, and therefore the reduced maps, are zero in the padding and for a delimiter that the encoder does not
+    use.
+
+    Attributes:
+        rows: Share of each piece in the row of a position, `[batch, 1, positions, pieces]`; it may be expanded to all
+            heads beforehand, which saves a copy for every layer.
+        columns: 1 where a piece belongs to a position, `[batch, pieces, positions]`.
+        owners: Position that has the piece of each position, int64 `[batch, positions]`: itself, but for words without
+            a piece of their own.
+    """
+
+    rows: Tensor
+    columns: Tensor
+    owners: Tensor
+
+    @classmethod
+    def of_pieces(cls, real: Tensor) -> "Reduction":
+        """Return the reduction that changes nothing: every real piece, bool `[batch, pieces]`, is a word of its own."""
+        columns = real.float().diag_embed()
+        return cls(columns[:, None], columns, torch.arange(real.size(1), device=real.device).expand(real.shape))
+
+    def words(self, maps: Tensor) -> Tensor:
+        """Reduce maps over pieces, `[batch, heads, from, to]`, to words, `[batch, heads, positions, positions]`.
+
+        Inputs of at least `LONG` pieces are summed on a CPU, which equals the product up to rounding. A GPU always
+        multiplies: it is fast, and adds in the same order every time.
+        """
+        batch, heads, pieces, _ = maps.shape
+        if pieces >= LONG and maps.device.type == "cpu":
+            return keep_apart(torch.stack([*map(_sums, maps, self.rows, self.columns)]), self.owners)
+        to_words = maps.reshape(batch, heads * pieces, pieces) @ self.columns
+        return keep_apart(self.rows @ to_words.view(batch, heads, pieces, -1), self.owners)
+
+    def rows_of_words(self, maps: Tensor) -> Tensor:
+        """Reduce maps from pieces to words, `[batch, 1, pieces, positions]`, to maps from words to words."""
+        return keep_apart(self.rows[:, :1] @ maps, self.owners)
+
+
+def reduction(batch: Sequence[AlignedPieces], from_pieces: FromPieces, device: torch.device) -> Reduction:
+    """Return what reduces attention over pieces to attention over words.
 
     The attention to a word is the sum over its pieces; the attention from a word is set by
-    `from_pieces`. The positions of a sentence are its start delimiter, its words, and directly after
-    the last word its end delimiter.
+    `from_pieces`.
 
     Args:
         batch: Pieces of each sentence, to be padded as one batch.
         from_pieces: Attention from a word in several pieces: the `mean` over the pieces, or that of the
             `first`.
         device: Device of the factors.
-
-    Returns:
-        Rows `[batch, 1, positions, pieces]` and columns `[batch, pieces, positions]`:
-        `rows @ weights @ columns` are the reduced weights `[batch, heads, positions, positions]`. Both
-        factors, and therefore the reduced weights, are zero in the padding and for a delimiter that the
-        encoder does not use.
     """
     pieces, positions = max(map(len, batch)), max(part.words for part in batch) + 2
     columns = np.zeros((len(batch), pieces, positions), np.float32)
@@ -376,7 +411,8 @@ def reduction(batch: Sequence[AlignedPieces], from_pieces: FromPieces, device: t
     if from_pieces == "first":
         rows = rows * (rows.cumsum(2) == 1)
     rows = rows / np.maximum(rows.sum(2, keepdims=True), 1)
-    return torch.from_numpy(np.ascontiguousarray(rows[:, None])).to(device), torch.from_numpy(columns).to(device)
+    factors = torch.from_numpy(np.ascontiguousarray(rows[:, None])), torch.from_numpy(columns), owners_of(batch)
+    return Reduction(*(factor.to(device) for factor in factors))
 
 
 def owners_of(batch: Sequence[AlignedPieces]) -> Tensor:
@@ -408,30 +444,8 @@ def keep_apart(words: Tensor, owners: Tensor, first: int = 0) -> Tensor:
     return words
 
 
-def reduce(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Reduce attention over pieces to attention over words, with the two factors from `reduction`.
-
-    Inputs of at least `LONG` pieces are summed on a CPU, which equals the product up to rounding. A GPU always
-    multiplies: it is fast, and adds in the same order every time.
-
-    Args:
-        weights: Attention over pieces, `[batch, heads, from, to]`.
-        rows: First factor of `reduction`. It may be expanded to all heads beforehand, which saves a copy for every
-            layer.
-        columns: Second factor of `reduction`.
-
-    Returns:
-        Attention over words, `[batch, heads, positions, positions]`.
-    """
-    batch, heads, pieces, _ = weights.shape
-    if pieces >= LONG and weights.device.type == "cpu":
-        return torch.stack([*map(_sums, weights, rows, columns)])
-    to_words = weights.reshape(batch, heads * pieces, pieces) @ columns
-    return rows @ to_words.view(batch, heads, pieces, -1)
-
-
 def _sums(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Reduce the attention of one input as `reduce` does, `[heads, positions, positions]`."""
+    """Reduce the attention of one input as the product does, `[heads, positions, positions]`."""
     heads, pieces, words = len(weights), *columns.shape
     # The padding has a position of its own, which is left out.
     places, own = torch.where(columns.any(1), columns.argmax(1), words), columns.any(0)

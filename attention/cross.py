@@ -90,8 +90,8 @@ class DecoderAttention:
         # What the decoder reads at a position is the piece before the one that it predicts there. A start delimiter of
         # the tokenizer is predicted too, as in training; its row is left out.
         shifted = np.concatenate([[0], written.positions[:-1]]).astype(np.int32)
-        rows, _ = reduction([written], "mean", device)
-        _, columns = reduction([read if part == "cross" else replace(written, positions=shifted)], "mean", device)
+        rows = reduction([written], "mean", device).rows
+        columns = reduction([read if part == "cross" else replace(written, positions=shifted)], "mean", device).columns
         weights = torch.stack([(rows @ layer @ columns)[0] for layer in self._capture(inputs, part)]).cpu()
         names, numbers = named_positions(self.encoder.tokenizer, written, target)
         if numbers[0] == 0:

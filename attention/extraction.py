@@ -30,7 +30,7 @@ from rich.filesize import decimal
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from attention.alignment import AlignedPieces, keep_apart, owners_of, reduction
+from attention.alignment import AlignedPieces, reduction
 from attention.encoder import LoadedEncoder
 from attention.specification import Extraction, Items, Options
 from attention.store import (
@@ -311,18 +311,18 @@ def read_layers(
         UserError: The attention of a word does not sum to 1.
     """
     options, states = items.extraction.options, items.hidden.layers if keep_state else ()
-    rows, columns = reduction(parts, options.from_pieces, encoder.device)
+    factors = reduction(parts, options.from_pieces, encoder.device)
     every = len(items.heads) == (encoder.heads if options.measured.has_heads else 1)
-    real, means, owners = rows.sum(3), rows[:, 0, 1:-1], owners_of(parts)
-    rows = rows.expand(-1, len(items.heads), -1, -1).contiguous()
+    real, means = factors.rows.sum(3), factors.rows[:, 0, 1:-1]
+    factors = factors._replace(rows=factors.rows.expand(-1, len(items.heads), -1, -1).contiguous())
     worst = torch.zeros((), device=encoder.device)
     inputs = pad(parts, encoder)
     real_pieces = inputs["attention_mask"].bool()
-    quantity = options.measured(encoder.parts if options.measured.needs_parts else {}, real_pieces, columns)
+    quantity = options.measured(encoder.parts if options.measured.needs_parts else {}, real_pieces, factors)
 
     def receive(layer: int, maps: Tensor) -> None:
         nonlocal worst
-        words = keep_apart(quantity.words(maps if every else maps[:, list(items.heads)], rows), owners)
+        words = quantity.words(maps if every else maps[:, list(items.heads)])
         off = words.sum(3) - real if quantity.sums_to_one else words - words  # not 0 if it is not finite
         worst = torch.maximum(worst, excess(off, encoder, options))
         keep(items.layers.index(layer), pack_weights(words, options.dtype))

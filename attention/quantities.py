@@ -22,7 +22,7 @@ from torch.nn.functional import normalize
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from attention.alignment import reduce
+from attention.alignment import Reduction
 from attention.capture import LayerCall, Mixture, given_to, replacing
 from metrics.distributions import divided_by_sums
 from results.errors import UserError
@@ -172,7 +172,7 @@ class Quantity(ABC):
     Args:
         parts: Modules of each layer, by its 0-based number; empty if `needs_parts` is False.
         real: Bool `[batch, pieces]`, False in the padding.
-        columns: Float `[batch, pieces, positions]`, 1 where a piece belongs to a position, from `reduction`.
+        reduction: What reduces maps over pieces to maps over words.
 
     Attributes:
         name: Name of the quantity.
@@ -192,8 +192,8 @@ class Quantity(ABC):
     needs_parts: ClassVar[bool] = True
     needs_all: ClassVar[bool] = False
 
-    def __init__(self, parts: Mapping[int, LayerParts], real: Tensor, columns: Tensor) -> None:
-        self.parts, self.real, self.columns = parts, real, columns
+    def __init__(self, parts: Mapping[int, LayerParts], real: Tensor, reduction: Reduction) -> None:
+        self.parts, self.real, self.reduction = parts, real, reduction
         self._lower: list[Tensor] = []  # what a quantity keeps of lower layers
 
     @classmethod
@@ -210,16 +210,15 @@ class Quantity(ABC):
             call: Attention of the layer, and arguments of the layer.
         """
 
-    def words(self, maps: Tensor, rows: Tensor) -> Tensor:
+    def words(self, maps: Tensor) -> Tensor:
         """Reduce maps over pieces to words: sum over the pieces of the word attended to, mean over those of the other.
 
         For norms the sum is an upper bound of the norm of the summed vectors.
 
         Args:
             maps: The maps over pieces, from `maps`.
-            rows: First factor from `reduction`, `[batch, 1 or heads, positions, pieces]`.
         """
-        return reduce(maps, rows.expand(-1, maps.size(1), -1, -1), self.columns)
+        return self.reduction.words(maps)
 
 
 class Weights(Quantity):
@@ -319,15 +318,15 @@ class ValueZeroing(Quantity):
         mixture = call.mixture
         whole = normalize(self._run(layer, call, mixture.outputs), dim=-1)
         found = []
-        for of_word in self.columns.to(mixture.outputs.dtype).unbind(2):
+        for of_word in self.reduction.columns.to(mixture.outputs.dtype).unbind(2):
             zeroed = (mixture.weights * of_word[:, None, None]) @ mixture.values
             without = self._run(layer, call, mixture.outputs - zeroed)
             # Half the squared distance of unit vectors, which is exact where the cosine is close to 1.
             found.append((whole - normalize(without, dim=-1)).square().sum(-1) / 2)
         return torch.stack(found, -1)[:, None]
 
-    def words(self, maps: Tensor, rows: Tensor) -> Tensor:
-        return divided_by_sums(rows[:, :1] @ maps)
+    def words(self, maps: Tensor) -> Tensor:
+        return divided_by_sums(self.reduction.rows_of_words(maps))
 
     def _run(self, layer: int, call: LayerCall, outputs: Tensor) -> Tensor:
         """Return the layer's output for other outputs of its heads, `[batch, pieces, size]`."""

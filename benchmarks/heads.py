@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attention.alignment import AlignedPieces, reduce, reduction
+from attention.alignment import AlignedPieces, reduction
 from attention.encoder import EncoderSpec
 from benchmarks.harness import Report, Settings, Treebanks, alternate, command, timed
 from datamodules import DependencyDataModule
@@ -153,15 +153,15 @@ def _reduction(settings: Settings, report: Report) -> None:
     """
     words = np.cumsum(np.random.default_rng(0).random(PIECES) < 0.7).astype(np.int32)
     part = AlignedPieces(words, words, int(words[-1]) - 1)
-    rows, columns = reduction([part], "mean", torch.device("cpu"))
-    rows = rows.expand(-1, HEADS, -1, -1).contiguous()
+    factors = reduction([part], "mean", torch.device("cpu"))
+    factors = factors._replace(rows=factors.rows.expand(-1, HEADS, -1, -1).contiguous())
     weights = torch.rand(1, HEADS, PIECES, PIECES, generator=torch.Generator().manual_seed(0)).mul(9).softmax(-1)
 
     def product() -> torch.Tensor:
         with patch("attention.alignment.LONG", np.inf):
-            return reduce(weights, rows, columns)
+            return factors.words(weights)
 
-    sums = partial(reduce, weights, rows, columns)
+    sums = partial(factors.words, weights)
     gap = float((sums() - product()).abs().max())
     if gap > 1e-6:
         raise RuntimeError(f"The sums differ from the product by {gap:.1e}.")

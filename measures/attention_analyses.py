@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attention import Encoder
+from attention.alignment import Reduction
 from attention.extraction import Allowance
 from attention.quantities import QUANTITIES, QuantityName
 from datamodules import SegmentBatch, TextDataModule
@@ -205,7 +206,8 @@ class AttentionAnalyses(Measure[TextDataModule]):
             return
 
         encoder, measured = self.data.encoders[batch.encoder], QUANTITIES[self.data.quantity]
-        quantity = measured(encoder.parts if measured.needs_parts else {}, batch.mask, batch.mask.float().diag_embed())
+        parts = encoder.parts if measured.needs_parts else {}
+        quantity = measured(parts, batch.mask, Reduction.of_pieces(batch.mask))
 
         def receive(layer: int, weights: Tensor) -> None:
             if not quantity.sums_to_one or encoder.has_sinks:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attention import Encoder, EncoderSpec, resolve
 from attention.ablation import PIECES, Ablation, Kind
-from attention.alignment import AlignedPieces, FromPieces, keep_apart, owners_of, reduce, reduction
+from attention.alignment import AlignedPieces, FromPieces, Reduction, reduction
 from attention.capture import Head, Heads
 from attention.extraction import pad
 from datamodules import AttentionBatch, ClassificationDataModule, DependencyDataModule, PairDataModule
@@ -152,13 +152,12 @@ class ProbeAccuracy(Task):
     def inputs(self, batch: Sequence[WordsOf]) -> dict[str, Tensor]:
         items = [item for item, _ in batch]
         parts = [self._sentences[item] for item in items]
-        rows, columns = reduction(parts, self._from_pieces, self._encoder.device)
         arcs = self._arcs[items].to(self._encoder.device)
         asked = torch.zeros_like(arcs.heads, dtype=torch.bool)
         for row, (_, words) in enumerate(batch):
             asked[row, torch.from_numpy(words - 1)] = True
         known = {name: getattr(arcs, name) for name in _GOLD}
-        factors = {"rows": rows, "columns": columns, "owners": owners_of(parts).to(self._encoder.device)}
+        factors = reduction(parts, self._from_pieces, self._encoder.device)._asdict()
         return {**pad(parts, self._encoder), **factors, **known, "asked": asked}
 
     def gold(self, inputs: Mapping[str, Tensor]) -> Tensor:
@@ -168,8 +167,10 @@ class ProbeAccuracy(Task):
         # A pass that starts from a layer counts from there; the layers that are read are always the last.
         upper: deque[Tensor] = deque(maxlen=self._upper)
 
+        factors = Reduction(*(inputs[name] for name in Reduction._fields))
+
         def receive(_: int, weights: Tensor) -> None:
-            upper.append(keep_apart(reduce(weights, inputs["rows"], inputs["columns"]), inputs["owners"]))
+            upper.append(factors.words(weights))
 
         given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
         self._encoder.capture(given, receive, frozenset(range(self.layers)))

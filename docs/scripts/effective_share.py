@@ -5,6 +5,7 @@ PYTHONPATH=. python docs/scripts/effective_share.py
 
 import torch
 
+from attention.alignment import Reduction
 from attention.quantities import QUANTITIES
 from datamodules import TextDataModule, TextSource
 
@@ -18,7 +19,7 @@ def main() -> None:
         inputs = encoder.inputs(batch.tokens, batch.mask, batch.segments)
         found: dict[str, dict[int, torch.Tensor]] = {"attention": {}, "effective": {}}
         for name, own in found.items():
-            quantity = QUANTITIES[name](encoder.parts, batch.mask, batch.mask.float().diag_embed())
+            quantity = QUANTITIES[name](encoder.parts, batch.mask, Reduction.of_pieces(batch.mask))
             with torch.inference_mode():
                 encoder.capture(inputs, own.__setitem__, frozenset(range(encoder.layers)), measure=quantity.maps)
         for layer in range(encoder.layers):

@@ -22,10 +22,7 @@ from attention.alignment import (
     AlignmentError,
     FromPieces,
     join_sentences,
-    keep_apart,
-    owners_of,
     readable,
-    reduce,
     reduction,
     spelling,
     split_words,
@@ -337,8 +334,7 @@ def test_a_word_without_a_piece_reads_with_the_piece_before_it_and_is_not_attend
         kept = ~np.isin(whole.positions, gaps)
         batch.append(replace(whole, ids=whole.ids[kept], positions=whole.positions[kept], joined=gaps))
     weights = random_weights(random, batch, heads=3)
-    rows, columns = reduction(batch, "mean", torch.device("cpu"))
-    found = keep_apart(reduce(weights, rows, columns), owners_of(batch))
+    found = reduction(batch, "mean", torch.device("cpu")).words(weights)
     real = slice(0, 8) if delimiters else slice(1, 7)
     np.testing.assert_allclose(found[:, :, real].sum(-1).numpy(), 1, rtol=0, atol=1e-6)
     for index, (pieces, own) in enumerate(zip(batch, weights.double().numpy(), strict=True)):
@@ -365,8 +361,7 @@ def test_reduction_equals_a_triple_loop(
     random = np.random.default_rng(0)
     batch = [random_pieces(random, n, delimiters) for n in words]
     weights = random_weights(random, batch, heads=3)
-    rows, columns = reduction(batch, from_pieces, torch.device("cpu"))
-    found = reduce(weights, rows, columns)
+    found = reduction(batch, from_pieces, torch.device("cpu")).words(weights)
     positions = max(words) + 2
     assert found.shape == (3, 3, positions, positions)
     for index, pieces in enumerate(batch):
@@ -385,10 +380,11 @@ def test_sums_of_long_inputs_have_the_values_and_gradients_of_the_product(from_p
     batch = [random_pieces(random, words, True) for words in (200, 90)]
     assert max(map(len, batch)) >= LONG
     weights = torch.from_numpy(random.random((2, 3, *[max(map(len, batch))] * 2), np.float32))  # in the padding too
-    rows, columns = reduction(batch, from_pieces, torch.device("cpu"))
+    factors = reduction(batch, from_pieces, torch.device("cpu"))
+    expanded = factors._replace(rows=factors.rows.expand(-1, 3, -1, -1))
     weights /= weights.sum(-1, keepdim=True)
     summed, multiplied = weights.clone().requires_grad_(), weights.clone().requires_grad_()
-    found, expected = reduce(summed, rows.expand(-1, 3, -1, -1), columns), rows @ multiplied @ columns[:, None]
+    found, expected = expanded.words(summed), factors.rows @ multiplied @ factors.columns[:, None]
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
     given = torch.from_numpy(random.standard_normal(expected.shape, np.float32))
     gradients = [torch.autograd.grad(*pair, given)[0] for pair in ((found, summed), (expected, multiplied))]

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from attention import Encoder
-from attention.alignment import AlignedPieces, FromPieces, reduce
+from attention.alignment import AlignedPieces, FromPieces, Reduction
 from attention.extraction import (
     BATCH_CELLS,
     BATCH_PIECES,
@@ -220,12 +220,14 @@ def test_batches_of_much_that_is_kept_are_bounded_by_memory(what: str, monkeypat
 def test_a_row_that_does_not_sum_to_one_is_an_error(
     broken: Callable[[Tensor], Tensor], named: str, encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def break_one(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-        words = reduce(weights, rows, columns)
+    words_of = Reduction.words
+
+    def break_one(factors: Reduction, maps: Tensor) -> Tensor:
+        words = words_of(factors, maps)
         words[1, 2, 3] = broken(words[1, 2, 3])
         return words
 
-    monkeypatch.setattr("attention.quantities.reduce", break_one)
+    monkeypatch.setattr(Reduction, "words", break_one)
     items = items_of(tiny.treebank((4, 4, 4)), encoder, FLOAT32)
     with pytest.raises(UserError, match=named):
         forward(encoder, items.inputs, items)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attention import Encoder, Options, long_inputs
-from attention.alignment import keep_apart, owners_of, reduction
+from attention.alignment import reduction
 from attention.capture import LayerCall, Mixture
 from attention.extraction import pad
 from attention.long_inputs import find_most_attended, word_rows
@@ -43,13 +43,13 @@ def test_blocks_of_rows_of_words_are_the_reduced_weights(
     for word in gaps:  # its pieces belong to the word before
         positions = np.where(part.positions == word, part.positions[part.positions < word].max(), part.positions)
         part = replace(part, positions=positions, joined=gaps)
-    rows, columns = reduction([part], "first" if first_only else "mean", encoder.device)
+    factors = reduction([part], "first" if first_only else "mean", encoder.device)
     heads, seen = [0, 2], list[int]()
 
     def compare(_: int, call: LayerCall) -> Tensor:
         blocks = list(word_rows(call.mixture, part, heads, most, first_only))
         assert "weights" not in vars(call.mixture)
-        whole: Tensor = keep_apart(rows @ call.mixture.weights[:, heads] @ columns, owners_of([part]))
+        whole = factors.words(call.mixture.weights[:, heads])
         for first, words in blocks:
             seen.extend(range(first, first + words.size(2)))
             torch.testing.assert_close(words, whole[:, :, first : first + words.size(2)], rtol=0, atol=1e-6)
@@ -106,9 +106,9 @@ def test_they_are_what_a_store_gives(bert: Path, monkeypatch: pytest.MonkeyPatch
             lambda layer, one: kept.__setitem__(layer, one.clone()),
             frozenset((0, 1)),
         )
-        rows, columns = reduction([cut.inputs[item]], "mean", encoder.device)
+        factors = reduction([cut.inputs[item]], "mean", encoder.device)
         most = MostAttended(torch.tensor([cut.words(item)]))
-        whole = torch.stack([rows @ kept[layer] @ columns for layer in (0, 1)], 1)
+        whole = torch.stack([factors.words(kept[layer]) for layer in (0, 1)], 1)
         most.add(unpack_weights(pack_weights(whole, torch.float16)))
         assert torch.equal(found[0], most.positions[0].int())
         assert torch.equal(found[1], most.peaks[0])

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoModel, PreTrainedModel
 
 from attention import Encoder, EncoderSpec, Options, resolve
-from attention.alignment import LONG, AlignedPieces, join_sentences, reduce, reduction, split_words
+from attention.alignment import LONG, AlignedPieces, join_sentences, reduction, split_words
 from attention.encoder import Dtype
 from attention.extraction import forward, pad
 from corpora.conllu import read_treebank
@@ -48,7 +48,7 @@ def ours(encoder: Encoder, parts: Sequence[AlignedPieces], side: str, found: Tre
         padded(parts, encoder, side), lambda _, one: maps.append(one.clone()), frozenset(range(encoder.layers))
     )
     return [
-        torch.cat([reduce(one[row, None, :, -len(part) :, -len(part) :], *factors) for one in maps])
+        torch.cat([factors.words(one[row, None, :, -len(part) :, -len(part) :]) for one in maps])
         for row, part in enumerate(parts)
         for factors in [reduction([part], "mean", encoder.device)]
     ]

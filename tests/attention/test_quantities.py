@@ -13,6 +13,7 @@ from transformers import BertConfig, BertModel, Cache, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from attention import Encoder
+from attention.alignment import Reduction
 from attention.capture import NAME, LayerCall, capture_attention, remember_arguments
 from attention.quantities import (
     QUANTITIES,
@@ -85,10 +86,11 @@ def layer() -> tuple[PreTrainedModel, Tensor, LayerParts, LayerCall]:
 
 
 def _maps(kind: type, parts: LayerParts, call: LayerCall) -> Tensor:
-    every = torch.eye(call.given.size(1), dtype=torch.float64)[None]
-    quantity = kind([parts], torch.ones(1, call.given.size(1), dtype=torch.bool), every)
+    real = torch.ones(1, call.given.size(1), dtype=torch.bool)
+    rows, columns, owners = Reduction.of_pieces(real)
+    quantity = kind([parts], real, Reduction(rows.double(), columns.double(), owners))
     with torch.inference_mode():
-        maps: Tensor = quantity.words(quantity.maps(0, call), every[None])
+        maps: Tensor = quantity.words(quantity.maps(0, call))
     return maps[0]
 
 
@@ -304,21 +306,20 @@ def test_every_quantity_is_that_of_a_slow_loop_padded_or_not(name: str) -> None:
     remember_arguments(part.block for part in parts)
     ids = nn.utils.rnn.pad_sequence(texts, batch_first=True)
     real = torch.arange(PADDED[0]) < torch.tensor(PADDED)[:, None]
-    every = torch.eye(PADDED[0]).expand(2, -1, -1)
     for kind in QUANTITIES.values():
         bidirectional = name in NORMS
         if kind.name in ("attention", "attention_without_first") or (
             kind.name in ("norms_residual", "effective") and not bidirectional
         ):
             continue
-        quantity, found = kind(dict(enumerate(parts)), real, every), dict[int, Tensor]()
+        quantity, found = kind(dict(enumerate(parts)), real, Reduction.of_pieces(real)), dict[int, Tensor]()
         capture_attention(
             model, {"input_ids": ids, "attention_mask": real.long()}, found.__setitem__, frozenset(range(3)),
             measure=quantity.maps, lower=True,
         )  # fmt: skip
         for layer, row in np.ndindex(3, 2):
             n, expected = PADDED[row], getattr(loops[row], kind.name)(layer).float()
-            maps = quantity.words(found[layer], every[:, None])[row, :, :n, :n]
+            maps = quantity.words(found[layer])[row, :, :n, :n]
             close = torch.allclose(maps, expected, rtol=1e-5, atol=1e-5 * max(1, float(expected.abs().max())))
             gap = float((maps - expected).abs().max())
             assert close, f"{kind.name}, layer {layer + 1}, text {row + 1}: {gap}"
@@ -334,7 +335,7 @@ def test_without_the_first_token_a_row_is_shared_by_the_others(name: str) -> Non
     inputs = {"input_ids": torch.arange(4, 11)[None]}
     raw, without = dict[int, Tensor](), dict[int, Tensor]()
     capture_attention(model, inputs, raw.__setitem__, frozenset(range(3)))
-    quantity = QUANTITIES["attention_without_first"]({}, torch.empty(0), torch.empty(0))
+    quantity = QUANTITIES["attention_without_first"]({}, torch.empty(0), Reduction.of_pieces(torch.ones(1, 7)))
     capture_attention(model, inputs, without.__setitem__, frozenset(range(3)), measure=quantity.maps)
     for layer, head, row in np.ndindex(3, 4, 7):
         weights = raw[layer][0, head, row].tolist()
@@ -430,9 +431,8 @@ def test_a_layer_that_runs_again_is_whole_and_leaves_the_cache_of_keys_as_it_is(
     remember_arguments(part.block for part in parts)
     assert all(sum(isinstance(one, nn.Linear | Conv1D) for one in part.block.modules()) > 3 for part in parts)
     inputs, caches = {"input_ids": torch.arange(4, 13)[None]}, list[Cache]()
-    quantity = QUANTITIES["value_zeroing"](
-        dict(enumerate(parts)), torch.ones(1, 9, dtype=torch.bool), torch.eye(9)[None]
-    )
+    real = torch.ones(1, 9, dtype=torch.bool)
+    quantity = QUANTITIES["value_zeroing"](dict(enumerate(parts)), real, Reduction.of_pieces(real))
 
     def measure(layer: int, call: LayerCall) -> Tensor:
         caches.extend(one for one in (*call.args, *call.kwargs.values()) if isinstance(one, Cache))
