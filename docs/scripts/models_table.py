@@ -20,7 +20,9 @@ def main(folder: Path) -> None:
     cells = []
     for question, model in table.itertuples(index=False):
         score, beside = (record.scores.get(f"{question} × {model}.{column}") for column in ("score", "beside"))
-        other = "" if beside is None or pd.isna(beside.value) else f" ({number(beside.value, beside.unit)})"
+        other = (
+            "" if beside is None or pd.isna(beside.value) else f" ({number(beside.value, beside.unit, missing=DASH)})"
+        )
         cells.append(DASH if score is None or pd.isna(score.value) else score_cell(score) + other)
     wide = table.assign(cell=cells).pivot(index="question", columns="model", values="cell")
     wide = wide.loc[table["question"].unique(), table["model"].unique()].reset_index()
