@@ -161,8 +161,8 @@ def run(words: Sequence[str]) -> Result | None:
     _seed(settings)
     objects = made.instantiate(settings)
     measurement, data, devices = objects.model, objects.data, objects.trainer
-    _refuse_unfit(objects)  # before anything is loaded
     fabric = devices.fabric()
+    _refuse_unfit(objects)  # before anything is loaded
     parent = Path(devices.default_root_dir) / type(measurement).__name__
     _require_writable(parent)  # before hours of work
     digest = _digest(made, settings, data)
