@@ -262,7 +262,7 @@ class Case:
         """Save a classifier as the checkpoint of a run without training; `write` changes its weights before."""
         texts, path = self._reviews(shuffled), self.folder / f"{name.replace(' ', '-')}-{shuffled}.ckpt"
         given = dict[str, Any](corpus=str(texts / "{split}.tsv"), positive=LABELS[1], cache=self.cache, **options)
-        data, trainer = ClassificationDataModule(**given), nested_trainer(None, epochs=0)
+        data, trainer = ClassificationDataModule(**given), nested_trainer(None, max_epochs=0)
         module = instantiate(TextClassifier, path, deepcopy(model))  # type: ignore[type-abstract]
         with quiet():
             trainer.fit(module, datamodule=data)

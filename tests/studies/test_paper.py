@@ -47,7 +47,7 @@ label: row
 scores: [uas]
 rows:
   probe: {config: a.yaml, seeds: [0, 1]}
-  words: {config: b.yaml, command: test, set: {data.init_args.corpus: c}, rename: {data.init_args.encoder.name: null}}
+  words: {config: b.yaml, command: measure, set: {data.init_args.corpus: c}, rename: {data.init_args.encoder.name: null}}
 """
 HEAD = {"source": "Table 1", "of": "BERT, WSJ"}
 FINDINGS: list[dict[str, object]] = [
@@ -413,8 +413,8 @@ label: row
 scores: [uas]
 rows:
   tuned: {config: a.yaml, seeds: [0, 1]}
-  heads off: {config: b.yaml, command: test, checkpoint: ":tuned", seeds: [0, 1]}
-  change: {config: b.yaml, command: test, encoder: ":tuned", seeds: [1]}
+  heads off: {config: b.yaml, command: measure, checkpoint: ":tuned", seeds: [0, 1]}
+  change: {config: b.yaml, command: measure, encoder: ":tuned", seeds: [1]}
 """
     for name, text in {"a.yaml": "a", "b.yaml": "b", "plan.yaml": rows}.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
