@@ -202,7 +202,8 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         punctuation_by: Kind of the labels in `punctuation`: `relation`, or `xpos` for the treebank's own
             tags.
         hidden: Layers whose hidden states are stored along with the attention: 0 for the output of the
-            embeddings, k for the output of layer k; `all` for every layer, without the embeddings.
+            embeddings, k for the output of layer k; `all` for every layer, without the embeddings; `middle` for
+            layer ⌊L / 2⌋ of L.
         max_cells: Upper bound of the size of a training batch in cells of its padded attention matrices,
             `batch · (longest + 2)²`; `longest` is the number of words of its longest sentence.
             Evaluation batches have at most twice as many cells, and at most 65,536.
@@ -235,7 +236,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         relations: Literal["full", "base"] = "full",
         punctuation: tuple[str, ...] | None = None,
         punctuation_by: PunctuationBy = "relation",
-        hidden: tuple[int, ...] | Literal["all"] = (),
+        hidden: tuple[int, ...] | Literal["all", "middle"] = (),
         max_cells: int = 32768,
         max_sentences: int = 128,
         transfer_from: str | dict[str, str] | None = None,
@@ -258,8 +259,9 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     def extraction(self, path: Path, source: EncoderSource | None) -> Extraction:
         reader = {"name": "treebank", "version": READER_VERSION, "format": None}
         hidden = self.hidden
-        if hidden == "all":
-            hidden = () if source is None else tuple(range(1, load_config(source).num_hidden_layers + 1))
+        if isinstance(hidden, str):
+            count = 0 if source is None else load_config(source).num_hidden_layers
+            hidden = tuple(range(1, count + 1)) if hidden == "all" else (count // 2,)
         return Extraction(path, reader, source, self.options, hidden)
 
     def read(self, path: Path) -> Treebank:
