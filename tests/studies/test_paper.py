@@ -47,7 +47,11 @@ label: row
 scores: [uas]
 rows:
   probe: {config: a.yaml, seeds: [0, 1]}
-  words: {config: b.yaml, command: measure, set: {data.init_args.corpus: c}, rename: {data.init_args.encoder.name: null}}
+  words:
+    config: b.yaml
+    command: measure
+    set: {data.init_args.corpus: c}
+    rename: {data.init_args.encoder.name: null}
 """
 HEAD = {"source": "Table 1", "of": "BERT, WSJ"}
 FINDINGS: list[dict[str, object]] = [

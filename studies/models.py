@@ -1,0 +1,105 @@
+"""Tables of docs/models.md: `python -m studies.models RUNS`.
+
+RUNS is the folder of the sweep `configs/models.yaml`. The first table has a row a question and a column a model. The
+second has the published findings of `studies/published.yaml` about an encoder that the same runs can judge.
+"""
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from commands.sweep_plan import read_sweep
+from results import Estimate, UserError, command
+from results.reader import Record, read_record
+from results.tables import DASH, number, score_cell
+from studies.languages import markdown
+from studies.paper import NOT_SEEN, PUBLISHED, ROOT, SEEN, Finding, Numbers, finished_runs, judge, read_published
+
+PLAN = ROOT / "configs" / "models.yaml"
+
+
+def questions(folder: Path, rows: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return the columns of the first table: each score with its interval, and what it is compared with in parentheses.
+
+    Args:
+        folder: Folder of the sweep.
+        rows: Question and model of each row of its plan.
+    """
+    scores = read_record(folder / "results.json").scores
+    found: dict[str, list[str]] = {"question": list(dict.fromkeys(question for question, _ in rows))}
+    for question, model in rows:
+        score, beside = (_known(scores.get(f"{question} × {model}.{column}")) for column in ("score", "beside"))
+        other = "" if beside is None else f" ({number(beside.value, beside.unit, missing=DASH)})"
+        found.setdefault(model, []).append(DASH if score is None else score_cell(score) + other)
+    return found
+
+
+def _known(one: Estimate | None) -> Estimate | None:
+    return None if one is None or math.isnan(one.value) else one
+
+
+def findings(runs: dict[str, dict[str, list[Record]]], published: Sequence[Finding]) -> dict[str, list[str]]:
+    """Return the columns of the second table: number and verdict of each finding that the runs of a model can judge.
+
+    Args:
+        runs: Runs of each row of the plan of the papers, by model.
+        published: The published findings.
+    """
+    numbers = {model: Numbers(known, dict.fromkeys(known, "")) for model, known in runs.items()}
+    found: dict[str, list[str]] = {name: [] for name in ("paper", "item", "seen if", *numbers)}
+    for finding in published:
+        cells = [_cell(finding, one) for one in numbers.values()]
+        if any(cell != DASH for cell in cells):
+            bound = finding.seen if finding.seen != "±" else f"± of {finding.published}"
+            for column, cell in zip(found.values(), (finding.paper, finding.item, bound, *cells), strict=True):
+                column.append(cell)
+    return found
+
+
+def _cell(finding: Finding, numbers: Numbers) -> str:
+    if not finding.ours or not {place.partition("@")[0] for place in finding.places()} <= numbers.runs.keys():
+        return DASH
+    try:
+        ours, _, verdict = judge(finding, numbers)
+    except UserError:  # the table of this model has no such row, for instance of a layer
+        return DASH
+    return DASH if ours is None or verdict not in (SEEN, NOT_SEEN) else f"{score_cell(ours)} {verdict}"
+
+
+def runs_of(folder: Path, plan: Path, papers: Path) -> dict[str, dict[str, list[Record]]]:
+    """Return the finished runs of the sweep, by model and by the row of the plan of the papers with the same config.
+
+    Of several questions with one config, the first stands for the row.
+
+    Args:
+        folder: Folder of the sweep.
+        plan: Plan of the sweep; its label columns are question and model.
+        papers: Plan of the published findings.
+    """
+    names = {row.all_runs()[0].config.resolve(): row.name for row in reversed(read_sweep(papers).rows)}
+    records = finished_runs(folder, [])
+    found: dict[str, dict[str, list[Record]]] = {}
+    for row in read_sweep(plan).rows:
+        own, name = found.setdefault(row.labels[1], {}), names.get(row.all_runs()[0].config.resolve())
+        if name is not None and row.finished(records):
+            own.setdefault(name, row.finished(records))
+    return found
+
+
+def main(args: Sequence[str]) -> int:
+    """Run `python -m studies.models` with some arguments, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m studies.models", description="Print the tables of docs/models.md.")
+    parser.add_argument("folder", type=Path, help="folder of the sweep configs/models.yaml")
+    folder = parser.parse_args(args).folder
+    print(markdown(questions(folder, [(row.labels[0], row.labels[1]) for row in read_sweep(PLAN).rows])))
+    papers, _, published = read_published(PUBLISHED)
+    columns = findings(runs_of(folder, PLAN, papers), published)
+    print(f"\n{markdown(columns)}\n")
+    for model, cells in list(columns.items())[3:]:
+        print(model, {verdict: sum(cell.endswith(f" {verdict}") for cell in cells) for verdict in (SEEN, NOT_SEEN)})
+    return 0
+
+
+if __name__ == "__main__":
+    command.run(main)

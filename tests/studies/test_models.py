@@ -1,0 +1,53 @@
+"""The tables of several models, from a sweep of a stand-in for train.py."""
+
+from pathlib import Path
+
+from commands import sweep
+from studies.models import findings, questions, runs_of
+from studies.paper import Finding
+from tests.commands.sweeps import nothing_wrong, write_program
+from tests.studies.test_paper import plan_of
+
+MODELS = """name: models
+scores: [score, beside]
+seeds: [0]
+grid:
+  command: measure
+  axes:
+    question:
+      probe: {config: a.yaml, command: fit, scores: {score: uas, beside: offset.uas}}
+      probe again: {config: a.yaml, command: fit, scores: {score: uas, beside: null}, set: {model.x: 1}}
+      no paper: {config: c.yaml, scores: {score: uas, beside: null}}
+    model:
+      small: {}
+      large: {set: {model.large: true}}
+"""
+
+
+def test_questions_and_findings_have_a_column_for_each_model(tmp_path: Path) -> None:
+    papers, plan, out = plan_of(tmp_path), tmp_path / "models.yaml", tmp_path / "out"
+    plan.write_text(MODELS, encoding="utf-8")
+    (tmp_path / "c.yaml").write_text("c", encoding="utf-8")
+    asked = [str(plan), "--out", str(out)]
+    assert sweep.main(asked, program=write_program(tmp_path), check=nothing_wrong) == 0
+
+    rows = [(question, model) for question in ("probe", "probe again", "no paper") for model in ("small", "large")]
+    found = questions(out, rows)
+    assert found["question"] == ["probe", "probe again", "no paper"]
+    assert found["small"] == found["large"] == ["50.0 (25.0)", "50.0", "50.0"]
+
+    runs = runs_of(out, plan, papers)
+    assert {model: list(rows) for model, rows in runs.items()} == {"small": ["probe"], "large": ["probe"]}
+    assert all("model.init_args.x" not in str(one["probe"][0].content["config"]) for one in runs.values()), "the first"
+    published = [
+        Finding("a", "better", "Table 1", 61, "BERT", "probe@uas", seen="> offset.uas"),
+        Finding("a", "much better", "Table 1", 61, "BERT", "probe@uas", seen="> 0.9"),
+        Finding("a", "of another row", "Table 1", 61, "BERT", "words@uas", seen="> 0.9"),
+        Finding("a", "of no score", "Table 1", 61, "BERT", "probe@las", seen="> 0.9"),
+        Finding("b", "lost", "Table 1", "much", "BERT", cannot="the corpus is lost"),
+    ]
+    judged = findings(runs | {"third": {}}, published)
+    assert judged["item"] == ["better", "much better"]
+    for model in ("small", "large"):
+        assert [cell.rpartition("] ")[2] for cell in judged[model]] == ["seen", "not seen"], judged
+    assert judged["third"] == ["–", "–"]
