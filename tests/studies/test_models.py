@@ -49,5 +49,5 @@ def test_questions_and_findings_have_a_column_for_each_model(tmp_path: Path) -> 
     judged = findings(runs | {"third": {}}, published)
     assert judged["item"] == ["better", "much better"]
     for model in ("small", "large"):
-        assert [cell.rpartition("] ")[2] for cell in judged[model]] == ["seen", "not seen"], judged
+        assert judged[model] == ["50.0 seen", "50.0 not seen"]
     assert judged["third"] == ["–", "–"]
