@@ -72,3 +72,4 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.head_distances
 	$(BIN)/python -m benchmarks.ablation
 	$(BIN)/python -m benchmarks.streaming
+	$(BIN)/python -m benchmarks.models

@@ -29,12 +29,13 @@ def datamodule(
     train: Path,
     dev: Path | None = None,
     quantity: QuantityName = "attention",
+    encoder: EncoderSpec = EncoderSpec(),  # noqa: B008 - frozen
     **options: Any,  # noqa: ANN401 - a DependencyDataModule's own
 ) -> DependencyDataModule:
-    """The treebank in these files through the default encoder."""
+    """The treebank in these files, by default through the default encoder."""
     files = {"train": str(train)} | ({"dev": str(dev)} if dev is not None else {})
     attention = Options(quantity=quantity)
-    return DependencyDataModule(files, encoder=EncoderSpec(), options=attention, cache=str(cache), **options)
+    return DependencyDataModule(files, encoder=encoder, options=attention, cache=str(cache), **options)
 
 
 def fit(
@@ -77,12 +78,18 @@ def test_distances(data: TextDataModule) -> None:
     measure(AttentionAnalyses([Surface(), Clusters()]), data)
 
 
-def run_heads(cache: Path, files: Mapping[str, Path], encoder: EncoderSpec, store: Literal["disk", "stream"]) -> None:
+def run_heads(
+    cache: Path,
+    files: Mapping[str, Path],
+    encoder: EncoderSpec,
+    store: Literal["disk", "stream"],
+    permutations: int = 1,
+) -> None:
     """Single heads on the CPU, chosen and scored on dev, without trees and ensembles; nothing written or said."""
     corpus = {split: str(path) for split, path in files.items()}
     data = DependencyDataModule(corpus, encoder=encoder, cache=str(cache), store=store)
     module = SingleHeads(mode="paper", trees=False)
-    module.permutations = 1
+    module.permutations = permutations
     _say_nothing()
     measure(module, data)
 

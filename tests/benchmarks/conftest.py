@@ -17,6 +17,7 @@ Measured = Callable[..., tuple[str, Numbers, Numbers]]
 def _bundle(monkeypatch: pytest.MonkeyPatch) -> None:
     """The default encoder on disk; a hub is never asked."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("PROBING_MODELS", "none")  # the real models take minutes
     try:
         resolve(EncoderSpec())
     except EncoderError as error:

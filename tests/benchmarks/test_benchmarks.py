@@ -16,6 +16,7 @@ from benchmarks import (
     head_distances,
     heads,
     job,
+    models,
     probe_training,
     streaming,
     surface,
@@ -52,6 +53,10 @@ BENCHMARKS: dict[ModuleType, tuple[dict[str, str], Numbers]] = {
     head_distances: ({"over_reference": "reference_s / streamed_s"}, {"segments": 16, "heads": 72}),
     surface: ({"to_bare_forward": "surface_s / bare_forward_s", "capture_to_bare_forward": ""}, {"segments": 30}),
     ablation: ({"over_reference": "reference_s / ablation_s"}, {"texts": 30, "heads": 72}),
+    models: (
+        {"all-MiniLM-L6-v2_permutation_to_passes": "all-MiniLM-L6-v2_permutation_s / all-MiniLM-L6-v2_passes_s"},
+        {},
+    ),
     heads: (
         {
             "over_reference": "reference_s / one_pass_s",

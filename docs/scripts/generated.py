@@ -1,0 +1,54 @@
+"""Lookback ratios and retrieval scores of a decoder on WikiText (docs/models.md).
+
+A prompt is the first 80 words of a segment, with a sentence in its middle, the needle. Lookback: the decoder continues
+the prompt by 20 tokens. Retrieval: the needle is read as if the decoder had written it after the prompt. A head is
+chosen on the first half of the prompts and scored on the second, with a bootstrap interval over prompts.
+
+PYTHONPATH=. python docs/scripts/generated.py FOLDER "$PROBING_DATA"/wiki/wiki_segments.tsv
+"""
+
+import csv
+import sys
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from attention import Encoder
+from measures import lookback_ratio, retrieval_scores
+from metrics.bootstrap import bootstrap_ratio
+from results.tables import score_cell
+
+PROMPTS, WORDS, TOKENS = 60, 80, 20
+PLACES = ("Oslo", "Lima", "Cairo", "Delhi", "Paris", "Quito")
+THINGS = ("kite", "lamp", "drum", "boat", "coin", "rose")
+
+
+def best(name: str, values: xr.DataArray) -> None:
+    """Print the best head with its mean on the second half of the prompts, and the mean of all heads."""
+    flat, half = values.stack(place=("layer", "head")), values.sizes["prompt"] // 2
+    place = int(flat[:half].mean("prompt").argmax())
+    for label, own in (("best", flat[half:, place]), ("all", flat[half:].mean("place"))):
+        found = bootstrap_ratio(own.to_numpy(), np.ones(half), unit="fraction")
+        head = "-".join(map(str, flat["place"].to_numpy()[place])) if label == "best" else "heads"
+        print(f"{name}, {label}: {head} {score_cell(found)}")
+
+
+def main(folder: str, segments: str) -> None:
+    """Print lookback and retrieval of the decoder in a folder."""
+    encoder, ratios, scores = Encoder(folder), [], []
+    for number, text in enumerate(pd.read_csv(segments, sep="\t", quoting=csv.QUOTE_NONE)["text"][:PROMPTS]):
+        words = text.split()[:WORDS]
+        needle = f" The {THINGS[number % 6]} of {PLACES[number // 6 % 6]} is hidden under the old bridge."
+        prompt = " ".join(words[: WORDS // 2]) + needle + " " + " ".join(words[WORDS // 2 :])
+        ratios.append(lookback_ratio(encoder.generated(prompt, tokens=TOKENS)).mean("from"))
+        read = encoder.generated(prompt, continuation=needle)
+        pieces, given = list(read["from"].to_numpy()), list(read["to"].to_numpy()[~read["generated"].to_numpy()])
+        start = next(at for at in range(len(given)) if given[at : at + len(pieces)] == pieces)
+        scores.append(retrieval_scores(read, start, start + len(pieces)))
+    best("lookback", xr.concat(ratios, "prompt"))
+    best("retrieval", xr.concat(scores, "prompt"))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
