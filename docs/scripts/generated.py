@@ -1,8 +1,8 @@
 """Lookback ratios and retrieval scores of a decoder on WikiText (docs/models.md).
 
 A prompt is the first 80 words of a segment, with a sentence in its middle, the needle. Lookback: the decoder continues
-the prompt by 20 tokens. Retrieval: the needle is read as if the decoder had written it after the prompt. A head is
-chosen on the first half of the prompts and scored on the second, with a bootstrap interval over prompts.
+the prompt by 20 tokens. Retrieval: the needle is read as if the decoder had written it after the prompt. The
+best head is chosen on the first half of the prompts and scored on the second. Intervals are bootstraps over prompts.
 
 PYTHONPATH=. python docs/scripts/generated.py FOLDER "$PROBING_DATA"/wiki/wiki_segments.tsv
 """
@@ -24,14 +24,9 @@ PLACES = ("Oslo", "Lima", "Cairo", "Delhi", "Paris", "Quito")
 THINGS = ("kite", "lamp", "drum", "boat", "coin", "rose")
 
 
-def best(name: str, values: xr.DataArray) -> None:
-    """Print the best head with its mean on the second half of the prompts, and the mean of all heads."""
-    flat, half = values.stack(place=("layer", "head")), values.sizes["prompt"] // 2
-    place = int(flat[:half].mean("prompt").argmax())
-    for label, own in (("best", flat[half:, place]), ("all", flat[half:].mean("place"))):
-        found = bootstrap_ratio(own.to_numpy(), np.ones(half), unit="fraction")
-        head = "-".join(map(str, flat["place"].to_numpy()[place])) if label == "best" else "heads"
-        print(f"{name}, {label}: {head} {score_cell(found)}")
+def show(name: str, values: xr.DataArray) -> None:
+    """Print a mean over prompts `[prompt]`, with its interval."""
+    print(name, score_cell(bootstrap_ratio(values.to_numpy(), np.ones(values.size), share=False)))
 
 
 def main(folder: str, segments: str) -> None:
@@ -46,8 +41,14 @@ def main(folder: str, segments: str) -> None:
         pieces, given = list(read["from"].to_numpy()), list(read["to"].to_numpy()[~read["generated"].to_numpy()])
         start = next(at for at in range(len(given)) if given[at : at + len(pieces)] == pieces)
         scores.append(retrieval_scores(read, start, start + len(pieces)))
-    best("lookback", xr.concat(ratios, "prompt"))
-    best("retrieval", xr.concat(scores, "prompt"))
+    lookback, retrieval = (xr.concat(one, "prompt").stack(place=("layer", "head")) for one in (ratios, scores))
+    show("lookback, all heads", lookback.mean("place"))
+    means = lookback.mean("prompt")
+    print(f"lookback, heads from {100 * means.min():.1f} to {100 * means.max():.1f}")
+    half = PROMPTS // 2
+    best = retrieval[:half].mean("prompt").to_numpy().argmax()
+    show(f"retrieval, head {'-'.join(map(str, retrieval['place'].to_numpy()[best]))}", retrieval[half:, best])
+    show("retrieval, all heads", retrieval[half:].mean("place"))
 
 
 if __name__ == "__main__":
