@@ -47,12 +47,11 @@ def findings(runs: dict[str, dict[str, list[Record]]], published: Sequence[Findi
         published: The published findings.
     """
     numbers = {model: Numbers(known, dict.fromkeys(known, "")) for model, known in runs.items()}
-    found: dict[str, list[str]] = {name: [] for name in ("paper", "item", "seen if", *numbers)}
+    found: dict[str, list[str]] = {name: [] for name in ("item", "published", *numbers)}
     for finding in published:
         cells = [_cell(finding, one) for one in numbers.values()]
         if any(cell != DASH for cell in cells):
-            bound = finding.seen if finding.seen != "±" else f"± of {finding.published}"
-            for column, cell in zip(found.values(), (finding.paper, finding.item, bound, *cells), strict=True):
+            for column, cell in zip(found.values(), (finding.item, str(finding.published), *cells), strict=True):
                 column.append(cell)
     return found
 
@@ -96,8 +95,9 @@ def main(args: Sequence[str]) -> int:
     papers, _, published = read_published(PUBLISHED)
     columns = findings(runs_of(folder, PLAN, papers), published)
     print(f"\n{markdown(columns)}\n")
-    for model, cells in list(columns.items())[3:]:
-        print(model, {verdict: sum(cell.endswith(f" {verdict}") for cell in cells) for verdict in (SEEN, NOT_SEEN)})
+    for model, cells in list(columns.items())[2:]:
+        not_seen, judged = (sum(cell.endswith(verdict) for cell in cells) for verdict in (NOT_SEEN, SEEN))
+        print(f"{model}: {judged - not_seen} seen, {not_seen} not seen")
     return 0
 
 
