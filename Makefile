@@ -56,8 +56,10 @@ browser:
 	@$(call debian,chromium,chromium)
 
 # Three real models for tests and studies, as folders of transformers. A folder that is there is left as it is.
+MAKE_MODELS := ../shared/models/make
 models: $(INSTALLED)
-	$(BIN)/python ../shared/models/make multilingual-e5-small smollm2-135m gemma-3-270m --out "$${PROBING_MODELS:-../models}"
+	@test -f $(MAKE_MODELS) || { echo "There is no $(MAKE_MODELS). Download the models from their hub instead, and set PROBING_MODELS to the folder of their folders." >&2; exit 1; }
+	$(BIN)/python $(MAKE_MODELS) multilingual-e5-small smollm2-135m gemma-3-270m --out "$${PROBING_MODELS:-../models}"
 
 # The tests start and stop their own SLURM on this machine.
 cluster-test: $(INSTALLED) slurm
