@@ -69,14 +69,15 @@ def _cell(finding: Finding, numbers: Numbers) -> str:
 def runs_of(folder: Path, plan: Path, papers: Path) -> dict[str, dict[str, list[Record]]]:
     """Return the finished runs of the sweep, by model and by the row of the plan of the papers with the same config.
 
-    Of several questions with one config, the first stands for the row.
+    Of several questions with one config, the first stands for the row. Rows that read another training are left out.
 
     Args:
         folder: Folder of the sweep.
         plan: Plan of the sweep; its label columns are question and model.
         papers: Plan of the published findings.
     """
-    names = {row.all_runs()[0].config.resolve(): row.name for row in reversed(read_sweep(papers).rows)}
+    first = [(row.all_runs()[0], row.name) for row in reversed(read_sweep(papers).rows)]
+    names = {run.config.resolve(): name for run, name in first if not run.trained}
     records = finished_runs(folder, [])
     found: dict[str, dict[str, list[Record]]] = {}
     for row in read_sweep(plan).rows:
