@@ -51,7 +51,7 @@ of words of multiword tokens that their forms do not spell."""
 SPELLED = tuple(
     f"spelled_{kind}" for kind in ("as_written", "normalised", "with_unknown_token", "with_others", "otherwise")
 )
-"""Names in the audit: numbers of words by how their pieces spell them, see `spelling`."""
+"""Names in the audit: numbers of words by how their pieces spell them, see `counts_of`."""
 
 
 class AlignmentError(UserError):
@@ -140,18 +140,14 @@ def split_words(
     # Byte-level BPE reads the first word of a text as one after a blank too, as with its option add_prefix_space.
     start = " " if "ByteLevel(" in str(tokenizer.backend_tokenizer.pre_tokenizer) else ""
     leads = [blank if consecutive and place else start for place in range(len(sentences))]
-    ends = ([*accumulate((len(word) + 1 for word in words), initial=0)] for words in sentences)
-    written = texts or [
-        RunningText(" ".join(words), tuple(own[:-1])) for words, own in zip(sentences, ends, strict=True)
-    ]
+    written = texts or [_joined(words) for words in sentences]
     encodings = tokenizer([lead * bool(one.text) + one.text for lead, one in zip(leads, written, strict=True)], **_BARE)
     before, behind = (ids.tolist() for ids in delimiters(tokenizer, 1))
     found = []
     for encoding, lead, words, text in zip(encodings.encodings or (), leads, sentences, written, strict=True):
         in_text, joined, aligned = _in_text(encoding, text, len(lead), shared=bool(texts))
-        own = in_text
-        if not aligned:
-            own = tokenizer([lead + words[0], *(blank + word for word in words[1:])], **_BARE)["input_ids"]
+        alone = [] if aligned else [lead + words[0], *(blank + word for word in words[1:])]
+        own = tokenizer(alone, **_BARE)["input_ids"] if alone else in_text
         if [] in own and not joined and tokenizer.unk_token is None:
             raise AlignmentError(
                 f"The tokenizer gives no piece for the word {words[own.index([])]!r} (word {own.index([]) + 1} of the "
@@ -166,6 +162,12 @@ def split_words(
         counts = 0 if joined else own.count([]), with_unknown, apart
         found.append(AlignedPieces(np.array([*chain(*parts)], np.int32), positions, len(words), *counts, joined))
     return found
+
+
+def _joined(words: Sequence[str]) -> RunningText:
+    """Return the text of words joined by single blanks."""
+    starts = [*accumulate((len(word) + 1 for word in words), initial=0)]
+    return RunningText(" ".join(words), tuple(starts[:-1]))
 
 
 def _in_text(
@@ -206,50 +208,38 @@ def _in_text(
 
 
 def counts_of(
-    tokenizer: PreTrainedTokenizerFast,
-    pieces: AlignedPieces,
-    words: Sequence[str],
-    texts: Sequence[RunningText] = (),
-) -> dict[str, int]:
-    """Count the words of an input of the encoder for the audit.
+    tokenizer: PreTrainedTokenizerFast, pieces: AlignedPieces, words: Sequence[str], texts: Sequence[RunningText] = ()
+) -> Counter[str]:
+    """Count the words of an input of the encoder for the audit, also by how their pieces, put together, spell them.
+
+    White space, and the tokenizer's mark of it, are not compared. Words that share a piece are compared together.
 
     Args:
         tokenizer: Tokenizer of the pieces.
         pieces: Pieces of the input.
         words: Its words.
         texts: Its running texts, if the pieces are those of running text.
+
+    Returns:
+        Numbers of words by name, with those of `SHARED` for running text. The names in `SPELLED` are
+        `spelled_as_written`; `spelled_normalised`, as the tokenizer normalises the word (letter case, accents,
+        compatibility characters); `spelled_with_unknown_token`, with any characters in the place of that token;
+        `spelled_with_others`, as one or more words that share a piece; and `spelled_otherwise`.
     """
-    counts = {"words_without_piece": pieces.unknown, UNKNOWN_WORDS: pieces.with_unknown, WORDS_APART: pieces.apart}
+    known = {"words_without_piece": pieces.unknown, UNKNOWN_WORDS: pieces.with_unknown, WORDS_APART: pieces.apart}
+    counts = Counter(known | dict.fromkeys(SPELLED, 0))
     if texts:
         across = len(np.unique(np.searchsorted(pieces.positions, pieces.joined)))
         respelled = sum(text.respelled for text in texts)
-        counts |= dict(zip(SHARED, (across, len(pieces.without), respelled), strict=True))
-    return counts | spelling(tokenizer, pieces, [part for text in texts for part in text.parts] or words)
-
-
-def spelling(tokenizer: PreTrainedTokenizerFast, pieces: AlignedPieces, forms: Sequence[str]) -> dict[str, int]:
-    """Count the words of a text by how their pieces, put together, spell them.
-
-    White space, and the tokenizer's mark of it, are not compared. Words that share a piece are compared together.
-
-    Args:
-        tokenizer: Tokenizer of the pieces.
-        pieces: Pieces of the text.
-        forms: Its words; for running text the characters of each word in it.
-
-    Returns:
-        Numbers of words by kind: `spelled_as_written`; `spelled_normalised`, as the tokenizer normalises the word
-        (letter case, accents, compatibility characters); `spelled_with_unknown_token`, with any characters in the place
-        of that token; `spelled_with_others`, as one or more words that share a piece; and `spelled_otherwise`.
-    """
-    counts = Counter(dict.fromkeys(SPELLED, 0))
+        counts.update(dict(zip(SHARED, (across, len(pieces.without), respelled), strict=True)))
+    forms = [part for text in texts for part in text.parts] or words
     bounds = np.searchsorted(pieces.positions, np.arange(1, pieces.words + 2)).tolist()
     starts = [word for word in range(pieces.words) if word + 1 not in pieces.joined]
     for low, high in zip(starts, [*starts[1:], pieces.words], strict=True):
         own = tuple(pieces.ids[bounds[low] : bounds[high]].tolist())
         kind = _spelled(tokenizer, "".join(forms[low:high]), own)
         counts[f"spelled_{kind if high - low == 1 or kind == 'otherwise' else 'with_others'}"] += high - low
-    return dict(counts)
+    return counts
 
 
 @lru_cache(1 << 16)  # of the words of a corpus, most occur again
@@ -378,10 +368,6 @@ class Reduction(NamedTuple):
         to_words = maps.reshape(batch, heads * pieces, pieces) @ self.columns
         return keep_apart(self.rows @ to_words.view(batch, heads, pieces, -1), self.owners)
 
-    def rows_of_words(self, maps: Tensor) -> Tensor:
-        """Reduce maps from pieces to words, `[batch, 1, pieces, positions]`, to maps from words to words."""
-        return keep_apart(self.rows[:, :1] @ maps, self.owners)
-
 
 def reduction(batch: Sequence[AlignedPieces], from_pieces: FromPieces, device: torch.device) -> Reduction:
     """Return what reduces attention over pieces to attention over words.
@@ -434,7 +420,6 @@ def _sums(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     # The padding has a position of its own, which is left out.
     places, own = torch.where(columns.any(1), columns.argmax(1), words), columns.any(0)
     shares = rows[0, own].sum(0)[:, None]  # of each piece in the row of its word
-    means = weights.new_zeros(heads, words + 1, pieces).index_add(1, places, weights * shares)
-    without = (~own).nonzero()[:, 0]  # words without a piece of their own
-    means = means.index_add(1, without, rows[0, without] @ weights)[:, :words]
+    means = weights.new_zeros(heads, words + 1, pieces).index_add(1, places, weights * shares)[:, :words]
+    means[:, ~own] = rows[0, ~own] @ weights  # words without a piece of their own
     return weights.new_zeros(heads, words, words + 1).index_add(2, places, means)[..., :words]

@@ -249,13 +249,11 @@ class PairBatch(Batch):
         index: int64 `[pairs]`, index of each pair among all pairs of the run.
         lengths: int64 `[2 · pairs]`, number of tokens of each sentence, with the start token.
         tokens: int64 `[2 · pairs, time]`, ids of the decoder's tokenizer; its padding id in the padding.
-        split: Split of the pairs.
     """
 
     index: Tensor
     lengths: Tensor
     tokens: Tensor
-    split: Split = "test"
 
     @property
     def mask(self) -> Tensor:

@@ -105,7 +105,6 @@ class PairDataModule(CorpusDataModule[PairBatch]):
             pairs.
     """
 
-    unit = "pairs"
     holds = "minimal pairs"
     batch = PairBatch
 
@@ -169,10 +168,7 @@ class PairDataModule(CorpusDataModule[PairBatch]):
 
     def test_dataloader(self) -> list[BatchLoader[PairBatch]]:
         """Return one loader of all pairs."""
-        return [self._batches(self.splits["test"])]
-
-    def _batches(self, data: PairSplit, *, shuffle: bool = False) -> BatchLoader[PairBatch]:
-        return self._serve(data, shuffle=False, **data.bounds)
+        return [self._serve(self.splits["test"], shuffle=False, **self.splits["test"].bounds)]
 
     @property
     def provenance(self) -> Provenance:

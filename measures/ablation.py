@@ -298,11 +298,10 @@ class HeadAblation(TaskMeasure):
                 adjusted = frame.groupby("kind", sort=False)[p].transform(lambda of_kind: holm(of_kind.tolist()))
                 frame[f"{p}_holm"] = adjusted.to_numpy()
                 known |= dict.fromkeys((p, f"{p}_holm"), p_units(frame[p], 2 / (1 + len(whole.draws))))
-            if name in ("sets", "fields"):
-                asked = ("beyond_random", "beyond_random_p_holm") if "beyond_random" in frame else ("score", "p_holm")
-                answer = ["kind", "set", *(["field"] if name == "fields" else []), "difference", *asked]
-            else:
-                answer = ["kind", "layer", *(["head"] if name == "ablation" else []), "difference", "p_holm"]
+            of_sets = ("beyond_random", "beyond_random_p_holm") if "beyond_random" in frame else ("score", "p_holm")
+            asked = of_sets if "set" in frame else ["p_holm"]
+            shown = ("kind", "set", "field", "layer", "head", "difference", *asked)
+            answer = [column for column in shown if column in frame]
             printed = answer if len(tables) == len(rows) - 1 else ()
             tables[name] = Table(frame, known, interval="score", answer=printed)
         return tables

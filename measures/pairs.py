@@ -43,9 +43,8 @@ class MinimalPairAccuracy(TaskMeasure):
             frame = pd.DataFrame(rows).sort_values(labels[::-1], ignore_index=True)
             answer = ("field", "n", "accuracy") if name == "fields" else ()  # columns to print
             tables[name] = Table(frame, {"accuracy": "fraction"}, answer=answer)
-        fields = {name: outputs.only(own) for name, own in self.task.groups().items()}
         scores = {"pairs.accuracy": _accuracy(outputs)}
-        scores |= {f"pairs.{name}.accuracy": _accuracy(own) for name, own in fields.items()}
+        scores |= {f"pairs.{name}.accuracy": _accuracy(outputs.only(of)) for name, of in self.task.groups().items()}
         good, bad = outputs.outputs["zero", _WHOLE].T
         names = pd.DataFrame({"id": pairs["paradigm"] + "/" + pairs["id"], "field": pairs["field"]})
         ties, equal = int(tables["fields"].frame["ties"].sum()), int((pairs["good"] == pairs["bad"]).sum())

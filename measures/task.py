@@ -602,7 +602,7 @@ class MinimalPairs(Task):
         return -torch.stack(losses).view(-1, 2)
 
     def statistic(self) -> Statistic:
-        return _prefers_first
+        return Ratio(lambda values: ((values[:, 1] >= values[:, 2]).astype(np.float64), np.ones(len(values))))
 
     def groups(self) -> Mapping[str, Flags]:
         """Return the pairs of each field of grammar, bool `[pairs]`."""
@@ -614,9 +614,6 @@ class MinimalPairs(Task):
         items = np.random.default_rng(seed).permutation(len(pairs))[: max(most // 2, 1)].tolist()
         batches = LengthBatches(pairs.lengths, items=items, shuffle=False, **pairs.bounds)
         return [self.inputs(pairs[some].to(self.encoder.device)) for some in batches]
-
-
-_prefers_first = Ratio(lambda values: ((values[:, 1] >= values[:, 2]).astype(np.float64), np.ones(len(values))))
 
 
 first_output_per_gold = Ratio(lambda values: (values[:, 1], values[:, 0]))

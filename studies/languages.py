@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -105,29 +106,26 @@ def shared_heads(best: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
 
 def probes(runs: Runs) -> pd.DataFrame:
     """Return UAS of the probe of each language, of both branchings, and of the probe of English on its test."""
-    rows = []
+    rows = dict[str, dict[str, object]]()
     for language, kinds in with_both(runs, PROBE, ENGLISH_PROBE):
         own, other = kinds[PROBE], kinds[ENGLISH_PROBE if language != "English" else PROBE]
-        rows.append(
-            {
-                "language": language,
-                "sentences": int(own.content["data"]["train"]["sentences"]),
-                **own.scores["uas"].named("uas"),
-                "right": own.scores["right_branching.uas"].value,
-                "left": own.scores["left_branching.uas"].value,
-                "english": other.scores["uas"].value,
-                **transferred(own, other, "uas"),
-            }
-        )
-    frame = pd.DataFrame(rows)
+        rows[language] = {
+            "language": language,
+            "sentences": int(own.content["data"]["train"]["sentences"]),
+            **own.scores["uas"].named("uas"),
+            "right": own.scores["right_branching.uas"].value,
+            "left": own.scores["left_branching.uas"].value,
+            "english": other.scores["uas"].value,
+            **transferred(own, other, "uas"),
+        }
+    frame = pd.DataFrame(rows.values())
     return frame.assign(p_holm=holm(frame["p"].tolist()))
 
 
 def result(runs: Runs) -> Result:
     """Return the three tables, and the map of what the best head gains over the best offset."""
     best, of_probes = best_heads(runs), probes(runs)
-    gains = best.pivot(index="relation", columns="language", values="over_offset")
-    gains = gains.reindex(index=best["relation"].unique(), columns=best["language"].unique())
+    gains = _wide(best, best["over_offset"])
     title, label = "Best head of each relation: accuracy above that of the best offset", "above the best offset"
     values, axes = gains.to_numpy(np.float64), ("relation", "language", label)
     relations, languages = (list(map(str, axis)) for axis in gains.axes)
@@ -149,11 +147,10 @@ def _table(frame: pd.DataFrame, shares: Sequence[str], draws: int, **least: floa
     return Table(frame, {**units, "p_holm": units["p"]}, "test" if "test" in frame else None)
 
 
-def _wide(cells: pd.DataFrame, cell: "pd.Series[str]") -> str:
-    """Return Markdown with a row for each relation, and a column for each language, from a cell for each row."""
-    relations, languages = (cells[name].unique() for name in ("relation", "language"))
-    wide = cells.assign(cell=cell).pivot(index="relation", columns="language", values="cell")
-    return markdown(wide.reindex(index=relations, columns=languages).fillna(DASH).reset_index())
+def _wide(rows: pd.DataFrame, cells: "pd.Series[Any]") -> pd.DataFrame:
+    """Return the cells, one for each row, with a row for each relation and a column for each language."""
+    wide = rows.assign(cell=cells).pivot(index="relation", columns="language", values="cell")
+    return wide.reindex(index=rows["relation"].unique(), columns=rows["language"].unique())
 
 
 def main(args: Sequence[str]) -> int:
@@ -172,12 +169,11 @@ def main(args: Sequence[str]) -> int:
     heads, below = cells["heads"], found.tables["heads"].frame["p_holm"] < ALPHA
     # Significant differences are bold; English has its head in their place.
     transfer = heads["difference"].mask(below, "**" + heads["difference"] + "**")
-    blocks = [
-        _wide(heads, heads["head"] + " " + heads["test"].str.partition(" ")[0] + " (" + heads["offset"] + ")"),
-        _wide(heads, transfer.mask(heads["p_holm"] == DASH, heads["english_head"])),
-        *(markdown(cells[name]) for name in ("shared", "probes")),
-    ]
-    print("\n\n".join([*blocks, f"Written to {folder / 'compared'}"]))
+    transfer = transfer.mask(heads["p_holm"] == DASH, heads["english_head"])
+    own = heads["head"] + " " + heads["test"].str.partition(" ")[0] + " (" + heads["offset"] + ")"
+    blocks = [_wide(heads, one).fillna(DASH).reset_index() for one in (own, transfer)]
+    blocks += [cells["shared"], cells["probes"]]
+    print("\n\n".join([*map(markdown, blocks), f"Written to {folder / 'compared'}"]))
     return 0
 
 

@@ -25,7 +25,6 @@ from attention.alignment import (
     join_sentences,
     readable,
     reduction,
-    spelling,
     split_words,
 )
 from corpora.sentence import RunningText
@@ -217,8 +216,8 @@ def test_a_piece_across_words_is_shared_by_all_of_them() -> None:
     assert (pieces.joined, pieces.without.tolist()) == ((3, 6), [3, 6])
     assert [of.tolist() for of in pieces.readers] == [[0, 1, 2, 2, 3, 4, 4], [1, 2, 2, 3, 4, 5, 6]]
     known = {"spelled_as_written": 2, "spelled_with_others": 4}
-    assert spelling(RAW["unspaced"](), pieces, text.parts) == dict.fromkeys(SPELLED, 0) | known
     counts = counts_of(RAW["unspaced"](), pieces, text.parts, [replace(text, respelled=3)])
+    assert {name: counts[name] for name in SPELLED} == dict.fromkeys(SPELLED, 0) | known
     assert [counts[name] for name in SHARED] == [2, 2, 3]
     two = join_sentences([pieces, pieces])
     assert (two.joined, two.without.tolist()) == ((3, 6, 9, 12), [3, 6, 9, 12])
@@ -238,11 +237,12 @@ def test_what_pieces_spell_is_counted_by_kind() -> None:
     words = ("The", "café", "fox", "日本", "x日", "\u200d")
     [pieces] = split_words(tiny.bert_tokenizer(), [words])
     known = {"spelled_as_written": 1, "spelled_normalised": 2, "spelled_with_unknown_token": 3}
-    assert spelling(tiny.bert_tokenizer(), pieces, words) == dict.fromkeys(SPELLED, 0) | known
+    counts = counts_of(tiny.bert_tokenizer(), pieces, words)
+    assert {name: counts[name] for name in SPELLED} == dict.fromkeys(SPELLED, 0) | known
     moved = replace(pieces, positions=np.append(pieces.positions[1:], pieces.words + 1).astype(np.int32))
-    assert spelling(tiny.bert_tokenizer(), moved, words)["spelled_otherwise"] >= 4
+    assert counts_of(tiny.bert_tokenizer(), moved, words)["spelled_otherwise"] >= 4
     [other] = split_words(tiny.bert_tokenizer(), [("the", "coffee", "fox", "日本", "y日", "fox")])
-    assert spelling(tiny.bert_tokenizer(), other, words)["spelled_otherwise"] == 3  # coffee, y日, fox
+    assert counts_of(tiny.bert_tokenizer(), other, words)["spelled_otherwise"] == 3  # coffee, y日, fox
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
