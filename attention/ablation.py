@@ -351,7 +351,7 @@ class AblatedModel:
                     skipped.enter_context(_returning(projection, blank.expand(copies * size, pieces, *sizes)))
             skipped.enter_context(replacing(replace, start if shares else 0))
             result = batch.run(repeated)
-        return result.view(copies, size, *result.shape[1:])
+        return result.view(copies, len(result) // copies, *result.shape[1:])
 
     def _find(self) -> None:
         """Find the module of each layer, and the projections inside its attention that run before the softmax."""

@@ -45,14 +45,13 @@ UNKNOWN_WORDS = "words_with_unknown_token"
 """Name in the audit: number of words whose pieces include the unknown token."""
 WORDS_APART = "words_cut_apart"
 """Name in the audit: number of words whose pieces differ from those in running text."""
-SHARED = ("pieces_across_words", "words_without_own_piece")
-"""Names in the audit of running text: number of pieces that extend over several words, and of words without a piece."""
-RESPELLED = "words_respelled"
-"""Name in the audit of running text: number of words of multiword tokens that their forms do not spell."""
+SHARED = ("pieces_across_words", "words_without_own_piece", "words_respelled")
+"""Names in the audit of running text: numbers of pieces that extend over several words, of words without a piece, and
+of words of multiword tokens that their forms do not spell."""
 SPELLED = tuple(
     f"spelled_{kind}" for kind in ("as_written", "normalised", "with_unknown_token", "with_others", "otherwise")
 )
-"""Names in the audit: numbers of words by how their pieces spell them, see `spelling`."""
+"""Names in the audit: numbers of words by how their pieces spell them, see `counts_of`."""
 
 
 class AlignmentError(UserError):
@@ -86,13 +85,6 @@ class AlignedPieces:
         return len(self.ids)
 
     @property
-    def counts(self) -> dict[str, int]:
-        """Counts of words for the audit, and of pieces that extend over several words, if there are any."""
-        counts = {"words_without_piece": self.unknown, UNKNOWN_WORDS: self.with_unknown, WORDS_APART: self.apart}
-        across = len(np.unique(np.searchsorted(self.positions, self.joined)))
-        return counts | (dict(zip(SHARED, (across, len(self.without)), strict=True)) if self.joined else {})
-
-    @property
     def inside(self) -> NDArray[np.bool_]:
         """Bool `[pieces]`, True for pieces of words, False for delimiters."""
         return (self.positions > 0) & (self.positions <= self.words)
@@ -119,7 +111,7 @@ def split_words(
     sentences: Sequence[Sequence[str]],
     *,
     consecutive: bool = False,
-    texts: Sequence[RunningText | None] = (),
+    texts: Sequence[RunningText] = (),
 ) -> list[AlignedPieces]:
     """Cut the words of each sentence into the pieces of running text, aligned with the words, without truncation.
 
@@ -138,7 +130,7 @@ def split_words(
         tokenizer: The tokenizer.
         sentences: Words of each sentence.
         consecutive: True for sentences that follow each other in one text: all but the first begin after a blank.
-        texts: Text of each sentence; None for its words joined by blanks, as without `texts`.
+        texts: Text of each sentence; empty for the words joined by blanks.
 
     Raises:
         AlignmentError: A word has no pieces, and there is no unknown token.
@@ -148,22 +140,14 @@ def split_words(
     # Byte-level BPE reads the first word of a text as one after a blank too, as with its option add_prefix_space.
     start = " " if "ByteLevel(" in str(tokenizer.backend_tokenizer.pre_tokenizer) else ""
     leads = [blank if consecutive and place else start for place in range(len(sentences))]
-    texts = texts or [None] * len(sentences)
-    written = [running.text if running else " ".join(words) for words, running in zip(sentences, texts, strict=True)]
-    led = [lead + text if text else "" for lead, text in zip(leads, written, strict=True)]
-    encodings = tokenizer(led, **_BARE).encodings or ()
+    written = texts or [_joined(words) for words in sentences]
+    encodings = tokenizer([lead * bool(one.text) + one.text for lead, one in zip(leads, written, strict=True)], **_BARE)
     before, behind = (ids.tolist() for ids in delimiters(tokenizer, 1))
     found = []
-    for encoding, lead, words, running in zip(encodings, leads, sentences, texts, strict=True):
-        joined: tuple[int, ...] = ()
-        if running is None:
-            in_text, aligned = _in_text(encoding, words, len(lead))
-        else:
-            in_text, aligned, joined = _in_running_text(encoding, running, len(lead))
-        own = in_text
-        if not aligned:
-            joined = ()
-            own = tokenizer([lead + words[0], *(blank + word for word in words[1:])], **_BARE)["input_ids"]
+    for encoding, lead, words, text in zip(encodings.encodings or (), leads, sentences, written, strict=True):
+        in_text, joined, aligned = _in_text(encoding, text, len(lead), shared=bool(texts))
+        alone = [] if aligned else [lead + words[0], *(blank + word for word in words[1:])]
+        own = tokenizer(alone, **_BARE)["input_ids"] if alone else in_text
         if [] in own and not joined and tokenizer.unk_token is None:
             raise AlignmentError(
                 f"The tokenizer gives no piece for the word {words[own.index([])]!r} (word {own.index([]) + 1} of the "
@@ -180,82 +164,82 @@ def split_words(
     return found
 
 
-def _in_text(encoding: Encoding, words: Sequence[str], lead: int) -> tuple[list[list[int]], bool]:
-    """Return, for each word, the pieces of the text that begin in it, and True if they cover exactly the word.
-
-    Offsets are wrong behind characters that a tokenizer drops, so each word is checked at both ends.
-
-    Args:
-        encoding: Pieces of the text, without delimiters.
-        words: Words of the text, joined by single blanks.
-        lead: Number of blanks before the first word.
-    """
-    found: list[list[tuple[int, int, int]]] = [[] for _ in words]
-    ends = [*accumulate((len(word) + 1 for word in words), initial=lead - 1)]  # before the first word, and of each
-    place = 0
-    for piece, (first, last) in zip(encoding.ids, encoding.offsets, strict=True):
-        while first >= ends[place + 1] and place < len(words) - 1:
-            place += 1
-        found[place].append((piece, first, last))
-    aligned = all(
-        own and own[0][1] - before in (0, 1) and own[-1][2] - end in (0, 1)  # without or with a blank
-        for own, before, end in zip(found, ends, ends[1:], strict=False)
-    )
-    return [[piece for piece, *_ in own] for own in found], aligned
+def _joined(words: Sequence[str]) -> RunningText:
+    """Return the text of words joined by single blanks."""
+    starts = [*accumulate((len(word) + 1 for word in words), initial=0)]
+    return RunningText(" ".join(words), tuple(starts[:-1]))
 
 
-def _in_running_text(
-    encoding: Encoding, running: RunningText, lead: int
-) -> tuple[list[list[int]], bool, tuple[int, ...]]:
+def _in_text(
+    encoding: Encoding, text: RunningText, lead: int, *, shared: bool
+) -> tuple[list[list[int]], tuple[int, ...], bool]:
     """Return, for each word, the pieces of a text that begin in it or in the blank before it, and two checks.
 
+    Offsets are wrong behind characters that a tokenizer drops, so they are checked.
+
     Args:
         encoding: Pieces of the text, without delimiters.
-        running: The text.
+        text: The text; between two words there is at most one blank.
         lead: Number of blanks before the text.
+        shared: True if a piece may extend over several words.
 
     Returns:
-        The ids of the pieces of each word; True if the first word has a piece and the last piece ends with the text;
-        and the words, from 1, that begin within a piece of an earlier word, or have no piece.
+        The ids of the pieces of each word; the words, from 1, that begin within a piece of an earlier word, or have no
+        piece; and True if the pieces fit the text: with `shared`, if the first word has a piece and the last piece
+        reaches the end of the text; else if the pieces of each word cover exactly the word.
     """
-    befores = [lead + len(running.text[:start].rstrip()) for start in running.starts]
-    first, last = np.array(encoding.offsets, np.int64).reshape(-1, 2).T
-    owners = np.searchsorted(befores[1:], first, side="right")
-    found: list[list[int]] = [[] for _ in befores]
-    for piece, owner in zip(encoding.ids, owners.tolist(), strict=True):
-        found[owner].append(piece)
-    reached = [last[owners < word].max(initial=0) for word in range(len(found))]
-    joined = (
-        word + 1
-        for word, (own, start, end) in enumerate(zip(found, running.starts, reached, strict=True))
-        if not own or end > lead + start
-    )
-    return found, bool(found[0]) and last.max() >= lead + len(running.text), tuple(joined)
+    ends = [*(start - (text.text[start - 1] == " ") for start in text.starts[1:]), len(text.text)]
+    found: list[list[tuple[int, int, int]]] = [[] for _ in text.starts]
+    place = 0
+    for piece, (first, last) in zip(encoding.ids, encoding.offsets, strict=True):
+        while first - lead >= ends[place] and place < len(found) - 1:
+            place += 1
+        found[place].append((piece, first - lead, last - lead))
+    reached = [*accumulate((own[-1][2] if own else 0 for own in found), max, initial=0)]
+    words = list(zip(found, text.starts, ends, reached, strict=False))
+    joined = tuple(word for word, (own, start, _, before) in enumerate(words, 1) if not own or before > start)
+    if shared:
+        aligned = bool(found[0]) and reached[-1] >= ends[-1]
+    else:  # each word begins and ends with a piece, without or with a blank
+        aligned = all(
+            own and own[0][1] - start in (-1, 0) and own[-1][2] - end in (0, 1) for own, start, end, _ in words
+        )
+    return [[piece for piece, *_ in own] for own in found], joined if aligned else (), aligned
 
 
-def spelling(tokenizer: PreTrainedTokenizerFast, pieces: AlignedPieces, forms: Sequence[str]) -> dict[str, int]:
-    """Count the words of a text by how their pieces, put together, spell them.
+def counts_of(
+    tokenizer: PreTrainedTokenizerFast, pieces: AlignedPieces, words: Sequence[str], texts: Sequence[RunningText] = ()
+) -> Counter[str]:
+    """Count the words of an input of the encoder for the audit, also by how their pieces, put together, spell them.
 
     White space, and the tokenizer's mark of it, are not compared. Words that share a piece are compared together.
 
     Args:
         tokenizer: Tokenizer of the pieces.
-        pieces: Pieces of the text.
-        forms: Its words; for running text the characters of each word in it.
+        pieces: Pieces of the input.
+        words: Its words.
+        texts: Its running texts, if the pieces are those of running text.
 
     Returns:
-        Numbers of words by kind: `spelled_as_written`; `spelled_normalised`, as the tokenizer normalises the word
-        (letter case, accents, compatibility characters); `spelled_with_unknown_token`, with any characters in the place
-        of that token; `spelled_with_others`, as one or more words that share a piece; and `spelled_otherwise`.
+        Numbers of words by name, with those of `SHARED` for running text. The names in `SPELLED` are
+        `spelled_as_written`; `spelled_normalised`, as the tokenizer normalises the word (letter case, accents,
+        compatibility characters); `spelled_with_unknown_token`, with any characters in the place of that token;
+        `spelled_with_others`, as one or more words that share a piece; and `spelled_otherwise`.
     """
-    counts = Counter(dict.fromkeys(SPELLED, 0))
+    known = {"words_without_piece": pieces.unknown, UNKNOWN_WORDS: pieces.with_unknown, WORDS_APART: pieces.apart}
+    counts = Counter(known | dict.fromkeys(SPELLED, 0))
+    if texts:
+        across = len(np.unique(np.searchsorted(pieces.positions, pieces.joined)))
+        respelled = sum(text.respelled for text in texts)
+        counts.update(dict(zip(SHARED, (across, len(pieces.without), respelled), strict=True)))
+    forms = [part for text in texts for part in text.parts] or words
     bounds = np.searchsorted(pieces.positions, np.arange(1, pieces.words + 2)).tolist()
     starts = [word for word in range(pieces.words) if word + 1 not in pieces.joined]
     for low, high in zip(starts, [*starts[1:], pieces.words], strict=True):
         own = tuple(pieces.ids[bounds[low] : bounds[high]].tolist())
         kind = _spelled(tokenizer, "".join(forms[low:high]), own)
         counts[f"spelled_{kind if high - low == 1 or kind == 'otherwise' else 'with_others'}"] += high - low
-    return dict(counts)
+    return counts
 
 
 @lru_cache(1 << 16)  # of the words of a corpus, most occur again
@@ -384,10 +368,6 @@ class Reduction(NamedTuple):
         to_words = maps.reshape(batch, heads * pieces, pieces) @ self.columns
         return keep_apart(self.rows @ to_words.view(batch, heads, pieces, -1), self.owners)
 
-    def rows_of_words(self, maps: Tensor) -> Tensor:
-        """Reduce maps from pieces to words, `[batch, 1, pieces, positions]`, to maps from words to words."""
-        return keep_apart(self.rows[:, :1] @ maps, self.owners)
-
 
 def reduction(batch: Sequence[AlignedPieces], from_pieces: FromPieces, device: torch.device) -> Reduction:
     """Return what reduces attention over pieces to attention over words.
@@ -404,27 +384,17 @@ def reduction(batch: Sequence[AlignedPieces], from_pieces: FromPieces, device: t
     pieces, positions = max(map(len, batch)), max(part.words for part in batch) + 2
     columns = np.zeros((len(batch), pieces, positions), np.float32)
     rows = np.zeros((len(batch), positions, pieces), np.float32)
+    owners = np.tile(np.arange(positions), (len(batch), 1))
     for index, part in enumerate(batch):
         columns[index, np.arange(len(part)), part.positions] = 1
         places, readers = part.readers
         rows[index, readers, places] = 1
+        owners[index, readers] = part.positions[places]
     if from_pieces == "first":
         rows = rows * (rows.cumsum(2) == 1)
     rows = rows / np.maximum(rows.sum(2, keepdims=True), 1)
-    factors = torch.from_numpy(np.ascontiguousarray(rows[:, None])), torch.from_numpy(columns), owners_of(batch)
-    return Reduction(*(factor.to(device) for factor in factors))
-
-
-def owners_of(batch: Sequence[AlignedPieces]) -> Tensor:
-    """Return the position that has the piece of each position: itself, but for words without a piece of their own.
-
-    Returns:
-        int64 `[batch, positions]`; the positions of a sentence are those of `reduction`.
-    """
-    owners = torch.arange(max(part.words for part in batch) + 2).repeat(len(batch), 1)
-    for row, part in zip(owners, batch, strict=True):
-        row[part.without] = torch.from_numpy(part.positions[np.searchsorted(part.positions, part.without) - 1]).long()
-    return owners
+    factors = np.ascontiguousarray(rows[:, None]), columns, owners
+    return Reduction(*(torch.from_numpy(factor).to(device) for factor in factors))
 
 
 def keep_apart(words: Tensor, owners: Tensor, first: int = 0) -> Tensor:
@@ -432,7 +402,7 @@ def keep_apart(words: Tensor, owners: Tensor, first: int = 0) -> Tensor:
 
     Args:
         words: Attention over words, `[batch, heads, rows, positions]`.
-        owners: From `owners_of`.
+        owners: Position that has the piece of each position, int64 `[batch, positions]`, as in `Reduction`.
         first: Position of the first row.
     """
     own = torch.arange(first, first + words.size(2), device=owners.device)
@@ -450,7 +420,6 @@ def _sums(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     # The padding has a position of its own, which is left out.
     places, own = torch.where(columns.any(1), columns.argmax(1), words), columns.any(0)
     shares = rows[0, own].sum(0)[:, None]  # of each piece in the row of its word
-    means = weights.new_zeros(heads, words + 1, pieces).index_add(1, places, weights * shares)
-    without = (~own).nonzero()[:, 0]  # words without a piece of their own
-    means = means.index_add(1, without, rows[0, without] @ weights)[:, :words]
+    means = weights.new_zeros(heads, words + 1, pieces).index_add(1, places, weights * shares)[:, :words]
+    means[:, ~own] = rows[0, ~own] @ weights  # words without a piece of their own
     return weights.new_zeros(heads, words, words + 1).index_add(2, places, means)[..., :words]

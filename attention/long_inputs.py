@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attention.alignment import AlignedPieces, keep_apart, owners_of
+from attention.alignment import AlignedPieces, keep_apart
 from attention.capture import LayerCall, Mixture
 from attention.encoder import LoadedEncoder
 from attention.extraction import Allowance, check_sums, current, excess, pad, read_layers
@@ -114,7 +114,8 @@ def word_rows(
     places, readers = part.readers
     counts = np.bincount(readers, minlength=part.words + 2)
     ends = np.cumsum(counts)
-    rows_of, owners = torch.from_numpy(readers).to(device), owners_of([part])
+    rows_of, owners = torch.from_numpy(readers).to(device), torch.arange(part.words + 2)[None]
+    owners[0, readers] = torch.from_numpy(part.positions[places]).long()
     columns = torch.from_numpy(part.positions).long().to(device)  # with indices of 32 bits PyTorch is ten times slower
     low = int(counts[0] == 0)  # the tokenizer may write no start delimiter
     while low < part.words + 2 and counts[low]:

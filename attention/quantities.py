@@ -22,7 +22,7 @@ from torch.nn.functional import normalize
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from attention.alignment import Reduction
+from attention.alignment import Reduction, keep_apart
 from attention.capture import LayerCall, Mixture, given_to, replacing
 from metrics.distributions import divided_by_sums
 from results.errors import UserError
@@ -326,7 +326,7 @@ class ValueZeroing(Quantity):
         return torch.stack(found, -1)[:, None]
 
     def words(self, maps: Tensor) -> Tensor:
-        return divided_by_sums(self.reduction.rows_of_words(maps))
+        return divided_by_sums(keep_apart(self.reduction.rows[:, :1] @ maps, self.reduction.owners))
 
     def _run(self, layer: int, call: LayerCall, outputs: Tensor) -> Tensor:
         """Return the layer's output for other outputs of its heads, `[batch, pieces, size]`."""

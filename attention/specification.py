@@ -14,16 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attention.alignment import (
-    ALIGNMENT_VERSION,
-    RESPELLED,
-    SHARED,
-    AlignedPieces,
-    AlignmentError,
-    FromPieces,
-    spelling,
-    split_words,
-)
+from attention.alignment import ALIGNMENT_VERSION, AlignedPieces, AlignmentError, FromPieces, counts_of, split_words
 from attention.encoder import EncoderSource, LoadedEncoder
 from attention.quantities import QUANTITIES, QUANTITIES_VERSION, Quantity, QuantityName
 from attention.store import FORMAT, NO_HIDDEN, HiddenLayers, Manifest, Part, store_key
@@ -385,13 +376,13 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
     running = extraction.options.spacing == "text"
     for start in range(0, len(treebank.sentences), _ENCODED_AT_ONCE):
         sentences = treebank.sentences[start : start + _ENCODED_AT_ONCE]
-        texts = [sentence.running if running else None for sentence in sentences]
-        if running and None in texts:
+        texts = [sentence.running for sentence in sentences if running and sentence.running]
+        if running and len(texts) < len(sentences):
             raise AlignmentError(
                 "`spacing: text` needs sentences of CoNLL-U, which say where blanks stand. Leave the option out."
             )
         pieces = split_words(encoder.tokenizer, [sentence.words for sentence in sentences], texts=texts)
-        for sentence, whole, text in zip(sentences, pieces, texts, strict=True):
+        for place, (sentence, whole) in enumerate(zip(sentences, pieces, strict=True)):
             if len(whole) > encoder.max_length:
                 if extraction.options.too_long == "error":
                     raise AlignmentError(
@@ -401,10 +392,7 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
                     )
                 found["skipped_too_long"] += 1
                 continue
-            found.update(whole.counts)
-            found.update(spelling(encoder.tokenizer, whole, sentence.words if text is None else text.parts))
-            if text is not None:
-                found.update(dict.fromkeys(SHARED, 0) | {RESPELLED: text.respelled})
+            found.update(counts_of(encoder.tokenizer, whole, sentence.words, texts[place : place + 1]))
             kept.append(sentence)
             inputs.append(whole)
     if not kept:

@@ -128,26 +128,21 @@ def blocks(path: Path) -> Iterator[Block]:
 
 def _running_text(rows: Block) -> RunningText:
     """Return the text of a sentence, given by the rows of its words, multiword tokens and empty nodes."""
-    text, surface, after, last, respelled = "", "", "", 0, 0
-    starts: list[int] = []
-    forms: list[str] = []  # of the words of a token, which has the characters `surface`
+    text, last, respelled = "", 0, 0
+    starts, forms = list[int](), list[str]()
     for _, line in rows:
         columns = line.split("\t")
         position, _, end = columns[0].partition("-")
         if "." in position:
             continue
-        if end or int(position) > last:
-            last, surface = int(end or position), columns[1]
-            after = "" if "SpaceAfter=No" in columns[9].split("|") else " "
+        if end or int(position) > last:  # a token, which has one word or several
+            last, surface, before, place, forms = int(end or position), columns[1], len(text), 0, []
+            text += surface + ("" if "SpaceAfter=No" in columns[9].split("|") else " ")
         if not end:
+            starts.append(before + place)
+            place += len(commonprefix([columns[1], surface[place:]])) or not forms  # noqa: RUF071 # of characters
             forms.append(columns[1])
-            if int(position) == last:
-                place = 0
-                for number, form in enumerate(forms):
-                    starts.append(len(text) + place)
-                    place += len(commonprefix([form, surface[place:]])) or number == 0  # noqa: RUF071 # of characters
-                respelled += len(forms) * ("".join(forms) != surface)
-                text, forms = text + surface + after, []
+            respelled += len(forms) * (int(position) == last and "".join(forms) != surface)
     return RunningText(text.rstrip(), tuple(starts), respelled)
 
 

@@ -3,10 +3,8 @@
 The format is that of BLiMP (Warstadt et al. 2020), one JSON object a line.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from corpora.labelled import numbered_objects
 from corpora.sentence import CorpusError
@@ -47,7 +45,13 @@ def read_pairs(path: Path) -> tuple[MinimalPair, ...]:
     """
     pairs: dict[tuple[str, str], MinimalPair] = {}
     for line, found in numbered_objects(path):
-        pair = _pair(path, line, found)
+        for key in _KEYS:
+            if not isinstance(value := found.get(key), str) or not value.strip():
+                wrong = f"the object has no key {key!r}" if key not in found else f"the value of {key!r} is {value!r}"
+                remedy = "Give each pair a text for each of the keys " + ", ".join(_KEYS)
+                raise CorpusError.at(path, line, wrong, remedy)
+        paradigm, name, field, good, bad = (found[key].strip() for key in _KEYS)
+        pair = MinimalPair(paradigm, name, field.replace("/", "_"), good, bad, line)
         first = pairs.setdefault((pair.paradigm, pair.id), pair)
         if first is not pair:
             wrong = f"the pair {pair.id} of {pair.paradigm} is also in line {first.line}"
@@ -56,12 +60,3 @@ def read_pairs(path: Path) -> tuple[MinimalPair, ...]:
         wrong = "the two sentences of every pair are equal" if pairs else "the file holds no pair"
         raise CorpusError.at(path, None, wrong, "Check that it is the file you meant")
     return tuple(pairs.values())
-
-
-def _pair(path: Path, line: int, found: Mapping[str, Any]) -> MinimalPair:
-    for key in _KEYS:
-        if not isinstance(value := found.get(key), str) or not value.strip():
-            wrong = f"the object has no key {key!r}" if key not in found else f"the value of {key!r} is {value!r}"
-            raise CorpusError.at(path, line, wrong, "Give each pair a text for each of the keys " + ", ".join(_KEYS))
-    paradigm, name, field, good, bad = (found[key].strip() for key in _KEYS)
-    return MinimalPair(paradigm, name, field.replace("/", "_"), good, bad, line)

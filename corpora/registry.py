@@ -244,9 +244,8 @@ _UD_SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 _UD_PAPER = "Nivre et al. 2020, Universal Dependencies v2: An Evergrowing Multilingual Treebank Collection, LREC"
 _READERS = {"read_imdb": read_imdb, "read_newsgroups": read_newsgroups}
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the C library may not be there; all values stay text
-_ENTRIES, _LINES = (
-    yaml.load(files("corpora").joinpath(f"{name}.yaml").read_text("utf-8"), _LOADER) for name in ("public", "treebanks")
-)
+_ENTRIES = yaml.load(files("corpora").joinpath("public.yaml").read_text("utf-8"), _LOADER)
+_LINES = yaml.load(files("corpora").joinpath("treebanks.yaml").read_text("utf-8"), _LOADER)
 _TREEBANKS = {corpus.name: corpus for corpus in map(_treebank, _LINES, _LINES.values())}
 CORPORA: Mapping[str, Corpus] = {name: _corpus(name, entry) for name, entry in _ENTRIES.items()} | _TREEBANKS
 
@@ -269,10 +268,8 @@ def find(name: str) -> Corpus:
 
 def known_names() -> str:
     """Return the names of the registry in a line for messages; the lines of `treebanks.yaml` are counted instead."""
-    listed = ", ".join(sorted(CORPORA.keys() - _TREEBANKS.keys()))
-    count = len(CORPORA.keys() & _TREEBANKS.keys())
-    more = f" and {counted(count, 'more treebank')} of Universal Dependencies (`python train.py fetch --list`)"
-    return listed + more * bool(count)
+    more = f"{counted(len(_TREEBANKS), 'more treebank')} of Universal Dependencies (`python train.py fetch --list`)"
+    return f"{', '.join(sorted(CORPORA.keys() - _TREEBANKS.keys()))} and {more}"
 
 
 def remedy_for(path: Path) -> str:

@@ -243,25 +243,22 @@ class SegmentBatch(Batch):
 class PairBatch(Batch):
     """Minimal pairs as tokens, padded on the right to the longest sentence; the batch may be empty.
 
+    The acceptable sentence of a pair stands before the unacceptable one.
+
     Attributes:
-        index: int64 `[batch]`, index of each pair among all pairs of the run.
-        lengths: int64 `[batch, 2]`, number of tokens of the acceptable and of the unacceptable sentence, with the start
-            token.
-        tokens: int64 `[batch, 2, time]`, ids of the decoder's tokenizer; its padding id in the padding.
-        paradigms: int64 `[batch]`, number of the paradigm of each pair.
-        split: Split of the pairs.
+        index: int64 `[pairs]`, index of each pair among all pairs of the run.
+        lengths: int64 `[2 · pairs]`, number of tokens of each sentence, with the start token.
+        tokens: int64 `[2 · pairs, time]`, ids of the decoder's tokenizer; its padding id in the padding.
     """
 
     index: Tensor
     lengths: Tensor
     tokens: Tensor
-    paradigms: Tensor
-    split: Split = "test"
 
     @property
     def mask(self) -> Tensor:
-        """Bool `[batch, 2, time]`, True for tokens, False in the padding."""
-        return torch.arange(self.tokens.size(2), device=self.lengths.device) < self.lengths[:, :, None]
+        """Bool `[2 · pairs, time]`, True for tokens, False in the padding."""
+        return torch.arange(self.tokens.size(1), device=self.lengths.device) < self.lengths[:, None]
 
 
 class LengthBatches(Sampler[list[int]]):

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from attention import AlignmentError, Encoder, Extraction, Items, Store
-from attention.alignment import RESPELLED, SHARED, AlignedPieces, join_sentences, spelling, split_words
+from attention.alignment import AlignedPieces, counts_of, join_sentences, split_words
 from attention.encoder import EncoderSource
 from attention.specification import Candidates, TooLong
 from corpora.conll2012 import DOCUMENTS_VERSION, read_documents, treebank_of
@@ -91,12 +91,7 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
             if encoder is not None and pieces is not None:
                 whole = join_sentences(pieces[start:stop])
                 inputs.append(whole)
-                found.update(whole.counts)
-                parts = [part for text in texts[start:stop] for part in text.parts]
-                found.update(spelling(encoder.tokenizer, whole, parts or window.words))
-                if texts:
-                    respelled = sum(text.respelled for text in texts[start:stop])
-                    found.update(dict.fromkeys(SHARED, 0) | {RESPELLED: respelled})
+                found.update(counts_of(encoder.tokenizer, whole, window.words, texts[start:stop]))
     if not windows:
         if encoder is not None and found["skipped_mentions"]:
             raise UserError(

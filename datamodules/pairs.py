@@ -2,11 +2,12 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from pytorch_lightning.utilities import rank_zero_info
 from torch.nn.utils.rnn import pad_sequence
@@ -15,9 +16,9 @@ from torch.utils.data import Dataset
 from attention import Encoder, EncoderSpec, resolve
 from attention.ablation import pieces_at_once
 from corpora.pairs import MinimalPair, read_pairs
-from corpora.registry import CORPORA, locate, no_file
+from corpora.registry import CORPORA, locate
 from corpora.sentence import CorpusError
-from datamodules.batches import BatchLoader, LengthBatches, PairBatch, Split
+from datamodules.batches import BatchLoader, PairBatch, Split
 from datamodules.corpus import DEFAULT_ENCODER, CorpusDataModule, corpus_of
 from results import Provenance
 from results.digests import Digests
@@ -37,17 +38,16 @@ class PairSplit(Dataset[PairBatch]):
 
     Attributes:
         pairs: The pairs.
-        paradigms: Field of each paradigm, by name, in the order of the pairs.
-        lengths: Number of tokens of the longer sentence of each pair, with the start token, int64 `[pairs]`.
+        encoder: The decoder.
+        lengths: Number of tokens of each pair: twice those of the longer sentence, with the start token, int64
+            `[pairs]`.
 
     Raises:
         UserError: The encoder is no decoder, its tokenizer has neither of these tokens, or a sentence is too long.
     """
 
     def __init__(self, path: Path, pairs: Sequence[MinimalPair], encoder: Encoder) -> None:
-        self.pairs, self._pad = tuple(pairs), encoder.pad_id
-        self.paradigms = {pair.paradigm: pair.field for pair in pairs}
-        self._numbers = {name: number for number, name in enumerate(self.paradigms)}
+        self.pairs, self.encoder = tuple(pairs), encoder
         tokenizer, name = encoder.tokenizer, encoder.source.spec.name
         if not encoder.causal:
             raise UserError(
@@ -63,23 +63,30 @@ class PairSplit(Dataset[PairBatch]):
         texts = [f" {sentence}" for pair in pairs for sentence in (pair.good, pair.bad)]
         found = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
         self._ids = [torch.tensor(ids if ids[:1] == [start] else [start, *ids]) for ids in found]
-        self.lengths = np.array([len(ids) for ids in self._ids], np.int64).reshape(-1, 2).max(1)
-        if (place := int(self.lengths.argmax())) >= 0 and self.lengths[place] > encoder.max_length:
-            wrong = f"a sentence has {self.lengths[place]} tokens, but {name} reads {encoder.max_length}"
-            raise CorpusError.at(path, pairs[place].line, wrong, "Remove the pair, or name another encoder")
+        longer = np.array([len(ids) for ids in self._ids], np.int64).reshape(-1, 2).max(1)
+        if longer.max() > encoder.max_length:
+            wrong = f"a sentence has {longer.max()} tokens, but {name} reads {encoder.max_length}"
+            raise CorpusError.at(path, pairs[longer.argmax()].line, wrong, "Remove the pair, or name another encoder")
+        self.lengths = 2 * longer
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     def __getitem__(self, items: list[int]) -> PairBatch:
         ids = [self._ids[2 * item + which] for item in items for which in (0, 1)]
-        tokens = pad_sequence(ids, batch_first=True, padding_value=self._pad) if ids else torch.zeros(0, 1).long()
         return PairBatch(
             index=torch.tensor(items, dtype=torch.int64),
-            lengths=torch.tensor([len(one) for one in ids], dtype=torch.int64).reshape(-1, 2),
-            tokens=tokens.reshape(len(items), 2, -1),
-            paradigms=torch.tensor([self._numbers[self.pairs[item].paradigm] for item in items], dtype=torch.int64),
+            lengths=torch.tensor([len(one) for one in ids], dtype=torch.int64),
+            tokens=pad_sequence(ids, True, self.encoder.pad_id) if ids else torch.zeros(0, 0, dtype=torch.int64),
         )
+
+    @property
+    def bounds(self) -> dict[str, Any]:
+        """Options of `LengthBatches` that bound a batch."""
+        encoder, longest = self.encoder, int(self.lengths.max()) // 2
+        # Logits are the largest tensor of a pass. Two copies of a batch run at once.
+        most = pieces_at_once(encoder.device, longest, encoder.heads, len(encoder.tokenizer)) // 2
+        return {"max_cells": max(most, 1), "max_sentences": len(self), "cells": "tokens"}
 
 
 class PairDataModule(CorpusDataModule[PairBatch]):
@@ -93,18 +100,13 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         root: Folder of the public corpora; else `$PROBING_DATA`, else `./data`.
         cache: Folder for the checksums of files; else `$PROBING_CACHE`, else `./stores`.
 
-    Attributes:
-        loaded: The decoder, after `setup`.
-
     Raises:
         UserError: On `setup`, the file is absent or malformed, a field is unknown, or the decoder cannot read the
             pairs.
     """
 
-    unit = "pairs"
     holds = "minimal pairs"
     batch = PairBatch
-    suffix = "jsonl"
 
     def __init__(
         self,
@@ -120,7 +122,6 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         if fields is not None:
             check_names("--data.fields", fields)
         self.encoder, self.fields, self.per_paradigm = encoder, fields, per_paradigm
-        self.loaded: Encoder
 
     def files(self) -> Mapping[str, Path]:
         """Return the file of the pairs, under the key `test`."""
@@ -139,9 +140,6 @@ class PairDataModule(CorpusDataModule[PairBatch]):
             raise CorpusError(f"{wrong}. Run `python train.py measure`.")
         return ["test"], []
 
-    def absent(self, stages: Iterable[str]) -> list[CorpusError]:
-        return [no_file(path) for path in self.files().values() if not path.is_file()]
-
     def read(self) -> tuple[MinimalPair, ...]:
         """Return the pairs of the file that the options choose.
 
@@ -154,17 +152,9 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         for field in self.fields or ():
             if field not in known:
                 raise UserError(f"--data.fields: no pair has the field {field!r}. Give {one_of(field, known)}.")
-        seen = Counter[str]()
-        chosen: list[MinimalPair] = []
-        for pair in pairs:
-            seen[pair.paradigm] += 1
-            if pair.field in (self.fields or known) and seen[pair.paradigm] <= (self.per_paradigm or len(pairs)):
-                chosen.append(pair)
-        return tuple(chosen)
-
-    def tokenized(self, encoder: Encoder) -> PairSplit:
-        """Return the pairs as tokens of a decoder."""
-        return PairSplit(self.files()["test"], self.read(), encoder)
+        places = pd.DataFrame(pairs).groupby("paradigm").cumcount()
+        most, fields = self.per_paradigm or len(pairs), self.fields or known
+        return tuple(pair for pair, place in zip(pairs, places, strict=True) if pair.field in fields and place < most)
 
     def setup(self, stage: str) -> None:
         """Load the decoder, and read and tokenize the pairs."""
@@ -172,41 +162,18 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         if self.splits:
             return
         entered = time.perf_counter()
-        pairs = self.read()
-        self.loaded = Encoder(resolve(self.encoder), self.device)
-        self.splits["test"] = PairSplit(self.files()["test"], pairs, self.loaded)
+        pairs = PairSplit(self.files()["test"], self.read(), Encoder(resolve(self.encoder), self.device))
+        self.splits["test"] = pairs
         rank_zero_info(f"Data ready in {time.perf_counter() - entered:.1f} s: {len(pairs):,} minimal pairs.")
 
     def test_dataloader(self) -> list[BatchLoader[PairBatch]]:
         """Return one loader of all pairs."""
-        return [self._batches(self.splits["test"])]
-
-    def drawn(self, most: int, seed: int) -> Iterator[PairBatch]:
-        """Draw pairs at random, and yield them in batches; every rank draws the same pairs.
-
-        Args:
-            most: Largest number of sentences, two for each pair.
-            seed: Seed of the draw.
-        """
-        data: PairSplit = self.splits["test"]
-        items = np.random.default_rng(seed).permutation(len(data))[: max(most // 2, 1)].tolist()
-        for some in LengthBatches(data.lengths, items=items, shuffle=False, **self._bounds(data)):
-            yield data[some]
-
-    def _batches(self, data: PairSplit, *, shuffle: bool = False) -> BatchLoader[PairBatch]:
-        return self._serve(data, shuffle=False, **self._bounds(data))
-
-    def _bounds(self, data: PairSplit) -> dict[str, Any]:
-        """Return the options of `LengthBatches` that bound a batch."""
-        loaded, longest = self.loaded, int(data.lengths.max())
-        # Logits are the largest tensor of a pass. Two copies of a batch, of two sentences a pair, run at once.
-        most = pieces_at_once(loaded.device, longest, loaded.heads, len(loaded.tokenizer)) // 4
-        return {"max_cells": max(most, 1), "max_sentences": len(data), "cells": "tokens"}
+        return [self._serve(self.splits["test"], shuffle=False, **self.splits["test"].bounds)]
 
     @property
     def provenance(self) -> Provenance:
         """Description of the decoder and the file, with counts of the pairs."""
-        [path], digests, pairs = self.files().values(), Digests(self.cache), self.splits["test"].pairs
-        encoder = {**self.loaded.description, **self.loaded.source.identity(digests)}
-        known = {**corpus_of(path), "file": path.name, "sha256": digests.one(path), "pairs": len(pairs)}
-        return Provenance(encoder, {"test": known}, {"test": dict(Counter(pair.field for pair in pairs))})
+        [path], digests, split = self.files().values(), Digests(self.cache), self.splits["test"]
+        encoder = {**split.encoder.description, **split.encoder.source.identity(digests)}
+        known = {**corpus_of(path), "file": path.name, "sha256": digests.one(path), "pairs": len(split)}
+        return Provenance(encoder, {"test": known}, {"test": dict(Counter(pair.field for pair in split.pairs))})

@@ -22,15 +22,7 @@ from datamodules.batches import Split
 from datamodules.corpus import CorpusDataModule, data_for
 from measures.by_head import head_rows
 from measures.contract import Measure
-from measures.task import (
-    REFERENCES,
-    Classification,
-    LanguageModelling,
-    MinimalPairs,
-    Task,
-    TaskOutputs,
-    make_ablation,
-)
+from measures.task import REFERENCES, Classification, LanguageModelling, MinimalPairs, Task, TaskOutputs, make_ablation
 from metrics.bootstrap import against_random_draws, difference, draws_for, holm, p_units, pooled
 from metrics.moments import Moments
 from metrics.rows import ItemRows
@@ -89,7 +81,7 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
             labelled.eval_tokens = PIECES.get(device.type, PIECES["cuda"]) // 2
             self.task = Classification.from_data(self.checkpoint, labelled, device)
         elif isinstance(self.data, PairDataModule):
-            self.task = MinimalPairs(self.data.loaded, self.data.splits["test"])
+            self.task = MinimalPairs(self.data.splits["test"])
         else:
             texts = data_for(f"{name} without a checkpoint", TextDataModule, self.data)
             if len(texts.encoders) > 1 or texts.quantity != "attention":
@@ -121,12 +113,10 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
         All processes draw the same texts.
 
         Args:
-            split: The split; if texts for language modelling lack it, all test data are used.
+            split: The split; if texts for language modelling or minimal pairs lack it, all test data are used.
             most: Largest number of texts.
         """
-        if isinstance(self.data, PairDataModule):
-            return self.task.drawn(self.data, "test", most, self.seed)
-        if not (there := self._has(split)):
+        if not (there := self._has(split)) and not isinstance(self.data, PairDataModule):
             rank_zero_warn(
                 f"The data have no {split} split, so the replacements for ablated heads are computed on texts of the "
                 f"test split, which are scored too. To keep them apart, give corpora with a {split} split."
@@ -135,9 +125,7 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
 
     def _has(self, split: Split) -> bool:
         """Return False if the texts lack a split: minimal pairs have one split alone."""
-        if isinstance(self.data, PairDataModule):
-            return False
-        return not isinstance(self.data, TextDataModule) or self.data.has_split(split)
+        return self.checkpoint is not None or (isinstance(self.data, TextDataModule) and self.data.has_split(split))
 
     def begin(self) -> None:
         """Determine the sets of heads to ablate, and create the metric that gathers the model's outputs."""
@@ -291,7 +279,7 @@ class HeadAblation(TaskMeasure):
         one. P-values are adjusted for all rows of one kind.
         """
         rows: dict[str, list[dict[str, object]]] = {}
-        groups = {name: outputs.only(texts) for name, texts in self.task.groups(outputs.gold).items()}
+        groups = {name: outputs.only(texts) for name, texts in self.task.groups().items()}
         wholes = {name: some.score(self.kinds[0], frozenset(), len(whole.draws)) for name, some in groups.items()}
         progress = Progress("Scores and their intervals", len(self.kinds) * len(self.head_sets))
         for kind, one in product(self.kinds, self.head_sets):
@@ -310,11 +298,10 @@ class HeadAblation(TaskMeasure):
                 adjusted = frame.groupby("kind", sort=False)[p].transform(lambda of_kind: holm(of_kind.tolist()))
                 frame[f"{p}_holm"] = adjusted.to_numpy()
                 known |= dict.fromkeys((p, f"{p}_holm"), p_units(frame[p], 2 / (1 + len(whole.draws))))
-            if name in ("sets", "fields"):
-                asked = ("beyond_random", "beyond_random_p_holm") if "beyond_random" in frame else ("score", "p_holm")
-                answer = ["kind", "set", *(["field"] if name == "fields" else []), "difference", *asked]
-            else:
-                answer = ["kind", "layer", *(["head"] if name == "ablation" else []), "difference", "p_holm"]
+            of_sets = ("beyond_random", "beyond_random_p_holm") if "beyond_random" in frame else ("score", "p_holm")
+            asked = of_sets if "set" in frame else ["p_holm"]
+            shown = ("kind", "set", "field", "layer", "head", "difference", *asked)
+            answer = [column for column in shown if column in frame]
             printed = answer if len(tables) == len(rows) - 1 else ()
             tables[name] = Table(frame, known, interval="score", answer=printed)
         return tables
@@ -336,10 +323,8 @@ class HeadAblation(TaskMeasure):
         audit: dict[str, object] = {}
         if (reference := self._reference) is not None:
             kept = len(reference.lengths)
-            without_dev = (
-                "the pairs" if isinstance(self.data, PairDataModule) else "the test split, as there is no dev split"
-            )
-            of = "dev" if self._has("dev") else without_dev
+            own = "the pairs" if isinstance(self.data, PairDataModule) else "the test split, as there is no dev split"
+            of = "dev" if self._has("dev") else own
             audit["reference"] = f"{reference.texts} texts of {of}, {kept} to resample"
             of_dev = self.checkpoint is not None and self.split == "dev"
             audit["means_include_scored_texts"] = of_dev or not self._has("dev")

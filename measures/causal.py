@@ -19,7 +19,7 @@ from attention.ablation import PIECES, Ablation, Kind
 from attention.alignment import AlignedPieces, FromPieces, Reduction, reduction
 from attention.capture import Head, Heads
 from attention.extraction import pad
-from datamodules import AttentionBatch, ClassificationDataModule, DependencyDataModule, PairDataModule
+from datamodules import AttentionBatch, ClassificationDataModule, DependencyDataModule, PairDataModule, PairSplit
 from datamodules.batches import LengthBatches, Ranks, Split
 from datamodules.corpus import corpus_of
 from datamodules.dependency import DependencySplit
@@ -312,7 +312,7 @@ class CausalCheck(ProbeMeasure):
         random: Number of random sets, at least 2, which may share heads with the best; fewer if no more exist. The
             audit counts random heads among the best. A layer has few other sets of a single head: more sets, or
             more heads, make the test stronger.
-        kind: Replacement of the outputs of attention heads. `mean` (over dev) removes only what
+        kind: Replacement of the outputs of attention heads. `mean` (over dev, or the minimal pairs) removes only what
             depends on the sentence; `zero` also shifts the inputs of all later layers.
         max_epochs: Largest number of validation checks of the probe's training.
         pairs: `blimp`, or a file of minimal pairs (`PairDataModule`), on which the encoder, a decoder with a
@@ -375,7 +375,6 @@ class CausalCheck(ProbeMeasure):
                 "layers below those that the probe reads. Give fewer, or an encoder with more layers."
             )
         self._encoder = Encoder(resolve(cast("EncoderSpec", data.encoder)), self.device)
-        self._off = self._ablation(self._encoder)
         self._task = None if self.checkpoint is None else self._classification(self.checkpoint)
         if self.pairs is not None:
             self._task = self._minimal_pairs(self.pairs)
@@ -397,7 +396,7 @@ class CausalCheck(ProbeMeasure):
         sentences = pieces_of(self.data, "test", encoder)
         upper.read_only(frozenset(self.probe.reads) - {"attention"})
         upper.setup("test")
-        off = self._off
+        off = self._ablation(encoder)
         measures = self._measures(probe.to(self.device), encoder, off, sentences, upper.splits["test"])
         table, scores = self._table(chosen, measures)
         blank = {} if self._task else {"task": "no --model.checkpoint and no --model.pairs is given"}
@@ -512,30 +511,30 @@ class CausalCheck(ProbeMeasure):
         data.setup("test")
         task = Classification.from_data(path, data, device)
         task.require_encoder(self._encoder)
-        dev = data.splits["dev"]
-        texts = [(number, np.zeros(1, np.int64)) for number in range(len(dev))]
-
-        def inputs(some: Sequence[WordsOf]) -> dict[str, Tensor]:
-            return task.inputs(dev[[number for number, _ in some]].to(device))
-
-        off = make_ablation(self.kind, task.outputs, lambda: task.drawn(data, "dev", REFERENCES, self.seed), self.seed)
         on = f": {task.score} on {corpus_of(data.files()['dev'])['corpus']}, dev"
-        return AblatedScore(task, off, lambda _: texts, dev.lengths.tolist(), inputs, f"{task.score} of the task", on)
+        return self._on_texts(task, data, "dev", f"{task.score} of the task", on)
 
     def _minimal_pairs(self, corpus: str) -> AblatedScore:
-        """Read and tokenize the minimal pairs; heads are replaced as in the other scores of the encoder."""
-        data = PairDataModule(
-            corpus, per_paradigm=self.per_paradigm, root=str(self.data.root), cache=str(self.data.cache)
-        )
-        split = data.tokenized(self._encoder)
-        task = MinimalPairs(self._encoder, split)
-        pairs = [(number, np.zeros(1, np.int64)) for number in range(len(split))]
+        """Read and tokenize the minimal pairs."""
+        root, cache = str(self.data.root), str(self.data.cache)
+        data = PairDataModule(corpus, per_paradigm=self.per_paradigm, root=root, cache=cache)
+        path = data.files()["test"]
+        data.splits["test"] = PairSplit(path, data.read(), self._encoder)
+        on = f": {corpus_of(path)['corpus']}"
+        return self._on_texts(MinimalPairs(data.splits["test"]), data, "test", "accuracy on minimal pairs", on)
+
+    def _on_texts(
+        self, task: Task, data: ClassificationDataModule | PairDataModule, split: Split, label: str, on: str
+    ) -> AblatedScore:
+        """Return the score of a task on all texts of a split, from which the replacements are taken too."""
+        texts = data.splits[split]
+        numbered = [(number, np.zeros(1, np.int64)) for number in range(len(texts))]
 
         def inputs(some: Sequence[WordsOf]) -> dict[str, Tensor]:
-            return task.inputs(split[[number for number, _ in some]].to(self.device))
+            return task.inputs(texts[[number for number, _ in some]].to(self.device))
 
-        lengths, on = (2 * split.lengths).tolist(), f": {corpus_of(data.files()['test'])['corpus']}"
-        return AblatedScore(task, self._off, lambda _: pairs, lengths, inputs, "accuracy on minimal pairs", on)
+        off = make_ablation(self.kind, task.outputs, lambda: task.drawn(data, split, REFERENCES, self.seed), self.seed)
+        return AblatedScore(task, off, lambda _: numbered, texts.lengths.tolist(), inputs, label, on)
 
 
 def causal_bars(table: pd.DataFrame, name: str, measure: AblatedScore) -> Bars:

@@ -12,7 +12,6 @@ from measures.task import MinimalPairs, TaskOutputs
 from results import Estimate, Result, Table
 
 _WHOLE: Heads = frozenset()  # no head is ablated
-_ANSWER: Mapping[str, Sequence[str]] = {"paradigms": (), "fields": ("field", "n", "accuracy")}  # columns to print
 
 
 class MinimalPairAccuracy(TaskMeasure):
@@ -37,27 +36,24 @@ class MinimalPairAccuracy(TaskMeasure):
 
     def summary(self, outputs: TaskOutputs) -> Result:
         assert isinstance(self.task, MinimalPairs)
-        pairs, of = self.data.splits["test"].pairs, self.task.paradigms
-        fields = {name: outputs.only(own) for name, own in self.task.groups(outputs.gold).items()}
-        paradigms = {name: outputs.only(outputs.gold == place) for place, name in enumerate(of)}
-        rows = [{"paradigm": name, "field": of[name], **_row(own)} for name, own in paradigms.items()]
-        frames = {
-            "paradigms": pd.DataFrame(rows).sort_values(["field", "paradigm"], ignore_index=True),
-            "fields": pd.DataFrame([{"field": name, **_row(own)} for name, own in fields.items()]),
-        }
+        pairs, tables = pd.DataFrame(self.task.pairs), dict[str, Table]()
+        for name, labels in {"paradigms": ["paradigm", "field"], "fields": ["field"]}.items():
+            groups = ((key, outputs.only(pairs.index.isin(own.index))) for key, own in pairs.groupby(labels))
+            rows = [{**dict(zip(labels, key, strict=True)), **_row(own)} for key, own in groups]
+            frame = pd.DataFrame(rows).sort_values(labels[::-1], ignore_index=True)
+            answer = ("field", "n", "accuracy") if name == "fields" else ()  # columns to print
+            tables[name] = Table(frame, {"accuracy": "fraction"}, answer=answer)
         scores = {"pairs.accuracy": _accuracy(outputs)}
-        scores |= {f"pairs.{name}.accuracy": _accuracy(own) for name, own in fields.items()}
+        scores |= {f"pairs.{name}.accuracy": _accuracy(outputs.only(of)) for name, of in self.task.groups().items()}
         good, bad = outputs.outputs["zero", _WHOLE].T
-        named = [(f"{pair.paradigm}/{pair.id}", pair.field) for pair in pairs]
-        items = pd.DataFrame(named, columns=["id", "field"])
-        items = items.assign(good=good, bad=bad, right=(good >= bad).astype(int), pairs=1)
-        equal = sum(pair.good == pair.bad for pair in pairs)
+        names = pd.DataFrame({"id": pairs["paradigm"] + "/" + pairs["id"], "field": pairs["field"]})
+        ties, equal = int(tables["fields"].frame["ties"].sum()), int((pairs["good"] == pairs["bad"]).sum())
         return Result(
             self.experiment,
             scores,
-            {name: Table(frame, {"accuracy": "fraction"}, answer=_ANSWER[name]) for name, frame in frames.items()},
-            audit={"pairs": len(pairs), "ties": int((good == bad).sum()), "equal_sentences": equal},
-            items=items,
+            tables,
+            audit={"pairs": len(pairs), "ties": ties, "equal_sentences": equal},
+            items=names.assign(good=good, bad=bad, right=(good >= bad).astype(int), pairs=1),
             ratios={"pairs.accuracy": ("right", "pairs")},
             headline=tuple(scores),
         )

@@ -127,12 +127,8 @@ class Task(ABC):
         """
         raise TypeError(f"{type(self).__name__} draws no texts.")
 
-    def groups(self, gold: Floats) -> Mapping[str, Flags]:
-        """Return named groups of texts that are also scored by themselves, bool `[texts]`; by default none.
-
-        Args:
-            gold: Gold value of each text, `[texts]`.
-        """
+    def groups(self) -> Mapping[str, Flags]:
+        """Return named groups of texts that are also scored by themselves, bool `[texts]`; by default none."""
         return {}
 
     @cached_property
@@ -565,75 +561,59 @@ class MinimalPairs(Task):
     The log-probability of a sentence is the sum over its tokens after the start token; see `PairSplit`. A tie counts as
     right, so that the accuracy is `acc` of lm-evaluation-harness's `blimp_*`, where the first of equal choices wins.
 
-    The inputs have two texts for each pair, the acceptable sentence first, and `outputs` returns the log-probability
-    of each, `[2 · pairs, 1]`. In `rows` a pair is one text: its outputs are both log-probabilities, and its gold value
-    is the number of its paradigm. The ablation `resample` takes the outputs for both sentences from the same texts, and
-    from no sentence of the pair.
+    The inputs have two texts for each pair, the acceptable sentence first. Both have the index of the pair, so that the
+    ablation `resample` takes the outputs for both from the same texts, and from no sentence of the pair. The outputs
+    are both log-probabilities, `[pairs, 2]`, and the gold value is the index of the pair.
 
     Args:
-        encoder: Decoder whose files hold a head for language modelling.
-        split: The pairs.
+        split: The pairs, as tokens of a decoder whose files hold a head for language modelling.
 
     Raises:
-        UserError: The encoder's files hold no such head.
+        UserError: The decoder's files hold no such head.
     """
 
     name, score, unit, width = "minimal pairs", "pairs.accuracy", "fraction", 2
 
-    def __init__(self, encoder: Encoder, split: PairSplit) -> None:
+    def __init__(self, split: PairSplit) -> None:
+        encoder, self.pairs = split.encoder, split.pairs
         if reason := lacks_language_modelling(encoder):
             raise UserError(
                 f"{reason}, which minimal pairs need. Name a decoder with one (gpt2) with --data.encoder.name."
             )
         encoder.require_interface(type(self).__name__)
         assert encoder.language_model is not None
-        self.encoder, self._language_model, self.paradigms = encoder, encoder.language_model, split.paradigms
+        self.encoder, self._language_model = encoder, encoder.language_model
         self.model, self.layers, self.heads = self._language_model.base_model, encoder.layers, encoder.heads
         self.vocabulary = int(self._language_model.config.vocab_size)
 
     def inputs(self, batch: PairBatch) -> dict[str, Tensor]:
-        tokens, mask = batch.tokens.flatten(0, 1), batch.mask.flatten(0, 1)
-        targets = tokens.masked_fill(~mask, IGNORED).roll(-1, 1)
-        targets[:, -1] = IGNORED
-        return {
-            "input_ids": tokens,
-            "attention_mask": mask.long(),
-            "index": batch.index.repeat_interleave(2),  # both sentences get the same draws of `resample`
-            "targets": targets,
-            "paradigms": batch.paradigms.repeat_interleave(2),
-        }
+        tokens, targets = _next_tokens(batch)
+        index = batch.index.repeat_interleave(2)
+        return {"input_ids": tokens, "attention_mask": batch.mask.long(), "index": index, "targets": targets}
 
     def gold(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        return inputs["paradigms"][::2]
+        return inputs["index"][::2]
 
     def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
         logits = self._language_model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits
         # One sentence at a time: its log-probabilities are no second tensor of the size of all logits.
         both = zip(logits, inputs["targets"], strict=True)
         losses = [nn.functional.cross_entropy(_precise(row), own, reduction="sum") for row, own in both]
-        return -torch.stack(losses)[:, None]
-
-    def rows(self, inputs: Mapping[str, Tensor], sets: Mapping[Ablation, Sequence[Heads]]) -> dict[str, Tensor]:
-        found = super().rows(inputs, sets)
-        pairs = len(found["gold"])
-        return {
-            name: one if name == "gold" else one.reshape(pairs, 2, -1).transpose(1, 2).flatten(1)
-            for name, one in found.items()
-        }
+        return -torch.stack(losses).view(-1, 2)
 
     def statistic(self) -> Statistic:
-        return _prefers_first
+        return Ratio(lambda values: ((values[:, 1] >= values[:, 2]).astype(np.float64), np.ones(len(values))))
 
-    def groups(self, gold: Floats) -> Mapping[str, Flags]:
+    def groups(self) -> Mapping[str, Flags]:
         """Return the pairs of each field of grammar, bool `[pairs]`."""
-        fields = np.array(list(self.paradigms.values()))[gold.astype(np.int64)]
+        fields = np.array([pair.field for pair in self.pairs])
         return {str(field): fields == field for field in np.unique(fields)}
 
     def drawn(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
-        return [self.inputs(batch.to(self.encoder.device)) for batch in data.drawn(most, seed)]
-
-
-_prefers_first = Ratio(lambda values: ((values[:, 1] >= values[:, 2]).astype(np.float64), np.ones(len(values))))
+        pairs = data.splits["test"]  # the only split
+        items = np.random.default_rng(seed).permutation(len(pairs))[: max(most // 2, 1)].tolist()
+        batches = LengthBatches(pairs.lengths, items=items, shuffle=False, **pairs.bounds)
+        return [self.inputs(pairs[some].to(self.encoder.device)) for some in batches]
 
 
 first_output_per_gold = Ratio(lambda values: (values[:, 1], values[:, 0]))
@@ -644,7 +624,7 @@ gold value is the number of its tokens to predict.
 """
 
 
-def _next_tokens(batch: SegmentBatch) -> tuple[Tensor, Tensor]:
+def _next_tokens(batch: SegmentBatch | PairBatch) -> tuple[Tensor, Tensor]:
     """Return the tokens and, as targets, the next token at each position, int64 `[batch, time]`."""
     following = batch.tokens.masked_fill(~batch.mask, IGNORED).roll(-1, 1)
     following[:, -1] = IGNORED

@@ -1,4 +1,4 @@
-"""Formats results as tables: for the terminal with rich, and for print in LaTeX with the rules of booktabs.
+"""Formats results as tables: for the terminal with rich, for print in LaTeX with the rules of booktabs, in Markdown.
 
 Fractions are shown ×100 with one decimal, other floats with four significant digits. CSV and JSON always have the
 numbers as they were computed.
@@ -45,6 +45,12 @@ def written(table: Table, *, missing: str) -> dict[str, list[str]]:
             cells[column] = [missing if none else str(value) for value, none in zip(frame[column], absent, strict=True)]
             cells[column] = [f"{cell}*" if place in few else cell for place, cell in enumerate(cells[column])]
     return cells
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """Return a table as Markdown; its cells are written as they are."""
+    rows = [table.columns, ["---"] * len(table.columns), *table.to_numpy()]
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
 
 
 def few_items(table: Table) -> list[int]:

@@ -2,12 +2,15 @@
 
 RUNS is the folder of the sweep `configs/languages.yaml`. Heads and probe that were chosen or trained on English are
 compared with those of each other language on the same sentences: paired bootstrap, random swaps of sentences, Holm's
-correction over the languages. A relation counts in a language with at least `LEAST` words in test.
+correction over the languages. A relation counts in a language with at least `LEAST` words in test. Of several seeds
+only the first is read.
 """
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +19,7 @@ from metrics.attachment import ALL, PLAIN
 from metrics.bootstrap import SWAPS, holm, p_units, paired_bootstrap, paired_permutation
 from results import HeatMap, Provenance, Result, Table, Unit, UserError, command
 from results.reader import Record, find_record, read_table, rows_of
-from results.tables import DASH, written
+from results.tables import DASH, markdown, written
 from results.writer import write
 
 LEAST, DEALS, ALPHA = 50, 10_000, 0.05
@@ -25,7 +28,7 @@ Runs = Mapping[str, Mapping[str, Record]]
 
 
 def read_runs(folder: Path) -> Runs:
-    """Return the runs of the languages whose heads or probes are finished, by language and kind.
+    """Return the runs of the languages whose heads or probes are finished, by language and kind; of the first seed.
 
     Raises:
         UserError: English is not finished.
@@ -49,11 +52,8 @@ def transferred(own: Record, english: Record, score: str) -> dict[str, float]:
     """Return `difference`, English − own, with `.low` and `.high`, and `p`; all paired by sentence."""
     sides = [run.counts(score, by_id=True) for run in (english, own)]
     counts = [column for side in sides for column in side.loc[sides[1].index].to_numpy().T]
-    found = paired_bootstrap(*counts)
-    numbers = {"difference": found.value, "difference.low": found.low, "difference.high": found.high}
-    return {name: np.nan if one is None else float(one) for name, one in numbers.items()} | {
-        "p": paired_permutation(*counts) if own is not english else np.nan
-    }
+    p = paired_permutation(*counts) if own is not english else np.nan
+    return {**replace(paired_bootstrap(*counts), p=None).named("difference"), "p": p}
 
 
 def best_heads(runs: Runs) -> pd.DataFrame:
@@ -90,54 +90,42 @@ def shared_heads(best: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     # [draws, languages, relations]: number of languages with the head that this language has; nan equals nothing
     alike = (deals[:, :, None] == deals[:, None]).sum(2)
     most, first = alike.max(1), alike[0].argmax(0)
-    rows = []
-    for relation in best["relation"].unique():
-        place = list(codes).index(relation)
-        head = names.cat.categories[int(codes.iloc[first[place], place])]
-        of = best[(best["relation"] == relation) & (best["p_holm"] < ALPHA)]["difference"]
-        rows.append(
-            {
-                "relation": relation,
-                "head": head,
-                "languages": int(codes[relation].notna().sum()),
-                "on_one_head": int(most[0, place]),
-                "p": float((most[:, place] >= most[0, place]).mean()),
-                "english_worse": int((of < 0).sum()),
-                "english_better": int((of > 0).sum()),
-            }
-        )
-    frame = pd.DataFrame(rows)
+    chosen = [int(codes.iloc[language, place]) for place, language in enumerate(first)]
+    changed = np.sign(best["difference"]).where(best["p_holm"] < ALPHA).groupby(best["relation"])
+    found = {
+        "head": names.cat.categories[chosen],
+        "languages": codes.notna().sum(),
+        "on_one_head": most[0],
+        "p": (most >= most[0]).mean(0),
+        "english_worse": changed.agg(lambda sign: int((sign < 0).sum())),
+        "english_better": changed.agg(lambda sign: int((sign > 0).sum())),
+    }
+    frame = pd.DataFrame(found, index=codes.columns).loc[best["relation"].unique()].reset_index()
     return frame.assign(p_holm=holm(frame["p"].tolist()))
 
 
 def probes(runs: Runs) -> pd.DataFrame:
     """Return UAS of the probe of each language, of both branchings, and of the probe of English on its test."""
-    rows = []
+    rows = dict[str, dict[str, object]]()
     for language, kinds in with_both(runs, PROBE, ENGLISH_PROBE):
         own, other = kinds[PROBE], kinds[ENGLISH_PROBE if language != "English" else PROBE]
-        uas = own.scores["uas"]
-        rows.append(
-            {
-                "language": language,
-                "sentences": int(own.content["data"]["train"]["sentences"]),
-                "uas": uas.value,
-                "uas.low": uas.low,
-                "uas.high": uas.high,
-                "right": own.scores["right_branching.uas"].value,
-                "left": own.scores["left_branching.uas"].value,
-                "english": other.scores["uas"].value,
-                **transferred(own, other, "uas"),
-            }
-        )
-    frame = pd.DataFrame(rows)
+        rows[language] = {
+            "language": language,
+            "sentences": int(own.content["data"]["train"]["sentences"]),
+            **own.scores["uas"].named("uas"),
+            "right": own.scores["right_branching.uas"].value,
+            "left": own.scores["left_branching.uas"].value,
+            "english": other.scores["uas"].value,
+            **transferred(own, other, "uas"),
+        }
+    frame = pd.DataFrame(rows.values())
     return frame.assign(p_holm=holm(frame["p"].tolist()))
 
 
 def result(runs: Runs) -> Result:
     """Return the three tables, and the map of what the best head gains over the best offset."""
     best, of_probes = best_heads(runs), probes(runs)
-    gains = best.pivot(index="relation", columns="language", values="over_offset")
-    gains = gains.reindex(index=best["relation"].unique(), columns=best["language"].unique())
+    gains = _wide(best, best["over_offset"])
     title, label = "Best head of each relation: accuracy above that of the best offset", "above the best offset"
     values, axes = gains.to_numpy(np.float64), ("relation", "language", label)
     relations, languages = (list(map(str, axis)) for axis in gains.axes)
@@ -159,32 +147,10 @@ def _table(frame: pd.DataFrame, shares: Sequence[str], draws: int, **least: floa
     return Table(frame, {**units, "p_holm": units["p"]}, "test" if "test" in frame else None)
 
 
-def markdown(cells: Mapping[str, Sequence[str]]) -> str:
-    """Return columns of cells as a table in Markdown."""
-    rows = [list(cells), ["---"] * len(cells), *zip(*cells.values(), strict=True)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def by_language(table: Table, cell: Callable[[Mapping[str, str], bool], str]) -> str:
-    """Return Markdown with a row for each relation, and a column for each language.
-
-    Args:
-        table: The table of heads.
-        cell: Function that returns a cell, from the text of each column of a row and True for a significant difference.
-    """
-    cells = pd.DataFrame(written(table, missing=DASH))
-    rows = zip(cells.to_dict("records"), table.frame["p_holm"] < ALPHA, strict=True)
-    cells["cell"] = [cell({str(name): text for name, text in row.items()}, below) for row, below in rows]
-    wide = cells.pivot(index="relation", columns="language", values="cell").fillna(DASH)
-    wide = wide.reindex(index=cells["relation"].unique(), columns=cells["language"].unique())
-    return markdown({"relation": list(wide.index), **{str(name): list(column) for name, column in wide.items()}})
-
-
-def of_transfer(row: Mapping[str, str], significant: bool) -> str:
-    """Return the difference of a row of `heads`, bold if it is significant; for English, its head."""
-    if row["p_holm"] == DASH:
-        return row["english_head"]
-    return f"**{row['difference']}**" if significant else row["difference"]
+def _wide(rows: pd.DataFrame, cells: "pd.Series[Any]") -> pd.DataFrame:
+    """Return the cells, one for each row, with a row for each relation and a column for each language."""
+    wide = rows.assign(cell=cells).pivot(index="relation", columns="language", values="cell")
+    return wide.reindex(index=rows["relation"].unique(), columns=rows["language"].unique())
 
 
 def main(args: Sequence[str]) -> int:
@@ -199,13 +165,15 @@ def main(args: Sequence[str]) -> int:
     runs = read_runs(folder)
     found = result(runs)
     write(folder / "compared", found, Provenance(runs["English"][OWN].content["encoder"], {}, {}))
-    heads = found.tables["heads"]
-    blocks = [
-        by_language(heads, lambda row, _: f"{row['head']} {row['test'].partition(' ')[0]} ({row['offset']})"),
-        by_language(heads, of_transfer),
-        *(markdown(written(found.tables[name], missing=DASH)) for name in ("shared", "probes")),
-    ]
-    print("\n\n".join([*blocks, f"Written to {folder / 'compared'}"]))
+    cells = {name: pd.DataFrame(written(table, missing=DASH)) for name, table in found.tables.items()}
+    heads, below = cells["heads"], found.tables["heads"].frame["p_holm"] < ALPHA
+    # Significant differences are bold; English has its head in their place.
+    transfer = heads["difference"].mask(below, "**" + heads["difference"] + "**")
+    transfer = transfer.mask(heads["p_holm"] == DASH, heads["english_head"])
+    own = heads["head"] + " " + heads["test"].str.partition(" ")[0] + " (" + heads["offset"] + ")"
+    blocks = [_wide(heads, one).fillna(DASH).reset_index() for one in (own, transfer)]
+    blocks += [cells["shared"], cells["probes"]]
+    print("\n\n".join([*map(markdown, blocks), f"Written to {folder / 'compared'}"]))
     return 0
 
 

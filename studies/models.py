@@ -6,59 +6,55 @@ second has the published findings of `studies/published.yaml` about an encoder t
 
 import argparse
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from commands.sweep_plan import read_sweep
-from results import Estimate, UserError, command
+from results import UserError, command
 from results.reader import Record, read_record
-from results.tables import DASH, number, score_cell
-from studies.languages import markdown
+from results.tables import DASH, markdown, number, score_cell
 from studies.paper import NOT_SEEN, PUBLISHED, ROOT, SEEN, Finding, Numbers, finished_runs, judge, read_published
 
 PLAN = ROOT / "configs" / "models.yaml"
 
 
-def questions(folder: Path, rows: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return the columns of the first table: each score with its interval, and what it is compared with in parentheses.
+def questions(folder: Path, rows: Sequence[tuple[str, str]]) -> pd.DataFrame:
+    """Return the first table: each score with its interval, and what it is compared with in parentheses.
 
     Args:
         folder: Folder of the sweep.
         rows: Question and model of each row of its plan.
     """
     scores = read_record(folder / "results.json").scores
-    found: dict[str, list[str]] = {"question": list(dict.fromkeys(question for question, _ in rows))}
+    known = {name: score for name, score in scores.items() if not math.isnan(score.value)}
+    found: dict[str, dict[str, str]] = {}
     for question, model in rows:
-        score, beside = (_known(scores.get(f"{question} × {model}.{column}")) for column in ("score", "beside"))
+        score, beside = (known.get(f"{question} × {model}.{column}") for column in ("score", "beside"))
         other = "" if beside is None else f" ({number(beside.value, beside.unit, missing=DASH)})"
-        found.setdefault(model, []).append(DASH if score is None else score_cell(score) + other)
-    return found
+        found.setdefault(question, {"question": question})[model] = DASH if score is None else score_cell(score) + other
+    return pd.DataFrame(found.values())
 
 
-def _known(one: Estimate | None) -> Estimate | None:
-    return None if one is None or math.isnan(one.value) else one
-
-
-def findings(runs: dict[str, dict[str, list[Record]]], published: Sequence[Finding]) -> dict[str, list[str]]:
-    """Return the columns of the second table: number and verdict of each finding that the runs of a model can judge.
+def findings(runs: dict[str, dict[str, list[Record]]], published: Sequence[Finding]) -> pd.DataFrame:
+    """Return the second table: number and verdict of each finding that the runs of a model can judge.
 
     Args:
         runs: Runs of each row of the plan of the papers, by model.
         published: The published findings.
     """
-    numbers = {model: Numbers(known, dict.fromkeys(known, "")) for model, known in runs.items()}
-    found: dict[str, list[str]] = {name: [] for name in ("item", "published", *numbers)}
-    for finding in published:
-        cells = [_cell(finding, one) for one in numbers.values()]
-        if any(cell != DASH for cell in cells):
-            for column, cell in zip(found.values(), (finding.item, str(finding.published), *cells), strict=True):
-                column.append(cell)
-    return found
+    numbers = [Numbers(known, defaultdict(str)) for known in runs.values()]
+    found = []
+    for finding in (one for one in published if one.ours):
+        cells = [_cell(finding, one) for one in numbers]
+        if {*cells} != {DASH}:
+            found.append([finding.item, str(finding.published), *cells])
+    return pd.DataFrame(found, columns=["item", "published", *runs])
 
 
 def _cell(finding: Finding, numbers: Numbers) -> str:
-    if not finding.ours or not {place.partition("@")[0] for place in finding.places()} <= numbers.runs.keys():
-        return DASH
     try:
         ours, _, verdict = judge(finding, numbers)
     except UserError:  # the table of this model has no such row, for instance of a layer
@@ -94,11 +90,11 @@ def main(args: Sequence[str]) -> int:
     folder = parser.parse_args(args).folder
     print(markdown(questions(folder, [(row.labels[0], row.labels[1]) for row in read_sweep(PLAN).rows])))
     papers, _, published = read_published(PUBLISHED)
-    columns = findings(runs_of(folder, PLAN, papers), published)
-    print(f"\n{markdown(columns)}\n")
-    for model, cells in list(columns.items())[2:]:
-        not_seen, judged = (sum(cell.endswith(verdict) for cell in cells) for verdict in (NOT_SEEN, SEEN))
-        print(f"{model}: {judged - not_seen} seen, {not_seen} not seen")
+    table = findings(runs_of(folder, PLAN, papers), published)
+    print(f"\n{markdown(table)}\n")
+    for model, cells in table.iloc[:, 2:].items():
+        not_seen = cells.str.endswith(NOT_SEEN).sum()
+        print(f"{model}: {cells.str.endswith(SEEN).sum() - not_seen} seen, {not_seen} not seen")
     return 0
 
 

@@ -30,7 +30,7 @@ from results.errors import counted, near
 from results.files import write_atomically
 from results.reader import Record, RecordError, first_of, read_record
 from results.settings import read_yaml, typed
-from results.tables import DASH, number, score_cell
+from results.tables import DASH, markdown, number, score_cell
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "studies" / "published.yaml"
@@ -445,9 +445,7 @@ def escaped(text: object) -> str:
 
 def _markdown(table: pd.DataFrame) -> str:
     """Return a table as Markdown; cells of the column `paper` become links to the page of the paper."""
-    cells = [[*map(_link if name == "paper" else escaped, one)] for name, one in table.items()]
-    rows: list[Iterable[object]] = [table.columns, ["---"] * len(cells), *zip(*cells, strict=True)]
-    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
+    return markdown(table.apply(lambda cells: cells.map(_link if cells.name == "paper" else escaped)))
 
 
 def main(args: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from attention.alignment import SPELLED, spelling, split_words
+from attention.alignment import SPELLED, counts_of, split_words
 from attention.encoder import EncoderSpec, load_tokenizer, resolve
 from corpora.conllu import read_treebank
 
@@ -35,12 +35,11 @@ def test_the_pieces_of_every_word_spell_it(
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# text = ")]
     assert [f"# text = {text.text}" for text in texts] == [line.rstrip() for line in lines]
     for spacing in ("blanks", "text"):
-        forms = [one.parts for one in texts] if spacing == "text" else [one.words for one in sentences]
-        cut = split_words(tokenizer, [one.words for one in sentences], texts=texts if spacing == "text" else ())
+        read = texts if spacing == "text" else []
+        cut = split_words(tokenizer, [one.words for one in sentences], texts=read)
         counts, pieces = Counter[str](), 0
-        for each, words in zip(cut, forms, strict=True):
-            counts.update(spelling(tokenizer, each, words))
-            counts.update(each.counts)
+        for place, (each, sentence) in enumerate(zip(cut, sentences, strict=True)):
+            counts.update(counts_of(tokenizer, each, sentence.words, read[place : place + 1]))
             pieces += int(each.inside.sum())
         words_read = sum(map(len, sentences))
         assert counts["spelled_otherwise"] == 0

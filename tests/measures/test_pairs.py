@@ -20,7 +20,7 @@ from attention import Encoder, resolve
 from attention.ablation import Kind
 from attention.capture import Head
 from attention.encoder import EncoderSpec
-from datamodules import DependencyDataModule, PairDataModule
+from datamodules import DependencyDataModule, PairDataModule, PairSplit
 from measures import HeadAblation, MinimalPairAccuracy
 from measures.task import MinimalPairs, make_ablation
 from metrics.bootstrap import holm
@@ -161,7 +161,7 @@ def test_both_sentences_of_a_pair_have_the_same_replacements_from_other_pairs(tm
     language_model("gpt2", tmp_path / "model")
     data = data_of(tmp_path, some_pairs())
     data.setup("test")
-    task = MinimalPairs(data.loaded, data.splits["test"])
+    task = MinimalPairs(data.splits["test"])
     ablation = make_ablation("resample", task.outputs, lambda: task.drawn(data, "test", 100, 0), 0)
     sets = [frozenset[Head](), frozenset({(0, 0), (1, 1)})]
     batch = data.splits["test"][[10, 11]]  # of which the last has two equal sentences
@@ -268,8 +268,9 @@ def test_pairs_too_long_and_tokenizers_without_a_start_are_refused(tmp_path: Pat
         scored(MinimalPairAccuracy(), data_of(tmp_path, [*some_pairs(), long]))
     encoder = Encoder(resolve(EncoderSpec(str(tmp_path / "model"))))
     encoder.tokenizer.bos_token = encoder.tokenizer.eos_token = None
+    pairs = data_of(tmp_path, some_pairs()).read()
     with pytest.raises(UserError, match="the tokenizer has no start and no end token"):
-        data_of(tmp_path, some_pairs()).tokenized(encoder)
+        PairSplit(tmp_path / "pairs.jsonl", pairs, encoder)
 
 
 def test_a_task_of_two_kinds_and_a_number_of_no_pairs_are_refused(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def test_questions_and_findings_have_a_column_for_each_model(tmp_path: Path) -> 
 
     rows = [(question, model) for question in ("probe", "probe again", "no paper") for model in ("small", "large")]
     found = questions(out, rows)
-    assert found["question"] == ["probe", "probe again", "no paper"]
-    assert found["small"] == found["large"] == ["50.0 (25.0)", "50.0", "50.0"]
+    assert found["question"].tolist() == ["probe", "probe again", "no paper"]
+    assert found["small"].tolist() == found["large"].tolist() == ["50.0 (25.0)", "50.0", "50.0"]
 
     runs = runs_of(out, plan, papers)
     assert {model: list(rows) for model, rows in runs.items()} == {"small": ["probe"], "large": ["probe"]}
@@ -47,7 +47,7 @@ def test_questions_and_findings_have_a_column_for_each_model(tmp_path: Path) -> 
         Finding("b", "lost", "Table 1", "much", "BERT", cannot="the corpus is lost"),
     ]
     judged = findings(runs | {"third": {}}, published)
-    assert judged["item"] == ["better", "much better"]
+    assert judged["item"].tolist() == ["better", "much better"]
     for model in ("small", "large"):
-        assert judged[model] == ["50.0 seen", "50.0 not seen"]
-    assert judged["third"] == ["–", "–"]
+        assert judged[model].tolist() == ["50.0 seen", "50.0 not seen"]
+    assert judged["third"].tolist() == ["–", "–"]
