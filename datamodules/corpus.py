@@ -328,8 +328,10 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         """
         if self.transfer_from is not None:
             own, source = copy(self), copy(self)
-            own.transfer_from, source.transfer_from, source.corpus = None, None, self.transfer_from
-            return {**source.files(), **{split: path for split, path in own.files().items() if split == "test"}}
+            own.transfer_from, source.transfer_from = None, None
+            source.corpus, source.option = self.transfer_from, "transfer_from"
+            found = {**source.files(), "test": own.files().get("test")}
+            return {split: path for split, path in found.items() if path is not None}
         if self.corpus == "sample":
             folder, write_sample = self.sample
             return write_sample(self.cache / folder)

@@ -178,6 +178,17 @@ def test_transfer_takes_train_and_dev_from_another_corpus(corpus: str, tmp_path:
     }
 
 
+def test_transfer_never_tests_on_the_corpus_that_is_learned_from(corpus: str, tmp_path: Path) -> None:
+    own = {"dev": corpus.replace("{split}", "dev")}
+    module = DependencyDataModule(own, transfer_from=corpus, encoder=None, cache=str(tmp_path))
+    assert set(module.files()) == {"train", "dev"}
+    with pytest.raises(CorpusError, match=r"^The corpus of --data\.corpus has no test split"):
+        raise module.absent(["test"])[0]
+    module = DependencyDataModule(corpus, transfer_from="somewhere", encoder=None, cache=str(tmp_path))
+    with pytest.raises(CorpusError, match=r"give a path with `{split}` in it, or a mapping: --data\.transfer_from "):
+        module.files()
+
+
 @pytest.mark.parametrize("given", ["mapping", "path", "name"])
 def test_a_treebank_without_dev_is_refused_in_a_line_that_names_two_remedies(given: str, tmp_path: Path) -> None:
     test = tmp_path / "ud" / "br_keb-ud-test.conllu"
