@@ -47,14 +47,19 @@ class MinimalPairAccuracy(TaskMeasure):
         scores |= {f"pairs.{name}.accuracy": _accuracy(outputs.only(of)) for name, of in self.task.groups().items()}
         good, bad = outputs.outputs["zero", _WHOLE].T
         names = pd.DataFrame({"id": pairs["paradigm"] + "/" + pairs["id"], "field": pairs["field"]})
+        items = names.assign(good=good, bad=bad, right=(good >= bad).astype(int), pairs=1)
+        ratios = {"pairs.accuracy": ("right", "pairs")}
+        for field, own in pd.get_dummies(pairs["field"], dtype=int).items():
+            items = items.assign(**{f"right.{field}": items["right"] * own, f"pairs.{field}": own})
+            ratios[f"pairs.{field}.accuracy"] = f"right.{field}", f"pairs.{field}"
         ties, equal = int(tables["fields"].frame["ties"].sum()), int((pairs["good"] == pairs["bad"]).sum())
         return Result(
             self.experiment,
             scores,
             tables,
             audit={"pairs": len(pairs), "ties": ties, "equal_sentences": equal},
-            items=names.assign(good=good, bad=bad, right=(good >= bad).astype(int), pairs=1),
-            ratios={"pairs.accuracy": ("right", "pairs")},
+            items=items,
+            ratios=ratios,
             headline=tuple(scores),
         )
 

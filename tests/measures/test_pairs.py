@@ -95,6 +95,8 @@ def test_the_accuracy_is_that_of_a_loop_over_tokens(kind: str, tmp_path: Path) -
     fields = np.array([row[1] for row in rows])
     for field in ("semantics", "syntax"):
         assert found.numbers[f"pairs.{field}.accuracy"] == pytest.approx(right[fields == field].mean())
+        above, below = (items_of(found)[column].sum() for column in found.ratios[f"pairs.{field}.accuracy"])
+        assert (above, below) == (right[fields == field].sum(), (fields == field).sum())
     table = found.tables["paradigms"].frame.set_index("paradigm")
     assert table["n"].to_dict() == {"p0": 4, "p1": 4, "p2": 4}
     assert table["accuracy"].to_dict() == pytest.approx({f"p{one}": right[one::3].mean() for one in range(3)})
