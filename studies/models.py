@@ -50,7 +50,8 @@ def findings(runs: dict[str, dict[str, list[Record]]], published: Sequence[Findi
     for finding in (one for one in published if one.ours):
         cells = [_cell(finding, one) for one in numbers]
         if {*cells} != {DASH}:
-            found.append([finding.item, str(finding.published), *cells])
+            published_as = finding.published if isinstance(finding.published, str) else f"{finding.published:g}"
+            found.append([finding.item, published_as, *cells])
     return pd.DataFrame(found, columns=["item", "published", *runs])
 
 
