@@ -366,10 +366,16 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         validates = self.trainer is not None and self.trainer.limit_val_batches != 0
         needed: tuple[Split, ...] = ("train",) if stage == "fit" and not validates else STAGES[stage]
         if missing := [split for split in (*self.always, *needed) if split not in files]:
-            name = f"{self.corpus}: the" if isinstance(self.corpus, str) else "The"
+            data, there = self, list(files)
+            if self.transfer_from is not None:
+                there = [split for split in files if (split == "test") == (missing[0] == "test")]
+            if self.transfer_from is not None and missing[0] != "test":
+                data = copy(self)
+                data.corpus, data.option = self.transfer_from, "transfer_from"
+            name = f"{data.corpus}: the" if isinstance(data.corpus, str) else "The"
             raise CorpusError(
-                f"{name} corpus of --data.{self.option} has no {missing[0]} split, but the command needs one; it has "
-                f"{' and '.join(files)}. {self.missing_remedy}."
+                f"{name} corpus of --data.{data.option} has no {missing[0]} split, but the command needs one; it has "
+                f"{' and '.join(there) or 'no other'}. {data.missing_remedy}."
             )
         tested = stage == "fit" and validates and "test" in files and files["test"].is_file()
         read = [split for split in dict.fromkeys((*self.always, *STAGES[stage])) if split in files]

@@ -203,7 +203,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
             tags.
         hidden: Layers whose hidden states are stored along with the attention: 0 for the output of the
             embeddings, k for the output of layer k; `all` for every layer, without the embeddings; `middle` for
-            layer ⌊L / 2⌋ of L.
+            layer ⌈L / 2⌉ of L.
         max_cells: Upper bound of the size of a training batch in cells of its padded attention matrices,
             `batch · (longest + 2)²`; `longest` is the number of words of its longest sentence.
             Evaluation batches have at most twice as many cells, and at most 65,536.
@@ -261,7 +261,8 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         hidden = self.hidden
         if isinstance(hidden, str):
             count = 0 if source is None else load_config(source).num_hidden_layers
-            hidden = tuple(range(1, count + 1)) if hidden == "all" else (count // 2,)
+            every = tuple(range(1, count + 1))
+            hidden = every if hidden == "all" else every[(count - 1) // 2 :][:1]
         return Extraction(path, reader, source, self.options, hidden)
 
     def read(self, path: Path) -> Treebank:

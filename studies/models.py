@@ -1,13 +1,13 @@
 """Tables of docs/models.md: `python -m studies.models RUNS`.
 
 RUNS is the folder of the sweep `configs/models.yaml`. The first table has a row a question and a column a model. The
-second has the published findings of `studies/published.yaml` about an encoder that the same runs can judge.
+second judges each finding of `studies/published.yaml` for which these runs have the numbers.
 """
 
 import argparse
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -16,9 +16,25 @@ from commands.sweep_plan import read_sweep
 from results import UserError, command
 from results.reader import Record, read_record
 from results.tables import DASH, markdown, number, score_cell
-from studies.paper import NOT_SEEN, PUBLISHED, ROOT, SEEN, Finding, Numbers, finished_runs, judge, read_published
+from studies.paper import (
+    NOT_SEEN,
+    PUBLISHED,
+    ROOT,
+    SEEN,
+    Finding,
+    Numbers,
+    finished_runs,
+    judge,
+    read_published,
+    row_of,
+)
 
 PLAN = ROOT / "configs" / "models.yaml"
+_DATA = "data.init_args."
+SAME = {f"{_DATA}{name}" for name in ("encoder.name", "store", "random_init", "corpora")} | {"model.init_args.trees"}
+"""Options with which a run still measures what its config says."""
+FEWER = {"surface", "bags", "importance"}
+"""Rows of the plan of the papers whose runs read fewer texts here: a plain score (±) is not judged by them."""
 
 
 def questions(folder: Path, rows: Sequence[tuple[str, str]]) -> pd.DataFrame:
@@ -38,49 +54,61 @@ def questions(folder: Path, rows: Sequence[tuple[str, str]]) -> pd.DataFrame:
     return pd.DataFrame(found.values())
 
 
-def findings(runs: dict[str, dict[str, list[Record]]], published: Sequence[Finding]) -> pd.DataFrame:
+def findings(
+    runs: Mapping[str, Mapping[str, Sequence[Record]]], published: Sequence[Finding], notes: list[str]
+) -> pd.DataFrame:
     """Return the second table: number and verdict of each finding that the runs of a model can judge.
 
     Args:
         runs: Runs of each row of the plan of the papers, by model.
         published: The published findings.
+        notes: Receives messages about findings whose numbers a model's runs lack.
     """
-    numbers = [Numbers(known, defaultdict(str)) for known in runs.values()]
+    numbers = {model: Numbers(known, defaultdict(str)) for model, known in runs.items()}
     found = []
-    for finding in (one for one in published if one.ours):
-        cells = [_cell(finding, one) for one in numbers]
+    for finding in (one for one in published if one.ours and not (one.seen == "±" and row_of(one.ours) in FEWER)):
+        cells = [_cell(finding, model, one, notes) for model, one in numbers.items()]
         if {*cells} != {DASH}:
             published_as = finding.published if isinstance(finding.published, str) else f"{finding.published:g}"
             found.append([finding.item, published_as, *cells])
     return pd.DataFrame(found, columns=["item", "published", *runs])
 
 
-def _cell(finding: Finding, numbers: Numbers) -> str:
+def _cell(finding: Finding, model: str, numbers: Numbers, notes: list[str]) -> str:
+    """Return number and verdict of a finding; a dash if it is undefined, or if runs that it needs are not there."""
     try:
         ours, _, verdict = judge(finding, numbers)
-    except UserError:  # the table of this model has no such row, for instance of a layer
+    except UserError as error:  # no row of the table, for instance of attention to later tokens in a decoder
+        notes.append(f"{model}, {finding.item}: {error}")
         return DASH
     return DASH if ours is None or verdict not in (SEEN, NOT_SEEN) else f"{score_cell(ours)} {verdict}"
 
 
-def runs_of(folder: Path, plan: Path, papers: Path) -> dict[str, dict[str, list[Record]]]:
-    """Return the finished runs of the sweep, by model and by the row of the plan of the papers with the same config.
+def runs_of(folder: Path, plan: Path, papers: Path, notes: list[str]) -> dict[str, dict[str, list[Record]]]:
+    """Return the runs of the sweep that measure what a row of the plan of the papers does, by model and row.
 
-    Of several questions with one config, the first stands for the row. Rows that read another training are left out.
+    They have its config, and none but the options of `SAME`. Of questions with equal runs the first counts.
 
     Args:
         folder: Folder of the sweep.
         plan: Plan of the sweep; its label columns are question and model.
         papers: Plan of the published findings.
+        notes: Receives messages about results that cannot be read.
+
+    Raises:
+        UserError: No run of the sweep is finished.
     """
     first = [(row.all_runs()[0], row.name) for row in reversed(read_sweep(papers).rows)]
     names = {run.config.resolve(): name for run, name in first if not run.trained}
-    records = finished_runs(folder, [])
+    records = finished_runs(folder, notes)
     found: dict[str, dict[str, list[Record]]] = {}
     for row in read_sweep(plan).rows:
-        own, name = found.setdefault(row.labels[1], {}), names.get(row.all_runs()[0].config.resolve())
-        if name is not None and row.finished(records):
+        own, runs = found.setdefault(row.labels[1], {}), row.all_runs()
+        name, options = names.get(runs[0].config.resolve()), {option for option, _ in runs[0].options}
+        if name is not None and options <= SAME and len(row.finished(records)) == len(runs):
             own.setdefault(name, row.finished(records))
+    if not any(found.values()):
+        raise UserError(f"{folder}: no run of {plan} is finished. Run `python train.py sweep {plan} --out {folder}`.")
     return found
 
 
@@ -91,11 +119,13 @@ def main(args: Sequence[str]) -> int:
     folder = parser.parse_args(args).folder
     print(markdown(questions(folder, [(row.labels[0], row.labels[1]) for row in read_sweep(PLAN).rows])))
     papers, _, published = read_published(PUBLISHED)
-    table = findings(runs_of(folder, PLAN, papers), published)
+    notes = list[str]()
+    table = findings(runs_of(folder, PLAN, papers, notes), published, notes)
     print(f"\n{markdown(table)}\n")
     for model, cells in table.iloc[:, 2:].items():
         not_seen = cells.str.endswith(NOT_SEEN).sum()
         print(f"{model}: {cells.str.endswith(SEEN).sum() - not_seen} seen, {not_seen} not seen")
+    print("", *dict.fromkeys(notes), sep="\n")
     return 0
 
 

@@ -1,3 +1,5 @@
+import json
+import shutil
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -178,12 +180,31 @@ def test_transfer_takes_train_and_dev_from_another_corpus(corpus: str, tmp_path:
     }
 
 
+def test_the_middle_layer_is_counted_up_from_half(bert: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(bert, tmp_path / "three")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}), encoding="utf-8")
+    module = DependencyDataModule(
+        "sample", encoder=EncoderSpec(str(folder)), hidden="middle", cache=str(tmp_path / "c")
+    )
+    for source, layers in ((resolve(EncoderSpec(str(folder))), (2,)), (None, ())):
+        assert module.extraction(tmp_path / "x.conllu", source).hidden == layers
+
+
 def test_transfer_never_tests_on_the_corpus_that_is_learned_from(corpus: str, tmp_path: Path) -> None:
     own = {"dev": corpus.replace("{split}", "dev")}
     module = DependencyDataModule(own, transfer_from=corpus, encoder=None, cache=str(tmp_path))
     assert set(module.files()) == {"train", "dev"}
-    with pytest.raises(CorpusError, match=r"^The corpus of --data\.corpus has no test split"):
+    with pytest.raises(
+        CorpusError, match=r"^The corpus of --data\.corpus has no test split.* it has no other\. Name its"
+    ):
         raise module.absent(["test"])[0]
+    module = DependencyDataModule(corpus, transfer_from=own, encoder=None, cache=str(tmp_path))
+    wrong = (
+        r"^The corpus of --data\.transfer_from has no train split.* it has dev\. Name its file: --data\.transfer_from '"
+    )
+    with pytest.raises(CorpusError, match=wrong):
+        module.absent(["fit"])
     module = DependencyDataModule(corpus, transfer_from="somewhere", encoder=None, cache=str(tmp_path))
     with pytest.raises(CorpusError, match=r"give a path with `{split}` in it, or a mapping: --data\.transfer_from "):
         module.files()

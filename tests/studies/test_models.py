@@ -1,8 +1,13 @@
 """The tables of several models, from a sweep of a stand-in for train.py."""
 
+import json
+import shutil
 from pathlib import Path
 
+import pytest
+
 from commands import sweep
+from results import UserError
 from studies.models import findings, questions, runs_of
 from studies.paper import Finding
 from tests.commands.sweeps import nothing_wrong, write_program
@@ -20,7 +25,7 @@ grid:
       no paper: {config: c.yaml, scores: {score: uas, beside: null}}
     model:
       small: {}
-      large: {set: {model.large: true}}
+      large: {set: {data.init_args.encoder.name: large}}
 """
 
 
@@ -36,9 +41,15 @@ def test_questions_and_findings_have_a_column_for_each_model(tmp_path: Path) -> 
     assert found["question"].tolist() == ["probe", "probe again", "no paper"]
     assert found["small"].tolist() == found["large"].tolist() == ["50.0 (25.0)", "50.0", "50.0"]
 
-    runs = runs_of(out, plan, papers)
+    notes: list[str] = []
+    runs = runs_of(out, plan, papers, notes)
     assert {model: list(rows) for model, rows in runs.items()} == {"small": ["probe"], "large": ["probe"]}
-    assert all("model.init_args.x" not in str(one["probe"][0].content["config"]) for one in runs.values()), "the first"
+    for one in runs.values():  # the first of the two questions with this config
+        call = json.loads((one["probe"][0].path.parents[2] / "run.json").read_text(encoding="utf-8"))
+        assert "model.init_args.x" not in dict(call["options"])
+    with pytest.raises(UserError, match=r"no run of .*models\.yaml is finished\. Run `python train\.py sweep "):
+        runs_of(tmp_path / "nothing", plan, papers, notes)
+
     published = [
         Finding("a", "better", "Table 1", 61, "BERT", "probe@uas", seen="> offset.uas"),
         Finding("a", "much better", "Table 1", 61, "BERT", "probe@uas", seen="> 0.9"),
@@ -46,8 +57,14 @@ def test_questions_and_findings_have_a_column_for_each_model(tmp_path: Path) -> 
         Finding("a", "of no score", "Table 1", 61, "BERT", "probe@las", seen="> 0.9"),
         Finding("b", "lost", "Table 1", "much", "BERT", cannot="the corpus is lost"),
     ]
-    judged = findings(runs | {"third": {}}, published)
+    judged = findings(runs | {"third": {}}, published, notes)
     assert judged["item"].tolist() == ["better", "much better"]
     for model in ("small", "large"):
         assert judged[model].tolist() == ["50.0 seen", "50.0 not seen"]
+    assert [note.partition(":")[0] for note in notes] == ["small, of no score", "large, of no score"]
     assert judged["third"].tolist() == ["–", "–"]
+
+    # Another option than those of SAME, and an unfinished run, stand for no row of the papers.
+    first = runs["small"]["probe"][0].path.parents[2]
+    shutil.rmtree(first)
+    assert runs_of(out, plan, papers, notes)["small"] == {}
