@@ -63,9 +63,13 @@ def best_heads(runs: Runs) -> pd.DataFrame:
         own, english = (read_table(kinds[kind], "best_heads") for kind in (OWN, ENGLISH))
         of_english = english[["relation", "head", "test"]].set_axis(["relation", "english_head", "english"], axis=1)
         frame = own.merge(of_english, on="relation", how="left", validate="1:1").assign(language=language)
-        frame = frame[(frame["n"] >= LEAST) & (frame["relation"] != PLAIN)].reset_index(drop=True)
+        # A head is chosen where dev has the relation.
+        frame = frame[(frame["n"] >= LEAST) & (frame["relation"] != PLAIN) & frame["head"].notna()].reset_index(
+            drop=True
+        )
         other = kinds[ENGLISH if language != "English" else OWN]
-        found = [transferred(kinds[OWN], other, f"heads.{relation}") for relation in frame["relation"]]
+        there = zip(frame["relation"], frame["english_head"].notna(), strict=True)
+        found = [transferred(kinds[OWN], other, f"heads.{relation}") if known else {} for relation, known in there]
         parts.append(frame.join(pd.DataFrame(found)))
     frame = pd.concat(parts, ignore_index=True)
     frame["p_holm"] = frame.groupby("relation", sort=False)["p"].transform(lambda p: holm(p.tolist()))
@@ -73,7 +77,7 @@ def best_heads(runs: Runs) -> pd.DataFrame:
 
 
 def shared_heads(best: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
-    """Return for each relation the head that most languages choose, their number, and its p-value.
+    """Return for each relation the heads that most languages choose, if it is more than one, their number, and p.
 
     Null hypothesis: languages have the same good heads, but not for the same relations. Each draw deals the chosen
     heads of each language out anew among its relations; p is the share of draws, the observed choice among them, in
@@ -89,11 +93,12 @@ def shared_heads(best: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
         deals[1:, language, there] = rng.permuted(np.tile(row[there], (DEALS, 1)), axis=1)
     # [draws, languages, relations]: number of languages with the head that this language has; nan equals nothing
     alike = (deals[:, :, None] == deals[:, None]).sum(2)
-    most, first = alike.max(1), alike[0].argmax(0)
-    chosen = [int(codes.iloc[language, place]) for place, language in enumerate(first)]
+    most = alike.max(1)
+    chosen = [column.value_counts().sort_index() for _, column in codes.items()]
+    heads = [", ".join(names.cat.categories[[*map(int, one.index[one == one.max()])]]) for one in chosen]
     changed = np.sign(best["difference"]).where(best["p_holm"] < ALPHA).groupby(best["relation"])
     found = {
-        "head": names.cat.categories[chosen],
+        "head": [head if count > 1 else None for head, count in zip(heads, most[0], strict=True)],
         "languages": codes.notna().sum(),
         "on_one_head": most[0],
         "p": (most >= most[0]).mean(0),

@@ -17,6 +17,7 @@ SENTENCES = 30
 RIGHT = {  # share of words right on test, by language and kind
     ("English", OWN): 0.75, ("English", ENGLISH): 0.75, ("English", PROBE): 0.75, ("English", ENGLISH_PROBE): 0.75,
     ("German", OWN): 0.75, ("German", ENGLISH): 0.25, ("German", PROBE): 0.75, ("German", ENGLISH_PROBE): 0.5,
+    ("Hebrew", OWN): 0.5, ("Hebrew", ENGLISH): 0.5, ("Hebrew", PROBE): 0.5, ("Hebrew", ENGLISH_PROBE): 0.5,
     ("Basque", OWN): 0.5, ("Basque", ENGLISH): 0.5, ("Basque", PROBE): 0.25, ("Basque", ENGLISH_PROBE): 0.75,
 }  # fmt: skip
 
@@ -48,6 +49,8 @@ def run(language: str, kind: str) -> Result:
             **{"p_offset": 0.5, "p_shuffled": 0.5},
         }
     )
+    if language == "Hebrew":  # its dev has no det, and that of English no obj, so that no head was chosen
+        best.loc[best["relation"] == ("det" if kind == OWN else "obj"), "head"] = np.nan
     shares = ("dev", "test", "offset", "random_init", "over_offset", "p_offset", "p_shuffled")
     tables = {} if "probe" in kind else {"best_heads": Table(best, dict.fromkeys(shares, "fraction"), "test")}
     return Result(kind.replace(" ", "_"), scores, tables, items=items, ratios=ratios)
@@ -98,6 +101,16 @@ def test_what_english_chose_is_compared_by_sentence_with_holm_over_the_other_lan
     assert of_probes["p_holm"].isna().tolist() == [True, False, False]
 
 
+def test_where_no_head_was_chosen_none_is_compared_or_shared(tmp_path: Path) -> None:
+    tables = result(read_runs(write_sweep(tmp_path, ["English", "Hebrew"]))).tables
+    heads: Any = tables["heads"].frame.set_index(["language", "relation"])
+    assert [relation for language, relation in heads.index if language == "Hebrew"] == ["all", "obj"]
+    assert heads.loc[("Hebrew", "obj"), ["english", "difference", "p_holm"]].isna().tolist() == [False, True, True]
+    shared = tables["shared"].frame.set_index("relation")
+    assert shared["languages"].to_dict() == {"obj": 2, "det": 1}
+    assert shared["head"].fillna("").to_dict() == {"obj": "2-2 dependent→head", "det": ""}
+
+
 def test_languages_that_differ_are_counted_by_the_sign_of_the_difference(tables: Mapping[str, pd.DataFrame]) -> None:
     shared: Any = tables["shared"].set_index("relation")
     assert shared.loc["obj", ["head", "languages", "on_one_head"]].tolist() == ["2-2 dependent→head", 3, 3]
@@ -116,6 +129,8 @@ def test_one_head_in_all_languages_is_more_than_good_heads_in_all(monkeypatch: p
     frame = frame.assign(direction="dependent→head", difference=0.0, p_holm=1.0)
     shared = shared_heads(frame).set_index("relation")
     assert shared["on_one_head"].tolist() == [9, 3, 3, 3]
+    alike = ", ".join(f"2-{number} dependent→head" for number in range(3))
+    assert shared["head"].tolist() == ["1-1 dependent→head", alike, alike, alike]
     assert shared["p"].iloc[0] < 0.001
     assert shared["p"].iloc[1:].min() > 0.3
     assert shared["p_holm"].tolist() == holm(shared["p"].tolist()).tolist()
