@@ -30,7 +30,7 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
         first_sentences([file], folder / f"{SENTENCES}-{file.name}", SENTENCES)
         for file in (treebanks.dev, treebanks.small)
     )
-    for path in (None, *sorted(Path(os.environ.get("PROBING_MODELS", "../models")).glob("*/"))):
+    for path in (None, *sorted(Path(os.environ.get("PROBING_MODELS") or "../models").glob("*/"))):
         spec = EncoderSpec() if path is None else EncoderSpec(str(path))
         _costs(
             spec, Path(spec.name).name, {"train": train, "dev": dev}, settings, folder / Path(spec.name).name, report
@@ -54,13 +54,12 @@ def _costs(
             run_heads(folder, {"dev": files["dev"], "test": files["dev"]}, spec, "stream", permutations=1000)
 
     seconds = alternate(settings.rounds, passes=timed(streamed), heads=timed(heads))
+    report.figure(f"{name}_sentences", len(streamed.items), "of dev, read in each pass")
     report.seconds(f"{name}_passes_s", seconds["passes"], "most attended words of all heads, streamed")
     report.seconds(
         f"{name}_heads_s", seconds["heads"], "the heads experiment with loading, passes, tests and intervals"
     )
-    report.seconds(
-        f"{name}_permutation_s", tests, "its permutation test: 1,000 permutations for all relations, one core"
-    )
+    report.seconds(f"{name}_permutation_s", tests, "its permutation test: 1,000 permutations for all relations")
     report.ratio(f"{name}_permutation_to_passes", tests, seconds["passes"], "that test ÷ the passes")
 
     def extract(round_: list[int]) -> None:
@@ -70,12 +69,12 @@ def _costs(
     rounds: list[int] = []
     both = alternate(settings.rounds, extraction=timed(lambda: extract(rounds)))["extraction"]
     report.seconds(
-        f"{name}_extraction_s", [one / 2 for one in both], "extraction to disk: half of that of 2,000 sentences"
+        f"{name}_extraction_s", [one / 2 for one in both], "extraction to disk: half of that of twice as many sentences"
     )
     data = datamodule(folder / "cache-1", files["train"], files["dev"], encoder=spec)
     data.setup("fit")
     size = sum(file.stat().st_size for file in (folder / "cache-1").rglob("*") if file.is_file()) / 2e6
-    report.figure(f"{name}_store_mb", size, "on disk: half of that of 2,000 sentences")
+    report.figure(f"{name}_store_mb", size, "on disk: half of that of twice as many sentences")
     report.seconds(
         f"{name}_epoch_s",
         alternate(settings.rounds, one=epoch(AttentionOnlyProbe, data))["one"],

@@ -610,7 +610,7 @@ class MinimalPairs(Task):
         return {str(field): fields == field for field in np.unique(fields)}
 
     def drawn(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
-        pairs = data.splits["test"]  # the only split
+        pairs = data.splits["test"]  # the only split, whatever `split` says
         items = np.random.default_rng(seed).permutation(len(pairs))[: max(most // 2, 1)].tolist()
         batches = LengthBatches(pairs.lengths, items=items, shuffle=False, **pairs.bounds)
         return [self.inputs(pairs[some].to(self.encoder.device)) for some in batches]

@@ -1,8 +1,9 @@
 """Lookback ratios and retrieval scores of a decoder on WikiText (docs/models.md).
 
 A prompt is the first 80 words of a segment, with a sentence in its middle, the needle. Lookback: the decoder continues
-the prompt by 20 tokens. Retrieval: the needle is read as if the decoder had written it after the prompt. The
-best head is chosen on the first half of the prompts and scored on the second. Intervals are bootstraps over prompts.
+the prompt by 20 tokens. Retrieval: the needle is read as if the decoder had written it after the prompt, so this is the
+copying of a repeated sentence; Wu et al. (2024) ask a question, and score what the model answers by itself. The best
+head is chosen on the first half of the prompts and scored on the second. Intervals are bootstraps over prompts.
 
 PYTHONPATH=. python docs/scripts/generated.py FOLDER "$PROBING_DATA"/wiki/wiki_segments.tsv
 """
@@ -45,7 +46,7 @@ def main(folder: str, segments: str) -> None:
     show("lookback, all heads", lookback.mean("place"))
     means = lookback.mean("prompt")
     print(f"lookback, heads from {100 * means.min():.1f} to {100 * means.max():.1f}")
-    half = PROMPTS // 2
+    half = len(retrieval) // 2
     best = retrieval[:half].mean("prompt").to_numpy().argmax()
     show(f"retrieval, head {'-'.join(map(str, retrieval['place'].to_numpy()[best]))}", retrieval[half:, best])
     show("retrieval, all heads", retrieval[half:].mean("place"))

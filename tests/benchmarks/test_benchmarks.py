@@ -55,7 +55,7 @@ BENCHMARKS: dict[ModuleType, tuple[dict[str, str], Numbers]] = {
     ablation: ({"over_reference": "reference_s / ablation_s"}, {"texts": 30, "heads": 72}),
     models: (
         {"all-MiniLM-L6-v2_permutation_to_passes": "all-MiniLM-L6-v2_permutation_s / all-MiniLM-L6-v2_passes_s"},
-        {},
+        {"all-MiniLM-L6-v2_sentences": 30},
     ),
     heads: (
         {
