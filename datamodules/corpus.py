@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import replace
 from functools import cache as once
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -327,10 +327,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
             CorpusError: The corpus is unknown or absent.
         """
         if self.transfer_from is not None:
-            own, source = copy(self), copy(self)
-            own.transfer_from, source.transfer_from = None, None
-            source.corpus, source.option = self.transfer_from, "transfer_from"
-            found = {**source.files(), "test": own.files().get("test")}
+            found = {**self._owner("train").files(), "test": self._owner("test").files().get("test")}
             return {split: path for split, path in found.items() if path is not None}
         if self.corpus == "sample":
             folder, write_sample = self.sample
@@ -344,6 +341,14 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
                 f"path with `{{split}}` in it, or a mapping: {mapping_of(self)}."
             )
         return locate(self.corpus, self.root)
+
+    def _owner(self, split: str) -> Self:
+        """Return this datamodule with the corpus of a split as its only one."""
+        owner = copy(self)
+        if self.transfer_from is not None and split != "test":
+            owner.corpus, owner.option = self.transfer_from, "transfer_from"
+        owner.transfer_from = None
+        return owner
 
     @property
     def missing_remedy(self) -> str:
@@ -366,16 +371,12 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         validates = self.trainer is not None and self.trainer.limit_val_batches != 0
         needed: tuple[Split, ...] = ("train",) if stage == "fit" and not validates else STAGES[stage]
         if missing := [split for split in (*self.always, *needed) if split not in files]:
-            data, there = self, list(files)
-            if self.transfer_from is not None:
-                there = [split for split in files if (split == "test") == (missing[0] == "test")]
-            if self.transfer_from is not None and missing[0] != "test":
-                data = copy(self)
-                data.corpus, data.option = self.transfer_from, "transfer_from"
-            name = f"{data.corpus}: the" if isinstance(data.corpus, str) else "The"
+            owner = self._owner(missing[0])
+            there = [split for split in files if self._owner(split).option == owner.option]
+            name = f"{owner.corpus}: the" if isinstance(owner.corpus, str) else "The"
             raise CorpusError(
-                f"{name} corpus of --data.{data.option} has no {missing[0]} split, but the command needs one; it has "
-                f"{' and '.join(there) or 'no other'}. {data.missing_remedy}."
+                f"{name} corpus of --data.{owner.option} has no {missing[0]} split, but the command needs one; it has "
+                f"{' and '.join(there) or 'no other'}. {owner.missing_remedy}."
             )
         tested = stage == "fit" and validates and "test" in files and files["test"].is_file()
         read = [split for split in dict.fromkeys((*self.always, *STAGES[stage])) if split in files]
