@@ -332,7 +332,7 @@ def join_sentences(sentences: Sequence[AlignedPieces]) -> AlignedPieces:
 
 
 class Reduction(NamedTuple):
-    """What reduces maps over pieces to maps over words, for inputs padded as one batch; made by `reduction`.
+    """Reduction of maps over pieces to maps over words, for inputs padded as one batch; made by `reduction`.
 
     The positions of a sentence are its start delimiter, its words, and directly after the last word its end delimiter.
     The factors, and therefore the reduced maps, are zero in the padding and for a delimiter that the encoder does not
