@@ -180,15 +180,16 @@ def test_transfer_takes_train_and_dev_from_another_corpus(corpus: str, tmp_path:
     }
 
 
-def test_the_middle_layer_is_counted_up_from_half(bert: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(bert, tmp_path / "three")
+@pytest.mark.parametrize(("layers", "middle"), [(3, 2), (4, 2)])
+def test_the_middle_layer_is_counted_up_from_half(layers: int, middle: int, bert: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(bert, tmp_path / "model")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": layers}), encoding="utf-8")
     module = DependencyDataModule(
         "sample", encoder=EncoderSpec(str(folder)), hidden="middle", cache=str(tmp_path / "c")
     )
-    for source, layers in ((resolve(EncoderSpec(str(folder))), (2,)), (None, ())):
-        assert module.extraction(tmp_path / "x.conllu", source).hidden == layers
+    for source, hidden in ((resolve(EncoderSpec(str(folder))), (middle,)), (None, ())):
+        assert module.extraction(tmp_path / "x.conllu", source).hidden == hidden
 
 
 def test_transfer_never_tests_on_the_corpus_that_is_learned_from(corpus: str, tmp_path: Path) -> None:
