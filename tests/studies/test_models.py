@@ -71,8 +71,8 @@ def test_questions_and_findings_have_a_column_for_each_model(tmp_path: Path) -> 
 
     # A question with one seed stands for nothing: the next with equal runs does, or none.
     for store, left in ((None, 1), ("stream", 0)):
-        found = runs_of(out, plan, papers, notes)["small"]["probe"]
-        call = json.loads((found[0].path.parents[2] / "run.json").read_text(encoding="utf-8"))
+        left_runs = runs_of(out, plan, papers, notes)["small"]["probe"]
+        call = json.loads((left_runs[0].path.parents[2] / "run.json").read_text(encoding="utf-8"))
         assert dict(call["options"]).get("data.init_args.store") == store
-        shutil.rmtree(found[0].path.parents[2])
+        shutil.rmtree(left_runs[0].path.parents[2])
         assert len(runs_of(out, plan, papers, notes)["small"]) == left
