@@ -205,7 +205,7 @@ def compare(groups: Sequence[Sequence[Scored]]) -> Table:
     if len(groups) > 2:
         frame["holm.p"] = holm(frame["permutation.p"].tolist())
         units["holm.p"] = units["permutation.p"]
-    return Table(frame, units, interval=score, answer=("run", *units))
+    return Table(frame, units, interval=score, main=("run", *units))
 
 
 def warnings(runs: Sequence[Scored]) -> list[str]:

@@ -63,9 +63,9 @@ def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenan
     known: dict[str, Unit] = {column: units[owner] for column, owner in owners.items() if owner in units}
     known |= {"epochs": "count"} if "epochs" in columns else {}
     interval = next((score for score in list(units)[:1] if score in columns), None)
-    answer = [column for column, full in columns.items() if full in (*labels, *rows[0].scores)]
+    main = [column for column, full in columns.items() if full in (*labels, *rows[0].scores)]
     runs = Table(_runs(labels, rows, records, out), {"epochs": "count", **units})
-    tables = {sweep.name: Table(shown, known, interval, answer), f"{sweep.name}_runs": runs}
+    tables = {sweep.name: Table(shown, known, interval, main), f"{sweep.name}_runs": runs}
     if sweep.reference:
         tables[f"{sweep.name}_differences"] = differences(sweep, records, units, faults)
     audit = {"faults": faults, "warnings": _warnings(rows, records)}

@@ -151,7 +151,7 @@ def summary_table(results: Sequence[CheckpointResult], first: Sequence[str] = ()
     ]
     units, names = [_unit(variants) for variants in found.values()], by_variant(results)
     # For one variant it repeats the scores.
-    return Table(pd.DataFrame(rows), dict.fromkeys(names, units), answer=("score", *names) if len(names) > 1 else ())
+    return Table(pd.DataFrame(rows), dict.fromkeys(names, units), main=("score", *names) if len(names) > 1 else ())
 
 
 def result_scores(results: Sequence[CheckpointResult]) -> dict[str, Estimate]:
@@ -281,9 +281,9 @@ def judge_tables(
     frame = frame.drop(columns=[*empty, *([] if several else ["variant"])])
     of_columns: dict[str, Unit] = {head: units[name] for name, head in heads.items()}
     of_columns |= {**dict.fromkeys(SIDES, "count"), SECONDS: "ratio"}
-    answer = [*several, "ranking", *last.values()][: PRINTED + 1] + list(SIDES)
+    main = [*several, "ranking", *last.values()][: PRINTED + 1] + list(SIDES)
     kept = {column: unit for column, unit in of_columns.items() if column in frame}
-    tables = {"judge": Table(frame, kept, answer=[column for column in answer if column in frame])}
+    tables = {"judge": Table(frame, kept, main=[column for column in main if column in frame])}
     return tables | _random_table(found, apart, heads, bool(several), least_p(results))
 
 

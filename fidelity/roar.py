@@ -194,7 +194,7 @@ class Roar(FidelityTest):
                 areas.append({**names, "ranking": ranking} | mean_over_seeds(values).named("racu"))
         tables = {self.name: Table(pd.DataFrame(rows), {"accuracy": "fraction"})}
         if areas:
-            tables[f"{self.name}.racu"] = Table(pd.DataFrame(areas), {"racu": "ratio"}, answer=("ranking", "racu"))
+            tables[f"{self.name}.racu"] = Table(pd.DataFrame(areas), {"racu": "ratio"}, main=("ranking", "racu"))
         return tables
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:

@@ -139,7 +139,7 @@ class Shortcut(FidelityTest):
             return {}
         shown = (*(["variant"] if len(variants) > 1 else []), "metric", "tau", "reachable", "first", "best")
         units: dict[str, Unit] = dict.fromkeys(("tau", "reachable", "first"), "fraction")
-        return {f"{self.name}.judges": Table(pd.DataFrame(rows), units, answer=shown)}
+        return {f"{self.name}.judges": Table(pd.DataFrame(rows), units, main=shown)}
 
     def audit(self) -> Mapping[str, object]:
         """Return the accuracies on planted texts that are below `LEARNT`, by checkpoint."""

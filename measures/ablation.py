@@ -301,9 +301,9 @@ class HeadAblation(TaskMeasure):
             of_sets = ("beyond_random", "beyond_random_p_holm") if "beyond_random" in frame else ("score", "p_holm")
             asked = of_sets if "set" in frame else ["p_holm"]
             shown = ("kind", "set", "field", "layer", "head", "difference", *asked)
-            answer = [column for column in shown if column in frame]
-            printed = answer if len(tables) == len(rows) - 1 else ()
-            tables[name] = Table(frame, known, interval="score", answer=printed)
+            main = [column for column in shown if column in frame]
+            printed = main if len(tables) == len(rows) - 1 else ()
+            tables[name] = Table(frame, known, interval="score", main=printed)
         return tables
 
     def _row(self, outputs: TaskOutputs, kind: Kind, one: HeadSet, whole: Estimate) -> dict[str, object]:
@@ -617,7 +617,7 @@ class Pruning(TaskMeasure):
         }
         of_heads: dict[str, Unit] = {"importance": self.task.loss_unit, "normalised": "ratio", "confidence": "fraction"}
         return {
-            "pruning": Table(frame, units, interval="score", answer=("ranking", *units)),
+            "pruning": Table(frame, units, interval="score", main=("ranking", *units)),
             "importance": Table(head_rows(columns), of_heads),
         }
 

@@ -60,7 +60,7 @@ ROLES: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
 """The roles with their letters in the figure and their conditions; the first that fits is the head's main role."""
 NO_ROLE = "–"
 
-_ANSWER = ("layer", "head", "role", "roles")
+_MAIN = ("layer", "head", "role", "roles")
 
 _ENCODERS: Mapping[EncoderOf, str] = {"given": "", "before": ", before fine-tuning", "random_init": ", random weights"}
 """Ends of the titles of figures."""
@@ -347,7 +347,7 @@ class Atlas(Measure[AtlasDataModule]):
         known = {encoder: self._known(encoder, found) for encoder in self.texts.encoders}
         plain = {name: _of_each_head(result) for name, result in found.items()}
         whole = merged(self.experiment, {"atlas": (own := atlas_of(known)), "attention": attention} | plain)
-        others = {name: replace(table, answer=()) for name, table in whole.tables.items() if name not in own.tables}
+        others = {name: replace(table, main=()) for name, table in whole.tables.items() if name not in own.tables}
         return replace(whole, tables={**whole.tables, **others}, headline=own.headline)
 
     def _measures(self) -> Iterator[Measure[Any]]:
@@ -398,7 +398,7 @@ def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
             of_heads = zip(*(of.ravel() for of in flags.values()), strict=True)
             frame["outside_random"] = [" ".join(compress(flags, of_head)) for of_head in of_heads]
         units = {name: number.unit for name, number in one.estimates().items()}
-        tables[f"{prefix}atlas"] = Table(frame, units, answer=_ANSWER if encoder == "given" else ())
+        tables[f"{prefix}atlas"] = Table(frame, units, main=_MAIN if encoder == "given" else ())
         grid = frame.pivot(index="layer", columns="head", values="role").to_numpy().tolist()
         cells = [[None if role == NO_ROLE else role for role in row] for row in grid]
         glyphs = {role: glyph for role, (glyph, _) in ROLES.items()}

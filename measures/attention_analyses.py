@@ -311,8 +311,8 @@ class AttentionAnalyses(Measure[TextDataModule]):
         of_rows = [unit for table, unit in zip(tables, units, strict=True) for _ in range(len(table))]
         of_columns: dict[str, Any] = {**dict.fromkeys(numbers, of_rows), "p": "p", "p_holm": "p"}
         whole = Table(pd.concat(tables, ignore_index=True), of_columns, interval="difference")
-        answer = ("quantity", *numbers, "heads")
-        by_quantity = Table(pd.DataFrame(rows), dict.fromkeys((*numbers, "largest_difference"), units), answer=answer)
+        main = ("quantity", *numbers, "heads")
+        by_quantity = Table(pd.DataFrame(rows), dict.fromkeys((*numbers, "largest_difference"), units), main=main)
         return Result("differences", scores, {"differences": whole, "differences_by_quantity": by_quantity}, figures)
 
 
@@ -343,5 +343,5 @@ def _joined(given: Result, which: EncoderOf, other: Result) -> Result:
     def named(part: str) -> dict[str, Any]:
         return {**getattr(given, part), **{f"{which}.{name}": one for name, one in getattr(other, part).items()}}
 
-    tables = {**given.tables, **{f"{which}.{name}": replace(one, answer=()) for name, one in other.tables.items()}}
+    tables = {**given.tables, **{f"{which}.{name}": replace(one, main=()) for name, one in other.tables.items()}}
     return replace(given, scores=named("scores"), tables=tables, figures=named("figures"), audit=named("audit"))

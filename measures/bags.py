@@ -76,7 +76,7 @@ class Bags(Analysis):
             headline=list(scores),
             tables={
                 "bags": Table(head_rows(heads), UNITS),
-                "bags_layers": Table(head_rows(layers), UNITS, answer=("layer", *UNITS)),
+                "bags_layers": Table(head_rows(layers), UNITS, main=("layer", *UNITS)),
             },
             figures={"bags": _figure(heads)},
             audit={"inputs": int(model["cosine"].inputs)},

@@ -464,9 +464,9 @@ class CausalCheck(ProbeMeasure):
         frame["n"] = frame["n"].astype("Int64")
         frame["p_holm"] = frame.groupby("measure")["p"].transform(lambda own: holm(own.tolist()))
         columns: dict[str, Unit | Sequence[Unit]] = dict.fromkeys(_CHANGES, units)
-        answer = ("measure", "relation", "heads", "beyond", "p_holm")
+        main = ("measure", "relation", "heads", "beyond", "p_holm")
         columns |= dict.fromkeys(("p", "p_holm"), p_units(frame["p"], 2 / (1 + DRAWS)))
-        return Table(frame, columns, answer=answer), scores
+        return Table(frame, columns, main=main), scores
 
     def _chosen(self) -> list[RelationHeads]:
         """Rank heads on dev in the better of both directions; return the best of each relation, and random sets."""

@@ -91,10 +91,10 @@ class Change(Analysis):
         )
 
 
-def _table(found: Mapping[str, Estimate[Floats]], answer: tuple[str, ...] = ()) -> Table:
+def _table(found: Mapping[str, Estimate[Floats]], main: tuple[str, ...] = ()) -> Table:
     """Make a table with the ends of the cosine as plain `low` and `high`."""
     frame = head_rows(found).rename(columns={"cosine.low": "low", "cosine.high": "high"})
-    return Table(frame, dict(MEASURES), interval="cosine", answer=answer)
+    return Table(frame, dict(MEASURES), interval="cosine", main=main)
 
 
 def _figures(heads: Mapping[str, Estimate[Floats]], layers: Mapping[str, Estimate[Floats]]) -> dict[str, Figure]:

@@ -100,7 +100,7 @@ class Clusters(Analysis):
         scores["p"] = Estimate(p, unit=p_units([p], 1 / (1 + PERMUTATIONS))[0])
         tables = {
             "head_distances": Table(pairs, {"distance": "nats"}),
-            "clusters": Table(frame, {"x": "nats", "y": "nats"}, answer=("layer", "head", "cluster", *behaviours)),
+            "clusters": Table(frame, {"x": "nats", "y": "nats"}, main=("layer", "head", "cluster", *behaviours)),
         }
         figures = _figures(frame, distances, leaves_list(tree))
         return Result("clusters", scores, tables, figures, headline=tuple(scores))

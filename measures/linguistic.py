@@ -29,7 +29,7 @@ WAYS = ("attention", "forward", "backward")
 """Larger of both directions; from the start of a link to its end; from the end to the start."""
 _UNITS: Mapping[str, Unit] = dict.fromkeys(WAYS, "fraction")
 
-_ANSWER = ("label", "layer", "head", "attention", "uniform")
+_MAIN = ("label", "layer", "head", "attention", "uniform")
 
 PERCENTILE = 99
 """Heads above this percentile of their label are listed (Kovaleva et al. 2019, §4.2)."""
@@ -226,7 +226,7 @@ class Relations(Analysis):
             headline=[f"{self.name}.{ALL}"],
             tables={
                 "relations": Table(frame, units),
-                "relation_heads": Table(listed.reset_index(drop=True), units, answer=_ANSWER),
+                "relation_heads": Table(listed.reset_index(drop=True), units, main=_MAIN),
             },
             figures={"relations": figure},
             audit={**bounded, "labels": len(frames) - 1, "best_head": head_name(*place), **self._counts},

@@ -248,7 +248,7 @@ class ControlTask(ProbeMeasure):
             rows.append({"score": name} | numbers(columns))
         compared = ("task", "control", "selectivity")
         units = [task.scores[name].unit for name in names]
-        table = Table(pd.DataFrame(rows), dict.fromkeys(compared, units), answer=("score", *compared))
+        table = Table(pd.DataFrame(rows), dict.fromkeys(compared, units), main=("score", *compared))
         right, total = ratios[headline]
         if (items[total] == items[f"control.{total}"]).all():
             # Over the same words selectivity is a ratio, by which two probes can be compared.
@@ -409,7 +409,7 @@ class DescriptionLength(ProbeMeasure):
         return Result(
             experiment=self.experiment,
             scores=scores,
-            tables={"blocks": Table(table, _UNITS, answer=("portion", "bits", "bits_per_word"))},
+            tables={"blocks": Table(table, _UNITS, main=("portion", "bits", "bits_per_word"))},
             headline=("codelength_bits", "compression"),
             figures={"blocks": figure},
             audit={

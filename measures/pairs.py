@@ -41,8 +41,8 @@ class MinimalPairAccuracy(TaskMeasure):
             groups = ((key, outputs.only(pairs.index.isin(own.index))) for key, own in pairs.groupby(labels))
             rows = [{**dict(zip(labels, key, strict=True)), **_row(own)} for key, own in groups]
             frame = pd.DataFrame(rows).sort_values(labels[::-1], ignore_index=True)
-            answer = ("field", "n", "accuracy") if name == "fields" else ()  # columns to print
-            tables[name] = Table(frame, {"accuracy": "fraction"}, answer=answer)
+            main = ("field", "n", "accuracy") if name == "fields" else ()  # columns to print
+            tables[name] = Table(frame, {"accuracy": "fraction"}, main=main)
         scores = {"pairs.accuracy": _accuracy(outputs)}
         scores |= {f"pairs.{name}.accuracy": _accuracy(outputs.only(of)) for name, of in self.task.groups().items()}
         good, bad = outputs.outputs["zero", _WHOLE].T

@@ -134,7 +134,7 @@ class Patterns(Analysis):
         joined = pd.concat(by_layer, names=["corpus"]).reset_index("corpus").reset_index(drop=True)
         tables = {
             "patterns": Table(joined, _UNITS),
-            "patterns_total": Table(pd.DataFrame(each), _UNITS, answer=("corpus", *PATTERNS)),
+            "patterns_total": Table(pd.DataFrame(each), _UNITS, main=("corpus", *PATTERNS)),
             "head_patterns": Table(heads, _UNITS),
         }
         cells = [[NAMES[place] for place in row] for row in self._numbers.means().over().value.argmax(-1)]

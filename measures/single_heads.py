@@ -160,8 +160,8 @@ class ChosenHeads:
         units: dict[str, Unit | Sequence[Unit]] = dict(dict.fromkeys(shares, "fraction"))
         units |= {name: p_units(frame[name], 1 / (1 + permutations)) for name in ("p_offset", "p_shuffled")}
         of_random = ["random_init"] if control else []
-        answer = ["relation", "head", "direction", self.split, "offset", *of_random, "p_offset"]
-        return Table(frame, units, interval=self.split, answer=answer)
+        main = ["relation", "head", "direction", self.split, "offset", *of_random, "p_offset"]
+        return Table(frame, units, interval=self.split, main=main)
 
     def _over_offsets(self, heads: Mapping[str, int], offsets: Mapping[str, int], draws: int) -> dict[str, Any]:
         """Compare the chosen head and the chosen offset of each group: the columns `over_offset` and `p_offset`."""

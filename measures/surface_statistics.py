@@ -148,7 +148,7 @@ class Surface(Analysis):
             scores={f"surface.{name}": model[name] for name in PLAIN},
             tables={
                 "surface": Table(rows.assign(**beside), units),
-                "layers": Table(head_rows(layers), UNITS, answer=("layer", *asked)),
+                "layers": Table(head_rows(layers), UNITS, main=("layer", *asked)),
             },
             figures=_figures(heads, layers, uniform["entropy"][:-1]),
             audit={"inputs": counts.pop("first")} | {f"inputs with {name}": count for name, count in counts.items()},

@@ -299,7 +299,7 @@ def class_table(gold: Integers, predicted: Integers, labels: Sequence[str]) -> T
         }
     )
     shares = ("precision", "recall", "f1")
-    return Table(frame, dict.fromkeys(shares, "fraction"), interval="f1", answer=("label", *shares))
+    return Table(frame, dict.fromkeys(shares, "fraction"), interval="f1", main=("label", *shares))
 
 
 def _confusions(weights: Floats, gold: NDArray[np.int64], shares: Floats) -> Floats:

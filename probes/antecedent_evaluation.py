@@ -146,7 +146,7 @@ class AntecedentEvaluation(nn.Module):
         every = self._all_heads(dev, heads, links)
         tables = {
             "antecedent": self._table(every, own[:1] * len(own), each),
-            "antecedent_by_type": replace(self._table(every, own, each), answer=()),
+            "antecedent_by_type": replace(self._table(every, own, each), main=()),
             "heads": every,
         }
         if self._data.random_init:
@@ -217,8 +217,8 @@ class AntecedentEvaluation(nn.Module):
         named = rows[["mentions", "n"]].assign(**trained).join(of_head)
         frame = named.assign(**{key: values for one in columns.values() for key, values in one.items()})
         units: dict[str, Unit] = dict.fromkeys(("dev", "test", *map(_column, others)), "fraction")
-        answer = ("mentions", "head", self._scored, *map(_column, others))
-        return Table(frame.reset_index(drop=True), units, interval=self._scored, answer=answer)
+        main = ("mentions", "head", self._scored, *map(_column, others))
+        return Table(frame.reset_index(drop=True), units, interval=self._scored, main=main)
 
     def _figures(self, table: Table, accuracy: Floats, own: Sequence[int]) -> Mapping[str, Figure]:
         """Draw bars of the table, and a map of all heads for each group of mentions with its best head framed."""

@@ -264,8 +264,8 @@ def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Flo
         }
     )
     interval = "offset" if found is None else "probe"
-    answer = ["relation", *([] if found is None else ["probe"]), "offset"]
-    return Table(frame, dict.fromkeys(("probe", "offset"), "fraction"), interval, answer)
+    main = ["relation", *([] if found is None else ["probe"]), "offset"]
+    return Table(frame, dict.fromkeys(("probe", "offset"), "fraction"), interval, main)
 
 
 def rows_of(table: Table, relations: Sequence[str]) -> Table:

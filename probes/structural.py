@@ -143,7 +143,7 @@ def sweep_table(
     found = bootstrap_ratio(*test)
     on_dev = ratio(dev[0].sum(axis=0), dev[1].sum(axis=0))
     frame = pd.DataFrame(pairs).assign(epochs=epochs, dev=on_dev, test=found.value, low=found.low, high=found.high)
-    return Table(frame, dict.fromkeys(("dev", "test"), "fraction"), interval="test", answer=("layer", "rank", "test"))
+    return Table(frame, dict.fromkeys(("dev", "test"), "fraction"), interval="test", main=("layer", "rank", "test"))
 
 
 def sweep_map(table: pd.DataFrame, chosen: int, score: str) -> HeatMap:

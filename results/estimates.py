@@ -120,24 +120,24 @@ class Table:
         units: Unit of each column of floats, except interval ends and standard deviations: one for all
             rows, or one per row.
         interval: Column to which the columns called just `low`, `high` and `sd` belong.
-        answer: Columns that answer the question of the experiment. A table is printed only if it has such
+        main: Columns that answer the question of the experiment. A table is printed only if it has such
             columns, and these are printed at any width of the terminal. Every table is written to a file.
 
     Raises:
-        ValueError: A column of floats has no unit, `units`, `interval` or `answer` names a column that does
+        ValueError: A column of floats has no unit, `units`, `interval` or `main` names a column that does
             not exist, or there is no such unit.
     """
 
     frame: pd.DataFrame
     units: Mapping[str, Unit | Sequence[Unit]] = field(default_factory=dict)
     interval: str | None = None
-    answer: Sequence[str] = ()
+    main: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         columns = [str(column) for column in self.frame]
-        named = {*self.units, *self.answer, *([self.interval] if self.interval else [])}
+        named = {*self.units, *self.main, *([self.interval] if self.interval else [])}
         if strange := sorted(named - set(columns)):
-            raise ValueError(f"`units`, `interval` or `answer` name columns that the table lacks: {', '.join(strange)}")
+            raise ValueError(f"`units`, `interval` or `main` name columns that the table lacks: {', '.join(strange)}")
         owned = {end for ends in self._owned().values() for end in ends.values()}
         floats = [name for name in columns if pd.api.types.is_float_dtype(self.frame[name])]
         if missing := [name for name in floats if name not in self.units and name not in owned]:

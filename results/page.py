@@ -95,6 +95,7 @@ def write_page(folder: Path, result: Result, content: Mapping[str, Any], title: 
     body = render(
         "page.html",
         title=title,
+        answer=result.answer,
         faults=[line for kind in ("faults", "warnings") for line in content["audit"].get(kind, ()) if is_sweep],
         scores=scores,
         figures=[_figure(folder, name, file, content) for name, file in content["figures"].items()],

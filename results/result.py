@@ -30,6 +30,8 @@ class Result:
             column divided by the sum of the second. Runs on the same items can be compared by such
             scores.
         headline: Names of the scores that answer the question of the experiment; they are printed first.
+        answer: The answer in one sentence, with its numbers, intervals, number of items and comparison; see
+            `results.sentences`. It is printed before everything else. Empty if there is none.
 
     Raises:
         ValueError: A score has no name or is infinite, the name of a table or figure cannot be a file
@@ -45,6 +47,7 @@ class Result:
     items: pd.DataFrame | None = None
     ratios: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     headline: Sequence[str] = ()
+    answer: str = ""
 
     def __post_init__(self) -> None:
         named = [*(("headline", name) for name in self.headline), *(("ratios", name) for name in self.ratios)]

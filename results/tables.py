@@ -68,8 +68,8 @@ def _has_shares(table: Table) -> bool:
 def number(value: float, unit: Unit, *, missing: str) -> str:
     """Format a number by its unit.
 
-    Fractions are multiplied by 100 and have one decimal. Other units have four significant digits.
-    A `least_p` begins with ≤.
+    Fractions are multiplied by 100 and have one decimal, p-values two significant digits or `< .001`. Other numbers
+    have four significant digits, from 1,000 on no decimals. A `least_p` of .001 or more begins with ≤.
 
     Args:
         value: The number.
@@ -78,7 +78,18 @@ def number(value: float, unit: Unit, *, missing: str) -> str:
     """
     if math.isnan(value):
         return missing
-    return f"{100 * value:.1f}" if unit == "fraction" else f"{'≤ ' if unit == 'least_p' else ''}{value:.4g}"
+    if unit in ("p", "least_p"):
+        return _p_value(value, least=unit == "least_p")
+    large = abs(value) >= 1000
+    text = f"{100 * value:.1f}" if unit == "fraction" else f"{value:,.0f}" if large else f"{value:.4g}"
+    return text.removeprefix("-") if text in ("-0", "-0.0") else text
+
+
+def _p_value(value: float, *, least: bool) -> str:
+    """Format a p-value as papers do: `.13`, `< .001`, and `≤ .0099` for the least that the draws could have given."""
+    if value < 0.001:
+        return "< .001"
+    return ("≤ " if least else "") + (f"{value:.2g}".removeprefix("0") or "0")
 
 
 def _cell(values: Iterable[float], unit: Unit, missing: str) -> str:
@@ -143,7 +154,7 @@ def is_few(score: Estimate) -> bool:
 def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTable:
     """Return a table for the terminal, with the first rows of a table of results.
 
-    It has the columns that answer the question of the experiment, `table.answer`, the number of items `n`, and further
+    It has the columns that answer the question of the experiment, `table.main`, the number of items `n`, and further
     columns as far as they fit. A caption counts the rows and columns that are left out. If these
     columns alone are too wide, headings and words are broken into several lines and intervals go
     below their numbers; if that is not enough, every row becomes a block of lines.
@@ -156,7 +167,7 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
     """
     cells = written(table, missing=DASH)
     needed = {name: 2 + _width([*_parts(name), *column[:ROWS]]) for name, column in cells.items()}
-    shown = [name for name in cells if name in (*table.answer, "n")]
+    shown = [name for name in cells if name in (*table.main, "n")]
     for name in cells:
         if name not in shown and sum(needed[one] for one in (*shown, name)) - 2 <= width:
             shown.append(name)
@@ -393,7 +404,11 @@ def escape(text: str) -> str:
 
 def _signed(text: str) -> str:
     """Format negative numbers and powers of ten as formulas."""
-    return re.sub(r"-?\d[\d.]*(?:e[-+]\d+)?", lambda found: _formula(found[0]), text).replace("≤", r"$\leq$")
+    return (
+        re.sub(r"-?\d[\d.]*(?:e[-+]\d+)?", lambda found: _formula(found[0]), text)
+        .replace("≤", r"$\leq$")
+        .replace("<", "$<$")
+    )
 
 
 def _formula(digits: str) -> str:

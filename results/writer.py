@@ -79,6 +79,8 @@ def publish(
     console = console or Console()
 
     def show(result: Result, audit: Mapping[str, object]) -> None:
+        if result.answer:
+            console.print(Text(result.answer, "bold"), end="\n" if quiet else "\n\n")
         if not quiet:
             return print_result(result, audit, console)
         for name in result.headline:
@@ -104,7 +106,7 @@ def _few(result: Result) -> list[str]:
 def print_result(result: Result, audit: Mapping[str, object], console: Console) -> None:
     """Print the audit, the main tables and the scores of a result, and name its other tables.
 
-    The main tables are those whose attribute `answer` names columns; see `Table`.
+    The main tables are those whose attribute `main` names columns; see `Table`.
 
     Args:
         result: The result.
@@ -112,7 +114,7 @@ def print_result(result: Result, audit: Mapping[str, object], console: Console) 
         console: Console to print to.
     """
     tables = [audit_table(audit)] if audit else []
-    shown = {name: table for name, table in result.tables.items() if table.answer}
+    shown = {name: table for name, table in result.tables.items() if table.main}
     tables += [data_table(name, table, f"{name}.csv", console.width) for name, table in shown.items()]
     # The scores come last, so that they stay in view.
     tables.append(scores_table(f"{result.experiment}: scores", result.scores, result.headline))
@@ -124,7 +126,7 @@ def print_result(result: Result, audit: Mapping[str, object], console: Console) 
         console.print(Text(said, "yellow"), soft_wrap=True)
     console.print(Text(LEGEND))
     if others := [
-        f"{name}.csv ({counted(len(one.frame), 'row')})" for name, one in result.tables.items() if not one.answer
+        f"{name}.csv ({counted(len(one.frame), 'row')})" for name, one in result.tables.items() if not one.main
     ]:
         console.print(Text(f"More tables: {', '.join(others)}."))
 
@@ -202,6 +204,7 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
     content: dict[str, Any] = {
         "schema": SCHEMA,
         "experiment": result.experiment,
+        "answer": result.answer,
         "scores": result.numbers,
         "units": {name: score.unit for name, score in result.scores.items()},
         "tables": {name: f"{name}.csv" for name in result.tables},

@@ -30,18 +30,18 @@ def lost(name: str, table: Table, width: int) -> list[str]:
     cells = written(table, missing=DASH)
     wanted = [
         piece
-        for column in table.answer
+        for column in table.main
         if pd.api.types.is_numeric_dtype(table.frame[column])
         for cell in cells[column][:ROWS]
         for piece in cell.split()
     ]
     counts = pd.Series(wanted, dtype=object).value_counts()
     left = [f"{piece} ({width})" for piece, number in counts.items() if words.get(piece, 0) < number]
-    parts = [part for column in table.answer for part in re.findall(r"[^\s_.]+", column)]
+    parts = [part for column in table.main for part in re.findall(r"[^\s_.]+", column)]
     return left + [f"{part} ({width})" for part in parts if part not in " ".join(shown)]
 
 
 def lost_answers(result: Result) -> list[str]:
     """What some width does not show of the answers of a result."""
-    tables = {name: table for name, table in result.tables.items() if table.answer}
+    tables = {name: table for name, table in result.tables.items() if table.main}
     return [left for width in WIDTHS for name, table in tables.items() for left in lost(name, table, width)]

@@ -454,7 +454,7 @@ def test_every_ranking_of_every_variant_has_a_row_and_every_measure_a_column_wit
     assert [name for name in map(str, table.frame) if not name.endswith((".low", ".high"))] == [
         "variant", "ranking", *columns, *counts, SECONDS,
     ]  # fmt: skip
-    assert list(table.answer) == ["variant", "ranking", "rationale.naopc ↑", *counts]
+    assert list(table.main) == ["variant", "ranking", "rationale.naopc ↑", *counts]
     rows = table.frame.set_index(["variant", "ranking"])
     assert list(rows.index) == [(variant, ranking) for variant in ("base", "tying") for ranking in JUDGED_RANKINGS]
     for row in table.frame.to_dict("records"):
@@ -503,7 +503,7 @@ def test_columns_without_any_value_are_left_out() -> None:
     alone = [Judged("rationale", ("attention",), {"naopc": "↑"})]  # not compared with random, and not timed
     table = judge_tables(RESULTS, alone, MAIN, {})["judge"]
     assert list(table.frame) == ["variant", "ranking", *(f"rationale.naopc ↑{end}" for end in ("", ".low", ".high"))]
-    assert list(table.answer) == ["variant", "ranking", "rationale.naopc ↑"]
+    assert list(table.main) == ["variant", "ranking", "rationale.naopc ↑"]
 
 
 def test_each_ranking_is_timed_once_and_shared_work_counts_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,7 +128,7 @@ def test_judges_are_judged_by_the_planted_words(caplog: pytest.LogCaptureFixture
     assert frame["reachable"].tolist() == [1] * 4
     assert set(frame["truth"]) == {"a"}
     assert frame["texts"].tolist() == [40] * 4
-    assert table.answer == ("variant", "metric", "tau", "reachable", "first", "best")
+    assert table.main == ("variant", "metric", "tau", "reachable", "first", "best")
 
 
 def test_equal_rankings_bound_tau_and_texts_without_a_value_are_left_out() -> None:

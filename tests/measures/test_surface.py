@@ -112,7 +112,7 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
         "modernbert": set(),
         "gpt2": {"start", "end", "next", "end_to_end", "other_to_end", "start_entropy"},
     }.get(kind, {"end", "next", "end_to_end", "other_to_end", "start_entropy"})
-    assert ("first" in result.tables["layers"].answer) == (kind == "gpt2")
+    assert ("first" in result.tables["layers"].main) == (kind == "gpt2")
     assert ("surface.first" in result.headline) == (kind == "gpt2")
     shares = sum(table[name].fillna(0.0) for name in ("start", "end", "punctuation", "rest"))
     assert ((shares + table["first"] * (kind == "gpt2") - 1).abs() < 0.2).all()  # not all inputs have punctuation

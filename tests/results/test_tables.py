@@ -14,12 +14,12 @@ from results.tables import audit_table, data_table, escape, latex_table, scores_
 NAN = float("nan")
 
 
-def table(frame: pd.DataFrame, interval: str | None = None, answer: Sequence[str] = (), **units: Unit) -> Table:
+def table(frame: pd.DataFrame, interval: str | None = None, main: Sequence[str] = (), **units: Unit) -> Table:
     """Floats are fractions, but those of another unit, and the ends of intervals."""
     ends = {f"{name}.{end}" for name in frame for end in ("low", "high", "sd")}
     ends |= {"low", "high", "sd"} if interval else set()
     floats = [str(name) for name in frame if pd.api.types.is_float_dtype(frame[name]) and name not in ends]
-    return Table(frame, {**dict.fromkeys(floats, "fraction"), **units}, interval, answer)
+    return Table(frame, {**dict.fromkeys(floats, "fraction"), **units}, interval, main)
 
 
 def latex(frame: pd.DataFrame, interval: str | None = None, **units: Unit) -> list[str]:
@@ -179,8 +179,8 @@ def test_a_small_table_to_the_letter() -> None:
 \toprule
 relation & n & head & direction & test & best offset & p \\
 \midrule
-nmod:poss & 1234 & 3-9 & dependent $\rightarrow$ head & 80.8 [79.0, 82.5] & 1 & 0.000999 \\
-{}[unused1] & 7* & 2-5 & head $\rightarrow$ dependent & -- & $-2$ & 0.25 \\
+nmod:poss & 1234 & 3-9 & dependent $\rightarrow$ head & 80.8 [79.0, 82.5] & 1 & $<$ .001 \\
+{}[unused1] & 7* & 2-5 & head $\rightarrow$ dependent & -- & $-2$ & .25 \\
 \bottomrule
 \end{tabular}
 """
@@ -285,12 +285,12 @@ def test_a_wide_table_has_stacked_headings_and_intervals_below_their_numbers() -
 def test_a_p_that_could_not_be_smaller_is_an_upper_bound() -> None:
     units: dict[str, Sequence[Unit]] = {name: ["least_p", "least_p", "p", "p"] for name in ("p", "p_holm")}
     frame = pd.DataFrame({"p": [2 / 1001, 2 / 100001, 0.01, NAN], "p_holm": [6 / 1001, 6 / 100001, 0.02, NAN]})
-    known = Table(frame, units, answer=("p", "p_holm"))
+    known = Table(frame, units, main=("p", "p_holm"))
     shown = cells(data_table("t", known, "t.csv"))[1:]
-    assert shown == [["≤ 0.001998", "≤ 0.005994"], ["≤ 2e-05", "≤ 6e-05"], ["0.01", "0.02"], ["–", "–"]]
+    assert shown == [["≤ .002", "≤ .006"], ["< .001", "< .001"], [".01", ".02"], ["–", "–"]]
     printed = (latex_table(known, "probe", "t") or "").splitlines()
-    assert r"$\leq$ 0.001998 & $\leq$ 0.005994 \\" in printed
-    assert r"$\leq$ $2 \times 10^{-5}$ & $\leq$ $6 \times 10^{-5}$ \\" in printed
+    assert r"$\leq$ .002 & $\leq$ .006 \\" in printed
+    assert r"$<$ .001 & $<$ .001 \\" in printed
     last = known.rows([3, 0])
     assert last.unit_rows()["p"] == ["p", "least_p"]
     assert last.frame["p"].tolist()[1] == 2 / 1001

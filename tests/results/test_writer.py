@@ -45,12 +45,13 @@ PROVENANCE = Provenance(
 )
 RESULT = Result(
     experiment="probe",
+    answer="The probe finds 30.0 % [25.0, 35.0] of the heads.",
     scores={
         "uas": Estimate(0.1 + 0.2, 0.25, np.float64(0.35), unit="fraction"),
         "empty": Estimate(float("nan"), unit="nats"),
     },
     tables={
-        "relations": Table(TABLE, {"accuracy": "fraction"}, answer=("relation", "accuracy")),
+        "relations": Table(TABLE, {"accuracy": "fraction"}, main=("relation", "accuracy")),
         "others": Table(TABLE[["n"]]),
     },
     headline=("uas",),
@@ -163,6 +164,7 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
     assert sums["results.json"] == hashlib.sha256(whole.encode()).hexdigest()
     assert record == {
         "schema": 3,
+        "answer": RESULT.answer,
         "experiment": "probe",
         "scores": {"uas": 0.1 + 0.2, "uas.low": 0.25, "uas.high": 0.35, "empty": None, "sum": 6.0},
         "units": {"uas": "fraction", "empty": "nats", "sum": "count"},
@@ -216,7 +218,7 @@ def test_a_quiet_run_prints_its_headline_and_its_folder(tmp_path: Path) -> None:
     trainer.callbacks[0]._how["quiet"] = True  # type: ignore[attr-defined]
     with console.capture() as printed:
         trainer.test(Adding(), SourcedNumbers(), verbose=False)
-    assert printed.get().splitlines() == ["uas 30.0 [25.0, 35.0]", f"Written to {tmp_path}"]
+    assert printed.get().splitlines() == [RESULT.answer, "uas 30.0 [25.0, 35.0]", f"Written to {tmp_path}"]
 
 
 def test_scores_of_some_batches_are_marked(tmp_path: Path) -> None:
