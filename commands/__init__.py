@@ -13,15 +13,16 @@ r"""Usage: python train.py COMMAND [options].
 
 A config is a published experiment; options change parts of it:
 
-  python train.py fit --config configs/demo.yaml
-  python train.py measure --config configs/clark2019/heads.yaml \
-      --data.corpus 'my-{split}.conllu'
+  python train.py fit --config demo
+  python train.py measure --config clark2019/heads --corpus 'my-{split}.conllu' \
+      --encoder bert-base-uncased            {split} is train, dev and test
+  python train.py measure --config judge --checkpoints a.ckpt b.ckpt
   python train.py fit --help                 options of every run
   python train.py fit --data.help DependencyDataModule
                                              options of a class of --data
   python train.py compare --help             options of another command
 
-Documentation: docs/index.md. Configs, each configs/FOLDER/NAME.yaml:
+Documentation: docs/index.md. Configs, by folder; --config FOLDER/NAME:
 """
 
 import re
@@ -79,10 +80,16 @@ def main(words: Sequence[str]) -> int:
     if name in ("-h", "--help"):
         print(overview(get_terminal_size().columns), end="")
         return 0
+    from results import UserError, command
+
     if name in RUNS:
         try:
+            import_module("commands.shorthand").expanded(words)  # reports a wrong name before the imports below
             # Lightning starts other processes with sys.argv, and warns of words that are given beside it.
             return int(import_module("commands.lightning").run(None if words == sys.argv[1:] else list(words)))
+        except UserError as error:
+            command.print_fault(error)
+            return 1
         except KeyboardInterrupt:  # outside of the trainer, which ends itself
             print("Interrupted. The same command goes on from what is kept.", file=sys.stderr)
             return 130
@@ -91,6 +98,4 @@ def main(words: Sequence[str]) -> int:
         names = " | ".join(COMMANDS)
         print(f"error: {fault}: write python train.py {names}, then its options; --help says more", file=sys.stderr)
         return 2
-    from results import command
-
     command.run(import_module(f"commands.{name}").main, words[1:])

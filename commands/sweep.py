@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from commands import parser_of
+from commands.shorthand import config_file
 from commands.sweep_jobs import Processes, SlurmJobs
 from commands.sweep_plan import Sweep, options_of, read_sweep
 from commands.sweep_run import PROGRAM, Sweeper
@@ -49,7 +50,7 @@ def main(
     console = console or Console()
     place = list(args).index("--") if "--" in args else len(args)
     parser = parser_of("sweep")
-    parser.add_argument("plan", type=Path, help="plan of the sweep; see docs/sweeps.md")
+    parser.add_argument("plan", help="plan of the sweep: a file, or its name below configs/; see docs/sweeps.md")
     parser.add_argument("--out", type=Path, help="folder of the runs and the table (runs/NAME)")
     parser.add_argument("--executor", choices=("local", "slurm"), default="local", help="this machine or SLURM (local)")
     parser.add_argument("--jobs", type=PositiveInt, default=1, help="runs at a time here, which share the cores (1)")
@@ -58,10 +59,11 @@ def main(
     use = "options of the SLURM jobs, such as --slurm.partition gpu; see docs/cluster.md"
     parser.add_argument("--slurm", type=dict[str, Any], default={}, metavar="MAPPING", help=use)
     parser.usage = "%(prog)s PLAN [options] [-- options of every run]"
-    parser.epilog = "Options after -- are those of train.py fit and test, for example --data.cache=DIR."
+    parser.epilog = "Options after -- are those of train.py fit and test, for example --encoder NAME."
     options = parser.parse_args(list(args[:place]))
     extra = options_of(args[place + 1 :])
-    sweep = read_sweep(options.plan, extra)
+    plan = Path(config_file(options.plan, "sweep"))
+    sweep = read_sweep(plan, extra)
     names = [row.name for row in sweep.rows]
     if strange := [name for name in options.row if name not in names]:
         there = near(strange[0], names) or f"; it has {', '.join(names)}"
@@ -81,7 +83,7 @@ def main(
         console.print(Text(f"Stopped.{on} The same command goes on from here.", "yellow"))
         return 130
     out.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(options.plan, out / "config.yaml")
+    shutil.copyfile(plan, out / "config.yaml")
     return 1 if _report(sweep, sweeper, out, options.row) else 0
 
 

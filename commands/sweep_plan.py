@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from jsonargparse.typing import NonNegativeInt
 
+from commands.shorthand import SHORT, config_name, expanded
 from commands.trust import trusted_modules, typed_options
 from models.configs import PERMISSIONS, command_of
 from results.digests import digest, file_digest
@@ -302,7 +303,7 @@ def _content(path: Path) -> object:
         kind = str(model.get("class_path") if isinstance(model, Mapping) else model).rpartition(".")[2]
         raise UserError(
             f"{path} is the config of one run, not a plan. Run it with `python train.py {command_of(kind)} "
-            f"--config {path}`"
+            f"--config {config_name(path)}`"
         )
     return content
 
@@ -361,7 +362,9 @@ def _grid(
         raise UserError(f"{where}: the plan has more than {MOST:,} rows. Divide it into several plans")
     entries = [(axis, entry) for axis, values in axes.items() for entry in values.values() if isinstance(entry, dict)]
     for axis, option in ((axis, in_full(name)) for axis, entry in entries for name in entry.get("set") or {}):
-        if option in extra:  # every row would have the value, under the names of all
+        if option in set(extra).union(
+            *(map(in_full, SHORT.get(f"--{name}", {}).values()) for name in extra)
+        ):  # every row would have the value, under the names of all
             raise UserError(
                 f"{where}: `--{option}` is set by the axis `{axis}`. Choose rows with --row, or edit the plan"
             )
@@ -381,11 +384,21 @@ def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, traine
     config = path.parent / entry.config
     if not config.is_file():
         raise UserError(f"{where}: there is no config {config} (paths are relative to the folder of {path.name})")
-    own = {new: extra[name] for name in extra if (new := entry.rename.get(name, name)) is not None}
-    planned = {in_full(name): value for name, value in entry.set.items()}
-    _refuse_permissions([f"--{name}={_text(name, value, where)}" for name, value in planned.items()], extra, where)
+    given = {in_full(name): _text(in_full(name), value, where) for name, value in entry.set.items()}
+    _refuse_permissions([f"--{name}={value}" for name, value in given.items()], extra, where)
+    default = {name: in_full(SHORT.get(f"--{name}", {"": name})[""]) for name in extra}
+    asked = {name: value for name, value in extra.items() if entry.rename.get(default[name], name) is not None}
+    planned, added = (_long_forms([entry.command, f"--config={config}"], options) for options in (given, asked))
+    own = {new: value for name, value in added.items() if (new := entry.rename.get(name, name)) is not None}
     options = sorted((name, _text(name, value, where)) for name, value in {**planned, **own}.items())
     return Run(entry.command, config, file_digest(config), tuple(options), seed, tuple(trained), reads)
+
+
+def _long_forms(run: Sequence[str], options: Mapping[str, str]) -> dict[str, str]:
+    """Return options of a run with `corpus` and other short names in their long forms."""
+    if not {f"--{name}" for name in options} & SHORT.keys():
+        return dict(options)
+    return options_of(expanded([*run, *(f"--{name}={value}" for name, value in options.items())])[len(run) :])
 
 
 def _refuse_permissions(words: Sequence[str], extra: Options, where: str) -> None:

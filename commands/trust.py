@@ -4,7 +4,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from difflib import SequenceMatcher
 from importlib import import_module
@@ -16,8 +16,9 @@ from jsonargparse import Namespace
 from pytorch_lightning.cli import LightningArgumentParser
 
 from commands.faults import wait_for_the_first
+from commands.shorthand import SHORT, config_name, options
 from models.configs import LIBRARIES, ROOMS, explained, permissions_in
-from results.errors import UserError, near
+from results.errors import UserError, did_you_mean, near
 from results.settings import BoundedLoader, SettingsError, leaves, read_yaml
 
 _NO_MODEL = re.compile(r"the following arguments are required: (\w+\.)?model\b.*")
@@ -26,11 +27,20 @@ _UNKNOWN = re.compile(r"(?:Option|does not accept option) '([^']+)'|(?<=unrecogn
 ALIKE = 0.75
 """Least likeness, 0–1, of the last parts of two options of which one is suggested for the other."""
 
-
-def _likeness(name: str, other: str) -> float:
-    """Return the likeness of the last parts of two dotted names, because a common group makes any two names alike."""
-    last, others = name.rpartition(".")[2], other.rpartition(".")[2]
-    return SequenceMatcher(None, last, others).ratio()
+MEANT: Mapping[str, Collection[str]] = {
+    "lr": {"learning_rate"},
+    "epochs": {"max_epochs"},
+    "bs": {"batch_size", "max_sentences"},
+    "batch_size": {"max_sentences"},
+    "seed": {"seed_everything"},
+    "gpus": {"devices"},
+    "model": {"encoder", "tokenizer"},
+    "encoder": {"tokenizer"},
+    "corpora": {"corpus", "text"},
+    "corpus": {"corpora", "treebank"},
+    "checkpoint": {"ckpt_path"},
+}
+"""Last parts of options that are suggested for names of other programs and of other classes."""
 
 
 class Parser(LightningArgumentParser):
@@ -62,7 +72,8 @@ class Parser(LightningArgumentParser):
         if Path(path).is_file():  # not a pipe, which can be read only once
             content = read_yaml(Path(path))  # refuses what would take for ever
             if isinstance(content, Mapping) and content.keys() & {"rows", "grid"}:
-                raise SettingsError(f"{path} is the plan of a sweep. Run it with `python train.py sweep {path}`.")
+                name = config_name(path)
+                raise SettingsError(f"{path} is the plan of a sweep. Run it with `python train.py sweep {name}`.")
         self._file = f"{path}: "
         try:
             found: Namespace = super().parse_path(path, *args, **options)
@@ -73,11 +84,15 @@ class Parser(LightningArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print an error message and exit with code 2; raise an error instead if `exit_on_error` is False."""
         names = [action.dest for action in (getattr(ex, "subcommand_parser", None) or self)._actions]
-        message = _NO_MODEL.sub("no model is named: give --config one of configs/, or --model", message)
+        message = _NO_MODEL.sub("no model is named: give --config one of `python train.py --help`, or --model", message)
         if "did you mean" not in message and (unknown := _UNKNOWN.search(message)):
             name = unknown[1] or unknown[2]
-            alike = [one for one in names if _likeness(name, one) >= ALIKE]
-            message += near(name, alike, "" if unknown[1] else "--")
+            names += [] if unknown[1] else [one[2:] for one in SHORT]
+            last = {one: one.rpartition(".")[2] for one in (name, *names)}  # a common group makes any two names alike
+            meant = [one for one in names if last[one] in MEANT.get(last[name], ())]
+            alike = [one for one in names if SequenceMatcher(None, last[name], last[one]).ratio() >= ALIKE]
+            prefix = "" if unknown[1] else "--"
+            message += did_you_mean(meant, prefix) or near(name, alike, prefix)
         if not self.exit_on_error:
             super().error(message, ex)
         if not self.silent:
@@ -99,14 +114,12 @@ def silent_parser() -> Iterator[None]:
 
 def typed_options(words: Sequence[str]) -> Iterator[tuple[str, object]]:
     """Yield the dotted name of each option of a command line, and its value parsed as YAML."""
-    for word, following in zip(words, [*words, "--"][1:], strict=True):
-        if word.startswith("--"):
-            name, given, value = word[2:].partition("=")
-            value = value if given or following.startswith("--") else following
+    for name, value in options(words):
+        if name.startswith("--"):
             try:
-                yield name.removesuffix("+"), yaml.load(value, BoundedLoader)
+                yield name[2:].removesuffix("+"), yaml.load(value, BoundedLoader)
             except (yaml.YAMLError, ValueError, RecursionError):  # of an impossible date; of brackets without end
-                yield name.removesuffix("+"), value
+                yield name[2:].removesuffix("+"), value
 
 
 def trusted_modules(words: Sequence[str]) -> set[str]:

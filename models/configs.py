@@ -46,7 +46,10 @@ def explained(message: str) -> str:
         fault = f"there is no class {found[1]}{near(found[1], known)}"
         if found[1] in known:
             fault = f"{found[1]} cannot be used here"
-            fault += f": it is run with `python train.py {command_of(found[1])}`" if keys == "model" else ""
+            kind = {"fit": "a model that is trained", "measure": "a measurement"}[command := command_of(found[1])]
+            fault = f"{found[1]} is {kind}. Run it with `python train.py {command}`" if keys == "model" else fault
+        elif keys in ("data.encoder", "data.tokenizer"):
+            fault = f"{found[1]} is no class. Name an encoder with --{keys}.name"
     elif missing := _REQUIRED.search(in_a_line(message)):
         fault = " and ".join(f"--{keys}.{name}" for name in missing[1].split(", ")) + " must be given"
     else:

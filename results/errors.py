@@ -15,6 +15,8 @@ from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin, get
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
+ALIKE, PART = 0.6, 0.85
+"""Least likeness, 0–1, of two names, and of a name and a part of the other, for a suggestion."""
 
 _NO_MEMORY = re.compile(r"(?i)not enough memory|can(no|')t allocate|out of memory|bad_?alloc|os error 12\b|errno 12\b")
 
@@ -97,13 +99,24 @@ def counted(number: int, one: str, many: str | None = None) -> str:
 def near(name: str, known: Iterable[str], prefix: str = "") -> str:
     """Return ` (did you mean …?)` with one or two known names similar to a name; empty if none is similar.
 
+    Names are also similar if one of their parts is: `ewt` and `ud_english_ewt`.
+
     Args:
         name: The misspelt name.
         known: The correct names.
         prefix: Text before each suggested name.
     """
-    found = [f"`{prefix}{one}`" for one in difflib.get_close_matches(name, set(known), n=2)]
-    return f" (did you mean {' or '.join(found)}?)" if found else ""
+    likeness: dict[str, float] = {}
+    for one in sorted(set(known)):
+        whole, *parts = (difflib.SequenceMatcher(None, name, part).ratio() for part in (one, *re.split("[_./]", one)))
+        likeness[one] = max(whole if whole >= ALIKE else 0, *(part - 0.1 for part in parts if part >= PART), 0)
+    best = sorted(likeness, key=lambda one: -likeness[one])[:2]
+    return did_you_mean([one for one in best if likeness[one] > max(0, likeness[best[0]] - 0.15)], prefix)
+
+
+def did_you_mean(names: Sequence[str], prefix: str = "") -> str:
+    """Return ` (did you mean …?)` with these names, each after `prefix`; empty if there are none."""
+    return f" (did you mean {' or '.join(f'`{prefix}{name}`' for name in names)}?)" if names else ""
 
 
 def one_of(value: object, known: Iterable[str]) -> str:
