@@ -361,10 +361,9 @@ def _grid(
     if prod(map(len, axes.values())) > MOST:
         raise UserError(f"{where}: the plan has more than {MOST:,} rows. Divide it into several plans")
     entries = [(axis, entry) for axis, values in axes.items() for entry in values.values() if isinstance(entry, dict)]
+    given = {*extra, *(in_full(option) for name in extra for option in SHORT.get(f"--{name}", {}).values())}
     for axis, option in ((axis, in_full(name)) for axis, entry in entries for name in entry.get("set") or {}):
-        if option in set(extra).union(
-            *(map(in_full, SHORT.get(f"--{name}", {}).values()) for name in extra)
-        ):  # every row would have the value, under the names of all
+        if option in given:  # every row would have the value, under the names of all
             raise UserError(
                 f"{where}: `--{option}` is set by the axis `{axis}`. Choose rows with --row, or edit the plan"
             )
@@ -386,9 +385,10 @@ def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, traine
         raise UserError(f"{where}: there is no config {config} (paths are relative to the folder of {path.name})")
     given = {in_full(name): _text(in_full(name), value, where) for name, value in entry.set.items()}
     _refuse_permissions([f"--{name}={value}" for name, value in given.items()], extra, where)
-    default = {name: in_full(SHORT.get(f"--{name}", {"": name})[""]) for name in extra}
-    asked = {name: value for name, value in extra.items() if entry.rename.get(default[name], name) is not None}
-    planned, added = (_long_forms([entry.command, f"--config={config}"], options) for options in (given, asked))
+    renamed = {name: entry.rename.get(in_full(SHORT.get(f"--{name}", {"": name})[""]), name) for name in extra}
+    asked = {name: value for name, value in extra.items() if renamed[name] is not None}
+    planned = _long_forms(run := [entry.command, f"--config={config}"], given)
+    added = _long_forms([*run, *(f"--{name}={value}" for name, value in planned.items())], asked)
     own = {new: value for name, value in added.items() if (new := entry.rename.get(name, name)) is not None}
     options = sorted((name, _text(name, value, where)) for name, value in {**planned, **own}.items())
     return Run(entry.command, config, file_digest(config), tuple(options), seed, tuple(trained), reads)

@@ -360,7 +360,7 @@ UNKNOWN = {
     # Not cut short in secret, inside a class either.
     "--data.encoder.nam=x": "data.encoder (EncoderSpec): Option 'nam' is not accepted (did you mean `na",
     "--model=own_prob.MyProbe": "model (MyProbe): No module named 'own_prob'; Given value: own_prob.MyProbe\n",
-    "--model=AttentionOnlyProb": "model: there is no class AttentionOnlyProb (did you mean `AttentionOnlyProbe` or `",
+    "--model=AttentionOnlyProb": "model: there is no class AttentionOnlyProb (did you mean `AttentionOnlyProbe`?)",
     "--data.max_cells=many": "data.max_cells (DependencyDataModule): Expected a int. Got value: many\n",
     "learning_rate: -> learning_rat:": "typo.yaml: model (AttentionOnlyProbe): Option 'learning_rat' is not acc",
 }
@@ -410,7 +410,7 @@ def test_a_typo_is_told_in_a_line_with_what_is_closest(
 def test_options_in_a_wrong_order_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     config = f"--config={ROOT}/configs/demo.yaml"
     for args, message in (
-        (["fit"], "error: no model is named: give --config one of configs/, or --model\n"),
+        (["fit"], "error: no model is named: give --config one of `python train.py --help`, or --model\n"),
         (
             ["fit", "--model.decay=1", config],
             "'decay' is not accepted: give --config or --model first, and its arguments under `init_args`",
@@ -509,8 +509,8 @@ def altered(checkpoint: Path, copy: Path, **parts: object) -> Path:
 @pytest.mark.parametrize(
     ("verb", "config", "told"),
     [
-        ("fit", HEADS, "SingleHeads cannot be used here: it is run with `python train.py measure`"),
-        ("measure", "demo.yaml", "AttentionOnlyProbe cannot be used here: it is run with `python train.py fit`"),
+        ("fit", HEADS, "SingleHeads is a measurement. Run it with `python train.py measure`"),
+        ("measure", "demo.yaml", "AttentionOnlyProbe is a model that is trained. Run it with `python train.py fit`"),
     ],
 )
 def test_a_command_that_does_not_run_a_class_names_the_one_that_does(verb: str, config: str, told: str) -> None:

@@ -1,0 +1,189 @@
+"""Short command lines, beside the long ones that they stand for."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+import commands
+import train
+from commands.lightning import CheckedCLI
+from commands.shorthand import config_file, config_name, expanded
+from commands.sweep_plan import options_of, read_sweep
+from commands.writer import ResultWriter
+from results.errors import UserError
+from tests.commands.sweeps import write_spec
+
+ROOT = Path(__file__).parents[2]
+HEADS = "configs/clark2019/heads.yaml"
+
+
+@pytest.fixture(autouse=True)
+def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        ("measure --config clark2019/heads", f"measure --config {HEADS}"),
+        ("measure -c=clark2019/heads --quiet", f"measure -c={HEADS} --quiet"),
+        ("fit --config demo --config trainer/cpu", "fit --config configs/demo.yaml --config configs/trainer/cpu.yaml"),
+        (f"measure --config {HEADS}", f"measure --config {HEADS}"),
+        # They override the config, wherever they stand.
+        (
+            "measure --corpus sample --config clark2019/heads --encoder=x",
+            f"measure --config {HEADS} --data.corpus=sample --data.encoder.name=x",
+        ),
+        (
+            "measure --config clark2019/clusters --corpus a-{split}.txt",
+            "measure --config configs/clark2019/clusters.yaml --data.corpora=a-{split}.txt",
+        ),
+        ("fit --config devlin2019/finetune --encoder x", "fit --config {devlin} --data.tokenizer.name=x"),
+        ("fit --model my.TransformerClassifier --encoder x", "fit --model my.TransformerClassifier {tokenizer}"),
+        ("measure --config judge --checkpoints a b", 'measure --config configs/judge.yaml {checkpoints}["a", "b"]'),
+        (
+            "measure --config judge --checkpoints=a --quiet",
+            "measure --config configs/judge.yaml --quiet {checkpoints}a",
+        ),
+        ("measure --config judge --checkpoints [a,b]", "measure --config configs/judge.yaml {checkpoints}[a,b]"),
+        ("measure --config michel2019/pruning --checkpoints a", "measure --config {pruning} --model.checkpoint=a"),
+        ("test --config demo --checkpoints a", "test --config configs/demo.yaml --ckpt_path=a"),
+    ],
+)
+def test_short_and_long_forms(short: str, long: str) -> None:
+    files = {name: f"configs/{name}.yaml" for name in ("devlin2019/finetune", "michel2019/pruning")}
+    long = long.replace("{devlin}", files["devlin2019/finetune"]).replace("{pruning}", files["michel2019/pruning"])
+    long = long.replace("{tokenizer}", "--data.tokenizer.name=x").replace("{checkpoints}", "--model.checkpoints=")
+    found = expanded(short.split())
+    assert " ".join(found) == long
+    assert expanded(found) == found
+
+
+def test_a_file_that_exists_goes_before_a_config_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert config_file("demo") == str(ROOT / "configs" / "demo.yaml")  # of any folder
+    (tmp_path / "demo").mkdir()  # no file
+    assert config_file("demo") == str(ROOT / "configs" / "demo.yaml")
+    (tmp_path / "clark2019").mkdir()
+    (tmp_path / "clark2019" / "heads").write_text("model: Baselines\n", encoding="utf-8")
+    assert config_file("clark2019/heads") == "clark2019/heads"
+    assert config_file("model: {class_path: X}") == "model: {class_path: X}"
+    assert config_name("clark2019/heads") == "clark2019/heads"
+    assert [config_name(ROOT / HEADS), config_name("my.yaml")] == ["clark2019/heads", "my.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "measure --config clark2019/head",
+            r"there is no such file or config \(did you mean `clark2019/heads`\?\)\. `py",
+        ),
+        ("measure --config configs/clark2019/head.yaml", r"configs/clark2019/head\.yaml: .* `clark2019/heads`\?"),
+        ("measure --config=heads", r"--config heads: .* \(did you mean `clark2019/heads` or `decoders/heads`\?\)"),
+        ("measure --config demo --config zzz", r"--config zzz: there is no such file or config\. "),
+        ("test --config demo --checkpoints", "^--checkpoints has 0 values, but --ckpt_path takes one"),
+        (
+            "measure --config michel2019/pruning --checkpoints a b",
+            r"^--checkpoints has 2 values, but --model\.checkpoint t",
+        ),
+        ("fit --config demo_classifier --encoder x", "^--encoder: this classifier reads no pretrained encoder. Give"),
+        (
+            "measure --config clark2019/heads --config hewitt2019/control",
+            "^--config hewitt2019/control: its model, ControlTask, replaces SingleHeads of --config clark2019/heads",
+        ),
+        ("measure --config clark2019/heads --corpus ewt", r"^ewt: no corpus .* \(did you mean `ud_english_ewt`\?\)"),
+        ("measure --config clark2019/heads --data.corpus ud_english_ewtt", r"\(did you mean `ud_english_ewt`\?\)"),
+        ("fit --config demo_classifier --corpus sst", r"^sst: no corpus has this name \(did you mean `sst2` or "),
+    ],
+)
+def test_mistakes_are_told_in_a_line(words: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        expanded(words.split())
+    assert "\n" not in str(error.value)
+
+
+def test_a_wrong_name_is_reported_before_pytorch_is_imported(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ("measure --config clark2019/head", "measure --config clark2019/heads --corpus ewt"):
+        command = [sys.executable, "-X", "importtime", "train.py", *words.split()]
+        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        loaded = set(re.findall(r"(\w+)[\w.]*$", ended.stderr, re.MULTILINE))
+        assert "registry" in str(ended.stderr)
+        assert not {"torch", "pytorch_lightning", "jsonargparse", "transformers"} & loaded
+        assert commands.main(words.split()) == ended.returncode == 1
+        assert "did you mean" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("fit --config demo --model.lr 3", "learning_rate"),
+        ("fit --config demo --trainer.epochs 3", "--trainer.max_epochs"),
+        ("fit --config demo --epochs 3", "--trainer.max_epochs"),
+        ("fit --config demo --seed 3", "--seed_everything"),
+        ("fit --config demo --trainer.gpus 1", "--trainer.devices"),
+        ("fit --config demo --data.corpora sample", "corpus"),
+        ("fit --config demo --data.model bert", "encoder"),
+        ("fit --config demo --data.batch_size 3", "max_sentences"),
+        ("measure --config clark2019/clusters --data.corpus sst2", "corpora"),
+        ("measure --config atlas --corpus sample", "treebank"),
+        ("measure --config judge --checkpoint a", "--checkpoints"),
+        ("measure --config judge --model.checkpoint a", "checkpoints"),
+        ("measure --config michel2019/pruning --model.checkpoints a", "checkpoint"),
+    ],
+)
+def test_an_option_is_suggested_by_its_meaning(words: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        train.main(words.split(), cli=CheckedCLI)
+    assert capsys.readouterr().err.endswith(f"(did you mean `{meant}`?)\n")
+
+
+def test_an_encoder_given_for_a_class_names_its_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        train.main(["fit", "--config", "demo", "--data.encoder", "bert"], cli=CheckedCLI)
+    assert "bert is no class. Name an encoder with --data.encoder.name\n" in capsys.readouterr().err
+
+
+def test_the_command_line_that_lightning_repeats_is_the_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning starts the processes of other devices with sys.argv."""
+    monkeypatch.setattr(sys, "argv", ["train.py", "fit", "--config", "demo", "--corpus=sample"])
+    train.main(None, cli=(cli := Mock()))
+    cli.assert_called_once_with(None, ResultWriter)
+    assert sys.argv[1:] == ["fit", "--config", "configs/demo.yaml", "--data.corpus=sample"]
+
+
+GRID = """scores: [uas]
+grid:
+  axes:
+    what:
+      heads: {config: heads.yaml, command: measure}
+      text: {config: texts.yaml, command: measure, set: {encoder: small}}
+      classifier: {config: classifier.yaml, rename: {data.init_args.encoder.name: null}}
+"""
+CLASSES = {
+    "heads": "model: SingleHeads\ndata: {class_path: DependencyDataModule}",
+    "texts": "model: {class_path: AttentionAnalyses}\ndata: datamodules.TextDataModule",
+    "classifier": "model: AttentionClassifier\ndata: ClassificationDataModule",
+}
+
+
+def test_short_options_of_a_sweep_are_those_of_each_run(tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, GRID, **CLASSES)
+    rows = read_sweep(spec, options_of(["--corpus=sample"])).rows
+    found = [dict(row.all_runs()[0].options) for row in rows]
+    encoder, corpus = "data.init_args.encoder.name", {"data.init_args.corpus": "sample"}
+    assert found == [corpus, {encoder: "small", "data.init_args.corpora": "sample"}, corpus]
+    long = read_sweep(spec, options_of(["--data.corpus", "sample"])).rows
+    assert long[0].all_runs()[0].key == rows[0].all_runs()[0].key
+    with pytest.raises(UserError, match="`--encoder` is set by the axis `what`"):
+        read_sweep(spec, options_of(["--encoder=x"]))
+    (tmp_path / "spec.yaml").write_text(GRID.replace("{encoder: small}", "{}"), encoding="utf-8")
+    rows = read_sweep(spec, options_of(["--encoder=x"])).rows
+    assert [dict(row.all_runs()[0].options) for row in rows] == [{encoder: "x"}, {encoder: "x"}, {}]
+    (tmp_path / "spec.yaml").write_text(GRID.replace("encoder: small", f"{encoder}: small"), encoding="utf-8")
+    with pytest.raises(UserError, match="name` is set by the axis `what`"):
+        read_sweep(spec, options_of(["--encoder=x"]))
