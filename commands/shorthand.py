@@ -1,7 +1,4 @@
-"""Short forms in command lines: configs by name, and `--encoder`, `--corpus` and `--checkpoints`.
-
-Nothing here imports PyTorch, so that a wrong name is reported at once.
-"""
+"""Short command lines: configs by name, `--encoder`, `--corpus` and `--checkpoints`; PyTorch is not imported yet."""
 
 import json
 import re
@@ -15,40 +12,33 @@ from results.settings import read_yaml
 
 SHORT: Mapping[str, Mapping[str, str]] = {
     "--corpus": {"": "data.corpus", "TextDataModule": "data.corpora"},
-    "--encoder": {"": "data.encoder.name", "TransformerClassifier": "data.tokenizer.name"}
-    | dict.fromkeys(("AttentionClassifier", "HierarchicalClassifier"), ""),
+    "--encoder": {"": "data.encoder.name", "TransformerClassifier": "data.tokenizer.name", "AttentionClassifier": ""},
     "--checkpoints": {"": "model.checkpoint", "Fidelity": "model.checkpoints"}
     | dict.fromkeys(("fit", "validate", "test", "predict"), "ckpt_path"),
 }
-"""Option of each short name, by the command or by the class of the model or the data; under "" that of all others."""
+"""Options by short name, and by command or class of the model or the data; under "" the option of all others."""
 CONFIG = ("--config", "-c")
 REGISTERED = {"ClassificationDataModule", "CoreferenceDataModule", "DependencyDataModule"}
-"""Classes of data that read no corpus by name but those of the registry."""
+"""Classes of data whose corpus by name is one of the registry."""
 
 
-def config_file(given: str, what: str = "--config") -> str:
-    """Return the path of a config or a plan: the given path if it exists, else that of `configs/<given>.yaml`.
-
-    Args:
-        given: A path or the name of a file below configs/, without its ending. YAML text is returned unchanged.
-        what: Option that names it, for the message.
+def config_file(given: str) -> str:
+    """Return the path of a config or plan, given by its path or its name below configs/; YAML text is returned as is.
 
     Raises:
         UserError: There is no such file.
     """
     if Path(given).is_file() or Path(given).is_fifo() or not re.fullmatch(r"[\w./~+-]+", given):
         return given
-    name = given.removeprefix("configs/").removesuffix(".yaml")
-    if not (path := CONFIGS / f"{name}.yaml").is_file():
-        hint = near(name, map(config_name, CONFIGS.rglob("*.yaml")))
-        raise UserError(
-            f"{what} {given}: there is no such file or config{hint}. `python train.py --help` lists the configs."
-        )
+    path = CONFIGS / f"{given.removeprefix('configs/').removesuffix('.yaml')}.yaml"
+    if not path.is_file():
+        hint = near(config_name(path), map(config_name, CONFIGS.rglob("*.yaml")))
+        raise UserError(f"{given}: there is no such file or config{hint}. `python train.py --help` lists the configs.")
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def config_name(path: Path | str) -> str:
-    """Return the shortest name of a config on a command line: `clark2019/heads` of `configs/clark2019/heads.yaml`."""
+    """Return the name of a config below configs/, such as `clark2019/heads`; the path itself of any other file."""
     inside = Path(path).absolute()
     return inside.relative_to(CONFIGS).with_suffix("").as_posix() if inside.is_relative_to(CONFIGS) else str(path)
 
@@ -62,12 +52,9 @@ def options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def expanded(words: Sequence[str]) -> list[str]:
-    """Return a command line in its long form: paths of configs, and options of the classes that are run.
+    """Return a command line with the paths of its configs, and with options of classes in place of the short ones.
 
-    The options stand at the end, so that they override the configs. A long form is returned unchanged.
-
-    Args:
-        words: Command, such as `measure`, and its options.
+    They stand at the end, so that they override the configs. A long form is returned unchanged.
 
     Raises:
         UserError: There is no such config or corpus, a config replaces the model of another, or an option that takes
@@ -86,11 +73,13 @@ def expanded(words: Sequence[str]) -> list[str]:
         else:
             into.append(config_file(word) if previous in CONFIG else word)
         previous = word
-    kinds = {*words[:1], *_classes(kept).values()}
+    kinds = {*words[:1], *_classes(kept)}
     for name, values in short.items():
-        option = next((SHORT[name][kind] for kind in SHORT[name] if kind in kinds), SHORT[name][""])
+        option = next((option for kind, option in SHORT[name].items() if kind in kinds), SHORT[name][""])
         if not option:
-            raise UserError(f"{name}: this classifier reads no pretrained encoder. Give --config devlin2019/finetune.")
+            raise UserError(
+                f"{name}: AttentionClassifier reads no pretrained encoder. Give --config devlin2019/finetune."
+            )
         if len(values) != 1 and option != "model.checkpoints":
             raise UserError(f"{name} has {counted(len(values), 'value')}, but --{option} takes one.")
         kept.append(f"--{option}={values[0] if len(values) == 1 else json.dumps(values)}")
@@ -100,21 +89,21 @@ def expanded(words: Sequence[str]) -> list[str]:
     return kept
 
 
-def _classes(words: Sequence[str]) -> dict[str, str]:
-    """Return the classes of `model` and `data` in a command line and its configs, without their modules."""
+def _classes(words: Sequence[str]) -> Iterator[str]:
+    """Yield the names of the classes of the data and of the model of a command line with its configs."""
     found, owner = dict[str, str](), ""
     for name, value in options(words):
         is_config = name in CONFIG and Path(value).is_file()
         content = read_yaml(Path(value)) if is_config else {name[2:]: value}
-        for part in ("model", "data"):
-            given = content.get(part) if isinstance(content, Mapping) else None
-            kind = str((given.get("class_path") if isinstance(given, Mapping) else given) or "").rpartition(".")[2]
-            if part == "model" and kind:
-                if owner and is_config and kind != found[part]:
+        for part in {"model", "data"} & content.keys() if isinstance(content, Mapping) else ():
+            given = content[part]
+            kind = str(given.get("class_path") if isinstance(given, Mapping) else given).rpartition(".")[2]
+            if part == "model" and is_config:
+                if owner and kind != found[part]:
                     raise UserError(
                         f"--config {config_name(value)}: its model, {kind}, replaces {found[part]} of --config "
                         f"{config_name(owner)}. Give one of the two."
                     )
-                owner = value if is_config else ""
-            found |= {part: kind} if kind else {}
-    return found
+                owner = value
+            found[part] = kind
+    yield from found.values()

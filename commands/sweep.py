@@ -62,7 +62,7 @@ def main(
     parser.epilog = "Options after -- are those of train.py fit and test, for example --encoder NAME."
     options = parser.parse_args(list(args[:place]))
     extra = options_of(args[place + 1 :])
-    plan = Path(config_file(options.plan, "sweep"))
+    plan = Path(config_file(options.plan))
     sweep = read_sweep(plan, extra)
     names = [row.name for row in sweep.rows]
     if strange := [name for name in options.row if name not in names]:

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from jsonargparse.typing import NonNegativeInt
 
-from commands.shorthand import SHORT, config_name, expanded
+from commands.shorthand import SHORT, config_name
 from commands.trust import trusted_modules, typed_options
 from models.configs import PERMISSIONS, command_of
 from results.digests import digest, file_digest
@@ -361,9 +361,8 @@ def _grid(
     if prod(map(len, axes.values())) > MOST:
         raise UserError(f"{where}: the plan has more than {MOST:,} rows. Divide it into several plans")
     entries = [(axis, entry) for axis, values in axes.items() for entry in values.values() if isinstance(entry, dict)]
-    given = {*extra, *(in_full(option) for name in extra for option in SHORT.get(f"--{name}", {}).values())}
     for axis, option in ((axis, in_full(name)) for axis, entry in entries for name in entry.get("set") or {}):
-        if option in given:  # every row would have the value, under the names of all
+        if option in extra:  # every row would have the value, under the names of all
             raise UserError(
                 f"{where}: `--{option}` is set by the axis `{axis}`. Choose rows with --row, or edit the plan"
             )
@@ -383,22 +382,11 @@ def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, traine
     config = path.parent / entry.config
     if not config.is_file():
         raise UserError(f"{where}: there is no config {config} (paths are relative to the folder of {path.name})")
-    given = {in_full(name): _text(in_full(name), value, where) for name, value in entry.set.items()}
-    _refuse_permissions([f"--{name}={value}" for name, value in given.items()], extra, where)
-    renamed = {name: entry.rename.get(in_full(SHORT.get(f"--{name}", {"": name})[""]), name) for name in extra}
-    asked = {name: value for name, value in extra.items() if renamed[name] is not None}
-    planned = _long_forms(run := [entry.command, f"--config={config}"], given)
-    added = _long_forms([*run, *(f"--{name}={value}" for name, value in planned.items())], asked)
-    own = {new: value for name, value in added.items() if (new := entry.rename.get(name, name)) is not None}
+    own = {new: extra[name] for name in extra if (new := entry.rename.get(name, name)) is not None}
+    planned = {in_full(name): value for name, value in entry.set.items()}
+    _refuse_permissions([f"--{name}={_text(name, value, where)}" for name, value in planned.items()], extra, where)
     options = sorted((name, _text(name, value, where)) for name, value in {**planned, **own}.items())
     return Run(entry.command, config, file_digest(config), tuple(options), seed, tuple(trained), reads)
-
-
-def _long_forms(run: Sequence[str], options: Mapping[str, str]) -> dict[str, str]:
-    """Return options of a run with `corpus` and other short names in their long forms."""
-    if not {f"--{name}" for name in options} & SHORT.keys():
-        return dict(options)
-    return options_of(expanded([*run, *(f"--{name}={value}" for name, value in options.items())])[len(run) :])
 
 
 def _refuse_permissions(words: Sequence[str], extra: Options, where: str) -> None:
@@ -469,7 +457,8 @@ def _trained(
 
 
 def in_full(name: str) -> str:
-    """Return the long form of an option's name, as `data.init_args.corpus` for `data.corpus`."""
+    """Return the long form of an option's name, as `data.init_args.corpus` for `data.corpus` or `corpus`."""
+    name = SHORT.get(f"--{name}", {"": name})[""]  # of other classes of data, as `rename` says
     return re.sub(r"^(data|model)\.(?!(init_args|class_path|dict_kwargs)\b)", r"\1.init_args.", name)
 
 

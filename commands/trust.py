@@ -4,9 +4,8 @@ import io
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from difflib import SequenceMatcher
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -18,29 +17,11 @@ from pytorch_lightning.cli import LightningArgumentParser
 from commands.faults import wait_for_the_first
 from commands.shorthand import SHORT, config_name, options
 from models.configs import LIBRARIES, ROOMS, explained, permissions_in
-from results.errors import UserError, did_you_mean, near
+from results.errors import UserError, near
 from results.settings import BoundedLoader, SettingsError, leaves, read_yaml
 
 _NO_MODEL = re.compile(r"the following arguments are required: (\w+\.)?model\b.*")
 _UNKNOWN = re.compile(r"(?:Option|does not accept option) '([^']+)'|(?<=unrecognized arguments: )--([\w.-]+)")
-
-ALIKE = 0.75
-"""Least likeness, 0–1, of the last parts of two options of which one is suggested for the other."""
-
-MEANT: Mapping[str, Collection[str]] = {
-    "lr": {"learning_rate"},
-    "epochs": {"max_epochs"},
-    "bs": {"batch_size", "max_sentences"},
-    "batch_size": {"max_sentences"},
-    "seed": {"seed_everything"},
-    "gpus": {"devices"},
-    "model": {"encoder", "tokenizer"},
-    "encoder": {"tokenizer"},
-    "corpora": {"corpus", "text"},
-    "corpus": {"corpora", "treebank"},
-    "checkpoint": {"ckpt_path"},
-}
-"""Last parts of options that are suggested for names of other programs and of other classes."""
 
 
 class Parser(LightningArgumentParser):
@@ -86,13 +67,8 @@ class Parser(LightningArgumentParser):
         names = [action.dest for action in (getattr(ex, "subcommand_parser", None) or self)._actions]
         message = _NO_MODEL.sub("no model is named: give --config one of `python train.py --help`, or --model", message)
         if "did you mean" not in message and (unknown := _UNKNOWN.search(message)):
-            name = unknown[1] or unknown[2]
-            names += [] if unknown[1] else [one[2:] for one in SHORT]
-            last = {one: one.rpartition(".")[2] for one in (name, *names)}  # a common group makes any two names alike
-            meant = [one for one in names if last[one] in MEANT.get(last[name], ())]
-            alike = [one for one in names if SequenceMatcher(None, last[name], last[one]).ratio() >= ALIKE]
-            prefix = "" if unknown[1] else "--"
-            message += did_you_mean(meant, prefix) or near(name, alike, prefix)
+            names += [] if unknown[1] else [short[2:] for short in SHORT]
+            message += near(unknown[1] or unknown[2], names, "" if unknown[1] else "--")
         if not self.exit_on_error:
             super().error(message, ex)
         if not self.silent:

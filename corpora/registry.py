@@ -24,7 +24,7 @@ import yaml
 
 from corpora.sentence import CorpusError
 from results.digests import file_digest
-from results.errors import counted, near
+from results.errors import near
 from results.files import write_atomically
 
 Split = Literal["train", "dev", "test", "all"]  # all: the corpus comes as one piece
@@ -259,17 +259,16 @@ def find(name: str) -> Corpus:
     """Return the public corpus of this name.
 
     Raises:
-        CorpusError: There is no such corpus; the message lists the known names.
+        CorpusError: There is no such corpus.
     """
     if name not in CORPORA:
-        raise CorpusError(f"{name}: no corpus has this name{near(name, CORPORA)}. The registry knows: {known_names()}.")
+        wrong = "this is one file, but a corpus has a file a split" if "." in name else "no corpus has this name"
+        raise CorpusError(
+            f"{name}: {wrong}{near(name, ('sample', *CORPORA))}. `python train.py fetch --list` lists the public "
+            "corpora. For files of your own give a path with `{split}` in the place of train, dev and test, or a "
+            "mapping: --corpus '{train: a.conllu, dev: b.conllu, test: c.conllu}'."
+        )
     return CORPORA[name]
-
-
-def known_names() -> str:
-    """Return the names of the registry in a line for messages; the lines of `treebanks.yaml` are counted instead."""
-    more = f"{counted(len(_TREEBANKS), 'more treebank')} of Universal Dependencies (`python train.py fetch --list`)"
-    return f"{', '.join(sorted(CORPORA.keys() - _TREEBANKS.keys()))} and {more}"
 
 
 def remedy_for(path: Path) -> str:

@@ -26,7 +26,7 @@ from attention.extraction import open_store
 from attention.stream import Stream, make_stream
 from corpora.document import Documents
 from corpora.mentions import UNKNOWN
-from corpora.registry import CORPORA, data_root, known_names, locate, no_file
+from corpora.registry import CORPORA, data_root, locate, no_file
 from corpora.sentence import CorpusError, Treebank
 from datamodules.batches import (
     Batches,
@@ -41,7 +41,7 @@ from datamodules.batches import (
 from datamodules.vectors import ENCODER, VectorSpec, WordVectors, find_vectors, load_vectors
 from results import Provenance
 from results.digests import Digests
-from results.errors import UserError, check_numbers, check_values, counted, near
+from results.errors import UserError, check_numbers, check_values, counted
 
 log = logging.getLogger(__name__)
 
@@ -334,12 +334,6 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
             return write_sample(self.cache / folder)
         if not isinstance(self.corpus, str) or "{split}" in self.corpus:
             return files_by_split(self.corpus, self.option)
-        if self.corpus not in CORPORA:
-            raise CorpusError(
-                f"{self.corpus}: this is neither `sample` nor a corpus of the "
-                f"registry{near(self.corpus, ('sample', *CORPORA))}: {known_names()}. For your own files give a "
-                f"path with `{{split}}` in it, or a mapping: {mapping_of(self)}."
-            )
         return locate(self.corpus, self.root)
 
     def _owner(self, split: str) -> Self:

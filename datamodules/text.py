@@ -23,7 +23,7 @@ from attention.quantities import QuantityName
 from corpora import registry, texts
 from corpora.labelled import Columns
 from corpora.lines import format_of
-from corpora.registry import CORPORA, data_root, known_names, no_file
+from corpora.registry import CORPORA, data_root, no_file
 from corpora.sample import SAMPLE_VERSION, write_sample_text
 from corpora.sentence import CorpusError
 from corpora.texts import OPTION, Passage, Text
@@ -144,9 +144,8 @@ class _Corpus:
             self.path = Path(source.corpus.replace("{split}", source.split or "test")).expanduser()
             if not self.path.suffix and not self.path.exists():
                 raise CorpusError(
-                    f"{source.corpus}: this is neither `sample`, nor a file, nor a corpus of the "
-                    f"registry{near(source.corpus, (*CORPORA, 'sample'))}: {known_names()}. Give {OPTION} one of "
-                    "them."
+                    f"{source.corpus}: this is neither `sample`, nor a file, nor a corpus of "
+                    f"`python train.py fetch --list`{near(source.corpus, (*CORPORA, 'sample'))}. Correct {OPTION}."
                 )
         own = source.corpus if self.known is not None or source.corpus == "sample" else self.path.stem
         self.name = source.name or own

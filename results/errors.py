@@ -15,8 +15,12 @@ from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin, get
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 
-ALIKE, PART = 0.6, 0.85
-"""Least likeness, 0–1, of two names, and of a name and a part of the other, for a suggestion."""
+MEANT: Mapping[str, Collection[str]] = {
+    "lr": ["learning_rate"], "epochs": ["max_epochs"], "bs": ["batch_size", "max_sentences"], "gpus": ["devices"],
+    "batch_size": ["max_sentences"], "seed": ["seed_everything"], "model": ["encoder", "tokenizer"],
+    "corpus": ["corpora", "treebank"], "checkpoint": ["checkpoints", "ckpt_path"],
+}  # fmt: skip
+"""Names of options, by names that other programs or other classes have for the same."""
 
 _NO_MEMORY = re.compile(r"(?i)not enough memory|can(no|')t allocate|out of memory|bad_?alloc|os error 12\b|errno 12\b")
 
@@ -99,24 +103,22 @@ def counted(number: int, one: str, many: str | None = None) -> str:
 def near(name: str, known: Iterable[str], prefix: str = "") -> str:
     """Return ` (did you mean …?)` with one or two known names similar to a name; empty if none is similar.
 
-    Names are also similar if one of their parts is: `ewt` and `ud_english_ewt`.
+    Dotted names are compared by their last parts. A name is also similar if one of its words is (`ewt` and
+    `ud_english_ewt`), or if it has the same meaning (`MEANT`).
 
     Args:
         name: The misspelt name.
         known: The correct names.
         prefix: Text before each suggested name.
     """
-    likeness: dict[str, float] = {}
+    last, likeness = name.rpartition(".")[2], dict[str, float]()
     for one in sorted(set(known)):
-        whole, *parts = (difflib.SequenceMatcher(None, name, part).ratio() for part in (one, *re.split("[_./]", one)))
-        likeness[one] = max(whole if whole >= ALIKE else 0, *(part - 0.1 for part in parts if part >= PART), 0)
+        own = one.rpartition(".")[2]
+        whole, *words = (difflib.SequenceMatcher(None, last, each).ratio() for each in (own, *re.split("[_/]", own)))
+        likeness[one] = max(2 * (own in MEANT.get(last, ())), whole, *(word - 0.1 for word in words if word > 0.85))
     best = sorted(likeness, key=lambda one: -likeness[one])[:2]
-    return did_you_mean([one for one in best if likeness[one] > max(0, likeness[best[0]] - 0.15)], prefix)
-
-
-def did_you_mean(names: Sequence[str], prefix: str = "") -> str:
-    """Return ` (did you mean …?)` with these names, each after `prefix`; empty if there are none."""
-    return f" (did you mean {' or '.join(f'`{prefix}{name}`' for name in names)}?)" if names else ""
+    found = [f"`{prefix}{one}`" for one in best if likeness[one] >= max(0.65, likeness[best[0]] - 0.15)]
+    return f" (did you mean {' or '.join(found)}?)" if found else ""
 
 
 def one_of(value: object, known: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
 #!/bin/bash
 # A run on the devices of a SLURM allocation, requeued after preemption and before the time limit: a training continues, a
 # measurement starts again. From the checkout:
-#   sbatch configs/trainer/slurm.sh fit --config configs/clark2019/attention_only.yaml
+#   sbatch configs/trainer/slurm.sh fit --config clark2019/attention_only
 # One task for each device. Adapt partition, nodes, devices, cores and time. Two GPUs of a node: --gpus-per-node=2.
 #SBATCH --job-name=probe
 #SBATCH --nodes=1
