@@ -238,6 +238,17 @@ def warnings(runs: Sequence[Scored]) -> list[str]:
     return found
 
 
+def differences(runs: Sequence[Scored]) -> list[str]:
+    """Return a line for each run whose options differ from those of the first run, seeds apart, with both values."""
+    found, first = [], settings(runs[0].config)
+    for run in runs[1:] if runs[0].config is not None else ():
+        own = settings(run.config)
+        others = [name for name in {**first, **own} if run.config is not None and first.get(name) != own.get(name)]
+        said = [f"{name.replace('.init_args', '')} {own.get(name)} (not {first.get(name)})" for name in others]
+        found += [f"{run.folder} has {first_of(said)}."] if said else []
+    return found
+
+
 def read_runs(name: str, score: str | None, beside: Record | None = None) -> list[Scored]:
     """Read the runs that one argument of the command line names, and one score of each run.
 
@@ -310,6 +321,8 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     console.print()
     console.print(Text(LEGEND))
     console.print(Text(f"{items} items, matched by {names}; {DRAWS} draws a test."), soft_wrap=True)
+    for line in differences([group[0] for group in groups]):
+        console.print(Text(line), soft_wrap=True)
     for warning in cautions:
         console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
     if options.json is not None:

@@ -1,6 +1,7 @@
 """Fetch a public corpus by its name."""
 
 from collections.abc import Sequence
+from textwrap import fill
 
 from commands import parser_of
 from corpora import registry
@@ -21,7 +22,8 @@ def main(args: Sequence[str]) -> int:
         for corpus in registry.CORPORA.values():
             facts = [", ".join(corpus.splits), corpus.licence, corpus.citation, corpus.homepage]
             facts += [] if corpus.can_be_fetched else ["made, not fetched"]
-            print(f"{corpus.name}: {'; '.join(facts)}")
+            line = f"{corpus.name}: {'; '.join(facts)}"
+            print(fill(line, 80, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False))
         return 0
     if options.name is None:
         parser.error("no corpus is named; give the name of one, or --list for all names")

@@ -76,6 +76,8 @@ def main(
     sweeper = Sweeper(sweep, out, jobs, program, console, beside)
     try:
         sweeper.read()
+        if options.table and not sweeper.records:
+            raise UserError(f"{out}: no run of this plan has finished. Leave out --table to start the runs")
         if not options.table:
             sweeper.run(options.row, check or check_all)
     except KeyboardInterrupt:

@@ -130,7 +130,8 @@ class Sweeper:
             self.jobs.start([self._call(key) for key in ready])
         self.begun += len(ready)
         for key in (*found, *ready):
-            self._say(key, "begun" if key in ready else "begun before")
+            log = os.path.relpath(self.folders[key] / "output.txt")
+            self._say(key, f"{'begun' if key in ready else 'begun before'}; its log is {log}")
         return [*found, *ready]
 
     def _trained(self, key: str) -> list[Path]:

@@ -271,7 +271,8 @@ def _json_fault(error: ValueError | RecursionError) -> str:
 
 
 def _shown(names: Iterable[str]) -> str:
-    return ", ".join(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…" for name in names)
+    unnamed = "'' (an index of pandas, which to_csv(index=False) leaves out)"
+    return ", ".join(name[:_SHOWN] + "…" * (len(name) > _SHOWN) if name else unnamed for name in names)
 
 
 def _comma_rows(path: Path) -> Iterator[tuple[int, list[str]]]:

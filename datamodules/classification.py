@@ -35,7 +35,7 @@ from datamodules.corpus import (
     corpus_of,
     count_shared,
     warn_of_quotes,
-    warn_of_shared,
+    warn_of_split,
 )
 from datamodules.tokenization import SPECIALS, Numbers, Punctuation, TokenizedTexts, TokenOptions, Vocabulary, Words
 from datamodules.vectors import ENCODER, VectorSpec, WordVectors, load_vectors
@@ -601,7 +601,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         others = {one: texts for one, texts in self._contents.items() if one == split or one not in same}
         warn_of_quotes(str(self.corpus if self._known_labels else files[split]), read.audit)
         shared = count_shared(others, split)
-        warn_of_shared(split, shared, len(data), self.unit)
+        warn_of_split(split, shared, len(data), self.unit)
         data.warn_of_unknown(str(files[split]))
         train = self.splits.get("train")
         if self._pieces is None and train is not None and not train.counts["unknown_tokens"]:
@@ -687,14 +687,14 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         return data.ids[item], tuple(self.vocabulary.words[number] for number in data.tokens(item))
 
     def readable(self, split: Split, item: int) -> tuple[str, ...]:
-        """Return the pieces of a text as they are read, see `attention.alignment.readable`.
+        """Return the tokens of a text; pieces as they are read, see `attention.alignment.readable`.
 
         Args:
             split: Split of the text.
             item: Index of the text in the split.
         """
-        assert self._pieces is not None
-        return tuple(self._pieces.readable(self.splits[split].tokens(item)))
+        tokens = self.splits[split].tokens(item)
+        return tuple(self._pieces.readable(tokens)) if self._pieces else self.text(split, item)[1]
 
     @property
     def identity(self) -> Mapping[str, object]:

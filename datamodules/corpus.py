@@ -39,7 +39,7 @@ from datamodules.batches import (
     run_seed,
 )
 from datamodules.vectors import ENCODER, VectorSpec, WordVectors, find_vectors, load_vectors
-from results import Provenance
+from results import FEW, Provenance
 from results.digests import Digests
 from results.errors import UserError, check_numbers, check_values, counted
 
@@ -83,8 +83,8 @@ def count_shared(texts: Mapping[Split, pa.Array | pa.ChunkedArray], split: Split
     return {f"also_in_{other}": int(pc.sum(pc.is_in(texts[split], texts[other])).as_py() or 0) for other in earlier}
 
 
-def warn_of_shared(split: Split, shared: Mapping[str, int], total: int, unit: str) -> None:
-    """Log a warning if more than the fraction `SHARED` of a split's items also occur in an earlier split.
+def warn_of_split(split: Split, shared: Mapping[str, int], total: int, unit: str) -> None:
+    """Log a warning if dev or test has few items, and one if many items of a split also occur in an earlier split.
 
     Args:
         split: Name of the split.
@@ -92,6 +92,9 @@ def warn_of_shared(split: Split, shared: Mapping[str, int], total: int, unit: st
         total: Number of items of the split.
         unit: Plural noun for the items.
     """
+    if total < FEW and split != "train":
+        effect = "what is chosen on it is uncertain" if split == "dev" else "intervals are wide"
+        rank_zero_only(log.warning)(f"{split} has {total} {unit}: {effect}. Give {FEW} or more.")
     for name, count in shared.items():
         if count > SHARED * total:
             rank_zero_only(log.warning)(
@@ -385,8 +388,9 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         files = self.files()
         paths = dict.fromkeys(files[split] for stage in stages for split in self.splits_of(stage, files)[0])
         there = [split for split, path in files.items() if path.is_file()]
+        stands = f", as `{{split}}` in {self.corpus} stands for train, dev and test" if "{split}" in self.corpus else ""
         otherwise = f". The corpus has {' and '.join(there)}. {self.missing_remedy}" if there else ""
-        return [no_file(path, otherwise) for path in paths if not path.is_file()]
+        return [no_file(path, stands + otherwise) for path in paths if not path.is_file()]
 
     @property
     @abstractmethod
@@ -566,7 +570,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
         for path, store in {files[split]: shown[split] for split in fresh}.items():
             warn_of_words(path, store)
         for split in fresh:
-            warn_of_shared(split, count_shared(self._texts(shown), split), len(shown[split]), self.unit)
+            warn_of_split(split, count_shared(self._texts(shown), split), len(shown[split]), self.unit)
         self._warned |= set(fresh)
         if self.vector_spec is not None:
             stores = {files[split]: store for split, store in self.stores.items()}  # splits of one file count once

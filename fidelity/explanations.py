@@ -239,6 +239,7 @@ def _by_token(read: Mapping[str, Any], data: ClassificationDataModule, text: int
     inside = owner >= 0
     _, first, number, pieces = np.unique(owner[inside], return_index=True, return_inverse=True, return_counts=True)
     expected, of_tokens = forms[inside][first].tolist(), tokens[inside].tolist()
+    as_read = [word for word, is_inside in zip(data.readable("test", text), inside, strict=True) if is_inside]
     words, given, scores = read["words"], np.array(read["scores"], np.float64), np.zeros(len(owner))
     if (owners := read.get("word_ids")) is not None:
         if wrong := [one for one in owners if one is not None and not 0 <= one < len(words)]:
@@ -246,7 +247,7 @@ def _by_token(read: Mapping[str, Any], data: ClassificationDataModule, text: int
         of_words = np.array([owner is not None for owner in owners], np.bool_)
         sums = np.bincount(np.array(owners)[of_words].astype(np.int64), given[of_words], len(words))
         given = sums.astype(np.float64)
-    if words == of_tokens != expected:
+    if words in (of_tokens, as_read) and words != expected:
         scores[inside] = given
     else:
         _check_words(words, expected, where)
@@ -254,10 +255,13 @@ def _by_token(read: Mapping[str, Any], data: ClassificationDataModule, text: int
     return scores
 
 
+_REMEDY = "Explain the words of the column `words` that `python train.py predict` writes."
+
+
 def _check_words(given: Sequence[str], expected: Sequence[str], where: str) -> None:
     for place, (one, other) in enumerate(zip(given, expected, strict=False), 1):
         if other not in (one, one.lower()):
-            raise UserError(f"{where}: word {place} is {one!r}, but the classifier reads {other!r}.")
+            raise UserError(f"{where}: word {place} is {one!r}, but the classifier reads {other!r}. {_REMEDY}")
     if len(given) != len(expected):
         raise UserError(
             f"{where} has {counted(len(given), 'word')} in the file, but the classifier reads "

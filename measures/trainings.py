@@ -25,6 +25,7 @@ from results import Result
 from results.errors import UserError, counted
 from results.files import keep, kept, remove_leftovers
 from results.locks import share as share_files
+from results.progress import ProgressLines
 
 _OF_ALL = "It is recommended to use .* when logging on epoch level in distributed"
 
@@ -96,6 +97,9 @@ def share(trainings: Sequence[Training]) -> list[Best]:
         _kept(training)
         made[file] = f"trained in {time.perf_counter() - began:.1f} s"
 
+    left = [one.name for one in trainings if one.file is None or not one.file.exists()]
+    if left:
+        rank_zero_info(f"Trains {counted(len(left), 'model')}, such as {left[0]}; the log shows their progress.")
     share_files({file: partial(make, file, training) for file, training in filed.items()})
     found = []
     for training in trainings:
@@ -159,7 +163,7 @@ def train_nested(
         stop = EarlyStoppingBySteps(monitor, mode=mode, patience=patience, every=every)
         epochs = max_epochs * every
         options = {"max_epochs": epochs, "check_val_every_n_epoch": every, **(optimisation or {})}
-        trainer = nested_trainer(device, checkpoint, stop, *callbacks, **options)
+        trainer = nested_trainer(device, checkpoint, stop, ProgressLines(), *callbacks, **options)
         with quiet(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=_OF_ALL)  # the values are of this process, as they should be
             trainer.fit(module, **data)

@@ -18,6 +18,8 @@ from models.configs import ROOMS, explained, imported_classes, only_known_classe
 from results.errors import UserError, refuse_lack_of_memory
 from results.settings import BoundedLoader, leaves
 
+FORMAT = 1
+"""Version of the content of checkpoints, which those of 0.x lack; raise it when older ones cannot be read."""
 LOCAL = frozenset({"root", "cache", "device_map"})
 """Options of data, and of encoders in them, that name places or resources of a machine; the command line has its own,
 and takes no other's."""
@@ -65,6 +67,9 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     if not all(isinstance(part, Mapping) for part in parts):
         raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
     _refuse_sizes(path, content)
+    if content.get("format") != FORMAT:
+        _parsed(LightningModule, "model", path, model or {})  # names an option that there is no more
+        raise TrainingError(f"{path}: version 0.x of this program wrote the checkpoint. Train the model again.")
     return content
 
 

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -136,18 +137,24 @@ class TextSizes:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "TextSizes":
         """Return the sizes from the output of `dataclasses.asdict`, as a checkpoint stores them."""
-        # Checkpoints of an earlier version say that words are lower-cased, which they always are.
-        options = {name: value for name, value in plain["options"].items() if (name, value) != ("lowercase", True)}
-        parts = {"vocabulary": Vocabulary(**plain["vocabulary"]), "options": TokenOptions(**options)}
+        parts = {"vocabulary": Vocabulary(**plain["vocabulary"]), "options": TokenOptions(**plain["options"])}
         tokenizer = plain["tokenizer"] and EncoderSpec(**plain["tokenizer"])
         return cls(**{**plain, **parts, "tokenizer": tokenizer})
+
+    @cached_property
+    def pieces(self) -> TextTokenizer | None:
+        """Tokenizer of the pretrained model; None if tokens are words."""
+        return None if self.tokenizer is None else TextTokenizer(resolve(self.tokenizer))
+
+    def readable(self, tokens: Sequence[int]) -> list[str]:
+        """Return tokens, given by their ids, as they are read, such as `boring` for `Ġboring`."""
+        return self.pieces.readable(tokens) if self.pieces else [self.vocabulary.words[token] for token in tokens]
 
     def tokenize(self, texts: Sequence[str | tuple[str, str]]) -> TextSplit:
         """Tokenize new texts, or pairs of texts, and return them as a split `test`; the labels are placeholders, 0."""
         pairs = [(text, None) if isinstance(text, str) else text for text in texts]
         read = [LabelledText(str(place), text, "", place, pair) for place, (text, pair) in enumerate(pairs)]
-        pieces = None if self.tokenizer is None else TextTokenizer(resolve(self.tokenizer))
-        words, tokens, lost = tokenize(read, pieces, self.options)
+        words, tokens, lost = tokenize(read, self.pieces, self.options)
         return TextSplit("test", read, np.zeros(len(read), np.int64), words, tokens, lost, self.vocabulary)
 
 
@@ -184,27 +191,26 @@ def predictions_of(batch: TextBatch, output: Output, regression: bool) -> list[P
     return list(map(Prediction, batch.index.tolist(), probabilities, of_texts))
 
 
-def prediction_table(
-    found: Sequence[Prediction], split: TextSplit, labels: Sequence[str], vocabulary: Vocabulary
-) -> pd.DataFrame:
+def prediction_table(found: Sequence[Prediction], split: TextSplit, sizes: TextSizes) -> pd.DataFrame:
     """Return a table of the predictions for a split, with a row for each predicted text, in the order of the split.
 
     Args:
         found: Predictions for some or all texts of the split, in any order.
         split: The split.
-        labels: Names of the classes; empty in a regression.
-        vocabulary: Tokens of the model.
+        sizes: Sizes of the classifier, which has the names of the classes and the tokens.
 
     Returns:
         Table with the columns `id`, `gold`, `predicted`, and `probability.<label>`. Further columns hold lists with
         an entry for each token: `words`, the word of the text that the token belongs to (None for delimiters);
-        `tokens`, the token in the vocabulary; `sentences`, the index of its sentence, from 0 (−1 for delimiters).
+        `tokens`, the token as it is read; `sentences`, the index of its sentence, from 0 (−1 for delimiters).
         `attention.<level>` has the attention weight of each token or, for the level `sentence`, of each sentence.
     """
     found = sorted(found, key=lambda prediction: prediction.text)
     texts = [prediction.text for prediction in found]
     best = [int(np.argmax(prediction.probabilities)) for prediction in found]
-    gold = split.labels[texts].tolist()
+    gold, labels = split.labels[texts].tolist(), sizes.labels
+    numbers = sorted({number for text in texts for number in split.tokens(text)})
+    tokens = dict(zip(numbers, sizes.readable(numbers), strict=True))
     levels = found[0].weights if found else ()
     return pd.DataFrame(
         {
@@ -216,7 +222,7 @@ def prediction_table(
                 for place, label in enumerate(labels)
             },
             "words": [split.forms(text) for text in texts],
-            "tokens": [[vocabulary.words[number] for number in split.tokens(text)] for text in texts],
+            "tokens": [[tokens[number] for number in split.tokens(text)] for text in texts],
             "sentences": [split.sentences(text) for text in texts],
             **{f"attention.{level}": [prediction.weights[level] for prediction in found] for level in levels},
         }
@@ -507,7 +513,7 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
                 batch = batch.to(self.device)
                 found += predictions_of(batch, self(batch), self.sizes.regression)
         self.train(training)
-        return prediction_table(found, split, self.sizes.labels, self.sizes.vocabulary).drop(columns="gold")
+        return prediction_table(found, split, self.sizes).drop(columns="gold")
 
     def predict_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
         """Return probabilities `[batch, classes]`, or in a regression predicted numbers `[batch, 1]`.
@@ -522,9 +528,8 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
 
     def on_predict_epoch_end(self) -> None:
         """Fill `predictions` with the table of all predictions, made by `prediction_table`."""
-        data = self.data
         found, self._found = gathered(self._found), []
-        self.predictions = prediction_table(found, data.splits["test"], data.labels, data.vocabulary)
+        self.predictions = prediction_table(found, self.data.splits["test"], self.sizes)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         kind = torch.optim.AdamW if self.optimizer == "adamw" else torch.optim.Adam

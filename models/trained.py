@@ -19,7 +19,7 @@ from torchmetrics import Metric
 from attention.encoder import usable_device
 from attention.extraction import return_free_memory
 from datamodules.corpus import Data, data_for
-from models.checkpoints import TrainingError, configured_model, instantiate, read_checkpoint
+from models.checkpoints import FORMAT, TrainingError, configured_model, instantiate, read_checkpoint
 from results import Result
 from results.errors import check_values
 
@@ -201,7 +201,7 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         checkpoint[self.checkpoint_key] = {"source": dict(self.origin.source), "sizes": asdict(sizes)}
         if (devices := device_count(self)) > 1:
             self.trained_on = {"devices": devices}
-        checkpoint["trained_on"] = self.trained_on
+        checkpoint |= {"trained_on": self.trained_on, "format": FORMAT}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Build the parameters with the sizes in the checkpoint, or check that existing parameters fit the checkpoint.
