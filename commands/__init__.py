@@ -14,8 +14,8 @@ r"""Usage: python train.py COMMAND [options].
 A config is a published experiment; options change parts of it:
 
   python train.py fit --config demo
-  python train.py measure --config clark2019/heads --corpus 'my-{split}.conllu' \
-      --encoder bert-base-uncased            {split} is train, dev, test
+  python train.py measure --config clark2019/heads --encoder gpt2 \
+      --corpus 'my-{split}.conllu'           {split} is train, dev or test
   python train.py measure --config judge --checkpoints a.ckpt b.ckpt
   python train.py fit --help                 options of every run
   python train.py fit --data.help DependencyDataModule

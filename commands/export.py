@@ -3,8 +3,7 @@
 `python train.py export CHECKPOINT FOLDER` writes config, weights (safetensors) and tokenizer to a new folder:
 
 - `AutoModelForSequenceClassification.from_pretrained(FOLDER)` and `AutoModel.from_pretrained(FOLDER)` load it;
-- `--data.tokenizer.name FOLDER` tests the classifier, and `--data.encoder.name FOLDER` reads the
-  attention of its encoder.
+- `--encoder FOLDER` tests the classifier, or reads the attention of its encoder.
 """
 
 from collections.abc import Sequence

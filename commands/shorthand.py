@@ -12,7 +12,8 @@ from results.settings import read_yaml
 
 SHORT: Mapping[str, Mapping[str, str]] = {
     "--corpus": {"": "data.corpus", "TextDataModule": "data.corpora"},
-    "--encoder": {"": "data.encoder.name", "TransformerClassifier": "data.tokenizer.name", "AttentionClassifier": ""},
+    "--encoder": {"": "data.encoder.name", "AttentionClassifier": ""}
+    | dict.fromkeys(("TransformerClassifier", "Fidelity"), "data.tokenizer.name"),
     "--checkpoints": {"": "model.checkpoint", "Fidelity": "model.checkpoints"}
     | dict.fromkeys(("fit", "validate", "test", "predict"), "ckpt_path"),
 }
@@ -83,8 +84,8 @@ def expanded(words: Sequence[str]) -> list[str]:
         if len(values) != 1 and option != "model.checkpoints":
             raise UserError(f"{name} has {counted(len(values), 'value')}, but --{option} takes one.")
         kept.append(f"--{option}={values[0] if len(values) == 1 else json.dumps(values)}")
-    for name, value in options(kept):
-        if name == "--data.corpus" and kinds & REGISTERED and re.fullmatch(r"\w+", value) and value != "sample":
+    for name, value in options(kept) if kinds & REGISTERED else ():
+        if name == "--data.corpus" and value.isidentifier() and value != "sample" and not Path(value).exists():
             registry.find(value)
     return kept
 

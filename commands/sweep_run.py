@@ -84,6 +84,9 @@ class Sweeper:
         """
         chosen = [key for key, needing in self.rows.items() if not rows or needing.keys() & set(rows)]
         waiting = [key for key in chosen if key not in self.records and key not in self.failed]
+        if waiting:
+            log = self.folders[waiting[0]] / "output.txt"
+            self.console.print(Text(f"Runs to do: {len(waiting)}. Log of the first: {log}"), soft_wrap=True)
         self._check(waiting, check)
         going: dict[str, float] = {}  # start time of each run that is going, by key
         try:
@@ -130,8 +133,7 @@ class Sweeper:
             self.jobs.start([self._call(key) for key in ready])
         self.begun += len(ready)
         for key in (*found, *ready):
-            log = os.path.relpath(self.folders[key] / "output.txt")
-            self._say(key, f"{'begun' if key in ready else 'begun before'}; its log is {log}")
+            self._say(key, "begun" if key in ready else "begun before")
         return [*found, *ready]
 
     def _trained(self, key: str) -> list[Path]:

@@ -266,7 +266,7 @@ def find(name: str) -> Corpus:
         raise CorpusError(
             f"{name}: {wrong}{near(name, ('sample', *CORPORA))}. `python train.py fetch --list` lists the public "
             "corpora. For files of your own give a path with `{split}` in the place of train, dev and test, or a "
-            "mapping: --corpus '{train: a.conllu, dev: b.conllu, test: c.conllu}'."
+            "mapping: '{train: a.conllu, dev: b.conllu, test: c.conllu}'."
         )
     return CORPORA[name]
 

@@ -83,7 +83,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
         texts, others = list(read_sources(self.text)), list[CorpusDataModule[Any]]()
         if self.treebank is not None:
             arcs = DependencyDataModule(self.treebank, options=self.options, **self._shared)
-            arcs.option = "treebank"
+            arcs.option = "--data.treebank"
             files = arcs.files()
             if "test" not in files:
                 raise CorpusError(f"The corpus of --data.treebank has no test split. {arcs.missing_remedy}.")
@@ -91,7 +91,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
             others.append(arcs)
         if self.documents is not None:
             links = CoreferenceDataModule(self.documents, options=self.options, **self._shared)
-            links.option = "documents"
+            links.option = "--data.documents"
             others.append(links)
         return TextDataModule(texts, max_length=self.max_length, **self._shared), *others
 

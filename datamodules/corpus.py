@@ -103,7 +103,7 @@ def warn_of_split(split: Split, shared: Mapping[str, int], total: int, unit: str
             )
 
 
-def files_by_split(corpus: str | Mapping[str, str], option: str = "corpus") -> dict[str, Path]:
+def files_by_split(corpus: str | Mapping[str, str], option: str = "--corpus") -> dict[str, Path]:
     """Return the path of the file of each split.
 
     Args:
@@ -118,9 +118,7 @@ def files_by_split(corpus: str | Mapping[str, str], option: str = "corpus") -> d
     if isinstance(corpus, str):
         return {split: Path(corpus.replace("{split}", split)).expanduser() for split in SPLITS}
     if strangers := set(corpus) - set(SPLITS):
-        raise CorpusError(
-            f"--data.{option} has unknown splits {sorted(strangers)}. The splits are {', '.join(SPLITS)}."
-        )
+        raise CorpusError(f"{option} has unknown splits {sorted(strangers)}. The splits are {', '.join(SPLITS)}.")
     files: dict[str, Path] = {split: Path(corpus[split]).expanduser() for split in SPLITS if split in corpus}
     for split, path in files.items():
         if not path.is_file():  # rather than when it is read: the test split may be hours later
@@ -230,7 +228,7 @@ def warn_of_words(path: Path, store: Store) -> None:
         rank_zero_only(log.warning)(
             f"{path}: {count} of {words} words ({count / words:.0%}) contain the unknown token of "
             f"{store.manifest.encoder['name']}, so the encoder cannot see what they are. Choose an encoder that "
-            f"was trained on this language: --data.encoder.name."
+            f"was trained on this language: --encoder."
         )
     warn_of_roots(path, store.manifest.audit)
     warn_of_tags(path, store)
@@ -239,7 +237,7 @@ def warn_of_words(path: Path, store: Store) -> None:
 def mapping_of(data: "CorpusDataModule[Any]") -> str:
     """Return an example for messages: one file for each split, as on the command line."""
     files = ", ".join(f"{split}: {name}.{data.suffix}" for split, name in zip(SPLITS, "abc", strict=True))
-    return f"--data.{data.option} '{{{files}}}'"
+    return f"{data.option} '{{{files}}}'"
 
 
 class CorpusDataModule(LightningDataModule, Generic[Item]):
@@ -277,7 +275,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
     holds: ClassVar[str]
     batch: ClassVar[type]
     suffix: ClassVar[str] = "conllu"
-    option: str = "corpus"
+    option: str = "--corpus"
     borrows: ClassVar[str] = ""
     transfer_from: str | dict[str, str] | None = None
     always: ClassVar[tuple[Split, ...]] = ()
@@ -343,14 +341,14 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         """Return this datamodule with the corpus of a split as its only one."""
         owner = copy(self)
         if self.transfer_from is not None and split != "test":
-            owner.corpus, owner.option = self.transfer_from, "transfer_from"
+            owner.corpus, owner.option = self.transfer_from, "--data.transfer_from"
         owner.transfer_from = None
         return owner
 
     @property
     def missing_remedy(self) -> str:
         """Advice for the error message if the corpus lacks a split that is needed."""
-        return f"Name its file: {mapping_of(self)}{self.borrows if self.option == 'corpus' else ''}"
+        return f"Name its file: {mapping_of(self)}{self.borrows if self.option == '--corpus' else ''}"
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
         """Return the splits that a stage reads, and the splits that it only prepares for a later test.
@@ -372,7 +370,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
             there = [split for split in files if self._owner(split).option == owner.option]
             name = f"{owner.corpus}: the" if isinstance(owner.corpus, str) else "The"
             raise CorpusError(
-                f"{name} corpus of --data.{owner.option} has no {missing[0]} split, but the command needs one; it has "
+                f"{name} corpus of {owner.option} has no {missing[0]} split, but the command needs one; it has "
                 f"{' and '.join(there) or 'no other'}. {owner.missing_remedy}."
             )
         tested = stage == "fit" and validates and "test" in files and files["test"].is_file()
@@ -388,7 +386,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
         files = self.files()
         paths = dict.fromkeys(files[split] for stage in stages for split in self.splits_of(stage, files)[0])
         there = [split for split, path in files.items() if path.is_file()]
-        stands = f", as `{{split}}` in {self.corpus} stands for train, dev and test" if "{split}" in self.corpus else ""
+        stands = ". `{split}` in the path stands for train, dev and test" if "{split}" in self.corpus else ""
         otherwise = f". The corpus has {' and '.join(there)}. {self.missing_remedy}" if there else ""
         return [no_file(path, stands + otherwise) for path in paths if not path.is_file()]
 

@@ -52,13 +52,13 @@ class PairSplit(Dataset[PairBatch]):
         if not encoder.causal:
             raise UserError(
                 f"{name} is no decoder: it sees the words on both sides, and gives a sentence no probability. Name a "
-                "decoder with a language-modelling head (gpt2) with --data.encoder.name."
+                "decoder with a language-modelling head (gpt2) with --encoder."
             )
         start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
         if start is None:
             raise UserError(
                 f"{name}: the tokenizer has no start and no end token, so nothing comes before the first token of a "
-                "sentence, and it has no probability. Name another encoder with --data.encoder.name."
+                "sentence, and it has no probability. Name another encoder with --encoder."
             )
         texts = [f" {sentence}" for pair in pairs for sentence in (pair.good, pair.bad)]
         found = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]

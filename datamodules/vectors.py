@@ -138,7 +138,7 @@ def load_vectors(
             if source is None:
                 raise UserError(
                     f"--data.vectors.name is `{ENCODER}`, the input embeddings of the encoder, but the data "
-                    "have no encoder. Name other vectors, or set --data.encoder.name."
+                    "have no encoder. Name other vectors, or set --encoder."
                 )
             file, identity = ENCODER, source.embeddings_identity(digests)
             convert = partial(_embedded, source, encoder, wanted)

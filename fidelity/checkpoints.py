@@ -133,7 +133,7 @@ def files_of(path: Path) -> list[Path]:
         return [path]
     if not path.exists():
         raise UserError(
-            f"{path}: there is no such checkpoint. Give --model.checkpoints files that `python train.py fit` "
+            f"{path}: there is no such checkpoint. Give --checkpoints files that `python train.py fit` "
             "has written to checkpoints/ of its run, or folders of Hugging Face classifiers: '[a.ckpt, b/]'."
         )
     found = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
@@ -211,7 +211,7 @@ def _from_transformers(path: Path, data: ClassificationDataModule) -> tuple[Conf
     sha256 = str(source.identity(Digests(data.cache))["weights_sha256"])
     if not named and (fault := data.tokenizer_fault(source)):
         raise UserError(
-            f"{path}: {fault}. Test it in a run of its own, with --data.tokenizer.name {path} or, on the "
+            f"{path}: {fault}. Test it in a run of its own, with --encoder {path} or, on the "
             "command line, leave this option out."
         )
     own.tokenizer, own.tokenizer_source = spec, source
@@ -222,7 +222,7 @@ def _from_transformers(path: Path, data: ClassificationDataModule) -> tuple[Conf
         raise UserError(
             f"{path}: the files lack {', '.join(drawn)} of {type(model.classifier.model).__name__}, so these weights "
             "would be random. Give a fine-tuned classifier, for instance a folder from `python train.py export`; "
-            "`python train.py fit --config configs/devlin2019/finetune.yaml` fine-tunes an encoder."
+            "`python train.py fit --config devlin2019/finetune` fine-tunes an encoder."
         )
     config = {
         "seed_everything": None,

@@ -261,7 +261,7 @@ class Fidelity(Measure[ClassificationDataModule]):
         check_names("--model.tests", [test.name for test in tests])
         paths = [checkpoints] if isinstance(checkpoints, str) else checkpoints
         if not paths:
-            raise UserError("No checkpoint is given. Give one or more: --model.checkpoints '[a.ckpt, b.ckpt]'.")
+            raise UserError("No checkpoint is given. Give one or more: --checkpoints a.ckpt b.ckpt.")
         self.paths, self.tests = [Path(path).expanduser() for path in paths], tests
         for path in self.paths:
             files_of(path)  # before the data are read
@@ -299,7 +299,7 @@ class Fidelity(Measure[ClassificationDataModule]):
         if files:
             raise UserError(
                 f"{files[0]}: a Hugging Face classifier does not say which texts to test on. Give --data "
-                "ClassificationDataModule, and its corpus with --data.corpus."
+                "ClassificationDataModule, and its corpus with --corpus."
             )
         return None
 

@@ -349,7 +349,7 @@ class CausalCheck(ProbeMeasure):
         self.heads, self.random, self.kind = heads, random, kind
         self.pairs, self.per_paradigm = pairs, per_paradigm
         if checkpoint is not None and pairs is not None:
-            raise UserError("CausalCheck scores one task: give --model.checkpoint or --model.pairs, not both.")
+            raise UserError("CausalCheck scores one task: give --checkpoints or --model.pairs, not both.")
         if per_paradigm is not None and pairs is None:
             raise UserError("--model.per_paradigm limits minimal pairs: give --model.pairs blimp too, or leave it out.")
 
@@ -399,7 +399,7 @@ class CausalCheck(ProbeMeasure):
         off = self._ablation(encoder)
         measures = self._measures(probe.to(self.device), encoder, off, sentences, upper.splits["test"])
         table, scores = self._table(chosen, measures)
-        blank = {} if self._task else {"task": "no --model.checkpoint and no --model.pairs is given"}
+        blank = {} if self._task else {"task": "no --checkpoints and no --model.pairs is given"}
         if reason := lacks_language_modelling(encoder):
             blank["loss"] = reason
         lone = {one.relation for one in chosen if len(one.sets) == 2}

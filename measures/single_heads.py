@@ -629,7 +629,7 @@ class SingleHeads(Measure[DependencyDataModule]):
             if not data.splits[split].arcs:
                 raise UserError(
                     f"{data.files()[split]}: no word depends on another word, so no arc can be scored. "
-                    "Give --data.corpus a treebank with arcs."
+                    "Give --corpus a treebank with arcs."
                 )
 
     def update(self, batch: AttentionBatch) -> None:

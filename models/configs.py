@@ -52,6 +52,7 @@ def explained(message: str) -> str:
             fault = f"{found[1]} is no class. Name an encoder with --{keys}.name"
     elif missing := _REQUIRED.search(in_a_line(message)):
         fault = " and ".join(f"--{keys}.{name}" for name in missing[1].split(", ")) + " must be given"
+        fault = re.sub(r"--model\.checkpoints?\b", "--checkpoints", fault)
     else:
         fault = _LITERAL.sub(r"one of \1", in_a_line(_IN_CLASS.sub("", _KEY.sub("", message))))
         if inside in _BASES:

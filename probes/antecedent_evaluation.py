@@ -257,9 +257,7 @@ def check_coreference(data: CoreferenceDataModule, reader: str) -> None:
         reader: Class name of the experiment that needs attention, for the message.
     """
     if data.encoder_identity is None:
-        raise UserError(
-            f"{reader} needs attention, but --data.encoder is null. Name an encoder with --data.encoder.name."
-        )
+        raise UserError(f"{reader} needs attention, but --data.encoder is null. Name an encoder with --encoder.")
 
 
 def _items(documents: tuple[str, ...], links: Tensor, right: Mapping[str, Tensor]) -> pd.DataFrame:

@@ -55,9 +55,7 @@ def read_fields(data: DependencyDataModule, reads: Collection[str], reader: str,
         )
     if data.encoder_identity is None and (needs := set(reads) - {"vectors"}):
         needed = "hidden states" if needs == {"hidden"} else "attention"
-        raise UserError(
-            f"{reader} needs {needed}, but --data.encoder is null. Name an encoder with --data.encoder.name."
-        )
+        raise UserError(f"{reader} needs {needed}, but --data.encoder is null. Name an encoder with --encoder.")
     data.read_only(cast("frozenset[Field]", frozenset(reads)))
 
 

@@ -18,7 +18,7 @@ Made = TypeVar("Made")
 MEANT: Mapping[str, Collection[str]] = {
     "lr": ["learning_rate"], "epochs": ["max_epochs"], "bs": ["batch_size", "max_sentences"], "gpus": ["devices"],
     "batch_size": ["max_sentences"], "seed": ["seed_everything"], "model": ["encoder", "tokenizer"],
-    "corpus": ["corpora", "treebank"], "checkpoint": ["checkpoints", "ckpt_path"],
+    "corpus": ["corpora", "treebank"], "corpora": ["corpus", "text"], "checkpoint": ["checkpoints", "ckpt_path"],
 }  # fmt: skip
 """Names of options, by names that other programs or other classes have for the same."""
 

@@ -39,7 +39,7 @@ def read_runs(folder: Path) -> Runs:
         language, _, kind = row.partition(" × ")
         found.setdefault(language, {})[kind] = find_record(next(iter(runs.values()))[-1])
     if not {*KINDS} <= found.get("English", {}).keys():
-        remedy = "Give the command of the sweep again: `python train.py sweep configs/languages.yaml`"
+        remedy = "Give the command of the sweep again: `python train.py sweep languages`"
         raise UserError(f"{folder}: not all runs of English are finished, with which others are compared. {remedy}")
     return found
 

@@ -84,9 +84,11 @@ def test_a_table_is_made_and_only_what_is_new_is_run_later(tmp_path: Path) -> No
     assert "attention & 3 & 4 & 60.0 & 10.0" in (tmp_path / "out" / record["latex"]["t"]).read_text()
     assert len(pd.read_csv(tmp_path / "out" / record["tables"]["t_runs"])) == 5
     lines = text.splitlines()
-    assert lines[0] == "[1/4] attention, a, seed 0: begun"
-    assert lines[1].startswith("[1/4] attention, a, seed 0: 0 s; uas 50.0")
-    assert lines[7].startswith("[4/4] offset, same, b, seed 0: 0 s; offset.uas 25.0; uas 50.0")
+    assert lines[0].startswith(f"Runs to do: 4. Log of the first: {tmp_path}/out/runs/")
+    assert Path(lines[0].rpartition(" ")[2]).is_file()
+    assert lines[1] == "[1/4] attention, a, seed 0: begun"
+    assert lines[2].startswith("[1/4] attention, a, seed 0: 0 s; uas 50.0")
+    assert lines[8].startswith("[4/4] offset, same, b, seed 0: 0 s; offset.uas 25.0; uas 50.0")
     assert "4 runs: 4 done (4 begun now), 0 failed" in text
 
     # Nothing is run again.

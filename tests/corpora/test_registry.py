@@ -198,14 +198,28 @@ def test_a_path_tells_the_corpus_it_would_belong_to_unless_many_have_a_file_of_i
     assert "name the corpus litbank, which `python" in remedy_for(Path("/elsewhere/litbank.dev.conll"))
 
 
-def test_an_unknown_name_is_answered_by_those_there_are() -> None:
-    with pytest.raises(CorpusError, match=rf"^ewt: no .* The registry knows: {KNOWN} and {len(TREEBANKS)} more"):
-        fetch("ewt", None)
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("ewt", r"no corpus has this name \(did you mean `ud_english_ewt`\?\)\. `python train\.py fetch --list`"),
+        ("ud_english_ewtt", r"no corpus has this name \(did you mean `ud_english_ewt`\?\)\. "),
+        ("sst", r"no corpus has this name \(did you mean `sst2` or `glue_sst2`\?\)\. "),
+        (
+            "my.conllu",
+            r"this is one file, but a corpus has a file a split\. .* a path with `{split}` in the place of train, d",
+        ),
+    ],
+)
+def test_an_unknown_name_is_answered_by_what_is_near_and_by_the_form_of_own_files(name: str, told: str) -> None:
+    with pytest.raises(CorpusError, match=f"^{re.escape(name)}: {told}"):
+        fetch(name, None)
 
 
 def test_made_corpora_are_listed_as_such(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    lines = re.sub(r"\n {4}", " ", said).splitlines()
     assert lines[0].startswith("ud_english_ewt: train, dev, test; CC BY-SA 4.0; Silveira et al. 2014")
     made = {line.partition(":")[0]: line.endswith("; made, not fetched") for line in lines}
     fetched = ["ud_english_ewt", "20newsgroups", "imdb"]

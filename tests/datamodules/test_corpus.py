@@ -50,7 +50,14 @@ def test_a_file_that_a_mapping_names_must_be_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ("no_such_corpus", r"no_such_corpus: this is neither .*a corpus of the registry: .*ud_english_ewt.*\{split\}"),
+        (
+            "no_such_corpus",
+            r"no_such_corpus: no corpus has this name\..* a path with `\{split\}` in the place of train",
+        ),
+        (
+            "my.conllu",
+            r"my\.conllu: this is one file, but a corpus has a file a split\. .* a path with `\{split\}` in ",
+        ),
         ({"training": "a"}, r"unknown splits \['training'\]\. The splits are train, dev, test"),
         ("absent/{split}", r"absent/(dev|train)\."),
     ],
@@ -65,7 +72,7 @@ def test_a_missing_split_is_named_first(kind: Kind, make: Make, given: str, monk
     monkeypatch.setattr(kind, "read", None)
     for stage, there, missing in (("test", ("train", "dev"), "test"), ("fit", ("dev",), "train")):
         files = {split: given.replace("{split}", split) for split in there}
-        name_it = f"Name its file: --data.corpus '{{train: a.{kind.suffix}"
+        name_it = f"Name its file: --corpus '{{train: a.{kind.suffix}"
         remedy = f"no {missing} split, but the command needs one; it has {' and '.join(there)}. {name_it}"
         with pytest.raises(CorpusError, match=remedy):
             make(stage, corpus=files)

@@ -366,7 +366,7 @@ def test_what_cannot_be_tested_is_told_with_the_folder_and_a_remedy(
         "head": ([bert], ["--model.level=3-1"], r"--model\.level: 3-1 does not exist; the mo"),
         "level": ([bert], ["--model.level=word"], r"model\.level: 'word' is not a head.*or all\."),
         "tokenizer": ([bert], [f"{without}{roberta}"], rf"{bert}: its tokenizer is not the tokenizer of the data, "
-                      rf"{roberta}\. Test it in a run of its own, with --data\.tokenizer\.name {bert} or"),
+                      rf"{roberta}\. Test it in a run of its own, with --encoder {bert} or"),
         "two": ([bert, roberta], [], rf"{roberta}: its tokenizer is not the tokenizer of the data, {bert}\. Test it"),
     }  # fmt: skip
     for name, (checkpoints, more, expected) in told.items():

@@ -267,7 +267,7 @@ NOWHERE = "--model.checkpoints=[nowhere.ckpt]"
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["measure"], r"No checkpoint is given\. Give one or more: --model\.check"),
+        (["measure"], r"No checkpoint is given\. Give one or more: --checkpoints a\.ckpt b"),
         (["measure", NOWHERE], r"nowhere\.ckpt: there is no such checkpoint"),
     ],
 )

@@ -276,7 +276,7 @@ def test_pairs_too_long_and_tokenizers_without_a_start_are_refused(tmp_path: Pat
 
 
 def test_a_task_of_two_kinds_and_a_number_of_no_pairs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"give --model\.checkpoint or --model\.pairs, not both"):
+    with pytest.raises(UserError, match=r"give --checkpoints or --model\.pairs, not both"):
         check(checkpoint=str(write(tmp_path, some_pairs())), pairs="blimp")
     with pytest.raises(UserError, match=r"per_paradigm limits minimal pairs: give --model\.pairs blimp too"):
         check(per_paradigm=3)

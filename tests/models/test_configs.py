@@ -384,7 +384,7 @@ def test_python_is_told_of_no_option() -> None:
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (["--config=" + str(CONFIGS / "michel2019/pruning.yaml")], r"--model\.checkpoint must be given\n$"),
+        (["--config=" + str(CONFIGS / "michel2019/pruning.yaml")], r"--checkpoints must be given\n$"),
         (
             ["--config=" + str(CONFIGS / "clark2019/heads.yaml"), "--data.options.quantity=norm"],
             r"Expected one of 'attention', 'attention_without_first', .*\. Got value: norm\n$",

@@ -363,7 +363,7 @@ def test_a_head_that_the_transformer_has_not_is_refused(head: str, folder: Path)
 
 
 def test_texts_that_are_cut_into_words_are_refused() -> None:
-    with pytest.raises(UserError, match=r"but the data have words.*--data\.tokenizer\.name"):
+    with pytest.raises(UserError, match=r"but the data have words.*--encoder"):
         TransformerClassifier().build(TextSizes(CLASSES, VOCABULARY))
 
 
