@@ -255,15 +255,13 @@ def _by_token(read: Mapping[str, Any], data: ClassificationDataModule, text: int
     return scores
 
 
-_REMEDY = "Explain the words of the column `words` that `python train.py predict` writes."
-
-
 def _check_words(given: Sequence[str], expected: Sequence[str], where: str) -> None:
+    remedy = "Give the words that `python train.py predict` writes for the text, in the column `words`."
     for place, (one, other) in enumerate(zip(given, expected, strict=False), 1):
         if other not in (one, one.lower()):
-            raise UserError(f"{where}: word {place} is {one!r}, but the classifier reads {other!r}. {_REMEDY}")
+            raise UserError(f"{where}: word {place} is {one!r}, but the classifier reads {other!r}. {remedy}")
     if len(given) != len(expected):
         raise UserError(
             f"{where} has {counted(len(given), 'word')} in the file, but the classifier reads "
-            f"{counted(len(expected), 'word')} (see `punctuation` and `max_length` of the data)."
+            f"{counted(len(expected), 'word')} (see `punctuation` and `max_length` of the data). {remedy}"
         )

@@ -67,7 +67,7 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     if not all(isinstance(part, Mapping) for part in parts):
         raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
     _refuse_sizes(path, content)
-    if content.get("format") != FORMAT:
+    if "trained_on" in content and content.get("format") != FORMAT:
         _parsed(LightningModule, "model", path, model or {})  # names an option that there is no more
         raise TrainingError(f"{path}: version 0.x of this program wrote the checkpoint. Train the model again.")
     return content

@@ -211,7 +211,7 @@ def test_command_lines_are_checked_before_anything_is_computed(of_config: Given,
         "max_epoch": "--trainer.max_epoch=2",
         "learning_rate": "--model.learning_rate=fast",
         "absent-train.conllu: there is no such file. Check the path.": "--data.corpus=absent-{split}.conllu",
-        ".corpus has no test split, but the command needs one": f"--data.corpus={json.dumps(files)}",
+        "--corpus has no test split, but the command needs one": f"--data.corpus={json.dumps(files)}",
         "there is no such checkpoint": "--ckpt_path=absent.ckpt",
         "absent.yaml": "--config=absent.yaml",
     }
@@ -574,6 +574,20 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: 
     torch.save(content, copy)
     with pytest.raises(TrainingError, match=r"This is not a checkpoint of AttentionOnlyProbe\. Give a file"):
         train.main(["test", *command, f"--ckpt_path={copy}"])
+
+
+def test_a_checkpoint_of_an_older_version_is_refused_by_the_option_that_there_is_no_more(
+    checkpoint: Path, of_config: Given, tmp_path: Path
+) -> None:
+    copy, content = tmp_path / "copy.ckpt", torch.load(checkpoint, weights_only=True)
+    del content["format"]
+    torch.save(content, copy)
+    with pytest.raises(TrainingError, match=rf"^{copy}: version 0\.x of this program wrote the checkpoint\. Train the"):
+        train.main(["test", *of_config()[1:], f"--ckpt_path={copy}"])
+    content["config"] = content["config"].replace("learning_rate:", "rate:")
+    torch.save(content, copy)
+    with pytest.raises(TrainingError, match=rf"^{copy}: the settings of --model .* 'rate' is not .*or train again\.$"):
+        train.main(["test", *of_config()[1:], f"--ckpt_path={copy}"])
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,7 @@ def test_two_runs_are_compared_as_the_tests_say(tmp_path: Path) -> None:
     printed = run_main(first, second / "results.json", "--json", tmp_path / "out.json")
     found = json.loads((tmp_path / "out.json").read_text())
     assert (found["score"], found["items"], found["warnings"]) == ("uas", SENTENCES, [])
+    assert f"{second} has model.learning_rate 0.5 (not 0.01)." in printed
     reference, other = found["lines"]
     assert [line["run"] for line in found["lines"]] == ["Probe/version_0", "Words/version_0"]
     assert [line["seeds"] for line in found["lines"]] == [1, 1]

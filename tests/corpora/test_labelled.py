@@ -154,6 +154,13 @@ BAD: list[tuple[str, str, str | bytes, int | None, str]] = [
     ("header alone", "x.tsv", "label\ttext\n\n", None, "the file holds no text"),
     ("UTF-16 without a mark", "x.tsv", TSV.encode("utf-16-le"), 1, "NUL byte.*UTF-16"),
     ("missing column", "x.tsv", "label\tsentence\n1\ta\n", 1, NO_COLUMN),
+    (
+        "index",
+        "x.csv",
+        ",text,gold\n0,a,b\n",
+        1,
+        r"'label'; its columns are '' \(an index of pandas, which to_csv\(ind",
+    ),
     ("missing header", "x.tsv", f"1\t{'long ' * 20}\n0\tb\n", 1, r"no column 'text'; its columns are 1, [long ]{40}…"),
     ("column twice", "x.csv", "text,label,text\na,1,b\n", 1, "has 2 columns 'text'"),
     ("too few fields", "x.tsv", TSV + "1\n", 4, "has 1 field, but the first row has 2.*exactly one tab"),

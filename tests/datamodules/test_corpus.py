@@ -54,10 +54,6 @@ def test_a_file_that_a_mapping_names_must_be_there(tmp_path: Path) -> None:
             "no_such_corpus",
             r"no_such_corpus: no corpus has this name\..* a path with `\{split\}` in the place of train",
         ),
-        (
-            "my.conllu",
-            r"my\.conllu: this is one file, but a corpus has a file a split\. .* a path with `\{split\}` in ",
-        ),
         ({"training": "a"}, r"unknown splits \['training'\]\. The splits are train, dev, test"),
         ("absent/{split}", r"absent/(dev|train)\."),
     ],

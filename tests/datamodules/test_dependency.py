@@ -231,6 +231,37 @@ def test_a_treebank_without_dev_is_refused_in_a_line_that_names_two_remedies(giv
     assert line.endswith("--data.transfer_from ud_english_ewt.")
 
 
+def test_split_in_a_path_is_explained_where_a_file_is_missing(corpus: str, tmp_path: Path) -> None:
+    copied = tmp_path / "own-train.conllu"
+    shutil.copy(corpus.replace("{split}", "train"), copied)
+    module = DependencyDataModule(str(tmp_path / "own-{split}.conllu"), encoder=None)
+    for missing in module.absent(["test"]):
+        assert ". `{split}` in the path stands for train, dev and test. The corpus has train. Name its" in str(missing)
+    copied.unlink()
+    dev, test = module.absent(["test"])
+    stands = "Check the path. `{split}` in the path stands for train, dev and test."
+    assert str(dev) == f"{tmp_path / 'own-dev.conllu'}: there is no such file. {stands}"
+    assert str(test) == f"{tmp_path / 'own-test.conllu'}: there is no such file. {stands}"
+    of_mapping = DependencyDataModule({"dev": corpus.replace("{split}", "dev")}, encoder=None)
+    with pytest.raises(CorpusError) as refused:
+        of_mapping.absent(["test"])
+    assert "{split}" not in str(refused.value)
+
+
+@pytest.mark.parametrize("few", [3, 20])
+def test_few_sentences_are_warned_of(few: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for place, split in enumerate(("train", "dev", "test")):
+        rows = "".join(f"1\tw{place}{number}\t_\tX\t_\t_\t0\troot\t_\t_\n\n" for number in range(few))
+        (tmp_path / f"{split}.conllu").write_text(rows, encoding="utf-8")
+    module = DependencyDataModule(str(tmp_path / "{split}.conllu"), encoder=None, cache=str(tmp_path), punctuation=())
+    module.setup("test")
+    told = [
+        "dev has 3 sentences: what is chosen on it is uncertain. Give 20 or more.",
+        "test has 3 sentences: intervals are wide. Give 20 or more.",
+    ]
+    assert caplog.messages == (told if few == 3 else [])
+
+
 @pytest.mark.parametrize(("repeated", "warned"), [(3, True), (2, False)])
 def test_repeated_items_are_warned_of(
     repeated: int, warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -393,7 +393,7 @@ def test_a_chosen_text_has_a_number_for_each_token_that_of_its_position(kind: Ki
 def test_a_heading_names_the_text_its_class_and_what_each_variant_predicts() -> None:
     split = SimpleNamespace(ids=("3", "17"), labels=[0, 1], forms=lambda text: [None, "Xyz"])
     data: Any = SimpleNamespace(
-        splits={"test": split}, labels=("bad", "good"), tokenizer=None, text=lambda split, text: (None, ["a", "<unk>"])
+        splits={"test": split}, labels=("bad", "good"), tokenizer=None, readable=lambda split, text: ("a", "<unk>")
     )
     found = [
         Example(1, "tying", 1, 0.9, {"attention": [0.2, 0.8]}),

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from datamodules import DependencyDataModule
+from measures.nested import train_copy
 from measures.trainings import Best, Training, share
+from probes import AttentionOnlyProbe
 from results.errors import UserError
 
 COSTS = [1.0, 5.0, 2.0, 2.0, 4.0]
@@ -57,6 +60,29 @@ def test_the_longest_begins_first_and_one_without_a_file_is_made_in_its_turn(
     found = share([first._replace(file=None), *others])
     assert made == [1, 4, 2, 3, 0]
     assert [one.value for one in found] == [0.0, 0.5, 1.0, 1.5, 2.0]
+
+
+def test_what_is_trained_is_announced(
+    trainings: Callable[[list[int]], list[Training]], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "pytorch_lightning"):
+        share(trainings([])[:2])
+        first, *results = caplog.messages
+        assert first == "Trains 2 models, such as number 0; the log shows their progress."
+        assert [message.partition(":")[0] for message in results] == ["number 0", "number 1"]
+        caplog.clear()
+        share(trainings([])[:2])
+        assert not any(message.startswith("Trains") for message in caplog.messages)
+
+
+def test_a_training_inside_a_measurement_logs_its_progress(
+    make_data: Callable[..., DependencyDataModule], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("results.progress.FIRST", 0.0)
+    data = make_data(seed=0)
+    with caplog.at_level("INFO"):
+        train_copy(AttentionOnlyProbe(), data, monitor="val_uas", mode="max", max_epochs=2, patience=2, seed=0)
+    assert any(message.startswith("Training, batches: ") for message in caplog.messages)
 
 
 def test_a_cache_that_cannot_be_written_is_named_before_any_training(tmp_path: Path) -> None:

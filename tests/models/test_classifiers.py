@@ -1,7 +1,6 @@
 """The flat and the hierarchical classifier against slow ones that read words and sentences one by one."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
@@ -12,7 +11,6 @@ from torch import Tensor
 
 import models.classifiers
 from datamodules import TextBatch
-from datamodules.tokenization import TokenOptions
 from models.classifiers import AttentionClassifier, HierarchicalClassifier
 from models.layers import (
     AdditiveAttention,
@@ -92,17 +90,6 @@ def built(model: TextClassifier) -> TextClassifier:
     torch.manual_seed(0)
     model.build(TextSizes(3, VOCABULARY))
     return model.eval()
-
-
-def test_sizes_of_an_earlier_version_are_read_if_they_mean_the_same() -> None:
-    sizes = TextSizes(3, VOCABULARY, options=TokenOptions("apart", max_length=7))
-    plain = asdict(sizes)
-    assert TextSizes.from_plain(plain) == sizes
-    plain["options"]["lowercase"] = True
-    assert TextSizes.from_plain(plain) == sizes
-    plain["options"]["lowercase"] = False
-    with pytest.raises(TypeError, match="lowercase"):
-        TextSizes.from_plain(plain)
 
 
 def read(encoder: TextEncoder, embedded: Tensor) -> Tensor:
