@@ -235,7 +235,9 @@ def test_pieces_keep_their_own_scores(form: str, save: Callable[[Path], Path], t
     for split in ("train", "dev", "test"):
         (tmp_path / f"{split}.tsv").write_text("label\ttext\ngood\tthe unlazy fox\nbad\tunlazy\n")
     encoder = EncoderSpec(str(save(tmp_path / "encoder")))
-    data = ClassificationDataModule(str(tmp_path / "{split}.tsv"), tokenizer=encoder, cache=str(tmp_path))
+    data = ClassificationDataModule(
+        str(tmp_path / "{split}.tsv"), tokenizer=encoder, positive="good", cache=str(tmp_path)
+    )
     data.setup("test")
     split, path = data.splits["test"], tmp_path / "scores.jsonl"
     forms = [data.readable("test", text) if "read" in form else data.text("test", text)[1] for text in range(2)]

@@ -11,6 +11,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import nn
 from torchmetrics.functional.classification import binary_auroc, binary_f1_score
 
+from attention import EncoderSpec
 from datamodules import ClassificationDataModule
 from models import (
     AdditiveAttention,
@@ -25,9 +26,10 @@ from models import (
     Tying,
 )
 from models.regularizers import Regularizer
-from models.text_classifier import DecisionRows
+from models.text_classifier import DecisionRows, Prediction, TextSizes, prediction_table
 from tests.models.batches import batch_of
 from tests.models.corpora import write_texts
+from tests.tiny import save_roberta
 from tests.trainers import CONTINUES, trainer
 
 pytestmark = CONTINUES
@@ -129,6 +131,18 @@ def test_predictions_hold_tokens_and_their_attention(run: Run, texts: str) -> No
         assert tokens == [word if word in known else "<unk>" for word in text.split()]
         assert weights.shape == (len(tokens),)
         assert sum(weights) == pytest.approx(1, abs=1e-5)
+
+
+def test_pieces_of_predictions_are_written_as_they_are_read(texts: str, tmp_path: Path) -> None:
+    encoder = EncoderSpec(str(save_roberta(tmp_path / "encoder")))
+    data = ClassificationDataModule(texts, tokenizer=encoder, positive="good", cache=str(tmp_path))
+    data.setup("test")
+    found = prediction_table([Prediction(0, [0.5, 0.5], {})], data.splits["test"], TextSizes.from_data(data))
+    (start, *pieces, end), text = found["tokens"][0], data.splits["test"].forms(0)
+    assert (start, end) == ("<s>", "</s>")
+    assert any("Ġ" in piece for piece in data.text("test", 0)[1])
+    assert "".join(pieces) == "".join(dict.fromkeys(filter(None, text)))
+    assert found["gold"][0] in ("bad", "good")
 
 
 def test_a_checkpoint_of_another_vocabulary_is_refused(run: Run, texts: str, tmp_path: Path) -> None:
