@@ -138,11 +138,10 @@ def test_pieces_of_predictions_are_written_as_they_are_read(texts: str, tmp_path
     data = ClassificationDataModule(texts, tokenizer=encoder, positive="good", cache=str(tmp_path))
     data.setup("test")
     found = prediction_table([Prediction(0, [0.5, 0.5], {})], data.splits["test"], TextSizes.from_data(data))
-    (start, *pieces, end), text = found["tokens"][0], data.splits["test"].forms(0)
-    assert (start, end) == ("<s>", "</s>")
-    assert any("Ġ" in piece for piece in data.text("test", 0)[1])
-    assert "".join(pieces) == "".join(dict.fromkeys(filter(None, text)))
-    assert found["gold"][0] in ("bad", "good")
+    pieces, raw = found["tokens"][0], data.text("test", 0)[1]
+    assert (pieces[0], pieces[-1]) == ("<s>", "</s>")
+    assert "Ġ" in "".join(raw)
+    assert [piece.replace("␣", "") for piece in pieces] == [piece.replace("Ġ", "") for piece in raw]
 
 
 def test_a_checkpoint_of_another_vocabulary_is_refused(run: Run, texts: str, tmp_path: Path) -> None:
