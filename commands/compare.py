@@ -238,15 +238,13 @@ def warnings(runs: Sequence[Scored]) -> list[str]:
     return found
 
 
-def differences(runs: Sequence[Scored]) -> list[str]:
-    """Return a line for each run whose options differ from those of the first run, seeds apart, with both values."""
-    found, first = [], settings(runs[0].config)
-    for run in runs[1:] if runs[0].config is not None else ():
-        own = settings(run.config)
-        others = [name for name in {**first, **own} if run.config is not None and first.get(name) != own.get(name)]
-        said = [f"{name.replace('.init_args', '')} {own.get(name)} (not {first.get(name)})" for name in others]
-        found += [f"{run.folder} has {first_of(said)}."] if said else []
-    return found
+def differing_options(run: Scored, first: Scored) -> str:
+    """Return the options of a run that differ from those of the first run, seeds apart, with both values."""
+    if run.config is None or first.config is None:
+        return ""
+    own, others = settings(run.config), settings(first.config)
+    names = [name for name in {**own, **others} if own.get(name) != others.get(name)]
+    return first_of([f"{name.replace('.init_args', '')} {own.get(name)} (not {others.get(name)})" for name in names])
 
 
 def read_runs(name: str, score: str | None, beside: Record | None = None) -> list[Scored]:
@@ -321,8 +319,9 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     console.print()
     console.print(Text(LEGEND))
     console.print(Text(f"{items} items, matched by {names}; {DRAWS} draws a test."), soft_wrap=True)
-    for line in differences([group[0] for group in groups]):
-        console.print(Text(line), soft_wrap=True)
+    for group in groups:
+        if said := differing_options(group[0], groups[0][0]):
+            console.print(Text(f"{group[0].folder} has {said}."), soft_wrap=True)
     for warning in cautions:
         console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
     if options.json is not None:

@@ -210,6 +210,7 @@ class TextSplit(Dataset[TextBatch]):
         tokens: Tokens of the texts, truncated.
         cut: Number of tokens cut from each text, int64 `[texts]`.
         vocabulary: The vocabulary.
+        pieces: Tokenizer of the texts; None if tokens are words.
 
     Attributes:
         ids: Id of each text.
@@ -228,8 +229,10 @@ class TextSplit(Dataset[TextBatch]):
         tokens: TokenizedTexts,
         cut: Numbers,
         vocabulary: Vocabulary,
+        pieces: TextTokenizer | None,
     ) -> None:
         self.split, self.ids, self.labels = split, [text.id for text in texts], labels
+        self._pieces, self._spelled = pieces, vocabulary.words
         self._words, self._sources = words, tokens.words
         self._offsets, self.lengths = tokens.offsets, np.diff(tokens.offsets)
         self._pad = vocabulary.pad
@@ -314,6 +317,11 @@ class TextSplit(Dataset[TextBatch]):
             item: Index of the text in the split.
         """
         return self._of(item, self._tokens)
+
+    def readable(self, item: int) -> list[str]:
+        """Return the tokens of a text, delimiters included; pieces as `attention.alignment.readable` writes them."""
+        tokens = self.tokens(item)
+        return self._pieces.readable(tokens) if self._pieces else [self._spelled[token] for token in tokens]
 
     def forms(self, item: int) -> list[str | None]:
         """Return the word to which each token of a text belongs; None for delimiters.
@@ -595,7 +603,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             self.vocabulary = tokenization.build_vocabulary(tokens.counts, min_count=self.min_count)
         if split == "train" and self.shortcut is not None:
             self._check_planted(files[split], self.shortcut.words(self.labels))
-        data = self.splits[split] = TextSplit(split, read.texts, labels, words, tokens, lost, self.vocabulary)
+        data = self.splits[split] = TextSplit(
+            split, read.texts, labels, words, tokens, lost, self.vocabulary, self._pieces
+        )
         # Two splits of one file are the same by intention.
         same = [] if self.columns.split else [one for one in self._contents if files[one] == files[split]]
         others = {one: texts for one, texts in self._contents.items() if one == split or one not in same}
@@ -685,16 +695,6 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         """
         data = self.splits[split]
         return data.ids[item], tuple(self.vocabulary.words[number] for number in data.tokens(item))
-
-    def readable(self, split: Split, item: int) -> tuple[str, ...]:
-        """Return the tokens of a text; pieces as they are read, see `attention.alignment.readable`.
-
-        Args:
-            split: Split of the text.
-            item: Index of the text in the split.
-        """
-        tokens = self.splits[split].tokens(item)
-        return tuple(self._pieces.readable(tokens)) if self._pieces else self.text(split, item)[1]
 
     @property
     def identity(self) -> Mapping[str, object]:

@@ -511,7 +511,7 @@ def example_page(found: Sequence[Example], data: ClassificationDataModule, varia
         here = list(group)
         decisions = [f", {one.variant} predicts {labels[one.predicted]} (P = {one.confidence:.3f})" for one in here]
         rows = {f"{one.variant}: {name}": row for one in here for name, row in one.rows.items()}
-        words = data.readable("test", text)
+        words = tuple(split.readable(text))
         if data.tokenizer is None:  # words outside the vocabulary are shown as in the text
             words = tuple(form or word for form, word in zip(split.forms(text), words, strict=True))
         name, gold = f"Text {split.ids[text]} of test", labels[split.labels[text]]

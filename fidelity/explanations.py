@@ -239,7 +239,7 @@ def _by_token(read: Mapping[str, Any], data: ClassificationDataModule, text: int
     inside = owner >= 0
     _, first, number, pieces = np.unique(owner[inside], return_index=True, return_inverse=True, return_counts=True)
     expected, of_tokens = forms[inside][first].tolist(), tokens[inside].tolist()
-    as_read = [word for word, is_inside in zip(data.readable("test", text), inside, strict=True) if is_inside]
+    as_read = [word for word, is_inside in zip(split.readable(text), inside, strict=True) if is_inside]
     words, given, scores = read["words"], np.array(read["scores"], np.float64), np.zeros(len(owner))
     if (owners := read.get("word_ids")) is not None:
         if wrong := [one for one in owners if one is not None and not 0 <= one < len(words)]:

@@ -19,7 +19,6 @@ _LITERAL = re.compile(r"a typing\.Literal\[([^\]]*)\]")
 _CLASS = re.compile(r"(?:Expected a dot import path string: |has no attribute ')(\w+)")
 _DENIED = re.compile(r"Importing '([\w.]+)' is not allowed")
 _KEY = re.compile(r'Parser key "([^"]+)":\s*')
-_FORMER_ROOMS = {**dict.fromkeys(("analysis", "heads", "interventions"), "measures"), "training": "models"}
 _BASES = tuple(f" ({name})" for name in ("LightningModule", "LightningDataModule", "Measure", "CorpusDataModule"))
 _IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
 
@@ -36,11 +35,9 @@ def explained(message: str) -> str:
     keys = ".".join(_KEY.findall(message))
     inside = f" ({classes[-1]})" if (classes := _IN_CLASS.findall(message)) else ""
     if denied := _DENIED.search(message):
-        module, _, name = denied[1].rpartition(".")
+        module = denied[1].rpartition(".")[0]
         fault = f"{denied[1]} is in an external package, which only the command line may allow"
         fault = f"{fault}. If you trust it, {remedy(module)}"
-        if room := _FORMER_ROOMS.get(module.partition(".")[0]):
-            fault = f"{denied[1]} is now {room}.{name}"
     elif found := _CLASS.search(message):
         known = imported_of_rooms()
         fault = f"there is no class {found[1]}{near(found[1], known)}"

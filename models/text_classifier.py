@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -141,21 +140,13 @@ class TextSizes:
         tokenizer = plain["tokenizer"] and EncoderSpec(**plain["tokenizer"])
         return cls(**{**plain, **parts, "tokenizer": tokenizer})
 
-    @cached_property
-    def pieces(self) -> TextTokenizer | None:
-        """Tokenizer of the pretrained model; None if tokens are words."""
-        return None if self.tokenizer is None else TextTokenizer(resolve(self.tokenizer))
-
-    def readable(self, tokens: Sequence[int]) -> list[str]:
-        """Return tokens, given by their ids, as they are read, such as `boring` for `Ġboring`."""
-        return self.pieces.readable(tokens) if self.pieces else [self.vocabulary.words[token] for token in tokens]
-
     def tokenize(self, texts: Sequence[str | tuple[str, str]]) -> TextSplit:
         """Tokenize new texts, or pairs of texts, and return them as a split `test`; the labels are placeholders, 0."""
         pairs = [(text, None) if isinstance(text, str) else text for text in texts]
         read = [LabelledText(str(place), text, "", place, pair) for place, (text, pair) in enumerate(pairs)]
-        words, tokens, lost = tokenize(read, self.pieces, self.options)
-        return TextSplit("test", read, np.zeros(len(read), np.int64), words, tokens, lost, self.vocabulary)
+        pieces = None if self.tokenizer is None else TextTokenizer(resolve(self.tokenizer))
+        words, tokens, lost = tokenize(read, pieces, self.options)
+        return TextSplit("test", read, np.zeros(len(read), np.int64), words, tokens, lost, self.vocabulary, pieces)
 
 
 class Prediction(NamedTuple):
@@ -191,13 +182,13 @@ def predictions_of(batch: TextBatch, output: Output, regression: bool) -> list[P
     return list(map(Prediction, batch.index.tolist(), probabilities, of_texts))
 
 
-def prediction_table(found: Sequence[Prediction], split: TextSplit, sizes: TextSizes) -> pd.DataFrame:
+def prediction_table(found: Sequence[Prediction], split: TextSplit, labels: Sequence[str]) -> pd.DataFrame:
     """Return a table of the predictions for a split, with a row for each predicted text, in the order of the split.
 
     Args:
         found: Predictions for some or all texts of the split, in any order.
         split: The split.
-        sizes: Sizes of the classifier, which has the names of the classes and the tokens.
+        labels: Names of the classes; empty in a regression.
 
     Returns:
         Table with the columns `id`, `gold`, `predicted`, and `probability.<label>`. Further columns hold lists with
@@ -208,9 +199,7 @@ def prediction_table(found: Sequence[Prediction], split: TextSplit, sizes: TextS
     found = sorted(found, key=lambda prediction: prediction.text)
     texts = [prediction.text for prediction in found]
     best = [int(np.argmax(prediction.probabilities)) for prediction in found]
-    gold, labels = split.labels[texts].tolist(), sizes.labels
-    numbers = sorted({number for text in texts for number in split.tokens(text)})
-    tokens = dict(zip(numbers, sizes.readable(numbers), strict=True))
+    gold = split.labels[texts].tolist()
     levels = found[0].weights if found else ()
     return pd.DataFrame(
         {
@@ -222,7 +211,7 @@ def prediction_table(found: Sequence[Prediction], split: TextSplit, sizes: TextS
                 for place, label in enumerate(labels)
             },
             "words": [split.forms(text) for text in texts],
-            "tokens": [[tokens[number] for number in split.tokens(text)] for text in texts],
+            "tokens": [split.readable(text) for text in texts],
             "sentences": [split.sentences(text) for text in texts],
             **{f"attention.{level}": [prediction.weights[level] for prediction in found] for level in levels},
         }
@@ -513,7 +502,7 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
                 batch = batch.to(self.device)
                 found += predictions_of(batch, self(batch), self.sizes.regression)
         self.train(training)
-        return prediction_table(found, split, self.sizes).drop(columns="gold")
+        return prediction_table(found, split, self.sizes.labels).drop(columns="gold")
 
     def predict_step(self, batch: TextBatch, batch_idx: int) -> Tensor:
         """Return probabilities `[batch, classes]`, or in a regression predicted numbers `[batch, 1]`.
@@ -529,7 +518,7 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
     def on_predict_epoch_end(self) -> None:
         """Fill `predictions` with the table of all predictions, made by `prediction_table`."""
         found, self._found = gathered(self._found), []
-        self.predictions = prediction_table(found, self.data.splits["test"], self.sizes)
+        self.predictions = prediction_table(found, self.data.splits["test"], self.sizes.labels)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         kind = torch.optim.AdamW if self.optimizer == "adamw" else torch.optim.Adam

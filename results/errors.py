@@ -103,7 +103,7 @@ def counted(number: int, one: str, many: str | None = None) -> str:
 def near(name: str, known: Iterable[str], prefix: str = "") -> str:
     """Return ` (did you mean …?)` with one or two known names similar to a name; empty if none is similar.
 
-    Dotted names are compared by their last parts. A name is also similar if one of its words is (`ewt` and
+    The last parts of dotted names must be similar too. A name is also similar if one of its words is (`ewt` and
     `ud_english_ewt`), or if it has the same meaning (`MEANT`).
 
     Args:
@@ -114,8 +114,10 @@ def near(name: str, known: Iterable[str], prefix: str = "") -> str:
     last, likeness = name.rpartition(".")[2], dict[str, float]()
     for one in sorted(set(known)):
         own = one.rpartition(".")[2]
-        whole, *words = (difflib.SequenceMatcher(None, last, each).ratio() for each in (own, *re.split("[_/]", own)))
-        likeness[one] = max(2 * (own in MEANT.get(last, ())), whole, *(word - 0.1 for word in words if word > 0.85))
+        pairs = (name, one), (last, own), *((name, word) for word in (own, *re.split("[_/]", own)))
+        whole, end, *words = (difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
+        same = 2 * (own in MEANT.get(last, ()))
+        likeness[one] = max(same, min(whole, end), *(word - 0.1 for word in words if word > 0.85))
     best = sorted(likeness, key=lambda one: -likeness[one])[:2]
     found = [f"`{prefix}{one}`" for one in best if likeness[one] >= max(0.65, likeness[best[0]] - 0.15)]
     return f" (did you mean {' or '.join(found)}?)" if found else ""

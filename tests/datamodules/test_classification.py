@@ -135,7 +135,7 @@ def test_pieces_come_with_their_own_numbers_delimiters_and_limit(tmp_path: Path,
     tokens = module.text("dev", 2)[1]
     assert tokens[:9] == ("[CLS]", "fox", "##g", "##l", "##o", "##v", "##e", "fox", "fox")
     assert tokens[-1] == "[SEP]"
-    assert module.readable("dev", 2) == tokens
+    assert module.splits["dev"].readable(2) == list(tokens)
     assert batch.rationale[0].nonzero()[:, 0].tolist() == [1, 2, 3, 4, 5, 6]
     counts = audit(module, "dev")
     assert (counts["truncated_texts"], counts["tokens_cut"], counts["rationale_words_cut"]) == (1, 14, 1)

@@ -391,10 +391,10 @@ def test_a_chosen_text_has_a_number_for_each_token_that_of_its_position(kind: Ki
 
 
 def test_a_heading_names_the_text_its_class_and_what_each_variant_predicts() -> None:
-    split = SimpleNamespace(ids=("3", "17"), labels=[0, 1], forms=lambda text: [None, "Xyz"])
-    data: Any = SimpleNamespace(
-        splits={"test": split}, labels=("bad", "good"), tokenizer=None, readable=lambda split, text: ("a", "<unk>")
+    split = SimpleNamespace(
+        ids=("3", "17"), labels=[0, 1], forms=lambda text: [None, "Xyz"], readable=lambda text: ["a", "<unk>"]
     )
+    data: Any = SimpleNamespace(splits={"test": split}, labels=("bad", "good"), tokenizer=None)
     found = [
         Example(1, "tying", 1, 0.9, {"attention": [0.2, 0.8]}),
         Example(1, "base", 0, 0.75124, {"attention": [0.5, 0.5]}),

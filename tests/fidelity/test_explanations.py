@@ -240,7 +240,7 @@ def test_pieces_keep_their_own_scores(form: str, save: Callable[[Path], Path], t
     )
     data.setup("test")
     split, path = data.splits["test"], tmp_path / "scores.jsonl"
-    forms = [data.readable("test", text) if "read" in form else data.text("test", text)[1] for text in range(2)]
+    forms = [data.splits["test"].readable(text) if "read" in form else data.text("test", text)[1] for text in range(2)]
     own = [
         [token for token, place in zip(forms[text], split.places(text), strict=True) if place >= 0] for text in range(2)
     ]

@@ -26,7 +26,7 @@ from models import (
     Tying,
 )
 from models.regularizers import Regularizer
-from models.text_classifier import DecisionRows, Prediction, TextSizes, prediction_table
+from models.text_classifier import DecisionRows, Prediction, prediction_table
 from tests.models.batches import batch_of
 from tests.models.corpora import write_texts
 from tests.tiny import save_roberta
@@ -137,7 +137,7 @@ def test_pieces_of_predictions_are_written_as_they_are_read(texts: str, tmp_path
     encoder = EncoderSpec(str(save_roberta(tmp_path / "encoder")))
     data = ClassificationDataModule(texts, tokenizer=encoder, positive="good", cache=str(tmp_path))
     data.setup("test")
-    found = prediction_table([Prediction(0, [0.5, 0.5], {})], data.splits["test"], TextSizes.from_data(data))
+    found = prediction_table([Prediction(0, [0.5, 0.5], {})], data.splits["test"], data.labels)
     pieces, raw = found["tokens"][0], data.text("test", 0)[1]
     assert (pieces[0], pieces[-1]) == ("<s>", "</s>")
     assert "Ġ" in "".join(raw)

@@ -433,9 +433,3 @@ def test_the_default_null_may_be_given(option: str, form: str, capsys: pytest.Ca
         train.main(["measure", f"--config={CONFIGS}/clark2019/heads.yaml", *words, "--print_config"])
     settings = yaml.safe_load(capsys.readouterr().out)
     assert settings["data"]["init_args"]["encoder"][option] is None
-
-
-@pytest.mark.parametrize("name", ["analysis.Surface", "heads.SingleHeads", "interventions.ablation.HeadAblation"])
-def test_a_class_of_a_former_room_names_its_room_of_today(name: str) -> None:
-    told = explained(f"Importing '{name}' is not allowed")
-    assert told == f"{name} is now measures.{name.rpartition('.')[2]}"

@@ -3,7 +3,7 @@ from typing import Literal
 
 import pytest
 
-from results.errors import UserError, check_numbers, check_values, from_options
+from results.errors import UserError, check_numbers, check_values, from_options, near
 
 
 class Thing:
@@ -105,3 +105,25 @@ def test_an_object_is_made_of_a_mapping_of_its_options() -> None:
 class Box:
     def __init__(self, width: int = 1, depth: int = 1) -> None:
         self.width, self.depth = width, depth
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "suggested"),
+    [
+        ("ewt", ["ud_english_ewt", "ud_german_gsd"], ["ud_english_ewt"]),
+        ("ud_english_ewtt", ["ud_english_ewt", "ud_finnish_tdt"], ["ud_english_ewt"]),
+        ("head", ["clark2019/heads", "clark2019/bags", "decoders/heads"], ["clark2019/heads", "decoders/heads"]),
+        ("clark2019/head", ["clark2019/heads", "clark2019/bags"], ["clark2019/heads"]),
+        ("ofset.uas", ["offset.uas", "right_branching.uas", "uas"], ["offset.uas"]),
+        ("trainer.frobnicate", ["trainer.fast_dev_run", "trainer.max_epochs"], []),
+        ("devices", ["trainer.devices", "trainer.precision"], ["trainer.devices"]),
+        ("model.lr", ["learning_rate", "lower"], ["learning_rate"]),
+        ("trainer.epochs", ["trainer.min_epochs", "trainer.max_epochs"], ["trainer.max_epochs"]),
+        ("batch_size", ["max_sentences", "batch_size_of"], ["max_sentences"]),
+        ("aaa", ["zzz"], []),
+        ("aaa", [], []),
+    ],
+)
+def test_near_names_are_suggested(name: str, known: list[str], suggested: list[str]) -> None:
+    said = " or ".join(f"`--{one}`" for one in suggested)
+    assert near(name, known, "--") == (f" (did you mean {said}?)" if suggested else "")
