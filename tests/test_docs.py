@@ -33,6 +33,7 @@ import probes
 import train
 from commands import COMMANDS, RUNS, measure
 from commands.lightning import CheckedCLI
+from commands.shorthand import config_file, config_name
 from commands.sweep_plan import Options, Run, options_of, read_sweep
 from commands.trust import import_trusted
 from docs.reference import ROOMS, configs_page, described, exported
@@ -188,7 +189,8 @@ def read_by(module: str, arguments: list[str], patch: pytest.MonkeyPatch) -> Non
     if module == "commands.sweep":
         place = arguments.index("--") if "--" in arguments else len(arguments)
         more = options_of(arguments[place + 1 :])
-        if (plan := ROOT / arguments[0]).is_relative_to(SHIPPED) or plan.is_relative_to(STUDIES):
+        given = arguments[0] if arguments[0].endswith(".yaml") else config_file(arguments[0])
+        if (plan := ROOT / given).is_relative_to(SHIPPED) or plan.is_relative_to(STUDIES):
             assert plan in SWEEPS or plan.parent == STUDIES
             read_sweep(plan, more)
 
@@ -199,7 +201,7 @@ def check_train(arguments: list[str]) -> None:
     if config is not None and config.startswith("RUN/"):  # of a run: it has the form of a shipped one
         arguments = ["configs/demo.yaml" if word == config else word for word in arguments]
     elif config is not None:
-        assert (arguments[0], ROOT / config) in RUN, f"no test runs `{arguments[0]}` with {config}"
+        assert (arguments[0], ROOT / config_file(config)) in RUN, f"no test runs `{arguments[0]}` with {config}"
     said = io.StringIO()
     try:
         with redirect_stderr(said), redirect_stdout(said):
@@ -260,8 +262,8 @@ def test_commands_are_found() -> None:
     found = [said.text for said in commands()]
     assert len(found) > 100
     assert "make demo" in {text.partition("  ")[0] for text in found}
-    assert any(text.startswith("fit --config configs/clark2019/attention_glove.yaml") for text in found)
-    joined = [text for text in found if "configs/fidelity/all.yaml" in text]
+    assert any(re.match(r"fit --config (configs/)?clark2019/attention_glove\b", text) for text in found)
+    joined = [text for text in found if re.search(r"--config (configs/)?fidelity/all\b", text)]
     assert joined
     assert all("checkpoints" in text for text in joined)
 
@@ -329,7 +331,7 @@ def test_every_config_says_at_its_head_what_it_is_and_how_it_is_run() -> None:
         name, head = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8").partition("\n\n")[0]
         assert f"| `{name}` | {described(path)[:40]}" in page
         assert len(described(path)) > 40
-        assert path.parent.name == "trainer" or re.search(rf"train\.py.*{name}", head), name
+        assert path.parent.name == "trainer" or re.search(rf"train\.py.* {config_name(path)}\b", head), name
 
 
 def slug(heading: str) -> str:
