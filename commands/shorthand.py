@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from commands import CONFIGS
 from corpora import registry
@@ -74,7 +75,7 @@ def expanded(words: Sequence[str]) -> list[str]:
         else:
             into.append(config_file(word) if previous in CONFIG else word)
         previous = word
-    kinds = {*words[:1], *_classes(kept)}
+    kinds = {*words[:1], *_classes(kept)} - {""}
     for name, values in short.items():
         option = next((option for kind, option in SHORT[name].items() if kind in kinds), SHORT[name][""])
         if not option:
@@ -95,16 +96,16 @@ def _classes(words: Sequence[str]) -> Iterator[str]:
     found, owner = dict[str, str](), ""
     for name, value in options(words):
         is_config = name in CONFIG and Path(value).is_file()
-        content = read_yaml(Path(value)) if is_config else {name[2:]: value}
-        for part in {"model", "data"} & content.keys() if isinstance(content, Mapping) else ():
-            given = content[part]
-            kind = str(given.get("class_path") if isinstance(given, Mapping) else given).rpartition(".")[2]
-            if part == "model" and is_config:
+        content: Any = read_yaml(Path(value)) if is_config else {name[2:]: value}
+        for part in ("model", "data") if isinstance(content, Mapping) else ():
+            given = content.get(part)
+            kind = str((given.get("class_path") if isinstance(given, Mapping) else given) or "").rpartition(".")[2]
+            if part == "model" and kind and is_config:
                 if owner and kind != found[part]:
                     raise UserError(
                         f"--config {config_name(value)}: its model, {kind}, replaces {found[part]} of --config "
                         f"{config_name(owner)}. Give one of the two."
                     )
                 owner = value
-            found[part] = kind
+            found[part] = kind or found.get(part, "")
     yield from found.values()

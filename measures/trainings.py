@@ -92,24 +92,25 @@ def share(trainings: Sequence[Training]) -> list[Best]:
             fault = f"no trained model can be kept there ({error.strerror})"
             raise UserError.at(folder, None, fault, "Give --data.cache a folder that can be written") from None
 
+    def say(training: Training, best: Best, how: str) -> None:
+        cut = "" if best.stopped else ", cut off by max_epochs"
+        epochs = counted(best.epochs, "epoch")
+        rank_zero_info(f"{training.name}: {how}, {epochs}{cut}; best is {best.value:.4f} in epoch {best.epoch}.")
+
     def make(file: Path, training: Training) -> None:
         began = time.perf_counter()
-        _kept(training)
-        made[file] = f"trained in {time.perf_counter() - began:.1f} s"
+        best = _kept(training)
+        del made[file]
+        say(training, best, f"trained in {time.perf_counter() - began:.1f} s")
 
-    left = [one.name for one in trainings if one.file is None or not one.file.exists()]
-    if left:
-        rank_zero_info(f"Trains {counted(len(left), 'model')}, such as {left[0]}; the log shows their progress.")
+    if left := sum(one.file is None or not one.file.exists() for one in trainings):
+        rank_zero_info(f"Trains {counted(left, 'model')}, the longest first.")
     share_files({file: partial(make, file, training) for file, training in filed.items()})
     found = []
     for training in trainings:
-        best, how = _kept(training), made.get(training.file or Path(), "trained by each process")
-        cut = "" if best.stopped else ", cut off by max_epochs"
-        rank_zero_info(
-            f"{training.name}: {how}, {counted(best.epochs, 'epoch')}{cut}; best is {best.value:.4f} in epoch "
-            f"{best.epoch}."
-        )
-        found.append(best)
+        found.append(_kept(training))
+        if training.file is None or training.file in made:
+            say(training, found[-1], made.get(training.file or Path(), "trained by each process"))
     return found
 
 

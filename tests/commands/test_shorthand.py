@@ -110,6 +110,15 @@ def test_mistakes_are_told_in_a_line(words: str, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_a_config_may_change_the_model_of_another(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text("model: {init_args: {trees: false}}\ndata: {init_args: {relations: base}}\n", encoding="utf-8")
+    words = ["measure", "--config", HEADS, "--config", str(own), "--config=trainer/cpu"]
+    assert expanded(words) == [*words[:-1], "--config=configs/trainer/cpu.yaml"]
+    own.write_text("model: measures.SingleHeads\ndata: TextDataModule\n", encoding="utf-8")
+    assert expanded([*words[:-1], "--corpus=a.txt"]) == [*words[:-1], "--data.corpora=a.txt"]
+
+
 def test_a_wrong_name_is_reported_before_pytorch_is_imported(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ("measure --config clark2019/head", "measure --config clark2019/heads --corpus ewt"):
         command = [sys.executable, "-X", "importtime", "train.py", *words.split()]

@@ -232,15 +232,15 @@ def test_the_score_of_a_word_is_divided_among_its_pieces(pieces: Data, tmp_path:
 @pytest.mark.parametrize("form", ["as the tokenizer writes them", "as they are read"])
 @pytest.mark.parametrize("save", [tiny.save_bert, tiny.save_roberta])
 def test_pieces_keep_their_own_scores(form: str, save: Callable[[Path], Path], tmp_path: Path) -> None:
-    for split in ("train", "dev", "test"):
-        (tmp_path / f"{split}.tsv").write_text("label\ttext\ngood\tthe unlazy fox\nbad\tunlazy\n")
+    for part in ("train", "dev", "test"):
+        (tmp_path / f"{part}.tsv").write_text("label\ttext\ngood\tthe unlazy fox\nbad\tunlazy\n")
     encoder = EncoderSpec(str(save(tmp_path / "encoder")))
     data = ClassificationDataModule(
         str(tmp_path / "{split}.tsv"), tokenizer=encoder, positive="good", cache=str(tmp_path)
     )
     data.setup("test")
     split, path = data.splits["test"], tmp_path / "scores.jsonl"
-    forms = [data.splits["test"].readable(text) if "read" in form else data.text("test", text)[1] for text in range(2)]
+    forms = [split.readable(text) if "read" in form else data.text("test", text)[1] for text in range(2)]
     own = [
         [token for token, place in zip(forms[text], split.places(text), strict=True) if place >= 0] for text in range(2)
     ]

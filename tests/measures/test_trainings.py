@@ -68,11 +68,12 @@ def test_what_is_trained_is_announced(
     with caplog.at_level("INFO", "pytorch_lightning"):
         share(trainings([])[:2])
         first, *results = caplog.messages
-        assert first == "Trains 2 models, such as number 0; the log shows their progress."
-        assert [message.partition(":")[0] for message in results] == ["number 0", "number 1"]
+        assert first == "Trains 2 models, the longest first."
+        assert [message.partition(":")[0] for message in results] == ["number 1", "number 0"]
         caplog.clear()
         share(trainings([])[:2])
-        assert not any(message.startswith("Trains") for message in caplog.messages)
+        found = [message.partition(",")[0] for message in caplog.messages]
+        assert found == ["number 0: found in the saved state", "number 1: found in the saved state"]
 
 
 def test_a_training_inside_a_measurement_logs_its_progress(
