@@ -1,5 +1,6 @@
 """BibTeX entries of what a run or a sweep has used, by the classes and corpora in its configs."""
 
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -7,6 +8,9 @@ from typing import Any
 
 import yaml
 
+from results.settings import leaves, read_yaml
+
+BIBLIOGRAPHY = "results.bib"
 APPLICATION = "attention-probing"
 REGISTRY = Path(__file__).resolve().parents[1] / "corpora" / "public.yaml"
 
@@ -48,9 +52,24 @@ def cited(names: Iterable[str]) -> str:
     return "\n\n".join([*entries, known["entries"][APPLICATION].strip()]) + "\n"
 
 
+def cited_in(folder: Path) -> str:
+    """Return the BibTeX entries to cite for a run or a sweep, by the configs in its folder; see `cited`."""
+    configs = [path for path in (folder / "config.yaml", *sorted(folder.glob("runs/**/config.yaml"))) if path.is_file()]
+    return cited(str(value) for path in configs for _, value in leaves(read_yaml(path)))
+
+
 def _corpus(name: str) -> str:
-    """Return the entry of a corpus, whose paper the registry names in one line."""
+    """Return the entry of a corpus, whose paper the registry names in one line: authors, year, title and venue."""
     corpus = registered()[name]
-    title, note = name.replace("_", r"\_"), " ".join(corpus["citation"].split()).replace("&", r"\&")
-    lines = [f"  title = {{{title}}},", f"  note = {{{note}}},", f"  url = {{{corpus['homepage']}}}"]
-    return "\n".join([f"@misc{{{name},", *lines, "}"])
+    paper, *more = " ".join(corpus["citation"].split()).replace("&", r"\&").split("; ")
+    authors, year, title, venue = re.fullmatch(r"(.+?) (\d{4}), (.+), ([^,]+)", paper).groups()  # type: ignore[union-attr]
+    fields = {
+        "author": authors.replace("et al.", "and others").replace(r"\&", "and"),
+        "title": f"{{{title}}}",  # braces keep its capitals
+        "year": year,
+        "booktitle": venue,
+        "url": corpus["homepage"],
+        "note": "; ".join(["Corpus " + name.replace("_", r"\_"), *more]),
+    }
+    lines = [f"  {field} = {{{value}}}" for field, value in fields.items()]
+    return "\n".join([f"@inproceedings{{{name},", ",\n".join(lines), "}"])

@@ -10,6 +10,7 @@ takes for an argument of the previous row end, nor for the arrows of the directi
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import takewhile
 from typing import Any, Literal
 
 import numpy as np
@@ -55,14 +56,9 @@ def markdown(table: pd.DataFrame) -> str:
 
 def few_items(table: Table) -> list[int]:
     """Return the numbers, from 0, of the rows with fewer than `FEW` items by the column `n`; none without shares."""
-    if not _has_shares(table):
+    if "n" not in table.frame or not any("fraction" in unit for unit in table.units.values()):
         return []
     return np.flatnonzero(table.frame["n"].astype(float) < FEW).tolist()
-
-
-def _has_shares(table: Table) -> bool:
-    """Return True if the rows of a table are shares of `n` items, so that few items have a star."""
-    return "n" in table.frame and any("fraction" in unit for unit in table.units.values())
 
 
 def number(value: float, unit: Unit, *, missing: str) -> str:
@@ -303,8 +299,13 @@ def facts(entries: Mapping[str, Any]) -> dict[str, str]:
 
 
 MISSING = "--"
-LATEX_ROWS, LATEX_COLUMNS = 60, 16  # the largest table that fits on a page; larger ones have no LaTeX file
-LATEX_WIDTH = 120  # characters of a line of print; in wider tables headings are stacked and intervals below numbers
+LATEX_ROWS = 60  # lines of a page; a table of more rows has no LaTeX file
+LATEX_COLUMN, LATEX_WIDTH = 48, 104  # digits of a line of a column and of a page of ACL, in `\footnotesize`
+SMALL = 0.8  # width of `\scriptsize` in `\footnotesize`
+NAMED = ("score", "measure", "ranking", "pair")  # columns whose cells are names of this application
+# Names as papers write them, by the lower-case word.
+_NAMES = "UAS UUAS F1 MCC AUROC AUPRC AUC MSE TVD JSD JS AOPC NAOPC LDS RACU IoU SD MLP Kendall Pearson Spearman Holm"
+_PAPER = {name.lower(): name for name in _NAMES.split()} | {"n": "$n$", "p": "$p$", "tau": r"$\tau$"}
 _DOT = re.compile(r"(?<=\w)\.(?=[^\W\d])|(?<=[^\W\d])\.(?=\w)")  # between two words, not between digits
 
 _TEXT = {"~": "asciitilde", "^": "asciicircum", "\\": "backslash", "–": "endash", "—": "emdash"}
@@ -312,7 +313,7 @@ _TEXT = {"~": "asciitilde", "^": "asciicircum", "\\": "backslash", "–": "endas
 _TEXT |= {"<": "less", ">": "greater", "|": "bar", '"': "quotedbl"}
 # Signs in names and labels of this application that pdflatex does not know.
 _MATH = {"→": "rightarrow", "←": "leftarrow", "↔": "leftrightarrow", "×": "times", "≤": "leq", "≥": "geq"}
-_MATH |= {"α": "alpha", "Δ": "Delta", "↑": "uparrow", "↓": "downarrow"}
+_MATH |= {"α": "alpha", "τ": "tau", "ρ": "rho", "Δ": "Delta", "↑": "uparrow", "↓": "downarrow"}
 _SIGNS = str.maketrans(
     {sign: f"\\{sign}" for sign in "&%$#_{}"}
     | {sign: rf"\text{name}{{}}" for sign, name in _TEXT.items()}
@@ -321,45 +322,90 @@ _SIGNS = str.maketrans(
 )
 
 
-def latex_table(table: Table, experiment: str, name: str) -> str | None:
-    r"""Format a table as one LaTeX `tabular`, to be included with `\input`; None if it is too large for a page.
+def latex_table(table: Table, experiment: str, name: str, title: str = "") -> str | None:
+    r"""Format a table as a `table` of LaTeX, to be included with `\input`; None if it has too many rows for a page.
 
-    Columns of numbers are right-aligned. Intervals are in the cells of their values; in tables wider than
-    `LATEX_WIDTH` characters they stand below them. In headings and names of scores, dots and underscores
-    become blanks. Adjacent columns that have the same name before a dot, as `uas` and `uas.sd`, share a
-    heading.
+    It has a caption and the label `tab:<experiment>-<name>`. The first columns are those of `Table.main`, `n` and
+    p-values. If the table is wider than a page, headings are broken, then intervals stand below their numbers, then
+    the last of the other columns are left out; a comment names them. Columns without values are left out, too. In
+    headings and names of scores, dots and underscores become blanks. Adjacent columns that have the same name
+    before a dot, as `uas` and `uas.sd`, share a heading.
 
     Args:
         table: Rows and units.
         experiment: Name of the experiment of the table.
         name: Name of the table.
+        title: First sentence of the caption, without a full stop.
     """
-    frame, cells = table.frame, written(table, missing="")
-    if len(cells) > LATEX_COLUMNS or len(frame) > LATEX_ROWS:
+    cells = {column: texts for column, texts in written(table, missing="").items() if any(texts)}
+    rows = len(table.frame)
+    if rows > LATEX_ROWS or not cells:
         return None
-    numeric = [pd.api.types.is_numeric_dtype(frame[column]) for column in cells]
-    stacked = sum(_width([column, *texts]) for column, texts in cells.items()) > LATEX_WIDTH
+    numeric = {column: pd.api.types.is_numeric_dtype(table.frame[column]) for column in cells}
+    main = {*takewhile(lambda column: not numeric[column], cells), *table.main, "n", "value", "difference", table.interval}
+    main |= {column for column, units in table.unit_rows().items() if not {"p", "least_p"}.isdisjoint(units)}
+    columns = sorted(cells, key=lambda column: column not in main)
+    for level in range(3 if 2 * rows <= LATEX_ROWS else 2):
+        widths = {column: _printed_width(column, cells[column], level) for column in columns}
+        if sum(widths.values()) <= LATEX_WIDTH:
+            break
+    while sum(map(widths.__getitem__, columns)) > LATEX_WIDTH and columns[-1] not in main and len(columns) > 1:
+        columns.pop()
+    left = [column for column in cells if column not in columns]
+    star = "*" * (sum(map(widths.__getitem__, columns)) > LATEX_COLUMN)
+    size = r"\scriptsize" if rows * (1 + (level == 2)) > LATEX_ROWS - 10 else r"\footnotesize"
+    return "\n".join(
+        [
+            rf"% {' '.join(f'{experiment}: {name}'.split())}; requires \usepackage{{booktabs,graphicx}}",
+            *([f"% without the columns {', '.join(left)} of {name}.csv"] if left else []),
+            rf"\begin{{table{star}}}[t]",
+            rf"\centering{size}\setlength{{\tabcolsep}}{{4pt}}",
+            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+            rf"\begin{{tabular}}{{{''.join('r' if numeric[column] else 'l' for column in columns)}}}",
+            r"\toprule",
+            *_head(columns, level > 0),
+            r"\midrule",
+            *_rows({column: cells[column] for column in columns}, numeric, level == 2),
+            r"\bottomrule",
+            r"\end{tabular}}",
+            rf"\caption{{{_caption(table, columns, title)}}}",
+            rf"\label{{tab:{experiment}-{name}}}",
+            rf"\end{{table{star}}}",
+            "",
+        ]
+    )
+
+
+def _rows(cells: Mapping[str, Sequence[str]], numeric: Mapping[str, bool], below: bool) -> Iterator[str]:
+    """Yield the rows of a table; intervals are in small print behind their numbers, or in a row below them."""
     columns = []
-    for (column, texts), number in zip(cells.items(), numeric, strict=True):
-        write = _signed if number else _words if column == "score" else escape
-        columns.append([_below(write(text)) if stacked and number else write(text) for text in texts])
-    head = [
-        "% " + " ".join(f"{experiment}: {name}".split()),
-        r"% requires \usepackage{booktabs}",
-        *([f"% * fewer than {FEW} items"] if _has_shares(table) else []),
-        rf"\begin{{tabular}}{{{''.join('r' if number else 'l' for number in numeric)}}}",
-        r"\toprule",
-        *_head([str(column) for column in cells], stacked),
-        r"\midrule",
-    ]
-    rows = [_row([cell or MISSING for cell in row]) for row in zip(*columns, strict=True)]
-    return "\n".join([*head, *rows, r"\bottomrule", r"\end{tabular}", ""])
+    for column, texts in cells.items():
+        write = _signed if numeric[column] else _words if column in NAMED else escape
+        parts = [text.partition(" [" if numeric[column] else "\n") for text in texts]
+        small = [rf"{{\scriptsize [{_signed(ends)}}}" if bracket else "" for _, bracket, ends in parts]
+        columns.append([(write(value) or MISSING, ends) for (value, _, _), ends in zip(parts, small, strict=True)])
+    for row in zip(*columns, strict=True):
+        if not below:
+            yield _row([" ".join(filter(None, cell)) for cell in row])
+            continue
+        yield _row([value for value, _ in row])
+        yield rf"{_row([ends for _, ends in row])}[2pt]"
 
 
-def _below(cell: str) -> str:
-    """Put the interval of a number below it, in small print."""
-    value, bracket, interval = cell.partition(" [")
-    return rf"\shortstack[r]{{{value}\\{{\scriptsize [{interval}}}}}" if bracket else cell
+def _printed_width(column: str, cells: Iterable[str], level: int) -> float:
+    """Return the width of a column with the space beside it, in digits, at a level of `latex_table`."""
+    words = [column] if level == 0 else re.split(r"[._\s]", column)
+    parts = [cell.partition(" [") for cell in cells]
+    sizes = [(len(value), SMALL * len(bracket + interval)) for value, bracket, interval in parts]
+    return 2 + max(*map(len, words), *(max(size) if level > 1 else sum(size) for size in sizes))
+
+
+def _caption(table: Table, columns: Iterable[str], title: str) -> str:
+    """Return the text of a caption: the title, then what stands in the columns."""
+    notes = [r"fractions are $\times$100"] if any("fraction" in unit for unit in table.units.values()) else []
+    notes += [r"brackets hold 95\,\% bootstrap intervals"] if table.intervals().keys() & {*columns} else []
+    notes += [rf"*\,is fewer than {FEW} items"] if few_items(table) else []
+    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in (escape(title), "; ".join(notes)) if text)
 
 
 def _head(names: Sequence[str], stacked: bool = False) -> list[str]:
@@ -389,7 +435,8 @@ def _head(names: Sequence[str], stacked: bool = False) -> list[str]:
 
 
 def _words(name: str) -> str:
-    return escape(_DOT.sub(" ", name).replace("_", " "))
+    words = _DOT.sub(" ", name).replace("_", " ").split()
+    return " ".join(_PAPER.get(word) or escape(word) for word in words)
 
 
 def escape(text: str) -> str:
@@ -403,18 +450,18 @@ def escape(text: str) -> str:
 
 
 def _signed(text: str) -> str:
-    """Format negative numbers and powers of ten as formulas."""
-    return (
-        re.sub(r"-?\d[\d.]*(?:e[-+]\d+)?", lambda found: _formula(found[0]), text)
-        .replace("≤", r"$\leq$")
-        .replace("<", "$<$")
-    )
+    """Format numbers for print: negative ones, powers of ten and comparisons as formulas, with thousands separated."""
+    text = re.sub(r"([<≤]) ([\d.]+)", r"$\1 \2$", text).replace("≤", r"\leq")
+    text = re.sub(r"-?\.?\d[\d.]*(?:e[-+]\d+)?", lambda found: _formula(found[0]), text)
+    return text.replace("*", r"\rlap{*}")
 
 
 def _formula(digits: str) -> str:
     mantissa, _, exponent = digits.partition("e")
-    formula = rf"{mantissa} \times 10^{{{int(exponent)}}}" if exponent else digits
-    return f"${formula}$" if exponent or digits.startswith("-") else digits
+    if exponent:
+        return rf"${mantissa} \times 10^{{{int(exponent)}}}$"
+    digits = f"{int(digits):,}" if digits.lstrip("-").isdecimal() and len(digits) > 3 else digits
+    return f"${digits.replace(',', '{,}')}$" if digits.startswith("-") else digits
 
 
 def _row(cells: list[str]) -> str:

@@ -6,6 +6,7 @@ import math
 import os
 import platform
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 from results import FEW, ColouredTexts, Figure, Provenance, Result
+from results.citations import BIBLIOGRAPHY, cited_in
 from results.digests import RECORD, checksums, source_digest
 from results.drawing import DOTS, STYLE, draw
 from results.errors import counted
@@ -42,6 +44,7 @@ SCHEMA = 3
 SUFFIXES = (".png", ".pdf", ".html", ".data.csv")
 """Suffixes of the files of a figure."""
 
+COUNTED = ("sentences", "texts", "segments", "documents", "pairs")  # sizes of a corpus in its description
 SPLITS = ("train", "dev", "test")
 MOST_CORPORA = 3  # most corpora in a caption
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy", "attention-probing")
@@ -140,7 +143,7 @@ def write(
     draw: bool = True,
     show: Callable[[Result, Mapping[str, object]], None] | None = None,
 ) -> dict[str, str]:
-    """Write all files of a result into a folder: tables, scores, items, figures and `page.html`.
+    """Write all files of a result into a folder: tables, scores, items, figures, `results.bib` and `page.html`.
 
     Args:
         folder: The run folder.
@@ -162,6 +165,7 @@ def write(
         show(result, content["audit"])
     faults = write_figures(folder, result.figures if draw else {}, content, titles)
     try:
+        write_atomically(folder / BIBLIOGRAPHY, cited_in(folder))
         write_page(folder, result, content, caption(result.experiment, provenance))
     except Exception as error:  # all else is already written: an error of the page must not end the run
         if is_full(error):
@@ -191,7 +195,10 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
     # An older record must not describe a mixture of old and new files.
     record.unlink(missing_ok=True)
     (folder / PAGE).unlink(missing_ok=True)  # it shows the scores of an older record
-    latex = {name: latex_table(table, result.experiment, name) for name, table in result.tables.items()}
+    latex = {
+        name: latex_table(table, result.experiment, name, _table_title(name, result, provenance))
+        for name, table in result.tables.items()
+    }
     for name, table in result.tables.items():
         write_atomically(folder / f"{name}.csv", csv_text(table.frame))
         if text := latex[name]:
@@ -245,7 +252,7 @@ def caption(title: str, provenance: Provenance) -> str:
     if isinstance(before := given.get("before"), Mapping):
         encoder += f" from {_encoder(before)}"
     splits_named = re.search(r"\b(train|dev|test)\b", title) is not None
-    tested = list(dict.fromkeys(_tested(provenance.data)))
+    tested = list(dict.fromkeys(part[:2] for part in _tested(provenance.data)))
     corpora = [name if splits_named or split is None else f"{name}, {split}" for name, split in tested]
     if len(corpora) > MOST_CORPORA:
         corpora = [*corpora[: MOST_CORPORA - 1], f"{len(corpora) - MOST_CORPORA + 1} other corpora"]
@@ -259,6 +266,19 @@ def caption(title: str, provenance: Provenance) -> str:
     return f"{title[:-1]}; {said})" if title.endswith(")") else f"{title} ({said})".strip()
 
 
+def _table_title(name: str, result: Result, provenance: Provenance) -> str:
+    """Return the caption of a table: that of the figure of its name, or experiment and table, then the tested items."""
+    parts = (result.experiment, name) if name != result.experiment else (name,)
+    words = ": ".join(part.replace("_", " ") for part in parts)
+    title = result.figures[name].title if name in result.figures else words[:1].upper() + words[1:]
+    sizes = Counter[str]()
+    for _, _, described in _tested(provenance.data):
+        sizes.update({unit: int(described[unit]) for unit in COUNTED if unit in described})
+    if len(sizes) == 1 and result.items is not None:
+        sizes = Counter(dict.fromkeys(sizes, len(result.items)))
+    return ". ".join([caption(title, provenance), *(f"{size:,} {unit}" for unit, size in sizes.items())])
+
+
 def _names(title: str, name: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", title) is not None
 
@@ -270,10 +290,12 @@ def _encoder(described: Mapping[str, object]) -> str:
     return ", ".join(filter(None, (name, random, str(described.get("quantity", ""))))) if name else ""
 
 
-def _tested(data: Mapping[str, object], split: str | None = None) -> Iterator[tuple[str, str | None]]:
-    """Yield name and split of every tested corpus; the split is None for a corpus without any."""
+def _tested(
+    data: Mapping[str, Any], split: str | None = None
+) -> Iterator[tuple[str, str | None, Mapping[str, Any]]]:
+    """Yield name, split and description of every tested corpus; the split is None for a corpus without any."""
     if "corpus" in data:
-        yield str(data["corpus"]), str(data["split"]) if "split" in data else split
+        yield str(data["corpus"]), str(data["split"]) if "split" in data else split, data
         return
     tested = next((name for name in ("test", "dev", "train") if name in data), None)
     for name, inner in data.items():
