@@ -63,13 +63,8 @@ def _corpus(name: str) -> str:
     corpus = registered()[name]
     paper, *more = " ".join(corpus["citation"].split()).replace("&", r"\&").split("; ")
     authors, year, title, venue = re.fullmatch(r"(.+?) (\d{4}), (.+), ([^,]+)", paper).groups()  # type: ignore[union-attr]
-    fields = {
-        "author": authors.replace("et al.", "and others").replace(r"\&", "and"),
-        "title": f"{{{title}}}",  # braces keep its capitals
-        "year": year,
-        "booktitle": venue,
-        "url": corpus["homepage"],
-        "note": "; ".join(["Corpus " + name.replace("_", r"\_"), *more]),
-    }
+    author = authors.replace("et al.", "and others").replace(r"\&", "and")
+    fields = {"author": author, "title": f"{{{title}}}", "year": year, "booktitle": venue, "url": corpus["homepage"]}
+    fields["note"] = "; ".join(["Corpus " + name.replace("_", r"\_"), *more])
     lines = [f"  {field} = {{{value}}}" for field, value in fields.items()]
     return "\n".join([f"@inproceedings{{{name},", ",\n".join(lines), "}"])

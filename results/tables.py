@@ -322,14 +322,12 @@ _SIGNS = str.maketrans(
 )
 
 
-def latex_table(table: Table, experiment: str, name: str, title: str = "") -> str | None:
+def latex_table(table: Table, experiment: str, name: str, title: str) -> str | None:
     r"""Format a table as a `table` of LaTeX, to be included with `\input`; None if it has too many rows for a page.
 
-    It has a caption and the label `tab:<experiment>-<name>`. The first columns are those of `Table.main`, `n` and
-    p-values. If the table is wider than a page, headings are broken, then intervals stand below their numbers, then
-    the last of the other columns are left out; a comment names them. Columns without values are left out, too. In
-    headings and names of scores, dots and underscores become blanks. Adjacent columns that have the same name
-    before a dot, as `uas` and `uas.sd`, share a heading.
+    It has a caption and the label `tab:<experiment>-<name>`. Columns without values are left out, and columns that
+    do not fit on a page, see `_fitted`; a comment names them. In headings and names of scores, dots and underscores
+    become blanks. Adjacent columns that have the same name before a dot, as `uas` and `uas.sd`, share a heading.
 
     Args:
         table: Rows and units.
@@ -338,78 +336,95 @@ def latex_table(table: Table, experiment: str, name: str, title: str = "") -> st
         title: First sentence of the caption, without a full stop.
     """
     cells = {column: texts for column, texts in written(table, missing="").items() if any(texts)}
-    rows = len(table.frame)
-    if rows > LATEX_ROWS or not cells:
+    if len(table.frame) > LATEX_ROWS or not cells:
         return None
-    numeric = {column: pd.api.types.is_numeric_dtype(table.frame[column]) for column in cells}
-    main = {*takewhile(lambda column: not numeric[column], cells), *table.main, "n", "value", "difference", table.interval}
-    main |= {column for column, units in table.unit_rows().items() if not {"p", "least_p"}.isdisjoint(units)}
-    columns = sorted(cells, key=lambda column: column not in main)
-    for level in range(3 if 2 * rows <= LATEX_ROWS else 2):
-        widths = {column: _printed_width(column, cells[column], level) for column in columns}
-        if sum(widths.values()) <= LATEX_WIDTH:
-            break
-    while sum(map(widths.__getitem__, columns)) > LATEX_WIDTH and columns[-1] not in main and len(columns) > 1:
-        columns.pop()
+    columns, below, width = _fitted(table, cells)
     left = [column for column in cells if column not in columns]
-    star = "*" * (sum(map(widths.__getitem__, columns)) > LATEX_COLUMN)
-    size = r"\scriptsize" if rows * (1 + (level == 2)) > LATEX_ROWS - 10 else r"\footnotesize"
-    return "\n".join(
-        [
-            rf"% {' '.join(f'{experiment}: {name}'.split())}; requires \usepackage{{booktabs,graphicx}}",
-            *([f"% without the columns {', '.join(left)} of {name}.csv"] if left else []),
-            rf"\begin{{table{star}}}[t]",
-            rf"\centering{size}\setlength{{\tabcolsep}}{{4pt}}",
-            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-            rf"\begin{{tabular}}{{{''.join('r' if numeric[column] else 'l' for column in columns)}}}",
-            r"\toprule",
-            *_head(columns, level > 0),
-            r"\midrule",
-            *_rows({column: cells[column] for column in columns}, numeric, level == 2),
-            r"\bottomrule",
-            r"\end{tabular}}",
-            rf"\caption{{{_caption(table, columns, title)}}}",
-            rf"\label{{tab:{experiment}-{name}}}",
-            rf"\end{{table{star}}}",
-            "",
-        ]
-    )
+    size = "scriptsize" if len(table.frame) * (1 + below) > LATEX_ROWS - 10 else "footnotesize"
+    star = "*" * (width > LATEX_COLUMN)  # over both columns
+    rows = [
+        rf"% {' '.join(f'{experiment}: {name}'.split())}; requires \usepackage{{booktabs,graphicx}}",
+        *([f"% without the columns {', '.join(left)} of {name}.csv"] if left else []),
+        rf"\begin{{table{star}}}[t]",
+        rf"\centering\{size}\setlength{{\tabcolsep}}{{4pt}}",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+        rf"\begin{{tabular}}{{{''.join('r' if _is_numeric(table, column) else 'l' for column in columns)}}}",
+        r"\toprule",
+        *_head(columns),
+        r"\midrule",
+        *_rows([_parts_of(table, column, cells[column]) for column in columns], below),
+        r"\bottomrule",
+        r"\end{tabular}}",
+        rf"\caption{{{_caption(table, columns, title)}}}",
+        rf"\label{{tab:{experiment}-{name}}}",
+        rf"\end{{table{star}}}",
+    ]
+    return "\n".join([*rows, ""])
 
 
-def _rows(cells: Mapping[str, Sequence[str]], numeric: Mapping[str, bool], below: bool) -> Iterator[str]:
-    """Yield the rows of a table; intervals are in small print behind their numbers, or in a row below them."""
-    columns = []
-    for column, texts in cells.items():
-        write = _signed if numeric[column] else _words if column in NAMED else escape
-        parts = [text.partition(" [" if numeric[column] else "\n") for text in texts]
-        small = [rf"{{\scriptsize [{_signed(ends)}}}" if bracket else "" for _, bracket, ends in parts]
-        columns.append([(write(value) or MISSING, ends) for (value, _, _), ends in zip(parts, small, strict=True)])
+def _fitted(table: Table, cells: Mapping[str, Sequence[str]]) -> tuple[list[str], bool, float]:
+    """Return the columns that fit on a page, True for intervals below their numbers, and the width in digits.
+
+    Columns that answer come first and are never left out: names of the rows, `Table.main`, numbers of items, values,
+    differences and p-values. The last of the others are left out if the table is too wide even with intervals below
+    numbers, or if a page has no room for so many lines.
+    """
+    main = {*takewhile(lambda column: not _is_numeric(table, column), cells), *table.main, table.interval}
+    main |= {"n", "value", "difference"}
+    main |= {column for column, units in table.unit_rows().items() if {"p", "least_p"} & {*units}}
+    columns = sorted(cells, key=lambda column: column not in main)
+
+    def width(below: bool) -> float:
+        return sum(_printed_width(column, cells[column], below) for column in columns)
+
+    below = width(False) > LATEX_WIDTH and 2 * len(table.frame) <= LATEX_ROWS
+    while width(below) > LATEX_WIDTH and columns[-1] not in main and len(columns) > 1:
+        columns.pop()
+    return columns, below, width(below)
+
+
+def _is_numeric(table: Table, column: str) -> bool:
+    return pd.api.types.is_numeric_dtype(table.frame[column])
+
+
+def _parts_of(table: Table, column: str, cells: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the LaTeX of the cells of a column, each as its value and its interval in small print."""
+    if not _is_numeric(table, column):
+        return [((_words if column in NAMED else escape)(cell) or MISSING, "") for cell in cells]
+    parts = [_signed(cell).partition(" [") for cell in cells]
+    return [(value or MISSING, rf"{{\scriptsize [{ends}}}" if bracket else "") for value, bracket, ends in parts]
+
+
+def _rows(columns: Sequence[Sequence[tuple[str, str]]], below: bool) -> Iterator[str]:
+    """Yield the rows of a table; intervals are behind their numbers, or in a row below them."""
     for row in zip(*columns, strict=True):
-        if not below:
+        if below:
+            yield _row([value for value, _ in row])
+            yield rf"{_row([ends for _, ends in row])}[2pt]"
+        else:
             yield _row([" ".join(filter(None, cell)) for cell in row])
-            continue
-        yield _row([value for value, _ in row])
-        yield rf"{_row([ends for _, ends in row])}[2pt]"
 
 
-def _printed_width(column: str, cells: Iterable[str], level: int) -> float:
-    """Return the width of a column with the space beside it, in digits, at a level of `latex_table`."""
-    words = [column] if level == 0 else re.split(r"[._\s]", column)
+def _printed_width(column: str, cells: Iterable[str], below: bool) -> float:
+    """Return the width of a column with the space beside it, in digits; its heading has one word a line."""
     parts = [cell.partition(" [") for cell in cells]
     sizes = [(len(value), SMALL * len(bracket + interval)) for value, bracket, interval in parts]
-    return 2 + max(*map(len, words), *(max(size) if level > 1 else sum(size) for size in sizes))
+    return 2 + max(*map(len, re.split(r"[._\s]", column)), *(max(size) if below else sum(size) for size in sizes))
 
 
 def _caption(table: Table, columns: Iterable[str], title: str) -> str:
     """Return the text of a caption: the title, then what stands in the columns."""
     notes = [r"fractions are $\times$100"] if any("fraction" in unit for unit in table.units.values()) else []
+    for sign in SIGNS:
+        if of_sign := [_words(column) for column in columns if table.units.get(column) == sign]:
+            notes.append(f"{', '.join(of_sign)} in {sign}")
     notes += [r"brackets hold 95\,\% bootstrap intervals"] if table.intervals().keys() & {*columns} else []
     notes += [rf"*\,is fewer than {FEW} items"] if few_items(table) else []
     return " ".join(f"{text[:1].upper()}{text[1:]}." for text in (escape(title), "; ".join(notes)) if text)
 
 
-def _head(names: Sequence[str], stacked: bool = False) -> list[str]:
-    """Return the lines of the head, below a line of groups if there are any; `stacked`, a word below the other."""
+def _head(names: Sequence[str]) -> list[str]:
+    """Return the lines of the head, one word below the other, under a line of groups if there are any."""
     groups: list[tuple[str, list[str]]] = []
     for name in names:
         group, *rest = _DOT.split(name, maxsplit=1)
@@ -420,7 +435,8 @@ def _head(names: Sequence[str], stacked: bool = False) -> list[str]:
 
     def head(name: str) -> str:
         words = _words(name)
-        return rf"\shortstack{{{words}}}".replace(" ", r"\\") if stacked and " " in words else words
+        lines = re.sub(r" (?!\$\\(?:up|down))", r"\\\\", words)  # an arrow stays beside its word
+        return words if lines == words else rf"\shortstack{{{lines}}}"
 
     if all(len(heads) == 1 for _, heads in groups):
         return [_row([head(name) for name in names])]

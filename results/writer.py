@@ -22,7 +22,7 @@ from rich.text import Text
 from results import FEW, ColouredTexts, Figure, Provenance, Result
 from results.citations import BIBLIOGRAPHY, cited_in
 from results.digests import RECORD, checksums, source_digest
-from results.drawing import DOTS, STYLE, draw
+from results.drawing import DOTS, STYLE, draw, print_area
 from results.errors import counted
 from results.files import csv_text, is_full, write_atomically
 from results.page import PAGE, write_page
@@ -56,7 +56,6 @@ def publish(
     provenance: Provenance,
     *,
     limit: float | None = None,
-    titles: bool = True,
     draw: bool = True,
     quiet: bool = False,
     console: Console | None = None,
@@ -71,7 +70,6 @@ def publish(
         result: The result.
         provenance: Description of encoder and data.
         limit: Number or fraction of test batches that were read; None for all.
-        titles: True to draw titles on figures; `results.json` has them as captions in any case.
         draw: True to draw figures.
         quiet: True to print only the headline scores and the folder.
         console: Console that prints; None for the terminal.
@@ -91,7 +89,7 @@ def publish(
 
     limits = {} if limit is None else {"limit_test_batches": limit}
     result = replace(result, audit={**result.audit, **limits})
-    faults = write(folder, result, provenance, titles=titles, draw=draw, show=show)
+    faults = write(folder, result, provenance, draw=draw, show=show)
     warnings = [f"{name} could not be written: {reason}" for name, reason in faults.items()]
     warnings += [f"the scores are of some test batches only: --trainer.{name} {most}" for name, most in limits.items()]
     for line in [*warnings, *cast("list[str]", result.audit.get("warnings", []))]:
@@ -139,7 +137,6 @@ def write(
     result: Result,
     provenance: Provenance,
     *,
-    titles: bool = True,
     draw: bool = True,
     show: Callable[[Result, Mapping[str, object]], None] | None = None,
 ) -> dict[str, str]:
@@ -149,7 +146,6 @@ def write(
         folder: The run folder.
         result: The result.
         provenance: Description of encoder and data.
-        titles: True to draw titles on figures.
         draw: True to draw figures.
         show: Function that prints the result and its audit, after the scores and before the figures are written.
 
@@ -163,7 +159,7 @@ def write(
     content = write_scores(folder, result, provenance)
     if show is not None:
         show(result, content["audit"])
-    faults = write_figures(folder, result.figures if draw else {}, content, titles)
+    faults = write_figures(folder, result.figures if draw else {}, content)
     try:
         write_atomically(folder / BIBLIOGRAPHY, cited_in(folder))
         write_page(folder, result, content, caption(result.experiment, provenance))
@@ -268,15 +264,14 @@ def caption(title: str, provenance: Provenance) -> str:
 
 def _table_title(name: str, result: Result, provenance: Provenance) -> str:
     """Return the caption of a table: that of the figure of its name, or experiment and table, then the tested items."""
-    parts = (result.experiment, name) if name != result.experiment else (name,)
-    words = ": ".join(part.replace("_", " ") for part in parts)
-    title = result.figures[name].title if name in result.figures else words[:1].upper() + words[1:]
+    words = ": ".join(dict.fromkeys((result.experiment, name))).replace("_", " ")
     sizes = Counter[str]()
-    for _, _, described in _tested(provenance.data):
-        sizes.update({unit: int(described[unit]) for unit in COUNTED if unit in described})
-    if len(sizes) == 1 and result.items is not None:
+    for *_, part in _tested(provenance.data):
+        sizes.update({unit: int(part[unit]) for unit in COUNTED if unit in part})
+    if len(sizes) == 1 and result.items is not None:  # not all, if batches were limited
         sizes = Counter(dict.fromkeys(sizes, len(result.items)))
-    return ". ".join([caption(title, provenance), *(f"{size:,} {unit}" for unit, size in sizes.items())])
+    title = caption(result.figures[name].title if name in result.figures else words, provenance)
+    return ". ".join([title, *(f"{size:,} {unit}" for unit, size in sizes.items())])
 
 
 def _names(title: str, name: str) -> bool:
@@ -290,9 +285,7 @@ def _encoder(described: Mapping[str, object]) -> str:
     return ", ".join(filter(None, (name, random, str(described.get("quantity", ""))))) if name else ""
 
 
-def _tested(
-    data: Mapping[str, Any], split: str | None = None
-) -> Iterator[tuple[str, str | None, Mapping[str, Any]]]:
+def _tested(data: Mapping[str, Any], split: str | None = None) -> Iterator[tuple[str, str | None, Mapping[str, Any]]]:
     """Yield name, split and description of every tested corpus; the split is None for a corpus without any."""
     if "corpus" in data:
         yield str(data["corpus"]), str(data["split"]) if "split" in data else split, data
@@ -303,16 +296,13 @@ def _tested(
             yield from _tested(inner, tested)
 
 
-def write_figures(
-    folder: Path, figures: Mapping[str, Figure], content: dict[str, Any], titles: bool = True
-) -> dict[str, str]:
+def write_figures(folder: Path, figures: Mapping[str, Figure], content: dict[str, Any]) -> dict[str, str]:
     """Draw figures into the run folder, and add the names of their files to `results.json`.
 
     Args:
         folder: The run folder.
         figures: Figures by name.
         content: Content of `results.json`, from `write_scores`; it takes the names of the files.
-        titles: True to draw titles on figures.
 
     Returns:
         Error messages for figures that could not be drawn, by name of the figure.
@@ -324,7 +314,7 @@ def write_figures(
     for name, figure in figures.items():
         try:
             table = figure.data()
-            file = _save_figure(folder / name, figure, titles)
+            file = _save_figure(folder / name, figure)
             if table is not None:
                 write_atomically(folder / f"{name}.data.csv", csv_text(table.frame))
                 content["columns"][f"{name}.data"] = described(table)
@@ -393,17 +383,18 @@ def plain(value: object, at: str = "result") -> object:
     raise TypeError(f"{at} is a {type(value).__name__}, which cannot be written as JSON")
 
 
-def _save_figure(stem: Path, figure: Figure, title: bool) -> str:
+def _save_figure(stem: Path, figure: Figure) -> str:
     """Write a figure and return the name of its file."""
     if isinstance(figure, ColouredTexts):
         page = f"{stem.name}.html"
         write_atomically(stem.parent / page, html_page(figure))
         return page
-    canvas = draw(figure if title else replace(figure, title=""))
     # Without dates and versions equal data give equal bytes.
-    with rc_context({**STYLE, "savefig.bbox": "tight"}):
-        canvas.savefig(f"{stem}.png", dpi=DOTS, metadata={"Software": None})
-        canvas.savefig(f"{stem}.pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    undated = {"CreationDate": None, "Creator": None, "Producer": None}
+    with rc_context(STYLE):
+        draw(figure).savefig(f"{stem}.png", dpi=DOTS, bbox_inches="tight", metadata={"Software": None})
+        canvas = draw(replace(figure, title=""))  # a paper has a caption instead
+        canvas.savefig(f"{stem}.pdf", bbox_inches=print_area(canvas), metadata=undated)
     return f"{stem.name}.png"
 
 

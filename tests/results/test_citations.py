@@ -2,6 +2,7 @@ import re
 from inspect import isabstract
 from pathlib import Path
 
+import pytest
 import yaml
 from pytorch_lightning import LightningModule
 
@@ -12,7 +13,7 @@ import probes
 from fidelity import FidelityTest
 from measures import Analysis
 from models.regularizers import Regularizer
-from results.citations import citations, cited
+from results.citations import citations, cited, registered
 
 ROOMS = (fidelity, measures, models, probes)
 
@@ -42,7 +43,9 @@ def test_every_entry_is_whole_and_used() -> None:
         assert entry.count("{") == entry.count("}")
         fields = dict(re.findall(r"^  (\w+) = \{(.*)\},?$", entry, re.MULTILINE))
         assert fields.keys() >= {"title", "author"}
-        assert key == "attention-probing" or fields.keys() >= {"year", "doi"}
+        assert "year" in fields
+        assert key == "attention-probing" or "doi" in fields
+        assert not entry.startswith("@inproceedings") or "booktitle" in fields
 
 
 def test_the_application_is_cited_as_its_citation_file_says() -> None:
@@ -60,4 +63,13 @@ def test_a_paper_is_cited_once_and_a_corpus_as_the_registry_says() -> None:
     found = cited(["probes.AttentionOnlyProbe", "SingleHeads", "Unknown", "sst2", "sst2", "my/{split}.tsv"])
     keys = re.findall(r"^@\w+\{([\w-]+),", found, re.MULTILINE)
     assert keys == ["clark2019", "voita2019", "htut2019", "limisiewicz2020", "sst2", "attention-probing"]
-    assert "Socher et al. 2013" in found
+    assert "  author = {Socher and others},\n  title = {{Recursive Deep Models for Semantic" in found
+
+
+@pytest.mark.parametrize("name", registered())
+def test_the_entry_of_a_corpus_is_whole(name: str) -> None:
+    [authors, title, year, venue] = re.findall(
+        r"^  (?:author|title|year|booktitle) = \{+(.+?)\}+,$", cited([name]), re.M
+    )[:4]
+    said = f"{authors} {year}, {title}, {venue}".replace("and others", "et al.").replace(" and ", " & ", 1)
+    assert registered()[name]["citation"].replace(" and ", " & ", 1).startswith(said)

@@ -76,7 +76,7 @@ COLUMNS = {
 UNDRAWN = dataclasses.replace(RESULT, figures={})
 DRAWN = {f"{name}.{suffix}" for name in RESULT.figures.keys() - {"examples"} for suffix in ("png", "pdf")}
 DRAWN |= {"examples.html", *(f"{name}.data.csv" for name in RESULT.figures)}
-FILES = DRAWN | {"items.parquet", "page.html", "results.json"}
+FILES = DRAWN | {"items.parquet", "page.html", "results.bib", "results.json"}
 FILES |= {f"{name}.{suffix}" for name in RESULT.tables for suffix in ("csv", "tex")}
 
 
@@ -199,7 +199,10 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
             ["[unused1]", "1", ""],
         ]
     assert (tmp_path / "relations.tex").read_bytes().decode() == latex_table(
-        RESULT.tables["relations"], "probe", "relations"
+        RESULT.tables["relations"],
+        "probe",
+        "relations",
+        f"{RESULT.figures['relations'].title} (tiny; en_ewt-ud, test). 2 sentences",
     )
     assert (tmp_path / "examples.html").read_bytes().decode() == html_page(
         dataclasses.replace(EXAMPLES, title="Examples (tiny; en_ewt-ud, test)")
@@ -290,7 +293,7 @@ def test_what_cannot_be_printed_is_written(
     assert isinstance(record["scores"], dict)
     assert record["scores"]["sum"] == 6.0
     assert record["figures"] == {}
-    assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"page.html"}
+    assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"page.html", "results.bib"}
 
 
 MINI = {"name": "sentence-transformers/all-MiniLM-L6-v2", "weights": "pretrained", "layers": 6}
@@ -341,19 +344,27 @@ class TestWrite:
     @pytest.mark.slow
     def test_the_same_result_gives_the_same_bytes_with_and_without_figures(self, tmp_path: Path) -> None:
         written = []
-        for titles, drawn in ((True, True), (True, True), (False, True), (True, False)):
+        for drawn in (True, True, False):
             shutil.rmtree(tmp_path)
-            assert not write(tmp_path, RESULT, PROVENANCE, titles=titles, draw=drawn)
+            assert not write(tmp_path, RESULT, PROVENANCE, draw=drawn)
             written.append({path.name: path.read_bytes() for path in tmp_path.iterdir()})
-        first, same, untitled, undrawn = written
+        first, same, undrawn = written
         assert first == same
-        assert {name for name in first if first[name] != untitled[name]} == {
-            *(name for name in DRAWN if name.endswith((".png", ".pdf"))),
-            "page.html",
-        }
         assert first.keys() - undrawn.keys() == DRAWN
         changed = {"results.json", "page.html"}
         assert {name: undrawn[name] for name in undrawn.keys() - changed}.items() <= first.items()
+
+    def test_the_title_is_on_the_png_and_not_on_the_pdf(self, tmp_path: Path) -> None:
+        figure = RESULT.figures["relations"]
+        for title in ("one", "other"):
+            figures = {"relations": dataclasses.replace(figure, title=title)}
+            assert not write(tmp_path / title, Result("probe", {}, figures=figures), PROVENANCE)
+        one, other = (
+            [(tmp_path / title / f"relations.{suffix}").read_bytes() for suffix in ("png", "pdf")]
+            for title in ("one", "other")
+        )
+        assert one[0] != other[0]
+        assert one[1] == other[1]
 
     @pytest.mark.slow
     def test_a_failed_run_leaves_no_record(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,7 +395,7 @@ class TestWrite:
         with pytest.raises(OSError, match=r"No space left on device: '.*/weights'"):
             write(tmp_path, RESULT, PROVENANCE)
         drawn = {name for name in DRAWN if name.startswith("relations")}
-        assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"page.html"} | drawn
+        assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"page.html", "results.bib"} | drawn
         assert record_of(tmp_path)["scores"] == {**RESULT.numbers, "empty": None}
 
     def test_a_figure_that_cannot_be_drawn_is_told_and_left_out(self, tmp_path: Path) -> None:
