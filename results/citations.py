@@ -25,8 +25,9 @@ def _read(path: Path) -> dict[str, Any]:
 def citations() -> dict[str, Any]:
     """Return the content of `citations.yaml`.
 
-    It has three parts: `entries`, BibTeX entries by key; `classes`, the keys to cite for each class; and
-    `own`, classes without entries, because they only combine other classes or are new in this application.
+    It has four parts: `entries`, BibTeX entries by key; `classes`, the keys to cite for each class; `own`, classes
+    without entries, because they only combine other classes or are new in this application; and `methods`, the papers
+    of quantities and rankings in one line, as in the registry of corpora.
     """
     return _read(Path(__file__).with_name("citations.yaml"))
 
@@ -41,15 +42,16 @@ def cited(names: Iterable[str]) -> str:
     """Return the BibTeX entries to cite, each once; the last entry is this application.
 
     Args:
-        names: Names of classes, also with their modules, and of registered corpora; names without an entry are
-            skipped.
+        names: Names of classes, also with their modules, of registered corpora, quantities and rankings; names
+            without an entry are skipped.
     """
     known = citations()
     parts = dict.fromkeys(name.rpartition(".")[2] for name in names)
     keys = dict.fromkeys(key for name in parts for key in known["classes"].get(name, ()))
     entries = [known["entries"][key].strip() for key in keys]
-    entries += [_corpus(name) for name in parts if name in registered()]
-    return "\n\n".join([*entries, known["entries"][APPLICATION].strip()]) + "\n"
+    in_one_line = {**registered(), **known["methods"]}
+    entries += [_entry(name, in_one_line[name]) for name in parts if name in in_one_line]
+    return "\n\n".join([*dict.fromkeys(entries), known["entries"][APPLICATION].strip()]) + "\n"
 
 
 def cited_in(folder: Path) -> str:
@@ -58,13 +60,13 @@ def cited_in(folder: Path) -> str:
     return cited(str(value) for path in configs for _, value in leaves(read_yaml(path)))
 
 
-def _corpus(name: str) -> str:
-    """Return the entry of a corpus, whose paper the registry names in one line: authors, year, title and venue."""
-    corpus = registered()[name]
-    paper, *more = " ".join(corpus["citation"].split()).replace("&", r"\&").split("; ")
+def _entry(name: str, work: dict[str, str]) -> str:
+    """Return the entry of a corpus or method, whose `citation` has authors, year, title and venue in one line."""
+    paper, *more = " ".join(work["citation"].split()).replace("&", r"\&").split("; ")
     authors, year, title, venue = re.fullmatch(r"(.+?) (\d{4}), (.+), ([^,]+)", paper).groups()  # type: ignore[union-attr]
     author = authors.replace("et al.", "and others").replace(r"\&", "and")
-    fields = {"author": author, "title": f"{{{title}}}", "year": year, "booktitle": venue, "url": corpus["homepage"]}
-    fields["note"] = "; ".join(["Corpus " + name.replace("_", r"\_"), *more])
+    fields = {"author": author, "title": f"{{{title}}}", "year": year, "booktitle": venue, "url": work["homepage"]}
+    if "key" not in work:
+        fields["note"] = "; ".join(["Corpus " + name.replace("_", r"\_"), *more])
     lines = [f"  {field} = {{{value}}}" for field, value in fields.items()]
-    return "\n".join([f"@inproceedings{{{name},", ",\n".join(lines), "}"])
+    return "\n".join([f"@inproceedings{{{work.get('key', name)},", ",\n".join(lines), "}"])

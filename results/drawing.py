@@ -179,8 +179,8 @@ def _(figure: HeatMap) -> Canvas:
         bar = {"label": _fill(_with_unit(figure.value_label, figure.unit), max(16, rows * cell / LETTER))}
         style |= {"cmap": "vlag" if figure.diverging else "rocket_r", "vmin": low, "vmax": high, "cbar_kws": bar}
         digits = 0 if max(-low, high) >= 10 else 2
-        # Adding zero turns -0.0 into 0.0.
-        sns.heatmap(frame, annot=np.round(values, digits) + 0.0 if few else None, fmt=f".{digits}f", **style)
+        shown = np.round(values, digits) + 0.0 if few else None  # without the sign of -0.0
+        sns.heatmap(frame, annot=shown, fmt=f".{digits}f", **style)
         axes.set_facecolor("0.8")  # of missing values
     axes.set(xlabel=figure.column_label, ylabel=figure.row_label)
     axes.tick_params(length=0)
@@ -243,7 +243,7 @@ def _(figure: AttentionLines) -> Canvas:
     arcs under `FAINT` are thin dashed lines.
     """
     size, weights = len(figure.words), np.minimum(np.asarray(figure.weights, dtype=np.float64), 1.0)
-    pitch = min(max(TALLEST / size, 0.138), 0.18)  # letters of 7 to 7.5 points
+    pitch = min(max(TALLEST / size, 0.138), 0.18)
     # Long sentences get a wider figure; otherwise lines between distant words would be almost vertical.
     canvas = _canvas(figure.title, min(COLUMN + 0.08 * max(size - 30, 0), PAGE), size * pitch + 0.3)
     axes, palette = canvas.add_subplot(), sns.color_palette("colorblind")
@@ -264,9 +264,7 @@ def _(figure: AttentionLines) -> Canvas:
             kinds[label] = LineCollection([], colors=[colour], **style)
     for side, label, at, align in ((axes, figure.from_label, 0, "right"), (axes.twinx(), figure.to_label, 1, "left")):
         side.set(xlim=(0.0, 1.0), xticks=(), ylim=(size - 0.5, -0.5))
-        side.set_yticks(
-            range(size), [_short(word, WORD) for word in figure.words], fontsize=min(max(44 * pitch, 7), 7.5)
-        )
+        side.set_yticks(range(size), [_short(word, WORD) for word in figure.words], fontsize=7)
         side.tick_params(length=0, pad=2)
         name = _fill(label, WORD)
         side.annotate(name, (at, 1), (0, 3), "axes fraction", "offset points", ha=align, fontweight="bold")

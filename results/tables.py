@@ -338,7 +338,8 @@ def latex_table(table: Table, experiment: str, name: str, title: str) -> str | N
     cells = {column: texts for column, texts in written(table, missing="").items() if any(texts)}
     if len(table.frame) > LATEX_ROWS or not cells:
         return None
-    columns, below, width = _fitted(table, cells)
+    numeric = {column: pd.api.types.is_numeric_dtype(table.frame[column]) for column in cells}
+    columns, below, width = _fitted(table, cells, numeric)
     left = [column for column in cells if column not in columns]
     size = "scriptsize" if len(table.frame) * (1 + below) > LATEX_ROWS - 10 else "footnotesize"
     star = "*" * (width > LATEX_COLUMN)  # over both columns
@@ -348,11 +349,11 @@ def latex_table(table: Table, experiment: str, name: str, title: str) -> str | N
         rf"\begin{{table{star}}}[t]",
         rf"\centering\{size}\setlength{{\tabcolsep}}{{4pt}}",
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-        rf"\begin{{tabular}}{{{''.join('r' if _is_numeric(table, column) else 'l' for column in columns)}}}",
+        rf"\begin{{tabular}}{{{''.join('r' if numeric[column] else 'l' for column in columns)}}}",
         r"\toprule",
         *_head(columns),
         r"\midrule",
-        *_rows([_parts_of(table, column, cells[column]) for column in columns], below),
+        *_rows([_parts_of(column, cells[column], numeric[column]) for column in columns], below),
         r"\bottomrule",
         r"\end{tabular}}",
         rf"\caption{{{_caption(table, columns, title)}}}",
@@ -362,16 +363,17 @@ def latex_table(table: Table, experiment: str, name: str, title: str) -> str | N
     return "\n".join([*rows, ""])
 
 
-def _fitted(table: Table, cells: Mapping[str, Sequence[str]]) -> tuple[list[str], bool, float]:
+def _fitted(
+    table: Table, cells: Mapping[str, Sequence[str]], numeric: Mapping[str, bool]
+) -> tuple[list[str], bool, float]:
     """Return the columns that fit on a page, True for intervals below their numbers, and the width in digits.
 
     Columns that answer come first and are never left out: names of the rows, `Table.main`, numbers of items, values,
     differences and p-values. The last of the others are left out if the table is too wide even with intervals below
     numbers, or if a page has no room for so many lines.
     """
-    main = {*takewhile(lambda column: not _is_numeric(table, column), cells), *table.main, table.interval}
-    main |= {"n", "value", "difference"}
-    main |= {column for column, units in table.unit_rows().items() if {"p", "least_p"} & {*units}}
+    main = {*takewhile(lambda column: not numeric[column], cells), *table.main, table.interval, "n"}
+    main |= {"value", "difference", *(name for name, units in table.unit_rows().items() if {"p", "least_p"} & {*units})}
     columns = sorted(cells, key=lambda column: column not in main)
 
     def width(below: bool) -> float:
@@ -383,13 +385,9 @@ def _fitted(table: Table, cells: Mapping[str, Sequence[str]]) -> tuple[list[str]
     return columns, below, width(below)
 
 
-def _is_numeric(table: Table, column: str) -> bool:
-    return pd.api.types.is_numeric_dtype(table.frame[column])
-
-
-def _parts_of(table: Table, column: str, cells: Iterable[str]) -> list[tuple[str, str]]:
+def _parts_of(column: str, cells: Iterable[str], numeric: bool) -> list[tuple[str, str]]:
     """Return the LaTeX of the cells of a column, each as its value and its interval in small print."""
-    if not _is_numeric(table, column):
+    if not numeric:
         return [((_words if column in NAMED else escape)(cell) or MISSING, "") for cell in cells]
     parts = [_signed(cell).partition(" [") for cell in cells]
     return [(value or MISSING, rf"{{\scriptsize [{ends}}}" if bracket else "") for value, bracket, ends in parts]

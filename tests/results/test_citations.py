@@ -10,7 +10,9 @@ import fidelity
 import measures
 import models
 import probes
+from attention.quantities import QUANTITIES
 from fidelity import FidelityTest
+from fidelity.saliency import KNOWN
 from measures import Analysis
 from models.regularizers import Regularizer
 from results.citations import citations, cited, registered
@@ -66,10 +68,17 @@ def test_a_paper_is_cited_once_and_a_corpus_as_the_registry_says() -> None:
     assert "  author = {Socher and others},\n  title = {{Recursive Deep Models for Semantic" in found
 
 
-@pytest.mark.parametrize("name", registered())
-def test_the_entry_of_a_corpus_is_whole(name: str) -> None:
-    [authors, title, year, venue] = re.findall(
-        r"^  (?:author|title|year|booktitle) = \{+(.+?)\}+,$", cited([name]), re.M
-    )[:4]
-    said = f"{authors} {year}, {title}, {venue}".replace("and others", "et al.").replace(" and ", " & ", 1)
-    assert registered()[name]["citation"].replace(" and ", " & ", 1).startswith(said)
+@pytest.mark.parametrize("name", [*registered(), *citations()["methods"]])
+def test_the_entry_of_a_corpus_or_method_is_whole(name: str) -> None:
+    fields = re.findall(r"^  (?:author|title|year|booktitle) = \{+(.+?)\}+,$", cited([name]), re.MULTILINE)
+    authors, title, year, venue = fields[:4]
+    said = f"{authors} {year}, {title}, {venue}".replace("and others", "et al.")
+    work = {**registered(), **citations()["methods"]}[name]
+    assert work["citation"].replace(" & ", " and ").startswith(said)
+
+
+def test_a_quantity_and_a_ranking_are_cited_once() -> None:
+    keys = re.findall(r"^@\w+\{([\w-]+),", cited(["norms", "attention_norm", "integrated_gradients"]), re.MULTILINE)
+    assert keys == ["kobayashi2020", "sundararajan2017", "attention-probing"]
+    assert "note = {Corpus" not in cited(["norms"])
+    assert set(citations()["methods"]) <= {*QUANTITIES, *KNOWN}

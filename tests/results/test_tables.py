@@ -185,12 +185,12 @@ nmod:poss & 1,234 & 3-9 & dependent $\rightarrow$ head & 80.8 {\scriptsize [79.0
 {}[unused1] & 7\rlap{*} & 2-5 & head $\rightarrow$ dependent & -- & $-2$ & .25 \\
 \bottomrule
 \end{tabular}}
-\caption{Best heads (tiny). Fractions are $\times$100; brackets hold 95\,\% bootstrap intervals; *\,is fewer than 20 items.}
+\caption{Heads. Fractions are $\times$100; brackets hold 95\,\% bootstrap intervals; *\,is fewer than 20 items.}
 \label{tab:heads-best_heads}
 \end{table*}
 """
     shown = table(frame, interval="test", main=("relation", "n", "head", "direction", "test", "best_offset"), p="p")
-    assert latex_table(shown, "heads", "best_heads", "best heads (tiny)") == expected
+    assert latex_table(shown, "heads", "best_heads", "heads") == expected
 
 
 @pytest.mark.parametrize(
