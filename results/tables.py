@@ -299,9 +299,9 @@ def facts(entries: Mapping[str, Any]) -> dict[str, str]:
 
 
 MISSING = "--"
-LATEX_ROWS = 60  # lines of a page; a table of more rows has no LaTeX file
+LATEX_ROWS = 55  # lines of a page; a table of more rows has no LaTeX file
 LATEX_COLUMN, LATEX_WIDTH = 48, 104  # digits of a line of a column and of a page of ACL, in `\footnotesize`
-SMALL = 0.8  # width of `\scriptsize` in `\footnotesize`
+SMALL, TALL = 0.8, 2.5  # width of `\scriptsize` in `\footnotesize`; lines of a row with intervals below numbers
 NAMED = ("score", "measure", "ranking", "pair")  # columns whose cells are names of this application
 # Names as papers write them, by the lower-case word.
 _NAMES = "UAS UUAS F1 MCC AUROC AUPRC AUC MSE TVD JSD JS AOPC NAOPC LDS RACU IoU SD MLP Kendall Pearson Spearman Holm"
@@ -341,7 +341,7 @@ def latex_table(table: Table, experiment: str, name: str, title: str) -> str | N
     numeric = {column: pd.api.types.is_numeric_dtype(table.frame[column]) for column in cells}
     columns, below, width = _fitted(table, cells, numeric)
     left = [column for column in cells if column not in columns]
-    size = "scriptsize" if len(table.frame) * (1 + below) > LATEX_ROWS - 10 else "footnotesize"
+    size = "scriptsize" if len(table.frame) * (TALL if below else 1) > 0.8 * LATEX_ROWS else "footnotesize"
     star = "*" * (width > LATEX_COLUMN)  # over both columns
     rows = [
         rf"% {' '.join(f'{experiment}: {name}'.split())}; requires \usepackage{{booktabs,graphicx}}",
@@ -379,7 +379,7 @@ def _fitted(
     def width(below: bool) -> float:
         return sum(_printed_width(column, cells[column], below) for column in columns)
 
-    below = width(False) > LATEX_WIDTH and 2 * len(table.frame) <= LATEX_ROWS
+    below = width(False) > LATEX_WIDTH and TALL * len(table.frame) <= LATEX_ROWS
     while width(below) > LATEX_WIDTH and columns[-1] not in main and len(columns) > 1:
         columns.pop()
     return columns, below, width(below)
