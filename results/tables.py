@@ -336,6 +336,8 @@ def latex_table(table: Table, experiment: str, name: str, title: str) -> str | N
         title: First sentence of the caption, without a full stop.
     """
     cells = {column: texts for column, texts in written(table, missing="").items() if any(texts)}
+    if table.main and "score" not in table.main:
+        cells.pop("score", None)  # names in results.json
     if len(table.frame) > LATEX_ROWS or not cells:
         return None
     numeric = {column: pd.api.types.is_numeric_dtype(table.frame[column]) for column in cells}
@@ -368,11 +370,11 @@ def _fitted(
 ) -> tuple[list[str], bool, float]:
     """Return the columns that fit on a page, True for intervals below their numbers, and the width in digits.
 
-    Columns that answer come first and are never left out: names of the rows, `Table.main`, numbers of items, values,
-    differences and p-values. The last of the others are left out if the table is too wide even with intervals below
-    numbers, or if a page has no room for so many lines.
+    Columns that answer come first and are never left out: `Table.main`, or names of the rows if it is empty; numbers
+    of items, values, differences and p-values. The last of the others are left out if the table is too wide even with
+    intervals below numbers, or if a page has no room for so many lines.
     """
-    main = {*takewhile(lambda column: not numeric[column], cells), *table.main, table.interval, "n"}
+    main = {*(table.main or takewhile(lambda column: not numeric[column], cells)), table.interval, "n"}
     main |= {"value", "difference", *(name for name, units in table.unit_rows().items() if {"p", "least_p"} & {*units})}
     columns = sorted(cells, key=lambda column: column not in main)
 
@@ -449,8 +451,9 @@ def _head(names: Sequence[str]) -> list[str]:
 
 
 def _words(name: str) -> str:
-    words = _DOT.sub(" ", name).replace("_", " ").split()
-    return " ".join(_PAPER.get(word) or escape(word) for word in words)
+    words = _DOT.sub(" ", name).replace("_", " ")
+    words = words.replace("input x gradient", "gradient × input").replace(" times ", " × ")
+    return " ".join(_PAPER.get(word) or escape(word) for word in words.split())
 
 
 def escape(text: str) -> str:

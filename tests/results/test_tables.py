@@ -302,10 +302,33 @@ def test_the_columns_that_answer_come_first_and_are_never_left_out() -> None:
     names = ["7", "11", *map(str, range(4))]
     shown = [r"\shortstack{measure\\" + name + "}" for name in names]
     assert head == [" & ".join([*shown[:2], "$n$", r"\shortstack{$p$\\Holm}", *shown[2:]])]
-    every = latex_table(
-        table(frame, main=tuple(f"measure_{number}" for number in range(12)), p_holm="p"), "probe", "t", "T"
-    )
+    main = ("ranking", *(f"measure_{number}" for number in range(12)))
+    every = latex_table(table(frame, main=main, p_holm="p"), "probe", "t", "T")
     assert "without the columns" not in (every or "")
+
+
+def test_names_of_this_application_are_words_and_names_of_texts_are_as_they_are() -> None:
+    names = ["input_x_gradient", "attention_times_gradient", "iou_f1 ↑", "n"]
+    assert body(pd.DataFrame({"ranking": names, "word": names})) == [
+        [r"gradient $\times$ input", r"input\_x\_gradient"],
+        [r"attention $\times$ gradient", r"attention\_times\_gradient"],
+        [r"IoU F1 $\uparrow$", r"iou\_f1 $\uparrow$"],
+        ["$n$", "n"],
+    ]
+
+
+def test_a_caption_says_what_the_columns_hold() -> None:
+    def caption(frame: pd.DataFrame, **units: Unit) -> str:
+        [line] = [line for line in latex(frame, **units) if line.startswith(r"\caption")]
+        return line.removeprefix(r"\caption{T. ").removesuffix("}")
+
+    shares = pd.DataFrame({"n": [20], "uas": [0.5], "uas.low": [0.25], "uas.high": [0.75]})
+    brackets = r"fractions are $\times$100; brackets hold 95\,\% bootstrap intervals"
+    assert caption(shares) == f"{brackets.capitalize()}."
+    assert caption(shares.assign(n=19)) == rf"{brackets.capitalize()}; *\,is fewer than 20 items."
+    assert (
+        caption(pd.DataFrame({"a_b": [0.5], "max_jsd": [0.25]}), a_b="nats", max_jsd="nats") == "A b, max JSD in nats."
+    )
 
 
 @pytest.mark.parametrize(
