@@ -371,11 +371,12 @@ def _fitted(
     """Return the columns that fit on a page, True for intervals below their numbers, and the width in digits.
 
     Columns that answer come first and are never left out: `Table.main`, or names of the rows if it is empty; numbers
-    of items, values, differences and p-values. The last of the others are left out if the table is too wide even with
-    intervals below numbers, or if a page has no room for so many lines.
+    of items; p-values, and values and differences with intervals beside them. The last of the others are left out if
+    the table is too wide even with intervals below numbers, or if a page has no room for so many lines.
     """
     main = {*(table.main or takewhile(lambda column: not numeric[column], cells)), table.interval, "n"}
-    main |= {"value", "difference", *(name for name, units in table.unit_rows().items() if {"p", "least_p"} & {*units})}
+    if tested := {column for column, units in table.unit_rows().items() if {"p", "least_p"} & {*units}}:
+        main |= {*tested, *table.intervals()}
     columns = sorted(cells, key=lambda column: column not in main)
 
     def width(below: bool) -> float:

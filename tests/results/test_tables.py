@@ -265,27 +265,27 @@ def test_a_table_of_too_many_rows_has_no_latex() -> None:
 
 
 def wide(rows: int, columns: int) -> pd.DataFrame:
-    """A label, columns with intervals of 20 letters each, n, and a p-value."""
+    """A label, columns with intervals of 20 letters each, n, and a column without values."""
     frame = pd.DataFrame({"ranking": ["a"] * rows})
     for name in (f"measure_{number}" for number in range(columns)):
         frame = frame.assign(**{name: -0.5, f"{name}.low": -0.75, f"{name}.high": -0.25})
-    return frame.assign(n=100, p_holm=0.05, empty=NAN)
+    return frame.assign(n=100, empty=NAN)
 
 
 def test_a_table_is_as_wide_as_it_needs_and_never_wider_than_a_page() -> None:
     def lines(rows: int, columns: int) -> tuple[str, list[str]]:
-        text = latex(wide(rows, columns), p_holm="p")
+        text = latex(wide(rows, columns))
         [begin] = [line for line in text if line.startswith(r"\begin{table")]
         assert text[-1] == begin.replace("begin", "end").removesuffix("[t]")
         return begin, text[text.index(r"\midrule") + 1 : text.index(r"\bottomrule")]
 
     one = r"$-50.0$ {\scriptsize [$-75.0$, $-25.0$]}"
-    assert lines(1, 1) == (r"\begin{table}[t]", [rf"a & 100 & .05 & {one} \\"])
-    assert lines(1, 2) == (r"\begin{table*}[t]", [rf"a & 100 & .05 & {one} & {one} \\"])
+    assert lines(1, 1) == (r"\begin{table}[t]", [rf"a & 100 & {one} \\"])
+    assert lines(1, 2) == (r"\begin{table*}[t]", [rf"a & 100 & {one} & {one} \\"])
     # Then intervals stand below their numbers, if the rows of two lines fit on a page.
     below = [
-        "a & 100 & .05" + r" & $-50.0$" * 6 + r" \\",
-        " &  & " + r" & {\scriptsize [$-75.0$, $-25.0$]}" * 6 + r" \\[2pt]",
+        "a & 100" + r" & $-50.0$" * 6 + r" \\",
+        " & " + r" & {\scriptsize [$-75.0$, $-25.0$]}" * 6 + r" \\[2pt]",
     ]
     assert lines(1, 6) == (r"\begin{table*}[t]", below)
     assert len(lines(22, 6)[1]) == 44
@@ -293,18 +293,25 @@ def test_a_table_is_as_wide_as_it_needs_and_never_wider_than_a_page() -> None:
 
 
 def test_the_columns_that_answer_come_first_and_are_never_left_out() -> None:
+    def written(frame: pd.DataFrame, *main: str, **units: Unit) -> tuple[list[str], list[str]]:
+        """The headings, and the names that the comment says are left out."""
+        text = latex_table(table(frame, main=main, **units), "probe", "t", "T") or ""
+        head = text.split("\\toprule\n")[1].split(" \\\\\n")[0]
+        left = re.findall(r"^% without the columns (.*) of t.csv$", text, re.MULTILINE)
+        return re.sub(r"\\shortstack\{(.*?)\}", lambda found: found[1].replace(r"\\", " "), head).split(" & "), left
+
+    def measures(*numbers: int) -> list[str]:
+        return [f"measure {number}" for number in numbers]
+
     frame = wide(1, 12)
-    main = ("ranking", "measure_11", "measure_7")
-    text = latex_table(table(frame, main=main, p_holm="p"), "probe", "t", "T") or ""
-    left = re.findall(r"^% without the columns (.*) of t.csv$", text, re.MULTILINE)
-    head = re.findall(r"^ranking & (.*) \\\\$", text, re.MULTILINE)
-    assert left == [", ".join(f"measure_{number}" for number in (4, 5, 6, 8, 9, 10))]
-    names = ["7", "11", *map(str, range(4))]
-    shown = [r"\shortstack{measure\\" + name + "}" for name in names]
-    assert head == [" & ".join([*shown[:2], "$n$", r"\shortstack{$p$\\Holm}", *shown[2:]])]
-    main = ("ranking", *(f"measure_{number}" for number in range(12)))
-    every = latex_table(table(frame, main=main, p_holm="p"), "probe", "t", "T")
-    assert "without the columns" not in (every or "")
+    shown, [left] = written(frame, "ranking", "measure_11", "measure_7")
+    assert shown == ["ranking", *measures(7, 11), "$n$", *measures(0, 1, 2, 3)]
+    assert left == ", ".join(f"measure_{number}" for number in (4, 5, 6, 8, 9, 10))
+    every = ["ranking", *measures(*range(12)), "$n$"]
+    assert written(frame, "ranking", *(f"measure_{number}" for number in range(12))) == (every, [])
+    # Nor is a difference beside its p-value; other columns are.
+    more = frame.assign(p_holm=0.05, dev=0.5)
+    assert written(more, "ranking", "measure_11", p_holm="p") == ([*every, "$p$ Holm"], ["dev"])
 
 
 def test_names_of_this_application_are_words_and_names_of_texts_are_as_they_are() -> None:
