@@ -20,6 +20,7 @@ class ResultWriter(Callback):
     Args:
         console: Console that prints the tables; None creates one for the terminal.
         folder: Run folder; None takes the folder of the logger, or the trainer's root folder without a logger.
+        titles: True to draw titles on figures; `results.json` has them as captions in any case.
         draw: True to draw figures.
         quiet: True to print only the headline scores and the folder.
     """
@@ -29,12 +30,13 @@ class ResultWriter(Callback):
         console: Console | None = None,
         *,
         folder: Path | None = None,
+        titles: bool = True,
         draw: bool = True,
         quiet: bool = False,
     ) -> None:
         # The default console is made later: it has locks, and spawned processes receive the callback pickled.
         self._console, self.folder = console, folder
-        self._how = {"draw": draw, "quiet": quiet}
+        self._how = {"titles": titles, "draw": draw, "quiet": quiet}
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the predictions of the module to `predictions.parquet`, if it kept any."""

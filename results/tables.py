@@ -421,7 +421,8 @@ def _caption(table: Table, columns: Iterable[str], title: str) -> str:
             notes.append(f"{', '.join(of_sign)} in {sign}")
     notes += [r"brackets hold 95\,\% bootstrap intervals"] if table.intervals().keys() & {*columns} else []
     notes += [rf"*\,is fewer than {FEW} items"] if few_items(table) else []
-    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in (escape(title), "; ".join(notes)) if text)
+    title = re.sub(r"^\w+", lambda found: _PAPER.get(found[0], found[0]), escape(title))
+    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in (title, "; ".join(notes)) if text)
 
 
 def _head(names: Sequence[str]) -> list[str]:

@@ -56,6 +56,7 @@ def publish(
     provenance: Provenance,
     *,
     limit: float | None = None,
+    titles: bool = True,
     draw: bool = True,
     quiet: bool = False,
     console: Console | None = None,
@@ -70,6 +71,7 @@ def publish(
         result: The result.
         provenance: Description of encoder and data.
         limit: Number or fraction of test batches that were read; None for all.
+        titles: True to draw titles on PNG figures; `results.json` has them as captions in any case.
         draw: True to draw figures.
         quiet: True to print only the headline scores and the folder.
         console: Console that prints; None for the terminal.
@@ -89,7 +91,7 @@ def publish(
 
     limits = {} if limit is None else {"limit_test_batches": limit}
     result = replace(result, audit={**result.audit, **limits})
-    faults = write(folder, result, provenance, draw=draw, show=show)
+    faults = write(folder, result, provenance, titles=titles, draw=draw, show=show)
     warnings = [f"{name} could not be written: {reason}" for name, reason in faults.items()]
     warnings += [f"the scores are of some test batches only: --trainer.{name} {most}" for name, most in limits.items()]
     for line in [*warnings, *cast("list[str]", result.audit.get("warnings", []))]:
@@ -137,6 +139,7 @@ def write(
     result: Result,
     provenance: Provenance,
     *,
+    titles: bool = True,
     draw: bool = True,
     show: Callable[[Result, Mapping[str, object]], None] | None = None,
 ) -> dict[str, str]:
@@ -146,6 +149,7 @@ def write(
         folder: The run folder.
         result: The result.
         provenance: Description of encoder and data.
+        titles: True to draw titles on PNG figures.
         draw: True to draw figures.
         show: Function that prints the result and its audit, after the scores and before the figures are written.
 
@@ -159,7 +163,7 @@ def write(
     content = write_scores(folder, result, provenance)
     if show is not None:
         show(result, content["audit"])
-    faults = write_figures(folder, result.figures if draw else {}, content)
+    faults = write_figures(folder, result.figures if draw else {}, content, titles)
     try:
         write_atomically(folder / BIBLIOGRAPHY, cited_in(folder))
         write_page(folder, result, content, caption(result.experiment, provenance))
@@ -296,13 +300,16 @@ def _tested(data: Mapping[str, Any], split: str | None = None) -> Iterator[tuple
             yield from _tested(inner, tested)
 
 
-def write_figures(folder: Path, figures: Mapping[str, Figure], content: dict[str, Any]) -> dict[str, str]:
+def write_figures(
+    folder: Path, figures: Mapping[str, Figure], content: dict[str, Any], titles: bool = True
+) -> dict[str, str]:
     """Draw figures into the run folder, and add the names of their files to `results.json`.
 
     Args:
         folder: The run folder.
         figures: Figures by name.
         content: Content of `results.json`, from `write_scores`; it takes the names of the files.
+        titles: True to draw titles on PNG figures.
 
     Returns:
         Error messages for figures that could not be drawn, by name of the figure.
@@ -314,7 +321,7 @@ def write_figures(folder: Path, figures: Mapping[str, Figure], content: dict[str
     for name, figure in figures.items():
         try:
             table = figure.data()
-            file = _save_figure(folder / name, figure)
+            file = _save_figure(folder / name, figure, titles)
             if table is not None:
                 write_atomically(folder / f"{name}.data.csv", csv_text(table.frame))
                 content["columns"][f"{name}.data"] = described(table)
@@ -383,17 +390,19 @@ def plain(value: object, at: str = "result") -> object:
     raise TypeError(f"{at} is a {type(value).__name__}, which cannot be written as JSON")
 
 
-def _save_figure(stem: Path, figure: Figure) -> str:
+def _save_figure(stem: Path, figure: Figure, title: bool) -> str:
     """Write a figure and return the name of its file."""
     if isinstance(figure, ColouredTexts):
         page = f"{stem.name}.html"
         write_atomically(stem.parent / page, html_page(figure))
         return page
+    untitled = replace(figure, title="")
     # Without dates and versions equal data give equal bytes.
-    undated = {"CreationDate": None, "Creator": None, "Producer": None}
     with rc_context(STYLE):
-        draw(figure).savefig(f"{stem}.png", dpi=DOTS, bbox_inches="tight", metadata={"Software": None})
-        canvas = draw(replace(figure, title=""))  # a paper has a caption instead
+        canvas = draw(figure if title else untitled)
+        canvas.savefig(f"{stem}.png", dpi=DOTS, bbox_inches="tight", metadata={"Software": None})
+        canvas = draw(untitled)  # for a paper, which has a caption
+        undated = {"CreationDate": None, "Creator": None, "Producer": None}
         canvas.savefig(f"{stem}.pdf", bbox_inches=print_area(canvas), metadata=undated)
     return f"{stem.name}.png"
 

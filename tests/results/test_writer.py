@@ -344,27 +344,19 @@ class TestWrite:
     @pytest.mark.slow
     def test_the_same_result_gives_the_same_bytes_with_and_without_figures(self, tmp_path: Path) -> None:
         written = []
-        for drawn in (True, True, False):
+        for titles, drawn in ((True, True), (True, True), (False, True), (True, False)):
             shutil.rmtree(tmp_path)
-            assert not write(tmp_path, RESULT, PROVENANCE, draw=drawn)
+            assert not write(tmp_path, RESULT, PROVENANCE, titles=titles, draw=drawn)
             written.append({path.name: path.read_bytes() for path in tmp_path.iterdir()})
-        first, same, undrawn = written
+        first, same, untitled, undrawn = written
         assert first == same
+        assert {name for name in first if first[name] != untitled[name]} == {
+            *(name for name in DRAWN if name.endswith(".png")),
+            "page.html",
+        }
         assert first.keys() - undrawn.keys() == DRAWN
         changed = {"results.json", "page.html"}
         assert {name: undrawn[name] for name in undrawn.keys() - changed}.items() <= first.items()
-
-    def test_the_title_is_on_the_png_and_not_on_the_pdf(self, tmp_path: Path) -> None:
-        figure = RESULT.figures["relations"]
-        for title in ("one", "other"):
-            figures = {"relations": dataclasses.replace(figure, title=title)}
-            assert not write(tmp_path / title, Result("probe", {}, figures=figures), PROVENANCE)
-        one, other = (
-            [(tmp_path / title / f"relations.{suffix}").read_bytes() for suffix in ("png", "pdf")]
-            for title in ("one", "other")
-        )
-        assert one[0] != other[0]
-        assert one[1] == other[1]
 
     @pytest.mark.slow
     def test_a_failed_run_leaves_no_record(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
