@@ -31,7 +31,7 @@ from results.files import is_full
 from results.writer import publish
 
 SWITCHES = {
-    "--figures.titles": "Print titles on figures; results.json has them under `captions` in any case.",
+    "--figures.titles": "Print titles on PNG figures; results.json has them under `captions` in any case.",
     "--figures.draw": "Draw figures; results.json and the tables are written in any case.",
 }
 QUIET = "Print only the main scores, the folder and warnings: no progress, no tables."

@@ -23,6 +23,7 @@ from matplotlib.font_manager import fontManager
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
+from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
 from results import AttentionLines, Bars, Curves, HeatMap, Maps, Spreads, Unit
@@ -36,7 +37,7 @@ DOTS = 200  # dots per inch of a PNG
 SCRIPTS = ("CJK SC", "CJK JP", "CJK KR", "Devanagari", "Bengali", "Tamil", "Telugu", "Thai", "Ethiopic")
 FONTS = ("DejaVu Sans", *(f"Noto Sans {script}" for script in SCRIPTS))
 NAME, WORD = 22, 13  # letters in a line of a name; most letters of a word beside attention lines
-FEW = 8  # most rows and columns of a heat map whose cells contain their numbers
+FEW = 7  # most rows and columns of a heat map whose cells contain their numbers
 UNSEEN, FAINT = 0.01, 0.1  # smallest attention that is drawn; smallest attention of a gold arc with a solid line
 SHORT, MANY = 12, 200  # most markers of a line; least points that are small and transparent
 # Series differ also in print without colour. The numbers of dashes and markers have no common divisor, so that lines
@@ -60,6 +61,14 @@ def draw(figure: object) -> Canvas:
     """
     with rc_context(STYLE):
         return _draw(figure)
+
+
+def print_area(canvas: Canvas) -> Bbox:
+    """Return the part of a figure that a PDF shows, in inches: as wide as a column or a page, cut above and below."""
+    canvas.draw_without_rendering()
+    drawn = canvas.get_tightbbox()
+    middle, half = (drawn.x0 + drawn.x1) / 2, (COLUMN if drawn.width <= COLUMN else PAGE) / 2
+    return Bbox([[middle - half, drawn.y0 - 0.02], [middle + half, drawn.y1 + 0.02]])
 
 
 @singledispatch
@@ -157,7 +166,7 @@ def _(figure: HeatMap) -> Canvas:
     cell = min((wide - around) / columns, TALLEST / rows, 0.4)
     canvas = _canvas(figure.title, max(columns * cell + around, 2.2), rows * cell + 0.6)
     axes, frame = canvas.add_subplot(), pd.DataFrame(values, names, list(map(_short, figure.column_labels)))
-    style: dict[str, Any] = {"ax": axes, "mask": np.isnan(values), "square": True, "annot_kws": {"fontsize": 6.5}}
+    style: dict[str, Any] = {"ax": axes, "mask": np.isnan(values), "square": True, "annot_kws": {"fontsize": 7}}
     if figure.glyphs:
         glyphs, palette = [*figure.glyphs.values()], sns.color_palette("colorblind", len(figure.glyphs))
         letters = [["" if math.isnan(value) else glyphs[int(value)] for value in row] for row in values]
@@ -169,7 +178,9 @@ def _(figure: HeatMap) -> Canvas:
         low, high = _ends(figure, values)
         bar = {"label": _fill(_with_unit(figure.value_label, figure.unit), max(16, rows * cell / LETTER))}
         style |= {"cmap": "vlag" if figure.diverging else "rocket_r", "vmin": low, "vmax": high, "cbar_kws": bar}
-        sns.heatmap(frame, annot=few, fmt=".0f" if max(-low, high) >= 10 else ".2f", **style)
+        digits = 0 if max(-low, high) >= 10 else 2
+        shown = np.round(values, digits) + 0.0 if few else None  # without the sign of -0.0
+        sns.heatmap(frame, annot=shown, fmt=f".{digits}f", **style)
         axes.set_facecolor("0.8")  # of missing values
     axes.set(xlabel=figure.column_label, ylabel=figure.row_label)
     axes.tick_params(length=0)
@@ -209,8 +220,8 @@ def _(figure: Maps) -> Canvas:
         mosaic[y : y + dots, x : x + dots] = _scale(figure.unit) * picture
         axes.add_patch(Rectangle((x - 0.5, y - 0.5), dots, dots, fill=False, edgecolor="0.6", linewidth=0.3))
         if figure.names:
-            name = _short(figure.names[row][column], max(1, int(cell / 0.05)))
-            axes.text(x + dots / 2, y - 3, name, ha="center", va="bottom", fontsize=6)
+            name = _short(figure.names[row][column], max(1, int(cell / 0.06)))
+            axes.text(x + dots / 2, y - 3, name, ha="center", va="bottom", fontsize=7)
     most = np.nanmax(mosaic) if figure.top is None else _scale(figure.unit) * figure.top
     image = axes.imshow(mosaic, sns.color_palette("rocket_r", as_cmap=True), vmin=0.0, vmax=most or 1.0)
     bar = canvas.colorbar(image, ax=axes, shrink=0.5, extend="max" if most < np.nanmax(mosaic) else "neither")
@@ -232,7 +243,7 @@ def _(figure: AttentionLines) -> Canvas:
     arcs under `FAINT` are thin dashed lines.
     """
     size, weights = len(figure.words), np.minimum(np.asarray(figure.weights, dtype=np.float64), 1.0)
-    pitch = min(max(TALLEST / size, 0.138), 0.18)  # letters of 6 to 7.5 points
+    pitch = min(max(TALLEST / size, 0.138), 0.18)
     # Long sentences get a wider figure; otherwise lines between distant words would be almost vertical.
     canvas = _canvas(figure.title, min(COLUMN + 0.08 * max(size - 30, 0), PAGE), size * pitch + 0.3)
     axes, palette = canvas.add_subplot(), sns.color_palette("colorblind")
@@ -253,7 +264,7 @@ def _(figure: AttentionLines) -> Canvas:
             kinds[label] = LineCollection([], colors=[colour], **style)
     for side, label, at, align in ((axes, figure.from_label, 0, "right"), (axes.twinx(), figure.to_label, 1, "left")):
         side.set(xlim=(0.0, 1.0), xticks=(), ylim=(size - 0.5, -0.5))
-        side.set_yticks(range(size), [_short(word, WORD) for word in figure.words], fontsize=min(44 * pitch, 7.5))
+        side.set_yticks(range(size), [_short(word, WORD) for word in figure.words], fontsize=7)
         side.tick_params(length=0, pad=2)
         name = _fill(label, WORD)
         side.annotate(name, (at, 1), (0, 3), "axes fraction", "offset points", ha=align, fontweight="bold")
@@ -282,7 +293,7 @@ def _(figure: Spreads) -> Canvas:
             at = (1.0, place + 0.8 * ((index + 0.5) / len(series) - 0.5))
             number = f"{np.isfinite(values).sum():,}"
             across = panels[0].get_yaxis_transform()  # x in the axes, y in the data
-            panels[0].annotate(number, at, (2, 0), across, "offset points", va="center", fontsize=6, color="0.35")
+            panels[0].annotate(number, at, (2, 0), across, "offset points", va="center", fontsize=7, color="0.35")
     label = _fill(_with_unit(figure.label, figure.unit), 20 if figure.rates else 34)
     panels[0].set(xlabel=f"{label}\nbar: quartiles,\nwhite: median, right: n", ylabel=_fill(figure.category_label, 24))
     panels[0].set_yticks(range(len(names)), names)

@@ -10,13 +10,12 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from results.citations import cited
+from results.citations import BIBLIOGRAPHY
 from results.document import document, render, resource
 from results.errors import counted
 from results.estimates import ENDS, FEW, Estimate, Table, Unit, score_rows
 from results.files import csv_text, write_atomically
 from results.result import Result
-from results.settings import leaves, read_yaml
 from results.tables import DASH, SIGNS, facts, written
 
 PAGE = "page.html"
@@ -86,8 +85,6 @@ def write_page(folder: Path, result: Result, content: Mapping[str, Any], title: 
     if result.scores and not is_sweep:
         scores = PageTable.from_table("scores", _score_table(result.scores), folder, "results.json")
     configs = [folder / "config.yaml"] if content["config"] else []
-    settings = [leaves(read_yaml(path)) for path in configs + sorted(folder.glob("runs/**/config.yaml"))]
-    names = dict.fromkeys(str(value) for values in settings for _, value in values)
     files = sorted(
         path.name for path in folder.iterdir() if path.is_file() and path.name[0] != "." and path.name != PAGE
     )
@@ -104,7 +101,7 @@ def write_page(folder: Path, result: Result, content: Mapping[str, Any], title: 
         ran={"Data": facts(content["data"]), "Encoder": facts(content["encoder"]), "Versions": facts(versions)},
         config=configs[0].read_text(encoding="utf-8") if configs else "",
         files={name: quote(name) for name in files},
-        citation=cited(names),
+        citation=(folder / BIBLIOGRAPHY).read_text(encoding="utf-8"),
         few=FEW,
         counted=counted,
     )

@@ -10,6 +10,7 @@ takes for an argument of the previous row end, nor for the arrows of the directi
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import takewhile
 from typing import Any, Literal
 
 import numpy as np
@@ -55,14 +56,9 @@ def markdown(table: pd.DataFrame) -> str:
 
 def few_items(table: Table) -> list[int]:
     """Return the numbers, from 0, of the rows with fewer than `FEW` items by the column `n`; none without shares."""
-    if not _has_shares(table):
+    if "n" not in table.frame or not any("fraction" in unit for unit in table.units.values()):
         return []
     return np.flatnonzero(table.frame["n"].astype(float) < FEW).tolist()
-
-
-def _has_shares(table: Table) -> bool:
-    """Return True if the rows of a table are shares of `n` items, so that few items have a star."""
-    return "n" in table.frame and any("fraction" in unit for unit in table.units.values())
 
 
 def number(value: float, unit: Unit, *, missing: str) -> str:
@@ -303,8 +299,13 @@ def facts(entries: Mapping[str, Any]) -> dict[str, str]:
 
 
 MISSING = "--"
-LATEX_ROWS, LATEX_COLUMNS = 60, 16  # the largest table that fits on a page; larger ones have no LaTeX file
-LATEX_WIDTH = 120  # characters of a line of print; in wider tables headings are stacked and intervals below numbers
+LATEX_ROWS = 55  # lines of a page; a table of more rows has no LaTeX file
+LATEX_COLUMN, LATEX_WIDTH = 48, 104  # digits of a line of a column and of a page of ACL, in `\footnotesize`
+SMALL, TALL = 0.8, 2.5  # width of `\scriptsize` in `\footnotesize`; lines of a row with intervals below numbers
+NAMED = ("score", "measure", "ranking", "pair")  # columns whose cells are names of this application
+# Names as papers write them, by the lower-case word.
+_NAMES = "UAS UUAS F1 MCC AUROC AUPRC AUC MSE TVD JSD JS AOPC NAOPC LDS RACU IoU SD MLP Kendall Pearson Spearman Holm"
+_PAPER = {name.lower(): name for name in _NAMES.split()} | {"n": "$n$", "p": "$p$", "tau": r"$\tau$"}
 _DOT = re.compile(r"(?<=\w)\.(?=[^\W\d])|(?<=[^\W\d])\.(?=\w)")  # between two words, not between digits
 
 _TEXT = {"~": "asciitilde", "^": "asciicircum", "\\": "backslash", "–": "endash", "—": "emdash"}
@@ -312,7 +313,7 @@ _TEXT = {"~": "asciitilde", "^": "asciicircum", "\\": "backslash", "–": "endas
 _TEXT |= {"<": "less", ">": "greater", "|": "bar", '"': "quotedbl"}
 # Signs in names and labels of this application that pdflatex does not know.
 _MATH = {"→": "rightarrow", "←": "leftarrow", "↔": "leftrightarrow", "×": "times", "≤": "leq", "≥": "geq"}
-_MATH |= {"α": "alpha", "Δ": "Delta", "↑": "uparrow", "↓": "downarrow"}
+_MATH |= {"α": "alpha", "τ": "tau", "ρ": "rho", "Δ": "Delta", "↑": "uparrow", "↓": "downarrow"}
 _SIGNS = str.maketrans(
     {sign: f"\\{sign}" for sign in "&%$#_{}"}
     | {sign: rf"\text{name}{{}}" for sign, name in _TEXT.items()}
@@ -321,49 +322,111 @@ _SIGNS = str.maketrans(
 )
 
 
-def latex_table(table: Table, experiment: str, name: str) -> str | None:
-    r"""Format a table as one LaTeX `tabular`, to be included with `\input`; None if it is too large for a page.
+def latex_table(table: Table, experiment: str, name: str, title: str) -> str | None:
+    r"""Format a table as a `table` of LaTeX, to be included with `\input`; None if it has too many rows for a page.
 
-    Columns of numbers are right-aligned. Intervals are in the cells of their values; in tables wider than
-    `LATEX_WIDTH` characters they stand below them. In headings and names of scores, dots and underscores
-    become blanks. Adjacent columns that have the same name before a dot, as `uas` and `uas.sd`, share a
-    heading.
+    It has a caption and the label `tab:<experiment>-<name>`. Columns without values are left out, and columns that
+    do not fit on a page, see `_fitted`; a comment names them. In headings and names of scores, dots and underscores
+    become blanks. Adjacent columns that have the same name before a dot, as `uas` and `uas.sd`, share a heading.
 
     Args:
         table: Rows and units.
         experiment: Name of the experiment of the table.
         name: Name of the table.
+        title: First sentence of the caption, without a full stop.
     """
-    frame, cells = table.frame, written(table, missing="")
-    if len(cells) > LATEX_COLUMNS or len(frame) > LATEX_ROWS:
+    cells = {column: texts for column, texts in written(table, missing="").items() if any(texts)}
+    if table.main and "score" not in table.main:
+        cells.pop("score", None)  # names in results.json
+    if len(table.frame) > LATEX_ROWS or not cells:
         return None
-    numeric = [pd.api.types.is_numeric_dtype(frame[column]) for column in cells]
-    stacked = sum(_width([column, *texts]) for column, texts in cells.items()) > LATEX_WIDTH
-    columns = []
-    for (column, texts), number in zip(cells.items(), numeric, strict=True):
-        write = _signed if number else _words if column == "score" else escape
-        columns.append([_below(write(text)) if stacked and number else write(text) for text in texts])
-    head = [
-        "% " + " ".join(f"{experiment}: {name}".split()),
-        r"% requires \usepackage{booktabs}",
-        *([f"% * fewer than {FEW} items"] if _has_shares(table) else []),
-        rf"\begin{{tabular}}{{{''.join('r' if number else 'l' for number in numeric)}}}",
+    numeric = {column: pd.api.types.is_numeric_dtype(table.frame[column]) for column in cells}
+    columns, below, width = _fitted(table, cells, numeric)
+    left = [column for column in cells if column not in columns]
+    size = "scriptsize" if len(table.frame) * (TALL if below else 1) > 0.8 * LATEX_ROWS else "footnotesize"
+    star = "*" * (width > LATEX_COLUMN)  # over both columns
+    rows = [
+        rf"% {' '.join(f'{experiment}: {name}'.split())}; requires \usepackage{{booktabs,graphicx}}",
+        *([f"% without the columns {', '.join(left)} of {name}.csv"] if left else []),
+        rf"\begin{{table{star}}}[t]",
+        rf"\centering\{size}\setlength{{\tabcolsep}}{{4pt}}",
+        r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+        rf"\begin{{tabular}}{{{''.join('r' if numeric[column] else 'l' for column in columns)}}}",
         r"\toprule",
-        *_head([str(column) for column in cells], stacked),
+        *_head(columns),
         r"\midrule",
+        *_rows([_parts_of(column, cells[column], numeric[column]) for column in columns], below),
+        r"\bottomrule",
+        r"\end{tabular}}",
+        rf"\caption{{{_caption(table, columns, title)}}}",
+        rf"\label{{tab:{experiment}-{name}}}",
+        rf"\end{{table{star}}}",
     ]
-    rows = [_row([cell or MISSING for cell in row]) for row in zip(*columns, strict=True)]
-    return "\n".join([*head, *rows, r"\bottomrule", r"\end{tabular}", ""])
+    return "\n".join([*rows, ""])
 
 
-def _below(cell: str) -> str:
-    """Put the interval of a number below it, in small print."""
-    value, bracket, interval = cell.partition(" [")
-    return rf"\shortstack[r]{{{value}\\{{\scriptsize [{interval}}}}}" if bracket else cell
+def _fitted(
+    table: Table, cells: Mapping[str, Sequence[str]], numeric: Mapping[str, bool]
+) -> tuple[list[str], bool, float]:
+    """Return the columns that fit on a page, True for intervals below their numbers, and the width in digits.
+
+    Columns that answer come first and are never left out: `Table.main`, or names of the rows if it is empty; numbers
+    of items; p-values, and values and differences with intervals beside them. The last of the others are left out if
+    the table is too wide even with intervals below numbers, or if a page has no room for so many lines.
+    """
+    main = {*(table.main or takewhile(lambda column: not numeric[column], cells)), table.interval, "n"}
+    if tested := {column for column, units in table.unit_rows().items() if {"p", "least_p"} & {*units}}:
+        main |= {*tested, *table.intervals()}
+    columns = sorted(cells, key=lambda column: column not in main)
+
+    def width(below: bool) -> float:
+        return sum(_printed_width(column, cells[column], below) for column in columns)
+
+    below = width(False) > LATEX_WIDTH and TALL * len(table.frame) <= LATEX_ROWS
+    while width(below) > LATEX_WIDTH and columns[-1] not in main and len(columns) > 1:
+        columns.pop()
+    return columns, below, width(below)
 
 
-def _head(names: Sequence[str], stacked: bool = False) -> list[str]:
-    """Return the lines of the head, below a line of groups if there are any; `stacked`, a word below the other."""
+def _parts_of(column: str, cells: Iterable[str], numeric: bool) -> list[tuple[str, str]]:
+    """Return the LaTeX of the cells of a column, each as its value and its interval in small print."""
+    if not numeric:
+        return [((_words if column in NAMED else escape)(cell) or MISSING, "") for cell in cells]
+    parts = [_signed(cell).partition(" [") for cell in cells]
+    return [(value or MISSING, rf"{{\scriptsize [{ends}}}" if bracket else "") for value, bracket, ends in parts]
+
+
+def _rows(columns: Sequence[Sequence[tuple[str, str]]], below: bool) -> Iterator[str]:
+    """Yield the rows of a table; intervals are behind their numbers, or in a row below them."""
+    for row in zip(*columns, strict=True):
+        if below:
+            yield _row([value for value, _ in row])
+            yield rf"{_row([ends for _, ends in row])}[2pt]"
+        else:
+            yield _row([" ".join(filter(None, cell)) for cell in row])
+
+
+def _printed_width(column: str, cells: Iterable[str], below: bool) -> float:
+    """Return the width of a column with the space beside it, in digits; its heading has one word a line."""
+    parts = [cell.partition(" [") for cell in cells]
+    sizes = [(len(value), SMALL * len(bracket + interval)) for value, bracket, interval in parts]
+    return 2 + max(*map(len, re.split(r"[._\s]", column)), *(max(size) if below else sum(size) for size in sizes))
+
+
+def _caption(table: Table, columns: Iterable[str], title: str) -> str:
+    """Return the text of a caption: the title, then what stands in the columns."""
+    notes = [r"fractions are $\times$100"] if any("fraction" in unit for unit in table.units.values()) else []
+    for sign in SIGNS:
+        if of_sign := [_words(column) for column in columns if table.units.get(column) == sign]:
+            notes.append(f"{', '.join(of_sign)} in {sign}")
+    notes += [r"brackets hold 95\,\% bootstrap intervals"] if table.intervals().keys() & {*columns} else []
+    notes += [rf"*\,is fewer than {FEW} items"] if few_items(table) else []
+    title = re.sub(r"^\w+", lambda found: _PAPER.get(found[0], found[0]), escape(title))
+    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in (title, "; ".join(notes)) if text)
+
+
+def _head(names: Sequence[str]) -> list[str]:
+    """Return the lines of the head, one word below the other, under a line of groups if there are any."""
     groups: list[tuple[str, list[str]]] = []
     for name in names:
         group, *rest = _DOT.split(name, maxsplit=1)
@@ -374,7 +437,8 @@ def _head(names: Sequence[str], stacked: bool = False) -> list[str]:
 
     def head(name: str) -> str:
         words = _words(name)
-        return rf"\shortstack{{{words}}}".replace(" ", r"\\") if stacked and " " in words else words
+        lines = re.sub(r" (?!\$\\(?:up|down))", r"\\\\", words)  # an arrow stays beside its word
+        return words if lines == words else rf"\shortstack{{{lines}}}"
 
     if all(len(heads) == 1 for _, heads in groups):
         return [_row([head(name) for name in names])]
@@ -389,7 +453,9 @@ def _head(names: Sequence[str], stacked: bool = False) -> list[str]:
 
 
 def _words(name: str) -> str:
-    return escape(_DOT.sub(" ", name).replace("_", " "))
+    words = _DOT.sub(" ", name).replace("_", " ")
+    words = words.replace("input x gradient", "gradient × input").replace(" times ", " × ")
+    return " ".join(_PAPER.get(word) or escape(word) for word in words.split())
 
 
 def escape(text: str) -> str:
@@ -403,18 +469,18 @@ def escape(text: str) -> str:
 
 
 def _signed(text: str) -> str:
-    """Format negative numbers and powers of ten as formulas."""
-    return (
-        re.sub(r"-?\d[\d.]*(?:e[-+]\d+)?", lambda found: _formula(found[0]), text)
-        .replace("≤", r"$\leq$")
-        .replace("<", "$<$")
-    )
+    """Format numbers for print: negative ones, powers of ten and comparisons as formulas, with thousands separated."""
+    text = re.sub(r"([<≤]) ([\d.]+)", r"$\1 \2$", text).replace("≤", r"\leq")
+    text = re.sub(r"-?\.?\d[\d.]*(?:e[-+]\d+)?", lambda found: _formula(found[0]), text)
+    return text.replace("*", r"\rlap{*}")
 
 
 def _formula(digits: str) -> str:
     mantissa, _, exponent = digits.partition("e")
-    formula = rf"{mantissa} \times 10^{{{int(exponent)}}}" if exponent else digits
-    return f"${formula}$" if exponent or digits.startswith("-") else digits
+    if exponent:
+        return rf"${mantissa} \times 10^{{{int(exponent)}}}$"
+    digits = f"{int(digits):,}" if digits.lstrip("-").isdecimal() and len(digits) > 3 else digits
+    return f"${digits.replace(',', '{,}')}$" if digits.startswith("-") else digits
 
 
 def _row(cells: list[str]) -> str:

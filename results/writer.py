@@ -6,6 +6,7 @@ import math
 import os
 import platform
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -19,8 +20,9 @@ from rich.console import Console
 from rich.text import Text
 
 from results import FEW, ColouredTexts, Figure, Provenance, Result
+from results.citations import BIBLIOGRAPHY, cited_in
 from results.digests import RECORD, checksums, source_digest
-from results.drawing import DOTS, STYLE, draw
+from results.drawing import DOTS, STYLE, draw, print_area
 from results.errors import counted
 from results.files import csv_text, is_full, write_atomically
 from results.page import PAGE, write_page
@@ -42,6 +44,7 @@ SCHEMA = 3
 SUFFIXES = (".png", ".pdf", ".html", ".data.csv")
 """Suffixes of the files of a figure."""
 
+COUNTED = ("sentences", "texts", "segments", "documents", "pairs")  # sizes of a corpus in its description
 SPLITS = ("train", "dev", "test")
 MOST_CORPORA = 3  # most corpora in a caption
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy", "attention-probing")
@@ -68,7 +71,7 @@ def publish(
         result: The result.
         provenance: Description of encoder and data.
         limit: Number or fraction of test batches that were read; None for all.
-        titles: True to draw titles on figures; `results.json` has them as captions in any case.
+        titles: True to draw titles on PNG figures; `results.json` has them as captions in any case.
         draw: True to draw figures.
         quiet: True to print only the headline scores and the folder.
         console: Console that prints; None for the terminal.
@@ -140,13 +143,13 @@ def write(
     draw: bool = True,
     show: Callable[[Result, Mapping[str, object]], None] | None = None,
 ) -> dict[str, str]:
-    """Write all files of a result into a folder: tables, scores, items, figures and `page.html`.
+    """Write all files of a result into a folder: tables, scores, items, figures, `results.bib` and `page.html`.
 
     Args:
         folder: The run folder.
         result: The result.
         provenance: Description of encoder and data.
-        titles: True to draw titles on figures.
+        titles: True to draw titles on PNG figures.
         draw: True to draw figures.
         show: Function that prints the result and its audit, after the scores and before the figures are written.
 
@@ -162,6 +165,7 @@ def write(
         show(result, content["audit"])
     faults = write_figures(folder, result.figures if draw else {}, content, titles)
     try:
+        write_atomically(folder / BIBLIOGRAPHY, cited_in(folder))
         write_page(folder, result, content, caption(result.experiment, provenance))
     except Exception as error:  # all else is already written: an error of the page must not end the run
         if is_full(error):
@@ -191,7 +195,10 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
     # An older record must not describe a mixture of old and new files.
     record.unlink(missing_ok=True)
     (folder / PAGE).unlink(missing_ok=True)  # it shows the scores of an older record
-    latex = {name: latex_table(table, result.experiment, name) for name, table in result.tables.items()}
+    latex = {
+        name: latex_table(table, result.experiment, name, _table_title(name, result, provenance))
+        for name, table in result.tables.items()
+    }
     for name, table in result.tables.items():
         write_atomically(folder / f"{name}.csv", csv_text(table.frame))
         if text := latex[name]:
@@ -245,7 +252,7 @@ def caption(title: str, provenance: Provenance) -> str:
     if isinstance(before := given.get("before"), Mapping):
         encoder += f" from {_encoder(before)}"
     splits_named = re.search(r"\b(train|dev|test)\b", title) is not None
-    tested = list(dict.fromkeys(_tested(provenance.data)))
+    tested = list(dict.fromkeys(part[:2] for part in _tested(provenance.data)))
     corpora = [name if splits_named or split is None else f"{name}, {split}" for name, split in tested]
     if len(corpora) > MOST_CORPORA:
         corpora = [*corpora[: MOST_CORPORA - 1], f"{len(corpora) - MOST_CORPORA + 1} other corpora"]
@@ -259,6 +266,18 @@ def caption(title: str, provenance: Provenance) -> str:
     return f"{title[:-1]}; {said})" if title.endswith(")") else f"{title} ({said})".strip()
 
 
+def _table_title(name: str, result: Result, provenance: Provenance) -> str:
+    """Return the caption of a table: that of the figure of its name, or experiment and table, then the tested items."""
+    words = ": ".join(dict.fromkeys((result.experiment, name))).replace("_", " ")
+    sizes = Counter[str]()
+    for *_, part in _tested(provenance.data):
+        sizes.update({unit: int(part[unit]) for unit in COUNTED if unit in part})
+    if len(sizes) == 1 and result.items is not None:  # not all, if batches were limited
+        sizes = Counter(dict.fromkeys(sizes, len(result.items)))
+    title = caption(result.figures[name].title if name in result.figures else words, provenance)
+    return ". ".join([title, *(f"{size:,} {unit}" for unit, size in sizes.items())])
+
+
 def _names(title: str, name: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", title) is not None
 
@@ -270,10 +289,10 @@ def _encoder(described: Mapping[str, object]) -> str:
     return ", ".join(filter(None, (name, random, str(described.get("quantity", ""))))) if name else ""
 
 
-def _tested(data: Mapping[str, object], split: str | None = None) -> Iterator[tuple[str, str | None]]:
-    """Yield name and split of every tested corpus; the split is None for a corpus without any."""
+def _tested(data: Mapping[str, Any], split: str | None = None) -> Iterator[tuple[str, str | None, Mapping[str, Any]]]:
+    """Yield name, split and description of every tested corpus; the split is None for a corpus without any."""
     if "corpus" in data:
-        yield str(data["corpus"]), str(data["split"]) if "split" in data else split
+        yield str(data["corpus"]), str(data["split"]) if "split" in data else split, data
         return
     tested = next((name for name in ("test", "dev", "train") if name in data), None)
     for name, inner in data.items():
@@ -290,7 +309,7 @@ def write_figures(
         folder: The run folder.
         figures: Figures by name.
         content: Content of `results.json`, from `write_scores`; it takes the names of the files.
-        titles: True to draw titles on figures.
+        titles: True to draw titles on PNG figures.
 
     Returns:
         Error messages for figures that could not be drawn, by name of the figure.
@@ -377,11 +396,14 @@ def _save_figure(stem: Path, figure: Figure, title: bool) -> str:
         page = f"{stem.name}.html"
         write_atomically(stem.parent / page, html_page(figure))
         return page
-    canvas = draw(figure if title else replace(figure, title=""))
+    untitled = replace(figure, title="")
     # Without dates and versions equal data give equal bytes.
-    with rc_context({**STYLE, "savefig.bbox": "tight"}):
-        canvas.savefig(f"{stem}.png", dpi=DOTS, metadata={"Software": None})
-        canvas.savefig(f"{stem}.pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    with rc_context(STYLE):
+        canvas = draw(figure if title else untitled)
+        canvas.savefig(f"{stem}.png", dpi=DOTS, bbox_inches="tight", metadata={"Software": None})
+        canvas = draw(untitled)  # for a paper, which has a caption
+        undated = {"CreationDate": None, "Creator": None, "Producer": None}
+        canvas.savefig(f"{stem}.pdf", bbox_inches=print_area(canvas), metadata=undated)
     return f"{stem.name}.png"
 
 

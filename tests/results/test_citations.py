@@ -2,6 +2,7 @@ import re
 from inspect import isabstract
 from pathlib import Path
 
+import pytest
 import yaml
 from pytorch_lightning import LightningModule
 
@@ -9,10 +10,12 @@ import fidelity
 import measures
 import models
 import probes
+from attention.quantities import QUANTITIES
 from fidelity import FidelityTest
+from fidelity.saliency import KNOWN
 from measures import Analysis
 from models.regularizers import Regularizer
-from results.citations import citations, cited
+from results.citations import citations, cited, registered
 
 ROOMS = (fidelity, measures, models, probes)
 
@@ -42,7 +45,9 @@ def test_every_entry_is_whole_and_used() -> None:
         assert entry.count("{") == entry.count("}")
         fields = dict(re.findall(r"^  (\w+) = \{(.*)\},?$", entry, re.MULTILINE))
         assert fields.keys() >= {"title", "author"}
-        assert key == "attention-probing" or fields.keys() >= {"year", "doi"}
+        assert "year" in fields
+        assert key == "attention-probing" or "doi" in fields
+        assert not entry.startswith("@inproceedings") or "booktitle" in fields
 
 
 def test_the_application_is_cited_as_its_citation_file_says() -> None:
@@ -60,4 +65,20 @@ def test_a_paper_is_cited_once_and_a_corpus_as_the_registry_says() -> None:
     found = cited(["probes.AttentionOnlyProbe", "SingleHeads", "Unknown", "sst2", "sst2", "my/{split}.tsv"])
     keys = re.findall(r"^@\w+\{([\w-]+),", found, re.MULTILINE)
     assert keys == ["clark2019", "voita2019", "htut2019", "limisiewicz2020", "sst2", "attention-probing"]
-    assert "Socher et al. 2013" in found
+    assert "  author = {Socher and others},\n  title = {{Recursive Deep Models for Semantic" in found
+
+
+@pytest.mark.parametrize("name", [*registered(), *citations()["methods"]])
+def test_the_entry_of_a_corpus_or_method_is_whole(name: str) -> None:
+    fields = re.findall(r"^  (?:author|title|year|booktitle) = \{+(.+?)\}+,$", cited([name]), re.MULTILINE)
+    authors, title, year, venue = fields[:4]
+    said = f"{authors} {year}, {title}, {venue}".replace("and others", "et al.")
+    work = {**registered(), **citations()["methods"]}[name]
+    assert work["citation"].replace(" & ", " and ").startswith(said)
+
+
+def test_a_quantity_and_a_ranking_are_cited_once() -> None:
+    keys = re.findall(r"^@\w+\{([\w-]+),", cited(["norms", "attention_norm", "integrated_gradients"]), re.MULTILINE)
+    assert keys == ["kobayashi2020", "sundararajan2017", "attention-probing"]
+    assert "note = {Corpus" not in cited(["norms"])
+    assert set(citations()["methods"]) <= {*QUANTITIES, *KNOWN}

@@ -19,7 +19,7 @@ from matplotlib.text import Text
 
 from results import AttentionLines, Bars, Curves, HeatMap, Maps, Provenance, Result, Spreads, on_one_scale
 from results import Figure as Data
-from results.drawing import COLUMN, PAGE, draw
+from results.drawing import COLUMN, PAGE, draw, print_area
 from results.writer import write
 
 RELATIONS = tuple(f"relation:{number}" for number in range(30))
@@ -224,6 +224,28 @@ def test_figures_are_readable_at_their_printed_size(figure: Data) -> None:
     assert height <= (13.5 if isinstance(figure, AttentionLines) else 11)
 
 
+@pytest.mark.parametrize(
+    ("figure", "width"),
+    [
+        (bars("ab"), COLUMN),
+        (heat_map(2, 2), COLUMN),
+        (heat_map(6, 40), PAGE),
+        (heat_map(24, 16), PAGE),
+        (maps(1, 1, 3), COLUMN),
+        (sentence(40), PAGE),
+        (spreads("ab", "cd", rates=True), COLUMN),
+        (plane(3, 3), COLUMN),
+    ],
+)
+def test_a_pdf_is_as_wide_as_a_column_or_a_page_and_cuts_nothing(figure: Data, width: float) -> None:
+    canvas = draw(figure)
+    area = print_area(canvas)
+    assert area.width == pytest.approx(width)
+    drawn = canvas.get_tightbbox()
+    assert area.x0 <= drawn.x0 < drawn.x1 <= area.x1
+    assert drawn.height < area.height < drawn.height + 0.1
+
+
 def test_drawing_leaves_nothing_behind() -> None:
     before = dict(mpl.rcParams)
     charts = spreads("ab", "c", rates=True), lines("a", 8), plane(2, 2)
@@ -253,7 +275,7 @@ def test_a_pdf_has_its_fonts_and_no_text_is_small(tmp_path: Path) -> None:
     figures = (bars("ab", 2), heat_map(9, 9), maps(2, 2, 3, names=["ab", "cd"]), roles(2, 2, {"a": "A"}), sentence(60))
     for figure in (*figures, plane(3, 3), spreads("ab", "cd"), lines("ab", 9)):
         written = [text for text in draw(figure).findobj(Text) if isinstance(text, Text) and text.get_text()]
-        assert min(float(text.get_fontsize()) for text in written) >= 6
+        assert min(float(text.get_fontsize()) for text in written) >= 7
     assert not write(tmp_path, Result("probe", {}, figures={"figure": bars("ab", 2)}), Provenance({}, {}, {}))
     pdf = (tmp_path / "figure.pdf").read_bytes()
     assert b"/FontFile2" in pdf

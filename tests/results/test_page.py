@@ -146,7 +146,7 @@ class TestTables:
         assert rows == [
             ["uas", "loss", "codelength_bits"],
             ["54.3 [50.0, 60.0]", "1.5", "–"],
-            ["0.01", "–", "–"],
+            [".01", "–", "–"],
             ["fraction", "nats", "bits"],
         ]
 

@@ -1,3 +1,4 @@
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,7 +25,7 @@ def table(frame: pd.DataFrame, interval: str | None = None, main: Sequence[str] 
 
 def latex(frame: pd.DataFrame, interval: str | None = None, **units: Unit) -> list[str]:
     """The lines of a table in LaTeX."""
-    return (latex_table(table(frame, interval, **units), "probe", "t") or "").splitlines()
+    return (latex_table(table(frame, interval, **units), "probe", "t", "T") or "").splitlines()
 
 
 def cells(shown: RichTable, width: int = 120) -> list[list[str]]:
@@ -172,19 +173,24 @@ def test_a_small_table_to_the_letter() -> None:
             "p": [0.000999, 0.25],
         }
     )
-    expected = r"""% heads: best_heads
-% requires \usepackage{booktabs}
-% * fewer than 20 items
+    expected = r"""% heads: best_heads; requires \usepackage{booktabs,graphicx}
+\begin{table*}[t]
+\centering\footnotesize\setlength{\tabcolsep}{4pt}
+\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%
 \begin{tabular}{lrllrrr}
 \toprule
-relation & n & head & direction & test & best offset & p \\
+relation & $n$ & head & direction & test & \shortstack{best\\offset} & $p$ \\
 \midrule
-nmod:poss & 1234 & 3-9 & dependent $\rightarrow$ head & 80.8 [79.0, 82.5] & 1 & $<$ .001 \\
-{}[unused1] & 7* & 2-5 & head $\rightarrow$ dependent & -- & $-2$ & .25 \\
+nmod:poss & 1,234 & 3-9 & dependent $\rightarrow$ head & 80.8 {\scriptsize [79.0, 82.5]} & 1 & $< .001$ \\
+{}[unused1] & 7\rlap{*} & 2-5 & head $\rightarrow$ dependent & -- & $-2$ & .25 \\
 \bottomrule
-\end{tabular}
+\end{tabular}}
+\caption{Heads. Fractions are $\times$100; brackets hold 95\,\% bootstrap intervals; *\,is fewer than 20 items.}
+\label{tab:heads-best_heads}
+\end{table*}
 """
-    assert latex_table(table(frame, interval="test", p="p"), "heads", "best_heads") == expected
+    shown = table(frame, interval="test", main=("relation", "n", "head", "direction", "test", "best_offset"), p="p")
+    assert latex_table(shown, "heads", "best_heads", "heads") == expected
 
 
 @pytest.mark.parametrize(
@@ -222,20 +228,28 @@ def test_a_rule_or_row_end_does_not_take_a_cell_for_its_argument(first: str) -> 
 def test_rows_of_nats_are_printed_as_they_are_between_rows_of_fractions() -> None:
     frame = pd.DataFrame({"score": ["erasure.never_flips", "max_jsd"], "base": [0.5] * 2})
     units: list[Unit] = ["fraction", "nats"]
-    lines = (latex_table(Table(frame, {"base": units}), "probe", "t") or "").splitlines()
-    assert lines[6:8] == [r"erasure never flips & 50.0 \\", r"max jsd & 0.5 \\"]
+    lines = (latex_table(Table(frame, {"base": units}), "probe", "t", "T") or "").splitlines()
+    assert r"erasure never flips & 50.0 \\" in lines
+    assert r"max JSD & 0.5 \\" in lines
 
 
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        (["best_offset", "f1.low", "rate 0.5_x, .5"], [r"best offset & f1 low & rate 0.5 x, .5 \\"]),
+        (
+            ["best_offset", "f1.low", "rate 0.5_x, .5"],
+            [r"\shortstack{best\\offset} & \shortstack{F1\\low} & \shortstack{rate\\0.5\\x,\\.5} \\"],
+        ),
+        (
+            ["random_p_holm", "tau", "iou_f1 ↑"],
+            [r"\shortstack{random\\$p$\\Holm} & $\tau$ & \shortstack{IoU\\F1 $\uparrow$} \\"],
+        ),
         (
             ["n", "uas", "uas.sd", "erasure.attention.never_flips", "erasure.mass", "other.x"],
             [
-                r" & \multicolumn{2}{c}{uas} & \multicolumn{2}{c}{erasure} &  \\",
+                r" & \multicolumn{2}{c}{UAS} & \multicolumn{2}{c}{erasure} &  \\",
                 r"\cmidrule(lr){2-3}\cmidrule(lr){4-5}",
-                r"n &  & sd & attention never flips & mass & other x \\",
+                r"$n$ &  & SD & \shortstack{attention\\never\\flips} & mass & \shortstack{other\\x} \\",
             ],
         ),
     ],
@@ -245,12 +259,100 @@ def test_heads_are_words_and_neighbours_of_one_name_share_one(names: list[str], 
     assert lines[lines.index(r"\toprule") + 1 : lines.index(r"\midrule")] == expected
 
 
-def test_what_no_page_holds_is_no_table_of_latex() -> None:
-    assert body(pd.DataFrame({"n": range(60)})) == [[str(n)] for n in range(60)]
-    assert not latex(pd.DataFrame({"n": range(61)}))
-    wide = pd.DataFrame([[0.5] * 16], columns=[f"c{n}" for n in range(16)]).assign(**{"c0.low": 0.25, "c0.high": 1.0})
-    assert len(body(wide)[0]) == 16
-    assert not latex(wide.assign(more=1))
+def test_a_table_of_too_many_rows_has_no_latex() -> None:
+    assert body(pd.DataFrame({"n": range(1, 56)})) == [[str(n)] for n in range(1, 56)]
+    assert not latex(pd.DataFrame({"n": range(56)}))
+
+
+def wide(rows: int, columns: int) -> pd.DataFrame:
+    """A label, columns with intervals of 20 letters each, n, and a column without values."""
+    frame = pd.DataFrame({"ranking": ["a"] * rows})
+    for name in (f"measure_{number}" for number in range(columns)):
+        frame = frame.assign(**{name: -0.5, f"{name}.low": -0.75, f"{name}.high": -0.25})
+    return frame.assign(n=100, empty=NAN)
+
+
+def test_a_table_is_as_wide_as_it_needs_and_never_wider_than_a_page() -> None:
+    def lines(rows: int, columns: int) -> tuple[str, list[str]]:
+        text = latex(wide(rows, columns))
+        [begin] = [line for line in text if line.startswith(r"\begin{table")]
+        assert text[-1] == begin.replace("begin", "end").removesuffix("[t]")
+        return begin, text[text.index(r"\midrule") + 1 : text.index(r"\bottomrule")]
+
+    one = r"$-50.0$ {\scriptsize [$-75.0$, $-25.0$]}"
+    assert lines(1, 1) == (r"\begin{table}[t]", [rf"a & 100 & {one} \\"])
+    assert lines(1, 2) == (r"\begin{table*}[t]", [rf"a & 100 & {one} & {one} \\"])
+    # Then intervals stand below their numbers, if the rows of two lines fit on a page.
+    below = [
+        "a & 100" + r" & $-50.0$" * 6 + r" \\",
+        " & " + r" & {\scriptsize [$-75.0$, $-25.0$]}" * 6 + r" \\[2pt]",
+    ]
+    assert lines(1, 6) == (r"\begin{table*}[t]", below)
+    assert len(lines(22, 6)[1]) == 44
+    assert len(lines(23, 6)[1]) == 23
+
+
+def test_the_columns_that_answer_come_first_and_are_never_left_out() -> None:
+    def written(frame: pd.DataFrame, *main: str, **units: Unit) -> tuple[list[str], list[str]]:
+        """The headings, and the names that the comment says are left out."""
+        text = latex_table(table(frame, main=main, **units), "probe", "t", "T") or ""
+        head = text.split("\\toprule\n")[1].split(" \\\\\n")[0]
+        left = re.findall(r"^% without the columns (.*) of t.csv$", text, re.MULTILINE)
+        return re.sub(r"\\shortstack\{(.*?)\}", lambda found: found[1].replace(r"\\", " "), head).split(" & "), left
+
+    def measures(*numbers: int) -> list[str]:
+        return [f"measure {number}" for number in numbers]
+
+    frame = wide(1, 12)
+    shown, [left] = written(frame, "ranking", "measure_11", "measure_7")
+    assert shown == ["ranking", *measures(7, 11), "$n$", *measures(0, 1, 2, 3)]
+    assert left == ", ".join(f"measure_{number}" for number in (4, 5, 6, 8, 9, 10))
+    every = ["ranking", *measures(*range(12)), "$n$"]
+    assert written(frame, "ranking", *(f"measure_{number}" for number in range(12))) == (every, [])
+    # Nor is a difference beside its p-value; other columns are.
+    more = frame.assign(p_holm=0.05, dev=0.5)
+    assert written(more, "ranking", "measure_11", p_holm="p") == ([*every, "$p$ Holm"], ["dev"])
+
+
+def test_names_of_this_application_are_words_and_names_of_texts_are_as_they_are() -> None:
+    names = ["input_x_gradient", "attention_times_gradient", "iou_f1 ↑", "n"]
+    assert body(pd.DataFrame({"ranking": names, "word": names})) == [
+        [r"gradient $\times$ input", r"input\_x\_gradient"],
+        [r"attention $\times$ gradient", r"attention\_times\_gradient"],
+        [r"IoU F1 $\uparrow$", r"iou\_f1 $\uparrow$"],
+        ["$n$", "n"],
+    ]
+
+
+def test_a_caption_says_what_the_columns_hold() -> None:
+    def caption(frame: pd.DataFrame, **units: Unit) -> str:
+        [line] = [line for line in latex(frame, **units) if line.startswith(r"\caption")]
+        return line.removeprefix(r"\caption{T. ").removesuffix("}")
+
+    shares = pd.DataFrame({"n": [20], "uas": [0.5], "uas.low": [0.25], "uas.high": [0.75]})
+    brackets = r"fractions are $\times$100; brackets hold 95\,\% bootstrap intervals"
+    assert caption(shares) == f"{brackets.capitalize()}."
+    assert caption(shares.assign(n=19)) == rf"{brackets.capitalize()}; *\,is fewer than 20 items."
+    assert (
+        caption(pd.DataFrame({"a_b": [0.5], "max_jsd": [0.25]}), a_b="nats", max_jsd="nats") == "A b, max JSD in nats."
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "expected"),
+    [
+        (-0.0004, "fraction", "0.0"),
+        (41790.0, "count", "41,790"),
+        (-1234.5, "nats", "$-1$,234"),
+        (0.00001234, "nats", r"$1.234 \times 10^{-5}$"),
+        (0.00043, "p", "$< .001$"),
+        (0.0099, "p", ".0099"),
+        (0.0099, "least_p", r"$\leq .0099$"),
+        (0.0346, "p", ".035"),
+    ],
+)
+def test_numbers_are_printed_as_in_papers(value: float, unit: Unit, expected: str) -> None:
+    assert body(pd.DataFrame({"x": [value]}), x=unit) == [[expected]]
 
 
 @pytest.mark.parametrize(
@@ -269,28 +371,15 @@ def test_scores_have_their_unit_and_their_interval_where_it_is_known(estimate: E
     assert printed == [["score", "value", *["unit"] * len(unit)], ["offset.uas", expected, *unit]]
 
 
-def test_a_wide_table_has_stacked_headings_and_intervals_below_their_numbers() -> None:
-    names = ["test.naopc ↑", *(f"test.measure_{number} ↓" for number in range(8))]
-    frame = pd.DataFrame({"ranking": ["a"]})
-    for name in names:
-        frame = frame.assign(**{name: [-0.5], f"{name}.low": [-0.75], f"{name}.high": [0.25]})
-    units: dict[str, Unit] = dict.fromkeys(names, "fraction")
-    shown = latex(frame, **units)
-    assert r"\shortstack{naopc\\$\uparrow$} & \shortstack{measure\\0\\$\downarrow$}" in shown[6]
-    assert shown[-3].startswith(r"a & \shortstack[r]{$-50.0$\\{\scriptsize [$-75.0$, 25.0]}} & ")
-    few = latex(frame.iloc[:, :10], **{name: units[name] for name in names[:3]})
-    assert few[-3] == "a" + r" & $-50.0$ [$-75.0$, 25.0]" * 3 + r" \\"
-
-
 def test_a_p_that_could_not_be_smaller_is_an_upper_bound() -> None:
     units: dict[str, Sequence[Unit]] = {name: ["least_p", "least_p", "p", "p"] for name in ("p", "p_holm")}
     frame = pd.DataFrame({"p": [2 / 1001, 2 / 100001, 0.01, NAN], "p_holm": [6 / 1001, 6 / 100001, 0.02, NAN]})
     known = Table(frame, units, main=("p", "p_holm"))
     shown = cells(data_table("t", known, "t.csv"))[1:]
     assert shown == [["≤ .002", "≤ .006"], ["< .001", "< .001"], [".01", ".02"], ["–", "–"]]
-    printed = (latex_table(known, "probe", "t") or "").splitlines()
-    assert r"$\leq$ .002 & $\leq$ .006 \\" in printed
-    assert r"$<$ .001 & $<$ .001 \\" in printed
+    printed = (latex_table(known, "probe", "t", "T") or "").splitlines()
+    assert r"$\leq .002$ & $\leq .006$ \\" in printed
+    assert r"$< .001$ & $< .001$ \\" in printed
     last = known.rows([3, 0])
     assert last.unit_rows()["p"] == ["p", "least_p"]
     assert last.frame["p"].tolist()[1] == 2 / 1001

@@ -76,7 +76,7 @@ COLUMNS = {
 UNDRAWN = dataclasses.replace(RESULT, figures={})
 DRAWN = {f"{name}.{suffix}" for name in RESULT.figures.keys() - {"examples"} for suffix in ("png", "pdf")}
 DRAWN |= {"examples.html", *(f"{name}.data.csv" for name in RESULT.figures)}
-FILES = DRAWN | {"items.parquet", "page.html", "results.json"}
+FILES = DRAWN | {"items.parquet", "page.html", "results.bib", "results.json"}
 FILES |= {f"{name}.{suffix}" for name in RESULT.tables for suffix in ("csv", "tex")}
 
 
@@ -199,7 +199,10 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
             ["[unused1]", "1", ""],
         ]
     assert (tmp_path / "relations.tex").read_bytes().decode() == latex_table(
-        RESULT.tables["relations"], "probe", "relations"
+        RESULT.tables["relations"],
+        "probe",
+        "relations",
+        f"{RESULT.figures['relations'].title} (tiny; en_ewt-ud, test). 2 sentences",
     )
     assert (tmp_path / "examples.html").read_bytes().decode() == html_page(
         dataclasses.replace(EXAMPLES, title="Examples (tiny; en_ewt-ud, test)")
@@ -290,7 +293,7 @@ def test_what_cannot_be_printed_is_written(
     assert isinstance(record["scores"], dict)
     assert record["scores"]["sum"] == 6.0
     assert record["figures"] == {}
-    assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"page.html"}
+    assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"page.html", "results.bib"}
 
 
 MINI = {"name": "sentence-transformers/all-MiniLM-L6-v2", "weights": "pretrained", "layers": 6}
@@ -348,7 +351,7 @@ class TestWrite:
         first, same, untitled, undrawn = written
         assert first == same
         assert {name for name in first if first[name] != untitled[name]} == {
-            *(name for name in DRAWN if name.endswith((".png", ".pdf"))),
+            *(name for name in DRAWN if name.endswith(".png")),
             "page.html",
         }
         assert first.keys() - undrawn.keys() == DRAWN
@@ -384,7 +387,7 @@ class TestWrite:
         with pytest.raises(OSError, match=r"No space left on device: '.*/weights'"):
             write(tmp_path, RESULT, PROVENANCE)
         drawn = {name for name in DRAWN if name.startswith("relations")}
-        assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"page.html"} | drawn
+        assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"page.html", "results.bib"} | drawn
         assert record_of(tmp_path)["scores"] == {**RESULT.numbers, "empty": None}
 
     def test_a_figure_that_cannot_be_drawn_is_told_and_left_out(self, tmp_path: Path) -> None:
@@ -397,13 +400,13 @@ class TestWrite:
 
     def test_a_table_of_many_rows_has_no_latex(self, tmp_path: Path) -> None:
         folder = tmp_path / "new" / "folder"
-        for rows, files in ((3, {"long": "long.tex"}), (61, {})):
+        for rows, files in ((3, {"long": "long.tex"}), (56, {})):
             write(folder, Result("bare", {}, {"long": Table(pd.DataFrame({"n": range(rows)}))}), PROVENANCE)
             record = record_of(folder)
             assert (record["latex"], record["figures"], record["items"]) == (files, {}, None)
             # Nor one that an earlier result has left.
             assert (folder / "long.tex").exists() == bool(files)
-        assert len(pd.read_csv(folder / "long.csv")) == 61
+        assert len(pd.read_csv(folder / "long.csv")) == 56
 
     def test_what_json_cannot_say_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(TypeError, match=r"result\.audit\.heads\[1\] is a set"):
