@@ -98,7 +98,7 @@ class Devices:
 def parser() -> Parser:
     """Return the parser of the command."""
     made = Parser(prog="python train.py measure", description=__doc__)
-    made.add_argument("-c", "--config", action=ActionConfigFile, help="A config, such as those of configs/.")
+    made.add_argument("-c", "--config", action=ActionConfigFile, help="A config: a file, or its name below configs/.")
     use = "Seed of all random draws; true for a random one, false for none."
     made.add_argument("--seed_everything", type=bool | int, default=0, help=use)
     made.add_subclass_arguments(Measure, "model", required=True, help="The measurement.")

@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 import torch
 from pytorch_lightning import LightningModule
-from pytorch_lightning.callbacks import LambdaCallback
 from pytorch_lightning.utilities.seed import isolate_rng
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor
@@ -47,7 +46,6 @@ from models.text_classifier import WORD, Output
 from results import Curves, Estimate, Figure, Floats, Table, Unit
 from results.digests import Digests, digest
 from results.errors import UserError, check_numbers, check_values
-from results.progress import Progress
 
 Stop = Literal["train", "dev"]
 
@@ -337,11 +335,9 @@ class Recipe:
         Raises:
             TrainingError: The monitored value is never finite.
         """
-        progress = Progress(f"{type(module).__name__} of {self.checkpoint.name}", self.max_epochs)
         run = self.checkpoint.config.get("trainer", {})
         return train_nested(
             module,
-            LambdaCallback(on_train_epoch_end=lambda *_: progress.advance()),
             monitor=monitor,
             mode=mode,
             max_epochs=self.max_epochs,
