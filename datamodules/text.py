@@ -143,10 +143,7 @@ class _Corpus:
         else:
             self.path = Path(source.corpus.replace("{split}", source.split or "test")).expanduser()
             if not self.path.suffix and not self.path.exists():
-                raise CorpusError(
-                    f"{source.corpus}: this is neither `sample`, nor a file, nor a corpus of "
-                    f"`python train.py fetch --list`{near(source.corpus, (*CORPORA, 'sample'))}. Correct {OPTION}."
-                )
+                registry.find(source.corpus)  # raises the error of a name that there is not
         own = source.corpus if self.known is not None or source.corpus == "sample" else self.path.stem
         self.name = source.name or own
 

@@ -300,7 +300,7 @@ def test_two_passages_need_a_delimiter_between_them(make: Make, tmp_path: Path, 
 @pytest.mark.parametrize(
     ("corpora", "message"),
     [
-        ("wikitext103", r"wikitext103: this is neither `sample`, nor a file, nor .* \(did you mean `wikitext`"),
+        ("wikitext103", r"wikitext103: no corpus has this name \(did you mean `wikitext`"),
         ([TextSource("cola", split="all")], r"cola: the corpus has no split all; its splits are train, dev, test\."),
         (
             [TextSource("my.txt", split="dev")],
