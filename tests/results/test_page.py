@@ -1,3 +1,4 @@
+import html
 import io
 import json
 import re
@@ -14,6 +15,7 @@ from playwright.sync_api import Browser, Page
 
 from results import Bars, ColouredText, ColouredTexts, Curves, Estimate, Figure, HeatMap, Provenance, Result, Table
 from results import page as module
+from results.citations import cited
 from results.writer import write
 
 Open = Callable[..., Page]
@@ -77,6 +79,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG), encoding="utf-8")
     assert write(folder, RESULT, PROVENANCE) == {}
     return folder
+
+
+def test_the_citation_is_that_of_the_classes_and_corpora_of_the_config(run: Path) -> None:
+    bibliography = (run / "results.bib").read_text(encoding="utf-8")
+    assert bibliography == cited(["AttentionOnlyProbe", "ud_english_ewt"])
+    assert bibliography in html.unescape((run / "page.html").read_text(encoding="utf-8"))
 
 
 def table(page: Page, name: str) -> Any:  # noqa: ANN401
