@@ -342,6 +342,11 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
             )
         return locate(self.corpus, self.root)
 
+    @property
+    def learned_on(self) -> str:
+        """Name of the corpus whose train and dev replace those of `corpus`; empty without `transfer_from`."""
+        return "" if self.transfer_from is None else corpus_of(self.files()["dev"])["corpus"]
+
     def _owner(self, split: str) -> Self:
         """Return this datamodule with the corpus of a split as its only one."""
         owner = copy(self)
@@ -656,7 +661,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
         occur in an earlier split.
         """
         files = self.files()
-        data: dict[str, object] = {}
+        data: dict[str, object] = {"transfer_from": self.learned_on} if self.learned_on else {}
         audit: dict[str, object] = {}
         if self.vectors is not None:
             data["vectors"], audit["vectors"] = dict(self.vectors.identity), dict(self.vectors.audit)

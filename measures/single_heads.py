@@ -29,7 +29,7 @@ from metrics.attachment import (
     ratio_scores,
     sentence_scores,
 )
-from metrics.bootstrap import bootstrap_ratio, max_sign_flip_p, p_units, ratio
+from metrics.bootstrap import LEVEL, bootstrap_ratio, max_sign_flip_p, p_units, ratio
 from metrics.heads import (
     ARC_LENGTHS,
     DIRECTIONS,
@@ -53,9 +53,10 @@ from probes.arc_evaluation import (
     rows_of,
     split_key,
 )
-from results import AttentionLines, Bars, Estimate, Flags, Floats, HeatMap, Integers, Result, Table, Unit, on_one_scale
-from results.errors import UserError, check_values
+from results import FEW, AttentionLines, Bars, Estimate, Flags, Floats, HeatMap, Integers, Result, Table, Unit, on_one_scale
+from results.errors import UserError, check_values, counted
 from results.heads import Names, head_map, heads_table
+from results.sentences import difference_said, said, sentence
 
 POSITIONAL, MARGIN = 0.9, 0.1
 """Share of words of a positional head, and margin of a syntactic head (Voita et al. 2019, §5)."""
@@ -160,7 +161,7 @@ class ChosenHeads:
         units: dict[str, Unit | Sequence[Unit]] = dict(dict.fromkeys(shares, "fraction"))
         units |= {name: p_units(frame[name], 1 / (1 + permutations)) for name in ("p_offset", "p_shuffled")}
         of_random = ["random_init"] if control else []
-        main = ["relation", "head", "direction", self.split, "offset", *of_random, "p_offset"]
+        main = ["relation", "head", self.split, "offset", *of_random, "p_offset"]
         return Table(frame, units, interval=self.split, main=main)
 
     def _over_offsets(self, heads: Mapping[str, int], offsets: Mapping[str, int], draws: int) -> dict[str, Any]:
@@ -552,6 +553,35 @@ def best_bars(best: Table) -> Bars:
     return Bars.from_table(title, named, "name", series, "accuracy (%)", label)
 
 
+def heads_answer(best: Table, chosen: str) -> str:
+    """Return two sentences: on all words without punctuation, and on the relation with the largest gain at p < .05.
+
+    Relations of fewer than `FEW` words are left out.
+
+    Args:
+        best: Table that `ChosenHeads.best_heads` returns.
+        chosen: Where the heads were chosen, such as `chosen on dev`.
+    """
+    frame = best.frame
+
+    def found(row: int) -> str:
+        by_head, by_offset = (said(best.estimate(row, name)) for name in (str(best.interval), "offset"))
+        gain = difference_said(best.estimate(row, "over_offset"), best.estimate(row, "p_offset"))
+        return f"{by_head} of {counted(int(frame['n'][row]), 'word')}, the best fixed offset {by_offset} ({gain})"
+
+    [plain] = frame.index[frame["relation"] == PLAIN]
+    whole = f"{chosen}, head {frame['head'][plain]} finds the governors of {found(plain)}"
+    random = f"the best head with random weights {said(best.estimate(plain, 'random_init'))}"
+    tested = frame[~frame["relation"].isin([ALL, PLAIN]) & (frame["n"] >= FEW) & frame["p_offset"].notna()]
+    gains = tested["over_offset"][tested["p_offset"] < LEVEL]
+    count = f"{len(gains) or 'none'} of {counted(len(tested), 'relation')} with at least {FEW} words gain at p < .05"
+    if gains.empty:
+        return sentence(whole, random, count if len(tested) else "")
+    top = int(gains.idxmax())
+    most = f"head {frame['head'][top]} gains most, in `{frame['relation'][top]}`: {found(top)}"
+    return f"{sentence(whole, random)} {sentence(most, count)}"
+
+
 def _found(best: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of relations that some head or offset finds; relations to ROOT have none."""
     return best[(best["dev"].fillna(0.0) > 0) | (best["offset"] > 0)]
@@ -719,6 +749,7 @@ class SingleHeads(Measure[DependencyDataModule]):
             items=items,
             ratios={f"heads.{name}": pair for name, pair in (ATTACHMENT_RATIOS | pairs).items()},
             headline=headline,
+            answer=heads_answer(best, f"chosen on {self.data.learned_on or 'dev'}"),
         )
 
     def _within_reach(self, arcs: Arcs, name: str) -> Arcs:

@@ -1,8 +1,9 @@
-"""Numbers as they stand in the sentence that answers an experiment."""
+"""Sentences that answer an experiment, and numbers as they stand in them."""
 
 from results.estimates import Estimate, Unit
 from results.tables import number
 
+UNDEFINED = "undefined"
 _SIGNS = {"fraction": " %", "nats": " nats", "bits": " bits"}
 
 
@@ -14,13 +15,31 @@ def said(score: Estimate, unit: Unit | None = None) -> str:
         unit: Unit to write it in, in place of its own: `ratio` for fractions that are no shares, such as correlations.
     """
     unit = unit or score.unit
-    value = number(score.value, unit, missing="undefined")
+    value = number(score.value, unit, missing=UNDEFINED)
     ends = [] if score.low is None else [number(end, unit, missing="?") for end in score.interval]
     sign = _SIGNS.get(unit, "") if score.value == score.value else ""
     return f"{value}{sign}" + (f" [{ends[0]}, {ends[1]}]" if ends and "?" not in ends else "")
 
 
+def difference_said(score: Estimate, p: Estimate | None = None, unit: Unit | None = None) -> str:
+    """Return a difference with its sign, its interval and its p-value: `+34.9 points [28.0, 41.0], p < .001`.
+
+    Args:
+        score: The difference, not an array. Fractions are in points, the hundredths of a share.
+        p: Its p-value, if it has one; nan leaves it out.
+        unit: Unit to write the difference in, in place of its own.
+    """
+    text = "+" * (score.value > 0) + said(score, unit).replace(" %", " points", 1)
+    return text if p is None or p.value != p.value else f"{text}, {p_said(p.value, p.unit)}"
+
+
 def p_said(value: float, unit: Unit = "p") -> str:
     """Return a p-value with its sign: `p = .13`, `p < .001`, or `p ≤ .0099` for a `least_p`."""
-    text = number(value, unit, missing="undefined")
+    text = number(value, unit, missing=UNDEFINED)
     return f"p = {text}" if text[0] in ".01" else f"p {text}"
+
+
+def sentence(*parts: str) -> str:
+    """Join parts by semicolons to a sentence, without those that are empty or have an undefined number."""
+    text = "; ".join(part for part in parts if part and UNDEFINED not in part) or "no score is defined on these data"
+    return f"{text[0].upper()}{text[1:]}."

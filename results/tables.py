@@ -114,7 +114,6 @@ def described(table: Table) -> dict[str, object]:
 ROWS = 25  # rows of a table, of the scores and of the audit that are printed
 LISTED = 5  # longest list that is printed; a longer list is given by its length
 SHOWN = 20  # entries of a list that a page shows
-NARROW = 16  # smallest width of a column of words that fold
 _MEASURED = re.compile(r"(^|\.)(inputs|scored)\b")  # names of counts over which scores are averaged
 DASH = "–"
 LEGEND = f"Fractions are ×100, with 95 % intervals in brackets; * is fewer than {FEW} items."
@@ -156,8 +155,8 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
 
     It has the columns that answer the question of the experiment, `table.main`, the number of items `n`, and further
     columns as far as they fit. A caption counts the rows and columns that are left out. If these
-    columns alone are too wide, headings and words are broken into several lines and intervals go
-    below their numbers; if that is not enough, every row becomes a block of lines.
+    columns are too wide, headings are broken after underscores, dots and blanks; then words too; then intervals go below
+    their numbers; if that is not enough, every row becomes a block of lines.
 
     Args:
         title: Title of the table.
@@ -173,8 +172,8 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
             shown.append(name)
     columns = {name: column[:ROWS] for name, column in cells.items() if name in shown}
     numeric = {name: pd.api.types.is_numeric_dtype(table.frame[name]) for name in columns}
-    laid_out = _beside(title, columns, numeric, width, False) or _beside(title, columns, numeric, width, True)
-    laid_out = laid_out or _stacked(title, columns)
+    layouts = (_beside(title, columns, numeric, width, level) for level in range(4))
+    laid_out = next(filter(None, layouts), None) or _stacked(title, columns, width)
     more = {"row": len(table.frame) - ROWS, "column": len(cells) - len(shown)}
     if left := " and ".join(counted(number, f"more {kind}") for kind, number in more.items() if number > 0):
         laid_out.caption = Text(f"{left} in {file}")
@@ -182,8 +181,8 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
 
 
 def _parts(name: str) -> list[str]:
-    """Split a heading after its blanks, underscores and dots."""
-    return [part.rstrip() for part in re.findall(r"[^\s_.]+[\s_.]*|[\s_.]+", name)]
+    """Split a heading or a word after its blanks, underscores, dots and slashes."""
+    return [part.rstrip() for part in re.findall(r"[^\s_./]+[\s_./]*|[\s_./]+", name)]
 
 
 def _width(texts: Iterable[str]) -> int:
@@ -192,40 +191,55 @@ def _width(texts: Iterable[str]) -> int:
 
 
 def _beside(
-    title: str, columns: Mapping[str, list[str]], numeric: Mapping[str, bool], width: int, folded: bool
+    title: str, columns: Mapping[str, list[str]], numeric: Mapping[str, bool], width: int, level: int
 ) -> RichTable | None:
     """Lay out columns beside each other; None where they do not fit.
 
-    With `folded`, headings break between their parts, words fold, and intervals stand below numbers.
+    From level 1 on headings break between their parts, from level 2 on words too, and at level 3 intervals stand below
+    their numbers.
     """
-    heads = {name: "\n".join(_parts(name)) if folded else name for name in columns}
-    if folded:
+    heads = {name: "\n".join(_parts(name)) if level else name for name in columns}
+    if level == 3:
         columns = {
             name: [cell.replace(" [", "\n[", 1) for cell in column] if numeric[name] else column
             for name, column in columns.items()
         }
     full = {name: _width([heads[name], *column]) for name, column in columns.items()}
-    least = {name: min(size, NARROW) if folded and not numeric[name] else size for name, size in full.items()}
-    room = width - 2 * (len(columns) - 1)
-    if sum(least.values()) > room:
+    wraps = {name: level > 1 and not numeric[name] for name in columns}
+    least = {
+        name: _width([heads[name], *(part for cell in column for part in _parts(cell))]) if wraps[name] else full[name]
+        for name, column in columns.items()
+    }
+    if (spare := width - 2 * (len(columns) - 1) - sum(least.values())) < 0:
         return None
     table = _table(title, {})
     for name, head in heads.items():
         side: Literal["left", "right"] = "right" if numeric[name] else "left"
-        table.add_column(Text(head), justify=side, overflow="fold", no_wrap=numeric[name], min_width=least[name])
+        table.add_column(Text(head), justify=side, overflow="fold", no_wrap=numeric[name])
+        if wraps[name]:
+            own = min(full[name], least[name] + spare)
+            spare -= own - least[name]
+            columns = {**columns, name: [_wrapped(cell, own) for cell in columns[name]]}
     for row in zip(*columns.values(), strict=True):
         table.add_row(*_cells(*row))
     return table
 
 
-def _stacked(title: str, columns: Mapping[str, list[str]]) -> RichTable:
+def _wrapped(text: str, width: int) -> str:
+    """Break a text into lines of at most `width` characters, between its parts if they are not longer."""
+    line = rf".{{1,{width}}}"
+    return "\n".join(map(str.strip, re.findall(rf"{line}(?:(?<=[\s_./])|(?=\s)|$)|{line}", text)))
+
+
+def _stacked(title: str, columns: Mapping[str, list[str]], width: int) -> RichTable:
     """Lay out a block of lines for each row, a line for each column."""
+    room = max(1, width - 2 - _width(columns))
     table = _table(title, {"column": "left", "value": "left"})
     for row in zip(*columns.values(), strict=True):
         if table.row_count:
             table.add_row()
         for name, cell in zip(columns, row, strict=True):
-            table.add_row(*_cells(name, cell))
+            table.add_row(*_cells(name, _wrapped(cell, room)))
     return table
 
 

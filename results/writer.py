@@ -237,7 +237,8 @@ def with_sources(result: Result, provenance: Provenance) -> Result:
 def caption(title: str, provenance: Provenance) -> str:
     """Return the title of a figure with encoder and corpora added, for instance `… (bert-base-cased; sst2, test)`.
 
-    Names that the title already has are not added again. If a corpus has splits, the tested split is added
+    A corpus that was learned from in place of the tested one is added too. Names that the title already has are not
+    added again. If a corpus has splits, the tested split is added
     too, unless the title already names a split. If the title names one of several corpora, no corpora are
     added.
     """
@@ -252,7 +253,8 @@ def caption(title: str, provenance: Provenance) -> str:
     parts = {name for name, inner in provenance.data.items() if isinstance(inner, Mapping) and "corpus" in inner}
     if any(_names(title, name) for name in (parts - {*SPLITS}) | {name for name, _ in tested}):
         corpora = []
-    sources = [source for source in dict.fromkeys((encoder, *corpora)) if source]
+    learned = f"learned on {origin}" if (origin := provenance.data.get("transfer_from")) else ""
+    sources = [source for source in dict.fromkeys((encoder, *corpora, learned)) if source]
     said = "; ".join(one for one in sources if not _names(title, one))
     if not said:
         return title
