@@ -344,8 +344,8 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
 
     @property
     def learned_on(self) -> str:
-        """Name of the corpus whose train and dev replace those of `corpus`; empty without `transfer_from`."""
-        return "" if self.transfer_from is None else corpus_of(self.files()["dev"])["corpus"]
+        """Part of a sentence that names the corpus of train and dev; empty without `transfer_from`."""
+        return "" if self.transfer_from is None else f"learned on {corpus_of(self.files()['dev'])['corpus']}"
 
     def _owner(self, split: str) -> Self:
         """Return this datamodule with the corpus of a split as its only one."""
@@ -661,7 +661,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
         occur in an earlier split.
         """
         files = self.files()
-        data: dict[str, object] = {"transfer_from": self.learned_on} if self.learned_on else {}
+        data: dict[str, object] = {"transfer": self.learned_on} if self.learned_on else {}
         audit: dict[str, object] = {}
         if self.vectors is not None:
             data["vectors"], audit["vectors"] = dict(self.vectors.identity), dict(self.vectors.audit)

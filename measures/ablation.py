@@ -23,7 +23,7 @@ from datamodules.corpus import CorpusDataModule, data_for
 from measures.by_head import head_rows
 from measures.contract import Measure
 from measures.task import REFERENCES, Classification, LanguageModelling, MinimalPairs, Task, TaskOutputs, make_ablation
-from metrics.bootstrap import LEVEL, against_random_draws, difference, draws_for, holm, p_units, pooled
+from metrics.bootstrap import against_random_draws, difference, draws_for, holm, p_units, pooled
 from metrics.moments import Moments
 from metrics.rows import ItemRows
 from models import recorded_gradients
@@ -33,6 +33,7 @@ from results.errors import UserError, check_names, check_numbers, check_values, 
 from results.heads import head_map
 from results.progress import Progress
 
+LEVEL = 0.05  # of a head that helps or hurts, after Holm's correction
 DRAWS = 10_000  # of the bootstrap, or more, as far as they fit into memory
 
 

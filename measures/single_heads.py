@@ -29,7 +29,7 @@ from metrics.attachment import (
     ratio_scores,
     sentence_scores,
 )
-from metrics.bootstrap import LEVEL, bootstrap_ratio, max_sign_flip_p, p_units, ratio
+from metrics.bootstrap import bootstrap_ratio, max_sign_flip_p, p_units, ratio
 from metrics.heads import (
     ARC_LENGTHS,
     DIRECTIONS,
@@ -53,10 +53,11 @@ from probes.arc_evaluation import (
     rows_of,
     split_key,
 )
-from results import FEW, AttentionLines, Bars, Estimate, Flags, Floats, HeatMap, Integers, Result, Table, Unit, on_one_scale
+from results import AttentionLines, Bars, Estimate, Flags, Floats, HeatMap, Integers, Result, Table, Unit, on_one_scale
 from results.errors import UserError, check_values, counted
+from results.estimates import FEW
 from results.heads import Names, head_map, heads_table
-from results.sentences import difference_said, said, sentence
+from results.sentences import difference_said, joined, most, said
 
 POSITIONAL, MARGIN = 0.9, 0.1
 """Share of words of a positional head, and margin of a syntactic head (Voita et al. 2019, §5)."""
@@ -553,33 +554,33 @@ def best_bars(best: Table) -> Bars:
     return Bars.from_table(title, named, "name", series, "accuracy (%)", label)
 
 
-def heads_answer(best: Table, chosen: str) -> str:
-    """Return two sentences: on all words without punctuation, and on the relation with the largest gain at p < .05.
-
-    Relations of fewer than `FEW` words are left out.
+def heads_answer(best: Table, learned_on: str = "") -> str:
+    """Return the answer: the best head of all words without punctuation, and of the relation with the largest gain.
 
     Args:
-        best: Table that `ChosenHeads.best_heads` returns.
-        chosen: Where the heads were chosen, such as `chosen on dev`.
+        best: Table that `ChosenHeads.best_heads` returns; relations of fewer than `FEW` words are left out.
+        learned_on: Part of a sentence that names the treebank of dev, if it is not that of test.
     """
     frame = best.frame
 
-    def found(row: int) -> str:
+    def found(row: int, rival: str) -> str:
         by_head, by_offset = (said(best.estimate(row, name)) for name in (str(best.interval), "offset"))
         gain = difference_said(best.estimate(row, "over_offset"), best.estimate(row, "p_offset"))
-        return f"{by_head} of {counted(int(frame['n'][row]), 'word')}, the best fixed offset {by_offset} ({gain})"
+        return f"{by_head} of {counted(int(frame['n'][row]), 'word')}, {rival} {by_offset} ({gain})"
 
     [plain] = frame.index[frame["relation"] == PLAIN]
-    whole = f"{chosen}, head {frame['head'][plain]} finds the governors of {found(plain)}"
+    how = "chosen and scored on dev" if best.interval == "dev" else "chosen on dev"
     random = f"the best head with random weights {said(best.estimate(plain, 'random_init'))}"
-    tested = frame[~frame["relation"].isin([ALL, PLAIN]) & (frame["n"] >= FEW) & frame["p_offset"].notna()]
-    gains = tested["over_offset"][tested["p_offset"] < LEVEL]
-    count = f"{len(gains) or 'none'} of {counted(len(tested), 'relation')} with at least {FEW} words gain at p < .05"
-    if gains.empty:
-        return sentence(whole, random, count if len(tested) else "")
-    top = int(gains.idxmax())
-    most = f"head {frame['head'][top]} gains most, in `{frame['relation'][top]}`: {found(top)}"
-    return f"{sentence(whole, random)} {sentence(most, count)}"
+    whole = f"{how}, head {frame['head'][plain]} finds the governors of {found(plain, 'the best fixed offset')}"
+    answer = joined(whole, random, learned_on)
+    tested = frame[~frame["relation"].isin([ALL, PLAIN]) & (frame["n"] >= FEW)].dropna(subset="p_offset")
+    if tested.empty:
+        return answer
+    count, top = most(tested, "over_offset", "p_offset")
+    widest = (
+        f"the widest gap is in `{frame['relation'][top]}`: head {frame['head'][top]} finds {found(top, 'the offset')}"
+    )
+    return f"{answer} {joined(f'in {count} relations heads beat the offset (p < .05, n ≥ {FEW})', widest)}"
 
 
 def _found(best: pd.DataFrame) -> pd.DataFrame:
@@ -749,7 +750,7 @@ class SingleHeads(Measure[DependencyDataModule]):
             items=items,
             ratios={f"heads.{name}": pair for name, pair in (ATTACHMENT_RATIOS | pairs).items()},
             headline=headline,
-            answer=heads_answer(best, f"chosen on {self.data.learned_on or 'dev'}"),
+            answer=heads_answer(best, self.data.learned_on),
         )
 
     def _within_reach(self, arcs: Arcs, name: str) -> Arcs:

@@ -35,7 +35,6 @@ CELLS = 1 << 20  # most weights (draws × units) in float64 at a time: 8 MB for 
 KEPT = 1 << 27  # most weights that are kept for the next statistic of the test set: 128 MB, a byte each
 _MOST_CELLS = 1 << 28  # most draws × units of p-values that are corrected for their number, two bytes each
 SWAPS = 10_000  # random swaps of a permutation test, unless another number is given
-LEVEL = 0.05  # p-values below it are called significant
 TIE = 1e-12  # ratios that differ by less count as equal: the order of summation changes the last digit
 
 

@@ -1,8 +1,11 @@
 """Sentences that answer an experiment, and numbers as they stand in them."""
 
+import pandas as pd
+
 from results.estimates import Estimate, Unit
 from results.tables import number
 
+LEVEL = 0.05  # p-values below it are called significant
 UNDEFINED = "undefined"
 _SIGNS = {"fraction": " %", "nats": " nats", "bits": " bits"}
 
@@ -21,16 +24,10 @@ def said(score: Estimate, unit: Unit | None = None) -> str:
     return f"{value}{sign}" + (f" [{ends[0]}, {ends[1]}]" if ends and "?" not in ends else "")
 
 
-def difference_said(score: Estimate, p: Estimate | None = None, unit: Unit | None = None) -> str:
-    """Return a difference with its sign, its interval and its p-value: `+34.9 points [28.0, 41.0], p < .001`.
-
-    Args:
-        score: The difference, not an array. Fractions are in points, the hundredths of a share.
-        p: Its p-value, if it has one; nan leaves it out.
-        unit: Unit to write the difference in, in place of its own.
-    """
-    text = "+" * (score.value > 0) + said(score, unit).replace(" %", " points", 1)
-    return text if p is None or p.value != p.value else f"{text}, {p_said(p.value, p.unit)}"
+def difference_said(score: Estimate, p: Estimate) -> str:
+    """Return a difference and its p-value, unless that is nan: `+34.9 points [28.0, 41.0], p < .001`."""
+    text = "+" * (score.value > 0) + said(score).replace(" %", " points", 1)
+    return text if p.value != p.value else f"{text}, {p_said(p.value, p.unit)}"
 
 
 def p_said(value: float, unit: Unit = "p") -> str:
@@ -39,7 +36,13 @@ def p_said(value: float, unit: Unit = "p") -> str:
     return f"p = {text}" if text[0] in ".01" else f"p {text}"
 
 
-def sentence(*parts: str) -> str:
+def most(rows: pd.DataFrame, change: str, p: str) -> tuple[str, int]:
+    """Return `k of n`, for k of n rows with p < .05, and the label of the largest change of these, or else of all."""
+    clear = rows[rows[p] < LEVEL]
+    return f"{len(clear) or 'none'} of {len(rows)}", int((clear if len(clear) else rows)[change].abs().idxmax())
+
+
+def joined(*parts: str) -> str:
     """Join parts by semicolons to a sentence, without those that are empty or have an undefined number."""
     text = "; ".join(part for part in parts if part and UNDEFINED not in part) or "no score is defined on these data"
     return f"{text[0].upper()}{text[1:]}."

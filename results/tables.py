@@ -155,8 +155,8 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
 
     It has the columns that answer the question of the experiment, `table.main`, the number of items `n`, and further
     columns as far as they fit. A caption counts the rows and columns that are left out. If these
-    columns are too wide, headings are broken after underscores, dots and blanks; then words too; then intervals go below
-    their numbers; if that is not enough, every row becomes a block of lines.
+    columns are too wide, headings are broken after underscores and dots; then words at blanks, and intervals go
+    below their numbers; if that is not enough, every row becomes a block of lines.
 
     Args:
         title: Title of the table.
@@ -172,8 +172,8 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
             shown.append(name)
     columns = {name: column[:ROWS] for name, column in cells.items() if name in shown}
     numeric = {name: pd.api.types.is_numeric_dtype(table.frame[name]) for name in columns}
-    layouts = (_beside(title, columns, numeric, width, level) for level in range(4))
-    laid_out = next(filter(None, layouts), None) or _stacked(title, columns, width)
+    layouts = (_beside(title, columns, numeric, width, level) for level in range(3))
+    laid_out = next(filter(None, layouts), None) or _stacked(title, columns)
     more = {"row": len(table.frame) - ROWS, "column": len(cells) - len(shown)}
     if left := " and ".join(counted(number, f"more {kind}") for kind, number in more.items() if number > 0):
         laid_out.caption = Text(f"{left} in {file}")
@@ -181,8 +181,8 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
 
 
 def _parts(name: str) -> list[str]:
-    """Split a heading or a word after its blanks, underscores, dots and slashes."""
-    return [part.rstrip() for part in re.findall(r"[^\s_./]+[\s_./]*|[\s_./]+", name)]
+    """Split a heading after its blanks, underscores and dots."""
+    return [part.rstrip() for part in re.findall(r"[^\s_.]+[\s_.]*|[\s_.]+", name)]
 
 
 def _width(texts: Iterable[str]) -> int:
@@ -195,51 +195,39 @@ def _beside(
 ) -> RichTable | None:
     """Lay out columns beside each other; None where they do not fit.
 
-    From level 1 on headings break between their parts, from level 2 on words too, and at level 3 intervals stand below
-    their numbers.
+    From level 1 on headings break between their parts. At level 2 words fold at blanks, and intervals stand below
+    numbers.
     """
     heads = {name: "\n".join(_parts(name)) if level else name for name in columns}
-    if level == 3:
+    if level == 2:
         columns = {
             name: [cell.replace(" [", "\n[", 1) for cell in column] if numeric[name] else column
             for name, column in columns.items()
         }
-    full = {name: _width([heads[name], *column]) for name, column in columns.items()}
-    wraps = {name: level > 1 and not numeric[name] for name in columns}
     least = {
-        name: _width([heads[name], *(part for cell in column for part in _parts(cell))]) if wraps[name] else full[name]
+        name: _width([heads[name], *(" ".join(column).split() if level == 2 and not numeric[name] else column)])
         for name, column in columns.items()
     }
-    if (spare := width - 2 * (len(columns) - 1) - sum(least.values())) < 0:
+    room = width - 2 * (len(columns) - 1)
+    if sum(least.values()) > room:
         return None
     table = _table(title, {})
     for name, head in heads.items():
         side: Literal["left", "right"] = "right" if numeric[name] else "left"
-        table.add_column(Text(head), justify=side, overflow="fold", no_wrap=numeric[name])
-        if wraps[name]:
-            own = min(full[name], least[name] + spare)
-            spare -= own - least[name]
-            columns = {**columns, name: [_wrapped(cell, own) for cell in columns[name]]}
+        table.add_column(Text(head), justify=side, overflow="fold", no_wrap=numeric[name], min_width=least[name])
     for row in zip(*columns.values(), strict=True):
         table.add_row(*_cells(*row))
     return table
 
 
-def _wrapped(text: str, width: int) -> str:
-    """Break a text into lines of at most `width` characters, between its parts if they are not longer."""
-    line = rf".{{1,{width}}}"
-    return "\n".join(map(str.strip, re.findall(rf"{line}(?:(?<=[\s_./])|(?=\s)|$)|{line}", text)))
-
-
-def _stacked(title: str, columns: Mapping[str, list[str]], width: int) -> RichTable:
+def _stacked(title: str, columns: Mapping[str, list[str]]) -> RichTable:
     """Lay out a block of lines for each row, a line for each column."""
-    room = max(1, width - 2 - _width(columns))
     table = _table(title, {"column": "left", "value": "left"})
     for row in zip(*columns.values(), strict=True):
         if table.row_count:
             table.add_row()
         for name, cell in zip(columns, row, strict=True):
-            table.add_row(*_cells(name, _wrapped(cell, room)))
+            table.add_row(*_cells(name, cell))
     return table
 
 

@@ -253,8 +253,7 @@ def caption(title: str, provenance: Provenance) -> str:
     parts = {name for name, inner in provenance.data.items() if isinstance(inner, Mapping) and "corpus" in inner}
     if any(_names(title, name) for name in (parts - {*SPLITS}) | {name for name, _ in tested}):
         corpora = []
-    learned = f"learned on {origin}" if (origin := provenance.data.get("transfer_from")) else ""
-    sources = [source for source in dict.fromkeys((encoder, *corpora, learned)) if source]
+    sources = [one for one in dict.fromkeys((encoder, *corpora, str(provenance.data.get("transfer", "")))) if one]
     said = "; ".join(one for one in sources if not _names(title, one))
     if not said:
         return title
