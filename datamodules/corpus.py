@@ -342,11 +342,6 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
             )
         return locate(self.corpus, self.root)
 
-    @property
-    def learned_on(self) -> str:
-        """Part of a sentence that names the corpus of train and dev; empty without `transfer_from`."""
-        return "" if self.transfer_from is None else f"learned on {corpus_of(self.files()['dev'])['corpus']}"
-
     def _owner(self, split: str) -> Self:
         """Return this datamodule with the corpus of a split as its only one."""
         owner = copy(self)
@@ -661,8 +656,8 @@ class AttentionDataModule(CorpusDataModule[Item]):
         occur in an earlier split.
         """
         files = self.files()
-        data: dict[str, object] = {"transfer": self.learned_on} if self.learned_on else {}
-        audit: dict[str, object] = {}
+        learned_on = {} if self.transfer_from is None else {"learned_on": corpus_of(files["dev"])["corpus"]}
+        data, audit = dict[str, object](learned_on), dict[str, object]()
         if self.vectors is not None:
             data["vectors"], audit["vectors"] = dict(self.vectors.identity), dict(self.vectors.audit)
         for split, store in self.stores.items():

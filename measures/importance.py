@@ -16,7 +16,7 @@ from measures.task import Classification, LanguageModelling, MeanStateClassifica
 from metrics.moments import Means, Moments
 from models import recorded_gradients
 from models.checkpoints import checkpoint_file
-from results import Curves, Result, Table, Unit, UserError, on_one_scale
+from results import Curves, Result, Table, Unit, UserError, filled, on_one_scale
 from results.heads import head_map
 
 CLASSES = ("start", "end", "punctuation", "first", "rest")
@@ -195,13 +195,23 @@ class Importance(Analysis):
         heads, layers = ({name: found[name] for name in present} for found in (heads, layers))
         by_layer = by_class(layers, "importance").sort_values("layer", kind="stable", ignore_index=True)
         units: Mapping[str, Unit] = {"importance": "nats"}
+        table = Table(by_layer, units, "importance", ("layer", "class", "importance"))
+        top = int(by_layer["importance"].argmax())
+        least = by_layer["importance"][by_layer["layer"] == by_layer["layer"][top]].idxmin()
+        ends = {"highest": table.estimate(top, "importance"), "lowest": table.estimate(least, "importance")}
+        layer, classes = by_layer["layer"][top], by_layer["class"][[top, least]].tolist()
+        answer = (
+            f"mean |∂L/∂α| is highest in layer {layer} for attention to {classes[0]}, {{highest}} over {{n}} inputs; "
+        )
+        answer += f"there it is lowest for {classes[1]}, {{lowest}}; the mean loss is {{importance.loss}}"
         return Result(
             experiment=self.name,
             scores=scores,
             headline=list(scores),
+            answer=filled(answer, scores, **ends, n=int(by_layer["inputs"][top])),
             tables={
                 "importance": Table(by_class(heads, "importance"), units, interval="importance"),
-                "importance_layers": Table(by_layer, units, "importance", ("layer", "class", "importance")),
+                "importance_layers": table,
             },
             figures={"importance": curves, **on_one_scale(maps)},
             audit={"loss": task.name, "inputs": int(measured["loss"].inputs), **fitted},

@@ -18,7 +18,7 @@ from datamodules import SegmentBatch, TextDataModule
 from measures.attention_analyses import Analysis
 from measures.by_head import HeadMeans, best_audit, best_head, by_class, by_name, head_rows
 from metrics.moments import Means
-from results import Estimate, Floats, HeatMap, Result, Table, Unit, on_one_scale
+from results import Estimate, Floats, HeatMap, Result, Table, Unit, filled, on_one_scale
 from results.errors import UserError
 from results.heads import head_map, head_name
 
@@ -218,12 +218,16 @@ class Relations(Analysis):
         bounds = frame.groupby("label")["attention"].transform("quantile", PERCENTILE / 100)
         listed = frame[frame["attention"] > bounds]
         listed = listed.sort_values(["passages", "label", "attention"], ascending=[False, True, False])
+        alike = Estimate(float(uniform.over(slice(2)).value[place[0], 0]), unit="fraction")
+        answer = f"head {head_name(*place)} attends most along links, {{best}} over {{n}} passages; uniform "
+        answer += "attention {alike}"
         figure = head_map("Attention along links", every.value, marked=place, value_label="largest weight")
         bounded = {"max_words": MAX_WORDS, "max_element": MAX_ELEMENT, "min_distance": MIN_DISTANCE}
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{ALL}": best},
             headline=[f"{self.name}.{ALL}"],
+            answer=filled(answer, {"best": best}, n=int(best.inputs), alike=alike),
             tables={
                 "relations": Table(frame, units),
                 "relation_heads": Table(listed.reset_index(drop=True), units, main=_MAIN),
@@ -390,10 +394,18 @@ class Linguistic(Analysis):
         by_layer = means.over().value  # [layers, classes and pairs]
         uniform = dict(zip(self._numbers.units, by_layer.T.tolist(), strict=True))
         best = {name: best_head(one) for name, one in found.items()}
+        gains = {name: one.value - uniform[name][place[0]] for name, (place, one) in best.items() if name in CLASSES}
+        answer = "No class of words is in the texts."
+        if gains:
+            place, one = best[top := max(gains, key=lambda name: gains[name])]
+            found = {"one": one, "alike": Estimate(uniform[top][place[0]], unit="fraction")}
+            answer = f"head {head_name(*place)} attends most to {top}, {{one}} over {{n}} inputs, uniform attention {{alike}}"
+            answer = filled(answer, found, n=int(one.inputs))
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{name}": estimate for name, (_, estimate) in best.items()},
             headline=[f"{self.name}.{name}" for name in classes],
+            answer=answer,
             tables={"linguistic": _table(classes, uniform, "class"), "token_to_token": _table(pairs, uniform, "pair")},
             figures={**_maps(classes, "Attention to"), **_maps(pairs, "Attention from")},
             audit={"absent_classes": ", ".join(self._absent) or "none", **best_audit(best)},

@@ -25,7 +25,7 @@ from models.trained import epochs_of
 from probes import DependencyProbe, HeadSelectionProbe, StructuralDistanceProbe
 from probes.arc_evaluation import read_fields
 from probes.frozen import Mode
-from results import Bars, Estimate, Result, Table, Unit, numbers
+from results import Bars, Estimate, Result, Table, Unit, filled, numbers
 from results.errors import UserError, check_numbers, counted
 
 Probe = TypeVar("Probe", bound=TrainedModule[Any, Any])
@@ -262,7 +262,13 @@ class ControlTask(ProbeMeasure):
             **self._unseen(),
         }
         shown, tables = (headline, f"control.{headline}", "selectivity"), {"selectivity": table}
-        return Result(self.experiment, scores, tables, audit=audit, items=items, ratios=ratios, headline=shown)
+        of = ":ratio" if headline.startswith("spearman") else ""
+        answer = (
+            f"on {{n}} sentences the {headline} of the probe is {{{headline}{of}}}, in the control task, where each "
+        )
+        answer += f"word type has a random governor, {{control.{headline}{of}}}; the selectivity is {{selectivity{of}}}"
+        of_items = {"items": items, "ratios": ratios, "answer": filled(answer, scores, n=len(items))}
+        return Result(self.experiment, scores, tables, audit=audit, headline=shown, **of_items)
 
     def _unseen(self) -> dict[str, int]:
         """Count the words of test, and among them the words whose type is not in train."""
@@ -406,9 +412,14 @@ class DescriptionLength(ProbeMeasure):
         scores |= ratio_scores(items, ratios, unit="ratio")
         scores[headline] = result_of(final, data, self.device).scores[headline]
         scores |= {"data_bits": _bits(data_bits), "model_bits": _bits(whole - data_bits)}
+        answer = (
+            "the governors of {n} train words take {codelength_bits} in the online code; in the uniform code they take "
+        )
+        answer += f"{{uniform_bits}}, {{compression}} times as much; the {headline} on test is {{{headline}}}"
         return Result(
             experiment=self.experiment,
             scores=scores,
+            answer=filled(answer, scores, n=int(train.lengths.sum())),
             tables={"blocks": Table(table, _UNITS, main=("portion", "bits", "bits_per_word"))},
             headline=("codelength_bits", "compression"),
             figures={"blocks": figure},

@@ -54,10 +54,10 @@ from probes.arc_evaluation import (
     split_key,
 )
 from results import AttentionLines, Bars, Estimate, Flags, Floats, HeatMap, Integers, Result, Table, Unit, on_one_scale
-from results.errors import UserError, check_values, counted
+from results.errors import UserError, check_values
 from results.estimates import FEW
 from results.heads import Names, head_map, heads_table
-from results.sentences import difference_said, joined, most, said
+from results.sentences import difference_said, filled, most
 
 POSITIONAL, MARGIN = 0.9, 0.1
 """Share of words of a positional head, and margin of a syntactic head (Voita et al. 2019, §5)."""
@@ -554,33 +554,25 @@ def best_bars(best: Table) -> Bars:
     return Bars.from_table(title, named, "name", series, "accuracy (%)", label)
 
 
-def heads_answer(best: Table, learned_on: str = "") -> str:
-    """Return the answer: the best head of all words without punctuation, and of the relation with the largest gain.
+def heads_answer(best: Table) -> str:
+    """Return two sentences on the table `ChosenHeads.best_heads`: all words, and the relation with the widest gap."""
+    frame, how = best.frame, "chosen on dev" if best.interval == "test" else "chosen and scored on dev"
 
-    Args:
-        best: Table that `ChosenHeads.best_heads` returns; relations of fewer than `FEW` words are left out.
-        learned_on: Part of a sentence that names the treebank of dev, if it is not that of test.
-    """
-    frame = best.frame
-
-    def found(row: int, rival: str) -> str:
-        by_head, by_offset = (said(best.estimate(row, name)) for name in (str(best.interval), "offset"))
+    def of_row(text: str, row: int, **words: str | int) -> str:
+        found = {name: best.estimate(row, name) for name in (str(best.interval), "offset", "random_init")}
         gain = difference_said(best.estimate(row, "over_offset"), best.estimate(row, "p_offset"))
-        return f"{by_head} of {counted(int(frame['n'][row]), 'word')}, {rival} {by_offset} ({gain})"
+        return filled(text, found, head=frame["head"][row], n=int(frame["n"][row]), gain=gain, **words)
 
-    [plain] = frame.index[frame["relation"] == PLAIN]
-    how = "chosen and scored on dev" if best.interval == "dev" else "chosen on dev"
-    random = f"the best head with random weights {said(best.estimate(plain, 'random_init'))}"
-    whole = f"{how}, head {frame['head'][plain]} finds the governors of {found(plain, 'the best fixed offset')}"
-    answer = joined(whole, random, learned_on)
+    found = f"{{{best.interval}}} of {{n}} words, the {{rival}} {{offset}} ({{gain}})"
+    text = f"{how}, head {{head}} finds the governors of {found}; the best head with random weights {{random_init}}"
+    answer = of_row(text, frame.index[frame["relation"] == PLAIN][0], rival="best fixed offset")
     tested = frame[~frame["relation"].isin([ALL, PLAIN]) & (frame["n"] >= FEW)].dropna(subset="p_offset")
     if tested.empty:
         return answer
     count, top = most(tested, "over_offset", "p_offset")
-    widest = (
-        f"the widest gap is in `{frame['relation'][top]}`: head {frame['head'][top]} finds {found(top, 'the offset')}"
-    )
-    return f"{answer} {joined(f'in {count} relations heads beat the offset (p < .05, n ≥ {FEW})', widest)}"
+    text = f"in {count} relations heads beat the offset (p < .05, n ≥ {FEW}); the widest gap is in "
+    text += f"`{frame['relation'][top]}`: head {{head}} finds {found}"
+    return f"{answer} {of_row(text, top, rival='offset')}"
 
 
 def _found(best: pd.DataFrame) -> pd.DataFrame:
@@ -750,7 +742,7 @@ class SingleHeads(Measure[DependencyDataModule]):
             items=items,
             ratios={f"heads.{name}": pair for name, pair in (ATTACHMENT_RATIOS | pairs).items()},
             headline=headline,
-            answer=heads_answer(best, self.data.learned_on),
+            answer=heads_answer(best),
         )
 
     def _within_reach(self, arcs: Arcs, name: str) -> Arcs:

@@ -1,5 +1,8 @@
 """Sentences that answer an experiment, and numbers as they stand in them."""
 
+import re
+from collections.abc import Mapping
+
 import pandas as pd
 
 from results.estimates import Estimate, Unit
@@ -42,7 +45,23 @@ def most(rows: pd.DataFrame, change: str, p: str) -> tuple[str, int]:
     return f"{len(clear) or 'none'} of {len(rows)}", int((clear if len(clear) else rows)[change].abs().idxmax())
 
 
-def joined(*parts: str) -> str:
-    """Join parts by semicolons to a sentence, without those that are empty or have an undefined number."""
-    text = "; ".join(part for part in parts if part and UNDEFINED not in part) or "no score is defined on these data"
+def filled(text: str, scores: Mapping[str, Estimate], **words: Estimate | str | int) -> str:
+    """Fill numbers and words into a sentence; parts between semicolons that have an undefined number are left out.
+
+    Args:
+        text: The sentence without its full stop. `{uas}` is a score as `said` writes it, `{uas:ratio}` the same in
+            another unit, `{n}` a word.
+        scores: Scores by name.
+        words: Further scores, and words and integers, by name.
+    """
+
+    def fill(found: re.Match[str]) -> str:
+        name, _, unit = found[1].partition(":")
+        value = {**scores, **words}[name]
+        if isinstance(value, Estimate):
+            return said(value, "ratio" if unit else None)
+        return f"{value:,}" if isinstance(value, int) else value
+
+    parts = [re.sub(r"{(.+?)}", fill, part) for part in text.split("; ")]
+    text = "; ".join(part for part in parts if UNDEFINED not in part) or "no score is defined on these data"
     return f"{text[0].upper()}{text[1:]}."

@@ -19,8 +19,8 @@ from rich.cells import cell_len
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from results import FEW, Estimate, Table, Unit
 from results.errors import counted
+from results.estimates import FEW, Estimate, Table, Unit
 
 
 def written(table: Table, *, missing: str) -> dict[str, list[str]]:

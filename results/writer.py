@@ -229,18 +229,22 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
 
 
 def with_sources(result: Result, provenance: Provenance) -> Result:
-    """Return the result with the names of encoder and corpora added to the title of each figure, see `caption`."""
+    """Return the result with sources in the title of each figure, see `caption`, and with transfer in its answer."""
     figures = {name: replace(one, title=caption(one.title, provenance)) for name, one in result.figures.items()}
-    return replace(result, figures=figures)
+    answer = f"{result.answer[:-1]}; {learned}." if (learned := _learned(provenance)) else result.answer
+    return replace(result, figures=figures, answer=answer)
+
+
+def _learned(provenance: Provenance) -> str:
+    return f"learned on {corpus}" if (corpus := provenance.data.get("learned_on")) else ""
 
 
 def caption(title: str, provenance: Provenance) -> str:
     """Return the title of a figure with encoder and corpora added, for instance `… (bert-base-cased; sst2, test)`.
 
-    A corpus that was learned from in place of the tested one is added too. Names that the title already has are not
-    added again. If a corpus has splits, the tested split is added
-    too, unless the title already names a split. If the title names one of several corpora, no corpora are
-    added.
+    Names that the title already has are not added again. A corpus whose train and dev replace those of the tested one
+    is added. If a corpus has splits, the tested split is added too, unless the title already names a split. If the
+    title names one of several corpora, no corpora are added.
     """
     given, encoder = provenance.encoder, _encoder(provenance.encoder)
     if isinstance(before := given.get("before"), Mapping):
@@ -253,7 +257,7 @@ def caption(title: str, provenance: Provenance) -> str:
     parts = {name for name, inner in provenance.data.items() if isinstance(inner, Mapping) and "corpus" in inner}
     if any(_names(title, name) for name in (parts - {*SPLITS}) | {name for name, _ in tested}):
         corpora = []
-    sources = [one for one in dict.fromkeys((encoder, *corpora, str(provenance.data.get("transfer", "")))) if one]
+    sources = [source for source in dict.fromkeys((encoder, *corpora, _learned(provenance))) if source]
     said = "; ".join(one for one in sources if not _names(title, one))
     if not said:
         return title
