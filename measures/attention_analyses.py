@@ -23,7 +23,7 @@ from metrics.bootstrap import holm
 from metrics.distributions import divided_by_sums
 from metrics.moments import CONFIDENCE, Means, Moments, Updates, recorded, subtract
 from models import gathered
-from results import Estimate, Figure, Floats, HeatMap, Result, Table, Unit, filled, merged, on_one_scale
+from results import Estimate, Figure, Floats, HeatMap, Result, Table, Unit, merged, on_one_scale
 from results.errors import UserError, check_names
 from results.heads import head_map, head_name
 
@@ -313,16 +313,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
         whole = Table(pd.concat(tables, ignore_index=True), of_columns, interval="difference")
         main = ("quantity", *numbers, "heads")
         by_quantity = Table(pd.DataFrame(rows), dict.fromkeys((*numbers, "largest_difference"), units), main=main)
-        top, found = (
-            int(by_quantity.frame["heads"].argmax()),
-            {"differences": whole, "differences_by_quantity": by_quantity},
-        )
-        answer = (
-            f"fine-tuning changes {rows[top]['quantity']} in {rows[top]['heads']} of {len(tables[top])} heads (p < .05 "
-        )
-        answer += f"after Holm), the most of {len(rows)} quantities, from {{before}} to {{after}} on average"
-        answer = filled(answer, {name: by_quantity.estimate(top, name) for name in ("before", "after")})
-        return Result("differences", scores, found, figures, answer=answer)
+        return Result("differences", scores, {"differences": whole, "differences_by_quantity": by_quantity}, figures)
 
 
 def _compared(

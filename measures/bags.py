@@ -70,10 +70,8 @@ class Bags(Analysis):
         pairs = np.stack([heads[name].value.ravel() for name in ("entropy", "cosine")], 1)
         scores = {f"bags.{name}": one for name, one in model.items()}
         scores["bags.rank_correlation"] = resample(spearman, pairs, "fraction")
-        answer = (
-            "on {n} inputs a head's output and the mean of its values have a cosine of {bags.cosine:ratio}; for a head "
-        )
-        answer += "that attends to one token it is {bags.single:ratio}; ρ with entropy is {bags.rank_correlation:ratio}"
+        answer = "on {n} inputs a head's output and the mean of its values have a cosine of {bags.cosine:ratio}, or of "
+        answer += "{bags.single:ratio} if it attends to one token; its ρ with entropy is {bags.rank_correlation:ratio}"
         return Result(
             experiment=self.name,
             scores=scores,

@@ -419,15 +419,12 @@ class CausalCheck(ProbeMeasure):
         figures = {f"causal_{name}": causal_bars(table.frame, name, measure) for name, measure in measures.items()}
         found = []
         for name, own in table.frame.dropna(subset="beyond").groupby("measure", sort=False):
-            count, top = most(own, "beyond", "p_holm")
+            count, top = most(own, "relation", "beyond", "p_holm")
             gain = difference_said(table.estimate(top, "beyond"), table.estimate(top, "p_holm"))
-            found.append(
-                f"the {name} for {count} relations, most for `{own['relation'][top]}` ({gain}, n = {own['n'][top]})"
-            )
-        answer = (
-            f"ablating a relation's {self.heads} best heads changes more than random heads do (p < .05 after Holm): "
-        )
-        answer = filled(answer + ("; ".join(found) or "undefined"), {})
+            gain = f"most for `{own['relation'][top]}` ({gain}, n = {own['n'][top]:,})"
+            found.append(f"the {name} score for {count}, {gain}")
+        answer = f"ablating the {self.heads} best heads of a relation changes, more than random heads do (p < .05 "
+        answer = filled(f"{answer}after Holm), {'; '.join(found) or 'undefined'}", {})
         return Result(self.experiment, scores, {"causal": table}, figures, audit, headline=tuple(scores), answer=answer)
 
     def _measures(

@@ -197,18 +197,17 @@ class Importance(Analysis):
         units: Mapping[str, Unit] = {"importance": "nats"}
         table = Table(by_layer, units, "importance", ("layer", "class", "importance"))
         top = int(by_layer["importance"].argmax())
-        least = by_layer["importance"][by_layer["layer"] == by_layer["layer"][top]].idxmin()
-        ends = {"highest": table.estimate(top, "importance"), "lowest": table.estimate(least, "importance")}
-        layer, classes = by_layer["layer"][top], by_layer["class"][[top, least]].tolist()
-        answer = (
-            f"mean |∂L/∂α| is highest in layer {layer} for attention to {classes[0]}, {{highest}} over {{n}} inputs; "
-        )
-        answer += f"there it is lowest for {classes[1]}, {{lowest}}; the mean loss is {{importance.loss}}"
+        answer = "attention to {kind} in layer {layer} has most |∂L/∂α|, {most} over {n} inputs; the loss is {importance.loss}"
+        words = {
+            "kind": by_layer["class"][top],
+            "layer": int(by_layer["layer"][top]),
+            "n": int(by_layer["inputs"][top]),
+        }
         return Result(
             experiment=self.name,
             scores=scores,
             headline=list(scores),
-            answer=filled(answer, scores, **ends, n=int(by_layer["inputs"][top])),
+            answer=filled(answer, scores, **words, most=table.estimate(top, "importance")),
             tables={
                 "importance": Table(by_class(heads, "importance"), units, interval="importance"),
                 "importance_layers": table,

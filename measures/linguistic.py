@@ -219,8 +219,7 @@ class Relations(Analysis):
         listed = frame[frame["attention"] > bounds]
         listed = listed.sort_values(["passages", "label", "attention"], ascending=[False, True, False])
         alike = Estimate(float(uniform.over(slice(2)).value[place[0], 0]), unit="fraction")
-        answer = f"head {head_name(*place)} attends most along links, {{best}} over {{n}} passages; uniform "
-        answer += "attention {alike}"
+        answer = f"head {head_name(*place)} attends most to links, {{best}} over {{n}} passages; uniform {{alike}}"
         figure = head_map("Attention along links", every.value, marked=place, value_label="largest weight")
         bounded = {"max_words": MAX_WORDS, "max_element": MAX_ELEMENT, "min_distance": MIN_DISTANCE}
         return Result(
@@ -394,13 +393,12 @@ class Linguistic(Analysis):
         by_layer = means.over().value  # [layers, classes and pairs]
         uniform = dict(zip(self._numbers.units, by_layer.T.tolist(), strict=True))
         best = {name: best_head(one) for name, one in found.items()}
-        gains = {name: one.value - uniform[name][place[0]] for name, (place, one) in best.items() if name in CLASSES}
+        alike = {name: Estimate(uniform[name][place[0]], unit="fraction") for name, (place, _) in best.items()}
+        gains = {name: one.value - alike[name].value for name, (_, one) in best.items() if name in CLASSES}
         answer = "No class of words is in the texts."
-        if gains:
-            place, one = best[top := max(gains, key=lambda name: gains[name])]
-            found = {"one": one, "alike": Estimate(uniform[top][place[0]], unit="fraction")}
-            answer = f"head {head_name(*place)} attends most to {top}, {{one}} over {{n}} inputs, uniform attention {{alike}}"
-            answer = filled(answer, found, n=int(one.inputs))
+        for top in sorted(gains, key=lambda name: -gains[name])[:1]:
+            text = f"head {head_name(*best[top][0])} gives {top} {{most}} over {{n}} inputs; uniform heads {{alike}}"
+            answer = filled(text, {"most": best[top][1], "alike": alike[top]}, n=int(best[top][1].inputs))
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{name}": estimate for name, (_, estimate) in best.items()},

@@ -264,9 +264,9 @@ class ControlTask(ProbeMeasure):
         shown, tables = (headline, f"control.{headline}", "selectivity"), {"selectivity": table}
         of = ":ratio" if headline.startswith("spearman") else ""
         answer = (
-            f"on {{n}} sentences the {headline} of the probe is {{{headline}{of}}}, in the control task, where each "
+            f"on {{n}} sentences the probe has {{{headline}{of}}} {headline}, {{control.{headline}{of}}} on a control "
         )
-        answer += f"word type has a random governor, {{control.{headline}{of}}}; the selectivity is {{selectivity{of}}}"
+        answer += f"task with random governors by word type; the selectivity is {{selectivity{of or ':points'}}}"
         of_items = {"items": items, "ratios": ratios, "answer": filled(answer, scores, n=len(items))}
         return Result(self.experiment, scores, tables, audit=audit, headline=shown, **of_items)
 
@@ -412,9 +412,7 @@ class DescriptionLength(ProbeMeasure):
         scores |= ratio_scores(items, ratios, unit="ratio")
         scores[headline] = result_of(final, data, self.device).scores[headline]
         scores |= {"data_bits": _bits(data_bits), "model_bits": _bits(whole - data_bits)}
-        answer = (
-            "the governors of {n} train words take {codelength_bits} in the online code; in the uniform code they take "
-        )
+        answer = "{n} governors of train words take {codelength_bits} in the online code; the uniform code takes "
         answer += f"{{uniform_bits}}, {{compression}} times as much; the {headline} on test is {{{headline}}}"
         return Result(
             experiment=self.experiment,

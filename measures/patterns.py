@@ -148,10 +148,10 @@ class Patterns(Analysis):
             figures["pattern_gallery"] = gallery
         scores = {f"pattern.{name}": model[name] for name in PATTERNS}
         audit = {"inputs": int(model["block"].inputs)}
-        shares = ", ".join(f"{{pattern.{pattern}}} are {name}" for name, pattern in series.items())
-        answer = filled(
-            f"of the attention maps of {len(heads)} heads on {{n}} inputs {shares}", scores, n=audit["inputs"]
-        )
+        order = sorted(series.items(), key=lambda pair: -model[pair[1]].value)
+        shares = ", ".join(f"{{pattern.{pattern}}} are {name}" for name, pattern in order if model[pattern].value)
+        text = f"of the attention maps of {len(heads)} heads on {{n}} inputs {shares}"
+        answer = filled(text, scores, n=audit["inputs"])
         return Result(self.name, scores, tables, figures, audit=audit, headline=list(scores), answer=answer)
 
 

@@ -569,8 +569,8 @@ def heads_answer(best: Table) -> str:
     tested = frame[~frame["relation"].isin([ALL, PLAIN]) & (frame["n"] >= FEW)].dropna(subset="p_offset")
     if tested.empty:
         return answer
-    count, top = most(tested, "over_offset", "p_offset")
-    text = f"in {count} relations heads beat the offset (p < .05, n ≥ {FEW}); the widest gap is in "
+    count, top = most(tested, "relation", "over_offset", "p_offset")
+    text = f"in {count} heads beat the offset (p < .05, n ≥ {FEW}); the widest gap is in "
     text += f"`{frame['relation'][top]}`: head {{head}} finds {found}"
     return f"{answer} {of_row(text, top, rival='offset')}"
 

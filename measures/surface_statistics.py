@@ -146,8 +146,9 @@ class Surface(Analysis):
         top = max((name for name in asked if name != "entropy"), key=lambda name: float(model[name].value))
         layer = int(np.nan_to_num(layers[top].value).argmax())
         alike = Estimate(float(uniform[top][layer]), unit="fraction")
-        answer = f"on {{n}} inputs {{{top}}} of the attention goes to the {_LABELS[top]}; most in layer {layer + 1}, {{most}} "
-        answer += "(uniform attention {alike}); the mean entropy is {entropy}"
+        text = f"on {{n}} inputs {{{top}}} of attention goes to the {_LABELS[top]}, in layer {layer + 1} {{most}}; "
+        text += "uniform attention {alike}; the mean entropy is {entropy}"
+        answer = filled(text, model, n=counts["first"], most=layers[top][layer], alike=alike)
         return Result(
             experiment=self.name,
             scores={f"surface.{name}": model[name] for name in PLAIN},
@@ -158,7 +159,7 @@ class Surface(Analysis):
             figures=_figures(heads, layers, uniform["entropy"][:-1]),
             audit={"inputs": counts.pop("first")} | {f"inputs with {name}": count for name, count in counts.items()},
             headline=[f"surface.{name}" for name in asked],
-            answer=filled(answer, model, n=counts["first"], most=layers[top][layer], alike=alike),
+            answer=answer,
         )
 
 

@@ -53,7 +53,6 @@ class Task(ABC):
         vocabulary: Number of logits for each token; 0 for a model without a vocabulary.
         labels: Names of the classes, if the outputs are logits of classes.
         score: Name of the score.
-        items: Noun for what is scored.
         unit: Unit of the score.
         loss_unit: Unit of the losses.
         lower_is_better: True if the score is a loss.
@@ -67,7 +66,6 @@ class Task(ABC):
     vocabulary: int = 0
     labels: Sequence[str] = ()
     score: str
-    items: str = "texts"
     unit: Unit
     loss_unit: Unit = "nats"
     lower_is_better: ClassVar[bool] = False
@@ -574,7 +572,7 @@ class MinimalPairs(Task):
         UserError: The decoder's files hold no such head.
     """
 
-    name, score, items, unit, width = "minimal pairs", "pairs.accuracy", "pairs", "fraction", 2
+    name, score, unit, width = "minimal pairs", "pairs.accuracy", "fraction", 2
 
     def __init__(self, split: PairSplit) -> None:
         encoder, self.pairs = split.encoder, split.pairs

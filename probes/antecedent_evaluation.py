@@ -160,15 +160,15 @@ class AntecedentEvaluation(nn.Module):
             scores |= {f"{name}.{of_mentions}": found[place] for place, of_mentions in enumerate(ANTECEDENT_GROUPS)}
         chosen = {"antecedent": right["heads"][:, own[0]]}
         chosen |= {name: right["others"][:, place] for place, name in enumerate(self.others)}
-        answer = "head {head}, the best on dev, finds an antecedent of {antecedent.all} of {n} mentions"
+        text = f"head {{head}} (best on dev) finds an antecedent of {{antecedent.all}} of {{n}} {self._scored} mentions"
         if TRAINED in each:
-            answer = "the probe finds one of {antecedent_trained.all} of {n} mentions; head {head} {antecedent.all}"
-        answer += "; the nearest mention {nearest.all}; that with the same head {head_match.all}; the sieve {sieve.all}"
+            text = "the probe is right on {antecedent_trained.all} of {n} mentions; head {head} on {antecedent.all}"
+        text += "; the nearest mention {nearest.all}; with the same head word {head_match.all}; the sieve {sieve.all}"
         return Result(
             experiment=experiment,
             scores=scores,
             headline=[f"{name}.{ANTECEDENT_GROUPS[0]}" for name in chosen],
-            answer=filled(answer, scores, n=int(links.sum()), head=tables["antecedent"].frame["head"][0]),
+            answer=filled(text, scores, n=int(links.sum()), head=tables["antecedent"].frame["head"][0]),
             tables=tables,
             figures=self._figures(tables["antecedent"], heads.value, own),
             audit={

@@ -424,17 +424,15 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
         ratios = {share: (right, total), self.correlation: ("spearman_weighted", "spearman_weight")}
         (layer, rank), epochs = self.pairs[chosen], int(self.best_epoch[chosen])
         scores, lowest = ratio_scores(items, ratios), int(table.frame["layer"].argmin())
-        answer = (
-            f"layer {layer} at rank {rank}, best of {len(table.frame)} on dev, finds {{{share}}} of {{n}} {total}; "
-        )
-        answer += f"{self.correlation} is {{{self.correlation}:ratio}}"
+        text = f"layer {layer} at rank {rank}, best of {len(table.frame)} on dev, finds {{{share}}} of {{n}} {total}; "
+        text += f"Spearman's ρ of {self.correlation.removeprefix('spearman_')} is {{{self.correlation}:ratio}}"
         if self.pairs[lowest].layer < layer:
             unit = ":ratio" if self.headline == self.correlation else ""
-            answer += f"; {self.headline} of layer {self.pairs[lowest].layer} is {{lowest{unit}}}"
+            text += f"; {self.headline} of layer {self.pairs[lowest].layer} is {{lowest{unit}}}"
         return Result(
             experiment=self.experiment,
             scores=scores,
-            answer=filled(answer, scores, n=int(test["total"].sum()), lowest=table.estimate(lowest, "test")),
+            answer=filled(text, scores, n=int(test["total"].sum()), lowest=table.estimate(lowest, "test")),
             tables={"sweep": table},
             figures={"sweep": sweep_map(table.frame, chosen, self.headline)} if len(table.frame) > 1 else {},
             audit={

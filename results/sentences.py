@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from results.errors import counted
 from results.estimates import Estimate, Unit
 from results.tables import number
 
@@ -18,19 +19,20 @@ def said(score: Estimate, unit: Unit | None = None) -> str:
 
     Args:
         score: The number, not an array; nan is `undefined`.
-        unit: Unit to write it in, in place of its own: `ratio` for fractions that are no shares, such as correlations.
+        unit: `ratio` for fractions that are no shares, such as correlations, which have two decimals; None for its own.
     """
-    unit = unit or score.unit
-    value = number(score.value, unit, missing=UNDEFINED)
-    ends = [] if score.low is None else [number(end, unit, missing="?") for end in score.interval]
-    sign = _SIGNS.get(unit, "") if score.value == score.value else ""
-    return f"{value}{sign}" + (f" [{ends[0]}, {ends[1]}]" if ends and "?" not in ends else "")
+    if score.value != score.value:
+        return UNDEFINED
+    ends = (score.value, *(() if score.low is None or score.low != score.low else score.interval))
+    value, *interval = (number(end, score.unit, missing="") if unit is None else f"{end:.2f}" for end in ends)
+    sign = "" if unit else _SIGNS.get(score.unit, "")
+    return f"{value}{sign}" + (f" [{', '.join(interval)}]" if interval else "")
 
 
-def difference_said(score: Estimate, p: Estimate) -> str:
-    """Return a difference and its p-value, unless that is nan: `+34.9 points [28.0, 41.0], p < .001`."""
+def difference_said(score: Estimate, p: Estimate | None = None) -> str:
+    """Return a difference and its p-value, if there is one: `+34.9 points [28.0, 41.0], p < .001`."""
     text = "+" * (score.value > 0) + said(score).replace(" %", " points", 1)
-    return text if p.value != p.value else f"{text}, {p_said(p.value, p.unit)}"
+    return text if p is None or p.value != p.value else f"{text}, {p_said(p.value, p.unit)}"
 
 
 def p_said(value: float, unit: Unit = "p") -> str:
@@ -39,27 +41,25 @@ def p_said(value: float, unit: Unit = "p") -> str:
     return f"p = {text}" if text[0] in ".01" else f"p {text}"
 
 
-def most(rows: pd.DataFrame, change: str, p: str) -> tuple[str, int]:
-    """Return `k of n`, for k of n rows with p < .05, and the label of the largest change of these, or else of all."""
+def most(rows: pd.DataFrame, noun: str, change: str, p: str) -> tuple[str, int]:
+    """Return `2 of 9 heads`, for rows with p < .05, and the label of the largest change of these, or else of all."""
     clear = rows[rows[p] < LEVEL]
-    return f"{len(clear) or 'none'} of {len(rows)}", int((clear if len(clear) else rows)[change].abs().idxmax())
+    count = f"{len(clear) or 'none'} of {counted(len(rows), noun)}"
+    return count, int((clear if len(clear) else rows)[change].abs().idxmax())
 
 
 def filled(text: str, scores: Mapping[str, Estimate], **words: Estimate | str | int) -> str:
-    """Fill numbers and words into a sentence; parts between semicolons that have an undefined number are left out.
+    """Fill numbers and words into a sentence without its full stop, and leave out parts with an undefined number.
 
-    Args:
-        text: The sentence without its full stop. `{uas}` is a score as `said` writes it, `{uas:ratio}` the same in
-            another unit, `{n}` a word.
-        scores: Scores by name.
-        words: Further scores, and words and integers, by name.
+    Semicolons divide the parts. `{uas}` is a score as `said` writes it, `{uas:ratio}` the same with the unit `ratio`,
+    `{gain:points}` a score as a difference. `words` are further scores, integers and words.
     """
 
     def fill(found: re.Match[str]) -> str:
         name, _, unit = found[1].partition(":")
         value = {**scores, **words}[name]
         if isinstance(value, Estimate):
-            return said(value, "ratio" if unit else None)
+            return difference_said(value) if unit == "points" else said(value, "ratio" if unit else None)
         return f"{value:,}" if isinstance(value, int) else value
 
     parts = [re.sub(r"{(.+?)}", fill, part) for part in text.split("; ")]

@@ -80,7 +80,7 @@ def publish(
 
     def show(result: Result, audit: Mapping[str, object]) -> None:
         if result.answer:
-            console.print(Text(result.answer, "bold"), end="\n" if quiet else "\n\n")
+            console.print(Text(result.answer, "bold"), end="\n" if quiet else "\n\n", soft_wrap=quiet)
         if not quiet:
             return print_result(result, audit, console)
         for name in result.headline:
@@ -231,12 +231,8 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
 def with_sources(result: Result, provenance: Provenance) -> Result:
     """Return the result with sources in the title of each figure, see `caption`, and with transfer in its answer."""
     figures = {name: replace(one, title=caption(one.title, provenance)) for name, one in result.figures.items()}
-    answer = f"{result.answer[:-1]}; {learned}." if (learned := _learned(provenance)) else result.answer
-    return replace(result, figures=figures, answer=answer)
-
-
-def _learned(provenance: Provenance) -> str:
-    return f"learned on {corpus}" if (corpus := provenance.data.get("learned_on")) else ""
+    transfer = provenance.data.get("transfer")
+    return replace(result, figures=figures, answer=f"{result.answer[:-1]}; {transfer}." if transfer else result.answer)
 
 
 def caption(title: str, provenance: Provenance) -> str:
@@ -257,7 +253,9 @@ def caption(title: str, provenance: Provenance) -> str:
     parts = {name for name, inner in provenance.data.items() if isinstance(inner, Mapping) and "corpus" in inner}
     if any(_names(title, name) for name in (parts - {*SPLITS}) | {name for name, _ in tested}):
         corpora = []
-    sources = [source for source in dict.fromkeys((encoder, *corpora, _learned(provenance))) if source]
+    sources = [
+        source for source in dict.fromkeys((encoder, *corpora, str(provenance.data.get("transfer", "")))) if source
+    ]
     said = "; ".join(one for one in sources if not _names(title, one))
     if not said:
         return title
