@@ -197,9 +197,9 @@ class Importance(Analysis):
         units: Mapping[str, Unit] = {"importance": "nats"}
         table = Table(by_layer, units, "importance", ("layer", "class", "importance"))
         top = int(by_layer["importance"].argmax())
-        answer = "attention to {kind} in layer {layer} has most |∂L/∂α|, {most} over {n} inputs; the loss is {importance.loss}"
+        answer = "attention to {to} in layer {layer} has most |∂L/∂α|, {most}, over {n} inputs; loss {importance.loss}"
         words = {
-            "kind": by_layer["class"][top],
+            "to": by_layer["class"][top],
             "layer": int(by_layer["layer"][top]),
             "n": int(by_layer["inputs"][top]),
         }

@@ -263,10 +263,8 @@ class ControlTask(ProbeMeasure):
         }
         shown, tables = (headline, f"control.{headline}", "selectivity"), {"selectivity": table}
         of = ":ratio" if headline.startswith("spearman") else ""
-        answer = (
-            f"on {{n}} sentences the probe has {{{headline}{of}}} {headline}, {{control.{headline}{of}}} on a control "
-        )
-        answer += f"task with random governors by word type; the selectivity is {{selectivity{of or ':points'}}}"
+        answer = f"on {{n}} sentences the probe has {{{headline}{of}}} {headline}, {{control.{headline}{of}}} on a "
+        answer += f"control task, random governors by word type; the selectivity is {{selectivity{of or ':points'}}}"
         of_items = {"items": items, "ratios": ratios, "answer": filled(answer, scores, n=len(items))}
         return Result(self.experiment, scores, tables, audit=audit, headline=shown, **of_items)
 

@@ -57,7 +57,7 @@ def filled(text: str, scores: Mapping[str, Estimate], **words: Estimate | str | 
 
     def fill(found: re.Match[str]) -> str:
         name, _, unit = found[1].partition(":")
-        value = {**scores, **words}[name]
+        value = {**scores, **words}.get(name, found[0])  # braces of a name stay
         if isinstance(value, Estimate):
             return difference_said(value) if unit == "points" else said(value, "ratio" if unit else None)
         return f"{value:,}" if isinstance(value, int) else value
