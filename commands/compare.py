@@ -19,7 +19,7 @@ from rich.text import Text
 from commands import parser_of
 from commands.seeds import mean_counts
 from metrics.bootstrap import bootstrap_ratio, holm, mean_and_sd, p_units, paired_bootstrap, paired_permutation
-from results import Table, Unit
+from results import Table, Unit, difference_said, filled, most
 from results.errors import counted, near
 from results.reader import Record, RecordError, find_record, first_of, ratio_of, rows_of
 from results.settings import read_yaml, seeds, settings
@@ -208,6 +208,17 @@ def compare(groups: Sequence[Sequence[Scored]]) -> Table:
     return Table(frame, units, interval=score, main=("run", *units))
 
 
+def told(table: Table, score: str, items: int) -> str:
+    """Return the answer: the score of the first group, how many others differ from it, and which one most."""
+    text, runs = f"{{run}} has {score} {{score}} over {counted(items, 'item')}", table.frame["run"]
+    if len(runs) > 1:
+        p = "holm.p" if len(runs) > 2 else "permutation.p"
+        count, top = most(table.frame[1:], "other run", "difference", p)
+        gain = difference_said(table.estimate(top, "difference"), table.estimate(top, p))
+        text += f"; {count} differ from it (p < .05), {runs[top]} most: {gain}"
+    return filled(text, {"score": table.estimate(0, score)}, run=runs[0])
+
+
 def warnings(runs: Sequence[Scored]) -> list[str]:
     """Return warnings about runs that cannot be compared fully with the first run, or with other seeds.
 
@@ -315,6 +326,7 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     groups = [[next(rest) for _ in group] for group in groups]
     table = compare(groups)
     score, items, names = runs[0].name, len(runs[0].counts), " and ".join(map(str, runs[0].counts.index.names))
+    console.print(Text(told(table, score, items), "bold"), end="\n\n")
     console.print(data_table(f"{score}, against the first", table, "the output of --json", console.width))
     console.print()
     console.print(Text(LEGEND))

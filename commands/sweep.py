@@ -111,7 +111,7 @@ def _report(sweep: Sweep, sweeper: Sweeper, out: Path, rows: Sequence[str]) -> l
     faults += [f"not begun, because others failed: {sweeper.title(key)}" for key in sweeper.left]
     counts = {"runs": len(sweeper.runs), "done": len(known), **result.audit, "faults": faults}
     unwritten = write(out, replace(result, audit=counts), provenance)
-    console.print()
+    console.print(Text(f"\n{result.answer}\n", "bold"))
     whole = result.tables[sweep.name]
     chosen = [not rows or row.name in rows for row in sweep.rows]
     shown = {sweep.name: replace(whole, frame=whole.frame[chosen])}

@@ -19,8 +19,8 @@ import pandas as pd
 from commands.seeds import averaged, mean_counts, over_seeds
 from commands.sweep_plan import RUN_COLUMNS, STATISTICS, Row, Sweep
 from metrics.bootstrap import SWAPS, holm, mean_and_sd, p_units, paired_bootstrap, paired_permutation
-from results import Estimate, Provenance, Result, Table, Unit
-from results.errors import near
+from results import Estimate, Provenance, Result, Table, Unit, filled, most, said
+from results.errors import counted, near
 from results.reader import NAN, Record, RecordError
 
 Records = Mapping[str, Record]  # results of finished runs, by key
@@ -70,7 +70,19 @@ def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenan
         tables[f"{sweep.name}_differences"] = differences(sweep, records, units, faults)
     audit = {"faults": faults, "warnings": _warnings(rows, records)}
     encoder, data = (_common([one.content[what] for one in records.values()]) for what in ("encoder", "data"))
-    return Result(sweep.name, scores, tables, audit=audit), Provenance(encoder, data, {})
+    answer = _answer(rows, scores, tables.get(f"{sweep.name}_differences"))
+    return Result(sweep.name, scores, tables, audit=audit, answer=answer), Provenance(encoder, data, {})
+
+
+def _answer(rows: Sequence[Row], scores: Mapping[str, Estimate], differences: Table | None) -> str:
+    """Return the ends of the first score over the rows, and the number of rows that differ from their reference."""
+    name = next(iter(rows[0].scores))
+    found = {row.name: one for row in rows if (one := scores[f"{row.name}.{name}"]).value == one.value}
+    ends = [f"{said(found[row])} ({row})" for row in sorted(found, key=lambda row: found[row].value)]
+    text = f"{name} of {counted(len(ends), 'row')} goes from {ends[0]} to {ends[-1]}" if ends else "undefined"
+    if differences is not None and len(own := differences.frame.query("score == @name")):
+        text += f"; {most(own, 'row', 'difference', 'p_holm')[0]} differ from their reference (p < .05 after Holm)"
+    return filled(text, {})
 
 
 def differences(sweep: Sweep, records: Records, units: Mapping[str, Unit], faults: list[str]) -> Table:

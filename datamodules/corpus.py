@@ -652,8 +652,9 @@ class AttentionDataModule(CorpusDataModule[Item]):
         occur in an earlier split.
         """
         files = self.files()
-        data: dict[str, object] = {}
-        audit: dict[str, object] = {}
+        data, audit = dict[str, object](), dict[str, object]()
+        if self.transfer_from is not None:
+            data["transfer"] = f"learned on {corpus_of(files['dev'])['corpus']}"
         if self.vectors is not None:
             data["vectors"], audit["vectors"] = dict(self.vectors.identity), dict(self.vectors.audit)
         for split, store in self.stores.items():

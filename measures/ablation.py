@@ -32,8 +32,9 @@ from results import Bars, Curves, Estimate, Figure, Floats, Result, Table, Unit
 from results.errors import UserError, check_names, check_numbers, check_values, counted
 from results.heads import head_map
 from results.progress import Progress
+from results.sentences import LEVEL, difference_said, filled, most, said
 
-LEVEL = 0.05  # of a head that helps or hurts, after Holm's correction
+_ABLATED = {"sets": "set", "ablation": "head", "layers": "layer"}
 DRAWS = 10_000  # of the bootstrap, or more, as far as they fit into memory
 
 
@@ -270,7 +271,22 @@ class HeadAblation(TaskMeasure):
         audit |= {"score": task.score, "lower_is_better": task.lower_is_better}
         if self.each_head:
             audit["least_p_holm"] = least
-        return Result(self.experiment, scores, tables, figures, audit, headline=headline)
+        answer = filled(self._answer(tables, known=least < LEVEL), scores, n=len(outputs))
+        return Result(self.experiment, scores, tables, figures, audit, headline=headline, answer=answer)
+
+    def _answer(self, tables: Mapping[str, Table], *, known: bool) -> str:
+        """Return how many sets, heads or layers matter if ablated by the first kind, and the one that changes most."""
+        name, what = next((name, what) for name, what in _ABLATED.items() if name in tables)
+        table, task, own = tables[name], self.task, tables[name].frame.query("kind == @self.kinds[0]")
+        beyond = name == "sets" and own["beyond_random"].notna().any()
+        change, p = ("beyond_random", "beyond_random_p_holm") if beyond else ("difference", "p_holm")
+        count, top = most(own, what, change, p)
+        place = "-".join(str(own[column][top]) for column in ("set", "layer", "head") if column in own)
+        gain = difference_said(table.estimate(top, change), table.estimate(top, p))
+        count = f"{count} change it{' more than random heads' * beyond} (p < .05 after Holm), " if known else ""
+        score, items = task.score.rpartition(".")[2], "pairs" if isinstance(task, MinimalPairs) else "texts"
+        text = f"the {score} of the intact model is {{{task.score}}} over {{n}} {items}; ablated ({self.kinds[0]}), "
+        return f"{text}{count}most {what} {place}, {gain}"
 
     def _tables(self, outputs: TaskOutputs, whole: Estimate) -> dict[str, Table]:
         """Return the tables of heads, layers and named sets with a row for each kind; the smallest is printed.
@@ -601,7 +617,11 @@ class Pruning(TaskMeasure):
             "importance": f"over {counted(int(self._importance.inputs.max()), 'text')} of train",
         }
         tables, figures = self._tables(frame, p_units(frame["p"], 2 / (1 + draws))), self._figures(frame, whole)
-        return Result(self.experiment, scores, tables, figures, audit, headline=list(scores))
+        shares = {name: scores[f"pruning.{name}.leaves_at"] for name in self._orders}
+        falls = (f"{'never' if one.value != one.value else said(one)} by {name}" for name, one in shares.items())
+        text = f"{task.score} of the intact model is {{{task.score}}} over {{n}} texts; it falls below this interval"
+        answer = filled(f"{text} if heads are pruned: {', '.join(falls)}", scores, n=len(outputs))
+        return Result(self.experiment, scores, tables, figures, audit, headline=list(scores), answer=answer)
 
     def _tables(self, frame: pd.DataFrame, of_p: Sequence[Unit]) -> dict[str, Table]:
         unit = self.task.unit

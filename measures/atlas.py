@@ -21,7 +21,7 @@ from measures.contract import Measure
 from measures.single_heads import MARGIN, AntecedentHeads, SingleHeads
 from measures.surface_statistics import BEHAVIOURS
 from metrics.moments import Means
-from results import Estimate, Figure, Floats, Result, Table, Unit, merged
+from results import Estimate, Figure, Floats, Result, Table, Unit, filled, merged
 from results.heads import head_name
 
 ANNOTATED = ("linguistic", "relations")
@@ -348,7 +348,7 @@ class Atlas(Measure[AtlasDataModule]):
         plain = {name: _of_each_head(result) for name, result in found.items()}
         whole = merged(self.experiment, {"atlas": (own := atlas_of(known)), "attention": attention} | plain)
         others = {name: replace(table, main=()) for name, table in whole.tables.items() if name not in own.tables}
-        return replace(whole, tables={**whole.tables, **others}, headline=own.headline)
+        return replace(whole, tables={**whole.tables, **others}, headline=own.headline, answer=own.answer)
 
     def _measures(self) -> Iterator[Measure[Any]]:
         yield from self.parts  # type: ignore[misc]
@@ -410,4 +410,9 @@ def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
     if random is not None:
         tables["control"] = control_table(given, random)
     headline = [name for name in scores if name.startswith("role.")]
-    return Result("atlas", scores | same, tables, figures, headline=headline)
+    order = sorted(ROLES, key=lambda role: -scores[f"role.{role}"].value)
+    answer = f"of {len(tables['atlas'].frame)} heads " + ", ".join(f"{{role.{role}}} are {role}" for role in order[:3])
+    answer += ", {role.none} have no role" + "; {random_init.role.none} with random weights" * (random is not None)
+    answer += "; roles are the same in both halves of the texts for {stability.role}"
+    answer = filled(answer, scores | same)
+    return Result("atlas", scores | same, tables, figures, headline=headline, answer=answer)

@@ -16,7 +16,7 @@ from measures.by_head import HeadMeans, head_rows
 from metrics.bootstrap import resample, spearman
 from metrics.distributions import divided_by_sums, entropy
 from metrics.moments import Means
-from results import Curves, Estimate, Figure, Floats, Result, Table, Unit
+from results import Curves, Estimate, Figure, Floats, Result, Table, Unit, filled
 
 UNITS: Mapping[str, Unit] = {"cosine": "fraction", "single": "fraction", "entropy": "nats"}
 
@@ -70,10 +70,13 @@ class Bags(Analysis):
         pairs = np.stack([heads[name].value.ravel() for name in ("entropy", "cosine")], 1)
         scores = {f"bags.{name}": one for name, one in model.items()}
         scores["bags.rank_correlation"] = resample(spearman, pairs, "fraction")
+        answer = "on {n} inputs a head's output and the mean of its values have a cosine of {bags.cosine:ratio}, or of "
+        answer += "{bags.single:ratio} if it attends to one token; its ρ with entropy is {bags.rank_correlation:ratio}"
         return Result(
             experiment=self.name,
             scores=scores,
             headline=list(scores),
+            answer=filled(answer, scores, n=int(model["cosine"].inputs)),
             tables={
                 "bags": Table(head_rows(heads), UNITS),
                 "bags_layers": Table(head_rows(layers), UNITS, main=("layer", *UNITS)),

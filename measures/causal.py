@@ -44,7 +44,7 @@ from models.checkpoints import checkpoint_file, data_settings, datamodule_from, 
 from probes import DependencyProbe
 from probes.arc_evaluation import check_relations
 from probes.head_selection import HeadSelectionProbe
-from results import Bars, Estimate, Result, Table, Unit, numbers
+from results import Bars, Estimate, Result, Table, Unit, difference_said, filled, most, numbers
 from results.errors import UserError, check_names, check_numbers, check_values
 from results.heads import Names, head_name
 
@@ -417,7 +417,15 @@ class CausalCheck(ProbeMeasure):
         if off.reference is not None:
             audit["reference"] = f"{off.reference.texts} sentences of dev"
         figures = {f"causal_{name}": causal_bars(table.frame, name, measure) for name, measure in measures.items()}
-        return Result(self.experiment, scores, {"causal": table}, figures, audit, headline=tuple(scores))
+        found = []
+        for name, own in table.frame.dropna(subset="beyond").groupby("measure", sort=False):
+            count, top = most(own, "relation", "beyond", "p_holm")
+            gain = difference_said(table.estimate(top, "beyond"), table.estimate(top, "p_holm"))
+            gain = f"most for `{own['relation'][top]}` ({gain}, n = {own['n'][top]:,})"
+            found.append(f"the {name} score for {count}, {gain}")
+        answer = f"ablating the {self.heads} best heads of a relation changes, more than random heads do (p < .05 "
+        answer = filled(f"{answer}after Holm), {'; '.join(found) or 'undefined'}", {})
+        return Result(self.experiment, scores, {"causal": table}, figures, audit, headline=tuple(scores), answer=answer)
 
     def _measures(
         self,

@@ -13,7 +13,7 @@ from measures.attention_analyses import Analysis
 from measures.by_head import HeadMeans, head_rows
 from metrics.distributions import map_cosines, map_divergences
 from metrics.moments import Means
-from results import Curves, Estimate, Figure, Floats, Result, Table, Unit
+from results import Curves, Estimate, Figure, Floats, Result, Table, Unit, filled
 from results.errors import UserError
 from results.heads import head_map, head_name
 
@@ -77,10 +77,14 @@ class Change(Analysis):
             scores |= {f"change.{name}.layer_{layer + 1}": one[layer] for layer in range(len(one.value))}
         order = np.argsort(layers["cosine"].value)
         most = np.unravel_index(heads["cosine"].value.argmin(), heads["cosine"].value.shape)
+        answer = "fine-tuning leaves attention with a cosine of {change.cosine:ratio} over {n} inputs; layer "
+        ends = (f"{layer + 1} ({{change.cosine.layer_{layer + 1}:ratio}}) changed" for layer in order[[0, -1]])
+        answer += " most; layer ".join(ends) + " least"
         return Result(
             experiment=self.name,
             scores=scores,
             headline=headline,
+            answer=filled(answer, scores, n=int(model["cosine"].inputs)),
             tables={"change": _table(heads), "change_layers": _table(layers, ("layer", *MEASURES))},
             figures=_figures(heads, layers),
             audit={

@@ -18,7 +18,7 @@ from datamodules.batches import run_seed
 from measures.attention_analyses import Analysis
 from metrics.bootstrap import p_units
 from metrics.distributions import HeadDistances, scaled_rows, summed_divergences
-from results import Curves, Estimate, Figure, Floats, HeatMap, Result, Table
+from results import Curves, Estimate, Figure, Floats, HeatMap, Result, Table, filled, p_said
 
 CLUSTERS = 8
 """Number of clusters that the tree of heads is cut into; the paper draws no borders."""
@@ -103,7 +103,9 @@ class Clusters(Analysis):
             "clusters": Table(frame, {"x": "nats", "y": "nats"}, main=("layer", "head", "cluster", *behaviours)),
         }
         figures = _figures(frame, distances, leaves_list(tree))
-        return Result("clusters", scores, tables, figures, headline=tuple(scores))
+        answer = "{n} heads are {within_layer} apart on average in a layer, {between_layer} between layers; {of_layers}"
+        answer = filled(answer, scores, n=len(frame), of_layers=p_said(p, scores["p"].unit))
+        return Result("clusters", scores, tables, figures, headline=tuple(scores), answer=answer)
 
 
 def tree_of(distances: Floats) -> Floats:

@@ -16,7 +16,7 @@ from measures.task import Classification, LanguageModelling, MeanStateClassifica
 from metrics.moments import Means, Moments
 from models import recorded_gradients
 from models.checkpoints import checkpoint_file
-from results import Curves, Result, Table, Unit, UserError, on_one_scale
+from results import Curves, Result, Table, Unit, UserError, filled, on_one_scale
 from results.heads import head_map
 
 CLASSES = ("start", "end", "punctuation", "first", "rest")
@@ -195,13 +195,22 @@ class Importance(Analysis):
         heads, layers = ({name: found[name] for name in present} for found in (heads, layers))
         by_layer = by_class(layers, "importance").sort_values("layer", kind="stable", ignore_index=True)
         units: Mapping[str, Unit] = {"importance": "nats"}
+        table = Table(by_layer, units, "importance", ("layer", "class", "importance"))
+        top = int(by_layer["importance"].argmax())
+        answer = "attention to {to} in layer {layer} has most |∂L/∂α|, {most}, over {n} inputs; loss {importance.loss}"
+        words = {
+            "to": by_layer["class"][top],
+            "layer": int(by_layer["layer"][top]),
+            "n": int(by_layer["inputs"][top]),
+        }
         return Result(
             experiment=self.name,
             scores=scores,
             headline=list(scores),
+            answer=filled(answer, scores, **words, most=table.estimate(top, "importance")),
             tables={
                 "importance": Table(by_class(heads, "importance"), units, interval="importance"),
-                "importance_layers": Table(by_layer, units, "importance", ("layer", "class", "importance")),
+                "importance_layers": table,
             },
             figures={"importance": curves, **on_one_scale(maps)},
             audit={"loss": task.name, "inputs": int(measured["loss"].inputs), **fitted},

@@ -18,7 +18,7 @@ from datamodules import SegmentBatch, TextDataModule
 from measures.attention_analyses import Analysis
 from measures.by_head import HeadMeans, best_audit, best_head, by_class, by_name, head_rows
 from metrics.moments import Means
-from results import Estimate, Floats, HeatMap, Result, Table, Unit, on_one_scale
+from results import Estimate, Floats, HeatMap, Result, Table, Unit, filled, on_one_scale
 from results.errors import UserError
 from results.heads import head_map, head_name
 
@@ -218,12 +218,15 @@ class Relations(Analysis):
         bounds = frame.groupby("label")["attention"].transform("quantile", PERCENTILE / 100)
         listed = frame[frame["attention"] > bounds]
         listed = listed.sort_values(["passages", "label", "attention"], ascending=[False, True, False])
+        alike = Estimate(float(uniform.over(slice(2)).value[place[0], 0]), unit="fraction")
+        answer = f"head {head_name(*place)} attends most to links, {{best}} over {{n}} passages; uniform {{alike}}"
         figure = head_map("Attention along links", every.value, marked=place, value_label="largest weight")
         bounded = {"max_words": MAX_WORDS, "max_element": MAX_ELEMENT, "min_distance": MIN_DISTANCE}
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{ALL}": best},
             headline=[f"{self.name}.{ALL}"],
+            answer=filled(answer, {"best": best}, n=int(best.inputs), alike=alike),
             tables={
                 "relations": Table(frame, units),
                 "relation_heads": Table(listed.reset_index(drop=True), units, main=_MAIN),
@@ -390,10 +393,17 @@ class Linguistic(Analysis):
         by_layer = means.over().value  # [layers, classes and pairs]
         uniform = dict(zip(self._numbers.units, by_layer.T.tolist(), strict=True))
         best = {name: best_head(one) for name, one in found.items()}
+        alike = {name: Estimate(uniform[name][place[0]], unit="fraction") for name, (place, _) in best.items()}
+        gains = {name: one.value - alike[name].value for name, (_, one) in best.items() if name in CLASSES}
+        answer = "No class of words is in the texts."
+        for top in sorted(gains, key=lambda name: -gains[name])[:1]:
+            text = f"head {head_name(*best[top][0])} gives {top} {{most}} over {{n}} inputs; uniform heads {{alike}}"
+            answer = filled(text, {"most": best[top][1], "alike": alike[top]}, n=int(best[top][1].inputs))
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{name}": estimate for name, (_, estimate) in best.items()},
             headline=[f"{self.name}.{name}" for name in classes],
+            answer=answer,
             tables={"linguistic": _table(classes, uniform, "class"), "token_to_token": _table(pairs, uniform, "pair")},
             figures={**_maps(classes, "Attention to"), **_maps(pairs, "Attention from")},
             audit={"absent_classes": ", ".join(self._absent) or "none", **best_audit(best)},

@@ -25,7 +25,7 @@ from models.trained import epochs_of
 from probes import DependencyProbe, HeadSelectionProbe, StructuralDistanceProbe
 from probes.arc_evaluation import read_fields
 from probes.frozen import Mode
-from results import Bars, Estimate, Result, Table, Unit, numbers
+from results import Bars, Estimate, Result, Table, Unit, filled, numbers
 from results.errors import UserError, check_numbers, counted
 
 Probe = TypeVar("Probe", bound=TrainedModule[Any, Any])
@@ -262,7 +262,11 @@ class ControlTask(ProbeMeasure):
             **self._unseen(),
         }
         shown, tables = (headline, f"control.{headline}", "selectivity"), {"selectivity": table}
-        return Result(self.experiment, scores, tables, audit=audit, items=items, ratios=ratios, headline=shown)
+        of = ":ratio" if headline.startswith("spearman") else ""
+        answer = f"on {{n}} sentences the probe has {{{headline}{of}}} {headline}, {{control.{headline}{of}}} on a "
+        answer += f"control task, random governors by word type; the selectivity is {{selectivity{of or ':points'}}}"
+        of_items = {"items": items, "ratios": ratios, "answer": filled(answer, scores, n=len(items))}
+        return Result(self.experiment, scores, tables, audit=audit, headline=shown, **of_items)
 
     def _unseen(self) -> dict[str, int]:
         """Count the words of test, and among them the words whose type is not in train."""
@@ -406,9 +410,12 @@ class DescriptionLength(ProbeMeasure):
         scores |= ratio_scores(items, ratios, unit="ratio")
         scores[headline] = result_of(final, data, self.device).scores[headline]
         scores |= {"data_bits": _bits(data_bits), "model_bits": _bits(whole - data_bits)}
+        answer = "{n} governors of train words take {codelength_bits} in the online code; the uniform code takes "
+        answer += f"{{uniform_bits}}, {{compression}} times as much; the {headline} on test is {{{headline}}}"
         return Result(
             experiment=self.experiment,
             scores=scores,
+            answer=filled(answer, scores, n=int(train.lengths.sum())),
             tables={"blocks": Table(table, _UNITS, main=("portion", "bits", "bits_per_word"))},
             headline=("codelength_bits", "compression"),
             figures={"blocks": figure},

@@ -9,7 +9,7 @@ from attention.capture import Heads
 from datamodules import PairDataModule
 from measures.ablation import DRAWS, TaskMeasure
 from measures.task import MinimalPairs, TaskOutputs
-from results import Estimate, Result, Table
+from results import Estimate, Result, Table, filled
 
 _WHOLE: Heads = frozenset()  # no head is ablated
 
@@ -52,6 +52,9 @@ class MinimalPairAccuracy(TaskMeasure):
         for field, own in pd.get_dummies(pairs["field"], dtype=int).items():
             items = items.assign(**{f"right.{field}": items["right"] * own, f"pairs.{field}": own})
             ratios[f"pairs.{field}.accuracy"] = f"right.{field}", f"pairs.{field}"
+        fields = sorted(self.task.groups(), key=lambda name: -scores[f"pairs.{name}.accuracy"].value)
+        answer = "the model prefers the acceptable sentence of {n} pairs in {pairs.accuracy}; in the field "
+        answer += ", ".join(f"{name} in {{pairs.{name}.accuracy}}" for name in dict.fromkeys((fields[0], fields[-1])))
         ties, equal = int(tables["fields"].frame["ties"].sum()), int((pairs["good"] == pairs["bad"]).sum())
         return Result(
             self.experiment,
@@ -61,6 +64,7 @@ class MinimalPairAccuracy(TaskMeasure):
             items=items,
             ratios=ratios,
             headline=tuple(scores),
+            answer=filled(answer, scores, n=len(pairs)),
         )
 
 

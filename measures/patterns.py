@@ -17,7 +17,7 @@ from measures.by_head import HeadMeans, class_map, head_rows
 from metrics.moments import Means
 from metrics.patterns import PATTERNS, by_rules, structure
 from models import gathered
-from results import Bars, Figure, Maps, Result, Table, Unit, numbers
+from results import Bars, Figure, Maps, Result, Table, Unit, filled, numbers
 from results.heads import head_name
 
 GLYPHS = {"vertical": "V", "diagonal": "D", "vertical + diagonal": "VD", "block": "B", "heterogeneous": "H"}
@@ -148,7 +148,11 @@ class Patterns(Analysis):
             figures["pattern_gallery"] = gallery
         scores = {f"pattern.{name}": model[name] for name in PATTERNS}
         audit = {"inputs": int(model["block"].inputs)}
-        return Result(self.name, scores, tables, figures, audit=audit, headline=list(scores))
+        order = sorted(series.items(), key=lambda pair: -model[pair[1]].value)
+        shares = ", ".join(f"{{pattern.{pattern}}} are {name}" for name, pattern in order if model[pattern].value)
+        text = f"of the attention maps of {len(heads)} heads on {{n}} inputs {shares}"
+        answer = filled(text, scores, n=audit["inputs"])
+        return Result(self.name, scores, tables, figures, audit=audit, headline=list(scores), answer=answer)
 
 
 def _gallery_figure(found: Sequence[GalleryMap]) -> Maps | None:

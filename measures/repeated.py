@@ -19,7 +19,7 @@ from measures.attention_analyses import Analysis
 from measures.by_head import HeadMeans, best_audit, best_head, head_rows
 from metrics.distributions import divided_by_sums
 from metrics.moments import Means
-from results import Result, Table, Unit
+from results import Result, Table, Unit, filled, said
 from results.errors import UserError, check_numbers
 from results.heads import head_map, head_name
 
@@ -170,10 +170,15 @@ class RepeatedSequences(Analysis):
             f"repeated_{role}": head_map(titles[role], found[role].value, marked=place, value_label="mass on it")
             for role, (place, _) in best.items()
         }
+        answer = "; ".join(
+            f"head {head} is best in the role {role}, {said(best[role][1])} (uniform attention {100 * alike:.1f} %)"
+            for role, head, *_, alike in rows
+        )
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{role}": estimate for role, (_, estimate) in best.items()},
             headline=[f"{self.name}.{role}" for role in best],
+            answer=filled(f"on {SEQUENCES} repeated sequences {answer}", {}),
             tables={
                 "repeated_roles": Table(frame, units, "score", ["role", "head", "score", "uniform"]),
                 "repeated": Table(head_rows(found), self._numbers.units),

@@ -55,7 +55,9 @@ from probes.arc_evaluation import (
 )
 from results import AttentionLines, Bars, Estimate, Flags, Floats, HeatMap, Integers, Result, Table, Unit, on_one_scale
 from results.errors import UserError, check_values
+from results.estimates import FEW
 from results.heads import Names, head_map, heads_table
+from results.sentences import difference_said, filled, most
 
 POSITIONAL, MARGIN = 0.9, 0.1
 """Share of words of a positional head, and margin of a syntactic head (Voita et al. 2019, §5)."""
@@ -160,7 +162,7 @@ class ChosenHeads:
         units: dict[str, Unit | Sequence[Unit]] = dict(dict.fromkeys(shares, "fraction"))
         units |= {name: p_units(frame[name], 1 / (1 + permutations)) for name in ("p_offset", "p_shuffled")}
         of_random = ["random_init"] if control else []
-        main = ["relation", "head", "direction", self.split, "offset", *of_random, "p_offset"]
+        main = ["relation", "head", self.split, "offset", *of_random, "p_offset"]
         return Table(frame, units, interval=self.split, main=main)
 
     def _over_offsets(self, heads: Mapping[str, int], offsets: Mapping[str, int], draws: int) -> dict[str, Any]:
@@ -552,6 +554,27 @@ def best_bars(best: Table) -> Bars:
     return Bars.from_table(title, named, "name", series, "accuracy (%)", label)
 
 
+def heads_answer(best: Table) -> str:
+    """Return two sentences on the table `ChosenHeads.best_heads`: all words, and the relation with the widest gap."""
+    frame, how = best.frame, "chosen on dev" if best.interval == "test" else "chosen and scored on dev"
+
+    def of_row(text: str, row: int, **words: str | int) -> str:
+        found = {name: best.estimate(row, name) for name in (str(best.interval), "offset", "random_init")}
+        gain = difference_said(best.estimate(row, "over_offset"), best.estimate(row, "p_offset"))
+        return filled(text, found, head=frame["head"][row], n=int(frame["n"][row]), gain=gain, **words)
+
+    found = f"{{{best.interval}}} of {{n}} words, the {{rival}} {{offset}} ({{gain}})"
+    text = f"{how}, head {{head}} finds the governors of {found}; the best head with random weights {{random_init}}"
+    answer = of_row(text, frame.index[frame["relation"] == PLAIN][0], rival="best fixed offset")
+    tested = frame[~frame["relation"].isin([ALL, PLAIN]) & (frame["n"] >= FEW)].dropna(subset="p_offset")
+    if tested.empty:
+        return answer
+    count, top = most(tested, "relation", "over_offset", "p_offset")
+    text = f"in {count} heads beat the offset (p < .05, n ≥ {FEW}); the widest gap is in "
+    text += f"`{frame['relation'][top]}`: head {{head}} finds {found}"
+    return f"{answer} {of_row(text, top, rival='offset')}"
+
+
 def _found(best: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of relations that some head or offset finds; relations to ROOT have none."""
     return best[(best["dev"].fillna(0.0) > 0) | (best["offset"] > 0)]
@@ -719,6 +742,7 @@ class SingleHeads(Measure[DependencyDataModule]):
             items=items,
             ratios={f"heads.{name}": pair for name, pair in (ATTACHMENT_RATIOS | pairs).items()},
             headline=headline,
+            answer=heads_answer(best),
         )
 
     def _within_reach(self, arcs: Arcs, name: str) -> Arcs:

@@ -12,7 +12,7 @@ from datamodules import SegmentBatch, TextDataModule
 from measures.attention_analyses import Analysis
 from measures.by_head import HeadMeans, HeadNumbers, by_name, head_rows, without_interval
 from metrics.attention_mass import PLAIN, STATISTICS, UNITS, VARIED, TokenKinds, surface_statistics
-from results import Curves, Estimate, Figure, Floats, Result, Table, on_one_scale
+from results import Curves, Estimate, Figure, Floats, Result, Table, filled, on_one_scale
 from results.heads import head_map
 
 ASKED = ("start", "first", "end", "punctuation", "entropy")
@@ -143,6 +143,12 @@ class Surface(Analysis):
         units = UNITS | {f"uniform.{name}": UNITS[name] for name in compared}
         counts = {name: int(model[name].inputs) for name in ("first", "start", "end", "punctuation")}
         asked = [name for name in ASKED if counts.get(name, 1) and (name != "first" or not counts["start"])]
+        top = max((name for name in asked if name != "entropy"), key=lambda name: float(model[name].value))
+        layer = int(np.nan_to_num(layers[top].value).argmax())
+        alike = Estimate(float(uniform[top][layer]), unit="fraction")
+        text = f"on {{n}} inputs {{{top}}} of attention goes to the {_LABELS[top]}, in layer {layer + 1} {{most}}; "
+        text += "uniform attention {alike}; the mean entropy is {entropy}"
+        answer = filled(text, model, n=counts["first"], most=layers[top][layer], alike=alike)
         return Result(
             experiment=self.name,
             scores={f"surface.{name}": model[name] for name in PLAIN},
@@ -153,6 +159,7 @@ class Surface(Analysis):
             figures=_figures(heads, layers, uniform["entropy"][:-1]),
             audit={"inputs": counts.pop("first")} | {f"inputs with {name}": count for name, count in counts.items()},
             headline=[f"surface.{name}" for name in asked],
+            answer=answer,
         )
 
 

@@ -33,7 +33,7 @@ from metrics.rows import ItemRows
 from models.checkpoints import TrainingError
 from models.layers import EntmaxAttention
 from models.trained import Average, Mean, TrainedModule, gathered, no_loss, other_model, over_devices, training_audit
-from results import Estimate, Floats, HeatMap, Integers, Result, Unit
+from results import Estimate, Floats, HeatMap, Integers, Result, Unit, filled
 from results.errors import UserError, check_numbers, new_items
 
 WORD, SENTENCE = "word", "sentence"  # attention over words, and over the sentences of a hierarchical model
@@ -610,7 +610,9 @@ def classification_result(
         scores["mean.mse"] = Estimate(constant, unit="ratio")
         ratios = {"mse": ("squared_error", "scored")}
         headline = ("pearson", "spearman", "mse")
-        return Result("regression", scores, audit=audit, items=items, ratios=ratios, headline=headline)
+        answer = "Pearson's r of predicted and gold numbers of {n} texts is {pearson:ratio}; the mean squared error is "
+        answer = filled(answer + "{mse}, that of the mean of train {mean.mse}", scores, n=len(items))
+        return Result("regression", scores, audit=audit, items=items, ratios=ratios, headline=headline, answer=answer)
     labels, gold, predicted = data.labels, test.gold, test.outputs.argmax(axis=1)
     names = np.array(labels, dtype=object)
     columns = {**texts, "gold": names[gold], "predicted": names[predicted], **ratio_columns(gold, predicted, positive)}
@@ -619,11 +621,14 @@ def classification_result(
     table = confusion(gold, predicted, len(labels))
     if one_label := mostly_one_label(gold, predicted, labels):
         rank_zero_warn(f"The classifier {one_label}: compare its scores with those of `majority`. Train it longer.")
+    scores |= majority_scores(class_counts(data), gold, positive)
+    answer = "the classifier is right on {accuracy} of {n} texts; always the most frequent label on {majority.accuracy}"
     shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
     axes = ("gold", "predicted", "share of the class")
     return Result(
         TextClassifier.experiment,
-        scores={**scores, **majority_scores(class_counts(data), gold, positive)},
+        scores=scores,
+        answer=filled(answer + (f"; it {one_label}" if one_label else ""), scores, n=len(items)),
         tables={"classes": class_table(gold, predicted, labels)},
         figures={"confusion": HeatMap("Confusion", shares, labels, labels, *axes, unit="fraction")},
         audit=audit,

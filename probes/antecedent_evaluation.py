@@ -27,7 +27,7 @@ from metrics.antecedent_selection import (
 )
 from probes.arc_evaluation import split_key
 from probes.rule_baselines import head_match, nearest, sieve
-from results import FEW, Bars, Estimate, Figure, Floats, HeatMap, Result, Table, Unit, on_one_scale
+from results import FEW, Bars, Estimate, Figure, Floats, HeatMap, Result, Table, Unit, filled, on_one_scale
 from results.errors import UserError, check_values, counted
 from results.heads import Names, head_map, heads_table
 
@@ -160,10 +160,15 @@ class AntecedentEvaluation(nn.Module):
             scores |= {f"{name}.{of_mentions}": found[place] for place, of_mentions in enumerate(ANTECEDENT_GROUPS)}
         chosen = {"antecedent": right["heads"][:, own[0]]}
         chosen |= {name: right["others"][:, place] for place, name in enumerate(self.others)}
+        text = f"head {{head}} (best on dev) finds an antecedent of {{antecedent.all}} of {{n}} {self._scored} mentions"
+        if TRAINED in each:
+            text = "the probe is right on {antecedent_trained.all} of {n} mentions; head {head} on {antecedent.all}"
+        text += "; the nearest mention {nearest.all}; with the same head word {head_match.all}; the sieve {sieve.all}"
         return Result(
             experiment=experiment,
             scores=scores,
             headline=[f"{name}.{ANTECEDENT_GROUPS[0]}" for name in chosen],
+            answer=filled(text, scores, n=int(links.sum()), head=tables["antecedent"].frame["head"][0]),
             tables=tables,
             figures=self._figures(tables["antecedent"], heads.value, own),
             audit={

@@ -24,7 +24,7 @@ from models import Mean, TrainedModule, over_devices, training_warnings
 from models.trained import Average
 from probes.arc_evaluation import read_fields
 from probes.frozen import Mode, Sizes, bind_to, on_sentences
-from results import Floats, HeatMap, Integers, Result, Table
+from results import Floats, HeatMap, Integers, Result, Table, filled
 from results.errors import UserError, check_names, check_numbers
 
 BOUND = 0.05
@@ -423,9 +423,16 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
         items["spearman_weighted"], items["spearman_weight"] = weighted[:, chosen], weights[:, chosen]
         ratios = {share: (right, total), self.correlation: ("spearman_weighted", "spearman_weight")}
         (layer, rank), epochs = self.pairs[chosen], int(self.best_epoch[chosen])
+        scores, lowest = ratio_scores(items, ratios), int(table.frame["layer"].argmin())
+        text = f"layer {layer} at rank {rank}, best of {len(table.frame)} on dev, finds {{{share}}} of {{n}} {total}; "
+        text += f"Spearman's ρ of {self.correlation.removeprefix('spearman_')} is {{{self.correlation}:ratio}}"
+        if self.pairs[lowest].layer < layer:
+            unit = ":ratio" if self.headline == self.correlation else ""
+            text += f"; {self.headline} of layer {self.pairs[lowest].layer} is {{lowest{unit}}}"
         return Result(
             experiment=self.experiment,
-            scores=ratio_scores(items, ratios),
+            scores=scores,
+            answer=filled(text, scores, n=int(test["total"].sum()), lowest=table.estimate(lowest, "test")),
             tables={"sweep": table},
             figures={"sweep": sweep_map(table.frame, chosen, self.headline)} if len(table.frame) > 1 else {},
             audit={

@@ -154,6 +154,12 @@ class Table:
         }
         return replace(self, frame=self.frame.iloc[list(places)].reset_index(drop=True), units=found)
 
+    def estimate(self, row: int, column: str) -> Estimate:
+        """Return the number in a row, counted from 0, and a column, with its interval and its unit."""
+        columns = {"value": column, **self._owned().get(column, {})}
+        found = {end: float(self.frame[name].iloc[row]) for end, name in columns.items()}
+        return Estimate(**found, unit=self.unit_rows()[column][row])
+
     def _owned(self) -> dict[str, dict[str, str]]:
         """Return the columns of interval ends and standard deviation for each column that has them."""
         columns = {str(column) for column in self.frame}

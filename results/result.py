@@ -100,7 +100,8 @@ def merged(experiment: str, results: Mapping[str, Result]) -> Result:
         tables |= {free_name(key, name, tables): table for key, table in result.tables.items()}
         figures |= {free_name(key, name, figures): figure for key, figure in result.figures.items()}
         audit |= {f"{name}.{key}": value for key, value in result.audit.items()}
-    return Result(experiment, scores, tables, figures, audit, headline=headline)
+    answer = " ".join(result.answer for result in results.values() if result.answer)
+    return Result(experiment, scores, tables, figures, audit, headline=headline, answer=answer)
 
 
 def free_name(key: str, owner: str, taken: Mapping[str, object]) -> str:

@@ -1,8 +1,16 @@
-"""Numbers as they stand in the sentence that answers an experiment."""
+"""Sentences that answer an experiment, and numbers as they stand in them."""
 
+import re
+from collections.abc import Mapping
+
+import pandas as pd
+
+from results.errors import counted
 from results.estimates import Estimate, Unit
 from results.tables import number
 
+LEVEL = 0.05  # p-values below it are called significant
+UNDEFINED = "undefined"
 _SIGNS = {"fraction": " %", "nats": " nats", "bits": " bits"}
 
 
@@ -11,16 +19,49 @@ def said(score: Estimate, unit: Unit | None = None) -> str:
 
     Args:
         score: The number, not an array; nan is `undefined`.
-        unit: Unit to write it in, in place of its own: `ratio` for fractions that are no shares, such as correlations.
+        unit: `ratio` for fractions that are no shares, such as correlations, which have two decimals; None for its own.
     """
-    unit = unit or score.unit
-    value = number(score.value, unit, missing="undefined")
-    ends = [] if score.low is None else [number(end, unit, missing="?") for end in score.interval]
-    sign = _SIGNS.get(unit, "") if score.value == score.value else ""
-    return f"{value}{sign}" + (f" [{ends[0]}, {ends[1]}]" if ends and "?" not in ends else "")
+    if score.value != score.value:
+        return UNDEFINED
+    ends = (score.value, *(() if score.low is None or score.low != score.low else score.interval))
+    value, *interval = (number(end, score.unit, missing="") if unit is None else f"{end:.2f}" for end in ends)
+    sign = "" if unit else _SIGNS.get(score.unit, "")
+    return f"{value}{sign}" + (f" [{', '.join(interval)}]" if interval else "")
+
+
+def difference_said(score: Estimate, p: Estimate | None = None) -> str:
+    """Return a difference and its p-value, if there is one: `+34.9 points [28.0, 41.0], p < .001`."""
+    text = "+" * (score.value > 0) + said(score).replace(" %", " points", 1)
+    return text if p is None or p.value != p.value else f"{text}, {p_said(p.value, p.unit)}"
 
 
 def p_said(value: float, unit: Unit = "p") -> str:
     """Return a p-value with its sign: `p = .13`, `p < .001`, or `p ≤ .0099` for a `least_p`."""
-    text = number(value, unit, missing="undefined")
+    text = number(value, unit, missing=UNDEFINED)
     return f"p = {text}" if text[0] in ".01" else f"p {text}"
+
+
+def most(rows: pd.DataFrame, noun: str, change: str, p: str) -> tuple[str, int]:
+    """Return `2 of 9 heads`, for rows with p < .05, and the label of the largest change of these, or else of all."""
+    clear = rows[rows[p] < LEVEL]
+    count = f"{len(clear) or 'none'} of {counted(len(rows), noun)}"
+    return count, int((clear if len(clear) else rows)[change].abs().idxmax())
+
+
+def filled(text: str, scores: Mapping[str, Estimate], **words: Estimate | str | int) -> str:
+    """Fill numbers and words into a sentence without its full stop, and leave out parts with an undefined number.
+
+    Semicolons divide the parts. `{uas}` is a score as `said` writes it, `{uas:ratio}` the same with the unit `ratio`,
+    `{gain:points}` a score as a difference. `words` are further scores, integers and words.
+    """
+
+    def fill(found: re.Match[str]) -> str:
+        name, _, unit = found[1].partition(":")
+        value = {**scores, **words}.get(name, found[0])  # braces of a name stay
+        if isinstance(value, Estimate):
+            return difference_said(value) if unit == "points" else said(value, "ratio" if unit else None)
+        return f"{value:,}" if isinstance(value, int) else value
+
+    parts = [re.sub(r"{(.+?)}", fill, part) for part in text.split("; ")]
+    text = "; ".join(part for part in parts if UNDEFINED not in part) or "no score is defined on these data"
+    return f"{text[0].upper()}{text[1:]}."

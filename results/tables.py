@@ -20,8 +20,8 @@ from rich.cells import cell_len
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from results import FEW, Estimate, Table, Unit
 from results.errors import counted
+from results.estimates import FEW, Estimate, Table, Unit
 
 
 def written(table: Table, *, missing: str) -> dict[str, list[str]]:
@@ -110,7 +110,6 @@ def described(table: Table) -> dict[str, object]:
 ROWS = 25  # rows of a table, of the scores and of the audit that are printed
 LISTED = 5  # longest list that is printed; a longer list is given by its length
 SHOWN = 20  # entries of a list that a page shows
-NARROW = 16  # smallest width of a column of words that fold
 _MEASURED = re.compile(r"(^|\.)(inputs|scored)\b")  # names of counts over which scores are averaged
 DASH = "–"
 LEGEND = f"Fractions are ×100, with 95 % intervals in brackets; * is fewer than {FEW} items."
@@ -152,7 +151,7 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
 
     It has the columns that answer the question of the experiment, `table.main`, the number of items `n`, and further
     columns as far as they fit. A caption counts the rows and columns that are left out. If these
-    columns alone are too wide, headings and words are broken into several lines and intervals go
+    columns are too wide, headings are broken after underscores and dots; then words at blanks, and intervals go
     below their numbers; if that is not enough, every row becomes a block of lines.
 
     Args:
@@ -169,8 +168,8 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
             shown.append(name)
     columns = {name: column[:ROWS] for name, column in cells.items() if name in shown}
     numeric = {name: pd.api.types.is_numeric_dtype(table.frame[name]) for name in columns}
-    laid_out = _beside(title, columns, numeric, width, False) or _beside(title, columns, numeric, width, True)
-    laid_out = laid_out or _stacked(title, columns)
+    layouts = (_beside(title, columns, numeric, width, level) for level in range(3))
+    laid_out = next(filter(None, layouts), None) or _stacked(title, columns)
     more = {"row": len(table.frame) - ROWS, "column": len(cells) - len(shown)}
     if left := " and ".join(counted(number, f"more {kind}") for kind, number in more.items() if number > 0):
         laid_out.caption = Text(f"{left} in {file}")
@@ -188,20 +187,23 @@ def _width(texts: Iterable[str]) -> int:
 
 
 def _beside(
-    title: str, columns: Mapping[str, list[str]], numeric: Mapping[str, bool], width: int, folded: bool
+    title: str, columns: Mapping[str, list[str]], numeric: Mapping[str, bool], width: int, level: int
 ) -> RichTable | None:
     """Lay out columns beside each other; None where they do not fit.
 
-    With `folded`, headings break between their parts, words fold, and intervals stand below numbers.
+    From level 1 on headings break between their parts. At level 2 words fold at blanks, and intervals stand below
+    numbers.
     """
-    heads = {name: "\n".join(_parts(name)) if folded else name for name in columns}
-    if folded:
+    heads = {name: "\n".join(_parts(name)) if level else name for name in columns}
+    if level == 2:
         columns = {
             name: [cell.replace(" [", "\n[", 1) for cell in column] if numeric[name] else column
             for name, column in columns.items()
         }
-    full = {name: _width([heads[name], *column]) for name, column in columns.items()}
-    least = {name: min(size, NARROW) if folded and not numeric[name] else size for name, size in full.items()}
+    least = {
+        name: _width([heads[name], *(" ".join(column).split() if level == 2 and not numeric[name] else column)])
+        for name, column in columns.items()
+    }
     room = width - 2 * (len(columns) - 1)
     if sum(least.values()) > room:
         return None

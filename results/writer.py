@@ -83,7 +83,7 @@ def publish(
 
     def show(result: Result, audit: Mapping[str, object]) -> None:
         if result.answer:
-            console.print(Text(result.answer, "bold"), end="\n" if quiet else "\n\n")
+            console.print(Text(result.answer, "bold"), end="\n" if quiet else "\n\n", soft_wrap=quiet)
         if not quiet:
             return print_result(result, audit, console)
         for name in result.headline:
@@ -236,17 +236,18 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
 
 
 def with_sources(result: Result, provenance: Provenance) -> Result:
-    """Return the result with the names of encoder and corpora added to the title of each figure, see `caption`."""
+    """Return the result with sources in the title of each figure, see `caption`, and with transfer in its answer."""
     figures = {name: replace(one, title=caption(one.title, provenance)) for name, one in result.figures.items()}
-    return replace(result, figures=figures)
+    transfer = provenance.data.get("transfer")
+    return replace(result, figures=figures, answer=f"{result.answer[:-1]}; {transfer}." if transfer else result.answer)
 
 
 def caption(title: str, provenance: Provenance) -> str:
     """Return the title of a figure with encoder and corpora added, for instance `… (bert-base-cased; sst2, test)`.
 
-    Names that the title already has are not added again. If a corpus has splits, the tested split is added
-    too, unless the title already names a split. If the title names one of several corpora, no corpora are
-    added.
+    Names that the title already has are not added again. A corpus whose train and dev replace those of the tested one
+    is added. If a corpus has splits, the tested split is added too, unless the title already names a split. If the
+    title names one of several corpora, no corpora are added.
     """
     given, encoder = provenance.encoder, _encoder(provenance.encoder)
     if isinstance(before := given.get("before"), Mapping):
@@ -259,7 +260,9 @@ def caption(title: str, provenance: Provenance) -> str:
     parts = {name for name, inner in provenance.data.items() if isinstance(inner, Mapping) and "corpus" in inner}
     if any(_names(title, name) for name in (parts - {*SPLITS}) | {name for name, _ in tested}):
         corpora = []
-    sources = [source for source in dict.fromkeys((encoder, *corpora)) if source]
+    sources = [
+        source for source in dict.fromkeys((encoder, *corpora, str(provenance.data.get("transfer", "")))) if source
+    ]
     said = "; ".join(one for one in sources if not _names(title, one))
     if not said:
         return title

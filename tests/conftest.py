@@ -42,6 +42,15 @@ def schema() -> Iterator[Draft202012Validator]:
     def shown(result: Result, audit: Mapping[str, object], console: Console) -> None:
         assert result.headline, "name the scores that answer the question of the experiment: Result(headline=…)"
         assert not lost_answers(result)
+        with open("/tmp/answers.txt", "a") as f:
+            print(
+                os.environ.get("PYTEST_CURRENT_TEST"),
+                result.experiment,
+                len(result.answer),
+                result.answer,
+                sep="\t",
+                file=f,
+            )
         print_result(result, audit, console)
 
     def checked(record: Path, content: Mapping[str, object]) -> None:

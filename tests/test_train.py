@@ -431,7 +431,7 @@ def test_a_fraction_that_leaves_no_batch_is_told_and_leaves_no_run(of_config: Gi
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
-def test_a_quiet_run_says_its_headline_and_its_folder_alone(
+def test_a_quiet_run_says_its_answer_its_headline_and_its_folder_alone(
     of_config: Given, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     train.main([*of_config("clark2019/baselines.yaml"), "--quiet"])
@@ -442,7 +442,7 @@ def test_a_quiet_run_says_its_headline_and_its_folder_alone(
     headline = [
         f"{name} {{:.1f}} [{{:.1f}}, {{:.1f}}]".format(*each) for name, each in zip(names, numbers, strict=True)
     ]
-    assert (said.out.splitlines(), said.err) == ([*headline, f"Written to {folder}"], "")
+    assert (said.out.splitlines(), said.err) == ([found["answer"], *headline, f"Written to {folder}"], "")
     assert found["figures"] == {}
     assert not list(folder.glob("*.png"))
     assert found["tables"].keys() == {"relations"}

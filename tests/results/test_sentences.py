@@ -22,7 +22,7 @@ def test_a_number_has_its_unit_and_interval(score: Estimate, expected: str) -> N
 
 
 def test_a_correlation_is_no_percentage() -> None:
-    assert said(Estimate(0.25, 0.125, 0.5, unit="fraction"), "ratio") == "0.25 [0.125, 0.5]"
+    assert said(Estimate(0.25, 0.125, 0.5, unit="fraction"), "ratio") == "0.25 [0.12, 0.50]"
 
 
 @pytest.mark.parametrize(

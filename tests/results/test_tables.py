@@ -105,19 +105,20 @@ class TestFrames:
 
         assert at(80)[:2] == [["run", "uas", "sd", "permutation.p"], [run, score, "10.0", "–"]]
         assert at(60)[:2] == [heading, [run, score, "–"]]
-        assert at(59)[:4] == [
-            ["", "", "permutation."],
-            ["run", "uas", "p"],
-            [run, "50.0", "–"],
-            ["", "[40.0, 60.0]", ""],
-        ]
-        assert at(45)[2:4] == [["a-folder/of-runs/", "50.0", "–"], ["version_0", "[40.0, 60.0]", ""]]
-        assert at(30)[:4] == [
-            ["column", "value"],
-            ["run", "a-folder/of-run"],
-            ["", "s/version_0"],
-            ["uas", "50.0 [40.0,"],
-        ]
+        assert at(59)[:3] == [["", "", "permutation."], ["run", "uas", "p"], [run, score, "–"]]
+        assert at(45)[2:5] == [["a-folder/", score, "–"], ["of-runs/", "", ""], ["version_0", "", ""]]
+        assert at(40)[2:5] == [["a-folder/", "50.0", "–"], ["of-runs/", "[40.0, 60.0]", ""], ["version_0", "", ""]]
+        assert at(34)[:3] == [["column", "value"], ["run", "a-folder/of-runs/"], ["", "version_0"]]
+
+    def test_no_part_of_a_word_is_broken_or_lost(self) -> None:
+        text = "abcdefghijkl mnop_qrst/u vwxyz"
+        frame = pd.DataFrame({"word": [text], "number": [0.5]})
+        for width in (20, 25, 31):
+            printed = cells(data_table("t", table(frame, main=("word", "number")), "t.csv", width), width)[1:]
+            lines = [word for word, _ in printed]
+            assert len(lines) > 1
+            assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+            assert all(line[-1] in "_/" or f"{line} " in text for line in lines[:-1])
 
 
 def test_audit_is_flat() -> None:
