@@ -42,7 +42,7 @@ from models import TrainedModule, ignore_signals, quiet
 from models.checkpoints import checkpoint_file, configured_model, read_checkpoint
 from models.configs import ROOMS, only_known_classes
 from results.command import print_fault
-from results.errors import UserError
+from results.errors import UserError, command_line
 from results.files import is_full
 from results.progress import ProgressLines
 from results.settings import leaves
@@ -323,6 +323,7 @@ class CheckedCLI(ProbingCLI):
         """Do nothing: the command line is only checked."""
 
 
+@command_line()
 def main(
     args: list[str] | None = None,
     *,
@@ -340,7 +341,7 @@ def main(
         The `Result` of measure, else the `ProbingCLI` with model, data and trainer.
     """
     words = sys.argv[1:] if args is None else args
-    with only_known_classes(trusted_modules(words), how="add --trust {}"):
+    with only_known_classes(trusted_modules(words)):
         return measuring(words[1:]) if words[:1] == ["measure"] else cli(args, ResultWriter)
 
 
