@@ -165,8 +165,8 @@ def within_memory(
         pieces = counted(len(items.inputs[batch[0]]), "piece")
         raise UserError(
             f"{items.extraction.corpus}: one input of {pieces} does not fit into the memory of {encoder.device}. Keep "
-            "fewer layers (--data.options.layers), choose a smaller type (--data.encoder.dtype "
-            "bfloat16), or cut the input."
+            "fewer layers (--data.options.layers), choose a smaller type "
+            "(--data.encoder.dtype=bfloat16), or cut the input."
         )
     encoder.halved += 1
     log.warning("%s inputs do not fit into the memory of %s at once: the batch is halved.", len(batch), encoder.device)
@@ -366,7 +366,7 @@ def _check_range(largest: Tensor, layers: Sequence[int], encoder: LoadedEncoder,
             raise UserError(f"{name}: a hidden state of layer {layer} is {value}, not finite. Choose another encoder.")
         if not isfinite(stored):
             found = f"the hidden states of layer {layer} reach {value:.4g}, but {options.precision} ends at"
-            remedy = "Use single precision: --data.options.precision float32."
+            remedy = "Use single precision: --data.options.precision=float32."
             raise UserError(f"{name}: {found} {torch.finfo(options.dtype).max:.0f}. {remedy}")
 
 
@@ -518,7 +518,7 @@ def _begun(items: Items, folder: Path, missing: Sequence[int]) -> Callable[[], N
             f"{folder}: storing the {kept} of {corpus.name} needs {decimal(needed)}, but only {decimal(free)} are "
             f"free. Free {decimal(needed - free)} more, put the stores elsewhere (--data.cache), keep fewer "
             "layers (--data.options.layers, --data.hidden), or write nothing and compute attention "
-            "whenever it is read (--data.store stream)."
+            "whenever it is read (--data.store=stream)."
         )
     if is_logged():
         of = f"{len(missing)} of {len(items.shards)} shards, {needed / 1e6:.0f} MB of {free / 1e9:.0f} GB free"

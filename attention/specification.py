@@ -388,7 +388,7 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
                     raise AlignmentError(
                         f"{_place(extraction)}sentence {sentence.id} of {counted(len(sentence), 'word')} has "
                         f"{len(whole)} pieces, but the encoder takes at most {encoder.max_length}. Leave such "
-                        "sentences out, and count them, with --data.options.too_long skip."
+                        "sentences out, and count them, with --data.options.too_long=skip."
                     )
                 found["skipped_too_long"] += 1
                 continue

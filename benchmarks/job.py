@@ -75,7 +75,7 @@ def _quiet_trainer(**options: Any) -> Trainer:  # noqa: ANN401 - a Trainer's own
 def test_distances(data: TextDataModule) -> None:
     """Distances between all heads on the CPU, nothing written and, but for warnings, nothing said."""
     _say_nothing()
-    measure(AttentionAnalyses([Surface(), Clusters()]), data)
+    measure(data, measurements=AttentionAnalyses([Surface(), Clusters()]))
 
 
 def run_heads(
@@ -91,7 +91,7 @@ def run_heads(
     module = SingleHeads(mode="paper", trees=False)
     module.permutations = permutations
     _say_nothing()
-    measure(module, data)
+    measure(data, measurements=module)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -43,7 +43,7 @@ from models import TrainedModule, ignore_signals, quiet
 from models.checkpoints import checkpoint_file, configured_model, read_checkpoint
 from models.configs import ROOMS, only_known_classes
 from results.command import print_fault
-from results.errors import UserError
+from results.errors import UserError, command_line
 from results.files import is_full
 from results.progress import ProgressLines
 from results.settings import leaves
@@ -324,6 +324,7 @@ class CheckedCLI(ProbingCLI):
         """Do nothing: the command line is only checked."""
 
 
+@command_line()
 def main(
     args: list[str] | None = None,
     *,
@@ -340,11 +341,9 @@ def main(
     Returns:
         The `Result` of measure, else the `ProbingCLI` with model, data and trainer.
     """
-    words = expanded(sys.argv[1:] if args is None else args)
-    if args is None:
-        sys.argv[1:] = words  # which Lightning reads, and gives to the processes that it starts
-    with only_known_classes(trusted_modules(words), how="add --trust {}"):
-        return measuring(words[1:]) if words[:1] == ["measure"] else cli(args and words, ResultWriter)
+    words = sys.argv[1:] if args is None else args
+    with only_known_classes(trusted_modules(words)):
+        return measuring(words[1:]) if words[:1] == ["measure"] else cli(args, ResultWriter)
 
 
 def run(args: list[str] | None = None) -> int:

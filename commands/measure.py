@@ -180,10 +180,10 @@ def run(words: Sequence[str]) -> Result | None:
         unfinished.rmdir()
 
     def work(fabric: Fabric) -> Result | None:
-        result = measure(measurement, data, fabric, limit=devices.limit, bar=bar)
+        result = measure(data, measurements=measurement, fabric=fabric, limit=devices.limit, bar=bar)
         if devices.fast_dev_run:
             rank_zero_info("One batch of each dataloader was measured, and nothing was written.")
-        elif fabric.global_rank == 0 and result is not None:
+        elif fabric.global_rank == 0:
             write(result)
         fabric.barrier()  # the first process prints, and deletes what the others may still read
         if fabric.global_rank == 0:

@@ -101,7 +101,7 @@ def no_text(path: Path, remedy: str) -> CorpusError:
         path: The file.
         remedy: What to do, if the running text is wanted.
     """
-    wrong = "the format does not say where a blank stands between two words, as --data.options.spacing text needs"
+    wrong = "the format does not say where a blank stands between two words, as --data.options.spacing=text needs"
     return CorpusError.at(path, None, wrong, f"{remedy}, or leave the option out")
 
 

@@ -86,7 +86,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
             arcs.option = "--data.treebank"
             files = arcs.files()
             if "test" not in files:
-                raise CorpusError(f"The corpus of --data.treebank has no test split. {arcs.missing_remedy}.")
+                raise CorpusError(f"The corpus (--data.treebank) has no test split. {arcs.missing_remedy}.")
             texts.append(TextSource(str(files["test"]), name=TREEBANK))
             others.append(arcs)
         if self.documents is not None:

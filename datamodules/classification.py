@@ -41,7 +41,7 @@ from datamodules.tokenization import SPECIALS, Numbers, Punctuation, TokenizedTe
 from datamodules.vectors import ENCODER, VectorSpec, WordVectors, load_vectors
 from results import Provenance
 from results.digests import Digests, digest
-from results.errors import check_numbers, check_values
+from results.errors import check_numbers, check_values, spoken
 
 log = logging.getLogger(__name__)
 
@@ -87,14 +87,12 @@ def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tup
     if len(labels) > max(_SHOWN, len(texts) // 2):
         wrong = f"{len(labels)} different labels in {len(texts)} texts: this is probably not the label column"
         remedy = "Name it with --data.columns.label or, if the labels are numbers to predict"
-        remedy += ", set --data.regression true"
+        remedy += ", set --data.regression=true"
         raise CorpusError.at(path, None, wrong, remedy)
     if len(labels) > 2:
         if marks := [label for label in labels if label in ("-", "-1")]:
-            rank_zero_only(log.warning)(
-                f"{path}: the label {marks[0]} is a class like any other. If it means no label, as in SNLI, leave such "
-                f'texts out: --data.columns.leave_out "{marks}".'
-            )
+            said = f"{path}: the label {marks[0]} is a class like any other. If it means no label, as in SNLI, leave"
+            rank_zero_only(log.warning)(spoken(f'{said} such texts out: --data.columns.leave_out="{marks}".'))
         return labels, None
     if positive not in labels:
         wrong = f"the labels are {labels[0]!r} and {labels[1]!r}, but --data.positive is {positive!r}"
@@ -291,10 +289,9 @@ class TextSplit(Dataset[TextBatch]):
         """
         unknown, tokens = self.counts["unknown_tokens"], self.counts["tokens"]
         if unknown > UNKNOWN_SHARE * tokens:
-            rank_zero_only(log.warning)(
-                f"{where}: {unknown} of {tokens} tokens ({unknown / tokens:.0%}) are unknown, but none of train, so "
-                "the embedding of unknown words is not trained. --data.min_count 2 trains it on rare words."
-            )
+            said = f"{where}: {unknown} of {tokens} tokens ({unknown / tokens:.0%}) are unknown, but none of train, so"
+            said += " the embedding of unknown words is not trained. --data.min_count=2 trains it on rare words."
+            rank_zero_only(log.warning)(spoken(said))
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -651,11 +648,11 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         """Raise a CorpusError if a classifier cannot tell the planted words apart from each other or from others."""
         if self._pieces is None:
             found = [(number,) for number in self.vocabulary.numbers(words).tolist()]
-            remedy = "Raise --data.shortcut.share, or lower .min_count"
+            remedy = "Raise --data.shortcut.share, or lower --data.shortcut.min_count"
         else:
             split = self._pieces.split(words, [None] * len(words))
             found = [tuple(one.ids[one.sources >= 0].tolist()) for one in split]
-            remedy = "Choose another --data.tokenizer, or leave out .shortcut"
+            remedy = "Choose another --data.tokenizer, or leave out --data.shortcut"
         for word, own in zip(words, found, strict=True):
             if self.vocabulary.unknown in own or found.count(own) > 1:
                 raise CorpusError.at(path, None, f"the planted word {word!r} is not in the vocabulary", remedy)

@@ -142,7 +142,7 @@ def _too_long(document: Document, place: int, whole: AlignedPieces, limit: int) 
     return (
         f"document {document.id}: sentence {place + 1} of {counted(len(document.sentences[place]), 'word')} has "
         f"{len(whole)} pieces and {counted(mentions, 'mention')}, but the encoder takes at most {limit}. "
-        f"Leave such sentences out, and count them, with --data.options.too_long skip."
+        f"Leave such sentences out, and count them, with --data.options.too_long=skip."
     )
 
 
@@ -355,7 +355,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
     def missing_remedy(self) -> str:
         if self._single() is None:
             return super().missing_remedy
-        return "Split its documents into three parts: --data.parts [0.5,0.25,0.25]"
+        return "Split its documents into three parts: --data.parts=[0.5,0.25,0.25]"
 
     def documents_of(self, split: Split, windows: Sequence[Window]) -> frozenset[int]:
         """Return the documents of a split, as 0-based indices among all documents of the corpus file.

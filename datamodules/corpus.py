@@ -41,7 +41,7 @@ from datamodules.batches import (
 from datamodules.vectors import ENCODER, VectorSpec, WordVectors, find_vectors, load_vectors
 from results import FEW, Provenance
 from results.digests import Digests
-from results.errors import UserError, check_numbers, check_values, counted
+from results.errors import UserError, check_numbers, check_values, counted, near, spoken
 
 log = logging.getLogger(__name__)
 
@@ -207,12 +207,17 @@ def warn_of_tags(path: Path, store: Store) -> None:
     heads, types = (audit.get(name, 0) for name in ("heads_by_unknown_tags", "types_unknown"))
     if heads or types:
         tags = Counter(tag[1:] for tag in store.labels["tags"].combine_chunks().values.to_pylist() if tag[0] == UNKNOWN)
-        rank_zero_only(log.warning)(
+        said = (
             f"{path}: {audit['unknown_tags'] / audit['words']:.0%} of the part-of-speech tags are unknown, as they are "
-            f"neither Penn's nor UD's: {', '.join(tag for tag, _ in tags.most_common(12))}. The heads of {heads} of "
-            f"{counted(audit['mentions'], 'mention')} are uncertain, and scores by type leave out {types}. Say what "
-            "the tags mean: --data.tags '{PPER: PRON, NE: PROPN, NN: NOUN}'."
         )
+        said += (
+            f"neither Penn's nor UD's: {', '.join(tag for tag, _ in tags.most_common(12))}. The heads of {heads} of "
+        )
+        said += (
+            f"{counted(audit['mentions'], 'mention')} are uncertain, and scores by type leave out {types}. Say what "
+        )
+        said += "the tags mean: --data.tags='{PPER: PRON, NE: PROPN, NN: NOUN}'."
+        rank_zero_only(log.warning)(spoken(said))
 
 
 def warn_of_words(path: Path, store: Store) -> None:
@@ -225,11 +230,9 @@ def warn_of_words(path: Path, store: Store) -> None:
     words = len(store.labels["words"].combine_chunks().values)
     count = store.manifest.audit.get(UNKNOWN_WORDS, 0)
     if count > UNKNOWN_SHARE * words:
-        rank_zero_only(log.warning)(
-            f"{path}: {count} of {words} words ({count / words:.0%}) contain the unknown token of "
-            f"{store.manifest.encoder['name']}, so the encoder cannot see what they are. Choose an encoder that "
-            f"was trained on this language: --encoder."
-        )
+        said = f"{path}: {count} of {words} words ({count / words:.0%}) contain the unknown token of "
+        said += f"{store.manifest.encoder['name']}, so the encoder cannot see what they are. Choose an encoder that "
+        rank_zero_only(log.warning)(spoken(f"{said}was trained on this language: --data.encoder.name."))
     warn_of_roots(path, store.manifest.audit)
     warn_of_tags(path, store)
 
@@ -237,7 +240,7 @@ def warn_of_words(path: Path, store: Store) -> None:
 def mapping_of(data: "CorpusDataModule[Any]") -> str:
     """Return an example for messages: one file for each split, as on the command line."""
     files = ", ".join(f"{split}: {name}.{data.suffix}" for split, name in zip(SPLITS, "abc", strict=True))
-    return f"{data.option} '{{{files}}}'"
+    return f"--data.{data.option}='{{{files}}}'"
 
 
 class CorpusDataModule(LightningDataModule, Generic[Item]):
@@ -370,7 +373,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
             there = [split for split in files if self._owner(split).option == owner.option]
             name = f"{owner.corpus}: the" if isinstance(owner.corpus, str) else "The"
             raise CorpusError(
-                f"{name} corpus of {owner.option} has no {missing[0]} split, but the command needs one; it has "
+                f"{name} corpus (--data.{owner.option}) has no {missing[0]} split, but the command needs one; it has "
                 f"{' and '.join(there) or 'no other'}. {owner.missing_remedy}."
             )
         tested = stage == "fit" and validates and "test" in files and files["test"].is_file()

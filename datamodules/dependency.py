@@ -22,7 +22,7 @@ from corpora.sentence import CorpusError, Treebank
 from datamodules.batches import AttentionBatch, BatchLoader, EncoderOf, Ranks, Split, check_batch, padder
 from datamodules.corpus import AttentionDataModule, any_store
 from results import Provenance
-from results.errors import check_numbers, check_values
+from results.errors import check_numbers, check_values, spoken
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ def require_tags(path: Path, tags: Collection[str]) -> None:
     """
     if not set(tags) - {"_"}:
         wrong = "no word has a tag in column XPOS, by which punctuation is recognised"
-        raise CorpusError.at(path, None, wrong, "Fill the column, or set --data.punctuation_by relation")
+        raise CorpusError.at(path, None, wrong, "Fill the column, or set --data.punctuation_by=relation")
 
 
 def base_label(relation: str) -> str:
@@ -224,7 +224,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     """
 
     holds = "gold arcs"
-    borrows = "; train and dev may be another treebank's: --data.transfer_from ud_english_ewt"
+    borrows = "; train and dev may be another treebank's: --data.transfer_from=ud_english_ewt"
     batch = AttentionBatch
     sample = (f"sample-{SAMPLE_VERSION}", write_sample_treebank)
     splits: dict[Split, DependencySplit]
@@ -299,10 +299,9 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         """
         super().setup(stage)
         if self.punctuation and not any(data.punctuation_words for data in self.splits.values()):
-            rank_zero_only(log.warning)(
-                f"No word is punctuation: no {self.punctuation_by} of the corpus is {' or '.join(self.punctuation)}. "
-                f"Scores without punctuation leave nothing out. Name its labels with --data.punctuation."
-            )
+            said = f"No word is punctuation: no {self.punctuation_by} of the corpus is {' or '.join(self.punctuation)}."
+            said += " Scores without punctuation leave nothing out. Name its labels with --data.punctuation."
+            rank_zero_only(log.warning)(spoken(said))
         self.read_only(self._reads)
 
     def make_splits(self, stores: Mapping[Split, Store], encoder: EncoderOf = "given") -> dict[Split, DependencySplit]:

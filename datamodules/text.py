@@ -31,7 +31,7 @@ from datamodules.batches import EncoderOf, SegmentBatch, Split, batch_bounds
 from datamodules.corpus import DEFAULT_ENCODER, CorpusDataModule, corpus_of, warn_of_quotes, warn_of_roots
 from results import Provenance
 from results.digests import Digests
-from results.errors import check_numbers, check_values, from_options, near
+from results.errors import check_numbers, check_values, from_options, near, spoken
 
 TextFormat = Literal["text", "tsv", "csv", "jsonl", "conllu", "conllx", "links", "enhanced", "framenet"]
 
@@ -160,7 +160,7 @@ class _Corpus:
 
     def texts(self, audit: Counter[str]) -> Iterator[Text]:
         """Yield the texts of the file; count the texts left out."""
-        option = f"`{OPTION} '{{corpus: {self.source.corpus}, format: …}}'`"
+        option = f"`{OPTION}='{{corpus: {self.source.corpus}, format: …}}'`"
         form: TextFormat = self.source.format or format_of(self.path, _SUFFIXES, option)
         match form:
             case "text":
@@ -667,8 +667,8 @@ def warn_of_left_out(data: TextDataModule) -> None:
         warn_of_quotes(name, audit)
         left_out, read = audit["too_long"], audit["too_long"] + audit["segments"]
         if left_out > LEFT_OUT * read:
-            rank_zero_only(log.warning)(
-                f"{name}: {left_out} of {read} sentences or pairs of texts have more pieces than fit, and were "
-                f"left out: the results describe the shorter ones. Raise --data.max_length "
-                f"({data.max_length}), or choose an encoder that takes longer inputs."
+            said = f"{name}: {left_out} of {read} sentences or pairs of texts have more pieces than fit, and were left "
+            said += (
+                f"out: the results describe the shorter ones. Raise --data.max_length ({data.max_length}), or choose "
             )
+            rank_zero_only(log.warning)(spoken(f"{said}an encoder that takes longer inputs."))

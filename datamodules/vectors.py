@@ -226,8 +226,8 @@ def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Pa
         raise UserError.at(path, None, wrong, _ACCEPTED)
     path = found or _download(spec.name, fetch)
     if path.suffix == ".kv" and not spec.allow_pickle:
-        remedy = "If you trust its source, allow it on the command line: --data.vectors.allow_pickle true "
-        remedy += "(in Python VectorSpec(…, allow_pickle=True)); else convert it with KeyedVectors.save_word2vec_format"
+        remedy = "If you trust its source, allow it with --data.vectors.allow_pickle=true, which no config may set; "
+        remedy += "else convert it with KeyedVectors.save_word2vec_format"
         raise UserError.at(path, None, "this file is a pickle, and opening a pickle can run any program", remedy)
     return [path, *sorted(path.parent.glob(f"{glob.escape(path.name)}.*npy"))]
 

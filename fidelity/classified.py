@@ -256,7 +256,7 @@ def require_one_distribution(classified: ClassifiedBatch, test: str) -> None:
     if bool((classified.groups > 0).any()):
         raise UserError(
             f"{test} needs one attention distribution per text, but {classified.checkpoint.name} at level "
-            f"{classified.names[0]} has one per sentence. Give --model.level {SENTENCE}, or remove {test} "
+            f"{classified.names[0]} has one per sentence. Give --model.level={SENTENCE}, or remove {test} "
             f"from --model.tests."
         )
 

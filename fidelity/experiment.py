@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -261,7 +261,7 @@ class Fidelity(Measure[ClassificationDataModule]):
         check_names("--model.tests", [test.name for test in tests])
         paths = [checkpoints] if isinstance(checkpoints, str) else checkpoints
         if not paths:
-            raise UserError("No checkpoint is given. Give one or more: --checkpoints a.ckpt b.ckpt.")
+            raise UserError("No checkpoint is given. Give one or more: --model.checkpoints='[a.ckpt, b.ckpt]'.")
         self.paths, self.tests = [Path(path).expanduser() for path in paths], tests
         for path in self.paths:
             files_of(path)  # before the data are read
@@ -270,13 +270,13 @@ class Fidelity(Measure[ClassificationDataModule]):
         self._explanations: dict[str, Explanations] = {}
 
     @classmethod
-    def data_of(cls, arguments: Namespace, given: Namespace | None) -> Namespace | None:
+    def data_of(cls, arguments: Namespace | Self, given: Namespace | None) -> Namespace | None:
         """Return the given data settings; without `--data`, those stored in the first checkpoint of a run.
 
         Without a given tokenizer, that of the first Hugging Face model is used.
 
         Args:
-            arguments: Arguments of the measurement from the command line, with `checkpoints`.
+            arguments: The measurement, or its arguments from the command line, with `checkpoints`.
             given: Settings of `--data`; None if it is not given.
 
         Returns:
@@ -286,7 +286,8 @@ class Fidelity(Measure[ClassificationDataModule]):
             UserError: There is no such checkpoint, it is not one of a text classifier, or no settings are
                 given and no checkpoint has any.
         """
-        paths = [arguments.checkpoints] if isinstance(arguments.checkpoints, str) else arguments.checkpoints
+        named = arguments.checkpoints if isinstance(arguments, Namespace) else arguments.paths
+        paths = [named] if isinstance(named, str) else named
         files = [file for path in paths for file in files_of(Path(path).expanduser())]
         if given is not None:
             model = next(filter(is_model, files), None)

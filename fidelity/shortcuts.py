@@ -19,7 +19,7 @@ from fidelity.experiment import FidelityTest, Measurements, Score, means, propor
 from fidelity.saliency import RANKINGS, Explainer, Saliency
 from metrics.bootstrap import TIE, pooled, ratio, resample
 from results import Floats, Table, Unit
-from results.errors import UserError
+from results.errors import UserError, spoken
 
 log = logging.getLogger(__name__)
 
@@ -128,10 +128,14 @@ class Shortcut(FidelityTest):
         self._weak = {name: value for name, value in learnt.items() if not value >= LEARNT}
         if self._weak:
             listed = ", ".join(f"{name} ({value:.1%})" for name, value in self._weak.items())
-            rank_zero_only(log.warning)(
+            said = (
                 f"Shortcut not learnt: accuracy on planted texts is below {LEARNT:.0%} for {listed}. The planted words "
-                "are not all that these classifiers decide by. Train longer, or raise --data.shortcut.share; "
-                "a pair can be learnt only by an encoder that reads the order of words."
+            )
+            said += (
+                "are not all that these classifiers decide by. Train longer, or raise --data.shortcut.share; a pair "
+            )
+            rank_zero_only(log.warning)(
+                spoken(f"{said}can be learnt only by an encoder that reads the order of words.")
             )
         variants = by_variant(results).items()
         rows = [{"variant": variant} | row for variant, ours in variants for row in judge(ours, self.names)]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import comb, prod
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -65,9 +65,9 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
         self.split = split
 
     @classmethod
-    def data_of(cls, arguments: Namespace, given: Namespace | None) -> Namespace | None:
+    def data_of(cls, arguments: Namespace | Self, given: Namespace | None) -> Namespace | None:
         """Return the given data settings; if the command line has no `--data`, those stored in the checkpoint."""
-        checkpoint = arguments.get("checkpoint")
+        checkpoint = getattr(arguments, "checkpoint", None)
         if given is not None or checkpoint is None:
             return given
         path = checkpoint_file(checkpoint)
@@ -88,7 +88,7 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
             if len(texts.encoders) > 1 or texts.quantity != "attention":
                 raise UserError(
                     f"{name} replaces the attention of one encoder. Leave out `random_init`, `before` and `quantity` "
-                    "of --data."
+                    "of the data."
                 )
             self.task = LanguageModelling(texts.encoders["given"], self.seed)
 
@@ -211,7 +211,7 @@ class HeadAblation(TaskMeasure):
         check_values(self, kinds=kinds)
         check_names("--model.kinds", kinds)
         if not (heads or layers or sets):
-            raise UserError("Nothing is ablated: --model needs `heads` or `layers` true, or `sets` of heads.")
+            raise UserError("Nothing is ablated. Give `heads` or `layers` true, or `sets` of heads.")
         check_numbers(self, least=2, random=random)
         self.kinds, self.each_head, self.each_layer = tuple(kinds), heads, layers
         self.named, self.random = dict(sets or {}), random

@@ -351,14 +351,14 @@ class CausalCheck(ProbeMeasure):
         if checkpoint is not None and pairs is not None:
             raise UserError("CausalCheck scores one task: give --checkpoints or --model.pairs, not both.")
         if per_paradigm is not None and pairs is None:
-            raise UserError("--model.per_paradigm limits minimal pairs: give --model.pairs blimp too, or leave it out.")
+            raise UserError("--model.per_paradigm limits minimal pairs: give --model.pairs=blimp too, or leave it out.")
 
     def prepare(self) -> None:
         super().prepare()
         if not isinstance(self.probe, HeadSelectionProbe) or "attention" not in self.probe.reads:
             raise UserError(
                 f"CausalCheck needs a probe that reads attention; {type(self.probe).__name__} does not. Give "
-                f"--model.probe AttentionOnlyProbe."
+                f"--model.probe=AttentionOnlyProbe."
             )
         data, options = self.data, self.data.options
         if options.layers is not None or options.heads is not None or options.quantity != "attention":

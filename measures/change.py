@@ -43,7 +43,7 @@ class Change(Analysis):
         if "before" not in data.encoders:
             raise UserError(
                 f"{type(self).__name__} compares {encoder.source.spec.name} with the encoder before its fine-tuning. "
-                "Name that encoder: --data.before.name NAME_OR_FOLDER."
+                "Name that encoder with --data.before.name."
             )
         self._numbers = HeadMeans(encoder, MEASURES, (0, [1.0, math.log(2)]))
         self._after: list[Tensor] = []

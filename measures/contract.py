@@ -1,9 +1,11 @@
 """The contract of a measurement, and the loop that runs one on any number of devices."""
 
 import math
+from collections.abc import Mapping, Sequence
+from inspect import signature
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, Self, overload
 
 import torch
 from jsonargparse import Namespace
@@ -12,9 +14,12 @@ from rich.progress import track
 from torch import nn
 from torch.utils.data import DataLoader
 
+from attention import Encoder, EncoderSpec
 from attention.extraction import return_free_memory
+from datamodules import CorpusDataModule, TextDataModule
 from datamodules.batches import Ranks, run_seed
-from datamodules.corpus import Data, data_for
+from datamodules.corpus import DEFAULT_ENCODER, Data, data_for
+from models.checkpoints import datamodule_from
 from results import Result
 from results.errors import UserError, check_numbers
 from results.progress import Progress
@@ -52,8 +57,8 @@ class Measure(nn.Module, Generic[Data]):
         self.kept: Path | None = None
 
     @classmethod
-    def data_of(cls, arguments: Namespace, given: Namespace | None) -> Namespace | None:
-        """Return the settings of the datamodule: those of `--data`, or those that the arguments imply, or None."""
+    def data_of(cls, arguments: Namespace | Self, given: Namespace | None) -> Namespace | None:
+        """Return the settings of the datamodule: the given ones, or those that a measurement or its arguments imply."""
         return given
 
     def prepare(self) -> None:
@@ -77,31 +82,100 @@ class Measure(nn.Module, Generic[Data]):
         raise NotImplementedError(f"{type(self).__name__} must implement outcome().")
 
 
+Corpus = str | Path | Mapping[str, str] | CorpusDataModule[Any] | None
+
+
+@overload
 def measure(
-    measurement: Measure[Any],
-    data: Any,  # noqa: ANN401 - any datamodule; `data_for` checks its class
-    fabric: Fabric | None = None,
+    corpus: Corpus = ...,
+    encoder: str | Encoder | EncoderSpec | None = ...,
+    measurements: Measure[Any] = ...,
     *,
+    fabric: Fabric | None = ...,
+    limit: float | None = ...,
+    bar: bool = ...,
+) -> Result: ...
+@overload
+def measure(
+    corpus: Corpus = ...,
+    encoder: str | Encoder | EncoderSpec | None = ...,
+    measurements: Sequence[Measure[Any]] = ...,
+    *,
+    fabric: Fabric | None = ...,
+    limit: float | None = ...,
+    bar: bool = ...,
+) -> list[Result]: ...
+def measure(
+    corpus: Corpus = None,
+    encoder: str | Encoder | EncoderSpec | None = None,
+    measurements: Measure[Any] | Sequence[Measure[Any]] = (),
+    *,
+    fabric: Fabric | None = None,
     limit: float | None = None,
     bar: bool = False,
-) -> Result | None:
-    """Run a measurement over the dev and test batches of a datamodule, and return its result.
+) -> Result | list[Result]:
+    """Run measurements over the dev and test batches of a corpus.
 
     Args:
-        measurement: The measurement.
-        data: The datamodule.
+        corpus: A corpus in the form that the datamodule of a measurement takes, such as `sample`, a name of `python
+            train.py fetch --list` or a path with `{split}`; or a datamodule. None for the data of a checkpoint.
+        encoder: Encoder that reads a corpus given by name or path; None for the default.
+        measurements: One measurement, or several, which share the loaded data.
         fabric: Launched Fabric with the devices; None for the CPU.
         limit: Number of batches that are read of each dataloader, or a fraction below 1; None for all.
         bar: True to show a progress bar, False to log the progress.
 
     Returns:
-        The result; None in processes that have none.
+        The result of one measurement, or the results of a list of measurements; the same in every process.
 
     Raises:
-        UserError: The datamodule does not fit the measurement, or `limit` leaves no batch.
+        UserError: There is no measurement, the data do not fit one of them, or `limit` leaves no batch.
     """
+    if isinstance(measurements, Measure):
+        return measure(corpus, encoder, [measurements], fabric=fabric, limit=limit, bar=bar)[0]
+    if not measurements:
+        raise UserError("No measurement is given. Give one, or a list: measurements=[SingleHeads()].")
+    if encoder is not None and (corpus is None or isinstance(corpus, CorpusDataModule)):
+        raise UserError("`encoder` needs the name or path of a corpus: a datamodule and a checkpoint name their own.")
     if fabric is None:
         (fabric := Fabric(accelerator="cpu", devices=1)).launch()
+    made: dict[str, Any] = {}
+    results = list[Result]()
+    for measurement in measurements:
+        data: Any = corpus
+        if not isinstance(corpus, CorpusDataModule):
+            settings = measurement.data_of(measurement, _settings(measurement.takes, corpus, encoder))
+            data = settings and made.setdefault(str(settings), datamodule_from(settings))
+        result = fabric.broadcast(_measured(measurement, data, fabric, limit, bar))
+        assert result is not None  # the first process has one
+        results.append(result)
+    return results
+
+
+def _settings(
+    kind: type[Any], corpus: str | Path | Mapping[str, str] | None, encoder: str | Encoder | EncoderSpec | None
+) -> Namespace | None:
+    """Return the settings of a datamodule of this class, or for any class of one of texts; None without a corpus."""
+    if corpus is None:
+        return None
+    kind = TextDataModule if kind is CorpusDataModule else kind
+    known = signature(kind).parameters
+    option = next((name for name in ("corpus", "corpora") if name in known), None)
+    if option is None:
+        raise UserError(f"{kind.__name__} needs {kind.holds}, not a single corpus: make one, and give it as `corpus`.")
+    spec = encoder.source.spec if isinstance(encoder, Encoder) else encoder
+    spec = EncoderSpec(spec) if isinstance(spec, str) else spec
+    # A tokenizer of None is that of the measurement's Hugging Face classifier, or splits at white space.
+    reader = {"tokenizer": spec and vars(spec)} if "tokenizer" in known else {"encoder": vars(spec or DEFAULT_ENCODER)}
+    given = {option: str(corpus) if isinstance(corpus, Path) else corpus, **reader}
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    return Namespace(class_path=name, init_args=Namespace(given))  # type: ignore[no-untyped-call]
+
+
+def _measured(
+    measurement: Measure[Any], data: CorpusDataModule[Any], fabric: Fabric, limit: float | None, bar: bool
+) -> Result | None:
+    """Return the result of one measurement; None in processes that have none."""
     measurement.data = data_for(type(measurement).__name__, measurement.takes, data)
     measurement.device, measurement.ranks = fabric.device, Ranks(fabric.global_rank, fabric.world_size)
     data.place(measurement.ranks, measurement.device)
@@ -134,7 +208,7 @@ def _limited(loader: DataLoader[Any], limit: float | None) -> int | None:
     if most < 1 or (limit is not None and math.isinf(most)):
         total = "an unknown number of" if math.isinf(batches) else f"{batches:.0f}"
         raise UserError(
-            f"--trainer.limit_test_batches {limit} selects none of {total} batches. Give a number of batches from 1 or "
+            f"--trainer.limit_test_batches={limit} selects none of {total} batches. Give a number of batches from 1 or "
             "a fraction that leaves at least one, or leave the option out to read all."
         )
     return None if math.isinf(most) else int(most)

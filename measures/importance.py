@@ -139,7 +139,7 @@ class Importance(Analysis):
         if len(data.names) > 1 or not data.has_split("train"):
             raise UserError(
                 f"{type(self).__name__}: {name} has no language-modelling head, so a classifier is trained on labelled "
-                "texts instead. Give one labelled corpus with a train split (--corpus sst2), or an "
+                "texts instead. Give one labelled corpus with a train split (--data.corpora=sst2), or an "
                 "encoder with a language-modelling head (bert-base-uncased)."
             )
         return MeanStateClassification(encoder, data.drawn("train", FITTED, seed))

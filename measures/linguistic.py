@@ -149,7 +149,7 @@ class Relations(Analysis):
             raise UserError(
                 f"{type(self).__name__} found no links between words in the texts, or left all of them out "
                 f"({', '.join(f'{name}: {count}' for name, count in self._counts.items())}). Give a treebank "
-                "(--corpus ud_english_ewt), or a corpus whose `format` is links, enhanced or framenet."
+                "(--data.corpora=ud_english_ewt), or a corpus whose `format` is links, enhanced or framenet."
             )
         self._labels = [ALL, *sorted(labels)]
         self._encoder = encoder
@@ -315,7 +315,7 @@ class Linguistic(Analysis):
             if passage.sentence is None:
                 raise UserError(
                     f"{type(self).__name__} needs treebanks, for their part-of-speech tags, but some texts have no "
-                    "tags. Give only treebanks: --corpus ud_english_ewt, or CoNLL-U files."
+                    "tags. Give only treebanks: --data.corpora=ud_english_ewt, or CoNLL-U files."
                 )
             tags |= set(passage.sentence.upos)
             absent -= {name for name in absent if any(_holds(name, passage))}

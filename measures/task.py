@@ -350,11 +350,11 @@ class Classification(LabelTask):
         fault = ""
         if task.labels != tuple(data.labels):
             own, given = (", ".join(labels) or "numbers" for labels in (task.labels, data.labels))
-            fault = f"the labels of the classifier are {own}, but those of --data are {given}"
+            fault = f"the labels of the classifier are {own}, but those of the data are {given}"
         elif task.pieces.digest != data.vocabulary.digest:
-            fault = "the classifier and --data have different tokenizers"
+            fault = "the classifier and the data have different tokenizers"
         if fault:
-            raise UserError(f"{checkpoint}: {fault}. Give the data that it was trained on, or leave out --data.")
+            raise UserError(f"{checkpoint}: {fault}. Give the data that it was trained on, or none.")
         task.score, task.positive = data.score, data.positive
         return task
 
@@ -432,7 +432,7 @@ class MeanStateClassification(LabelTask):
             raise UserError(
                 f"{encoder.source.spec.name} has no language-modelling head, so a classifier is trained, but the train "
                 f"texts have {counted(len(self.labels), 'label')}, and {labels.count(None)} of them have no label. "
-                "Give texts of two labels or more (--corpus sst2)."
+                "Give texts of two labels or more (--data.corpora=sst2)."
             )
         model = make_pipeline(StandardScaler(), LogisticRegression(C=_C, max_iter=1000))
         model.fit(torch.cat(features).double().numpy(), [self.labels.index(str(label)) for label in labels])

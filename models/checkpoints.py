@@ -14,7 +14,7 @@ from jsonargparse import ArgumentError, Namespace
 from pytorch_lightning import LightningDataModule, LightningModule
 from pytorch_lightning.cli import LightningArgumentParser
 
-from models.configs import ROOMS, explained, imported_classes, only_known_classes, remedy, without_permissions
+from models.configs import ROOMS, explained, imported_classes, only_known_classes, without_permissions
 from results.errors import UserError, refuse_lack_of_memory
 from results.settings import BoundedLoader, leaves
 
@@ -210,7 +210,7 @@ def instantiate(
         return base(**{name: value for name, value in arguments.items() if every or name in known})
     if (kind := name.rpartition(".")[2]) not in _names_below(base):
         module, _, _ = name.rpartition(".")
-        own = "" if module.partition(".")[0] in ROOMS else f" If it is a class of your own, {remedy(module)}."
+        own = "" if module.partition(".")[0] in ROOMS else f" If it is a class of your own, add --trust {module}."
         raise TrainingError(
             f"{path} is a checkpoint of {kind}, not of {base.__name__}. Give a checkpoint of {base.__name__}, or load "
             f"this one in Python with {kind}.load_from_checkpoint.{own}"

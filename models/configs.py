@@ -4,7 +4,6 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 
 from jsonargparse import Namespace, _loaders_dumpers, set_parsing_settings
 from jsonargparse._common import parsing_settings
@@ -37,7 +36,9 @@ def explained(message: str) -> str:
     if denied := _DENIED.search(message):
         module = denied[1].rpartition(".")[0]
         fault = f"{denied[1]} is in an external package, which only the command line may allow"
-        fault = f"{fault}. If you trust it, {remedy(module)}"
+        fault = f"{fault}. If you trust it, add --trust {module}"
+        if room := _FORMER_ROOMS.get(module.partition(".")[0]):
+            fault = f"{denied[1]} is now {room}.{name}"
     elif found := _CLASS.search(message):
         known = imported_of_rooms()
         fault = f"there is no class {found[1]}{near(found[1], known)}"
@@ -78,23 +79,8 @@ PERMISSIONS = frozenset({"allow_pickle"})
 """Options that let a file run code. Only the command line or a caller in Python may set them."""
 
 
-_REMEDY = ContextVar("remedy for a module that is not trusted", default="import {} first")
-
-
-def remedy(module: str) -> str:
-    """Return advice, for an error message, on how to make a module trusted.
-
-    Settings may name only classes of trusted modules. The advice is to import the module in Python,
-    or within `only_known_classes` the argument `how`, for instance to use `--trust`.
-
-    Args:
-        module: Name of the module.
-    """
-    return _REMEDY.get().format(module)
-
-
 @contextmanager
-def only_known_classes(trusted: Iterable[str] = (), *, how: str | None = None) -> Iterator[None]:
+def only_known_classes(trusted: Iterable[str] = ()) -> Iterator[None]:
     """Within the block, let parsers import only classes of known modules.
 
     These are the modules of this program, Lightning, `torch.optim`, and the `trusted` ones. Other classes are
@@ -102,10 +88,8 @@ def only_known_classes(trusted: Iterable[str] = (), *, how: str | None = None) -
 
     Args:
         trusted: Names of modules.
-        how: Advice for error messages on how to make a module trusted, with `{}` for its name.
     """
     before = dict(parsing_settings)
-    said = _REMEDY.set(how or _REMEDY.get())
     try:
         set_parsing_settings(
             import_path_denylist=["*"],
@@ -115,7 +99,6 @@ def only_known_classes(trusted: Iterable[str] = (), *, how: str | None = None) -
         yield
     finally:
         parsing_settings.update(before)
-        _REMEDY.reset(said)
 
 
 def imported_classes(settings: object) -> set[str]:

@@ -78,9 +78,9 @@ class WordEmbedding(nn.Module):
         else:
             raise UserError(
                 f"The word vectors have {vectors.size(1)} dimensions, but --model.embedding.size is "
-                f"{spec.size}. Remove the size (--model.embedding '{{size: null}}'), or give vectors of "
+                f"{spec.size}. Remove the size (--model.embedding='{{size: null}}'), or give vectors of "
                 f"{spec.size} dimensions (--data.vectors). To map the vectors to {spec.size} dimensions, "
-                f"remove the size and set --model.embedding.project {spec.size}."
+                f"remove the size and set --model.embedding.project={spec.size}."
             )
         rows[vocabulary.pad] = 0
         self.rows = nn.Embedding.from_pretrained(  # type: ignore[no-untyped-call]

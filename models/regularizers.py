@@ -258,6 +258,6 @@ def _one_size(regularizer: Regularizer, embedded: int, hidden: int) -> None:
     if embedded != hidden:
         raise UserError(
             f"{type(regularizer).__name__} needs word embeddings and hidden states of the same size, but they have "
-            f"{embedded} and {hidden} dimensions. Set --model.embedding.project {hidden}, or choose a text "
+            f"{embedded} and {hidden} dimensions. Set --model.embedding.project={hidden}, or choose a text "
             f"encoder whose states have {embedded}."
         )

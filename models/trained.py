@@ -278,8 +278,8 @@ def difference(trained: Origin[Sizes], run: Origin[Sizes]) -> str | None:
     if not other:
         return None
     return (
-        f"The checkpoint was trained on other data (difference in {' and '.join(other)}): give --data the corpus and "
-        f"the options that it was trained with."
+        f"The checkpoint was trained on other data (difference in {' and '.join(other)}): give the corpus and "
+        f"the options of the data that it was trained with."
     )
 
 
@@ -323,7 +323,7 @@ def other_model(difference: str) -> str:
     Args:
         difference: Difference between the models, as a relative clause: `which has a decoder`.
     """
-    remedy = "give --config and the options of --model that it was trained with"
+    remedy = "give the config and the options of the model that it was trained with"
     return f"The checkpoint is of another model, {difference}: {remedy}."
 
 

@@ -65,7 +65,7 @@ def sweep_pairs(
     """
     if not held:
         raise UserError(
-            "A structural probe needs hidden states. Set --data.hidden, for instance '[1,2,3]': 0 for the "
+            "A structural probe needs hidden states. Set for instance --data.hidden=[1,2,3]: 0 for the "
             "embeddings, k for layer k."
         )
     layers = held if layers is None else layers

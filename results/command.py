@@ -9,7 +9,7 @@ from typing import NoReturn
 from rich.console import Console
 from rich.text import Text
 
-from results.errors import UserError
+from results.errors import UserError, command_line
 
 
 def print_fault(fault: BaseException) -> None:
@@ -19,6 +19,7 @@ def print_fault(fault: BaseException) -> None:
     Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), said), soft_wrap=True)
 
 
+@command_line()
 def run(main: Callable[[Sequence[str]], int], args: Sequence[str] | None = None) -> NoReturn:
     """Run a command, and exit with its exit code.
 

@@ -3,6 +3,7 @@
 Without pyplot, figures share no state and need no display.
 """
 
+import io
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -18,7 +19,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure as Canvas
+from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import withStroke
@@ -31,7 +32,7 @@ from results import AttentionLines, Bars, Curves, HeatMap, Maps, Spreads, Unit
 COLUMN, PAGE = 3.03, 6.3  # inches: a column and the text of a page in the style of ACL (7.7 and 16 cm)
 TALLEST = 7.5  # inches of the rows of a grid; title, labels and legend take the rest of a page
 LETTER, LINE = 0.062, 0.13  # inches: about the width of a letter and the height of a line
-DOTS = 200  # dots per inch of a PNG
+DOTS, SCREEN = 200, 130  # dots per inch of a PNG, of a file and in a notebook
 # The first is part of matplotlib, so that figures are the same on every machine. The others, where they are installed,
 # have the letters that it lacks (Debian's fonts-noto-cjk and fonts-noto-core).
 SCRIPTS = ("CJK SC", "CJK JP", "CJK KR", "Devanagari", "Bengali", "Tamil", "Telugu", "Thai", "Ethiopic")
@@ -48,6 +49,14 @@ HATCHES = ("", "/////", "\\\\\\\\\\", "xxxxx", "-----", "|||||", "+++++", ".....
 INK = "0.15"
 STYLE = rc_params_from_file(Path(__file__).with_name("print.mplstyle"), use_default_template=False)
 STYLE["font.family"] = [name for name in FONTS if name in fontManager.get_font_names()]
+
+
+class Canvas(Figure):
+    """Figure of matplotlib that notebooks show, also without pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        self.savefig(png := io.BytesIO(), dpi=SCREEN, bbox_inches="tight")
+        return png.getvalue()
 
 
 def draw(figure: object) -> Canvas:

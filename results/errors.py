@@ -3,7 +3,8 @@
 import difflib
 import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from inspect import isfunction, signature
 from math import isfinite
 from numbers import Integral, Real
@@ -11,6 +12,8 @@ from os import PathLike
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import yaml
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -25,8 +28,49 @@ MEANT: Mapping[str, Collection[str]] = {
 _NO_MEMORY = re.compile(r"(?i)not enough memory|can(no|')t allocate|out of memory|bad_?alloc|os error 12\b|errno 12\b")
 
 
+_OPTION = re.compile(
+    r"`?--(?:data|model|trainer)\.(\w+(?:\.\w+)*)(?:=('[^']*'|\"[^\"]*\"|\[[^]]*\]|[\w-]+(?:\.\w+)*))?`?"
+)
+_in_command_line = False  # a global variable, because every thread of a command shares it
+
+
+@contextmanager
+def command_line() -> Iterator[None]:
+    """Within the block, messages name options of the command line; elsewhere they name arguments in Python."""
+    global _in_command_line
+    before, _in_command_line = _in_command_line, True
+    try:
+        yield
+    finally:
+        _in_command_line = before
+
+
+def spoken(message: str) -> str:
+    """Return a message with the options in it named as the reader gives them.
+
+    Args:
+        message: The message with options as on a command line: `--data.corpus`, `--data.parts=[0.5,0.5]`. In Python
+            they become arguments: `corpus`, `parts=[0.5, 0.5]`.
+    """
+    if _in_command_line:
+        return message
+    plain = re.sub(r"--(data|model) (?=[A-Z])|\.init_args", "", message)
+    plain = re.sub(r"add --trust (\w+(?:\.\w+)*)", r"import \1 first", plain)
+
+    def argument(option: re.Match[str]) -> str:
+        name = option[1].removesuffix(".name").replace("limit_test_batches", "limit")
+        value = yaml.safe_load(option[2] or "''")
+        value = yaml.safe_load(value) if isinstance(value, str) and value else value  # quoted for the shell
+        return f"`{name}={value!r}`" if option[2] else f"`{name}`"
+
+    return _OPTION.sub(argument, plain)
+
+
 class UserError(ValueError):
-    """Error in the user's input, which the command line prints without a traceback."""
+    """Error in the user's input, which the command line prints without a traceback; `spoken` words the message."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(spoken(message))
 
     @classmethod
     def at(cls, path: Path | str, line: int | None, wrong: str, remedy: str) -> Self:

@@ -4,11 +4,16 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from results.errors import Item, counted, one_of
 from results.estimates import Estimate, Table, numbers
 from results.figures import Figure
+
+if TYPE_CHECKING:
+    from results.drawing import Canvas
 
 _FILE_STEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
@@ -71,6 +76,33 @@ class Result:
                     f"{name!r} of {self.experiment!r} cannot be a file name: use only letters, digits and . _ + -"
                 )
 
+    def __repr__(self) -> str:
+        return f"<Result {self.experiment}: {self.answer or counted(len(self.scores), 'score')}>"
+
+    def _repr_html_(self) -> str:
+        from results.notebook import result_html  # here, because it draws, which most imports of a Result need not
+
+        return result_html(self)
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Return the rows of a table, with numbers as they were computed: fractions are not ×100.
+
+        Raises:
+            KeyError: There is no such table.
+        """
+        return _of_name(name, self.tables, "table").frame
+
+    def figure(self, name: str) -> "Canvas":
+        """Return a drawing of a figure by matplotlib, which a notebook shows.
+
+        Raises:
+            KeyError: There is no such figure.
+            TypeError: The figure is a page of coloured texts.
+        """
+        from results.drawing import draw
+
+        return draw(_of_name(name, self.figures, "figure"))
+
     @property
     def numbers(self) -> dict[str, float]:
         """Numbers of all scores by name: `<name>`, `<name>.low`, `.high`, `.sd` and `.p`.
@@ -78,6 +110,12 @@ class Result:
         They are the scores in `results.json`. Numbers that were not computed are left out.
         """
         return numbers(self.scores)
+
+
+def _of_name(name: str, known: Mapping[str, Item], kind: str) -> Item:
+    if name not in known:
+        raise KeyError(f"There is no {kind} {name!r}; give {one_of(name, known)}.")
+    return known[name]
 
 
 def merged(experiment: str, results: Mapping[str, Result]) -> Result:

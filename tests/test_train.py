@@ -211,7 +211,7 @@ def test_command_lines_are_checked_before_anything_is_computed(of_config: Given,
         "max_epoch": "--trainer.max_epoch=2",
         "learning_rate": "--model.learning_rate=fast",
         "absent-train.conllu: there is no such file. Check the path.": "--data.corpus=absent-{split}.conllu",
-        "--corpus has no test split, but the command needs one": f"--data.corpus={json.dumps(files)}",
+        ".corpus) has no test split, but the command needs one": f"--data.corpus={json.dumps(files)}",
         "there is no such checkpoint": "--ckpt_path=absent.ckpt",
         "absent.yaml": "--config=absent.yaml",
     }

@@ -1,13 +1,13 @@
 """A Trainer that prints nothing, and writes checkpoints alone, where a callback asks for them."""
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 from pytorch_lightning import Callback, LightningDataModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from datamodules import DependencyDataModule
+from datamodules import CorpusDataModule, DependencyDataModule
 from measures import Measure, measure
 from measures.nested import best_copy, train_copy
 from measures.trainings import Best
@@ -46,9 +46,7 @@ def scored(
     module: TrainedModule[Any, Any] | Measure[Any], data: LightningDataModule, checkpoint: Path | None = None
 ) -> Result:
     if isinstance(module, Measure):
-        found = measure(module, data)
-        assert found is not None
-        return found
+        return measure(cast("CorpusDataModule[Any]", data), measurements=module)
     trainer().test(module, datamodule=data, verbose=False, ckpt_path=checkpoint, weights_only=True)
     assert module.result is not None
     return module.result

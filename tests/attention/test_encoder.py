@@ -546,7 +546,7 @@ def test_input_that_is_not_embedded_by_a_table_is_refused(bert: Path, monkeypatc
     encoder = load(bert)
     monkeypatch.setattr(encoder.model, "get_input_embeddings", lambda: nn.Linear(2, 2))
     with pytest.raises(
-        EncoderError, match=r"bert.*are a Linear, not a table of vectors\. Name other vectors with --data"
+        EncoderError, match=r"bert.*are a Linear, not a table of vectors\. Name other vectors with `vectors`"
     ):
         embed_words(encoder, ["fox"])
 

@@ -30,7 +30,7 @@ LIMIT = 14
 @pytest.mark.parametrize("name", ["layers", "heads"])
 @pytest.mark.parametrize("chosen", [(), (0,), (-1, 2), (2, 1), (1, 1)])
 def test_numbers_that_mean_nothing_are_refused(name: str, chosen: tuple[int, ...]) -> None:
-    with pytest.raises(UserError, match=rf"{name} is .*from 1 on in ascending order"):
+    with pytest.raises(UserError, match=rf"^`options.{name}` is .*from 1 on in ascending order"):
         Options(**{name: chosen})  # type: ignore[arg-type]
 
 
@@ -216,7 +216,7 @@ def test_a_sentence_that_just_fits_is_kept(policy: str, encoder: Encoder) -> Non
 def test_too_long_is_an_error_that_names_the_sentence_and_the_remedy(encoder: Encoder) -> None:
     with pytest.raises(
         AlignmentError,
-        match=r"sentence long of 13 words has 15 pieces, but the encoder takes at most 14\. .*too_long skip",
+        match=r"sentence long of 13 words has 15 pieces, but the encoder takes at most 14\. .*too_long='skip'`",
     ):
         items_of(treebank(SHORT, LONG), encoder)
 
@@ -243,7 +243,7 @@ def test_unknown_words_are_counted_in_what_is_kept(encoder: Encoder) -> None:
 
 @pytest.mark.parametrize(
     ("options", "which"),
-    [(Options(layers=(1, 3)), "options.layers contains 3"), (Options(heads=(9,)), "options.heads contains 9")],
+    [(Options(layers=(1, 3)), "`options.layers` contains 3"), (Options(heads=(9,)), "`options.heads` contains 9")],
 )
 def test_what_the_encoder_lacks_is_refused(options: Options, which: str, encoder: Encoder) -> None:
     with pytest.raises(UserError, match=f"{which}, but the encoder has"):
@@ -252,7 +252,9 @@ def test_what_the_encoder_lacks_is_refused(options: Options, which: str, encoder
 
 @pytest.mark.parametrize("hidden", [(3,), (0, 3), (-1, 2), (2, 1), (1, 1)])
 def test_hidden_states_of_layers_that_there_are_not_are_refused(hidden: tuple[int, ...], encoder: Encoder) -> None:
-    with pytest.raises(UserError, match=r"hidden is \[.*\], but must be .*, from 0 \(the embeddings\) to 2 \(the last"):
+    with pytest.raises(
+        UserError, match=r"^`hidden` is \[.*\], but must be .*, from 0 \(the embeddings\) to 2 \(the last"
+    ):
         items_of(treebank(SHORT), encoder, Options(), hidden)
 
 

@@ -143,11 +143,10 @@ def test_of_pairs_both_texts_count_and_those_with_an_empty_one_are_skipped_on_re
 
 
 # What is wrong, the name of the file, its content, the line at which it is found, and words of the message.
-OPTION = r"--data"
 NO_COLUMN = (
-    rf"the header has no column 'text'; its columns are label, sentence\. Name the right column with "
-    rf"`{OPTION}\.columns\.text`; "
-    rf"if the file has no header, give all columns their numbers"
+    r"the header has no column 'text'; its columns are label, sentence\. Name the right column with "
+    r"`columns\.text`; "
+    r"if the file has no header, give all columns their numbers"
 )
 BAD: list[tuple[str, str, str | bytes, int | None, str]] = [
     ("empty file", "x.tsv", "", None, "the file holds no text"),

@@ -110,7 +110,7 @@ def test_registered_files_and_unknown_suffixes_have_their_own_remedies(tmp_path:
         read_treebank(tmp_path / "ud" / "en_ewt-ud-dev.conllu")
     for read, remedy in (
         (read_treebank, r"the suffix \.conllu, \.conll or \.conllx"),
-        (read_labelled, r"data\.format`: tsv, csv or jsonl"),
+        (read_labelled, r"with `format`: tsv, csv or jsonl"),
     ):
         with pytest.raises(CorpusError, match=rf"corpus\.txt: .* inferred from the suffix '\.txt'\. .*{remedy}\.$"):
             read(write(tmp_path, "some text\n"))

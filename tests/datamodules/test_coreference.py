@@ -228,9 +228,14 @@ def test_shares_that_cannot_be_are_named(parts: tuple[float, ...]) -> None:
 @pytest.mark.parametrize(
     ("count", "stage", "options", "message"),
     [
-        (7, "fit", {}, r"no train split.*Split its documents into three parts: --data.parts"),
-        (1, "test", {}, r"few.conll: one document with mentions is too few to be split into dev and test.*dev: b.con"),
-        (2, "test", {"parts": THIRDS}, r"2 documents with .* split into train, dev and test .*train: a.con"),
+        (7, "fit", {}, r"no train split.*Split its documents into three parts: `parts=\[0.5, 0.25, 0.25\]`"),
+        (
+            1,
+            "test",
+            {},
+            r"few.conll: one document with mentions is too few to be split into dev and test.*'dev': 'b.con",
+        ),
+        (2, "test", {"parts": THIRDS}, r"2 documents with .* split into train, dev and test .*'train': 'a.con"),
     ],
 )
 def test_what_cannot_be_parted_is_refused(
@@ -370,7 +375,7 @@ def test_sentences_are_joined_as_long_as_they_fit(
         (
             [LONG],
             {},
-            r"^document bn/long: sentence 2 of 13 words has 15 pieces and 2 mentions, .* at most 14\. .*skip\.",
+            r"^document bn/long: sentence 2 of 13 words has 15 pieces and 2 mentions, .* 14\. .*too_long='skip'`\.",
         ),
         ([SILENT, SILENT], {}, r": no mention in 2 documents\. Check that coreference is annotated"),
         (
@@ -378,7 +383,7 @@ def test_sentences_are_joined_as_long_as_they_fit(
             {"too_long": "skip"},
             ": all mentions are in sentences of more than 14 pieces, which were skipped",
         ),
-        ([of_lengths(2)], {"layers": (3,)}, "layers contains 3, but the encoder has"),
+        ([of_lengths(2)], {"layers": (3,)}, "^`options.layers` contains 3, but the encoder has"),
     ],
 )
 def test_what_cannot_be_cut(texts: list[Document], options: dict[str, Any], message: str, encoder: Encoder) -> None:

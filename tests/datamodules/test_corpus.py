@@ -68,7 +68,7 @@ def test_a_missing_split_is_named_first(kind: Kind, make: Make, given: str, monk
     monkeypatch.setattr(kind, "read", None)
     for stage, there, missing in (("test", ("train", "dev"), "test"), ("fit", ("dev",), "train")):
         files = {split: given.replace("{split}", split) for split in there}
-        name_it = f"Name its file: --corpus '{{train: a.{kind.suffix}"
+        name_it = f"Name its file: `corpus={{'train': 'a.{kind.suffix}'"
         remedy = f"no {missing} split, but the command needs one; it has {' and '.join(there)}. {name_it}"
         with pytest.raises(CorpusError, match=remedy):
             make(stage, corpus=files)

@@ -92,7 +92,9 @@ def test_a_treebank_without_tags_is_refused_where_punctuation_is_known_by_them(s
     options: dict[str, Any] = {"corpus": str(tmp_path / "{split}.conllu"), "encoder": None, "cache": str(tmp_path)}
     if stored:
         DependencyDataModule(punctuation=(), **options).setup("test")
-    with pytest.raises(CorpusError, match=r"dev\.conllu: no word has a tag in column XPOS.*punctuation_by relation\."):
+    with pytest.raises(
+        CorpusError, match=r"dev\.conllu: no word has a tag in column XPOS.*`punctuation_by='relation'`\."
+    ):
         DependencyDataModule(punctuation_by="xpos", **options).setup("test")
     assert len(list(tmp_path.rglob("manifest.json"))) == 2 * stored  # nothing was extracted before
 
@@ -196,16 +198,14 @@ def test_transfer_never_tests_on_the_corpus_that_is_learned_from(corpus: str, tm
     own = {"dev": corpus.replace("{split}", "dev")}
     module = DependencyDataModule(own, transfer_from=corpus, encoder=None, cache=str(tmp_path))
     assert set(module.files()) == {"train", "dev"}
-    with pytest.raises(CorpusError, match=r"^The corpus of --corpus has no test split.* it has no other\. Name its"):
+    with pytest.raises(CorpusError, match=r"^The corpus \(`corpus`\) has no test split.* it has no other\. Name its"):
         raise module.absent(["test"])[0]
     module = DependencyDataModule(corpus, transfer_from=own, encoder=None, cache=str(tmp_path))
-    wrong = (
-        r"^The corpus of --data\.transfer_from has no train split.* it has dev\. Name its file: --data\.transfer_from '"
-    )
+    wrong = r"^The corpus \(`transfer_from`\) has no train split.* it has dev\. Name its file: `transfer_from=\{'"
     with pytest.raises(CorpusError, match=wrong):
         module.absent(["fit"])
     module = DependencyDataModule(corpus, transfer_from="somewhere", encoder=None, cache=str(tmp_path))
-    with pytest.raises(CorpusError, match=r"^somewhere: no corpus has this name\. "):
+    with pytest.raises(CorpusError, match=r"give a path with `{split}` in it, or a mapping: `transfer_from=\{"):
         module.files()
 
 
@@ -220,15 +220,15 @@ def test_a_treebank_without_dev_is_refused_in_a_line_that_names_two_remedies(giv
     with pytest.raises(CorpusError) as refused:
         raise module.absent(["test"])[0]
     place = {
-        "mapping": "The corpus of --corpus has no dev split",
+        "mapping": "The corpus (`corpus`) has no dev split",
         "path": f"{path.replace('{split}', 'dev')}: there is no such file",
-        "name": "ud_breton_keb: the corpus of --corpus has no dev split",
+        "name": "ud_breton_keb: the corpus (`corpus`) has no dev split",
     }[given]
     line = str(refused.value)
     assert line.startswith(place)
     assert "has test" in line
-    assert "--corpus '{train: a.conllu, dev: b.conllu, test: c.conllu}'" in line
-    assert line.endswith("--data.transfer_from ud_english_ewt.")
+    assert "`corpus={'train': 'a.conllu', 'dev': 'b.conllu', 'test': 'c.conllu'}`" in line
+    assert line.endswith("`transfer_from='ud_english_ewt'`.")
 
 
 def test_split_in_a_path_is_explained_where_a_file_is_missing(corpus: str, tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_limit_without_room_for_the_planted_words_is_refused(tmp_path: Path) -
     planted(tmp_path, "pair", max_length=2).setup("test")
     with pytest.raises(
         CorpusError,
-        match=r"train\.tsv:\d+: --data\.max_length leaves no room for the planted words\. Raise",
+        match=r"train\.tsv:\d+: `max_length` leaves no room for the planted words\. Raise",
     ):
         planted(tmp_path, "pair", max_length=1).setup("test")
 

@@ -273,7 +273,7 @@ def test_the_samples_are_written_once_and_read(make: Make) -> None:
         ("", {}, r"text\.txt: the file holds no text"),
         ("one\n\ntwo\n", {}, r"no segment of the file has two words \(.*empty_lines 1, passages 2, too_short 2"),
         ("a b\n".encode("utf-16"), {}, r"text\.txt:1: byte 0xff .*UTF-16"),
-        ("a b\n", {"max_length": 3}, r"max_length is 3, too few tokens .* Give 4 or more"),
+        ("a b\n", {"max_length": 3}, r"^`max_length` is 3, too few tokens .* Give 4 or more"),
     ],
 )
 def test_a_text_that_cannot_be_used(
@@ -306,9 +306,9 @@ def test_two_passages_need_a_delimiter_between_them(make: Make, tmp_path: Path, 
             [TextSource("my.txt", split="dev")],
             r"my\.txt: this is neither a corpus of the registry nor a path with `{split}`",
         ),
-        (["a.txt", "b/a.txt"], r"corpora: several corpora are called a\. .*a `name` of its own.*corpus: a\.txt"),
-        ([], r"corpora is empty\. Name at least one corpus"),
-        ([7], r"corpora: 7 contains no `corpus`"),
+        (["a.txt", "b/a.txt"], r"^`corpora`: several corpora are called a\. .*a `name` of its own.*corpus: a\.txt"),
+        ([], r"^`corpora` is empty\. Name at least one corpus"),
+        ([7], r"^`corpora`: 7 contains no `corpus`"),
         ({"corpus": "my.txt", "packng": "pairs"}, r"unknown option 'packng' \(did you mean `packing`"),
         ({"corpus": "my.txt", "packing": "pair"}, r"packing is 'pair', but must be one of single, pairs"),
         ({"corpus": "my.txt", "limit": "many"}, r"limit is 'many', but must be a whole number"),
@@ -325,10 +325,10 @@ def test_a_table_needs_a_text_alone(make: Make, tmp_path: Path) -> None:
     path.write_text("title\ttext\nFoxes\tThe fox sleeps\n", encoding="utf-8")
     [(batch, row)] = rows(make(str(path)))
     assert batch.passages[row] == (Passage("2", ("The", "fox", "sleeps"), 2),)
-    remedy = r"table\.tsv:1: the header has no column 'body'; .*`--data\.corpora\.columns\.text`"
+    remedy = r"table\.tsv:1: the header has no column 'body'; .*`corpora\.columns\.text`"
     with pytest.raises(CorpusError, match=remedy):
         make(TextSource(str(path), columns=Columns("body")))
-    with pytest.raises(CorpusError, match=r"corpora .{corpus: .*table\.dat, format: …}"):
+    with pytest.raises(CorpusError, match=r"`corpora=\{'corpus': '.*table\.dat', 'format': '…'\}`"):
         make(str(path.rename(tmp_path / "table.dat")))
 
 

@@ -282,7 +282,7 @@ def test_the_digest_covers_words_order_and_specials() -> None:
 
 
 def test_a_vocabulary_without_a_word_is_refused() -> None:
-    with pytest.raises(CorpusError, match=r"No word of the train split occurs 10 times.*--data.min_count"):
+    with pytest.raises(CorpusError, match=r"No word of the train split occurs 10 times.*`min_count`"):
         built(min_count=10)
 
 

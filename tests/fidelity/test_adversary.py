@@ -221,7 +221,9 @@ def test_a_candidate_without_a_distance_or_divergence_does_not_count() -> None:
 
 
 def test_several_distributions_a_text_are_refused_with_a_remedy() -> None:
-    with pytest.raises(UserError, match=r"adversary .* han, seed 0 at level .* has one per sentence.*\.level sentence"):
+    with pytest.raises(
+        UserError, match=r"adversary .* han, seed 0 at level .* has one per sentence.*`level='sentence'`"
+    ):
         measurements(Adversary(steps=1), classified("han", level=WORD))
 
 

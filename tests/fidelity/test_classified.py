@@ -108,7 +108,8 @@ def test_texts_of_one_word_are_classified_and_not_tested() -> None:
 
 def test_a_level_that_is_not_there_is_refused() -> None:
     with pytest.raises(
-        UserError, match=r"level: '7-1' is not an attention level of this classifier; choose one of 2-1, 2-2, 2-3, 2-4"
+        UserError,
+        match=r"`level`: '7-1' is not an attention level of this classifier; choose one of 2-1, 2-2, 2-3, 2-4",
     ):
         classified("transformer", level="7-1")
 
@@ -214,8 +215,8 @@ def test_only_decisions_are_shares_of_few_texts(test: FidelityTest, value: float
         (ConsistentAdversary, {"strengths": (math.nan, 0.1)}, "must be a non-empty list"),
         (Rationale, {"rankings": ["attention", "attention"]}, "rankings lists attention more than once"),
         (Correlation, {"saliencies": []}, "saliencies is empty"),
-        (Fidelity, {"tests": [Perturbation()] * 2}, "--model.tests lists perturbation more than once"),
-        (Fidelity, {"tests": [], "checkpoints": []}, "--model.tests is empty"),
+        (Fidelity, {"tests": [Perturbation()] * 2}, "`tests` lists perturbation more than once"),
+        (Fidelity, {"tests": [], "checkpoints": []}, "`tests` is empty"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(

@@ -16,7 +16,9 @@ import torch
 import yaml
 
 import fidelity
+import measures
 import train
+from datamodules import ClassificationDataModule
 from fidelity import Fidelity, FidelityTest
 from fidelity.comparison import (
     SECONDS,
@@ -61,6 +63,15 @@ FEWER = (
     "{class_path: ConsistentAdversary, init_args: {strengths: [0, 0.1], max_epochs: 1}}, "
     "{class_path: GuidedMLP, init_args: {max_epochs: 1}}]"
 )
+
+
+def test_without_data_the_texts_are_those_of_the_first_checkpoint(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROBING_CACHE", str(runs.parent / "stores"))
+    tests: list[FidelityTest] = [fidelity.SingleWeight()]
+    implied = measures.measure(measurements=Fidelity(str(runs / "base-0"), tests))
+    texts = ClassificationDataModule(str(runs.parent / "texts/{split}.tsv"), positive="good")
+    assert implied.numbers == measures.measure(texts, measurements=Fidelity(str(runs / "base-0"), tests)).numbers
+    assert 0 <= implied.numbers["single_weight.flips_top"] <= 1
 
 
 def run_over(

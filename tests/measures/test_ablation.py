@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 from attention.capture import Mixture, replacing
 from attention.encoder import EncoderSpec, resolve
 from datamodules import ClassificationDataModule, TextDataModule
-from measures import HeadAblation
+from measures import HeadAblation, measure
 from measures.ablation import SHARES, Pruning, head_confidences, head_derivatives, normalised, random_sets
 from measures.task import LanguageModelling
 from metrics.bootstrap import holm
@@ -45,6 +45,15 @@ def logits_without(checkpoint: Path, data: ClassificationDataModule, heads: set[
 
 def rows_of(frame: pd.DataFrame) -> list[Any]:
     return list(frame.itertuples())
+
+
+def test_without_data_a_checkpoint_is_measured_on_those_of_its_training(
+    checkpoint: Path, data: ClassificationDataModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBING_CACHE", str(data.cache))
+    result = measure(measurements=HeadAblation(str(checkpoint), heads=False))
+    assert result.numbers == scored(HeadAblation(str(checkpoint), heads=False), data).numbers
+    assert result.numbers["accuracy"] > 0
 
 
 def test_every_score_is_that_of_a_loop_over_texts(checkpoint: Path, data: ClassificationDataModule) -> None:
@@ -151,9 +160,9 @@ def test_random_sets_are_all_different_and_each_other_set_is_as_likely() -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sets": {"a": ["3-1"]}}, r"sets\.a: 3-1 does not exist; the model has 2 layers of 4 heads"),
+        ({"sets": {"a": ["3-1"]}}, r"^`sets\.a`: 3-1 does not exist; the model has 2 layers of 4 heads"),
         ({"checkpoint": None}, "HeadAblation without a checkpoint needs .*, but ClassificationDataModule has none"),
-        ({"kinds": ()}, "kinds is empty"),
+        ({"kinds": ()}, "^`kinds` is empty"),
         ({"heads": False, "layers": False}, "Nothing is ablated"),
         ({"random": 1}, "random is 1, but must be at least 2"),
     ],
@@ -321,5 +330,5 @@ def test_what_cannot_be_pruned_is_refused(checkpoint: Path, data: Classification
         Pruning("absent.ckpt")
     corpus = write_texts(tmp_path, sizes=(20, 10, 10), labels=("bad", "odd"))
     other = ClassificationDataModule(corpus, tokenizer=data.tokenizer, positive="odd", cache=str(tmp_path))
-    with pytest.raises(UserError, match=r"bad, good, but those of --data are bad, odd"):
+    with pytest.raises(UserError, match=r"bad, good, but those of the data are bad, odd"):
         scored(Pruning(str(checkpoint)), other)

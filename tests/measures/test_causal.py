@@ -256,7 +256,7 @@ def test_one_and_two_processes_say_the_same(run_config: Callable[..., Any], corp
     ("options", "of_data", "message"),
     [
         ({"relations": ("det", "dative")}, {}, "no word of the corpus has the relation 'dative'"),
-        ({"heads": 5}, {}, "heads is 5, but only 4 heads are in the 1 layers below"),
+        ({"heads": 5}, {}, "`heads` is 5, but only 4 heads are in the 1 layers below"),
         ({"random": 1}, {}, "random is 1, but must be at least 2"),
         ({"probe": DistancesWordsProbe()}, {}, "reads attention; DistancesWordsProbe does not"),
         ({}, {"options": Options(quantity="norms")}, "needs those of all heads: leave out"),

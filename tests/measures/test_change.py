@@ -166,7 +166,7 @@ def test_nothing_changes_between_an_encoder_and_itself(
 
 
 def test_an_encoder_before_is_needed(run: Callable[..., tuple[Result, TextDataModule]], bert: Path) -> None:
-    with pytest.raises(UserError, match=r"^Change compares .* --data\.before\.name"):
+    with pytest.raises(UserError, match=r"^Change compares .* with `before`\.$"):
         run(Change(), encoder=bert, before=None)
 
 
@@ -211,5 +211,7 @@ def test_rows_of_norms_are_divided_by_their_sums(bert: Path, tmp_path: Path) -> 
 def test_what_an_analysis_does_not_take_is_refused(
     analysis: Analysis, quantity: QuantityName, bert: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=rf"quantity is {quantity}, but {type(analysis).__name__} takes only attention"):
+    with pytest.raises(
+        UserError, match=rf"^`quantity` is {quantity}, but {type(analysis).__name__} takes only attention"
+    ):
         scored(AttentionAnalyses([analysis]), texts(bert, tmp_path, quantity))

@@ -1,12 +1,23 @@
 """The loop over the batches of a datamodule, and what a measurement may ask of it."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from datamodules import AttentionBatch, CoreferenceDataModule, DependencyDataModule
+from attention import Encoder, EncoderSpec
+from datamodules import (
+    AtlasDataModule,
+    AttentionBatch,
+    ClassificationDataModule,
+    CoreferenceDataModule,
+    CorpusDataModule,
+    DependencyDataModule,
+    PairDataModule,
+    TextDataModule,
+)
 from measures import Measure, measure
 from metrics.rows import ItemRows
 from results import Estimate, Result
@@ -45,8 +56,7 @@ class Lengths(Measure[DependencyDataModule]):
 
 def test_each_batch_is_read_once_dev_before_test(make_data: MakeData) -> None:
     measurement, data = Lengths(), make_data(max_cells=SMALL)
-    result = measure(measurement, data)
-    assert result is not None
+    result = measure(data, measurements=measurement)
     assert result.numbers["words"] == sum(data.splits["test"].lengths)
     assert measurement.steps[0] == "begin"
     splits = measurement.steps[1:]
@@ -56,15 +66,85 @@ def test_each_batch_is_read_once_dev_before_test(make_data: MakeData) -> None:
 
 def test_a_limit_leaves_some_batches_of_each_dataloader_or_is_refused(make_data: MakeData) -> None:
     measurement = Lengths()
-    measure(measurement, make_data(max_cells=SMALL), limit=1)
+    measure(make_data(max_cells=SMALL), measurements=measurement, limit=1)
     assert measurement.steps == ["begin", "dev", "test"]
     for limit in (0.001, 0):
-        with pytest.raises(UserError, match=rf"limit_test_batches {limit} selects none of \d+ batches"):
-            measure(Lengths(), make_data(), limit=limit)
+        with pytest.raises(UserError, match=rf"`limit={limit}` selects none of \d+ batches"):
+            measure(make_data(), measurements=Lengths(), limit=limit)
 
 
 @pytest.mark.parametrize("data", [None, CoreferenceDataModule("sample")], ids=["none", "other"])
 def test_data_that_a_measurement_does_not_take_are_named(data: Any) -> None:  # noqa: ANN401
     found = "no data are given" if data is None else "CoreferenceDataModule has none"
-    with pytest.raises(UserError, match=f"Lengths needs gold arcs, but {found}. Give --data DependencyDataModule"):
-        measure(Lengths(), data)
+    with pytest.raises(UserError, match=f"Lengths needs gold arcs, but {found}. Give DependencyDataModule"):
+        measure(data, measurements=Lengths())
+
+
+class Made(Measure[Any]):
+    """Reads nothing."""
+
+    experiment = "made"
+
+    def __init__(self, takes: type) -> None:
+        super().__init__()
+        self.takes = takes  # type: ignore[misc]
+
+    def outcome(self) -> Result:
+        return Result(self.experiment, {})
+
+
+def test_a_corpus_is_read_by_the_encoder_however_both_are_given(
+    make_data: MakeData, bert: Path, corpus: str, cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBING_CACHE", cache)
+    data = make_data()
+    words = measure(data, measurements=Lengths()).numbers
+    files = {split: str(path) for split, path in data.files().items()}
+    for given, encoder in ((corpus, str(bert)), (Path(corpus), EncoderSpec(str(bert))), (files, Encoder(str(bert)))):
+        measurement = Lengths()
+        assert measure(given, encoder, measurement).numbers == words
+        assert measurement.data.encoder == EncoderSpec(str(bert))
+
+
+def test_several_measurements_share_the_data_of_a_class(
+    bert: Path, corpus: str, cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBING_CACHE", cache)
+    first, second = Lengths(), Lengths()
+    one, two = measure(corpus, str(bert), [first, second])
+    assert first.data is second.data
+    assert one.numbers == two.numbers == {"words": sum(first.data.splits["test"].lengths)}
+    assert [result.experiment for result in measure(first.data, measurements=[Lengths()])] == ["lengths"]
+
+
+@pytest.mark.parametrize(
+    ("takes", "made"),
+    [
+        *((kind, kind) for kind in (DependencyDataModule, CoreferenceDataModule, PairDataModule, TextDataModule)),
+        (ClassificationDataModule, ClassificationDataModule),
+        (CorpusDataModule, TextDataModule),
+    ],
+)
+def test_a_corpus_becomes_the_datamodule_that_a_measurement_takes(
+    takes: type, made: type[CorpusDataModule[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(made, "setup", lambda self, stage: None)
+    monkeypatch.setattr(made, "test_dataloader", lambda self: [])
+    measurement = Made(takes)
+    measure("my-{split}.tsv", "gpt2", measurement)
+    assert type(measurement.data) is made
+    files = {path.name for path in measurement.data.files().values()}
+    assert files <= {"my-train.tsv", "my-dev.tsv", "my-test.tsv", "my-{split}.tsv"}
+    assert files
+    reader = "tokenizer" if made is ClassificationDataModule else "encoder"
+    assert getattr(measurement.data, reader) == EncoderSpec("gpt2")
+
+
+def test_what_cannot_be_measured_in_python_is_refused(make_data: MakeData) -> None:
+    with pytest.raises(UserError, match=r"^No measurement is given\. Give .* measurements=\[SingleHeads\(\)\]\.$"):
+        measure("sample")
+    for corpus in (None, make_data()):
+        with pytest.raises(UserError, match="`encoder` needs the name or path of a corpus"):
+            measure(corpus, "gpt2", Lengths())
+    with pytest.raises(UserError, match="AtlasDataModule needs texts, a treebank and documents, not a single corpus"):
+        measure("sample", None, Made(AtlasDataModule))

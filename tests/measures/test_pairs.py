@@ -253,7 +253,7 @@ def test_the_head_that_a_pair_needs_costs_20_points_and_no_other_2(tmp_path: Pat
             "bare",
             r"no pair has the field 'syntx'\. Give one of semantics, syntax \(did you mean",
         ),
-        ({"fields": []}, "bare", r"--data\.fields is empty"),
+        ({"fields": []}, "bare", r"^`fields` is empty"),
         ({"per_paradigm": 0}, "bare", "per_paradigm is 0, but must be at least 1"),
     ],
 )
@@ -276,9 +276,9 @@ def test_pairs_too_long_and_tokenizers_without_a_start_are_refused(tmp_path: Pat
 
 
 def test_a_task_of_two_kinds_and_a_number_of_no_pairs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"give --checkpoints or --model\.pairs, not both"):
+    with pytest.raises(UserError, match=r"give `checkpoint` or `pairs`, not both"):
         check(checkpoint=str(write(tmp_path, some_pairs())), pairs="blimp")
-    with pytest.raises(UserError, match=r"per_paradigm limits minimal pairs: give --model\.pairs blimp too"):
+    with pytest.raises(UserError, match=r"^`per_paradigm` limits minimal pairs: give `pairs='blimp'` too"):
         check(per_paradigm=3)
 
 

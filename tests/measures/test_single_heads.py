@@ -478,16 +478,16 @@ def test_baselines_are_of_what_the_heads_may_attend_to(
 @pytest.mark.parametrize(
     ("module", "options", "message"),
     [
-        (probe(), {"encoder": None}, "SingleHeads needs attention, but --data.encoder is null"),
+        (probe(), {"encoder": None}, "SingleHeads needs attention, but `encoder` is null"),
         (
             Baselines(),
             {"random_init": True},
-            "--data.random_init is true, but Baselines has no control with random weights",
+            "`random_init` is true, but Baselines has no control with random weights",
         ),
         (
             probe(relations=("nsbj", "det", "x")),
             {},
-            "relations: no word of the corpus has the relation 'nsbj', 'x'; the relations are ",
+            "`relations`: no word of the corpus has the relation 'nsbj', 'x'; the relations are ",
         ),
     ],
 )

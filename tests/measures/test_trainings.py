@@ -90,6 +90,6 @@ def test_a_cache_that_cannot_be_written_is_named_before_any_training(tmp_path: P
     (tmp_path / "roar").touch()  # nor can a folder be made there
     begun: list[bool] = []
     training = Training("one", tmp_path / "roar" / "one.ckpt", lambda: begun.append(True))  # type: ignore[arg-type, return-value]
-    with pytest.raises(UserError, match=r"roar: no trained model can be kept there \(.*\)\. Give --data.cache"):
+    with pytest.raises(UserError, match=r"roar: no trained model can be kept there \(.*\)\. Give `cache`"):
         share([training])
     assert not begun

@@ -150,7 +150,7 @@ def test_a_checkpoint_of_another_vocabulary_is_refused(run: Run, texts: str, tmp
     other = data_of(texts, tmp_path, min_count=12)
     for model, path in ((model_of(), run[3]), (run[1], None)):
         with pytest.raises(
-            TrainingError, match=r"on other data \(difference in vocabulary\): give --data the corpus and"
+            TrainingError, match=r"on other data \(difference in vocabulary\): give the corpus and the options"
         ):
             again.test(model, datamodule=other, ckpt_path=path, verbose=False)
 
@@ -173,7 +173,9 @@ def test_a_checkpoint_of_another_model_is_refused(run: Run, texts: str, tmp_path
         ),
     }
     for difference, model in others.items():
-        with pytest.raises(TrainingError, match=f"The checkpoint is of another model, .*{difference}: give --config"):
+        with pytest.raises(
+            TrainingError, match=f"The checkpoint is of another model, .*{difference}: give the config and"
+        ):
             again.test(model, datamodule=data_of(texts, tmp_path), ckpt_path=best, verbose=False)
     foreign = torch.load(best, weights_only=True)
     del foreign["classifier"]

@@ -260,7 +260,7 @@ def tied(differences: Tensor) -> float:
 
 
 def test_the_same_regularizer_twice_is_refused() -> None:
-    with pytest.raises(UserError, match=r"regularizers contains several regularizers called tying"):
+    with pytest.raises(UserError, match=r"^`regularizers` contains several regularizers called tying"):
         flat(None, None, Tying(), Concat(), Tying(2.0))
 
 

@@ -26,7 +26,7 @@ from datamodules import ClassificationDataModule
 from models import TextClassifier, TrainingError
 from models.checkpoints import config_of, data_settings, datamodule_from, read_checkpoint
 from models.configs import explained, only_known_classes
-from results.errors import UserError
+from results.errors import UserError, command_line
 from tests.test_train import ROOT, classifier_arguments
 from tests.trainers import CONTINUES
 
@@ -376,9 +376,9 @@ def test_a_package_whose_folder_lies_here_is_trusted(tmp_path: Path, monkeypatch
 
 def test_python_is_told_of_no_option() -> None:
     denied = "Importing 'my.probe.X' is not allowed"
-    assert explained(denied).endswith("If you trust it, import my.probe first")
-    with only_known_classes(how="add --trust {}"), only_known_classes():
-        assert explained(denied).endswith("If you trust it, add --trust my.probe")
+    assert str(UserError(explained(denied))).endswith("If you trust it, import my.probe first")
+    with command_line():
+        assert str(UserError(explained(denied))).endswith("If you trust it, add --trust my.probe")
 
 
 @pytest.mark.parametrize(

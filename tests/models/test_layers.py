@@ -116,7 +116,7 @@ def test_a_convolution_is_the_sum_over_its_window() -> None:
 
 @pytest.mark.parametrize("kernels", [(3, 4), (0,), ()])
 def test_a_convolution_without_a_middle_is_refused(kernels: tuple[int, ...]) -> None:
-    with pytest.raises(UserError, match=r"--model.encoder.init_args.kernels .*odd widths"):
+    with pytest.raises(UserError, match=r"^`encoder.kernels` .*odd widths"):
         ConvolutionEncoder(kernels)
 
 
@@ -312,7 +312,10 @@ def test_a_projection_is_one_linear_map_without_a_bias() -> None:
 
 
 def test_vectors_of_another_size_than_asked_for_are_refused_by_both_sizes() -> None:
-    with pytest.raises(UserError, match=r"5 dimensions, but --model\.embedding\.size is 300\. Remove"):
+    with pytest.raises(
+        UserError,
+        match=r"5 dimensions, but `embedding\.size` is 300\. Remove the size \(`embedding=\{'size': None\}`\)",
+    ):
         embedding_of(VECTORS, size=300)
     assert embedding_of(VECTORS, size=5).size == 5
 

@@ -82,7 +82,7 @@ def test_concat_puts_the_word_behind_its_state_and_residual_adds_it() -> None:
 
 
 def test_words_and_states_of_two_sizes_are_refused_with_the_projection_that_helps() -> None:
-    remedy = r"50 and 300 dimensions\. Set --model\.embedding\.project 300"
+    remedy = r"50 and 300 dimensions\. Set `embedding\.project=300`"
     with pytest.raises(UserError, match=f"Residual needs .* {remedy}"):
         Residual().output_size(50, 300)
     with pytest.raises(UserError, match=f"Tying needs .* {remedy}"):
@@ -210,7 +210,7 @@ def test_choices_are_new_in_training_and_the_texts_own_in_evaluation() -> None:
         ({"share": 1.5}, r"share is 1\.5"),
         ({"masked": 0.8, "random": 0.3}, r"masked is 0\.8 and random is 0\.3"),
         ({"masked": -0.1}, r"masked is -0\.1"),
-        ({}, r"needs a mask token.*--data\.tokenizer"),
+        ({}, r"needs a mask token.*Set `tokenizer` to a model"),
     ],
 )
 def test_without_a_mask_token_or_a_share_there_is_no_language_model(options: dict[str, float], message: str) -> None:

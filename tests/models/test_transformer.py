@@ -358,12 +358,12 @@ def test_levels_are_the_rows_of_the_named_heads_lowest_first(
 
 @pytest.mark.parametrize("head", ["3-1", "3", "1-5"])
 def test_a_head_that_the_transformer_has_not_is_refused(head: str, folder: Path) -> None:
-    with pytest.raises(UserError, match=rf"--model\.heads: {head} does not exist; the model has 2 layers of 4 heads"):
+    with pytest.raises(UserError, match=rf"^`heads`: {head} does not exist; the model has 2 layers of 4 heads"):
         built(folder, [head])
 
 
 def test_texts_that_are_cut_into_words_are_refused() -> None:
-    with pytest.raises(UserError, match=r"but the data have words.*--encoder"):
+    with pytest.raises(UserError, match=r"but the data have words.*Set `tokenizer` to the name"):
         TransformerClassifier().build(TextSizes(CLASSES, VOCABULARY))
 
 
@@ -496,7 +496,7 @@ def test_a_frozen_transformer_trains_what_was_drawn_and_nothing_else(name: str, 
     assert not any(one.training for one in model.classifier.model.base_model.modules())
 
     tuned = tiny.add_head(ARCHITECTURES[name].save(tmp_path / "tuned"), 2)
-    with pytest.raises(UserError, match=r"frozen is true, but the files of the model include a classification head"):
+    with pytest.raises(UserError, match=r"^`frozen` is true, but the files of the model include a classification head"):
         trainer().fit(TransformerClassifier(frozen=True), datamodule=data(corpus, tuned, tmp_path))
 
 

@@ -260,8 +260,8 @@ def test_a_checkpoint_is_tested_as_the_probe_that_wrote_it(kind: Kind, data: Mak
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        (AntecedentWordsProbe, {}, "AntecedentWordsProbe needs word vectors. Set --data.vectors.name"),
-        (AntecedentAttentionProbe, {"candidates": "words"}, "candidates is words. Set it to mentions"),
+        (AntecedentWordsProbe, {}, "AntecedentWordsProbe needs word vectors. Set `vectors` to a name"),
+        (AntecedentAttentionProbe, {"candidates": "words"}, "`candidates` is words. Set it to mentions"),
         (AntecedentAttentionProbe, {"encoder": None}, r"AntecedentAttentionProbe needs attention, but .*is null"),
     ],
 )

@@ -211,11 +211,11 @@ def test_where_there_is_nothing_to_find_the_score_is_nan() -> None:
 @pytest.mark.parametrize(
     ("layers", "ranks", "held", "message"),
     [
-        (None, None, (), r"needs hidden states\. Set --data\.hidden, for instance '\[1,2,3\]'"),
-        ((3,), None, (1, 2), r"of the layers 1, 2, but not of 3\. Add it to --data\.hidden"),
-        (None, (0,), (1,), r"ranks contains 0, but ranks go from 1 to 16"),
-        ((), None, (1,), "--model.layers is empty"),
-        (None, (2, 2), (1,), "--model.ranks lists 2 more than once"),
+        (None, None, (), r"needs hidden states\. Set for instance `hidden=\[1, 2, 3\]`"),
+        ((3,), None, (1, 2), r"of the layers 1, 2, but not of 3\. Add it to `hidden`"),
+        (None, (0,), (1,), r"`ranks` contains 0, but ranks go from 1 to 16"),
+        ((), None, (1,), "`layers` is empty"),
+        (None, (2, 2), (1,), "`ranks` lists 2 more than once"),
     ],
 )
 def test_what_cannot_be_swept_is_refused(
@@ -409,10 +409,10 @@ def test_what_cannot_be_run_is_refused(data: MakeData) -> None:
     probe = StructuralDistanceProbe()
     with pytest.raises(TrainingError, match="was not trained: train it with `fit`"):
         scored(probe, data())
-    with pytest.raises(UserError, match=r"needs (attention|hidden states), but .*encoder is null"):
+    with pytest.raises(UserError, match=r"needs (attention|hidden states), but `encoder` is null"):
         fitted(StructuralDistanceProbe(), data((), encoder=None), trainer(EPOCHS))
     trained = fitted(StructuralDistanceProbe(), data(), trainer(1))
-    with pytest.raises(UserError, match="random_init is true, but"):
+    with pytest.raises(UserError, match="`random_init` is true, but"):
         scored(trained, data(random_init=True))
 
 

@@ -3,7 +3,30 @@ from typing import Literal
 
 import pytest
 
-from results.errors import UserError, check_numbers, check_values, from_options, near
+from results.errors import UserError, check_numbers, check_values, command_line, from_options
+
+
+@pytest.mark.parametrize(
+    ("line", "python"),
+    [
+        ("Give --data.corpus a treebank.", "Give `corpus` a treebank."),
+        ("Name it with --data.encoder.name.", "Name it with `encoder`."),
+        ("`--model.sets.a`: 3-1 does not exist", "`sets.a`: 3-1 does not exist"),
+        ("--model.encoder.init_args.kernels is [2]", "`encoder.kernels` is [2]"),
+        ("skip them: --data.options.too_long=skip.", "skip them: `options.too_long='skip'`."),
+        ("(--data.regression=true), or --data.parts=[0.5,0.5].", "(`regression=True`), or `parts=[0.5, 0.5]`."),
+        ("--data.corpus='{train: a.tsv, dev: b.tsv}'", "`corpus={'train': 'a.tsv', 'dev': 'b.tsv'}`"),
+        ("--data.columns.leave_out=\"['-']\".", "`columns.leave_out=['-']`."),
+        ("--trainer.limit_test_batches=0.1 selects none", "`limit=0.1` selects none"),
+        ("Give --data DependencyDataModule.", "Give DependencyDataModule."),
+        ("If you trust it, add --trust my.probe.", "If you trust it, import my.probe first."),
+    ],
+)
+def test_a_message_names_options_on_a_command_line_and_arguments_in_python(line: str, python: str) -> None:
+    assert str(UserError(line)) == python
+    with command_line():
+        assert str(UserError(line)) == line
+    assert str(UserError(line)) == python
 
 
 class Thing:
