@@ -341,9 +341,11 @@ def main(
     Returns:
         The `Result` of measure, else the `ProbingCLI` with model, data and trainer.
     """
-    words = sys.argv[1:] if args is None else args
+    words = expanded(sys.argv[1:] if args is None else args)
+    if args is None:
+        sys.argv[1:] = words  # which Lightning reads, and gives to the processes that it starts
     with only_known_classes(trusted_modules(words)):
-        return measuring(words[1:]) if words[:1] == ["measure"] else cli(args, ResultWriter)
+        return measuring(words[1:]) if words[:1] == ["measure"] else cli(args and words, ResultWriter)
 
 
 def run(args: list[str] | None = None) -> int:

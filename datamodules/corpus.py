@@ -41,7 +41,7 @@ from datamodules.batches import (
 from datamodules.vectors import ENCODER, VectorSpec, WordVectors, find_vectors, load_vectors
 from results import FEW, Provenance
 from results.digests import Digests
-from results.errors import UserError, check_numbers, check_values, counted, near, spoken
+from results.errors import UserError, check_numbers, check_values, counted, spoken
 
 log = logging.getLogger(__name__)
 
@@ -232,7 +232,7 @@ def warn_of_words(path: Path, store: Store) -> None:
     if count > UNKNOWN_SHARE * words:
         said = f"{path}: {count} of {words} words ({count / words:.0%}) contain the unknown token of "
         said += f"{store.manifest.encoder['name']}, so the encoder cannot see what they are. Choose an encoder that "
-        rank_zero_only(log.warning)(spoken(f"{said}was trained on this language: --data.encoder.name."))
+        rank_zero_only(log.warning)(spoken(f"{said}was trained on this language: --encoder."))
     warn_of_roots(path, store.manifest.audit)
     warn_of_tags(path, store)
 
@@ -240,7 +240,7 @@ def warn_of_words(path: Path, store: Store) -> None:
 def mapping_of(data: "CorpusDataModule[Any]") -> str:
     """Return an example for messages: one file for each split, as on the command line."""
     files = ", ".join(f"{split}: {name}.{data.suffix}" for split, name in zip(SPLITS, "abc", strict=True))
-    return f"--data.{data.option}='{{{files}}}'"
+    return f"{data.option}='{{{files}}}'"
 
 
 class CorpusDataModule(LightningDataModule, Generic[Item]):
@@ -373,7 +373,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
             there = [split for split in files if self._owner(split).option == owner.option]
             name = f"{owner.corpus}: the" if isinstance(owner.corpus, str) else "The"
             raise CorpusError(
-                f"{name} corpus (--data.{owner.option}) has no {missing[0]} split, but the command needs one; it has "
+                f"{name} corpus ({owner.option}) has no {missing[0]} split, but the command needs one; it has "
                 f"{' and '.join(there) or 'no other'}. {owner.missing_remedy}."
             )
         tested = stage == "fit" and validates and "test" in files and files["test"].is_file()

@@ -37,8 +37,6 @@ def explained(message: str) -> str:
         module = denied[1].rpartition(".")[0]
         fault = f"{denied[1]} is in an external package, which only the command line may allow"
         fault = f"{fault}. If you trust it, add --trust {module}"
-        if room := _FORMER_ROOMS.get(module.partition(".")[0]):
-            fault = f"{denied[1]} is now {room}.{name}"
     elif found := _CLASS.search(message):
         known = imported_of_rooms()
         fault = f"there is no class {found[1]}{near(found[1], known)}"

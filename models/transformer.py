@@ -335,7 +335,7 @@ class TransformerClassifier(TextClassifier):
         if sizes.tokenizer is None:
             raise UserError(
                 f"{type(self).__name__} reads the pieces of a pretrained tokenizer, but the data have words. Set "
-                "--encoder to the name or folder of the encoder, such as bert-base-uncased."
+                "--data.tokenizer.name to the name or folder of the encoder, such as bert-base-uncased."
             )
         self.classifier = SequenceClassifier(resolve(sizes.tokenizer), sizes.classes)
         self.expose([str(self.classifier.layers)] if self._wanted is None else self._wanted)

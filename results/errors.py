@@ -28,8 +28,9 @@ MEANT: Mapping[str, Collection[str]] = {
 _NO_MEMORY = re.compile(r"(?i)not enough memory|can(no|')t allocate|out of memory|bad_?alloc|os error 12\b|errno 12\b")
 
 
+_VALUE = r"'[^']*'|\"[^\"]*\"|\[[^]]*\]|[\w-]+(?:\.\w+)*"
 _OPTION = re.compile(
-    r"`?--(?:data|model|trainer)\.(\w+(?:\.\w+)*)(?:=('[^']*'|\"[^\"]*\"|\[[^]]*\]|[\w-]+(?:\.\w+)*))?`?"
+    r"`?--(?:(?:data|model|trainer)\.|(?=(?:corpus|encoder|checkpoints)\b))(\w+(?:\.\w+)*)" + rf"(?:=({_VALUE}))?`?"
 )
 _in_command_line = False  # a global variable, because every thread of a command shares it
 

@@ -31,7 +31,7 @@ def said(score: Estimate, unit: Unit | None = None) -> str:
 
 def difference_said(score: Estimate, p: Estimate | None = None) -> str:
     """Return a difference and its p-value, if there is one: `+34.9 points [28.0, 41.0], p < .001`."""
-    text = "+" * (score.value > 0) + said(score).replace(" %", " points", 1)
+    text = "+" * int(score.value > 0) + said(score).replace(" %", " points", 1)
     return text if p is None or p.value != p.value else f"{text}, {p_said(p.value, p.unit)}"
 
 

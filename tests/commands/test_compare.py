@@ -134,11 +134,11 @@ def test_two_runs_are_compared_as_the_tests_say(tmp_path: Path) -> None:
     assert other["permutation.p"] == paired_permutation(*counts)
     assert "holm.p" not in other
     assert other["runs"][0]["folder"] == str(second)
-    # The table says the same, ×100, but for p.
+    # The table says the same, ×100, but for p, which has two significant digits.
     row = next(line for line in printed.splitlines() if line.startswith("Words/version_0"))
     assert f"{100 * other['uas']:.1f} [" in row
     assert f"{100 * expected.value:.1f} [" in row
-    assert row.split()[-2:] == [f"{other['permutation.p']:.4g}", f"{expected.p:.4g}"]
+    assert row.split()[-2:] == [f"{p:.2f}".removeprefix("0") for p in (other["permutation.p"], expected.p)]
     assert f"{SENTENCES} items, matched by id" in printed
 
 

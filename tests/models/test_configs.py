@@ -250,7 +250,7 @@ def test_what_tests_a_checkpoint_opens_the_pickles_of_its_data_by_the_users_word
     path = forged(trained, tmp_path / "evil.ckpt", change, **of_transformer(route))
     assert train.run(of_route(route, path)) == 1
     *_, told = capsys.readouterr().err.splitlines()
-    assert "--data.vectors.allow_pickle true" in told
+    assert "--data.vectors.allow_pickle=true" in told
     assert not ran.exists()
     assert train.run([*of_route(route, path), "--data.vectors.allow_pickle", "true"]) == 1
     assert "vectors.kv: the word vectors cannot be read" in capsys.readouterr().err.splitlines()[-1]

@@ -3,7 +3,7 @@ from typing import Literal
 
 import pytest
 
-from results.errors import UserError, check_numbers, check_values, command_line, from_options
+from results.errors import UserError, check_numbers, check_values, command_line, from_options, near
 
 
 @pytest.mark.parametrize(
@@ -11,6 +11,7 @@ from results.errors import UserError, check_numbers, check_values, command_line,
     [
         ("Give --data.corpus a treebank.", "Give `corpus` a treebank."),
         ("Name it with --data.encoder.name.", "Name it with `encoder`."),
+        ("Name it with --encoder, or --checkpoints.", "Name it with `encoder`, or `checkpoints`."),
         ("`--model.sets.a`: 3-1 does not exist", "`sets.a`: 3-1 does not exist"),
         ("--model.encoder.init_args.kernels is [2]", "`encoder.kernels` is [2]"),
         ("skip them: --data.options.too_long=skip.", "skip them: `options.too_long='skip'`."),
