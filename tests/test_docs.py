@@ -21,6 +21,7 @@ import jsonargparse
 import pytest
 import yaml
 from axe_playwright_python.sync_playwright import Axe
+from commands.shorthand import config_file, config_name
 from playwright.sync_api import Browser, Page
 from pytorch_lightning import Trainer
 from submitit.slurm.slurm import SlurmExecutor
@@ -34,7 +35,6 @@ import probes
 import train
 from commands import COMMANDS, RUNS, measure
 from commands.lightning import CheckedCLI
-from commands.shorthand import config_file, config_name
 from commands.sweep_plan import Options, Run, options_of, read_sweep
 from commands.trust import import_trusted
 from docs.reference import ROOMS, configs_page, described, exported
