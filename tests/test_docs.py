@@ -400,7 +400,7 @@ def test_every_picture_is_shown_and_every_page_is_in_the_navigation() -> None:
     shown = {
         (page.parent / target).resolve()
         for page in PAGES
-        for target in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", TEXTS[page])
+        for target in re.findall(r"!\[[^\]]*\]\(([^)\s]+)", TEXTS[page])
     }
     assert pictures == shown
     config = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), yaml.BaseLoader)
