@@ -21,7 +21,6 @@ import jsonargparse
 import pytest
 import yaml
 from axe_playwright_python.sync_playwright import Axe
-from commands.shorthand import config_file, config_name
 from playwright.sync_api import Browser, Page
 from pytorch_lightning import Trainer
 from submitit.slurm.slurm import SlurmExecutor
@@ -35,6 +34,7 @@ import probes
 import train
 from commands import COMMANDS, RUNS, measure
 from commands.lightning import CheckedCLI
+from commands.shorthand import config_file, config_name
 from commands.sweep_plan import Options, Run, options_of, read_sweep
 from commands.trust import import_trusted
 from docs.reference import ROOMS, configs_page, described, exported
@@ -333,7 +333,7 @@ def test_every_config_says_at_its_head_what_it_is_and_how_it_is_run() -> None:
         name, head = config_name(path), path.read_text(encoding="utf-8").partition("\n\n")[0]
         assert f"| `{name}` | {described(path)[:40]}" in page
         assert len(described(path)) > 40
-        assert path.parent.name == "trainer" or re.search(rf"train\.py.* {config_name(path)}\b", head), name
+        assert path.parent.name == "trainer" or re.search(rf"train\.py.* {name}\b", head), name
 
 
 def slug(heading: str) -> str:
