@@ -52,7 +52,10 @@ def configs_page() -> str:
     """Return the Markdown of the page of all configs, with one table per folder."""
     text = [AFTER_OTHERS, "# configs", "Every config that is shipped. `python train.py --help` lists the ones it runs."]
     for folder in sorted({path.parent for path in CONFIGS.rglob("*.yaml")}):
-        rows = (f"| `{path.relative_to(ROOT)}` | {described(path)} |" for path in sorted(folder.glob("*.yaml")))
+        rows = (
+            f"| `{path.relative_to(CONFIGS).with_suffix('')}` | {described(path)} |"
+            for path in sorted(folder.glob("*.yaml"))
+        )
         text += [f"## {folder.relative_to(ROOT)}", "\n".join(["| config | content |", "|---|---|", *rows])]
     return "\n\n".join(text)
 

@@ -8,6 +8,7 @@ import io
 import os
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -45,7 +46,8 @@ from tests.measures import test_configs as of_analyses
 from tests.test_train import CLASSIFIERS, CONFIGS, YAMLS
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FIRST = ("README.md", "CONTRIBUTING.md", "AGENTS.md", "llms.txt")
+PAGES = [*(ROOT / name for name in FIRST), *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 SHIPPED, STUDIES = ROOT / "configs", ROOT / "studies"
 
@@ -139,11 +141,11 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-_STARTS = ("python ", "make ", "sbatch ", "fit --", "test --")
+_STARTS = ("python ", "make ", "sbatch ", "fit --", "test --", "measure --", "sweep ")
 
 
 def commands() -> list[Said]:
-    """Every command of the documentation. In a table under `python train.py` it begins with `fit` or `test`."""
+    """Every command of the documentation. In a table under `python train.py` it begins with its name, such as `fit`."""
     found = [said for page in PAGES for said in [*lines_of_code(page), *inline(page)]]
     return [said for said in found if said.text.startswith(_STARTS)]
 
@@ -238,8 +240,8 @@ def check(command: str) -> None:
                     read_by(module, arguments, patch)
                 except SystemExit:
                     raise AssertionError(said.getvalue()) from None
-        case ["fit" | "test" | "measure", *_] as arguments:
-            check_train(arguments)
+        case [name, *_] if name in COMMANDS:
+            check(f"python train.py {command}")
         case _:
             raise AssertionError("nothing is known of such a command")
 
@@ -262,8 +264,8 @@ def test_commands_are_found() -> None:
     found = [said.text for said in commands()]
     assert len(found) > 100
     assert "make demo" in {text.partition("  ")[0] for text in found}
-    assert any(re.match(r"fit --config (configs/)?clark2019/attention_glove\b", text) for text in found)
-    joined = [text for text in found if re.search(r"--config (configs/)?fidelity/all\b", text)]
+    assert any(text.startswith("fit --config clark2019/attention_glove") for text in found)
+    joined = [text for text in found if "--config fidelity/all" in text]
     assert joined
     assert all("checkpoints" in text for text in joined)
 
@@ -328,10 +330,10 @@ def test_options_that_are_named_alone_exist() -> None:
 def test_every_config_says_at_its_head_what_it_is_and_how_it_is_run() -> None:
     page = configs_page()
     for path in SHIPPED.rglob("*.yaml"):
-        name, head = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8").partition("\n\n")[0]
+        name, head = config_name(path), path.read_text(encoding="utf-8").partition("\n\n")[0]
         assert f"| `{name}` | {described(path)[:40]}" in page
         assert len(described(path)) > 40
-        assert path.parent.name == "trainer" or re.search(rf"train\.py.* {config_name(path)}\b", head), name
+        assert path.parent.name == "trainer" or re.search(rf"train\.py.* {name}\b", head), name
 
 
 def slug(heading: str) -> str:
@@ -339,14 +341,28 @@ def slug(heading: str) -> str:
     return re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip())
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/index.md"])
-def test_a_first_page_says_in_200_words_what_this_is_and_the_first_command(name: str) -> None:
-    start = TEXTS[ROOT / name].partition("\n## ")[0]
+def test_the_start_page_says_in_200_words_what_this_is_and_the_first_command() -> None:
+    start = TEXTS[ROOT / "docs/index.md"].partition("\n## ")[0]
     assert len(start.split()) <= 200
     assert "    make demo" in start
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_the_readme_is_short_and_so_are_its_commands() -> None:
+    page = ROOT / "README.md"
+    said = [words(one.text) for one in commands() if one.page == page]
+    lengths = [len(shlex.join(one if one[0] in ("python", "make") else ["python", "train.py", *one])) for one in said]
+    assert len(lengths) > 10
+    assert statistics.median(lengths) <= 60
+    assert max(lengths) <= 80
+    assert len(TEXTS[page].splitlines()) <= 80
+    assert {"make demo", "make test", "make docs"} <= {" ".join(one) for one in said}
+
+
+def test_agents_read_200_lines() -> None:
+    assert sum(len(TEXTS[ROOT / name].splitlines()) for name in ("AGENTS.md", "llms.txt")) <= 200
+
+
+@pytest.mark.parametrize("name", [*FIRST, "CHANGELOG.md"])
 def test_links_outside_the_site_lead_somewhere(name: str) -> None:
     """Those within docs/ are checked by mkdocs."""
     text = _FENCED.sub("", (ROOT / name).read_text(encoding="utf-8"))
@@ -384,7 +400,7 @@ def test_every_picture_is_shown_and_every_page_is_in_the_navigation() -> None:
     shown = {
         (page.parent / target).resolve()
         for page in PAGES
-        for target in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", TEXTS[page])
+        for target in re.findall(r"!\[[^\]]*\]\(([^)\s]+)", TEXTS[page])
     }
     assert pictures == shown
     config = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), yaml.BaseLoader)
@@ -514,6 +530,25 @@ def test_the_site_is_found_and_searched_from_a_file_without_a_network(open_site:
     of_page.locator("a[href*='#single-heads-and-coreference']").click()
     page.wait_for_url(re.compile("papers/clark2019.html.*antecedent"))
     assert page.locator("mark").first.is_visible()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        ("p value", "glossary.html"),
+        ("compare two models", "sweeps.html"),
+        ("CUDA", "cluster.html"),
+        ("multilingual", "languages.html"),
+    ],
+)
+def test_a_search_by_other_words_finds_the_page_first(open_site: Callable[..., Page], words: str, first: str) -> None:
+    page = open_site("index.html")
+    page.locator("input.md-search__input").click()
+    page.keyboard.type(words)
+    found = page.locator("li.md-search-result__item").first.locator("a").first
+    found.wait_for(timeout=20_000)
+    assert str(found.get_attribute("href")).partition("?")[0].partition("#")[0].endswith(first)
 
 
 @pytest.mark.slow

@@ -23,7 +23,8 @@ def test_the_python_of_the_documentation_runs(cache: str, tmp_path: Path, monkey
     for config in ("demo", "demo_classifier"):
         train.main(["fit", f"--config={ROOT / 'configs' / config}.yaml", "--trainer.max_epochs=1"])
     names: dict[str, Any] = {}
-    exec(BLOCKS[0], names)
+    for block in BLOCKS:
+        exec(block, names)
     assert len([line for line in BLOCKS[0].splitlines() if line and not line.startswith(("import", "from"))]) <= 10
     assert isinstance(names["attention"][0], xr.DataArray)
     assert names["attention"][0].sel(layer=3, head=9).sum("to").to_numpy() == pytest.approx(1, abs=1e-5)
@@ -34,7 +35,5 @@ def test_the_python_of_the_documentation_runs(cache: str, tmp_path: Path, monkey
     assert (scores["low"] <= scores["value"]).sum() > 5
     assert (tmp_path / "head.pdf").read_bytes().startswith(b"%PDF")
     assert "<iframe" in names["view"]._repr_html_()
-    for block in BLOCKS[1:]:
-        exec(block, names)
     assert names["result"].scores
     assert names["logits"].shape[1] == 2
