@@ -23,7 +23,7 @@ from rich.console import Console
 from commands import measure
 from commands.faults import fault, full_disk, trainer_fault, wait_for_the_first
 from commands.lightning_private import CommandLine, ContinuedCSVLogger, overwrite, set_root
-from commands.measure import QUIET, SWITCHES, TRUST
+from commands.measure import QUIET, TRUST
 from commands.shorthand import expanded
 from commands.state import (
     Resume,
@@ -47,6 +47,7 @@ from results.errors import UserError, command_line
 from results.files import is_full
 from results.progress import ProgressLines
 from results.settings import leaves
+from results.writer import FigureFiles
 
 for _room in ROOMS:
     import_module(_room)  # a class is found by its short name once it is imported
@@ -99,8 +100,7 @@ class ProbingCLI(CommandLine):
         """Add the options of `ModelCheckpoint` (`--checkpoint.*`), and of the run, such as `--resume` and `--trust`."""
         parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
         parser.set_defaults({"checkpoint.monitor": "val_uas", "checkpoint.mode": "max"})
-        for name, use in SWITCHES.items():
-            parser.add_argument(name, type=bool, default=True, help=use)
+        parser.add_class_arguments(FigureFiles, "figures")
         parser.add_argument("--quiet", action="store_true", help=QUIET)
         use = "Continue an unfinished run of the same command (auto), or begin a new run (never)."
         parser.add_argument("--resume", type=Literal["auto", "never"], default="auto", help=use)
@@ -191,8 +191,7 @@ class ProbingCLI(CommandLine):
         if trainer.progress_bar_callback is None:
             callbacks.append(ProgressLines())
         if self.writer is not None:
-            figures = self.settings.figures.as_dict()
-            callbacks.insert(0, self.writer(folder=folder, quiet=self.settings.quiet, **figures))
+            callbacks.insert(0, self.writer(folder=folder, quiet=self.settings.quiet, figures=self.objects.figures))
         return trainer
 
     def _open_state(self, trainer: Trainer, parent: Path) -> RunState:

@@ -28,12 +28,8 @@ from models import quiet
 from results import Result
 from results.errors import UserError, check_numbers
 from results.files import is_full
-from results.writer import publish
+from results.writer import FigureFiles, publish
 
-SWITCHES = {
-    "--figures.titles": "Print titles on PNG figures; results.json has them under `captions` in any case.",
-    "--figures.draw": "Draw figures; results.json and the tables are written in any case.",
-}
 QUIET = "Print only the main scores, the folder and warnings: no progress, no tables."
 TRUST = "Python modules of your own that configs and checkpoints may import."
 PRECISIONS = Literal["16-true", "16-mixed", "bf16-true", "bf16-mixed", "32-true", "64-true"]
@@ -104,8 +100,7 @@ def parser() -> Parser:
     made.add_subclass_arguments(Measure, "model", required=True, help="The measurement.")
     made.add_subclass_arguments(CorpusDataModule, "data", help="The data; by default those of the checkpoint.")
     made.add_class_arguments(Devices, "trainer")
-    for name, use in SWITCHES.items():
-        made.add_argument(name, type=bool, default=True, help=use)
+    made.add_class_arguments(FigureFiles, "figures")
     made.add_argument("--quiet", action="store_true", help=QUIET)
     made.add_argument("--trust", type=list[str] | str | None, default=None, help=TRUST)
     return made
@@ -175,7 +170,7 @@ def run(words: Sequence[str]) -> Result | None:
         unfinished = folder / f"state-{digest}"  # until all is written
         unfinished.mkdir(exist_ok=True)
         save_config(made, settings, folder / "config.yaml")
-        how = {**vars(settings.figures), "quiet": settings.quiet}
+        how = {"figures": objects.figures, "quiet": settings.quiet}
         publish(folder, result, data.provenance, limit=devices.limit, **how)
         unfinished.rmdir()
 

@@ -1,6 +1,7 @@
 """Callback of the Trainer that writes the result of a test, and predictions, into the run folder."""
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from pytorch_lightning import Callback, LightningModule, Trainer
@@ -20,9 +21,7 @@ class ResultWriter(Callback):
     Args:
         console: Console that prints the tables; None creates one for the terminal.
         folder: Run folder; None takes the folder of the logger, or the trainer's root folder without a logger.
-        titles: True to draw titles on figures; `results.json` has them as captions in any case.
-        draw: True to draw figures.
-        quiet: True to print only the headline scores and the folder.
+        **how: `figures` and `quiet` of `results.writer.publish`.
     """
 
     def __init__(
@@ -30,13 +29,10 @@ class ResultWriter(Callback):
         console: Console | None = None,
         *,
         folder: Path | None = None,
-        titles: bool = True,
-        draw: bool = True,
-        quiet: bool = False,
+        **how: Any,  # noqa: ANN401
     ) -> None:
         # The default console is made later: it has locks, and spawned processes receive the callback pickled.
-        self._console, self.folder = console, folder
-        self._how = {"titles": titles, "draw": draw, "quiet": quiet}
+        self._console, self.folder, self._how = console, folder, how
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the predictions of the module to `predictions.parquet`, if it kept any."""

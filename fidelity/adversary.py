@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pandas as pd
 import torch
@@ -70,7 +70,9 @@ class Adversary(FidelityTest):
     """
 
     name = "adversary"
-    headline = ("max_jsd", "max_jsd_published")
+    headline = ("max_jsd",)
+    directions: ClassVar = {"max_jsd": "↓"}
+    claims: ClassVar = {"max_jsd": "attention with the same output is up to {} (JSD) away"}
     # As in the code released with the paper (github.com/successar/AttentionExplanation).
     copies = 5  # attention distributions that are optimised together
     epsilon = 0.01  # TVD of the output up to which the loss has no penalty

@@ -1,15 +1,17 @@
-"""Results of the fidelity tests for each checkpoint, and tables that compare variants, seeds and rankings of words."""
+"""Results of the fidelity tests for each checkpoint; tables and sentences that compare variants, seeds and rankings."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import product, takewhile
 from typing import NamedTuple
 
 import pandas as pd
 
 from metrics.bootstrap import difference, holm, p_units, pooled, ratio
 from results import Estimate, Floats, Table, Unit, numbers
+from results.errors import counted
+from results.sentences import p_said, said
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,23 +80,6 @@ def column_means(values: Floats, weights: Floats) -> Floats:
     return ratio(weights @ values, weights.sum(axis=1, keepdims=True))
 
 
-def fidelity_table(results: Sequence[CheckpointResult]) -> Table:
-    """Return a table of all scores, one row per checkpoint.
-
-    Columns: `checkpoint`, `variant` and `seed`; `texts` and `skipped`, the numbers of tested and of
-    skipped texts; and each score with the ends of its interval, `<score>.low` and `<score>.high`.
-    Missing and undefined scores are nan.
-    """
-    rows = []
-    for result in results:
-        texts = int(result.tested.sum())
-        row: dict[str, object] = {"checkpoint": result.name, "variant": result.variant, "seed": result.seed}
-        row |= {"texts": texts, "skipped": len(result.values) - texts}
-        rows.append(row | numbers(result.scores))
-    units = {name: score.unit for result in results for name, score in result.scores.items()}
-    return Table(pd.DataFrame(rows), units)
-
-
 def comparison_table(results: Sequence[CheckpointResult]) -> Table:
     """Return a table that compares the variants with the first variant, one row per score and variant.
 
@@ -107,11 +92,14 @@ def comparison_table(results: Sequence[CheckpointResult]) -> Table:
       `difference.high` and the p-value `p`; both variants use the same resamples of the texts;
     - `p_holm`: `p` after Holm's correction for the number of variants compared on the score.
 
-    `difference`, its interval, `p` and `p_holm` are nan for the first variant.
+    `difference`, its interval, `p` and `p_holm` are nan for the first variant. Scores that are nan for all variants
+    have no rows.
     """
     rows: list[dict[str, object]] = []
     units: list[Unit] = []
     for score, variants in by_score(results).items():
+        if _is_nan(variants):
+            continue
         means = {variant: pooled(seeds) for variant, seeds in variants.items()}
         first = means.get(results[0].variant)
         nothing = Estimate(math.nan, math.nan, math.nan, unit=_unit(variants), p=math.nan)
@@ -130,28 +118,6 @@ def comparison_table(results: Sequence[CheckpointResult]) -> Table:
 def least_p(results: Sequence[CheckpointResult]) -> float:
     """Return the smallest p-value of the differences between the scores, by the number of their bootstrap draws."""
     return 2 / (1 + max(len(score.draws) for result in results for score in result.scores.values()))
-
-
-def summary_table(results: Sequence[CheckpointResult], first: Sequence[str] = ()) -> Table:
-    """Return a table of the mean scores, one row per score and one column per variant.
-
-    A variant is the name shared by checkpoints that differ only in the seed. Its column has the mean
-    over these seeds; the ends of the bootstrap interval are in the columns `<variant>.low` and
-    `<variant>.high`.
-
-    Args:
-        results: Results of all checkpoints.
-        first: Names of the scores in the first rows.
-    """
-    scores = by_score(results)
-    found = {name: scores[name] for name in dict.fromkeys((*first, *scores))}
-    rows = [
-        {"score": score} | numbers({variant: _mean(seeds) for variant, seeds in variants.items()})
-        for score, variants in found.items()
-    ]
-    units, names = [_unit(variants) for variants in found.values()], by_variant(results)
-    # For one variant it repeats the scores.
-    return Table(pd.DataFrame(rows), dict.fromkeys(names, units), main=("score", *names) if len(names) > 1 else ())
 
 
 def result_scores(results: Sequence[CheckpointResult]) -> dict[str, Estimate]:
@@ -190,27 +156,30 @@ def _mean(seeds: Sequence[Estimate]) -> Estimate:
     return replace(pooled(seeds), sd=None)
 
 
-BASELINE = "random"
-LEVEL = 0.05  # of a difference to random, after Holm's correction
-PRINTED = 3  # columns of measures and variants that are printed at any width of the terminal
-SIDES = {"better than random": {("↑", True), ("↓", False)}, "worse than random": {("↑", False), ("↓", True)}}
-"""Direction of a measure, and whether the ranking is above random."""
+BASELINE, ATTENTION = "random", "attention"
+PRINTED = 22  # most rows of the main table with all rankings
 SECONDS = "seconds per text"
+NAMES = {"input_x_gradient": "gradient × input", "attention_times_gradient": "attention × gradient", "f1": "F1"}
+NAMES |= {"median_fraction": "erased share", "kendall": "Kendall's τ", "max_jsd": "max JSD", "median_tvd": "median TVD"}
+NAMES |= {name: name.upper() for name in ("naopc", "lds", "racu")}
+"""Names of scores and rankings in print; other names are printed with blanks in place of underscores."""
 
 
 class Judged(NamedTuple):
-    """Test that takes rankings.
+    """Names and directions of the scores of a test.
 
     Attributes:
         test: Name of the test.
-        rankings: Names of the rankings, as in the scores.
-        directions: Measures to show, with `↑` if higher is better, `↓` if lower is, or an empty string; if there are
-            none, all measures are shown.
+        rankings: Names of the rankings that it takes, as in the scores.
+        directions: Measures of rankings to show, or scores, with `↑` if higher is better, `↓` if lower is, or an empty
+            string; if there are none, all measures are shown.
+        claims: Clauses of the answer; see `FidelityTest`.
     """
 
     test: str
     rankings: Sequence[str]
     directions: Mapping[str, str]
+    claims: Mapping[str, str] = {}
 
     def measures(self, scores: Collection[str]) -> Iterator[tuple[str, str]]:
         """Yield the measures `<test>.<measure>` that have a score `<test>.<ranking>.<measure>`, and their directions.
@@ -226,65 +195,73 @@ class Judged(NamedTuple):
 
 
 def judge_tables(
-    results: Sequence[CheckpointResult],
-    tests: Sequence[Judged],
-    main: Collection[str],
-    seconds: Mapping[tuple[str, str], float],
+    results: Sequence[CheckpointResult], tests: Sequence[Judged], seconds: Mapping[tuple[str, str], float]
 ) -> dict[str, Table]:
     """Return the tables `judge` and `judge_random`; none if no test takes rankings.
 
     `judge` has a row for each variant and ranking. It has a column for each measure, the mean over the seeds of the
-    variant, with its interval; the arrow in its name says which direction is better. `better than random` and `worse
-    than random` count the measures with a direction whose difference to the ranking `random` of the same variant has
-    a p-value below .05 after Holm's correction. `seconds per text` is a time of this run. Columns without any value,
-    such as the agreement with marked words where none are marked, are left out.
+    variant, with its interval; the arrow in its name says which direction is better. `seconds per text` is a time of
+    this run. Columns without any value, such as the agreement with marked words where none are marked, are left out,
+    and so are rankings without a measure that has a direction.
 
     `judge_random` has a row for each variant, ranking other than `random`, and measure: the value, the difference to
     `random` with its interval and `p`, and `p_holm`, corrected over the rankings of the variant.
 
     Args:
         results: Results of all checkpoints.
-        tests: Tests that take rankings.
-        main: Names of the main scores of the tests. For each test, the last measure with a direction that has a main
-            score is printed at any terminal width: at most three such columns, or two beside a column of variants.
+        tests: The tests.
         seconds: Seconds that a ranking takes for a text, by variant and ranking.
     """
-    scores = {
-        score: {variant: pooled(seeds) for variant, seeds in variants.items()}
-        for score, variants in by_score(results).items()
-    }
-    measures = {name: arrow for test in tests for name, arrow in test.measures(scores)}
-    rankings = dict.fromkeys(ranking for test in tests for ranking in test.rankings)
-    found = {
-        (variant, name, ranking): own
-        for variant, name, ranking in product(by_variant(results), measures, rankings)
-        if (own := scores.get(_score(name, ranking), {}).get(variant)) and not math.isnan(own.value)
-    }
-    units = {name: own.unit for (_, name, _), own in found.items()}
-    measures = {name: arrow for name, arrow in measures.items() if name in units}
+    found, measures = ranked_scores(results, tests)
     if not measures:
         return {}
-    apart = _against_random(found)
+    apart, nothing = _against(found, BASELINE), Estimate(math.nan, math.nan, math.nan, unit="ratio")
     heads = {name: f"{name} {arrow}".strip() for name, arrow in measures.items()}
+    directed = any(measures.values())
+    rankings = dict.fromkeys(ranking for _, name, ranking in found if measures[name] or not directed)
     rows = []
     for variant, ranking in product(by_variant(results), rankings):
         row: dict[str, object] = {"variant": variant, "ranking": ranking}
         for name, head in heads.items():
-            own = found.get((variant, name, ranking), Estimate(math.nan, math.nan, math.nan, unit=units[name]))
-            row |= replace(own, sd=None).named(head)
-        row |= _counts({name: apart.get((variant, name, ranking)) for name in measures}, measures)
+            row |= replace(found.get((variant, name, ranking), nothing), sd=None).named(head)
         rows.append(row | {SECONDS: seconds.get((variant, ranking), math.nan)})
-    asked = [name for name in measures if measures[name] and any(_score(name, one) in main for one in rankings)]
-    last = {name.rpartition(".")[0]: heads[name] for name in asked}
-    frame, several = pd.DataFrame(rows), ["variant"] if len(by_variant(results)) > 1 else []
-    empty = [column for column in (*SIDES, SECONDS) if frame[column].isna().all()]
-    frame = frame.drop(columns=[*empty, *([] if several else ["variant"])])
-    of_columns: dict[str, Unit] = {head: units[name] for name, head in heads.items()}
-    of_columns |= {**dict.fromkeys(SIDES, "count"), SECONDS: "ratio"}
-    main = [*several, "ranking", *last.values()][: PRINTED + 1] + list(SIDES)
-    kept = {column: unit for column, unit in of_columns.items() if column in frame}
-    tables = {"judge": Table(frame, kept, main=[column for column in main if column in frame])}
-    return tables | _random_table(found, apart, heads, bool(several), least_p(results))
+    frame = pd.DataFrame(rows).dropna(axis="columns", how="all")
+    of_columns: dict[str, Unit] = {heads[name]: own.unit for (_, name, _), own in found.items()}
+    of_columns[SECONDS] = "ratio"
+    tables = {"judge": Table(frame, {column: unit for column, unit in of_columns.items() if column in frame})}
+    if apart:
+        frame = pd.DataFrame(
+            {"variant": variant, "measure": heads[name], "ranking": ranking}
+            | found[variant, name, ranking].named("value")
+            | {**one.named("difference"), "p_holm": p}
+            for (variant, name, ranking), (one, p) in apart.items()
+        ).rename(columns={"difference.p": "p"})
+        units, of_p = [found[key].unit for key in apart], p_units(frame["p"], least_p(results))
+        tables["judge_random"] = Table(frame, {"value": units, "difference": units, "p": of_p, "p_holm": of_p})
+    return tables
+
+
+Key = tuple[str, str, str]  # variant, measure, ranking
+Difference = tuple[Estimate, float]  # its p-value after Holm's correction beside it
+
+
+def ranked_scores(
+    results: Sequence[CheckpointResult], tests: Sequence[Judged]
+) -> tuple[dict[Key, Estimate], dict[str, str]]:
+    """Return the scores of rankings that are not nan, means over seeds, and the direction of each of their measures.
+
+    A measure has the name `<test>.<measure>`.
+    """
+    scores = by_score(results)
+    measures = {name: arrow for test in tests for name, arrow in test.measures(scores)}
+    rankings = dict.fromkeys(ranking for test in tests for ranking in test.rankings)
+    found = {
+        (variant, name, ranking): pooled(seeds)
+        for variant, name, ranking in product(by_variant(results), measures, rankings)
+        if (seeds := scores.get(_score(name, ranking), {}).get(variant)) and not math.isnan(seeds[0].value)
+    }
+    known = {name for _, name, _ in found}
+    return found, {name: arrow for name, arrow in measures.items() if name in known}
 
 
 def _score(measure: str, ranking: str) -> str:
@@ -293,45 +270,127 @@ def _score(measure: str, ranking: str) -> str:
     return f"{test}.{ranking}.{own}"
 
 
-Key = tuple[str, str, str]  # variant, measure, ranking
-Difference = tuple[Estimate, float]  # to random, and its p-value after Holm's correction
+def _compared(estimates: Sequence[Estimate], base: Estimate) -> list[Difference]:
+    """Return the differences to a base, with p-values corrected over all of them."""
+    apart = [difference(one, base) for one in estimates]
+    return list(zip(apart, holm([math.nan if one.p is None else one.p for one in apart]).tolist(), strict=True))
 
 
-def _against_random(found: Mapping[Key, Estimate]) -> dict[Key, Difference]:
-    """Return the difference of each ranking to random; p-values are corrected over the rankings."""
+def _against(found: Mapping[Key, Estimate], baseline: str) -> dict[Key, Difference]:
+    """Return the difference of each ranking to a baseline; p-values are corrected over the rankings."""
     apart: dict[Key, Difference] = {}
     for variant, name in dict.fromkeys(key[:2] for key in found):
-        others = [key for key in found if key[:2] == (variant, name) and key[2] != BASELINE]
-        if (random := found.get((variant, name, BASELINE))) is not None:
-            differences = [difference(found[key], random) for key in others]
-            adjusted = holm([math.nan if one.p is None else one.p for one in differences]).tolist()
-            apart |= dict(zip(others, zip(differences, adjusted, strict=True), strict=True))
+        others = [key for key in found if key[:2] == (variant, name) and key[2] != baseline]
+        if (base := found.get((variant, name, baseline))) is not None:
+            apart |= zip(others, _compared([found[key] for key in others], base), strict=True)
     return apart
 
 
-def _counts(apart: Mapping[str, Difference | None], directions: Mapping[str, str]) -> dict[str, float]:
-    """Return the numbers of measures on which a ranking is better and worse than random; nan if none is compared."""
-    compared = {name: one for name, one in apart.items() if one is not None and directions[name]}
-    sure = [(directions[name], one.value > 0) for name, (one, p) in compared.items() if p < LEVEL]
-    return {side: sum(map(float, map(at.__contains__, sure))) if compared else math.nan for side, at in SIDES.items()}
+def _main(found: Mapping[Key, Estimate], directions: Mapping[str, str], asked: Collection[str]) -> dict[str, list[str]]:
+    """Return the last measure of each test that is among the main scores, with its rankings for the first variant.
+
+    The best ranking is the first one, if the measure has a direction.
+    """
+    last = {name.rpartition(".")[0]: name for _, name, ranking in found if _score(name, ranking) in asked}
+    first, signs = next(iter(found), ("",))[0], {"↑": -1, "↓": 1}
+    values = {
+        name: {key[2]: own.value for key, own in found.items() if key[:2] == (first, name)} for name in last.values()
+    }
+    return {
+        name: sorted(own, key=lambda one: signs.get(directions[name], 0) * own[one]) for name, own in values.items()
+    }
 
 
-def _random_table(
-    found: Mapping[Key, Estimate],
-    apart: Mapping[Key, Difference],
-    heads: Mapping[str, str],
-    several: bool,
-    least: float,
-) -> dict[str, Table]:
-    rows = []
-    for key, (one, p) in apart.items():
-        variant, name, ranking = key
-        names = {"variant": variant} if several else {}
-        numbers = {**found[key].named("value"), **one.named("difference"), "p_holm": p}
-        rows.append({**names, "measure": heads[name], "ranking": ranking, **numbers})
-    if not rows:
-        return {}
-    units = [found[key].unit for key in apart]
-    frame = pd.DataFrame(rows).rename(columns={"difference.p": "p"})
-    of_p = p_units(frame["p"], least)
-    return {"judge_random": Table(frame, {"value": units, "difference": units, "p": of_p, "p_holm": of_p})}
+def printed_name(name: str) -> str:
+    """Return the name of a test, score or ranking in print."""
+    return NAMES.get(name) or name.replace("_", " ")
+
+
+def fidelity_table(results: Sequence[CheckpointResult], tests: Sequence[Judged], asked: Collection[str]) -> Table:
+    """Return the main table, one row per main score and one column per variant.
+
+    Columns: `test`, the score in words, with an arrow to the side that speaks for attention or for the ranking;
+    `score`, its name; and for each variant the mean over its seeds, with the ends of its bootstrap interval in
+    `<variant>.low` and `<variant>.high`. A test of rankings has rows for its last measure among the main scores, the
+    best ranking of the first variant first. If there are more than `PRINTED` rows, a measure with a direction has rows
+    for the best ranking, attention and random alone.
+
+    Args:
+        results: Results of all checkpoints.
+        tests: The tests.
+        asked: Names of the main scores.
+    """
+    scores, (found, measures) = by_score(results), ranked_scores(results, tests)
+    of_rankings, ranked = {_score(*key[1:]) for key in found}, _main(found, measures, asked)
+    plain = [name for name in asked if name not in of_rankings and not _is_nan(scores[name])]
+    if len(plain) + sum(map(len, ranked.values())) > PRINTED:
+        for name in filter(measures.get, ranked):
+            ranked[name] = [one for one in ranked[name] if one in (ranked[name][0], ATTENTION, BASELINE)]
+    words = {name: printed_name(name) for name in plain if "." not in name}
+    for test in tests:
+        for name in (name for name in plain if name.startswith(f"{test.test}.")):
+            own = name.removeprefix(f"{test.test}.")
+            words[name] = f"{printed_name(test.test)}: {printed_name(own)} {test.directions.get(own, '')}".strip()
+        for name in (name for name in ranked if name.rpartition(".")[0] == test.test):
+            measure = f"{printed_name(name.rpartition('.')[2])} {measures[name]}".strip()
+            words |= {_score(name, one): f"{measure}, {printed_name(one)}" for one in ranked[name]}
+    rows = [
+        {"test": text, "score": name} | numbers({variant: _mean(seeds) for variant, seeds in scores[name].items()})
+        for name, text in words.items()
+    ]
+    units = {variant: [_unit(scores[name]) for name in words] for variant in by_variant(results)}
+    return Table(pd.DataFrame(rows), units, main=("test", *units))
+
+
+def _is_nan(variants: Mapping[str, Sequence[Estimate]]) -> bool:
+    return all(math.isnan(seeds[0].value) for seeds in variants.values())
+
+
+def answer(results: Sequence[CheckpointResult], tests: Sequence[Judged], asked: Collection[str]) -> str:
+    """Return the answer: the first claim of the tests before those of rankings, and the best ranking.
+
+    The claim compares the first variant with the one that differs most from it. The best ranking is that of the first
+    variant, by the first main measure with a direction; it is compared with attention and random. The p-values are
+    corrected over the variants, or over the rankings.
+    """
+    best, scores = _best_ranking(results, tests, asked), by_score(results)
+    before = takewhile(lambda test: not test.rankings, tests) if best else tests
+    claims = {f"{test.test}.{score}": clause for test in before for score, clause in test.claims.items()}
+    name = next((name for name in claims if name in scores and not _is_nan(scores[name])), None)
+    start = f"On {results[0].tested.sum():,} texts, "
+    if name is None:
+        return f"{start}of {best}." if best else ""
+    (first, own), *others = ((variant, pooled(seeds)) for variant, seeds in scores[name].items())
+    number, rest = said(own), ""
+    if others:
+        compared = _compared([one for _, one in others], own)
+        (variant, other), apart = max(zip(others, compared, strict=True), key=lambda one: abs(one[1][0].value))
+        number = f"{number} ({first}) and {said(other)} ({variant})"
+        rest = f"; difference {_said(apart, results)}"
+    return f"{start}{claims[name].format(number)}{rest}." + (f" Of {best}." if best else "")
+
+
+def _best_ranking(results: Sequence[CheckpointResult], tests: Sequence[Judged], asked: Collection[str]) -> str:
+    """Return the clause about the best ranking; empty if no main measure has a direction and two rankings."""
+    (found, measures), variant = ranked_scores(results, tests), results[0].variant
+    ranked = {name: order for name, order in _main(found, measures, asked).items() if measures[name] and len(order) > 1}
+    for name, (best, *others) in ranked.items():
+        test, _, measure = name.rpartition(".")
+        (claims,) = (one.claims for one in tests if one.test == test)
+        own, does = found[variant, name, best], claims.get(measure, f"has the best {printed_name(measure)}")
+        equal = sum(found[variant, name, one].value == own.value for one in others)
+        like = f", like {counted(equal, 'other')}," if equal else ""
+        several = f" for {variant}" if len(by_variant(results)) > 1 else ""
+        parts = [f"{1 + len(others)} rankings, {printed_name(best)}{like} {does}{several}: {said(own)}"]
+        for baseline in (one for one in (ATTENTION, BASELINE) if one in others):
+            apart = _against(found, baseline)[variant, name, best]
+            parts.append(f"difference to {baseline} {_said(apart, results)}")
+        return "; ".join(parts)
+    return ""
+
+
+def _said(apart: Difference, results: Sequence[CheckpointResult]) -> str:
+    """Return a difference in words, with its corrected p-value."""
+    one, p = apart
+    (unit,) = p_units([math.nan if one.p is None else one.p], least_p(results))
+    return f"{said(one).replace(' %', ' points')}, {p_said(p, unit)}"

@@ -10,7 +10,7 @@ from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -100,6 +100,8 @@ class ConsistentAdversary(FidelityTest):
 
     name = "consistent_adversary"
     headline = ("area", "max_jsd")
+    directions: ClassVar = dict.fromkeys(headline, "↓")
+    claims: ClassVar = {"max_jsd": "the attention of models with about the same decisions is up to {} (JSD) away"}
 
     def __init__(
         self,

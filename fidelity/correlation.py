@@ -51,12 +51,12 @@ class Correlation(FidelityTest):
     """
 
     name = "correlation"
-    headline = (".kendall",)
     further = ("words",)
     directions: ClassVar = {"kendall": ""}  # agreement with attention is neither good nor bad
 
     def __init__(self, saliencies: Sequence[str | Explainer] = MEASURES) -> None:
         self.take((*MEASURES, *OF_LAYERS), saliencies=saliencies)
+        self.headline = tuple(f".{name}.kendall" for name in self.names)  # with attention, not with each other
         self._pairs = [*self.names, *(f"{one}_{other}" for one, other in combinations(self.names, 2))]
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:

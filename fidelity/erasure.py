@@ -40,7 +40,9 @@ class Perturbation(FidelityTest):
     """
 
     name = "perturbation"
-    headline = ("_drop",)
+    headline = ("uniform_drop", "permuted_drop")
+    directions: ClassVar = dict.fromkeys(headline, "↑")
+    claims: ClassVar = {"uniform_drop": "uniform attention lowers F1 by {}"}
     kinds = ("uniform", "permuted")
     permutations = 10  # shuffles of every text
 
@@ -84,6 +86,8 @@ class Permutation(FidelityTest):
     """
 
     name = "permutation"
+    directions: ClassVar = {"median_tvd": "↑"}
+    claims: ClassVar = {"median_tvd": "shuffled attention changes the output by {} (median TVD)"}
     further = ("max_attention",)
     permutations = 100  # shuffles of every text
 
@@ -229,7 +233,9 @@ class SingleWeight(FidelityTest):
     """
 
     name = "single_weight"
-    headline = ("flips_top", "flips_random")
+    headline = ("flips_top",)
+    directions: ClassVar = {"flips_top": "↑"}
+    claims: ClassVar = {"flips_top": "the decision flips without the highest weight in {}"}
     further = ("delta_weight",)
 
     @torch.no_grad()
@@ -329,6 +335,7 @@ class SetErasure(FidelityTest):
     name = "erasure"
     headline = (".median_fraction",)
     directions: ClassVar = {"median_fraction": "↓", "never_flips": "↓"}
+    claims: ClassVar = {"median_fraction": "flips decisions with the smallest share of weights erased"}
 
     def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, last: Last = "erase") -> None:
         check_values(self, last=last)

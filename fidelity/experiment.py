@@ -21,13 +21,13 @@ from fidelity.classified import ClassifiedBatch, classify, to_tokens
 from fidelity.comparison import (
     CheckpointResult,
     Judged,
+    answer,
     by_score,
     by_variant,
     comparison_table,
     fidelity_table,
     judge_tables,
     result_scores,
-    summary_table,
 )
 from fidelity.explanations import FILE, Explanations, read_explanations
 from fidelity.saliency import KNOWN, Explainer, Saliency, check_rankings, is_ranking, name_of
@@ -97,8 +97,7 @@ class FidelityTest(ABC):
 
     Attributes:
         name: Name of the test.
-        headline: Endings of the names of the main scores, which the summary shows first; by default all
-            scores are main scores.
+        headline: Endings of the names of the main scores, which are printed; by default all scores are main scores.
         rankings: Rankings and measures of words that the test reads: names, `file:PATH` for one from a file, or
             objects. In columns and scores a file has its name without the ending.
         names: Names of the rankings in columns and scores, for a test that uses `take`.
@@ -106,12 +105,16 @@ class FidelityTest(ABC):
         draws: Number of random orders of a text.
         level: Level of attention to test, the option of `Fidelity`, which sets it before `begin`.
         directions: Measures of the scores `<ranking>.<measure>` that the table `judge` shows: `↑` if higher is better,
-            `↓` if lower is, an empty string if neither. If there are none, the table shows all measures.
+            `↓` if lower is, an empty string if neither. If there are none, the table shows all measures. Without
+            rankings, scores with an arrow in the printed table: `↑` if a high value speaks for attention.
+        claims: Clauses of the answer: what a score says, as `uniform attention lowers F1 by {}`, or what the best
+            ranking by a measure does. A run uses the first ones.
     """
 
     name: ClassVar[str]
-    headline: ClassVar[tuple[str, ...]] = ("",)
+    headline: tuple[str, ...] = ("",)
     directions: ClassVar[Mapping[str, str]] = {}
+    claims: ClassVar[Mapping[str, str]] = {}
     rankings: Sequence[str | Explainer] = ()
     names: tuple[str, ...] = ()
     further: tuple[str, ...] = ()
@@ -394,10 +397,12 @@ class Fidelity(Measure[ClassificationDataModule]):
             for checkpoint, rows in zip(self.checkpoints, self.rows, strict=True)
         ]
         asked = [name for name in by_score(results) if self._is_asked(name)]
-        judged = [Judged(test.name, tuple(map(name_of, test.rankings)), test.directions) for test in self.tests]
-        tables = judge_tables(results, judged, asked, self._seconds_per_text())
-        tables["fidelity"] = fidelity_table(results)
-        if len(by_variant(results)) > 1:
+        judged = [
+            Judged(test.name, tuple(map(name_of, test.rankings)), test.directions, test.claims) for test in self.tests
+        ]
+        tables = {"fidelity": fidelity_table(results, judged, asked)}
+        tables |= judge_tables(results, judged, self._seconds_per_text())
+        if len(results) > 1:
             tables["comparison"] = comparison_table(results)
         figures: dict[str, Figure] = {}
         audit = self._audit(results)
@@ -405,7 +410,6 @@ class Fidelity(Measure[ClassificationDataModule]):
             tables |= test.tables(results)
             figures |= test.figures(results)
             audit |= {f"{test.name}.{name}": value for name, value in test.audit().items()}
-        tables["summary"] = summary_table(results, asked)
         if examples := gathered(self._examples):
             figures["examples"] = example_page(examples, self.data, list(by_variant(results)))
         ids = self.data.splits["test"].ids
@@ -413,9 +417,8 @@ class Fidelity(Measure[ClassificationDataModule]):
             [one.values.assign(checkpoint=one.name, id=[ids[text] for text in one.values.index]) for one in results],
             ignore_index=True,
         )
-        scores, prefixes = result_scores(results), ["", *(f"{variant}." for variant in by_variant(results))]
-        headline = [f"{prefix}{name}" for prefix in prefixes for name in asked if f"{prefix}{name}" in scores]
-        return Result(self.experiment, scores, tables, figures, audit, items, headline=headline)
+        headline, said = tables["fidelity"].frame["score"].tolist(), answer(results, judged, asked)
+        return Result(self.experiment, result_scores(results), tables, figures, audit, items, {}, headline, said)
 
     def _seconds_per_text(self) -> dict[tuple[str, str], float]:
         """Return the seconds that a ranking takes for a text, by variant and ranking."""

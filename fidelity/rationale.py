@@ -243,6 +243,10 @@ class Rationale(FidelityTest):
         **{"comprehensiveness": "↑", "sufficiency": "↓", "aopc": "↑", "naopc": "↑", "naopc_ascending": "↓"},
         **dict.fromkeys(("auprc", "iou_f1", "token_f1"), "↑"),
     }
+    claims: ClassVar = {
+        "comprehensiveness": "finds the words whose removal costs most",
+        "naopc": "orders words best (NAOPC)",
+    }
     fractions = (0.01, 0.05, 0.1, 0.2, 0.5)
 
     def __init__(
@@ -397,7 +401,8 @@ class SingleToken(FidelityTest):
     """
 
     name = "single_token"
-    headline = ("spread", "agree")
+    headline = ("agree",)
+    claims: ClassVar = {"agree": "{} of the words alone give the decision"}
     further = ("min", "max")
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:

@@ -69,11 +69,11 @@ def altered(path: Path, content: Mapping[str, Any]) -> str | None:
         content: Its content.
     """
     for name in _named(content, (*_NUMBERS, "figures")):
-        if (path.parent / name).resolve().parent != path.parent.resolve():
+        if not (path.parent / name).resolve().is_relative_to(path.parent.resolve()):
             return f"{path} names {name}, which is not in its folder. Run the experiment again"
     names = [name for name, found in checksums(path.parent, content).items() if found != content["checksums"].get(name)]
     fault = f"was changed after the run: its SHA-256 differs from the one in {RECORD}. Restore it, or test again"
-    return f"{path.with_name(names[0])} {fault}" if names else None
+    return f"{path.parent / names[0]} {fault}" if names else None
 
 
 class Digests:

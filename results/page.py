@@ -49,7 +49,7 @@ class PageTable:
 
     @classmethod
     def from_table(cls, name: str, table: Table, folder: Path, file: str) -> "PageTable":
-        """Create the table from the first rows of a table, whose LaTeX lies in a folder."""
+        """Create the table from the first rows of a table, whose LaTeX lies in a folder beside its file."""
         shown = table.rows(range(min(ROWS, len(table.frame))))
         raw = pd.read_csv(io.StringIO(csv_text(shown.frame)), dtype=str, keep_default_na=False)
         cells, places = written(shown, missing=DASH), list(shown.frame)
@@ -62,7 +62,7 @@ class PageTable:
         rows = list(zip(zip(*cells.values(), strict=True), raw.to_numpy().tolist(), strict=True))
         pages = [f"runs/{run}/{PAGE}" for run in shown.frame["folder"]] if name.endswith("_runs") else []
         links = {"folder": [quote(page) if (folder / page).is_file() else "" for page in pages]} if pages else {}
-        latex = folder / f"{name}.tex"
+        latex = (folder / file).with_suffix(".tex")
         text = latex.read_text(encoding="utf-8") if latex.is_file() else ""
         return cls(name, file, len(table.frame), list(map(str, raw)), heads, rows, text, links)
 
@@ -79,15 +79,17 @@ def write_page(folder: Path, result: Result, content: Mapping[str, Any], title: 
     Raises:
         OSError: A file cannot be read, or the page cannot be written.
     """
-    tables = {name: PageTable.from_table(name, table, folder, f"{name}.csv") for name, table in result.tables.items()}
+    tables = {
+        name: PageTable.from_table(name, table, folder, content["tables"][name])
+        for name, table in result.tables.items()
+    }
     is_sweep = f"{result.experiment}_runs" in tables
     scores = tables.pop(result.experiment, None) if is_sweep else None
     if result.scores and not is_sweep:
         scores = PageTable.from_table("scores", _score_table(result.scores), folder, "results.json")
     configs = [folder / "config.yaml"] if content["config"] else []
-    files = sorted(
-        path.name for path in folder.iterdir() if path.is_file() and path.name[0] != "." and path.name != PAGE
-    )
+    found = [path for where in ("*", "tables/*", "figures/*") for path in sorted(folder.glob(where)) if path.is_file()]
+    files = [path.relative_to(folder).as_posix() for path in found if path.name[0] != "." and path.name != PAGE]
     versions = {"seed": content["seed"], **content["versions"]}
     body = render(
         "page.html",
@@ -96,7 +98,8 @@ def write_page(folder: Path, result: Result, content: Mapping[str, Any], title: 
         faults=[line for kind in ("faults", "warnings") for line in content["audit"].get(kind, ()) if is_sweep],
         scores=scores,
         figures=[_figure(folder, name, file, content) for name, file in content["figures"].items()],
-        tables=list(tables.values()),
+        main=[table for name, table in tables.items() if result.tables[name].main],
+        tables=[table for name, table in tables.items() if not result.tables[name].main],
         audit=facts(content["audit"]),
         ran={"Data": facts(content["data"]), "Encoder": facts(content["encoder"]), "Versions": facts(versions)},
         config=configs[0].read_text(encoding="utf-8") if configs else "",
@@ -121,6 +124,6 @@ def _figure(folder: Path, name: str, file: str, content: Mapping[str, Any]) -> d
     """Return the variables of the template for a figure: its picture, or the page of its coloured texts."""
     path, numbers = folder / file, content["figure_data"].get(name)
     texts = path.read_text(encoding="utf-8") if path.suffix == ".html" else ""
-    picture = "" if texts else f"data:image/png;base64,{b64encode(path.read_bytes()).decode()}"
-    links = {one: quote(one) for one in (file, numbers) if one}
+    picture = f"data:image/png;base64,{b64encode(path.read_bytes()).decode()}" if path.suffix == ".png" else ""
+    links = {Path(one).name: quote(one) for one in (file, numbers) if one}
     return {"name": name, "caption": content["captions"][name], "texts": texts, "picture": picture, "links": links}

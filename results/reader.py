@@ -375,7 +375,7 @@ def read_table(record: Record, table: str, dtype: type[str] | None = None) -> pd
     Raises:
         RecordError: The file cannot be read.
     """
-    path = record.path.with_name(Path(record.content["tables"][table]).name)
+    path = below(record.path.parent, record.content["tables"][table])
     try:
         return read_csv(path, na_values=[""], dtype=dtype)
     except (OSError, ValueError) as error:

@@ -113,25 +113,16 @@ LISTED = 5  # longest list that is printed; a longer list is given by its length
 SHOWN = 20  # entries of a list that a page shows
 _MEASURED = re.compile(r"(^|\.)(inputs|scored)\b")  # names of counts over which scores are averaged
 DASH = "–"
-LEGEND = f"Fractions are ×100, with 95 % intervals in brackets; * is fewer than {FEW} items."
-LEGEND += " docs/glossary.md explains the scores."
+LEGEND = f"Fractions ×100, 95 % intervals in brackets, * < {FEW} items. See docs/glossary.md."
 SIGNS: Mapping[str, str] = {"nats": "nats", "bits": "bits"}
 
 
-def scores_table(title: str, scores: Mapping[str, Estimate], headline: Sequence[str] = ()) -> RichTable:
-    """Return a table of scores for the terminal, one row per score, with its interval.
-
-    Args:
-        title: Title of the table.
-        scores: Scores by name.
-        headline: Names of the scores in the first rows.
-    """
+def scores_table(title: str, scores: Mapping[str, Estimate]) -> RichTable:
+    """Return a table of scores for the terminal, one row per score, with its interval."""
     units = any(score.unit in SIGNS for score in scores.values())
     table = _table(title, {"score": "left", "value": "right", **({"unit": "left"} if units else {})})
-    for name in list(dict.fromkeys((*headline, *scores)))[:ROWS]:
-        table.add_row(*_cells(name, score_cell(scores[name]), *([SIGNS.get(scores[name].unit, "")] if units else [])))
-    if len(scores) > ROWS:
-        table.caption = Text(f"{counted(len(scores) - ROWS, 'more score')} in results.json")
+    for name, score in scores.items():
+        table.add_row(*_cells(name, score_cell(score), *([SIGNS.get(score.unit, "")] if units else [])))
     return table
 
 
@@ -228,24 +219,24 @@ def _stacked(title: str, columns: Mapping[str, list[str]]) -> RichTable:
     return table
 
 
-def audit_table(audit: Mapping[str, object]) -> RichTable:
-    """Return a table of an audit for the terminal, one row per entry.
+def audit_text(audit: Mapping[str, object]) -> str:
+    """Format an audit for the terminal, as in `Audit: test: words 25,094, duplicates 106; 24 counts that are 0.`.
 
-    Names of nested entries are joined with dots. Entries that are 0 are left out and counted in a caption, except the
-    numbers of inputs and of scored items, because a 0 there explains a missing score. The writer prints `warnings`
-    itself.
+    Entries that are 0 are only counted, except the numbers of inputs and of scored items, because a 0 there explains a
+    missing score. Files and their checksums are left out. The writer prints `warnings` itself.
     """
-    table = _table("audit", {"what": "left", "value": "right"})
     every = flat({name: value for name, value in audit.items() if name != "warnings"})
-    entries = {name: value for name, value in every.items() if str(value) != "0" or _MEASURED.search(name)}
+    counts = {name: value for name, value in every.items() if not name.endswith((".file", ".sha256"))}
+    entries = {name: value for name, value in counts.items() if str(value) != "0" or _MEASURED.search(name)}
+    groups: dict[str, list[str]] = {}
     for name, value in list(entries.items())[:ROWS]:
-        table.add_row(*_cells(name, _entry(value)))
-    left = [counted(len(entries) - ROWS, "more entry", "more entries")] if len(entries) > ROWS else []
-    zeros = len(every) - len(entries)
-    left += [counted(zeros, "count that is 0", "counts that are 0")] if zeros else []
-    if left:
-        table.caption = Text(f"without {' and '.join(left)}, which results.json has")
-    return table
+        group, dot, key = name.partition(".")
+        groups.setdefault(f"{group}{':' if dot else ''}", []).append(f"{key} {_entry(value)}".strip())
+    parts = [f"{group} {', '.join(ones)}" for group, ones in groups.items()]
+    more = {"other entry": len(entries) - ROWS, "count that is 0": len(counts) - len(entries)}
+    plurals = ("other entries", "counts that are 0")
+    parts += [counted(n, one, many) for (one, n), many in zip(more.items(), plurals, strict=True) if n > 0]
+    return f"Audit: {'; '.join(parts)}."
 
 
 def _table(title: str, columns: Mapping[str, Literal["left", "right"]]) -> RichTable:
@@ -273,6 +264,8 @@ def _cells(*texts: str) -> Iterator[Text]:
 def _entry(value: object) -> str:
     if isinstance(value, Sized) and not isinstance(value, str) and len(value) > LISTED:
         return f"{len(value)} entries"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

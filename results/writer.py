@@ -8,10 +8,10 @@ import platform
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -29,7 +29,8 @@ from results.page import PAGE, write_page
 from results.reader import first_of
 from results.tables import (
     LEGEND,
-    audit_table,
+    ROWS,
+    audit_text,
     data_table,
     described,
     few_items,
@@ -41,13 +42,25 @@ from results.tables import (
 from results.texts import html_page
 
 SCHEMA = 3
-SUFFIXES = (".png", ".pdf", ".html", ".data.csv")
-"""Suffixes of the files of a figure."""
-
 COUNTED = ("sentences", "texts", "segments", "documents", "pairs")  # sizes of a corpus in its description
 SPLITS = ("train", "dev", "test")
 MOST_CORPORA = 3  # most corpora in a caption
+TABLES, FIGURES = "tables", "figures"  # folders of a run: of the tables that are not printed, and of the figures
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy", "attention-probing")
+
+
+@dataclass(frozen=True)
+class FigureFiles:
+    """Files of the figures of a run.
+
+    Attributes:
+        titles: True to draw titles on PNG figures; `results.json` has them as captions in any case.
+        formats: Files of each figure: `png`, which the page shows, `pdf`, and `csv` with the numbers drawn; none if
+            there are none. Coloured texts are a page of HTML in any format.
+    """
+
+    titles: bool = True
+    formats: tuple[Literal["png", "pdf", "csv"], ...] = ("png",)
 
 
 def publish(
@@ -56,8 +69,7 @@ def publish(
     provenance: Provenance,
     *,
     limit: float | None = None,
-    titles: bool = True,
-    draw: bool = True,
+    figures: FigureFiles = FigureFiles(),
     quiet: bool = False,
     console: Console | None = None,
 ) -> None:
@@ -71,8 +83,7 @@ def publish(
         result: The result.
         provenance: Description of encoder and data.
         limit: Number or fraction of test batches that were read; None for all.
-        titles: True to draw titles on PNG figures; `results.json` has them as captions in any case.
-        draw: True to draw figures.
+        figures: Files of the figures.
         quiet: True to print only the headline scores and the folder.
         console: Console that prints; None for the terminal.
 
@@ -91,7 +102,7 @@ def publish(
 
     limits = {} if limit is None else {"limit_test_batches": limit}
     result = replace(result, audit={**result.audit, **limits})
-    faults = write(folder, result, provenance, titles=titles, draw=draw, show=show)
+    faults = write(folder, result, provenance, figures=figures, show=show)
     warnings = [f"{name} could not be written: {reason}" for name, reason in faults.items()]
     warnings += [f"the scores are of some test batches only: --trainer.{name} {most}" for name, most in limits.items()]
     for line in [*warnings, *cast("list[str]", result.audit.get("warnings", []))]:
@@ -107,31 +118,38 @@ def _few(result: Result) -> list[str]:
 
 
 def print_result(result: Result, audit: Mapping[str, object], console: Console) -> None:
-    """Print the audit, the main tables and the scores of a result, and name its other tables.
+    """Print the main tables, the main scores and the audit of a result, and name what else was written.
 
-    The main tables are those whose attribute `main` names columns; see `Table`.
+    The main tables are those whose attribute `main` names columns; see `Table`. A score that a column `score` of
+    such a table names is not printed again.
 
     Args:
         result: The result.
         audit: Entries of the audit by name.
         console: Console to print to.
     """
-    tables = [audit_table(audit)] if audit else []
-    shown = {name: table for name, table in result.tables.items() if table.main}
-    tables += [data_table(name, table, f"{name}.csv", console.width) for name, table in shown.items()]
-    # The scores come last, so that they stay in view.
-    tables.append(scores_table(f"{result.experiment}: scores", result.scores, result.headline))
+    main = {name: table for name, table in result.tables.items() if table.main}
+    tables = [data_table(name, table, f"{name}.csv", console.width) for name, table in main.items()]
+    in_tables = {str(score) for table in main.values() for score in table.frame.get("score", ())}
+    names = [name for name in result.headline or list(result.scores)[:ROWS] if name not in in_tables]
+    if names:
+        scores = {name: result.scores[name] for name in names}
+        tables.append(scores_table(f"{result.experiment}: scores", scores))
     for table in tables:
         console.print(table)
         console.print()
+    if audit:
+        console.print(Text(audit_text(audit)))
     if few := _few(result):
         said = f"Warning: fewer than {FEW} items, marked * where printed: {first_of(few)}. Such intervals are wide"
         console.print(Text(said, "yellow"), soft_wrap=True)
     console.print(Text(LEGEND))
-    if others := [
-        f"{name}.csv ({counted(len(one.frame), 'row')})" for name, one in result.tables.items() if not one.main
-    ]:
-        console.print(Text(f"More tables: {', '.join(others)}."))
+    left = len(result.scores.keys() - in_tables - {*names})
+    more = [f"{counted(left, 'score')} in results.json"] if left else []
+    others = len(result.tables) - len(main)
+    more += [f"{counted(others, 'table')} in {TABLES}/"] if others else []
+    if more:
+        console.print(Text(f"More: {', '.join(more)}."))
 
 
 def write(
@@ -139,8 +157,7 @@ def write(
     result: Result,
     provenance: Provenance,
     *,
-    titles: bool = True,
-    draw: bool = True,
+    figures: FigureFiles = FigureFiles(),
     show: Callable[[Result, Mapping[str, object]], None] | None = None,
 ) -> dict[str, str]:
     """Write all files of a result into a folder: tables, scores, items, figures, `results.bib` and `page.html`.
@@ -149,8 +166,7 @@ def write(
         folder: The run folder.
         result: The result.
         provenance: Description of encoder and data.
-        titles: True to draw titles on PNG figures.
-        draw: True to draw figures.
+        figures: Files of the figures.
         show: Function that prints the result and its audit, after the scores and before the figures are written.
 
     Returns:
@@ -163,7 +179,7 @@ def write(
     content = write_scores(folder, result, provenance)
     if show is not None:
         show(result, content["audit"])
-    faults = write_figures(folder, result.figures if draw else {}, content, titles)
+    faults = write_figures(folder, result.figures, content, figures)
     try:
         write_atomically(folder / BIBLIOGRAPHY, cited_in(folder))
         write_page(folder, result, content, caption(result.experiment, provenance))
@@ -199,12 +215,14 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
         name: latex_table(table, result.experiment, name, _table_title(name, result, provenance))
         for name, table in result.tables.items()
     }
+    stems = {name: name if table.main else f"{TABLES}/{name}" for name, table in result.tables.items()}
     for name, table in result.tables.items():
-        write_atomically(folder / f"{name}.csv", csv_text(table.frame))
+        (folder / stems[name]).parent.mkdir(exist_ok=True)
+        write_atomically(folder / f"{stems[name]}.csv", csv_text(table.frame))
         if text := latex[name]:
-            write_atomically(folder / f"{name}.tex", text)
+            write_atomically(folder / f"{stems[name]}.tex", text)
         else:
-            (folder / f"{name}.tex").unlink(missing_ok=True)
+            (folder / f"{stems[name]}.tex").unlink(missing_ok=True)
     if result.items is not None:
         save_parquet(folder / "items.parquet", result.items)
     seed = os.environ.get("PL_GLOBAL_SEED")  # set by seed_everything
@@ -214,8 +232,8 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
         "answer": result.answer,
         "scores": result.numbers,
         "units": {name: score.unit for name, score in result.scores.items()},
-        "tables": {name: f"{name}.csv" for name in result.tables},
-        "latex": {name: f"{name}.tex" for name, text in latex.items() if text},
+        "tables": {name: f"{stem}.csv" for name, stem in stems.items()},
+        "latex": {name: f"{stems[name]}.tex" for name, text in latex.items() if text},
         "columns": {name: described(table) for name, table in result.tables.items()},
         "figures": {},
         "figure_data": {},
@@ -304,7 +322,7 @@ def _tested(data: Mapping[str, Any], split: str | None = None) -> Iterator[tuple
 
 
 def write_figures(
-    folder: Path, figures: Mapping[str, Figure], content: dict[str, Any], titles: bool = True
+    folder: Path, figures: Mapping[str, Figure], content: dict[str, Any], how: FigureFiles
 ) -> dict[str, str]:
     """Draw figures into the run folder, and add the names of their files to `results.json`.
 
@@ -312,7 +330,7 @@ def write_figures(
         folder: The run folder.
         figures: Figures by name.
         content: Content of `results.json`, from `write_scores`; it takes the names of the files.
-        titles: True to draw titles on PNG figures.
+        how: Files of each figure.
 
     Returns:
         Error messages for figures that could not be drawn, by name of the figure.
@@ -321,19 +339,21 @@ def write_figures(
         OSError: The disk is full, or `results.json` cannot be written.
     """
     faults = dict[str, str]()
-    for name, figure in figures.items():
+    for name, figure in figures.items() if how.formats else ():
         try:
-            table = figure.data()
-            file = _save_figure(folder / name, figure, titles)
-            if table is not None:
-                write_atomically(folder / f"{name}.data.csv", csv_text(table.frame))
+            (folder / FIGURES).mkdir(exist_ok=True)
+            table = figure.data()  # in any case: it refuses numbers that do not fit each other
+            suffix = _save_figure(folder / FIGURES / name, figure, how)
+            if table is not None and "csv" in how.formats:
+                write_atomically(folder / FIGURES / f"{name}.data.csv", csv_text(table.frame))
                 content["columns"][f"{name}.data"] = described(table)
-                content["figure_data"][name] = f"{name}.data.csv"
-            content["figures"][name] = file
+                content["figure_data"][name] = f"{FIGURES}/{name}.data.csv"
+            if suffix:
+                content["figures"][name] = f"{FIGURES}/{name}.{suffix}"
         except Exception as error:  # the scores are already written: an error in a drawing must not end the run
             faults[name] = f"{type(error).__name__}: {error}"
-            for suffix in SUFFIXES:  # remove incomplete files
-                (folder / f"{name}{suffix}").unlink(missing_ok=True)
+            for suffix in ("png", "pdf", "html", "data.csv"):  # remove incomplete files
+                (folder / FIGURES / f"{name}.{suffix}").unlink(missing_ok=True)
             if isinstance(error, OSError) and is_full(error):
                 error.filename = error.filename or str(folder / name)
                 raise
@@ -393,21 +413,22 @@ def plain(value: object, at: str = "result") -> object:
     raise TypeError(f"{at} is a {type(value).__name__}, which cannot be written as JSON")
 
 
-def _save_figure(stem: Path, figure: Figure, title: bool) -> str:
-    """Write a figure and return the name of its file."""
+def _save_figure(stem: Path, figure: Figure, how: FigureFiles) -> str | None:
+    """Write a figure, and return the suffix of its picture, if it has one."""
     if isinstance(figure, ColouredTexts):
-        page = f"{stem.name}.html"
-        write_atomically(stem.parent / page, html_page(figure))
-        return page
+        write_atomically(stem.with_name(f"{stem.name}.html"), html_page(figure))
+        return "html"
     untitled = replace(figure, title="")
     # Without dates and versions equal data give equal bytes.
     with rc_context(STYLE):
-        canvas = draw(figure if title else untitled)
-        canvas.savefig(f"{stem}.png", dpi=DOTS, bbox_inches="tight", metadata={"Software": None})
-        canvas = draw(untitled)  # for a paper, which has a caption
-        undated = {"CreationDate": None, "Creator": None, "Producer": None}
-        canvas.savefig(f"{stem}.pdf", bbox_inches=print_area(canvas), metadata=undated)
-    return f"{stem.name}.png"
+        if "png" in how.formats:
+            canvas = draw(figure if how.titles else untitled)
+            canvas.savefig(f"{stem}.png", dpi=DOTS, bbox_inches="tight", metadata={"Software": None})
+        if "pdf" in how.formats:
+            canvas = draw(untitled)  # for a paper, which has a caption
+            undated = {"CreationDate": None, "Creator": None, "Producer": None}
+            canvas.savefig(f"{stem}.pdf", bbox_inches=print_area(canvas), metadata=undated)
+    return next((one for one in ("png", "pdf") if one in how.formats), None)
 
 
 def _version(package: str) -> str | None:

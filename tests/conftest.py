@@ -34,6 +34,7 @@ def schema() -> Iterator[Draft202012Validator]:
     """Every `results.json` that a test writes is held to its schema, and its units are those of its scores.
 
     The glossary explains every score of every run, every run has a headline, and its answers are shown at any width.
+    Its folder has at most 20 files, without those of its subfolders.
     """
     described = json.loads((Path(writer.__file__).parent / "results.schema.json").read_text(encoding="utf-8"))
     validator, write_record = Draft202012Validator(described), writer._write_record
@@ -62,6 +63,7 @@ def schema() -> Iterator[Draft202012Validator]:
         if config.exists() and "\nmodel:" in config.read_text(encoding="utf-8"):  # a run of train.py, and no sweep
             assert not unexplained(plain["experiment"], plain["units"]), "docs/glossary.md does not explain these"
         write_record(record, content)
+        assert len([path for path in record.parent.iterdir() if path.is_file()]) <= 20 - len(["page.html"])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "_write_record", checked)
@@ -171,7 +173,7 @@ def run_config(bert: Path, cache: str, tmp_path: Path) -> Callable[..., tuple[An
             f"--trainer.default_root_dir={runs}",
             "--trainer.enable_progress_bar=false",
             "--trainer.accelerator=cpu",
-            f"--figures.draw={figures}",
+            f"--figures.formats={'[png]' if figures else []}",
         ]
         cli = train.main([*arguments, *([] if own_data else tiny), *options, *(forked if processes > 1 else [])])
         [path] = runs.rglob("results.json")

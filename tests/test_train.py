@@ -40,7 +40,7 @@ CONFIGS = [path for path in YAMLS if "class_path: DependencyData" in YAMLS[path]
 CLASSIFIERS = [path for path in YAMLS if "class_path: ClassificationDataModule" in YAMLS[path]]
 
 
-QUICK = ("--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu", "--figures.draw=false")
+QUICK = ("--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu", "--figures.formats=[]")
 
 
 def arguments(config: Path, corpus: str, bert: Path, cache: str, runs: Path) -> list[str]:
@@ -93,7 +93,7 @@ def assert_all_files_are_there(folder: Path, found: dict[str, Any]) -> None:
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: str(path.relative_to(ROOT / "configs")))
 def test_every_config_runs_and_leaves_whole_results(config: Path, of_config: Given, tmp_path: Path) -> None:
     drawn = config.stem in ("attention_only", "heads", "structural", "depth")  # the figures of the others are such, too
-    train.main([*of_config(config), f"--figures.draw={drawn}"])
+    train.main([*of_config(config), f"--figures.formats={'[png]' if drawn else []}"])
     folder, found = results(tmp_path)
     assert_all_files_are_there(folder, found)
     assert (folder / found["config"]).stat().st_size
@@ -146,8 +146,9 @@ def classifier_arguments(config: Path, folder: Path, bert: Path, *extra: str) ->
 
 @pytest.mark.parametrize("config", CLASSIFIERS, ids=lambda path: str(path.relative_to(ROOT / "configs")))
 def test_every_classifier_runs_and_leaves_whole_results(config: Path, bert: Path, tmp_path: Path) -> None:
-    draws = f"--figures.draw={config.stem in ('demo_classifier', 'han_rnn')}"  # the figures of the others are such, too
-    train.main(classifier_arguments(config, tmp_path, bert, draws, "--trainer.max_epochs=1"))
+    drawn = config.stem in ("demo_classifier", "han_rnn")  # the figures of the others are such, too
+    formats = f"--figures.formats={'[png]' if drawn else []}"
+    train.main(classifier_arguments(config, tmp_path, bert, formats, "--trainer.max_epochs=1"))
     folder, found = results(tmp_path / "runs")
     assert found["experiment"] == "classification"
     assert_all_files_are_there(folder, found)

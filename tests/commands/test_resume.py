@@ -332,10 +332,10 @@ def test_a_full_disk_is_told_in_one_line_and_the_same_command_goes_on(
     tmp_path: Path,
 ) -> None:
     drawing = name in ("*.png", "page.html")
-    full = [*probe(tmp_path / "full"), f"--figures.draw={drawing}"]
+    full = [*probe(tmp_path / "full"), f"--figures.formats={'[png]' if drawing else []}"]
     if drawing:
         whole = tmp_path / "whole"
-        assert train.run([*probe(whole), "--figures.draw=true"]) == 0
+        assert train.run([*probe(whole), "--figures.formats=[png]"]) == 0
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", partial(no_space, os.fsync, name))
         patched.setattr(Figure, "savefig", partialmethod(no_space_for, Figure.savefig, name))
@@ -397,7 +397,10 @@ def test_a_run_that_fails_is_not_continued(probe: Command, monkeypatch: pytest.M
 def test_a_run_killed_while_it_draws_is_completed(
     config: str, corpus: str, bert: Path, cache: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    command = [*arguments(ROOT / "configs/clark2019" / config, corpus, bert, cache, tmp_path), "--figures.draw=true"]
+    command = [
+        *arguments(ROOT / "configs/clark2019" / config, corpus, bert, cache, tmp_path),
+        "--figures.formats=[png, csv]",
+    ]
     with monkeypatch.context() as patched:
         patched.setattr("results.writer._save_figure", Mock(side_effect=Killed))
         patched.setattr("commands.state.Resume.on_exception", lambda *_: None)

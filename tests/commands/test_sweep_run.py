@@ -262,7 +262,7 @@ def test_sweeps_in_their_own_places_share_runs(tmp_path: Path, monkeypatch: pyte
     assert pd.read_csv(tmp_path / "runs" / "two" / "two.csv")["seeds"].tolist() == [1, 0]
     assert main([str(spec)], program=program, console=console, check=nothing_wrong) == 0
     assert [Path(call["config"]).stem for call in calls(tmp_path)] == ["a", "b"]
-    folders = pd.read_csv(tmp_path / "runs" / "two" / "two_runs.csv")["folder"]
+    folders = pd.read_csv(tmp_path / "runs" / "two" / "tables" / "two_runs.csv")["folder"]
     assert folders[0].startswith("../../one/runs/")
     assert (tmp_path / "runs" / "two" / "runs" / folders[0] / "results.json").is_file()
 

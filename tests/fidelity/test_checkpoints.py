@@ -200,7 +200,7 @@ QUIET = ("--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu", "--
 
 def command(checkpoints: list[Path | str], *further: str, folder: Path) -> list[str]:
     given = f"--model.checkpoints=[{','.join(map(str, checkpoints))}]"
-    return ["measure", QUICK, given, f"--trainer.default_root_dir={folder}", "--figures.draw=false", *QUIET, *further]
+    return ["measure", QUICK, given, f"--trainer.default_root_dir={folder}", "--figures.formats=[]", *QUIET, *further]
 
 
 def run_over(checkpoints: list[Path | str], *further: str, folder: Path) -> tuple[Path, dict[str, Any]]:
@@ -241,14 +241,15 @@ def test_folders_of_any_shape_are_compared_and_named_after_themselves(
     for names in (("bert", "distilbert"), ("roberta",), ("gpt2",)):
         home = tmp_path / names[0]
         run, found = run_over([folders[name] for name in names], test, *options(corpus, home), folder=home)
-        table = pd.read_csv(run / found["tables"]["fidelity"])
-        assert table["variant"].tolist() == [f"my-{name}" for name in names] == table["checkpoint"].tolist()
-        assert table["seed"].tolist() == [-1] * len(names)
-        for column in ("rationale.leave_one_out.comprehensiveness", "correlation.input_x_gradient.kendall"):
-            assert table[column].between(-1, 1).all()
-            assert table[column].nunique() == len(names)
+        table = pd.read_csv(run / found["tables"]["fidelity"]).set_index("score")
+        assert list(table)[1::3] == [f"my-{name}" for name in names]
+        assert pd.read_parquet(run / found["items"])["checkpoint"].unique().tolist() == list(table)[1::3]
+        for score in ("rationale.leave_one_out.comprehensiveness", "correlation.input_x_gradient.kendall"):
+            own = table.loc[score, [f"my-{name}" for name in names]]
+            assert own.between(-1, 1).all()
+            assert own.nunique() == len(names)
         accuracies = [accuracy_of(folders[name], corpus) for name in names]
-        assert table["accuracy"].tolist() == pytest.approx(accuracies)
+        assert table.loc["accuracy", list(table)[1::3]].tolist() == pytest.approx(accuracies)
 
 
 def accuracy_of(folder: Path, corpus: str) -> float:

@@ -4,6 +4,7 @@ import inspect
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,13 +22,15 @@ import train
 from datamodules import ClassificationDataModule
 from fidelity import Fidelity, FidelityTest
 from fidelity.comparison import (
+    PRINTED,
     SECONDS,
     CheckpointResult,
     Judged,
+    answer,
     comparison_table,
+    fidelity_table,
     judge_tables,
     result_scores,
-    summary_table,
 )
 from fidelity.experiment import Example, example_page, examples_of
 from fidelity.explanations import write_explanations
@@ -113,16 +116,18 @@ def test_every_test_over_several_checkpoints_leaves_whole_results(
             # No deciding words are named, no decision flips, and none needs its words: such means are of nothing.
         if not name.endswith(("auprc", "average_precision", "median_fraction", "equal_comprehensiveness")):
             assert np.isfinite(scores[f"{variant}{name}"]), name
-    table = pd.read_csv(run / found["tables"]["fidelity"])
-    assert table["checkpoint"].tolist() == ["base, seed 0", "base, seed 1", "tying, seed 0"]
-    assert set(SCORES) <= set(table)
     items = pd.read_parquet(run / found["items"])
     assert len(items) == 3 * 29
     first = items[items["checkpoint"] == "base, seed 0"]
     assert first["id"].tolist() == [str(line) for line in range(2, 31)]
-    value = first["permutation.median_tvd"].mean()
-    assert table["permutation.median_tvd"][0] == pytest.approx(value, abs=1e-6)
-    assert scores["permutation.median_tvd"] == pytest.approx(table["permutation.median_tvd"][:2].mean())
+    means = items.groupby("checkpoint")["permutation.median_tvd"].mean()
+    assert list(means.index) == ["base, seed 0", "base, seed 1", "tying, seed 0"]
+    assert scores["permutation.median_tvd"] == pytest.approx(means[["base, seed 0", "base, seed 1"]].mean(), abs=1e-6)
+    assert scores["tying.permutation.median_tvd"] == pytest.approx(means["tying, seed 0"], abs=1e-6)
+    table = pd.read_csv(run / found["tables"]["fidelity"])
+    assert table["base"].tolist() == pytest.approx([scores[name] for name in table["score"]])
+    assert table["tying"].tolist() == pytest.approx([scores[f"tying.{name}"] for name in table["score"]])
+    assert "rationale.attention.token_f1" not in pd.read_csv(run / found["tables"]["comparison"])["score"].tolist()
     for kind in ("tables", "latex", "figures"):
         for name in found[kind].values():
             assert (run / name).stat().st_size > 0
@@ -135,6 +140,25 @@ def test_every_test_over_several_checkpoints_leaves_whole_results(
     assert found["data"]["test"]["file"] == "test.tsv"
     assert gradients
     assert set(gradients) == {None}
+
+
+def test_the_quick_tests_of_two_classifiers_fit_on_a_screen(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    tests = yaml.safe_load(Path(QUICK.partition("=")[2]).read_text(encoding="utf-8"))["model"]["init_args"]["tests"]
+    tests = [{**test, "init_args": {"steps": 20}} if test["class_path"] == "Adversary" else test for test in tests]
+    two = [runs / "base-0", runs / "tying"]
+    _, run, found = run_over(two, QUICK, f"--model.tests={json.dumps(tests)}", folder=tmp_path)
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) <= 40
+    assert max(map(len, printed[:-1])) <= 80  # the last one is the path
+    table = pd.read_csv(run / found["tables"]["fidelity"])
+    rows = {said: [line.split() for line in printed if line.startswith(f"{said} ")] for said in table["test"]}
+    for said, values in table.set_index("test")[["base", "tying"]].iterrows():
+        (row,) = rows[str(said)]  # one for each test, whose words are whole
+        for value in values.dropna():
+            assert {f"{100 * value:.1f}", f"{value:.4g}"} & set(row)
 
 
 def test_explanations_of_a_file_are_a_ranking_like_others(runs: Path, tmp_path: Path) -> None:
@@ -213,8 +237,7 @@ def test_texts_of_one_sentence_are_classified_hierarchically_but_counted_as_skip
     known = found["audit"]["checkpoints"]["hierarchical, seed 0"]
     assert known["skipped_texts"] == 12
     assert known["one_label"].endswith("% of the texts, which is the label of 50%")
-    table = pd.read_csv(run / found["tables"]["fidelity"])
-    assert table[["texts", "skipped"]].to_numpy().tolist() == [[12, 12]]
+    assert found["answer"].startswith("On 12 texts, uniform attention lowers F1 by ")
     items = pd.read_parquet(run / "items.parquet")
     assert items["permutation.median_tvd"].isna().tolist() == [False, True] * 12
     assert items["predicted"].notna().all()
@@ -230,8 +253,7 @@ def test_a_part_of_the_texts_can_be_read_and_classes_are_those_of_the_classifier
 ) -> None:
     _, part, told = run_over([runs / "base-0"], *SHORT, *some, folder=tmp_path / "part")
     _, whole, all_told = run_over([runs / "base-0"], *SHORT, folder=tmp_path / "whole")
-    assert "\nsummary " not in capsys.readouterr().out  # of one variant it would repeat the scores
-    assert (whole / "summary.csv").exists()
+    assert "fidelity: scores" not in capsys.readouterr().out  # they are in the table
     (own,) = (runs / "base-0").rglob("results.json")
     expected = json.loads(own.read_text(encoding="utf-8"))["scores"]
     assert [all_told["scores"][name] for name in ("f1", "accuracy")] == pytest.approx(
@@ -368,17 +390,18 @@ def test_variants_are_compared_with_the_first_over_their_seeds() -> None:
     assert last["p"] == last["p_holm"] < 1
 
 
-def test_scores_and_summary_have_the_means_of_the_comparison() -> None:
+def test_scores_and_main_table_have_the_means_of_the_comparison() -> None:
     alone = SEVERAL[0]
     assert result_scores([alone]) == alone.scores
     rows = comparison_table(SEVERAL).frame
-    scores, summary = result_scores(SEVERAL), summary_table(SEVERAL).frame
-    assert summary["score"].tolist() == rows["score"].drop_duplicates().tolist()
-    assert list(summary.columns[:4]) == ["score", "base", "base.low", "base.high"]
+    names = rows["score"].drop_duplicates().tolist()
+    tests = [Judged(name.partition(".")[0], (), {}) for name in names]
+    scores, main = result_scores(SEVERAL), fidelity_table(SEVERAL, tests, names).frame
+    assert main["score"].tolist() == names
     assert len(scores) == len(rows)
     for row in rows.to_dict("records"):
         found = scores[f"{row['variant']}.{row['score']}".removeprefix("base.")]
-        (line,) = summary[summary["score"] == row["score"]].to_dict("records")
+        (line,) = main[main["score"] == row["score"]].to_dict("records")
         for end, column, value in (
             ("", "mean", found.value),
             (".low", "low", found.low),
@@ -459,13 +482,11 @@ def slow_p(apart: np.ndarray) -> float:
 
 
 def test_every_ranking_of_every_variant_has_a_row_and_every_measure_a_column_with_its_direction() -> None:
-    table = judge_tables(RESULTS, JUDGED, MAIN, {("base", "attention"): 0.25})["judge"]
+    table = judge_tables(RESULTS, JUDGED, {("base", "attention"): 0.25})["judge"]
     columns = ["soft.only", "rationale.sufficiency ↓", "rationale.naopc ↑"]
-    counts = ["better than random", "worse than random"]
     assert [name for name in map(str, table.frame) if not name.endswith((".low", ".high"))] == [
-        "variant", "ranking", *columns, *counts, SECONDS,
+        "variant", "ranking", *columns, SECONDS,
     ]  # fmt: skip
-    assert list(table.main) == ["variant", "ranking", "rationale.naopc ↑", *counts]
     rows = table.frame.set_index(["variant", "ranking"])
     assert list(rows.index) == [(variant, ranking) for variant in ("base", "tying") for ranking in JUDGED_RANKINGS]
     for row in table.frame.to_dict("records"):
@@ -476,13 +497,10 @@ def test_every_ranking_of_every_variant_has_a_row_and_every_measure_a_column_wit
             assert [row[f"{column}.low"], row[f"{column}.high"]] == pytest.approx(np.quantile(draws, [0.025, 0.975]))
         assert (row["soft.only"] == 19.5) == (ranking == "attention")
     assert rows[SECONDS].dropna().to_dict() == {("base", "attention"): 0.25}
-    # More is better on one measure and worse on the other: a sure difference is once the one, once the other.
-    assert list(rows.loc[("base", "file.v2"), counts]) == [1, 1]
-    assert rows.loc["base"].loc["random", counts].isna().all()
 
 
 def test_differences_to_random_are_corrected_over_the_rankings_of_the_variant() -> None:
-    table = judge_tables(RESULTS, JUDGED, MAIN, {})["judge_random"].frame
+    table = judge_tables(RESULTS, JUDGED, {})["judge_random"].frame
     assert len(table) == 2 * 2 * 2
     for key, rows in table.groupby(["variant", "measure"]):
         variant, measure = map(str, key)
@@ -501,20 +519,111 @@ def test_differences_to_random_are_corrected_over_the_rankings_of_the_variant() 
         assert rows["p_holm"].tolist() == pytest.approx([corrected[p] for p in ps])
 
 
-def test_one_variant_has_no_column_and_without_rankings_there_is_no_table() -> None:
-    tables = judge_tables(RESULTS[:2], JUDGED, MAIN, {})
-    assert all("variant" not in table.frame for table in tables.values())
-    assert judge_tables(RESULTS, [Judged("rationale", (), {"naopc": "↑"})], MAIN, {}) == {}
-    assert list(judge_tables(RESULTS, [Judged("soft", JUDGED_RANKINGS, {})], MAIN, {})) == [
-        "judge"
-    ]  # random has no score
+def test_without_rankings_there_is_no_table() -> None:
+    assert judge_tables(RESULTS, [Judged("rationale", (), {"naopc": "↑"})], {}) == {}
+    assert list(judge_tables(RESULTS, [Judged("soft", JUDGED_RANKINGS, {})], {})) == ["judge"]  # random has no score
 
 
 def test_columns_without_any_value_are_left_out() -> None:
     alone = [Judged("rationale", ("attention",), {"naopc": "↑"})]  # not compared with random, and not timed
-    table = judge_tables(RESULTS, alone, MAIN, {})["judge"]
+    table = judge_tables(RESULTS, alone, {})["judge"]
     assert list(table.frame) == ["variant", "ranking", *(f"rationale.naopc ↑{end}" for end in ("", ".low", ".high"))]
-    assert list(table.main) == ["variant", "ranking", "rationale.naopc ↑"]
+
+
+def test_a_ranking_without_a_measure_that_has_a_direction_has_no_row() -> None:
+    results = [replace(one, scores={**one.scores, "soft.late.only": one.scores["soft.other.only"]}) for one in RESULTS]
+    soft = Judged("soft", (*JUDGED_RANKINGS, "late"), {})
+    table = judge_tables(results, [soft, JUDGED[1]], {})["judge"].frame
+    assert table["ranking"].unique().tolist() == list(JUDGED_RANKINGS)
+    assert judge_tables(results, [soft], {})["judge"].frame["ranking"].unique().tolist() == ["attention", "late"]
+
+
+def test_the_main_table_has_a_row_for_a_score_and_the_best_ranking_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = {"f1": "fraction", "erasure.middle": "ratio", "erasure.flips_top": "fraction"}
+    own = {name: resample(mean, np.arange(4.0)[:, None] / 4, unit) for name, unit in plain.items()}  # type: ignore[arg-type]
+    nowhere = {"erasure.none": Estimate(np.nan, np.nan, np.nan, unit="fraction")}
+    results = [replace(one, scores={**own, **nowhere, **one.scores}) for one in RESULTS]
+    tests = [Judged("erasure", (), {"middle": "↓"}), *JUDGED]
+    asked = [*own, *nowhere, *MAIN, *(f"rationale.{ranking}.naopc" for ranking in ("random", "file.v2"))]
+    table = fidelity_table(results, tests, asked)
+    assert list(table.frame) == [
+        "test",
+        "score",
+        *(f"{v}{end}" for v in ("base", "tying") for end in ("", ".low", ".high")),
+    ]
+    assert table.main == ("test", "base", "tying")
+    # Of the rankings only the last measure; the best one by base is first.
+    rows = {
+        "F1": "f1",
+        "erasure: middle ↓": "erasure.middle",
+        "erasure: flips top": "erasure.flips_top",
+        "NAOPC ↑, attention": "rationale.attention.naopc",
+        "NAOPC ↑, random": "rationale.random.naopc",
+        "NAOPC ↑, file.v2": "rationale.file.v2.naopc",
+    }
+    assert dict(zip(table.frame["test"], table.frame["score"], strict=True)) == rows
+    values = {ranking: slow("base", ranking, "naopc")[0] for ranking in ("attention", "random", "file.v2")}
+    assert sorted(values, key=values.__getitem__, reverse=True) == list(values)
+    assert table.frame["base"].tolist()[3:] == pytest.approx(list(values.values()))
+    monkeypatch.setattr("fidelity.comparison.PRINTED", 5)
+    assert fidelity_table(results, tests, asked).frame["test"].tolist() == list(rows)[:5]
+    down = [Judged("rationale", JUDGED_RANKINGS, {"naopc": "↓"})]
+    assert fidelity_table(RESULTS, down, ["rationale.random.naopc"]).frame["test"].tolist() == [
+        f"NAOPC ↓, {ranking}" for ranking in reversed(values)
+    ]
+
+
+def test_the_answer_compares_the_best_ranking_with_attention_and_random() -> None:
+    assert PRINTED >= 20  # seven rankings by two measures, and six other scores
+    down = Judged("rationale", JUDGED_RANKINGS, {"naopc": "↓"}, {"naopc": "is lowest"})
+    said = answer(RESULTS, [down], MAIN)
+    value, draws = slow("base", "file.v2", "naopc")
+    low, high = np.quantile(draws, [0.025, 0.975])
+    start = "On 40 texts, of 3 rankings, file.v2 is lowest for base: "
+    start += f"{100 * value:.1f} % [{100 * low:.1f}, {100 * high:.1f}]; "
+    for baseline, other in (("attention", "random"), ("random", "attention")):
+        theirs, of_theirs = slow("base", baseline, "naopc")
+        _, of_other = slow("base", other, "naopc")
+        apart, p = draws - of_theirs, slow_p(draws - of_theirs)
+        low, high = np.quantile(apart, [0.025, 0.975])
+        corrected = 2 * p if p < slow_p(of_other - of_theirs) else max(p, 2 * slow_p(of_other - of_theirs))
+        sign = "≤" if p < 3 / 1001 else "="
+        start += f"difference to {baseline} {100 * (value - theirs):.1f} points [{100 * low:.1f}, {100 * high:.1f}], "
+        start += f"p {sign} {f'{corrected:.2g}'[1:]}; "
+    assert said == f"{start.removesuffix('; ')}."
+    # Attention is best, and compared with random alone; without a claim the measure is named; one variant has no name.
+    up = answer(RESULTS[:2], JUDGED, MAIN)
+    assert up.startswith("On 40 texts, of 3 rankings, attention has the best NAOPC: ")
+    assert "difference to attention" not in up
+    assert "difference to random" in up
+    # Equal rankings are said to be so.
+    same = {"rationale.file.v2.naopc": RESULTS[0].scores["rationale.attention.naopc"]}
+    equal = answer([replace(RESULTS[0], scores={**RESULTS[0].scores, **same})], JUDGED, MAIN)
+    assert equal.startswith("On 40 texts, of 3 rankings, attention, like 1 other, has the best NAOPC: ")
+
+
+def test_the_answer_compares_a_claim_between_the_variants_that_differ_most() -> None:
+    claims = [
+        Judged("adversary", (), {}, {"absent": "never {}"}),
+        Judged("single_token", (), {}, {"spread": "single words spread by {}"}),
+    ]
+    rows = comparison_table(SEVERAL).frame.query("score == 'single_token.spread'").set_index("variant")
+    of = {name: f"{row['mean']:.4g} [{row['low']:.4g}, {row['high']:.4g}]" for name, row in rows.iterrows()}
+    tying = rows.loc["tying"]
+    ends = f"[{tying['difference.low']:.4g}, {tying['difference.high']:.4g}]"
+    assert answer(SEVERAL, claims, ()) == (
+        f"On 37 texts, single words spread by {of['base']} (base) and {of['tying']} (tying); "
+        f"difference {tying['difference']:.4g} {ends}, p ≤ {tying['p_holm']:.2g}.".replace("≤ 0.", "≤ .")
+    )
+    alone = SEVERAL[0].scores["single_token.spread"]
+    said = f"{alone.value:.4g} [{alone.low:.4g}, {alone.high:.4g}]"
+    assert answer(SEVERAL[:1], claims, ()) == f"On 37 texts, single words spread by {said}."
+    # The claims of tests behind the first that ranks are left to it, if it has an answer.
+    claim = Judged("soft", (), {}, {"attention.only": "{} alone"})
+    assert answer(RESULTS, [claim, JUDGED[1]], MAIN).startswith("On 40 texts, 1950.0 %")
+    assert answer(RESULTS, [JUDGED[1], claim], MAIN).startswith("On 40 texts, of 3 rankings, ")
+    assert answer(RESULTS, [JUDGED[0], claim], MAIN).startswith("On 40 texts, 1950.0 %")
+    assert answer(RESULTS, [JUDGED[0]], MAIN) == ""
 
 
 def test_each_ranking_is_timed_once_and_shared_work_counts_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -553,12 +662,13 @@ def test_the_config_judges_every_ranking_on_one_page(
             assert row[column] == pytest.approx(scores[f"{prefix}rationale.{row['ranking']}.{name}"])
         assert row[SECONDS] >= 0
     assert not [name for name in map(str, table) if "auprc" in name]  # no words are marked
-    assert r"naopc\\$\uparrow$" in (run / found["latex"]["judge"]).read_text(encoding="utf-8")
-    shown = pd.read_csv(run / found["figure_data"]["examples"])
-    rankings = table["ranking"].unique()
-    assert {f"{variant}: {ranking}" for variant in ("base", "tying") for ranking in rankings} <= set(shown["row"])
-    assert "judge_random" in (run / "page.html").read_text(encoding="utf-8")
-    block = capsys.readouterr().out.split("\njudge ")[1].split("\n\n")[0].splitlines()
-    assert max(map(len, block)) <= 80
-    (heads,) = [line.split() for line in block if "ranking" in line]  # columns beside each other
-    assert heads[:2] == ["variant", "ranking"]
+    main = pd.read_csv(run / found["tables"]["fidelity"])
+    assert main["test"].str.startswith("NAOPC ↑, ").sum() == 7
+    assert r"NAOPC $\uparrow$, attention $\times$ gradient" in (run / found["latex"]["fidelity"]).read_text("utf-8")
+    with (run / "page.html").open(encoding="utf-8") as file:
+        page = file.read()
+    assert page.index(found["answer"]) < page.index('data-name="fidelity"') < page.index('data-name="judge"')
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) <= 40
+    assert max(map(len, printed[:-1])) <= 80  # the last one is the path
+    assert " ".join(" ".join(printed).split()).startswith(found["answer"])

@@ -51,7 +51,7 @@ def fitted(folder: Path, name: str, *options: str, seed: int = 0, epochs: int = 
             f"--trainer.max_epochs={epochs}",
             "--trainer.accelerator=cpu",
             "--trainer.enable_progress_bar=false",
-            "--figures.draw=false",
+            "--figures.formats=[]",
             "--checkpoint.monitor=val_f1",
             *options,
         ]

@@ -22,7 +22,7 @@ def fitted(folder: Path, encoder: Path) -> Path:
             "--trainer.max_epochs=25",
             "--trainer.accelerator=cpu",
             "--trainer.enable_progress_bar=false",
-            "--figures.draw=false",
+            "--figures.formats=[]",
         ]
     )
     [path] = (folder / "runs").rglob("checkpoints/*.ckpt")

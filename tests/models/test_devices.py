@@ -35,7 +35,7 @@ def trained(tmp_path: Path, cache: str) -> Train:
                 "--trainer.enable_progress_bar=false",
                 "--trainer.accelerator=cpu",
                 "--trainer.max_epochs=3",
-                "--figures.draw=false",
+                "--figures.formats=[]",
                 *([f"--trainer.devices={devices}", "--trainer.strategy=ddp_fork"] if devices > 1 else []),
             ]
         )

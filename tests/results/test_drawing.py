@@ -20,7 +20,7 @@ from matplotlib.text import Text
 from results import AttentionLines, Bars, Curves, HeatMap, Maps, Provenance, Result, Spreads, on_one_scale
 from results import Figure as Data
 from results.drawing import COLUMN, PAGE, draw, print_area
-from results.writer import write
+from results.writer import FigureFiles, write
 
 RELATIONS = tuple(f"relation:{number}" for number in range(30))
 NAN = float("nan")
@@ -276,8 +276,13 @@ def test_a_pdf_has_its_fonts_and_no_text_is_small(tmp_path: Path) -> None:
     for figure in (*figures, plane(3, 3), spreads("ab", "cd"), lines("ab", 9)):
         written = [text for text in draw(figure).findobj(Text) if isinstance(text, Text) and text.get_text()]
         assert min(float(text.get_fontsize()) for text in written) >= 7
-    assert not write(tmp_path, Result("probe", {}, figures={"figure": bars("ab", 2)}), Provenance({}, {}, {}))
-    pdf = (tmp_path / "figure.pdf").read_bytes()
+    assert not write(
+        tmp_path,
+        Result("probe", {}, figures={"figure": bars("ab", 2)}),
+        Provenance({}, {}, {}),
+        figures=FigureFiles(formats=("pdf",)),
+    )
+    pdf = (tmp_path / "figures/figure.pdf").read_bytes()
     assert b"/FontFile2" in pdf
     assert b"/Type3" not in pdf
 

@@ -3,6 +3,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ RESULT = Result(
         "loss": Estimate(1.5, unit="nats"),
         "codelength_bits": Estimate(NAN, unit="bits"),
     },
-    {"small": SMALL, "large": LARGE},
+    {"large": LARGE, "small": replace(SMALL, main=("head", "accuracy"))},
     FIGURES,
     {"dropped": {"long": 3, "empty": 0}, "word": WORD},
 )
@@ -159,6 +160,19 @@ class TestTables:
         ]
 
 
+def test_a_printed_table_stands_above_the_fold_before_all_scores_and_figures(run: Path, open_page: Open) -> None:
+    page = open_page(run / "page.html", viewport={"width": 1280, "height": 720})
+    places = [
+        page.locator(f"{name} >> nth=0").bounding_box()
+        for name in ("#table-small", "#scores", "#figures", "#table-large")
+    ]
+    tops = [place["y"] for place in places if place]
+    assert tops == sorted(tops)
+    assert len(tops) == 4
+    assert tops[0] < 360  # half of the window
+    assert page.locator("[data-name=small]").count() == 1
+
+
 def test_nothing_that_a_file_holds_becomes_markup(run: Path, open_page: Open) -> None:
     page = open_page(run / "page.html")  # which fails on a dialog that was asked for, as on a request
     page.on("dialog", lambda dialog: pytest.fail(dialog.message))
@@ -183,7 +197,7 @@ def test_nothing_that_a_file_holds_becomes_markup(run: Path, open_page: Open) ->
 def test_no_barrier_is_serious(run: Path, scheme: str, browser: Browser) -> None:
     context = browser.new_context(color_scheme=scheme, bypass_csp=True, offline=True)  # type: ignore[arg-type]
     page = context.new_page()
-    for file in ("page.html", "examples.html"):
+    for file in ("page.html", "figures/examples.html"):
         page.goto((run / file).as_uri())
         for summary in page.locator("main summary").all():
             summary.click()
@@ -233,6 +247,6 @@ def test_only_the_first_rows_of_a_table_are_shown(tmp_path: Path, monkeypatch: p
     none = Table(SMALL.frame.head(0), SMALL.units)
     assert not write(tmp_path, Result("probe", {}, {"large": LARGE, "nothing": none}), Provenance({}, {}, {}))
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "80 rows, 30 shown; the others are in large.csv" in page
+    assert "80 rows, 30 shown; the others are in tables/large.csv" in page
     assert page.count("<tr data-raw=") == 30
     assert "<caption>0 rows</caption>" in page

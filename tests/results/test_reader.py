@@ -18,7 +18,7 @@ from results import Bars, Estimate, Provenance, Result, Table
 from results.digests import RECORD, checksums
 from results.errors import UserError
 from results.reader import RecordError, find_record, load, read_table, rows_of
-from results.writer import write, write_scores
+from results.writer import FigureFiles, write, write_scores
 
 SCORES = {
     "uas": Estimate(0.5, 0.4, 0.6, unit="fraction"),
@@ -117,15 +117,17 @@ def digits(text: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "file", ["results.json", "probe_runs.csv", "probe_runs.tex", "curve.data.csv", "items.parquet"]
+    "file",
+    ["results.json", "tables/probe_runs.csv", "main.csv", "main.tex", "figures/curve.data.csv", "items.parquet"],
 )
 def test_a_changed_digit_is_refused_by_every_reader(file: str, tmp_path: Path) -> None:
     items = pd.DataFrame({"id": ["a", "b"], "right": [1, 2], "of": [4, 4]})
-    tables = {"probe_runs": Table(pd.DataFrame({"seed": [1, 2], "uas": [0.5, -0.25]}), {"uas": "fraction"})}
+    table = Table(pd.DataFrame({"seed": [1, 2], "uas": [0.5, -0.25]}), {"uas": "fraction"})
+    tables = {"probe_runs": table, "main": replace(table, main=("uas",))}
     figures = {"curve": Bars("t", ("a", "b"), {"x": [0.125, 0.75]}, "y", unit="fraction")}
     scores = {"uas": Estimate(0.375, 0.25, 0.5, unit="fraction")}
     result = Result("probe", scores, tables, figures, items=items, ratios={"uas": ("right", "of")})
-    write(tmp_path, result, Provenance({}, {}, {}))
+    write(tmp_path, result, Provenance({}, {}, {}), figures=FigureFiles(formats=("csv",)))
     find_record(tmp_path)
     path = tmp_path / file
     whole = path.read_bytes()
@@ -248,9 +250,9 @@ def test_a_table_of_runs_that_names_no_runs_is_refused(
     column: str, cells: list[str] | None, message: str, tmp_path: Path
 ) -> None:
     content = sweep(tmp_path)
-    frame = pd.read_csv(tmp_path / "p_runs.csv")
+    frame = pd.read_csv(tmp_path / "tables/p_runs.csv")
     frame = frame.drop(columns=column) if cells is None else frame.assign(**{column: cells})
-    frame.to_csv(tmp_path / "p_runs.csv", index=False)
+    frame.to_csv(tmp_path / "tables/p_runs.csv", index=False)
     seal(tmp_path, content)
     with pytest.raises(RecordError, match=message):
         rows_of(tmp_path)
@@ -263,7 +265,7 @@ def test_words_of_tables_are_data_for_a_spreadsheet_and_come_back(tmp_path: Path
     frame = pd.DataFrame({"=word": WORDS, "value": np.arange(len(WORDS)) - 2.5, "count": -1})
     result = Result("p", SCORES, {"t": Table(frame, {"value": "nats"})})
     write_scores(tmp_path, result, Provenance({}, {}, {}))
-    with (tmp_path / "t.csv").open(encoding="utf-8", newline="") as file:
+    with (tmp_path / "tables/t.csv").open(encoding="utf-8", newline="") as file:
         head, *rows = csv.reader(file)
     assert [row[0][0] in "=+-@\t\r" for row in [head, *rows]] == [False] * (len(WORDS) + 1)
     assert [row[0] for row in rows] == [f"'{word}" if word.lstrip("'")[0] in "=+-@\t\r" else word for word in WORDS]

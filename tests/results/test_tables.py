@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 
 from metrics.bootstrap import bootstrap_ratio
 from results import Estimate, Table, Unit
-from results.tables import audit_table, data_table, escape, latex_table, scores_table
+from results.tables import audit_text, data_table, escape, latex_table, scores_table
 
 NAN = float("nan")
 
@@ -120,7 +120,7 @@ class TestFrames:
             assert all(line[-1] in "_/" or f"{line} " in text for line in lines[:-1])
 
 
-def test_audit_is_flat() -> None:
+def test_an_audit_is_one_paragraph() -> None:
     audit = {
         "too_long": 3,
         "alignment": {"unaligned": 2, "empty": 0, "words": ["a", "b"]},
@@ -129,27 +129,24 @@ def test_audit_is_flat() -> None:
         "coverage": 0.8566641279,
         "policy": "skip",
     }
-    assert cells(audit_table(audit)) == [
-        ["what", "value"],
-        ["too_long", "3"],
-        ["alignment.unaligned", "2"],
-        ["alignment.words", "['a', 'b']"],
-        ["ids", "9 entries"],
-        ["coverage", "0.8567"],
-        ["policy", "skip"],
-    ]
-    assert str(audit_table(audit).caption) == "without 2 counts that are 0, which results.json has"
+    assert audit_text(audit) == (
+        "Audit: too_long 3; alignment: unaligned 2, words ['a', 'b']; ids 9 entries; coverage 0.8567; policy skip; "
+        "2 counts that are 0."
+    )
     measured = {
         "surface.inputs with punctuation": 0,
         "links": {"scored": 0},
         "warnings": ["printed at the end"],
+        "checkpoints": {"base, seed 0": {"file": "a.ckpt", "sha256": "ab", "skipped_texts": 1200}},
         "cut": 0,
     }
-    assert cells(audit_table(measured))[1:] == [["surface.inputs with punctuation", "0"], ["links.scored", "0"]]
-    assert str(audit_table(measured).caption) == "without 1 count that is 0, which results.json has"
+    assert audit_text(measured) == (
+        "Audit: surface: inputs with punctuation 0; links: scored 0; checkpoints: base, seed 0.skipped_texts 1,200; "
+        "1 count that is 0."
+    )
     many = {f"n{number}": number for number in range(28)}
-    assert len(cells(audit_table(many))) == 1 + 25
-    assert str(audit_table(many).caption) == "without 2 more entries and 1 count that is 0, which results.json has"
+    listed = "; ".join(f"n{number} {number}" for number in range(1, 26))
+    assert audit_text(many) == f"Audit: {listed}; 2 other entries; 1 count that is 0."
 
 
 def body(frame: pd.DataFrame, interval: str | None = None, **units: Unit) -> list[list[str]]:

@@ -24,9 +24,9 @@ from torch.utils.data import DataLoader
 
 from commands.writer import ResultWriter
 from results import Bars, ColouredText, ColouredTexts, Curves, Estimate, HeatMap, Provenance, Result, Table, writer
-from results.tables import latex_table
+from results.tables import LEGEND, latex_table
 from results.texts import html_page
-from results.writer import write
+from results.writer import FigureFiles, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:GPU available but not used")
 
@@ -74,10 +74,14 @@ COLUMNS = {
     "examples.data": {"numeric": ["text", "value"], "units": {"value": "ratio"}, "interval": None},
 }
 UNDRAWN = dataclasses.replace(RESULT, figures={})
-DRAWN = {f"{name}.{suffix}" for name in RESULT.figures.keys() - {"examples"} for suffix in ("png", "pdf")}
-DRAWN |= {"examples.html", *(f"{name}.data.csv" for name in RESULT.figures)}
-FILES = DRAWN | {"items.parquet", "page.html", "results.bib", "results.json"}
-FILES |= {f"{name}.{suffix}" for name in RESULT.tables for suffix in ("csv", "tex")}
+ALL = FigureFiles(formats=("png", "pdf", "csv"))
+DRAWN = {f"figures/{name}.png" for name in RESULT.figures.keys() - {"examples"}} | {"figures/examples.html"}
+FILES = {"items.parquet", "page.html", "results.bib", "results.json"}
+FILES |= {f"{name}.{suffix}" for name in ("relations", "tables/others") for suffix in ("csv", "tex")}
+
+
+def files_of(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
 class Numbers(pl.LightningDataModule):
@@ -148,7 +152,7 @@ def record_of(folder: Path) -> dict[str, object]:
 def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PL_GLOBAL_SEED", "17")
     printed = run(Adding(RESULT), SourcedNumbers(), tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == FILES
+    assert files_of(tmp_path) == FILES | DRAWN
     record = record_of(tmp_path)
     versions = record.pop("versions")
     assert isinstance(versions, dict)
@@ -156,7 +160,7 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
     assert versions["pytorch-lightning"] == version("pytorch-lightning")
     sums = record.pop("checksums")
     assert isinstance(sums, dict)
-    numbers = {path.name for path in tmp_path.iterdir() if path.suffix in (".csv", ".tex", ".parquet")}
+    numbers = {name for name in files_of(tmp_path) if name.endswith((".csv", ".tex", ".parquet"))}
     assert sums.keys() == numbers | {"results.json"}
     for name in numbers:
         assert sums[name] == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
@@ -168,16 +172,16 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
         "experiment": "probe",
         "scores": {"uas": 0.1 + 0.2, "uas.low": 0.25, "uas.high": 0.35, "empty": None, "sum": 6.0},
         "units": {"uas": "fraction", "empty": "nats", "sum": "count"},
-        "tables": {"relations": "relations.csv", "others": "others.csv"},
-        "latex": {"relations": "relations.tex", "others": "others.tex"},
-        "columns": COLUMNS,
+        "tables": {"relations": "relations.csv", "others": "tables/others.csv"},
+        "latex": {"relations": "relations.tex", "others": "tables/others.tex"},
+        "columns": {name: COLUMNS[name] for name in RESULT.tables},
         "figures": {
-            "relations": "relations.png",
-            "weights": "weights.png",
-            "curve": "curve.png",
-            "examples": "examples.html",
+            "relations": "figures/relations.png",
+            "weights": "figures/weights.png",
+            "curve": "figures/curve.png",
+            "examples": "figures/examples.html",
         },
-        "figure_data": {name: f"{name}.data.csv" for name in RESULT.figures},
+        "figure_data": {},
         "captions": {name: f"{figure.title} (tiny; en_ewt-ud, test)" for name, figure in RESULT.figures.items()},
         "items": "items.parquet",
         "ratios": {"uas": ["correct", "sentence"]},
@@ -204,14 +208,38 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
         "relations",
         f"{RESULT.figures['relations'].title} (tiny; en_ewt-ud, test). 2 sentences",
     )
-    assert (tmp_path / "examples.html").read_bytes().decode() == html_page(
+    assert (tmp_path / "figures/examples.html").read_bytes().decode() == html_page(
         dataclasses.replace(EXAMPLES, title="Examples (tiny; en_ewt-ud, test)")
     )
     assert_frame_equal(pd.read_parquet(tmp_path / "items.parquet"), ITEMS)
-    for text in ("30.0 [25.0, 35.0]", "[unused1]", "33.3", "data.too_long"):
-        assert text in printed
-    assert printed.index("data.too_long") < printed.index("33.3") < printed.index("probe: scores")
-    assert printed.splitlines()[-2:] == ["More tables: others.csv (3 rows).", f"Written to {tmp_path}"]
+    said, table, scores, end = printed.split("\n\n")
+    assert said == RESULT.answer
+    assert [line.split() for line in table.splitlines()] == [
+        ["relations"],
+        ["relation", "n", "accuracy"],
+        ["─" * len(table.splitlines()[1])],
+        ["det", "3*", "33.3"],
+        ["a,", '"b"', "2*", "10.0"],
+        ["[unused1]", "1*", "–"],
+    ]
+    # Of the scores, only the main ones; the others are counted below.
+    assert [line.split() for line in scores.splitlines()[3:]] == [["uas", "30.0", "[25.0,", "35.0]"]]
+    assert end.splitlines() == [
+        "Audit: data: too_long 1; range_rows [3 4]; too_long 2; 1 count that is 0.",
+        "Warning: fewer than 20 items, marked * where printed: 3 rows of relations.csv. Such intervals are wide",
+        LEGEND,
+        "More: 2 scores in results.json, 1 table in tables/.",
+        f"Written to {tmp_path}",
+    ]
+
+
+def test_a_score_that_a_printed_table_has_is_not_printed_again() -> None:
+    table = Table(pd.DataFrame({"score": ["uas"], "value": [0.3]}), {"value": "fraction"}, main=("score", "value"))
+    console = Console(width=80, color_system=None, force_terminal=False)
+    with console.capture() as printed:
+        writer.print_result(Result("probe", RESULT.scores, {"t": table}, headline=("uas",)), {}, console)
+    assert printed.get().count("uas") == 1
+    assert printed.get().splitlines()[-1] == "More: 1 score in results.json."
 
 
 @pytest.mark.slow
@@ -293,7 +321,7 @@ def test_what_cannot_be_printed_is_written(
     assert isinstance(record["scores"], dict)
     assert record["scores"]["sum"] == 6.0
     assert record["figures"] == {}
-    assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"page.html", "results.bib"}
+    assert files_of(tmp_path) == FILES - {"page.html", "results.bib"}
 
 
 MINI = {"name": "sentence-transformers/all-MiniLM-L6-v2", "weights": "pretrained", "layers": 6}
@@ -344,19 +372,41 @@ class TestWrite:
     @pytest.mark.slow
     def test_the_same_result_gives_the_same_bytes_with_and_without_figures(self, tmp_path: Path) -> None:
         written = []
-        for titles, drawn in ((True, True), (True, True), (False, True), (True, False)):
+        for how in (ALL, ALL, dataclasses.replace(ALL, titles=False), FigureFiles(), FigureFiles(formats=())):
             shutil.rmtree(tmp_path)
-            assert not write(tmp_path, RESULT, PROVENANCE, titles=titles, draw=drawn)
-            written.append({path.name: path.read_bytes() for path in tmp_path.iterdir()})
-        first, same, untitled, undrawn = written
+            assert not write(tmp_path, RESULT, PROVENANCE, figures=how)
+            written.append({name: (tmp_path / name).read_bytes() for name in files_of(tmp_path)})
+        first, same, untitled, pictures, undrawn = written
         assert first == same
+        drawings = {name.replace(".png", ".pdf") for name in DRAWN if name.endswith(".png")}
         assert {name for name in first if first[name] != untitled[name]} == {
             *(name for name in DRAWN if name.endswith(".png")),
             "page.html",
         }
-        assert first.keys() - undrawn.keys() == DRAWN
+        numbers = {f"figures/{name}.data.csv" for name in RESULT.figures}
+        assert first.keys() - pictures.keys() == drawings | numbers
+        assert pictures.keys() - undrawn.keys() == DRAWN
         changed = {"results.json", "page.html"}
-        assert {name: undrawn[name] for name in undrawn.keys() - changed}.items() <= first.items()
+        for fewer in (pictures, undrawn):
+            assert {name: fewer[name] for name in fewer.keys() - changed}.items() <= first.items()
+        content = json.loads(first["results.json"])
+        assert content["figure_data"] == {name: f"figures/{name}.data.csv" for name in RESULT.figures}
+        assert content["columns"] == COLUMNS
+        assert content["checksums"].keys() > numbers
+
+    @pytest.mark.parametrize(("formats", "file"), [(("pdf", "csv"), "figures/weights.pdf"), (("csv",), None)])
+    def test_a_figure_without_a_picture_is_named_on_the_page(
+        self, formats: tuple[Any, ...], file: str | None, tmp_path: Path
+    ) -> None:
+        weights = {"weights": RESULT.figures["weights"]}
+        assert not write(
+            tmp_path, dataclasses.replace(RESULT, figures=weights), PROVENANCE, figures=FigureFiles(formats=formats)
+        )
+        assert record_of(tmp_path)["figures"] == ({"weights": file} if file else {})
+        page = (tmp_path / "page.html").read_text(encoding="utf-8")
+        assert "data:image/png" not in page
+        assert page.count('href="figures/weights.pdf"') == (2 if file else 0)  # below its caption, and among the files
+        assert 'href="figures/weights.data.csv"' in page
 
     @pytest.mark.slow
     def test_a_failed_run_leaves_no_record(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +418,7 @@ class TestWrite:
         monkeypatch.setattr(writer, "latex_table", fail)
         with pytest.raises(RuntimeError, match="disk is full"):
             write(tmp_path, UNDRAWN, PROVENANCE)
-        assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"results.json", "page.html"}
+        assert files_of(tmp_path) == FILES - {"results.json", "page.html"}
 
     @pytest.mark.slow
     def test_a_full_disk_while_a_figure_is_drawn_leaves_the_scores(
@@ -385,9 +435,9 @@ class TestWrite:
 
         monkeypatch.setattr(Canvas, "savefig", fill)
         with pytest.raises(OSError, match=r"No space left on device: '.*/weights'"):
-            write(tmp_path, RESULT, PROVENANCE)
-        drawn = {name for name in DRAWN if name.startswith("relations")}
-        assert {path.name for path in tmp_path.iterdir()} == FILES - DRAWN - {"page.html", "results.bib"} | drawn
+            write(tmp_path, RESULT, PROVENANCE, figures=ALL)
+        drawn = {f"figures/relations.{suffix}" for suffix in ("png", "pdf", "data.csv")}
+        assert files_of(tmp_path) == FILES - {"page.html", "results.bib"} | drawn
         assert record_of(tmp_path)["scores"] == {**RESULT.numbers, "empty": None}
 
     def test_a_figure_that_cannot_be_drawn_is_told_and_left_out(self, tmp_path: Path) -> None:
@@ -396,17 +446,17 @@ class TestWrite:
         faults = write(tmp_path, dataclasses.replace(RESULT, figures=figures), PROVENANCE)
         assert "is shorter than" in faults.pop("wrong")
         assert not faults
-        assert record_of(tmp_path)["figures"] == {"weights": "weights.png"}
+        assert record_of(tmp_path)["figures"] == {"weights": "figures/weights.png"}
 
     def test_a_table_of_many_rows_has_no_latex(self, tmp_path: Path) -> None:
         folder = tmp_path / "new" / "folder"
-        for rows, files in ((3, {"long": "long.tex"}), (56, {})):
+        for rows, files in ((3, {"long": "tables/long.tex"}), (56, {})):
             write(folder, Result("bare", {}, {"long": Table(pd.DataFrame({"n": range(rows)}))}), PROVENANCE)
             record = record_of(folder)
             assert (record["latex"], record["figures"], record["items"]) == (files, {}, None)
             # Nor one that an earlier result has left.
-            assert (folder / "long.tex").exists() == bool(files)
-        assert len(pd.read_csv(folder / "long.csv")) == 56
+            assert (folder / "tables/long.tex").exists() == bool(files)
+        assert len(pd.read_csv(folder / "tables/long.csv")) == 56
 
     def test_what_json_cannot_say_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(TypeError, match=r"result\.audit\.heads\[1\] is a set"):

@@ -399,7 +399,7 @@ def test_cells_and_paired_differences(tmp_path: Path) -> None:
     assert verdict == "seen"
     with pytest.raises(UserError, match="`heads` has not one row with a number in `test` where layer=7: 0 rows"):
         judged(ours="row@heads:test[layer=7]", seen="> 0")
-    (tmp_path / "heads.csv").unlink()
+    (tmp_path / "tables/heads.csv").unlink()
     with pytest.raises(UserError, match=r"heads\.csv cannot be read"):
         judged(ours="row@heads:test[layer=1]", seen="> 0")
 
