@@ -11,7 +11,7 @@ import pandas as pd
 from metrics.bootstrap import difference, holm, p_units, pooled, ratio
 from results import Estimate, Floats, Table, Unit, numbers
 from results.errors import counted
-from results.sentences import p_said, said
+from results.sentences import difference_said, said
 
 
 @dataclass(frozen=True, eq=False)
@@ -393,4 +393,4 @@ def _said(apart: Difference, results: Sequence[CheckpointResult]) -> str:
     """Return a difference in words, with its corrected p-value."""
     one, p = apart
     (unit,) = p_units([math.nan if one.p is None else one.p], least_p(results))
-    return f"{said(one).replace(' %', ' points')}, {p_said(p, unit)}"
+    return difference_said(one, Estimate(p, unit=unit))

@@ -143,8 +143,8 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
 
     It has the columns that answer the question of the experiment, `table.main`, the number of items `n`, and further
     columns as far as they fit. A caption counts the rows and columns that are left out. If these
-    columns are too wide, headings are broken after underscores and dots; then words at blanks, and intervals go
-    below their numbers; if that is not enough, every row becomes a block of lines.
+    columns are too wide, headings are broken after underscores and dots; then words at blanks, then intervals
+    go below their numbers; if that is not enough, every row becomes a block of lines.
 
     Args:
         title: Title of the table.
@@ -160,7 +160,7 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
             shown.append(name)
     columns = {name: column[:ROWS] for name, column in cells.items() if name in shown}
     numeric = {name: pd.api.types.is_numeric_dtype(table.frame[name]) for name in columns}
-    layouts = (_beside(title, columns, numeric, width, level) for level in range(3))
+    layouts = (_beside(title, columns, numeric, width, level) for level in range(4))
     laid_out = next(filter(None, layouts), None) or _stacked(title, columns)
     more = {"row": len(table.frame) - ROWS, "column": len(cells) - len(shown)}
     if left := " and ".join(counted(number, f"more {kind}") for kind, number in more.items() if number > 0):
@@ -183,17 +183,17 @@ def _beside(
 ) -> RichTable | None:
     """Lay out columns beside each other; None where they do not fit.
 
-    From level 1 on headings break between their parts. At level 2 words fold at blanks, and intervals stand below
-    numbers.
+    From level 1 on headings break between their parts, from level 2 on words fold at blanks. At level 3 intervals
+    stand below numbers.
     """
     heads = {name: "\n".join(_parts(name)) if level else name for name in columns}
-    if level == 2:
+    if level == 3:
         columns = {
             name: [cell.replace(" [", "\n[", 1) for cell in column] if numeric[name] else column
             for name, column in columns.items()
         }
     least = {
-        name: _width([heads[name], *(" ".join(column).split() if level == 2 and not numeric[name] else column)])
+        name: _width([heads[name], *(" ".join(column).split() if level > 1 and not numeric[name] else column)])
         for name, column in columns.items()
     }
     room = width - 2 * (len(columns) - 1)
