@@ -207,17 +207,15 @@ def warn_of_tags(path: Path, store: Store) -> None:
     heads, types = (audit.get(name, 0) for name in ("heads_by_unknown_tags", "types_unknown"))
     if heads or types:
         tags = Counter(tag[1:] for tag in store.labels["tags"].combine_chunks().values.to_pylist() if tag[0] == UNKNOWN)
+        named = ", ".join(tag for tag, _ in tags.most_common(12))
         said = (
-            f"{path}: {audit['unknown_tags'] / audit['words']:.0%} of the part-of-speech tags are unknown, as they are "
+            f"{path}: {audit['unknown_tags'] / audit['words']:.0%} of the part-of-speech tags are unknown, as they are"
         )
         said += (
-            f"neither Penn's nor UD's: {', '.join(tag for tag, _ in tags.most_common(12))}. The heads of {heads} of "
+            f" neither Penn's nor UD's: {named}. The heads of {heads} of {counted(audit['mentions'], 'mention')} are"
         )
-        said += (
-            f"{counted(audit['mentions'], 'mention')} are uncertain, and scores by type leave out {types}. Say what "
-        )
-        said += "the tags mean: --data.tags='{PPER: PRON, NE: PROPN, NN: NOUN}'."
-        rank_zero_only(log.warning)(spoken(said))
+        said += f" uncertain, and scores by type leave out {types}. Say what the tags mean: --data.tags"
+        rank_zero_only(log.warning)(spoken(f"{said}='{{PPER: PRON, NE: PROPN, NN: NOUN}}'."))
 
 
 def warn_of_words(path: Path, store: Store) -> None:

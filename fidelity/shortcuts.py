@@ -128,15 +128,9 @@ class Shortcut(FidelityTest):
         self._weak = {name: value for name, value in learnt.items() if not value >= LEARNT}
         if self._weak:
             listed = ", ".join(f"{name} ({value:.1%})" for name, value in self._weak.items())
-            said = (
-                f"Shortcut not learnt: accuracy on planted texts is below {LEARNT:.0%} for {listed}. The planted words "
-            )
-            said += (
-                "are not all that these classifiers decide by. Train longer, or raise --data.shortcut.share; a pair "
-            )
-            rank_zero_only(log.warning)(
-                spoken(f"{said}can be learnt only by an encoder that reads the order of words.")
-            )
+            said = f"Shortcut not learnt: accuracy on planted texts is below {LEARNT:.0%} for {listed}. The planted"
+            said += " words are not all that these classifiers decide by. Train longer, or raise --data.shortcut.share"
+            rank_zero_only(log.warning)(spoken(f"{said}; only an encoder that reads the order of words learns a pair."))
         variants = by_variant(results).items()
         rows = [{"variant": variant} | row for variant, ours in variants for row in judge(ours, self.names)]
         if not rows:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from inspect import signature
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, overload
+from typing import Any, ClassVar, Generic, Self, TypedDict, Unpack, cast, overload
 
 import torch
 from jsonargparse import Namespace
@@ -18,7 +18,7 @@ from attention import Encoder, EncoderSpec
 from attention.extraction import return_free_memory
 from datamodules import CorpusDataModule, TextDataModule
 from datamodules.batches import Ranks, run_seed
-from datamodules.corpus import DEFAULT_ENCODER, Data, data_for
+from datamodules.corpus import Data, data_for
 from models.checkpoints import datamodule_from
 from results import Result
 from results.errors import UserError, check_numbers
@@ -82,32 +82,28 @@ class Measure(nn.Module, Generic[Data]):
         raise NotImplementedError(f"{type(self).__name__} must implement outcome().")
 
 
-Corpus = str | Path | Mapping[str, str] | CorpusDataModule[Any] | None
+Corpus = str | Path | Mapping[str, str]
+Reader = str | Encoder | EncoderSpec | None
+Given = Corpus | CorpusDataModule[Any] | None
+
+
+class _Loop(TypedDict, total=False):
+    fabric: Fabric | None
+    limit: float | None
+    bar: bool
 
 
 @overload
 def measure(
-    corpus: Corpus = ...,
-    encoder: str | Encoder | EncoderSpec | None = ...,
-    measurements: Measure[Any] = ...,
-    *,
-    fabric: Fabric | None = ...,
-    limit: float | None = ...,
-    bar: bool = ...,
+    corpus: Given = ..., encoder: Reader = ..., measurements: Measure[Any] = ..., **loop: Unpack[_Loop]
 ) -> Result: ...
 @overload
 def measure(
-    corpus: Corpus = ...,
-    encoder: str | Encoder | EncoderSpec | None = ...,
-    measurements: Sequence[Measure[Any]] = ...,
-    *,
-    fabric: Fabric | None = ...,
-    limit: float | None = ...,
-    bar: bool = ...,
+    corpus: Given = ..., encoder: Reader = ..., measurements: Sequence[Measure[Any]] = ..., **loop: Unpack[_Loop]
 ) -> list[Result]: ...
 def measure(
-    corpus: Corpus = None,
-    encoder: str | Encoder | EncoderSpec | None = None,
+    corpus: Given = None,
+    encoder: Reader = None,
     measurements: Measure[Any] | Sequence[Measure[Any]] = (),
     *,
     fabric: Fabric | None = None,
@@ -117,19 +113,19 @@ def measure(
     """Run measurements over the dev and test batches of a corpus.
 
     Args:
-        corpus: A corpus in the form that the datamodule of a measurement takes, such as `sample`, a name of `python
-            train.py fetch --list` or a path with `{split}`; or a datamodule. None for the data of a checkpoint.
-        encoder: Encoder that reads a corpus given by name or path; None for the default.
+        corpus: A corpus as the datamodule of the measurements takes it, such as `sample`, a name of `python train.py
+            fetch --list` or a path with `{split}`; or a datamodule. None for the data of a measurement's checkpoint.
+        encoder: Encoder of a corpus that is given by name or path; None for the default.
         measurements: One measurement, or several, which share the loaded data.
         fabric: Launched Fabric with the devices; None for the CPU.
         limit: Number of batches that are read of each dataloader, or a fraction below 1; None for all.
         bar: True to show a progress bar, False to log the progress.
 
     Returns:
-        The result of one measurement, or the results of a list of measurements; the same in every process.
+        The result of one measurement, or the results of several in a list; the same in every process.
 
     Raises:
-        UserError: There is no measurement, the data do not fit one of them, or `limit` leaves no batch.
+        UserError: The data do not fit a measurement, or `limit` leaves no batch.
     """
     if isinstance(measurements, Measure):
         return measure(corpus, encoder, [measurements], fabric=fabric, limit=limit, bar=bar)[0]
@@ -139,25 +135,22 @@ def measure(
         raise UserError("`encoder` needs the name or path of a corpus: a datamodule and a checkpoint name their own.")
     if fabric is None:
         (fabric := Fabric(accelerator="cpu", devices=1)).launch()
-    made: dict[str, Any] = {}
-    results = list[Result]()
+    made, results, data = dict[Any, Any](), list[Result](), cast("Any", corpus)
     for measurement in measurements:
-        data: Any = corpus
-        if not isinstance(corpus, CorpusDataModule):
-            settings = measurement.data_of(measurement, _settings(measurement.takes, corpus, encoder))
-            data = settings and made.setdefault(str(settings), datamodule_from(settings))
+        if corpus is None:
+            settings = measurement.data_of(measurement, None)
+            data = settings and datamodule_from(settings)
+        elif not isinstance(corpus, CorpusDataModule):
+            kind = measurement.takes
+            data = made[kind] = made.get(kind) or _made(kind, corpus, encoder)
         result = fabric.broadcast(_measured(measurement, data, fabric, limit, bar))
         assert result is not None  # the first process has one
         results.append(result)
     return results
 
 
-def _settings(
-    kind: type[Any], corpus: str | Path | Mapping[str, str] | None, encoder: str | Encoder | EncoderSpec | None
-) -> Namespace | None:
-    """Return the settings of a datamodule of this class, or for any class of one of texts; None without a corpus."""
-    if corpus is None:
-        return None
+def _made(kind: Any, corpus: Corpus, encoder: Reader) -> Any:  # noqa: ANN401 - a datamodule and its class
+    """Return a datamodule of this class for a corpus; one of texts where any will do."""
     kind = TextDataModule if kind is CorpusDataModule else kind
     known = signature(kind).parameters
     option = next((name for name in ("corpus", "corpora") if name in known), None)
@@ -165,11 +158,10 @@ def _settings(
         raise UserError(f"{kind.__name__} needs {kind.holds}, not a single corpus: make one, and give it as `corpus`.")
     spec = encoder.source.spec if isinstance(encoder, Encoder) else encoder
     spec = EncoderSpec(spec) if isinstance(spec, str) else spec
-    # A tokenizer of None is that of the measurement's Hugging Face classifier, or splits at white space.
-    reader = {"tokenizer": spec and vars(spec)} if "tokenizer" in known else {"encoder": vars(spec or DEFAULT_ENCODER)}
-    given = {option: str(corpus) if isinstance(corpus, Path) else corpus, **reader}
-    name = f"{kind.__module__}.{kind.__qualname__}"
-    return Namespace(class_path=name, init_args=Namespace(given))  # type: ignore[no-untyped-call]
+    options: dict[str, Any] = {option: str(corpus) if isinstance(corpus, Path) else corpus}
+    if spec is not None:
+        options["tokenizer" if "tokenizer" in known else "encoder"] = spec
+    return kind(**options)
 
 
 def _measured(

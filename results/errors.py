@@ -27,17 +27,16 @@ MEANT: Mapping[str, Collection[str]] = {
 
 _NO_MEMORY = re.compile(r"(?i)not enough memory|can(no|')t allocate|out of memory|bad_?alloc|os error 12\b|errno 12\b")
 
-
 _VALUE = r"'[^']*'|\"[^\"]*\"|\[[^]]*\]|[\w-]+(?:\.\w+)*"
 _OPTION = re.compile(
     r"`?--(?:(?:data|model|trainer)\.|(?=(?:corpus|encoder|checkpoints)\b))(\w+(?:\.\w+)*)" + rf"(?:=({_VALUE}))?`?"
 )
-_in_command_line = False  # a global variable, because every thread of a command shares it
+_in_command_line = False  # global, because all threads of a command share it
 
 
 @contextmanager
 def command_line() -> Iterator[None]:
-    """Within the block, messages name options of the command line; elsewhere they name arguments in Python."""
+    """Within the block, messages name options of the command line; elsewhere they name arguments of Python."""
     global _in_command_line
     before, _in_command_line = _in_command_line, True
     try:
@@ -47,16 +46,7 @@ def command_line() -> Iterator[None]:
 
 
 def spoken(message: str) -> str:
-    """Return a message with the options in it named as the reader gives them.
-
-    Args:
-        message: The message with options as on a command line: `--data.corpus`, `--data.parts=[0.5,0.5]`. In Python
-            they become arguments: `corpus`, `parts=[0.5, 0.5]`.
-    """
-    if _in_command_line:
-        return message
-    plain = re.sub(r"--(data|model) (?=[A-Z])|\.init_args", "", message)
-    plain = re.sub(r"add --trust (\w+(?:\.\w+)*)", r"import \1 first", plain)
+    """Return a message for its reader; in Python `--data.corpus` is `corpus` and `--data.seed=1` is `seed=1`."""
 
     def argument(option: re.Match[str]) -> str:
         name = option[1].removesuffix(".name").replace("limit_test_batches", "limit")
@@ -64,11 +54,14 @@ def spoken(message: str) -> str:
         value = yaml.safe_load(value) if isinstance(value, str) and value else value  # quoted for the shell
         return f"`{name}={value!r}`" if option[2] else f"`{name}`"
 
-    return _OPTION.sub(argument, plain)
+    if _in_command_line:
+        return message
+    plain = re.sub(r"--(data|model) (?=[A-Z])|\.init_args", "", message)
+    return _OPTION.sub(argument, re.sub(r"add --trust (\w+(?:\.\w+)*)", r"import \1 first", plain))
 
 
 class UserError(ValueError):
-    """Error in the user's input, which the command line prints without a traceback; `spoken` words the message."""
+    """Error in the user's input, which the command line prints without a traceback; its message is `spoken`."""
 
     def __init__(self, message: str) -> None:
         super().__init__(spoken(message))

@@ -51,11 +51,11 @@ def test_a_result_shows_answer_scores_tables_figures_and_audit() -> None:
     assert scores == [["score", "value"], ["uas", "54.3 [53.5, 55.1]"]]
     assert best == [["head", "n", "seen", "cost nats"], ["1-2", "6*", "50.0", "0.5"], ["[UNK]", "40", "25.0", "2"]]
     assert audit == [["cut", "3"], ["of.test", "2"]]
-    pictures = re.findall(r'<img alt="(\w+)" src="data:image/png;base64,([^"]+)"', html)
+    pictures = re.findall(r'<img alt="(\w+)" [^>]*src="data:image/png;base64,([^"]+)"', html)
     assert [name for name, _ in pictures] == ["one", "two", "three"][:FIGURES]
     assert all(b64decode(content).startswith(b"\x89PNG") for _, content in pictures)
     named = [*map('.table("{}")'.format, RESULT.tables), *map('.figure("{}")'.format, ("one", "two", "three"))]
-    assert re.findall(r"<code>(.*?)</code>", html) == named
+    assert f"</summary>{', '.join(named)}</details>" in html
 
 
 def test_long_tables_are_cut_and_scores_without_a_headline_are_all_there() -> None:
