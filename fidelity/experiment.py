@@ -264,7 +264,7 @@ class Fidelity(Measure[ClassificationDataModule]):
         check_names("--model.tests", [test.name for test in tests])
         paths = [checkpoints] if isinstance(checkpoints, str) else checkpoints
         if not paths:
-            raise UserError("No checkpoint is given. Give one or more: --model.checkpoints='[a.ckpt, b.ckpt]'.")
+            raise UserError("No checkpoint is given. Give one or more with --checkpoints.")
         self.paths, self.tests = [Path(path).expanduser() for path in paths], tests
         for path in self.paths:
             files_of(path)  # before the data are read

@@ -278,7 +278,7 @@ class HeadAblation(TaskMeasure):
         """Return how many sets, heads or layers matter if ablated by the first kind, and the one that changes most."""
         name, what = next((name, what) for name, what in _ABLATED.items() if name in tables)
         table, task, own = tables[name], self.task, tables[name].frame.query("kind == @self.kinds[0]")
-        beyond = name == "sets" and own["beyond_random"].notna().any()
+        beyond = name == "sets" and bool(own["beyond_random"].notna().any())
         change, p = ("beyond_random", "beyond_random_p_holm") if beyond else ("difference", "p_holm")
         count, top = most(own, what, change, p)
         place = "-".join(str(own[column][top]) for column in ("set", "layer", "head") if column in own)

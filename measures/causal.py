@@ -349,7 +349,7 @@ class CausalCheck(ProbeMeasure):
         self.heads, self.random, self.kind = heads, random, kind
         self.pairs, self.per_paradigm = pairs, per_paradigm
         if checkpoint is not None and pairs is not None:
-            raise UserError("CausalCheck scores one task: give --checkpoints or --model.pairs, not both.")
+            raise UserError("CausalCheck scores one task: give --model.checkpoint or --model.pairs, not both.")
         if per_paradigm is not None and pairs is None:
             raise UserError("--model.per_paradigm limits minimal pairs: give --model.pairs=blimp too, or leave it out.")
 

@@ -265,8 +265,8 @@ class ControlTask(ProbeMeasure):
         of = ":ratio" if headline.startswith("spearman") else ""
         answer = f"on {{n}} sentences the probe has {{{headline}{of}}} {headline}, {{control.{headline}{of}}} on a "
         answer += f"control task, random governors by word type; the selectivity is {{selectivity{of or ':points'}}}"
-        of_items = {"items": items, "ratios": ratios, "answer": filled(answer, scores, n=len(items))}
-        return Result(self.experiment, scores, tables, audit=audit, headline=shown, **of_items)
+        answer = filled(answer, scores, n=len(items))
+        return Result(self.experiment, scores, tables, {}, audit, items, ratios, shown, answer)
 
     def _unseen(self) -> dict[str, int]:
         """Count the words of test, and among them the words whose type is not in train."""

@@ -157,7 +157,7 @@ class Table:
     def estimate(self, row: int, column: str) -> Estimate:
         """Return the number in a row, counted from 0, and a column, with its interval and its unit."""
         columns = {"value": column, **self._owned().get(column, {})}
-        found = {end: float(self.frame[name].iloc[row]) for end, name in columns.items()}
+        found: dict[str, Any] = {end: float(self.frame[name].iloc[row]) for end, name in columns.items()}
         return Estimate(**found, unit=self.unit_rows()[column][row])
 
     def _owned(self) -> dict[str, dict[str, str]]:

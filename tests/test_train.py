@@ -212,7 +212,7 @@ def test_command_lines_are_checked_before_anything_is_computed(of_config: Given,
         "max_epoch": "--trainer.max_epoch=2",
         "learning_rate": "--model.learning_rate=fast",
         "absent-train.conllu: there is no such file. Check the path.": "--data.corpus=absent-{split}.conllu",
-        ".corpus) has no test split, but the command needs one": f"--data.corpus={json.dumps(files)}",
+        "--corpus) has no test split, but the command needs one": f"--data.corpus={json.dumps(files)}",
         "there is no such checkpoint": "--ckpt_path=absent.ckpt",
         "absent.yaml": "--config=absent.yaml",
     }
@@ -427,7 +427,7 @@ def test_options_in_a_wrong_order_are_told(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_a_fraction_that_leaves_no_batch_is_told_and_leaves_no_run(of_config: Given, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^--trainer\.limit_test_batches 0\.001 selects none of \d+ batches"):
+    with pytest.raises(UserError, match=r"^--trainer\.limit_test_batches=0\.001 selects none of \d+ batches"):
         train.main([*of_config("clark2019/baselines.yaml"), "--trainer.limit_test_batches=0.001"])
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 

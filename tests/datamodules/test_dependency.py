@@ -259,7 +259,7 @@ def test_few_sentences_are_warned_of(few: int, tmp_path: Path, caplog: pytest.Lo
         "dev has 3 sentences: what is chosen on it is uncertain. Give 20 or more.",
         "test has 3 sentences: intervals are wide. Give 20 or more.",
     ]
-    assert caplog.messages[:-1] == (told if few == 3 else [])
+    assert [one for one in caplog.messages if "Give 20" in one] == (told if few == 3 else [])
 
 
 @pytest.mark.parametrize(("repeated", "warned"), [(3, True), (2, False)])
