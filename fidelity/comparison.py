@@ -309,9 +309,9 @@ def printed_name(name: str) -> str:
 def fidelity_table(results: Sequence[CheckpointResult], tests: Sequence[Judged], asked: Collection[str]) -> Table:
     """Return the main table, one row per main score and one column per variant.
 
-    Columns: `test`, the score in words, with an arrow to the side that speaks for attention or for the ranking;
-    `score`, its name; and for each variant the mean over its seeds, with the ends of its bootstrap interval in
-    `<variant>.low` and `<variant>.high`. A test of rankings has rows for its last measure among the main scores, the
+    Columns: `test`, the score in words, with an arrow to the side that speaks for attention or for the ranking; for
+    each variant the mean over its seeds, with the ends of its bootstrap interval in `<variant>.low` and
+    `<variant>.high`; and `score`, the name of the score. A test of rankings has rows for its last measure among the main scores, the
     best ranking of the first variant first. If there are more than `PRINTED` rows, a measure with a direction has rows
     for the best ranking, attention and random alone.
 
@@ -335,7 +335,7 @@ def fidelity_table(results: Sequence[CheckpointResult], tests: Sequence[Judged],
             measure = f"{printed_name(name.rpartition('.')[2])} {measures[name]}".strip()
             words |= {_score(name, one): f"{measure}, {printed_name(one)}" for one in ranked[name]}
     rows = [
-        {"test": text, "score": name} | numbers({variant: _mean(seeds) for variant, seeds in scores[name].items()})
+        {"test": text} | numbers({one: _mean(seeds) for one, seeds in scores[name].items()}) | {"score": name}
         for name, text in words.items()
     ]
     units = {variant: [_unit(scores[name]) for name in words] for variant in by_variant(results)}
