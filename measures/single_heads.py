@@ -29,7 +29,7 @@ from metrics.attachment import (
     ratio_scores,
     sentence_scores,
 )
-from metrics.bootstrap import bootstrap_ratio, max_sign_flip_p, p_units, ratio
+from metrics.bootstrap import bootstrap_ratio, holm, max_sign_flip_p, p_units, ratio
 from metrics.heads import (
     ARC_LENGTHS,
     DIRECTIONS,
@@ -126,6 +126,7 @@ class ChosenHeads:
             - `p_offset`: one-sided p-value of this difference, by random swaps of head and offset in each sentence. As
                 head and offset are chosen on dev, the choice favours neither on test; if dev is scored, every draw
                 chooses anew among all heads (`max_sign_flip_p`);
+            - `p_holm`: `p_offset` after Holm's correction for the number of rows;
             - `p_shuffled`: p-value of `permutation_p` on the scored split.
 
             A relation that no word of dev has is left blank but for `n`: no head can be chosen.
@@ -161,8 +162,10 @@ class ChosenHeads:
         shares = ("dev", "test", "offset", "random_init", "over_offset")
         units: dict[str, Unit | Sequence[Unit]] = dict(dict.fromkeys(shares, "fraction"))
         units |= {name: p_units(frame[name], 1 / (1 + permutations)) for name in ("p_offset", "p_shuffled")}
+        frame.insert(frame.columns.get_loc("p_shuffled"), "p_holm", holm(frame["p_offset"].astype(float)))
+        units["p_holm"] = units["p_offset"]
         of_random = ["random_init"] if control else []
-        main = ["relation", "head", self.split, "offset", *of_random, "p_offset"]
+        main = ["relation", "head", self.split, "offset", *of_random, "p_holm"]
         return Table(frame, units, interval=self.split, main=main)
 
     def _over_offsets(self, heads: Mapping[str, int], offsets: Mapping[str, int], draws: int) -> dict[str, Any]:
@@ -558,21 +561,21 @@ def heads_answer(best: Table) -> str:
     """Return two sentences on the table `ChosenHeads.best_heads`: all words, and the relation with the widest gap."""
     frame, how = best.frame, "chosen on dev" if best.interval == "test" else "chosen and scored on dev"
 
-    def of_row(text: str, row: int, **words: str | int) -> str:
+    def of_row(text: str, row: int, p: str, **words: str | int) -> str:
         found = {name: best.estimate(row, name) for name in (str(best.interval), "offset", "random_init")}
-        gain = difference_said(best.estimate(row, "over_offset"), best.estimate(row, "p_offset"))
+        gain = difference_said(best.estimate(row, "over_offset"), best.estimate(row, p))
         return filled(text, found, head=frame["head"][row], n=int(frame["n"][row]), gain=gain, **words)
 
     found = f"{{{best.interval}}} of {{n}} words, the {{rival}} {{offset}} ({{gain}})"
     text = f"{how}, head {{head}} finds the governors of {found}; the best head with random weights {{random_init}}"
-    answer = of_row(text, frame.index[frame["relation"] == PLAIN][0], rival="best fixed offset")
+    answer = of_row(text, frame.index[frame["relation"] == PLAIN][0], "p_offset", rival="best fixed offset")
     tested = frame[~frame["relation"].isin([ALL, PLAIN]) & (frame["n"] >= FEW)].dropna(subset="p_offset")
     if tested.empty:
         return answer
-    count, top = most(tested, "relation", "over_offset", "p_offset")
-    text = f"in {count} heads beat the offset (p < .05, n ≥ {FEW}); the widest gap is in "
+    count, top = most(tested, "relation", "over_offset", "p_holm")
+    text = f"in {count} heads beat the offset (p < .05 after Holm, n ≥ {FEW}); the widest gap is in "
     text += f"`{frame['relation'][top]}`: head {{head}} finds {found}"
-    return f"{answer} {of_row(text, top, rival='offset')}"
+    return f"{answer} {of_row(text, top, 'p_holm', rival='offset')}"
 
 
 def _found(best: pd.DataFrame) -> pd.DataFrame:

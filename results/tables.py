@@ -85,7 +85,8 @@ def _p_value(value: float, *, least: bool) -> str:
     """Format a p-value as papers do: `.13`, `< .001`, and `≤ .0099` for the least that the draws could have given."""
     if value < 0.001:
         return "< .001"
-    text = f"{value:.{1 - math.floor(math.log10(value))}f}" if value < 0.995 else "1"
+    digits = 1 - math.floor(math.log10(float(f"{value:.1e}")))
+    text = f"{value:.{digits}f}" if value < 0.995 else "1"
     return ("≤ " if least else "") + text.removeprefix("0")
 
 

@@ -115,7 +115,7 @@ def runs_of(folder: Path, plan: Path, papers: Path, notes: list[str]) -> dict[st
 def main(args: Sequence[str]) -> int:
     """Run `python -m studies.models` with some arguments, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m studies.models", description="Print the tables of docs/models.md.")
-    parser.add_argument("folder", type=Path, help="folder of the sweep configs/models.yaml")
+    parser.add_argument("folder", type=Path, help="folder of the sweep `models`")
     folder = parser.parse_args(args).folder
     print(markdown(questions(folder, [(row.labels[0], row.labels[1]) for row in read_sweep(PLAN).rows])))
     papers, _, published = read_published(PUBLISHED)

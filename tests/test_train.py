@@ -113,7 +113,7 @@ def test_every_config_runs_and_leaves_whole_results(config: Path, of_config: Giv
 
 
 _SWEEP = ("sweep", ["layer", "rank", "epochs", "dev", "test", "low", "high"])
-_HEADS = ["relation", "n", "head", "direction", "dev", "test", "offset", "random_init", "p_offset", "p_shuffled"]
+_HEADS = ["relation", "n", "head", "direction", "dev", "test", "offset", "random_init", "p_offset", "p_holm"]
 _RELATIONS = ("relations", ["relation", "n", "probe", "offset", "best_offset"])
 # The main table of an experiment, columns of it, and scores.
 PROBE = (*_RELATIONS, ["uas.low", "uuas.low", "uas_with_punctuation.low", "tree.uas.low"])

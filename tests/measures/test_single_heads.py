@@ -38,7 +38,7 @@ from tests.tiny import save_gemma3, save_mistral, save_modernbert
 from tests.trainers import changed, scored
 
 BEST = "relation n head direction dev test low high offset best_offset random_init"
-BEST += " over_offset over_offset.low over_offset.high p_offset p_shuffled"
+BEST += " over_offset over_offset.low over_offset.high p_offset p_holm p_shuffled"
 NAMES = Names((0, 1), (0, 1, 2, 3))
 FORTH, BACK = DIRECTIONS
 
@@ -213,6 +213,11 @@ def test_the_head_is_compared_with_the_offset_word_by_word(
             ]
             beaten += max(totals) >= observed
         assert row["p_offset"] == pytest.approx((1 + beaten) / 10)
+    tested = sorted(table["p_offset"].dropna())
+    corrected = [
+        max(min(1, p * (len(tested) - k)) for k, p in enumerate(tested[: place + 1])) for place in range(len(tested))
+    ]
+    assert sorted(table["p_holm"].dropna()) == pytest.approx(corrected)
 
 
 def test_all_heads_and_their_maps_equal_counting_in_the_store(
