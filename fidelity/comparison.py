@@ -161,7 +161,7 @@ PRINTED = 22  # most rows of the main table with all rankings
 SECONDS = "seconds per text"
 NAMES = {"input_x_gradient": "gradient × input", "attention_times_gradient": "attention × gradient", "f1": "F1"}
 NAMES |= {"median_fraction": "erased share", "kendall": "Kendall's τ", "max_jsd": "max JSD", "median_tvd": "median TVD"}
-NAMES |= {name: name.upper() for name in ("naopc", "lds", "racu")}
+NAMES |= {"comprehensiveness": "Comp.", **{name: name.upper() for name in ("naopc", "lds", "racu")}}
 """Names of scores and rankings in print; other names are printed with blanks in place of underscores."""
 
 
@@ -311,9 +311,9 @@ def fidelity_table(results: Sequence[CheckpointResult], tests: Sequence[Judged],
 
     Columns: `test`, the score in words, with an arrow to the side that speaks for attention or for the ranking; for
     each variant the mean over its seeds, with the ends of its bootstrap interval in `<variant>.low` and
-    `<variant>.high`; and `score`, the name of the score. A test of rankings has rows for its last measure among the main scores, the
-    best ranking of the first variant first. If there are more than `PRINTED` rows, a measure with a direction has rows
-    for the best ranking, attention and random alone.
+    `<variant>.high`; and `score`, the name of the score. A test of rankings has rows for its last measure among the
+    main scores, the best ranking of the first variant first. If there are more than `PRINTED` rows, a measure with a
+    direction has rows for the best ranking, attention and random alone.
 
     Args:
         results: Results of all checkpoints.

@@ -428,9 +428,9 @@ class Fidelity(Measure[ClassificationDataModule]):
         return means
 
     def _is_asked(self, score: str) -> bool:
-        """Return True if a score is the classifier's own, or answers the question of its test."""
+        """Return True if a score is the classifier's F1, or answers the question of its test."""
         test = next((test for test in self.tests if score.startswith(f"{test.name}.")), None)
-        return test is None or score.endswith(test.headline)
+        return score == "f1" if test is None else score.endswith(test.headline)
 
     def _audit(self, results: Sequence[CheckpointResult]) -> dict[str, object]:
         total, measured = len(self.data.splits["test"]), len(results[0].values)

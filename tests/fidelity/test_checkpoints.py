@@ -249,7 +249,8 @@ def test_folders_of_any_shape_are_compared_and_named_after_themselves(
             assert all(-1 <= value <= 1 for value in own)
             assert len({*own}) == len(names)
         accuracies = [accuracy_of(folders[name], corpus) for name in names]
-        assert [table[name]["accuracy"] for name in list(table)[1::3]] == pytest.approx(accuracies)
+        scores = [found["scores"][f"{prefix}accuracy"] for prefix in ("", *(f"my-{name}." for name in names[1:]))]
+        assert scores == pytest.approx(accuracies)
 
 
 def accuracy_of(folder: Path, corpus: str) -> float:

@@ -11,7 +11,7 @@ import pytest
 
 from results import Bars, Provenance, Result, Table, Unit
 from results.citations import citations, cited, registered
-from results.writer import write
+from results.writer import FigureFiles, write
 
 pytestmark = [
     pytest.mark.slow,
@@ -45,7 +45,8 @@ def test_tables_figures_and_citations_make_a_paper(kind: str, tmp_path: Path) ->
     tables = {name: table(*shape) for name, shape in shapes.items()}
     figures = {"accuracy": Bars("A & B", ("det", "obj"), {"probe": [0.5, 0.6]}, "Accuracy", unit="fraction")}
     data = {"test": {"corpus": "en_ewt", "split": "test", "sentences": 1234}}
-    assert not write(tmp_path, Result("my_probe", {}, tables, figures), Provenance({"name": "a_b"}, data, {}))
+    result, pdf = Result("my_probe", {}, tables, figures), FigureFiles(formats=("pdf",))
+    assert not write(tmp_path, result, Provenance({"name": "a_b"}, data, {}), figures=pdf)
     known = citations()
     (tmp_path / "results.bib").write_text(
         cited([*known["classes"], *known["methods"], *registered()]), encoding="utf-8"
@@ -53,7 +54,7 @@ def test_tables_figures_and_citations_make_a_paper(kind: str, tmp_path: Path) ->
     shown = "".join(rf"\input{{{name}.tex}}\ref{{tab:my_probe-{name}}}" for name in tables)
     (tmp_path / "paper.tex").write_text(
         rf"{DOCUMENTS[kind]}\usepackage[T1]{{fontenc}}\usepackage{{booktabs,graphicx,natbib,url}}\begin{{document}}"
-        rf"{shown}\includegraphics{{accuracy.pdf}}\nocite{{*}}\bibliographystyle{{plainnat}}\bibliography{{results}}"
+        rf"{shown}\includegraphics{{figures/accuracy.pdf}}\nocite{{*}}\bibliographystyle{{plainnat}}\bibliography{{results}}"
         r"\end{document}",
         encoding="utf-8",
     )

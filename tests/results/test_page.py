@@ -155,7 +155,7 @@ class TestTables:
         assert rows == [
             ["uas", "loss", "codelength_bits"],
             ["54.3 [50.0, 60.0]", "1.5", "–"],
-            [".01", "–", "–"],
+            [".010", "–", "–"],
             ["fraction", "nats", "bits"],
         ]
 
