@@ -27,6 +27,7 @@ UNWRITTEN = {
 CONSERVATIVE = {"one head, 3 other heads", "set of heads, each moves 2 % of the texts"}
 """Found less often than 5 %, as two tests must find them: of sets and of texts."""
 ELSEWHERE = {"results/estimates.py": "an ending", "results/page.py": "a copy"}
+ELSEWHERE |= dict.fromkeys(("results/sentences.py", "results/tables.py"), "a unit")
 
 
 def columns() -> set[str]:

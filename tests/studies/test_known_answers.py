@@ -233,5 +233,5 @@ def test_unknown_experiments_and_negative_numbers_are_refused() -> None:
         KnownAnswers({"head": 1})
     with pytest.raises(UserError, match=r"seeds.heads is -1, but must be at least 0"):
         KnownAnswers({"heads": -1})
-    with pytest.raises(UserError, match=r"seeds leaves every experiment out"):
+    with pytest.raises(UserError, match=r"`seeds` leaves every experiment out"):
         KnownAnswers(dict.fromkeys(CASES, 0))
