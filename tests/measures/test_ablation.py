@@ -106,8 +106,8 @@ def test_all_kinds_are_the_same_on_two_processes(
     )
     assert one["scores"] == two["scores"]
     for name in ("ablation", "layers"):
-        assert (at_one / f"{name}.csv").read_bytes() == (at_two / f"{name}.csv").read_bytes()
-    table = pd.read_csv(at_one / "ablation.csv")
+        assert (at_one / one["tables"][name]).read_bytes() == (at_two / two["tables"][name]).read_bytes()
+    table = pd.read_csv(at_one / one["tables"]["ablation"])
     found = table.pivot(index=["layer", "head"], columns="kind", values="score")
     assert len(set(map(tuple, found.T.to_numpy()))) > 1  # kinds differ
 

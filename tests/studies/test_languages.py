@@ -159,8 +159,8 @@ def test_the_command_writes_tables_and_figure_and_prints_markdown(
     assert lines[0] == "| relation | English | German |"
     assert "| obj | 2-2 75.0 (20.0) | 2-2 75.0 (20.0) |" in lines
     assert any(line.startswith("| obj | 2-2 | **-50.0 [") for line in lines)
-    tables = (folder / "compared/tables").iterdir()
-    assert {path.name for path in tables if path.suffix == ".csv"} == {"heads.csv", "shared.csv", "probes.csv"}
+    tables = (folder / "compared/tables").glob("*.csv")
+    assert {path.name for path in tables} == {"heads.csv", "shared.csv", "probes.csv"}
     assert (folder / "compared/figures/gain.png").is_file()
 
 
