@@ -10,7 +10,7 @@ PRODUCT := --ignore tests/studies
 # Warnings are errors. The variable suppresses an advertisement.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-.PHONY: demo test check docs studies paper slurm browser cluster-test bench models
+.PHONY: demo test check docs notebooks studies paper slurm browser cluster-test bench models
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,10 @@ check: $(INSTALLED)
 
 docs: $(INSTALLED)
 	$(MKDOCS)
+
+# Execute the notebooks of examples/ in place; a test fails if their results are others.
+notebooks: $(INSTALLED)
+	$(BIN)/python -m tests.notebooks
 
 studies: $(INSTALLED)
 	$(PYTEST) tests/studies

@@ -7,6 +7,7 @@ import pytest
 import xarray as xr
 
 import train
+from tests.notebooks import NOTEBOOKS, executed, read, results
 from tests.trainers import CONTINUES
 
 ROOT = Path(__file__).parent.parent
@@ -37,3 +38,35 @@ def test_the_python_of_the_documentation_runs(cache: str, tmp_path: Path, monkey
     assert "<iframe" in names["view"]._repr_html_()
     assert names["result"].scores
     assert names["logits"].shape[1] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*without encryption")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_of_the_examples_gives_the_results_that_it_shows(path: Path, tmp_path: Path) -> None:
+    shown, now = results(read(path)), results(executed(path, tmp_path))
+    assert shown
+    assert [words for words, _ in shown] == [words for words, _ in now]
+    for (words, before), (_, after) in zip(shown, now, strict=True):  # trained models differ a little between machines
+        assert before == pytest.approx(after, rel=0.02, abs=0.02), " ".join(words)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_of_the_examples_is_short_installs_first_and_names_no_folder_of_this_machine(path: Path) -> None:
+    notebook = read(path)
+    assert len(notebook.cells) <= 12
+    assert "\n# %pip install " in notebook.cells[0].source
+    texts = [
+        text if isinstance(text, str) else "".join(text)
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        for kind, text in output["data"].items()
+        if not kind.startswith("image/")
+    ]
+    plain = [re.sub(r'src="data:[^"]*"', "", text) for text in texts]
+    assert not [text for text in plain if re.search(r"/(home|root|tmp|work|Users)/", text)]
+
+
+def test_there_are_five_notebooks() -> None:
+    names = ["classifier_fidelity", "generated_attention", "judge_captum", "probe_with_control", "single_heads"]
+    assert [path.stem for path in NOTEBOOKS] == names
