@@ -162,7 +162,7 @@ class ChosenHeads:
         shares = ("dev", "test", "offset", "random_init", "over_offset")
         units: dict[str, Unit | Sequence[Unit]] = dict(dict.fromkeys(shares, "fraction"))
         units |= {name: p_units(frame[name], 1 / (1 + permutations)) for name in ("p_offset", "p_shuffled")}
-        frame.insert(frame.columns.get_loc("p_shuffled"), "p_holm", holm(frame["p_offset"].astype(float)))
+        frame.insert(list(frame).index("p_shuffled"), "p_holm", holm(frame["p_offset"].astype(float).tolist()))
         units["p_holm"] = units["p_offset"]
         of_random = ["random_init"] if control else []
         main = ["relation", "head", self.split, "offset", *of_random, "p_holm"]

@@ -1,10 +1,12 @@
 import ast
 import importlib
+import re
 import tomllib
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from pytorch_lightning import LightningModule
 
@@ -55,6 +57,23 @@ def test_releases_of_lightning_that_are_compromised_or_not_tried_are_excluded() 
     )
     versions = ("2.5.6", "2.6", "2.6.1", "2.6.2", "2.6.3", "2.6.4", "2.7", "3.0")
     assert [version for version in versions if version in lightning.specifier] == ["2.6", "2.6.1", "2.6.4"]
+
+
+def test_the_pythons_that_are_checked_are_the_oldest_allowed_and_those_of_the_classifiers() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/check.yml").read_text(encoding="utf-8"))["jobs"]
+    known = [one.rpartition(" ")[2] for one in PROJECT["project"]["classifiers"] if "Python :: 3." in one]
+    assert PROJECT["project"]["requires-python"] == f">={known[0]}"
+    for job in jobs.values():
+        assert job["strategy"]["matrix"]["python"] == known
+    assert jobs["check"]["steps"][-1] == {"run": ".ci/run"}
+    assert (ROOT / ".ci/run").is_file()
+
+
+def test_the_version_is_that_of_the_citation_and_of_the_newest_changes() -> None:
+    version = PROJECT["project"]["version"]
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"] == version
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## \[([^]]+)\]", changes, re.MULTILINE)[0] == version
 
 
 def test_no_class_has_more_than_fifteen_methods_and_properties() -> None:

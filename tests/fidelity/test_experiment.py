@@ -610,7 +610,7 @@ def test_the_answer_compares_a_claim_between_the_variants_that_differ_most() -> 
     ends = f"[{tying['difference.low']:.4g}, {tying['difference.high']:.4g}]"
     assert answer(SEVERAL, claims, ()) == (
         f"On 37 texts, single words spread by {of['base']} (base) and {of['tying']} (tying); "
-        f"difference {tying['difference']:+.4g} {ends}, p ≤ {number(float(tying['p_holm']), 'p', missing='')}."
+        f"difference {tying['difference']:+.4g} {ends}, p ≤ {number(float(str(tying['p_holm'])), 'p', missing='')}."
     )
     alone = SEVERAL[0].scores["single_token.spread"]
     said = f"{alone.value:.4g} [{alone.low:.4g}, {alone.high:.4g}]"
