@@ -226,9 +226,9 @@ def check(command: str) -> None:
             known = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
             assert {*targets} <= {*known}, f"the Makefile has no {targets}"
         case ["sbatch", *options]:
-            script = options.index("configs/trainer/slurm.sh")  # tests/cluster submits it
-            if options[script + 2 :]:
-                check_train(options[script + 1 :])
+            place = options.index("configs/trainer/slurm.sh")  # tests/cluster submits it
+            if options[place + 2 :]:
+                check_train(options[place + 1 :])
         case ["python", "train.py", name] if name in COMMANDS:
             pass  # the command is named
         case ["python", "train.py", name, *arguments] if name in RUNS:
