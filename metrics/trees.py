@@ -6,7 +6,7 @@ Distances, depths and their losses follow Hewitt & Manning (2019).
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
+from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import minimum_spanning_tree
 from torch import Tensor
 
@@ -247,7 +247,8 @@ def spanning_trees(weights: NDArray[np.floating]) -> NDArray[np.bool_]:
     costs = 1.0 + both.max(initial=0.0) - both
     blocks = n * np.arange(graphs)[:, None]
     size = graphs * n
-    matrix = coo_array((costs.ravel(), ((blocks + first).ravel(), (blocks + second).ravel())), shape=(size, size))
+    # Not a coo_array, which keeps 64-bit indices: minimum_spanning_tree takes them from SciPy 1.17.1 on.
+    matrix = coo_matrix((costs.ravel(), ((blocks + first).ravel(), (blocks + second).ravel())), shape=(size, size))
     forest = minimum_spanning_tree(matrix.tocsr()).tocoo()
     drawn = np.zeros((graphs, n, n), dtype=np.bool_)
     drawn[forest.row // n, forest.row % n, forest.col % n] = True

@@ -220,10 +220,13 @@ def test_what_another_process_holds_is_waited_for(extraction: Extraction, undist
     assert lock is not None
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(extraction.prepare)
-        time.sleep(1.5)
-        assert stems(name for name in extraction.files() if not name.startswith(".")) == ["00000", "00002", "labels"]
-        assert not waiting.done()
-        lock.release()
+        try:
+            time.sleep(1.5)
+            written = stems(name for name in extraction.files() if not name.startswith("."))
+            assert written == ["00000", "00002", "labels"]
+            assert not waiting.done()
+        finally:
+            lock.release()  # or the pool would wait for its thread without end
         waiting.result(20)
     assert extraction.files() == undisturbed
 

@@ -1,5 +1,6 @@
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,16 @@ from corpora.sample import write_sample_treebank
 
 Numbers = dict[str, Any]
 Measured = Callable[..., tuple[str, Numbers, Numbers]]
+
+
+@pytest.fixture(autouse=True)
+def _heard_again() -> Iterator[None]:
+    """A benchmark silences Lightning, which later tests of the same process read."""
+    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning_fabric")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 @pytest.fixture

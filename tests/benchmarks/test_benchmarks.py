@@ -203,10 +203,10 @@ def test_a_store_that_differs_is_refused(few: Path, tmp_path: Path) -> None:
     with np.load(reference.target) as saved:
         arrays = dict(saved)
     arrays["3"][2, 1, 0, 0] += 0.01
-    np.savez(reference.target, allow_pickle=False, **arrays)
+    np.savez(reference.target, **arrays)
     with pytest.raises(RuntimeError, match="differs from the reference's by 1"):
         reference.check(ours.store)
     del arrays["3"]
-    np.savez(reference.target, allow_pickle=False, **arrays)
+    np.savez(reference.target, **arrays)
     with pytest.raises(RuntimeError, match="5 sentences by the reference, 6 in the store"):
         reference.check(ours.store)

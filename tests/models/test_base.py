@@ -56,7 +56,7 @@ def model_of() -> AttentionClassifier:
     )
 
 
-def trainer_of(folder: Path, epochs: int = 4) -> Trainer:
+def trainer_of(folder: Path, epochs: int = 8) -> Trainer:
     return trainer(epochs, ModelCheckpoint(folder, monitor="val_f1", mode="max"))
 
 
@@ -106,8 +106,8 @@ def test_the_scores_are_those_of_the_items(run: Run, texts: str) -> None:
     assert min(terms) > 0
     assert {"dev.f1.low", "dev.accuracy", "auroc.high"} <= scores.keys()
     assert model.result.ratios == {"accuracy": ("correct", "scored"), "f1": ("f1_right", "f1_found")}
-    assert model.result.audit["epochs_run"] == 4
-    assert 1 <= int(str(model.result.audit["epochs"])) <= 4
+    assert model.result.audit["epochs_run"] == 8
+    assert 1 <= int(str(model.result.audit["epochs"])) <= 8
     assert data.positive == 1
 
 
