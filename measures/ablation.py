@@ -283,10 +283,11 @@ class HeadAblation(TaskMeasure):
         count, top = most(own, what, change, p)
         place = "-".join(str(own[column][top]) for column in ("set", "layer", "head") if column in own)
         gain = difference_said(table.estimate(top, change), table.estimate(top, p))
-        count = f"{count} change it{' more than random heads' * beyond} (p < .05 after Holm), " if known else ""
+        than = " more than random heads of its layers" if beyond else ""
+        count = f"{count} change it{than}, p < .05 after Holm, if ablated alone ({self.kinds[0]}); " if known else ""
         score, items = task.score.rpartition(".")[2], "pairs" if isinstance(task, MinimalPairs) else "texts"
-        text = f"the {score} of the intact model is {{{task.score}}} over {{n}} {items}; ablated ({self.kinds[0]}), "
-        return f"{text}{count}most {what} {place}, {gain}"
+        text = f"the {score} of the intact model is {{{task.score}}} over {{n}} {items}; {count}"
+        return f"{text}the largest change{than and ' beyond random heads'} is that of {what} {place}, {gain}"
 
     def _tables(self, outputs: TaskOutputs, whole: Estimate) -> dict[str, Table]:
         """Return the tables of heads, layers and named sets with a row for each kind; the smallest is printed.
@@ -619,8 +620,10 @@ class Pruning(TaskMeasure):
         tables, figures = self._tables(frame, p_units(frame["p"], 2 / (1 + draws))), self._figures(frame, whole)
         shares = {name: scores[f"pruning.{name}.leaves_at"] for name in self._orders}
         falls = (f"{'never' if one.value != one.value else said(one)} by {name}" for name, one in shares.items())
-        text = f"{task.score} of the intact model is {{{task.score}}} over {{n}} texts; it falls below this interval"
-        answer = filled(f"{text} if heads are pruned: {', '.join(falls)}", scores, n=len(outputs))
+        text = (
+            f"the {task.score} of the intact model is {{{task.score}}} over {{n}} texts; share of heads pruned when it "
+        )
+        answer = filled(f"{text}falls below this interval: {', '.join(falls)}", scores, n=len(outputs))
         return Result(self.experiment, scores, tables, figures, audit, headline=list(scores), answer=answer)
 
     def _tables(self, frame: pd.DataFrame, of_p: Sequence[Unit]) -> dict[str, Table]:

@@ -410,9 +410,9 @@ def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
     if random is not None:
         tables["control"] = control_table(given, random)
     headline = [name for name in scores if name.startswith("role.")]
-    order = sorted(ROLES, key=lambda role: -scores[f"role.{role}"].value)
-    answer = f"of {len(tables['atlas'].frame)} heads " + ", ".join(f"{{role.{role}}} are {role}" for role in order[:3])
-    answer += ", {role.none} have no role" + "; {random_init.role.none} with random weights" * (random is not None)
-    answer += "; roles are the same in both halves of the texts for {stability.role}"
-    answer = filled(answer, scores | same)
+    shares = sorted(((scores[f"role.{role}"].value, role) for role in ROLES), reverse=True)
+    parts = [f"{{role.{role}}} have the role {role}" for share, role in shares[:3] if share]
+    text = f"of {len(tables['atlas'].frame)} heads {', '.join([*parts, '{role.none} have no role'])}"
+    text += "; {random_init.role.none} have none with random weights" * int(random is not None)
+    answer = filled(text + "; {stability.role} have the same role in both halves of the texts", scores | same)
     return Result("atlas", scores | same, tables, figures, headline=headline, answer=answer)

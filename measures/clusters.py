@@ -103,8 +103,8 @@ class Clusters(Analysis):
             "clusters": Table(frame, {"x": "nats", "y": "nats"}, main=("layer", "head", "cluster", *behaviours)),
         }
         figures = _figures(frame, distances, leaves_list(tree))
-        answer = "{n} heads are {within_layer} apart on average in a layer, {between_layer} between layers; {of_layers}"
-        answer = filled(answer, scores, n=len(frame), of_layers=p_said(p, scores["p"].unit))
+        answer = "{n} heads are {within_layer} apart on average within a layer, {between_layer} between layers; {told}"
+        answer = filled(answer, scores, n=len(frame), told=p_said(p, scores["p"].unit))
         return Result("clusters", scores, tables, figures, headline=tuple(scores), answer=answer)
 
 

@@ -196,18 +196,20 @@ class Importance(Analysis):
         by_layer = by_class(layers, "importance").sort_values("layer", kind="stable", ignore_index=True)
         units: Mapping[str, Unit] = {"importance": "nats"}
         table = Table(by_layer, units, "importance", ("layer", "class", "importance"))
-        top = int(by_layer["importance"].argmax())
-        answer = "attention to {to} in layer {layer} has most |∂L/∂α|, {most}, over {n} inputs; loss {importance.loss}"
-        words = {
-            "to": by_layer["class"][top],
-            "layer": int(by_layer["layer"][top]),
-            "n": int(by_layer["inputs"][top]),
-        }
+        row = by_layer.loc[top := by_layer["importance"].idxmax()]
+        least = by_layer["importance"][by_layer["layer"] == row["layer"]].idxmin()
+        answer = (
+            f"attention to {row['class']} in layer {row['layer']} has most |∂L/∂α|, {{most}} over {{n}} inputs; least "
+        )
+        answer += (
+            f"in this layer has attention to {by_layer['class'][least]}, {{least}}; the loss is {{importance.loss}}"
+        )
+        ends = {name: table.estimate(place, "importance") for name, place in {"most": top, "least": least}.items()}
         return Result(
             experiment=self.name,
             scores=scores,
             headline=list(scores),
-            answer=filled(answer, scores, **words, most=table.estimate(top, "importance")),
+            answer=filled(answer, scores | ends, n=int(row["inputs"])),
             tables={
                 "importance": Table(by_class(heads, "importance"), units, interval="importance"),
                 "importance_layers": table,

@@ -53,8 +53,8 @@ class MinimalPairAccuracy(TaskMeasure):
             items = items.assign(**{f"right.{field}": items["right"] * own, f"pairs.{field}": own})
             ratios[f"pairs.{field}.accuracy"] = f"right.{field}", f"pairs.{field}"
         fields = sorted(self.task.groups(), key=lambda name: -scores[f"pairs.{name}.accuracy"].value)
-        answer = "the model prefers the acceptable sentence of {n} pairs in {pairs.accuracy}; in the field "
-        answer += ", ".join(f"{name} in {{pairs.{name}.accuracy}}" for name in dict.fromkeys((fields[0], fields[-1])))
+        answer = "the model prefers the acceptable sentence in {pairs.accuracy} of {n} pairs; in the field "
+        answer += ", in ".join(f"{name} {{pairs.{name}.accuracy}}" for name in dict.fromkeys((fields[0], fields[-1])))
         ties, equal = int(tables["fields"].frame["ties"].sum()), int((pairs["good"] == pairs["bad"]).sum())
         return Result(
             self.experiment,

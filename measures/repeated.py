@@ -171,7 +171,7 @@ class RepeatedSequences(Analysis):
             for role, (place, _) in best.items()
         }
         answer = "; ".join(
-            f"head {head} is best in the role {role}, {said(best[role][1])} (uniform attention {100 * alike:.1f} %)"
+            f"head {head} gives most to the {role} token, {said(best[role][1])} (uniform {100 * alike:.1f} %)"
             for role, head, *_, alike in rows
         )
         return Result(

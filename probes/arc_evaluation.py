@@ -162,9 +162,9 @@ class ArcEvaluation(nn.Module):
         table = rows_of(relation_table(dev, test, names, found), self.relations)
         every = {"relations": relation_bars(table)}
         headline = ["offset.uas", "uniform.uas"] if found is None else ["uas", "uuas", "offset.uas"]
-        text = "the probe finds the governors of {uas} of {n} words; the best fixed offset {offset.uas}"
-        if found is None:
-            text = "a fixed offset finds the governors of {offset.uas} of {n} words; uniform attention {uniform.uas}"
+        text = "the best fixed offset finds the governors of {offset.uas} of {n} words; uniform attention {uniform.uas}"
+        if found is not None:
+            text = "the probe finds the governors of {uas} of {n} words; the best fixed offset {offset.uas}"
         text += "; right branching {right_branching.uas}; left branching {left_branching.uas}"
         answer = filled(text, scores, n=int((~test.punctuation).sum()))
         return Result(experiment, scores, {"relations": table}, every, audit or {}, items, ratios, headline, answer)

@@ -424,7 +424,8 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
         ratios = {share: (right, total), self.correlation: ("spearman_weighted", "spearman_weight")}
         (layer, rank), epochs = self.pairs[chosen], int(self.best_epoch[chosen])
         scores, lowest = ratio_scores(items, ratios), int(table.frame["layer"].argmin())
-        text = f"layer {layer} at rank {rank}, best of {len(table.frame)} on dev, finds {{{share}}} of {{n}} {total}; "
+        best = f", best of {len(self.pairs)} on dev," * int(len(self.pairs) > 1)
+        text = f"layer {layer} at rank {rank}{best} finds {{{share}}} of {{n}} {total}; "
         text += f"Spearman's ρ of {self.correlation.removeprefix('spearman_')} is {{{self.correlation}:ratio}}"
         if self.pairs[lowest].layer < layer:
             unit = ":ratio" if self.headline == self.correlation else ""

@@ -46,7 +46,7 @@ def most(rows: pd.DataFrame, noun: str, change: str, p: str) -> tuple[str, int]:
     """Return `2 of 9 heads`, for rows with p < .05, and the label of the largest change of these, or else of all."""
     clear = rows[rows[p] < LEVEL]
     count = f"{len(clear) or 'none'} of {counted(len(rows), noun)}"
-    return count, cast("int", (clear if len(clear) else rows)[change].abs().idxmax())
+    return count, cast("int", (clear if len(clear) else rows)[change].abs().fillna(-1).idxmax())
 
 
 def filled(text: str, scores: Mapping[str, Estimate], **words: Estimate | str | int) -> str:
