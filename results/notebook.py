@@ -8,7 +8,7 @@ import pandas as pd
 
 from results import ColouredTexts
 from results.drawing import draw
-from results.tables import DASH, LEGEND, ROWS, SIGNS, facts, score_cell, written
+from results.tables import DASH, LEGEND, ROWS, SIGNS, facts, score_cell, scores_apart, written
 
 if TYPE_CHECKING:
     from results import Result
@@ -17,10 +17,8 @@ FIGURES = 2  # number of figures that are shown
 
 
 def result_html(result: "Result") -> str:
-    """Return the answer, the main scores and tables, the first figures, and the audit without zeros as HTML."""
-    scores = {name: result.scores[name] for name in list(result.headline or result.scores)[:ROWS]}
-    values = [f"{score_cell(score)} {SIGNS.get(score.unit, '')}" for score in scores.values()]
-    shown = {"scores": pd.DataFrame({"score": list(scores), "value": values})}
+    """Return the answer, the main tables and scores, the first figures, and the audit without zeros as HTML."""
+    shown = {}
     for name, table in result.tables.items():
         if table.main:
             cells = written(table.rows(range(min(ROWS, len(table.frame)))), missing=DASH)
@@ -28,16 +26,18 @@ def result_html(result: "Result") -> str:
             signs = {column: f" {SIGNS.get(str(unit), '')}".rstrip() for column, unit in table.units.items()}
             chosen = [column for column in cells if column in (*table.main, "n")]
             shown[name + rows] = pd.DataFrame({column + signs.get(column, ""): cells[column] for column in chosen})
+    apart = scores_apart(result.scores, result.tables)
+    if names := [name for name in result.headline or list(result.scores)[:ROWS] if name in apart]:
+        values = [f"{score_cell(apart[name])} {SIGNS.get(apart[name].unit, '')}" for name in names]
+        shown["scores"] = pd.DataFrame({"score": names, "value": values})
     drawn = [name for name, figure in result.figures.items() if not isinstance(figure, ColouredTexts)]
     audit = pd.Series({name: fact for name, fact in facts(result.audit).items() if fact not in ("0", "none")})
     html = [f"<p><b>{escape(result.answer)}</b></p>"]
     html += [f"<p><i>{name}</i></p>{frame.to_html(index=False, border=0)}" for name, frame in shown.items()]
     for name in drawn[:FIGURES]:
-        picture = b64encode(draw(result.figures[name])._repr_png_()).decode()
-        html.append(
-            f'<img alt="{name}" style="display: inline; max-height: 26rem" src="data:image/png;base64,{picture}">'
-        )
-    names = [*map('.table("{}")'.format, result.tables), *map('.figure("{}")'.format, drawn)]
-    html += [f"<details><summary>Audit</summary>{audit.to_frame().to_html(header=False, border=0)}</details>"]
-    html += [f"<details><summary>Tables and figures</summary>{', '.join(names)}</details>", f"<small>{LEGEND}</small>"]
+        picture = f"data:image/png;base64,{b64encode(draw(result.figures[name])._repr_png_()).decode()}"
+        html.append(f'<img alt="{name}" style="display: inline; max-height: 26rem" src="{picture}">')
+    listed = ", ".join([*map('.table("{}")'.format, result.tables), *map('.figure("{}")'.format, drawn)])
+    html.append(f"<details><summary>Audit</summary>{audit.to_frame().to_html(header=False, border=0)}</details>")
+    html.append(f"<details><summary>Tables and figures</summary>{listed}</details><small>{LEGEND}</small>")
     return "\n".join(html)

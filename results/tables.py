@@ -127,6 +127,12 @@ def scores_table(title: str, scores: Mapping[str, Estimate]) -> RichTable:
     return table
 
 
+def scores_apart(scores: Mapping[str, Estimate], tables: Mapping[str, Table]) -> dict[str, Estimate]:
+    """Return the scores that no main table names in a column `score`."""
+    named = {str(score) for table in tables.values() if table.main for score in table.frame.get("score", ())}
+    return {name: score for name, score in scores.items() if name not in named}
+
+
 def score_cell(score: Estimate) -> str:
     """Format a score by its unit, with its interval if it has one, and a star if it has few items."""
     ends = () if score.low is None or score.high is None else (score.low, score.high)

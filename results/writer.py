@@ -37,6 +37,7 @@ from results.tables import (
     is_few,
     latex_table,
     score_cell,
+    scores_apart,
     scores_table,
 )
 from results.texts import html_page
@@ -130,10 +131,9 @@ def print_result(result: Result, audit: Mapping[str, object], console: Console) 
     """
     main = {name: table for name, table in result.tables.items() if table.main}
     tables = [data_table(name, table, f"{name}.csv", console.width) for name, table in main.items()]
-    in_tables = {str(score) for table in main.values() for score in table.frame.get("score", ())}
-    names = [name for name in result.headline or list(result.scores)[:ROWS] if name not in in_tables]
-    if names:
-        scores = {name: result.scores[name] for name in names}
+    apart = scores_apart(result.scores, result.tables)
+    scores = {name: apart[name] for name in result.headline or list(result.scores)[:ROWS] if name in apart}
+    if scores:
         tables.append(scores_table(f"{result.experiment}: scores", scores))
     for table in tables:
         console.print(table)
@@ -144,7 +144,7 @@ def print_result(result: Result, audit: Mapping[str, object], console: Console) 
         said = f"Warning: fewer than {FEW} items, marked * where printed: {first_of(few)}. Such intervals are wide"
         console.print(Text(said, "yellow"), soft_wrap=True)
     console.print(Text(LEGEND))
-    left = len(result.scores.keys() - in_tables - {*names})
+    left = len(apart) - len(scores)
     more = [f"{counted(left, 'score')} in results.json"] if left else []
     others = len(result.tables) - len(main)
     more += [f"{counted(others, 'table')} in {TABLES}/"] if others else []

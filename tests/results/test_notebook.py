@@ -47,7 +47,7 @@ def tables_in(html: str) -> list[list[list[str]]]:
 def test_a_result_shows_answer_scores_tables_figures_and_audit() -> None:
     html = RESULT._repr_html_()
     assert unescape(re.findall(r"<b>(.*?)</b>", html)[0]) == RESULT.answer
-    scores, best, audit = tables_in(html)
+    best, scores, audit = tables_in(html)
     assert scores == [["score", "value"], ["uas", "54.3 [53.5, 55.1]"]]
     assert best == [["head", "n", "seen", "cost nats"], ["1-2", "6*", "50.0", "0.5"], ["[UNK]", "40", "25.0", "2"]]
     assert audit == [["cut", "3"], ["of.test", "2"]]
@@ -58,10 +58,17 @@ def test_a_result_shows_answer_scores_tables_figures_and_audit() -> None:
     assert f"</summary>{', '.join(named)}</details>" in html
 
 
+def test_scores_that_a_main_table_names_are_not_shown_twice() -> None:
+    named = Table(pd.DataFrame({"score": ["uas"], "test": ["UAS"]}), main=("test",))
+    shown, audit = tables_in(replace(RESULT, tables={"tests": named})._repr_html_())
+    assert shown == [["test"], ["UAS"]]
+    assert audit[0] == ["cut", "3"]
+
+
 def test_long_tables_are_cut_and_scores_without_a_headline_are_all_there() -> None:
     long = Table(pd.DataFrame({"head": range(ROWS + 5)}), main=("head",))
     html = replace(RESULT, headline=(), tables={"long": long})._repr_html_()
-    scores, cut, _ = tables_in(html)
+    cut, scores, _ = tables_in(html)
     assert scores[1:] == [["uas", "54.3 [53.5, 55.1]"], ["loss", "2.5 nats"]]
     assert [row[0] for row in cut[1:]] == [str(row) for row in range(ROWS)]
     assert f"<i>long: {ROWS} of {ROWS + 5} rows</i>" in html
