@@ -61,6 +61,8 @@ from results.sentences import difference_said, filled, most
 
 POSITIONAL, MARGIN = 0.9, 0.1
 """Share of words of a positional head, and margin of a syntactic head (Voita et al. 2019, §5)."""
+SWAPS = 100
+"""Swaps of head and offset for each row, so that p can be small after Holm's correction for the rows."""
 
 _SHARE = 30_000  # shares of attention are gathered as int16, in parts of this
 
@@ -109,7 +111,8 @@ class ChosenHeads:
 
         Args:
             control: Heads of an encoder with random weights on the same splits; None for no control.
-            permutations: Number of permutations of the test that gives `p_shuffled`, and of swaps for `p_offset`.
+            permutations: Number of permutations of the test that gives `p_shuffled`, and least number of swaps of the
+                test that gives `p_offset`.
 
         Returns:
             Table with a row for each group of words (see `Predictions.groups`) and these columns:
@@ -137,6 +140,7 @@ class ChosenHeads:
         low, high = self.intervals(groups.values(), chosen.values())
         accuracy = [scored.accuracy(*one) for one in chosen.items()]
         random = [control.scored.accuracy(group, control.dev.best(group)) for group in groups] if control else np.nan
+        swaps = max(permutations, SWAPS * len(groups))
         frame = pd.DataFrame(
             {
                 "relation": list(groups),
@@ -150,7 +154,7 @@ class ChosenHeads:
                 "offset": [scored.by_offset.accuracy(*one) for one in offsets.items()],
                 "best_offset": [OFFSETS_BY_DISTANCE[k] for k in offsets.values()],
                 "random_init": random,
-                **self._over_offsets(chosen, offsets, permutations),
+                **self._over_offsets(chosen, offsets, swaps),
                 "p_shuffled": permutation_p(
                     dev, scored, list(chosen.values()), permutations=permutations, seed=self.seed
                 ),
@@ -161,7 +165,8 @@ class ChosenHeads:
             frame.loc[unseen, frame.columns.difference(["relation", "n"])] = pd.NA
         shares = ("dev", "test", "offset", "random_init", "over_offset")
         units: dict[str, Unit | Sequence[Unit]] = dict(dict.fromkeys(shares, "fraction"))
-        units |= {name: p_units(frame[name], 1 / (1 + permutations)) for name in ("p_offset", "p_shuffled")}
+        units |= {"p_offset": p_units(frame["p_offset"], 1 / (1 + swaps))}
+        units |= {"p_shuffled": p_units(frame["p_shuffled"], 1 / (1 + permutations))}
         frame.insert(list(frame).index("p_shuffled"), "p_holm", holm(frame["p_offset"].astype(float).tolist()))
         units["p_holm"] = units["p_offset"]
         of_random = ["random_init"] if control else []
@@ -606,7 +611,7 @@ class SingleHeads(Measure[DependencyDataModule]):
             given, and `all`, is also a score `heads.<relation>` with counts, by which runs can be compared.
 
     Attributes:
-        permutations: Number of draws of the permutation test, and of the test against the offset.
+        permutations: Number of draws of the permutation test, and least number of those of the test against the offset.
         ensemble: Largest number of attention heads in an ensemble (Limisiewicz et al. 2020); 1 makes no ensembles.
         minimum: Least number of words on dev that a relation needs to count for ensembles and for the roles of heads.
         maps: Largest number of maps of the accuracy of every head: of all words, of all words without punctuation, and

@@ -203,7 +203,7 @@ def test_the_head_is_compared_with_the_offset_word_by_word(
         accuracy = row["test"] if mode == "held_out" else row["dev"]
         assert row["over_offset"] == pytest.approx(accuracy - row["offset"])
         assert row["over_offset.low"] <= row["over_offset"] <= row["over_offset.high"]
-        signs = np.random.default_rng(0).integers(2, size=(9, len(sums)), dtype=np.int8)
+        signs = np.random.default_rng(0).integers(2, size=(100 * len(table), len(sums)), dtype=np.int8)
         observed = max(map(sum, zip(*sums.values(), strict=True)))
         beaten = 0
         for draw in signs:
@@ -212,7 +212,7 @@ def test_the_head_is_compared_with_the_offset_word_by_word(
                 for k in range(len(heads))
             ]
             beaten += max(totals) >= observed
-        assert row["p_offset"] == pytest.approx((1 + beaten) / 10)
+        assert row["p_offset"] == pytest.approx((1 + beaten) / (1 + 100 * len(table)))
     tested = sorted(table["p_offset"].dropna())
     corrected = [
         max(min(1, p * (len(tested) - k)) for k, p in enumerate(tested[: place + 1])) for place in range(len(tested))
