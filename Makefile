@@ -10,7 +10,7 @@ PRODUCT := --ignore tests/studies
 # Warnings are errors. The variable suppresses an advertisement.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-.PHONY: demo test check docs notebooks studies paper slurm browser cluster-test bench models
+.PHONY: demo test lowest check docs notebooks studies paper slurm browser cluster-test bench models
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -22,6 +22,15 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(PYTEST) $(PRODUCT) -m "core or not slow" --durations 10
+
+# The same, with the lowest version of every package that pyproject.toml names.
+LOWEST := .venv-lowest
+lowest:
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet uv
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST) --resolution lowest-direct --editable '.[demo,dev]'
+	touch $(LOWEST)/.installed
+	$(MAKE) test VENV=$(LOWEST)
 
 check: $(INSTALLED)
 	$(BIN)/ruff format --check .

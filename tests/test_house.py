@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from pytorch_lightning import LightningModule
 
 ROOT = Path(__file__).parent.parent
@@ -65,8 +66,24 @@ def test_the_pythons_that_are_checked_are_the_oldest_allowed_and_those_of_the_cl
     assert PROJECT["project"]["requires-python"] == f">={known[0]}"
     for job in jobs.values():
         assert job["strategy"]["matrix"]["python"] == known
-    assert jobs["check"]["steps"][-1] == {"run": ".ci/run"}
+    assert {name: job["steps"][-1]["run"] for name, job in jobs.items()} == {
+        "check": ".ci/run",
+        "lowest": "make lowest",
+    }
     assert (ROOT / ".ci/run").is_file()
+
+
+def test_every_package_that_is_named_is_pinned_within_its_bounds() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {
+        canonicalize_name(one.name): one for line in lines if not line.startswith("#") for one in [Requirement(line)]
+    }
+    extras = PROJECT["project"]["optional-dependencies"]
+    for text in [*PROJECT["project"]["dependencies"], *extras["demo"], *extras["dev"]]:
+        needed = Requirement(text)
+        (pin,) = pinned[canonicalize_name(needed.name)].specifier
+        assert pin.operator == "=="
+        assert pin.version in needed.specifier, text
 
 
 def test_the_version_is_that_of_the_citation_and_of_the_newest_changes() -> None:
