@@ -17,8 +17,9 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 import train
 from attention import EncoderSpec
 from datamodules import ClassificationDataModule
-from fidelity import Roar
+from fidelity import Fidelity, Roar, SingleWeight
 from fidelity.checkpoints import files_of, load, read
+from measures import measure
 from models import TextClassifier
 from results.errors import UserError
 from tests import tiny
@@ -291,6 +292,24 @@ def test_the_level_is_a_head_a_layer_or_all(
             layers = own(torch.tensor([split.tokens(text)]), output_attentions=True).attentions
         rows = [layers[int(name[0]) - 1][0, int(name[2]) - 1, 0] for name in names]
         assert found[text] == pytest.approx(float(torch.stack(rows).mean(0).max()), abs=1e-6)
+
+
+def test_in_python_texts_and_their_tokenizer_may_be_given_by_name(
+    folders: Mapping[str, Path], corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBING_CACHE", str(tmp_path))
+    for split in ("train", "dev", "test"):
+        frame = pd.read_csv(corpus.replace("{split}", split), sep="\t", quoting=3)
+        frame.assign(label=(frame["label"] != "drink").astype(int)).to_csv(
+            f"{tmp_path}/{split}.tsv", sep="\t", index=False
+        )
+    folder = str(folders["bert"])
+    named, given = (Fidelity(folder, [SingleWeight()]) for _ in range(2))
+    result = measure(tmp_path / "{split}.tsv", folder, named)
+    expected = measure(data_of(corpus, folders["bert"], tmp_path), measurements=given)
+    one, other = ({n: v for n, v in found.numbers.items() if not n.startswith("f1")} for found in (result, expected))
+    assert one == pytest.approx(other, nan_ok=True)  # F1 is of the other label
+    assert 0 <= result.numbers["single_weight.flips_top"] <= 1
 
 
 def test_roar_leaves_out_a_folder_whose_training_is_not_known(
