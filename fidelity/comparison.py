@@ -287,18 +287,17 @@ def _against(found: Mapping[Key, Estimate], baseline: str) -> dict[Key, Differen
 
 
 def _main(found: Mapping[Key, Estimate], directions: Mapping[str, str], asked: Collection[str]) -> dict[str, list[str]]:
-    """Return the last measure of each test that is among the main scores, with its rankings for the first variant.
+    """Return the last measure of each test that is among the main scores, with its rankings.
 
-    The best ranking is the first one, if the measure has a direction.
+    The rankings are those of the first variant, the best first if the measure has a direction.
     """
     last = {name.rpartition(".")[0]: name for _, name, ranking in found if _score(name, ranking) in asked}
-    first, signs = next(iter(found), ("",))[0], {"↑": -1, "↓": 1}
-    values = {
-        name: {key[2]: own.value for key, own in found.items() if key[:2] == (first, name)} for name in last.values()
-    }
-    return {
-        name: sorted(own, key=lambda one: signs.get(directions[name], 0) * own[one]) for name, own in values.items()
-    }
+    ranked = {}
+    for name in last.values():
+        first, sign = next(iter(found))[0], {"↑": -1, "↓": 1}.get(directions[name], 0)
+        values = {key[2]: sign * own.value for key, own in found.items() if key[:2] == (first, name)}
+        ranked[name] = sorted(values, key=values.__getitem__)
+    return ranked
 
 
 def printed_name(name: str) -> str:
@@ -326,14 +325,12 @@ def fidelity_table(results: Sequence[CheckpointResult], tests: Sequence[Judged],
     if len(plain) + sum(map(len, ranked.values())) > PRINTED:
         for name in filter(measures.get, ranked):
             ranked[name] = [one for one in ranked[name] if one in (ranked[name][0], ATTENTION, BASELINE)]
-    words = {name: printed_name(name) for name in plain if "." not in name}
-    for test in tests:
-        for name in (name for name in plain if name.startswith(f"{test.test}.")):
-            own = name.removeprefix(f"{test.test}.")
-            words[name] = f"{printed_name(test.test)}: {printed_name(own)} {test.directions.get(own, '')}".strip()
-        for name in (name for name in ranked if name.rpartition(".")[0] == test.test):
-            measure = f"{printed_name(name.rpartition('.')[2])} {measures[name]}".strip()
-            words |= {_score(name, one): f"{measure}, {printed_name(one)}" for one in ranked[name]}
+    arrows = {f"{test.test}.{score}": arrow for test in tests for score, arrow in test.directions.items()} | measures
+    of_tests = {name: ": ".join(map(printed_name, name.split(".", 1))) for name in plain}
+    words = {name: f"{text} {arrows.get(name, '')}".strip() for name, text in of_tests.items()}
+    for name, order in ranked.items():
+        measure = f"{printed_name(name.rpartition('.')[2])} {arrows[name]}".strip()
+        words |= {_score(name, one): f"{measure}, {printed_name(one)}" for one in order}
     rows = [
         {"test": text} | numbers({one: _mean(seeds) for one, seeds in scores[name].items()}) | {"score": name}
         for name, text in words.items()

@@ -606,7 +606,7 @@ def test_the_answer_compares_a_claim_between_the_variants_that_differ_most() -> 
     ]
     rows = comparison_table(SEVERAL).frame.query("score == 'single_token.spread'").set_index("variant")
     of = {name: f"{row['mean']:.4g} [{row['low']:.4g}, {row['high']:.4g}]" for name, row in rows.iterrows()}
-    tying = rows.loc["tying"]
+    tying = rows.to_dict("index")["tying"]
     ends = f"[{tying['difference.low']:.4g}, {tying['difference.high']:.4g}]"
     assert answer(SEVERAL, claims, ()) == (
         f"On 37 texts, single words spread by {of['base']} (base) and {of['tying']} (tying); "
