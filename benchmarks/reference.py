@@ -67,7 +67,7 @@ class Reference:
                 words = [np.flatnonzero(part.positions == place).tolist() for place in range(part.words + 2)]
                 maps = maps[..., : len(part), : len(part)]
                 merged[str(item)] = np.stack([[merge(head, words) for head in layer] for layer in maps])
-        np.savez(self.target, **merged)
+        np.savez(self.target, **merged)  # type: ignore[arg-type] # numpy before 2.1 has no `allow_pickle`
 
     def check(self, store: Store) -> float:
         """The largest difference between any weight in the file and the same one in a store.
