@@ -71,9 +71,8 @@ class Bags(Analysis):
         scores = {f"bags.{name}": one for name, one in model.items()}
         scores["bags.rank_correlation"] = resample(spearman, pairs, "fraction")
         answer = "on {n} inputs a head's output and the mean of its values have a cosine of {bags.cosine:ratio}, or of "
-        answer += (
-            "{bags.single:ratio} if it attends to one token; over heads ρ with entropy is {bags.rank_correlation:ratio}"
-        )
+        answer += "{bags.single:ratio} if it attends to one token; "
+        answer += "over heads ρ with entropy is {bags.rank_correlation:ratio}"
         return Result(
             experiment=self.name,
             scores=scores,

@@ -263,12 +263,9 @@ class ControlTask(ProbeMeasure):
         }
         shown, tables = (headline, f"control.{headline}", "selectivity"), {"selectivity": table}
         of = ":ratio" if headline.startswith("spearman") else ""
-        answer = (
-            f"on {{n}} sentences the {headline} of the probe is {{{headline}{of}}}; on the control task, with random "
-        )
-        answer += (
-            f"governors by word type, {{control.{headline}{of}}}; the selectivity is {{selectivity{of or ':points'}}}"
-        )
+        answer = f"on {{n}} sentences the {headline} of the probe is {{{headline}{of}}}; on the control task, with "
+        answer += f"random governors by word type, {{control.{headline}{of}}}; "
+        answer += f"the selectivity is {{selectivity{of or ':points'}}}"
         answer = filled(answer, scores, n=len(items))
         return Result(self.experiment, scores, tables, {}, audit, items, ratios, shown, answer)
 
@@ -414,10 +411,8 @@ class DescriptionLength(ProbeMeasure):
         scores |= ratio_scores(items, ratios, unit="ratio")
         scores[headline] = result_of(final, data, self.device).scores[headline]
         scores |= {"data_bits": _bits(data_bits), "model_bits": _bits(whole - data_bits)}
-        answer = (
-            "the governors of {n} train words take {codelength_bits} in the online code; {uniform_bits} in the uniform "
-        )
-        answer += f"code, {{compression}} times as much; the {headline} on test is {{{headline}}}"
+        answer = "the governors of {n} train words take {codelength_bits} in the online code; {uniform_bits} in the "
+        answer += f"uniform code, {{compression}} times as much; the {headline} on test is {{{headline}}}"
         return Result(
             experiment=self.experiment,
             scores=scores,
