@@ -198,12 +198,8 @@ class Importance(Analysis):
         table = Table(by_layer, units, "importance", ("layer", "class", "importance"))
         row = by_layer.loc[top := by_layer["importance"].idxmax()]
         least = by_layer["importance"][by_layer["layer"] == row["layer"]].idxmin()
-        answer = (
-            f"attention to {row['class']} in layer {row['layer']} has most |∂L/∂α|, {{most}} over {{n}} inputs; least "
-        )
-        answer += (
-            f"in this layer has attention to {by_layer['class'][least]}, {{least}}; the loss is {{importance.loss}}"
-        )
+        answer = f"attention to {row['class']} in layer {row['layer']} has most |∂L/∂α|, {{most}} over {{n}} inputs; "
+        answer += f"attention to {by_layer['class'][least]} has least there, {{least}}; the loss is {{importance.loss}}"
         ends = {name: table.estimate(place, "importance") for name, place in {"most": top, "least": least}.items()}
         return Result(
             experiment=self.name,
