@@ -77,9 +77,11 @@ class Change(Analysis):
             scores |= {f"change.{name}.layer_{layer + 1}": one[layer] for layer in range(len(one.value))}
         order = np.argsort(layers["cosine"].value)
         most = np.unravel_index(heads["cosine"].value.argmin(), heads["cosine"].value.shape)
-        answer = "fine-tuning leaves attention with a cosine of {change.cosine:ratio} over {n} inputs; layer "
-        ends = (f"{layer + 1} ({{change.cosine.layer_{layer + 1}:ratio}}) changed" for layer in order[[0, -1]])
-        answer += " most; layer ".join(ends) + " least"
+        ends = (f"{layer + 1} ({layers['cosine'].value[layer]:.2f})" for layer in order[[0, -1]])
+        answer = (
+            "fine-tuning leaves attention with a cosine of {change.cosine:ratio} over {n} inputs; it changed layer "
+        )
+        answer += f"{' most, layer '.join(ends)} least"
         return Result(
             experiment=self.name,
             scores=scores,

@@ -196,12 +196,10 @@ class Importance(Analysis):
         by_layer = by_class(layers, "importance").sort_values("layer", kind="stable", ignore_index=True)
         units: Mapping[str, Unit] = {"importance": "nats"}
         table = Table(by_layer, units, "importance", ("layer", "class", "importance"))
-        top = int(by_layer["importance"].argmax())
-        row = by_layer.iloc[top]
-        least = int(by_layer["importance"].where(by_layer["layer"] == row["layer"]).argmin())
+        row = by_layer.loc[top := by_layer["importance"].idxmax()]
+        least = by_layer["importance"][by_layer["layer"] == row["layer"]].idxmin()
         answer = f"attention to {row['class']} in layer {row['layer']} has most |∂L/∂α|, {{most}} over {{n}} inputs; "
-        answer += f"least in this layer has attention to {by_layer['class'][least]}, {{least}}; the loss is "
-        answer += "{importance.loss}"
+        answer += f"attention to {by_layer['class'][least]} has least there, {{least}}; the loss is {{importance.loss}}"
         ends = {name: table.estimate(place, "importance") for name, place in {"most": top, "least": least}.items()}
         return Result(
             experiment=self.name,

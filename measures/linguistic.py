@@ -219,7 +219,7 @@ class Relations(Analysis):
         listed = frame[frame["attention"] > bounds]
         listed = listed.sort_values(["passages", "label", "attention"], ascending=[False, True, False])
         alike = Estimate(float(uniform.over(slice(2)).value[place[0], 0]), unit="fraction")
-        answer = f"along links head {head_name(*place)} attends most, {{best}} over {{n}} passages; uniform {{alike}}"
+        answer = f"along links head {head_name(*place)} attends most, {{best}} over {{n}} passages (uniform {{alike}})"
         figure = head_map("Attention along links", every.value, marked=place, value_label="largest weight")
         bounded = {"max_words": MAX_WORDS, "max_element": MAX_ELEMENT, "min_distance": MIN_DISTANCE}
         return Result(
@@ -397,7 +397,7 @@ class Linguistic(Analysis):
         gains = {name: one.value - alike[name].value for name, (_, one) in best.items() if name in CLASSES}
         answer = "No class of words is in the texts."
         for top in sorted(gains, key=lambda name: -gains[name])[:1]:
-            text = f"{top} gain most: head {head_name(*best[top][0])} gives {{most}} over {{n}} inputs, not {{alike}}"
+            text = f"{top} gain most, {{most}} in head {head_name(*best[top][0])} over {{n}} inputs (uniform {{alike}})"
             answer = filled(text, {"most": best[top][1], "alike": alike[top]}, n=int(best[top][1].inputs))
         return Result(
             experiment=self.name,

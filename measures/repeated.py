@@ -170,15 +170,15 @@ class RepeatedSequences(Analysis):
             f"repeated_{role}": head_map(titles[role], found[role].value, marked=place, value_label="mass on it")
             for role, (place, _) in best.items()
         }
-        answer = "; ".join(
-            f"head {head} gives most to the {role} token, {said(best[role][1])} (uniform {100 * alike:.1f} %)"
+        answer = ", ".join(
+            f"{head} for the {role} token, {said(best[role][1])} (uniform {100 * alike:.1f} %)"
             for role, head, *_, alike in rows
         )
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{role}": estimate for role, (_, estimate) in best.items()},
             headline=[f"{self.name}.{role}" for role in best],
-            answer=filled(f"on {SEQUENCES} repeated sequences {answer}", {}),
+            answer=filled(f"on {SEQUENCES} repeated sequences the best heads are {answer}", {}),
             tables={
                 "repeated_roles": Table(frame, units, "score", ["role", "head", "score", "uniform"]),
                 "repeated": Table(head_rows(found), self._numbers.units),

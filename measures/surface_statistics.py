@@ -147,7 +147,7 @@ class Surface(Analysis):
         layer = int(np.nan_to_num(layers[top].value).argmax())
         alike = Estimate(float(uniform[top][layer]), unit="fraction")
         text = f"on {{n}} inputs {{{top}}} of attention goes to {_LABELS[top]}, most in layer {layer + 1}, "
-        text += "{most} (uniform attention {alike}); the mean entropy is {entropy}"
+        text += "{most} (uniform {alike}); the entropy is {entropy}"
         answer = filled(text, model, n=counts["first"], most=layers[top][layer], alike=alike)
         return Result(
             experiment=self.name,

@@ -163,9 +163,7 @@ class AntecedentEvaluation(nn.Module):
         text = f"head {{head}} (best on dev) finds an antecedent of {{antecedent.all}} of {{n}} {self._scored} mentions"
         if TRAINED in each:
             text = "the probe is right on {antecedent_trained.all} of {n} mentions; head {head} on {antecedent.all}"
-        text += (
-            "; the nearest mention {nearest.all}; the nearest of this head word {head_match.all}; the sieve {sieve.all}"
-        )
+        text += "; the nearest mention {nearest.all}, with the same head word {head_match.all}; the sieve {sieve.all}"
         return Result(
             experiment=experiment,
             scores=scores,

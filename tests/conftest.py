@@ -34,9 +34,8 @@ from tests.tiny import save_bert, write_splits
 def schema() -> Iterator[Draft202012Validator]:
     """Every `results.json` that a test writes is held to its schema, and its units are those of its scores.
 
-    The glossary explains every score of every run, every run has a headline and an answer in at most 400 letters, and
-    its numbers are shown at any width.
-    Its folder has at most 20 files, without those of its subfolders.
+    The glossary explains every score of every run, every run has a headline and an answer of at most 400 letters, its
+    main columns are shown at any width, and its folder has at most 20 files, without those of its subfolders.
     """
     described = json.loads((Path(writer.__file__).parent / "results.schema.json").read_text(encoding="utf-8"))
     validator, write_record = Draft202012Validator(described), writer._write_record
