@@ -196,8 +196,9 @@ class Importance(Analysis):
         by_layer = by_class(layers, "importance").sort_values("layer", kind="stable", ignore_index=True)
         units: Mapping[str, Unit] = {"importance": "nats"}
         table = Table(by_layer, units, "importance", ("layer", "class", "importance"))
-        row = by_layer.loc[top := by_layer["importance"].idxmax()]
-        least = by_layer["importance"][by_layer["layer"] == row["layer"]].idxmin()
+        top = int(by_layer["importance"].argmax())
+        row = by_layer.iloc[top]
+        least = int(by_layer["importance"].where(by_layer["layer"] == row["layer"]).argmin())
         answer = f"attention to {row['class']} in layer {row['layer']} has most |∂L/∂α|, {{most}} over {{n}} inputs; "
         answer += f"attention to {by_layer['class'][least]} has least there, {{least}}; the loss is {{importance.loss}}"
         ends = {name: table.estimate(place, "importance") for name, place in {"most": top, "least": least}.items()}
