@@ -81,10 +81,12 @@ def main(words: Sequence[str]) -> int:
         print(overview(get_terminal_size().columns), end="")
         return 0
     from results import UserError, command
+    from results.errors import command_line
 
     if name in RUNS:
         try:
-            import_module("commands.shorthand").expanded(words)  # reports a wrong name before the imports below
+            with command_line():  # reports a wrong name before the imports below
+                import_module("commands.shorthand").expanded(words)
             # Lightning starts other processes with sys.argv, and warns of words that are given beside it.
             return int(import_module("commands.lightning").run(None if words == sys.argv[1:] else list(words)))
         except UserError as error:

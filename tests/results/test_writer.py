@@ -237,7 +237,8 @@ def test_a_score_that_a_printed_table_has_is_not_printed_again() -> None:
     table = Table(pd.DataFrame({"score": ["uas"], "value": [0.3]}), {"value": "fraction"}, main=("score", "value"))
     console = Console(width=80, color_system=None, force_terminal=False)
     with console.capture() as printed:
-        writer.print_result(Result("probe", RESULT.scores, {"t": table}, headline=("uas",)), {}, console)
+        result = Result("probe", RESULT.scores, {"t": table}, headline=("uas",), answer=RESULT.answer)
+        writer.print_result(result, {}, console)
     assert printed.get().count("uas") == 1
     assert printed.get().splitlines()[-1] == "More: 1 score in results.json."
 
