@@ -294,7 +294,7 @@ def _table_title(name: str, result: Result, provenance: Provenance) -> str:
     for *_, part in _tested(provenance.data):
         sizes.update({unit: int(part[unit]) for unit in COUNTED if unit in part})
     if len(sizes) == 1 and result.items is not None:  # not all, if batches were limited
-        ids = result.items["id"] if "id" in result.items else result.items.index  # several rows of a text have one id
+        ids: Any = result.items.get("id", result.items.index)  # a text with several rows has one id
         sizes = Counter(dict.fromkeys(sizes, ids.nunique()))
     title = caption(result.figures[name].title if name in result.figures else words, provenance)
     return ". ".join([title, *(f"{size:,} {unit}" for unit, size in sizes.items())])
