@@ -79,7 +79,7 @@ def _answer(rows: Sequence[Row], scores: Mapping[str, Estimate], differences: Ta
     name = next(iter(rows[0].scores))
     found = {row.name: one for row in rows if (one := scores[f"{row.name}.{name}"]).value == one.value}
     ends = [f"{said(found[row])} ({row})" for row in sorted(found, key=lambda row: found[row].value)]
-    text = f"{name} of {counted(len(ends), 'row')} goes from {ends[0]} to {ends[-1]}" if ends else "undefined"
+    text = f"over {counted(len(ends), 'row')} {name} goes from {ends[0]} to {ends[-1]}" if ends else "undefined"
     if differences is not None and len(own := differences.frame.query("score == @name")):
         text += f"; {most(own, 'row', 'difference', 'p_holm')[0]} differ from their reference (p < .05 after Holm)"
     return filled(text, {})

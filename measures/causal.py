@@ -45,7 +45,7 @@ from probes import DependencyProbe
 from probes.arc_evaluation import check_relations
 from probes.head_selection import HeadSelectionProbe
 from results import Bars, Estimate, Result, Table, Unit, difference_said, filled, most, numbers
-from results.errors import UserError, check_names, check_numbers, check_values
+from results.errors import UserError, check_names, check_numbers, check_values, counted
 from results.heads import Names, head_name
 
 _PARTS = 4  # of what may run at once is one batch, so that several copies of it run together
@@ -423,8 +423,8 @@ class CausalCheck(ProbeMeasure):
             gain = difference_said(table.estimate(top, "beyond"), table.estimate(top, "p_holm"))
             gain = f"most for `{own['relation'][top]}` ({gain}, n = {own['n'][top]:,})"
             found.append(f"the {name} score for {count}, {gain}")
-        answer = f"ablating the {self.heads} best heads of a relation changes, more than random heads do (p < .05 "
-        answer = filled(f"{answer}after Holm), {'; '.join(found) or 'undefined'}", {})
+        answer = f"ablating the {counted(self.heads, 'best head')} of a relation changes, more than random heads do "
+        answer = filled(f"{answer}(p < .05 after Holm), {'; '.join(found) or 'undefined'}", {})
         return Result(self.experiment, scores, {"causal": table}, figures, audit, headline=tuple(scores), answer=answer)
 
     def _measures(

@@ -45,3 +45,9 @@ def lost_answers(result: Result) -> list[str]:
     """What some width does not show of the answers of a result."""
     tables = {name: table for name, table in result.tables.items() if table.main}
     return [left for width in WIDTHS for name, table in tables.items() for left in lost(name, table, width)]
+
+
+def share(result: Result, name: str) -> str:
+    """A share and its interval in a sentence, from `results.json`'s numbers."""
+    value, low, high = (100 * result.numbers[f"{name}{end}"] for end in ("", ".low", ".high"))
+    return f"{value:.1f} % [{low:.1f}, {high:.1f}]"

@@ -140,6 +140,14 @@ def test_two_runs_are_compared_as_the_tests_say(tmp_path: Path) -> None:
     assert f"{100 * expected.value:.1f} [" in row
     assert row.split()[-2:] == [f"{p:.2f}".removeprefix("0") for p in (other["permutation.p"], expected.p)]
     assert f"{SENTENCES} items, matched by id" in printed
+    assert printed.splitlines()[0] == (
+        f"Probe/version_0 has uas {100 * reference['uas']:.1f} % [{100 * reference['uas.low']:.1f}, "
+        f"{100 * reference['uas.high']:.1f}] over {SENTENCES} items; "
+        f"{'1' if other['permutation.p'] < 0.05 else 'none'} of 1 "
+        f"other run differ from it (p < .05), Words/version_0 most: {100 * expected.value:+.1f} points "
+        f"[{100 * other['difference.low']:.1f}, {100 * other['difference.high']:.1f}], "
+        f"p = {other['permutation.p']:.2f}.".replace("p = 0.", "p = .")
+    )
 
 
 def test_seeds_of_one_config_are_one_line(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from metrics.bootstrap import bootstrap_ratio, paired_bootstrap, paired_permutat
 from results import Estimate, Provenance, Result, Table
 from results.reader import NAN, Record, read_record
 from results.writer import write_scores
+from tests.printed import share
 
 
 def run(seed: int, config: str = "a.yaml") -> Run:
@@ -123,7 +124,14 @@ def test_differences_are_those_of_shared_seeds_and_items_after_holm(tmp_path: Pa
             records[one.key] = record(tmp_path, one.key, {"uas": own["correct"].sum() / own["scored"].sum()}, items=own)
     columns = columns_of(["probe"], ["uas"], [], "here")
     sweep = Sweep("table", ("probe",), tuple(rows), columns, reference={"probe": "a"})
-    b, c = collect(sweep, records, tmp_path)[0].tables["table_differences"].frame.to_dict("records")
+    result = collect(sweep, records, tmp_path)[0]
+    b, c = result.tables["table_differences"].frame.to_dict("records")
+    ends = [f"{share(result, f'{name}.uas')} ({name})" for name in "ab"]
+    clear = sum(line["p_holm"] < 0.05 for line in (b, c))
+    assert result.answer == (
+        f"Over 3 rows uas goes from {ends[0]} to {ends[1]}; {clear} of 2 rows differ from their reference (p < .05 "
+        "after Holm)."
+    )
     means = {name: (right[name, 0] + right[name, 1]) / 2 for name in "ab"}
     of_b = [means["b"], scored, means["a"], scored]
     of_c = [right["c", 1][1:], scored[1:], right["a", 1][1:], scored[1:]]  # the seed that both have

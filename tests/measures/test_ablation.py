@@ -29,6 +29,7 @@ from tests.measures.classifiers import arguments
 from tests.measures.heads_off import off, seeing
 from tests.measures.test_importance import language_model
 from tests.models.corpora import write_texts
+from tests.printed import share
 from tests.tiny import TEXTS
 from tests.trainers import scored
 
@@ -88,6 +89,16 @@ def test_every_score_is_that_of_a_loop_over_texts(checkpoint: Path, data: Classi
     assert named["beyond_random_p"].between(0, 1).to_dict() == {"both": True, "first": False}
     counts = [found.numbers[f"zero.{name}"] for name in ("heads_that_help", "heads_that_hurt", "heads_undecided")]
     assert sum(counts) == len(HEADS)
+    of_both = [100 * named.loc["both", f"beyond_random{end}"] for end in ("", ".low", ".high")]
+    assert found.answer == (
+        f"The accuracy of the intact model is {share(found, 'accuracy')} over 40 texts; none of 2 sets change it "
+        "more than "
+        "random heads of its layers, p < .05 after Holm, if ablated alone (zero); the largest change beyond random "
+        "heads "
+        "is that of set both, {:+.1f} points [{:.1f}, {:.1f}], p = {}.".format(
+            *of_both, f"{named.loc['both', 'beyond_random_p_holm']:.2f}".removeprefix("0")
+        )
+    )
     assert {"ablation_zero", "layers_zero"} <= set(found.figures)
 
 
@@ -291,14 +302,23 @@ def test_the_curve_is_that_of_zeroed_heads(checkpoint: Path, data: Classificatio
 
     curve = {float(row["pruned"]): row for row in table[table["ranking"] == "importance"].to_dict("records")}
     scores, whole = {}, TransformerClassifier.load_from_checkpoint(checkpoint).classifier.model
-    for share in SHARES:
-        with off(whole, ranked[: int(8 * share)]):
-            scores[share] = accuracy(whole, data)
-        assert curve[share]["score"] == pytest.approx(scores[share])
+    for pruned in SHARES:
+        with off(whole, ranked[: int(8 * pruned)]):
+            scores[pruned] = accuracy(whole, data)
+        assert curve[pruned]["score"] == pytest.approx(scores[pruned])
     assert curve[1.0]["heads"] == 8
     low = result.numbers["accuracy.low"]
-    expected = min((share for share in SHARES if scores[share] < low), default=np.nan)
+    expected = min((pruned for pruned in SHARES if scores[pruned] < low), default=np.nan)
     assert result.numbers["pruning.importance.leaves_at"] == pytest.approx(expected, nan_ok=True)
+    leaves = [
+        f"{100 * result.numbers[f'pruning.{name}.leaves_at']:.1f} % by {name}"
+        for name in ("importance", "confidence", "random")
+    ]
+    assert result.answer == (
+        f"The accuracy of the intact model is {share(result, 'accuracy')} over 29 texts; share of heads pruned when "
+        "it falls "
+        f"below this interval: {', '.join(leaves)}."
+    )
 
 
 def test_exact_importance_is_estimated_without_the_heads_that_are_gone(
@@ -306,10 +326,10 @@ def test_exact_importance_is_estimated_without_the_heads_that_are_gone(
 ) -> None:
     result = scored(Pruning(str(checkpoint), ["importance"], exact=True), data)
     order: list[tuple[int, int]] = []
-    for share in SHARES[1:]:
+    for pruned in SHARES[1:]:
         importance = normalised(slow_importance(checkpoint, data, order))
         left = sorted((head for head in HEADS if head not in order), key=lambda head: importance[head])
-        order += left[: int(8 * share) - len(order)]
+        order += left[: int(8 * pruned) - len(order)]
     assert sorted(HEADS, key=lambda head: place_of(result.tables["importance"].frame)[head]) == order
 
 

@@ -18,6 +18,7 @@ from datamodules.coreference import CoreferenceSplit
 from measures import AntecedentHeads
 from metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS
 from tests import documents
+from tests.printed import share
 from tests.tiny import save_gpt2
 from tests.trainers import scored
 
@@ -158,6 +159,14 @@ def test_the_baselines_are_scored_on_the_same_links(files: dict[str, str], bert:
     assert (items["links"].sum(), items["nearest"].sum()) == (total, right)
     assert items["document"].tolist() == list(held.documents)
     assert items["antecedent"].sum() / total == result.numbers["antecedent.all"]
+    head, nearest, match, sieve = (
+        share(result, f"{name}.all") for name in ("antecedent", "nearest", "head_match", "sieve")
+    )
+    assert result.answer == (
+        f"Head {result.tables['antecedent'].frame['head'][0]} (best on dev) finds an antecedent of {head} of {total} "
+        "test "
+        f"mentions; the nearest mention {nearest}, with the same head word {match}; the sieve {sieve}."
+    )
 
 
 def test_paper_mode_chooses_and_scores_on_dev(files: dict[str, str], bert: Path, cache: str) -> None:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ import pytest
 from attention.encoder import EncoderSpec
 from datamodules import AtlasDataModule
 from measures import Atlas, RepeatedSequences
-from measures.atlas import HeadSummary, control_table, of_antecedents, outside, roles_of, stability_table
+from measures.atlas import HeadSummary, atlas_of, control_table, of_antecedents, outside, roles_of, stability_table
+from measures.by_head import without_interval
 from metrics.moments import Means
 from results import Estimate, Floats, Result, Table
 from tests import documents
@@ -98,6 +100,20 @@ def test_each_head_has_a_row_that_joins_what_is_known_of_it(result: Result) -> N
     # p-values of one permutation would mean nothing.
     assert not {"best_heads", "antecedent"} & set(result.tables)
     assert set(result.tables["control"].frame["statistic"]) >= {"induction", "relation_accuracy", "antecedent"}
+
+
+def test_the_answer_names_the_three_most_frequent_roles() -> None:
+    entropy = np.array([[0.5, 0.5, 0.5, 9.0]] * 2)
+    previous = np.array([[0.9, 0.9, 0.1, 0.1], [0.9, 0.1, 0.1, 0.1]])
+    bound = without_interval(np.full((2, 4), 3.8), "nats")
+    numbers = {"previous": by_head(previous, previous), "entropy": without_interval(entropy, "nats")}
+    given = HeadSummary({**numbers, "broad_from": bound}, {})
+    assert atlas_of({"given": given}).answer == (
+        "Of 8 heads 37.5 % have the role previous, 25.0 % have the role broad, 37.5 % have no role; "
+        "100.0 % have the same role in both halves of the texts."
+    )
+    random = HeadSummary({name: replace(one, value=0 * one.value) for name, one in numbers.items()}, {})
+    assert "; 100.0 % have none with random weights; " in atlas_of({"given": given, "random_init": random}).answer
 
 
 def test_the_direction_of_an_antecedent_is_chosen_on_dev() -> None:

@@ -222,6 +222,24 @@ def test_the_score_of_a_fine_tuned_task(
         assert row["n"] == len(dev)
         hold(row, right)
     assert {*result.audit["left_blank"]} == {"loss"}  # type: ignore[misc]
+    parts = []
+    for measure in ("probe", "task"):
+        own = frame[frame["measure"] == measure].reset_index(drop=True)
+        top = own.loc[own["beyond"].abs().idxmax()]
+        assert own["p_holm"].min() > 0.05
+        change = [f"{100 * top[name]:.1f}".replace("-0.0", "0.0") for name in ("beyond", "beyond.low", "beyond.high")]
+        sign = "+" * int(top["beyond"] > 0)
+        p = f"{top['p_holm']:.2f}".removeprefix("0") if top["p_holm"] < 0.995 else "1"
+        parts.append(
+            f"the {measure} score for none of {len(own)} relations, most for `{top['relation']}` ({sign}{change[0]} "
+            "points "
+            f"[{change[1]}, {change[2]}], p = {p}, n = {top['n']:,})"
+        )
+    assert result.answer == (
+        "Ablating the 2 best heads of a relation changes, more than random heads do (p < .05 after Holm), "
+        + "; ".join(parts)
+        + "."
+    )
 
     narrow = make_data(seed=0, encoder=EncoderSpec(str(save_bert(tmp_path / "narrow", heads=2))))
     with pytest.raises(UserError, match="it has 2 layers of 4 heads, and its layers"):
@@ -238,6 +256,7 @@ def test_where_all_heads_are_best_there_is_nothing_to_compare(make_data: Callabl
     assert scored_rows[["best", "best.low", "best.high"]].notna().all(axis=None)
     assert {"random and beyond, " + one for one in RELATIONS} < {*result.audit["left_blank"]}  # type: ignore[misc]
     assert result.audit["random_heads_among_best"] == {}
+    assert result.answer == "No score is defined on these data."
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from tests.measures.heads_off import off
 from tests.measures.test_ablation import rows_of
 from tests.measures.test_causal import HEADS, RELATIONS, check, sets_of
 from tests.measures.test_importance import language_model
+from tests.printed import share
 from tests.tiny import TEXTS, save_bert, save_llama
 from tests.trainers import scored
 
@@ -102,6 +103,12 @@ def test_the_accuracy_is_that_of_a_loop_over_tokens(kind: str, tmp_path: Path) -
     assert table["accuracy"].to_dict() == pytest.approx({f"p{one}": right[one::3].mean() for one in range(3)})
     assert (found.audit["ties"], found.audit["equal_sentences"]) == (1, 1)
     assert table["ties"].to_dict() == {"p0": 0, "p1": 0, "p2": 1}
+    order = sorted(("semantics", "syntax"), key=lambda field: -right[fields == field].mean())
+    best, worst = (f"{field} {share(found, f'pairs.{field}.accuracy')}" for field in order)
+    accuracy = share(found, "pairs.accuracy")
+    assert found.answer == (
+        f"The model prefers the acceptable sentence in {accuracy} of 12 pairs; in the field {best}, in {worst}."
+    )
 
 
 def test_fields_and_the_first_pairs_of_each_paradigm_are_chosen(tmp_path: Path) -> None:

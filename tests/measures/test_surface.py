@@ -23,6 +23,7 @@ from tests.attention.test_checks import save
 from tests.measures.passes import ENCODERS, batches, encoder, make_even, sees, show
 from tests.measures.passes import uniform as even_rows
 from tests.metrics.attention_mass import KINDS, mean, statistics
+from tests.printed import share
 
 NO_DATA = cast(TextDataModule, None)  # which this analysis does not ask
 
@@ -105,6 +106,17 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
         ]
         assert score.value == pytest.approx(mean(known(of_inputs)), abs=2e-5, nan_ok=True)
     assert (result.audit["inputs"], result.audit["inputs with punctuation"]) == (7, 6)
+    *shares, _ = result.headline
+    top = max(shares, key=lambda name: result.numbers[name]).removeprefix("surface.")
+    most = layers.loc[layers[top].idxmax()]
+    beside = table.loc[table["layer"] == most["layer"], f"uniform.{top}"].iloc[0]
+    names = {"start": "start delimiter", "first": "first token", "end": "end delimiters", "punctuation": "full stops"}
+    assert result.answer.startswith(f"On 7 inputs {share(result, f'surface.{top}')} of attention goes to {names[top]}")
+    assert f", most in layer {most['layer']:.0f}, {100 * most[top]:.1f} % [" in result.answer
+    assert (
+        f"] (uniform {100 * beside:.1f} %); the entropy is {result.numbers['surface.entropy']:.4g} nats ["
+        in result.answer
+    )
     assert ("end_delimiters" in result.figures) == ("bert" in kind)
     blank = {name for name in PLAIN if table[name].isna().all()}
     assert blank == {

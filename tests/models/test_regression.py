@@ -68,6 +68,12 @@ def test_it_learns_numbers_and_says_them_again_without_the_data(corpus: str, bar
     assert found["pearson"] > 0.8
     assert found["pearson.low"] < found["pearson"] < found["pearson.high"]
     assert {"dev.spearman.low", "dev.mse.high"} <= found.keys()
+    r, mse = ([found[f"{name}{end}"] for end in ("", ".low", ".high")] for name in ("pearson", "mse"))
+    assert model.result.answer == (
+        "Pearson's r of predicted and gold numbers of 31 texts is {:.2f} [{:.2f}, {:.2f}]; ".format(*r)
+        + "the mean squared error is {:.4g} [{:.4g}, {:.4g}], ".format(*mse)
+        + f"that of the mean of train {found['mean.mse']:.4g}."
+    )
     assert "accuracy" not in found
     path = tmp_path / "trained.ckpt"
     fitting.save_checkpoint(path, weights_only=True)

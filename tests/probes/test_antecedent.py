@@ -25,6 +25,7 @@ from probes.antecedent_evaluation import links_of
 from probes.frozen import Sizes
 from results.errors import UserError
 from tests import documents
+from tests.printed import share
 from tests.tiny import BROKEN, FAMILIAR
 from tests.trainers import CONTINUES, scored, trainer
 
@@ -231,6 +232,11 @@ def test_a_trained_probe_is_scored_beside_the_best_head_and_the_baselines(kind: 
         if items[denominator].sum():
             assert result.numbers[name] == pytest.approx(items[numerator].sum() / items[denominator].sum())
     assert {"antecedent_trained.all", "antecedent.nominal", "sieve.all"} <= result.ratios.keys()
+    probed, head = (share(result, f"{name}.all") for name in ("antecedent_trained", "antecedent"))
+    assert result.answer.startswith(
+        f"The probe is right on {probed} of {len(links)} mentions; head {table['head'][0]} on {head}; the nearest "
+        "mention "
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -15,6 +15,7 @@ from measures.nested import ControlTask, behaviour, control_arcs, control_tree
 from measures.trainings import result_of
 from metrics.bootstrap import paired_bootstrap
 from probes import AttentionOnlyProbe, StructuralDistanceProbe
+from tests.printed import share
 from tests.trainers import changed, scored, trained
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "hewitt2019" / "control.yaml"
@@ -97,6 +98,14 @@ def test_selectivity_is_what_two_trainings_of_ones_own_say(
     splits = (data.splits["train"], data.splits["test"])
     train, test = ([split.words(item) for item in range(len(split))] for split in splits)
     seen = {word for words in train for word in words}
+    shown = {name: share(result, name) for name in (scores[0], f"control.{scores[0]}", "selectivity")}
+    sign = "+" * int(result.numbers["selectivity"] > 0)
+    assert result.answer == (
+        f"On 17 sentences the {scores[0]} of the probe is {shown[scores[0]]}; on the control task, with random "
+        "governors by "
+        f"word type, {shown['control.' + scores[0]]}; the selectivity is "
+        f"{sign}{shown['selectivity'].replace('%', 'points')}."
+    )
     assert result.audit["test_words"] == sum(map(len, test))
     assert result.audit["test_words_not_in_train"] == sum(word not in seen for words in test for word in words)
 

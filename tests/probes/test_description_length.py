@@ -17,6 +17,7 @@ from probes import AttentionOnlyProbe
 from probes.frozen import Sizes
 from probes.head_selection import HeadSelectionProbe
 from results.errors import UserError
+from tests.printed import share
 from tests.trainers import changed, scored, trained
 
 CONFIG = Path(__file__).parent.parent.parent / "configs" / "voita2020" / "mdl.yaml"
@@ -137,6 +138,11 @@ def test_the_code_equals_one_of_trainings_and_sentences_by_hand(data: Dependency
     assert result.numbers["data_bits"] == pytest.approx(data_bits, rel=1e-4)
     assert result.numbers["model_bits"] == pytest.approx(result.numbers["codelength_bits"] - data_bits, rel=1e-4)
     assert result.audit["epochs"] == best.epoch
+    assert result.answer == (
+        f"The governors of 191 train words take {sum(bits.values()):.4g} bits in the online code; {uniform:.4g} bits "
+        "in the "
+        f"uniform code, {value:.4g} [{low:.4g}, {high:.4g}] times as much; the uas on test is {share(result, 'uas')}."
+    )
     assert 0 <= result.numbers["uas.low"] <= result.numbers["uas"] <= result.numbers["uas.high"] <= 1
 
 

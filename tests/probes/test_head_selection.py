@@ -22,6 +22,7 @@ from probes import AttentionOnlyProbe, AttentionWordsProbe, DistancesWordsProbe
 from probes.frozen import Sizes, weight_maps
 from probes.head_selection import HeadSelectionProbe
 from results import Bars, HeatMap, Result
+from tests.printed import share
 from tests.probes.batches import random_batch
 from tests.tiny import save_bert
 from tests.trainers import CONTINUES, scored, trainer
@@ -228,6 +229,15 @@ def test_a_trained_probe_and_its_trees(data: DependencyDataModule, make_data: Ma
     beside, alone = (one.tables["relations"].frame for one in (result, baselines))
     pd.testing.assert_series_equal(beside["offset"], alone["offset"])
     assert alone["probe"].isna().all()
+    names = ("uas", "offset.uas", "uniform.uas", "right_branching.uas", "left_branching.uas")
+    probed, offset, uniform, right_one, left_one = (share(result, name) for name in names)
+    rest = f"; right branching {right_one}; left branching {left_one}."
+    assert (
+        result.answer == f"The probe finds the governors of {probed} of 54 words; the best fixed offset {offset}{rest}"
+    )
+    assert baselines.answer == (
+        f"The best fixed offset finds the governors of {offset} of 54 words; uniform attention {uniform}{rest}"
+    )
 
 
 def test_the_relations_that_are_named_are_in_table_and_figure(make_data: MakeData) -> None:

@@ -33,6 +33,7 @@ from probes.structural import (
 from results import HeatMap
 from results.errors import UserError
 from tests.attention import reference
+from tests.printed import share
 from tests.probes.batches import random_batch
 from tests.tiny import save_bert
 from tests.trainers import CONTINUES, scored, trainer
@@ -332,6 +333,17 @@ def test_the_pair_of_the_best_dev_score_is_reported(kind: type[StructuralProbe],
         assert scores[f"{name}.low"] <= scores[name] <= scores[f"{name}.high"]
     known = items[items["words"].between(5, 50) & items["spearman"].notna()]
     assert scores[kind.correlation] == pytest.approx(known.groupby("words")["spearman"].mean().mean())
+    share_of, unit = kind.share[0], {"edges": "edges", "roots": "roots"}[kind.share[2]]
+    rho = [scores[f"{kind.correlation}{end}"] for end in ("", ".low", ".high")]
+    assert result.answer.startswith(
+        f"Layer {chosen['layer']:.0f} at rank {chosen['rank']:.0f}, best of 6 on dev, finds "
+        f"{share(result, share_of)} of "
+        f"{items[kind.share[2]].sum()} {unit}; Spearman's ρ of {kind.correlation.removeprefix('spearman_')} is "
+        "{:.2f} [{:.2f}, {:.2f}]".format(*rho)
+    )
+    lowest = table["test"][0]
+    shown = f"{lowest:.2f}" if kind.headline.startswith("spearman") else f"{100 * lowest:.1f} %"
+    assert (f"; {kind.headline} of layer 0 is {shown} [" in result.answer) == (chosen["layer"] > 0)
     figure = result.figures["sweep"]
     assert isinstance(figure, HeatMap)
     assert figure.marked is not None

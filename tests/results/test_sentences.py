@@ -1,7 +1,8 @@
+import pandas as pd
 import pytest
 
 from results import Estimate, Unit
-from results.sentences import p_said, said
+from results.sentences import difference_said, filled, most, p_said, said
 
 NAN = float("nan")
 
@@ -23,6 +24,38 @@ def test_a_number_has_its_unit_and_interval(score: Estimate, expected: str) -> N
 
 def test_a_correlation_is_no_percentage() -> None:
     assert said(Estimate(0.25, 0.125, 0.5, unit="fraction"), "ratio") == "0.25 [0.12, 0.50]"
+
+
+@pytest.mark.parametrize(
+    ("score", "p", "expected"),
+    [
+        (Estimate(0.349, 0.28, 0.41, unit="fraction"), None, "+34.9 points [28.0, 41.0]"),
+        (Estimate(-0.02, unit="nats"), Estimate(0.0004, unit="p"), "-0.02 nats, p < .001"),
+        (Estimate(0.0, unit="fraction"), Estimate(NAN, unit="p"), "0.0 points"),
+        (Estimate(NAN, unit="fraction"), Estimate(0.5, unit="p"), "undefined, p = .50"),
+    ],
+)
+def test_a_difference_has_its_sign_and_its_p_value(score: Estimate, p: Estimate | None, expected: str) -> None:
+    assert difference_said(score, p) == expected
+
+
+def test_parts_with_an_undefined_number_are_left_out() -> None:
+    scores = {
+        "uas": Estimate(0.5, unit="fraction"),
+        "rho": Estimate(0.25, unit="fraction"),
+        "mse": Estimate(NAN, unit="nats"),
+    }
+    text = "the probe has {uas} of {n} words; the error is {mse}; ρ is {rho:ratio}, {rho:points} above {who}, not {x}"
+    assert filled(text, scores, n=22029, who="`obj`") == (
+        "The probe has 50.0 % of 22,029 words; ρ is 0.25, +25.0 points above `obj`, not {x}."
+    )
+    assert filled("the error is {mse}", scores) == "No score is defined on these data."
+
+
+def test_the_largest_change_is_among_the_significant_ones_if_there_are_any() -> None:
+    rows = pd.DataFrame({"change": [-0.3, 0.2, NAN, 0.9], "p": [0.01, 0.04, NAN, 0.05]}, index=[4, 5, 6, 7])
+    assert most(rows, "head", "change", "p") == ("2 of 4 heads", 4)
+    assert most(rows[2:], "head", "change", "p") == ("none of 2 heads", 7)
 
 
 @pytest.mark.parametrize(
