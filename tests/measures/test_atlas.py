@@ -1,4 +1,3 @@
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -106,13 +105,14 @@ def test_the_answer_names_the_three_most_frequent_roles() -> None:
     entropy = np.array([[0.5, 0.5, 0.5, 9.0]] * 2)
     previous = np.array([[0.9, 0.9, 0.1, 0.1], [0.9, 0.1, 0.1, 0.1]])
     bound = without_interval(np.full((2, 4), 3.8), "nats")
-    numbers = {"previous": by_head(previous, previous), "entropy": without_interval(entropy, "nats")}
-    given = HeadSummary({**numbers, "broad_from": bound}, {})
+    halves, ones = np.stack([previous] * 2), np.ones((2, 2, 4))
+    means = Means(ones.astype(np.int64), halves, halves**2, 0 * ones, ones, "fraction")
+    given = HeadSummary({"previous": means, "entropy": without_interval(entropy, "nats"), "broad_from": bound}, {})
     assert atlas_of({"given": given}).answer == (
         "Of 8 heads 37.5 % have the role previous, 25.0 % have the role broad, 37.5 % have no role; "
         "100.0 % have the same role in both halves of the texts."
     )
-    random = HeadSummary({name: replace(one, value=0 * one.value) for name, one in numbers.items()}, {})
+    random = HeadSummary({"previous": by_head(*[0 * previous] * 3)}, {})
     assert "; 100.0 % have none with random weights; " in atlas_of({"given": given, "random_init": random}).answer
 
 
