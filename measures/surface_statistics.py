@@ -146,8 +146,8 @@ class Surface(Analysis):
         top = max((name for name in asked if name != "entropy"), key=lambda name: float(model[name].value))
         layer = int(np.nan_to_num(layers[top].value).argmax())
         alike = Estimate(float(uniform[top][layer]), unit="fraction")
-        text = f"on {{n}} inputs {{{top}}} of attention goes to {_LABELS[top]}, most in layer {layer + 1}, "
-        text += "{most} (uniform {alike}); the entropy is {entropy}"
+        text = f"on {{n}} inputs {{{top}}} of attention goes to the {_LABELS[top]}, most in layer {layer + 1}, "
+        text += "{most} (uniform {alike}); entropy is {entropy}"
         answer = filled(text, model, n=counts["first"], most=layers[top][layer], alike=alike)
         return Result(
             experiment=self.name,

@@ -149,7 +149,7 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
     """Return a table for the terminal, with the first rows of a table of results.
 
     It has the columns that answer the question of the experiment, `table.main`, the number of items `n`, and further
-    columns as far as they fit. A caption counts the rows and columns that are left out. If these
+    columns with values as far as they fit. A caption counts the rows and columns that are left out. If these
     columns are too wide, headings are broken after underscores and dots; then words at blanks, then intervals
     go below their numbers; if that is not enough, every row becomes a block of lines.
 
@@ -163,7 +163,8 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
     needed = {name: 2 + _width([*_parts(name), *column[:ROWS]]) for name, column in cells.items()}
     shown = [name for name in cells if name in (*table.main, "n")]
     for name in cells:
-        if name not in shown and sum(needed[one] for one in (*shown, name)) - 2 <= width:
+        fits = sum(needed[one] for one in (*shown, name)) - 2 <= width
+        if name not in shown and fits and set(cells[name][:ROWS]) != {DASH}:
             shown.append(name)
     columns = {name: column[:ROWS] for name, column in cells.items() if name in shown}
     numeric = {name: pd.api.types.is_numeric_dtype(table.frame[name]) for name in columns}

@@ -111,11 +111,12 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
     most = layers.loc[layers[top].idxmax()]
     beside = table.loc[table["layer"] == most["layer"], f"uniform.{top}"].iloc[0]
     names = {"start": "start delimiter", "first": "first token", "end": "end delimiters", "punctuation": "full stops"}
-    assert result.answer.startswith(f"On 7 inputs {share(result, f'surface.{top}')} of attention goes to {names[top]}")
+    assert result.answer.startswith(
+        f"On 7 inputs {share(result, f'surface.{top}')} of attention goes to the {names[top]}"
+    )
     assert f", most in layer {most['layer']:.0f}, {100 * most[top]:.1f} % [" in result.answer
     assert (
-        f"] (uniform {100 * beside:.1f} %); the entropy is {result.numbers['surface.entropy']:.4g} nats ["
-        in result.answer
+        f"] (uniform {100 * beside:.1f} %); entropy is {result.numbers['surface.entropy']:.4g} nats [" in result.answer
     )
     assert ("end_delimiters" in result.figures) == ("bert" in kind)
     blank = {name for name in PLAIN if table[name].isna().all()}
