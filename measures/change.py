@@ -78,10 +78,8 @@ class Change(Analysis):
         order = np.argsort(layers["cosine"].value)
         most = np.unravel_index(heads["cosine"].value.argmin(), heads["cosine"].value.shape)
         ends = (f"{layer + 1} ({layers['cosine'].value[layer]:.2f})" for layer in order[[0, -1]])
-        answer = (
-            "fine-tuning leaves attention with a cosine of {change.cosine:ratio} over {n} inputs; it changed layer "
-        )
-        answer += f"{' most, layer '.join(ends)} least"
+        answer = "fine-tuning leaves attention with a cosine of {change.cosine:ratio} over {n} inputs, least in layer "
+        answer += ", most in layer ".join(ends)
         return Result(
             experiment=self.name,
             scores=scores,

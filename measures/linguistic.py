@@ -397,8 +397,9 @@ class Linguistic(Analysis):
         gains = {name: one.value - alike[name].value for name, (_, one) in best.items() if name in CLASSES}
         answer = "No class of words is in the texts."
         for top in sorted(gains, key=lambda name: -gains[name])[:1]:
-            text = f"{top} gain most, {{most}} in head {head_name(*best[top][0])} over {{n}} inputs (uniform {{alike}})"
-            answer = filled(text, {"most": best[top][1], "alike": alike[top]}, n=int(best[top][1].inputs))
+            head, inputs = head_name(*best[top][0]), int(best[top][1].inputs)
+            text = f"{top} exceed uniform attention most, {{most}}, not {{alike}}, in head {head} over {{n}} inputs"
+            answer = filled(text, {"most": best[top][1], "alike": alike[top]}, n=inputs)
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{name}": estimate for name, (_, estimate) in best.items()},
