@@ -210,12 +210,12 @@ def compare(groups: Sequence[Sequence[Scored]]) -> Table:
 
 def told(table: Table, score: str, items: int) -> str:
     """Return the answer: the score of the first group, how many others differ from it, and which one most."""
-    text, runs = f"{{run}} has {score} {{score}} over {counted(items, 'item')}", table.frame["run"]
+    text, runs = f"over {counted(items, 'item')} the {score} of {{run}} is {{score}}", table.frame["run"]
     if len(runs) > 1:
         p = "holm.p" if len(runs) > 2 else "permutation.p"
         count, top = most(table.frame[1:], "other run", "difference", p)
         gain = difference_said(table.estimate(top, "difference"), table.estimate(top, p))
-        text += f"; {count} differ from it (p < .05), {runs[top]} most: {gain}"
+        text += f"; {count} differ (p < .05), {runs[top]} most: {gain}"
     return filled(text, {"score": table.estimate(0, score)}, run=runs[0])
 
 

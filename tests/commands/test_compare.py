@@ -140,13 +140,14 @@ def test_two_runs_are_compared_as_the_tests_say(tmp_path: Path) -> None:
     assert f"{100 * expected.value:.1f} [" in row
     assert row.split()[-2:] == [f"{p:.2f}".removeprefix("0") for p in (other["permutation.p"], expected.p)]
     assert f"{SENTENCES} items, matched by id" in printed
+    of_first = [100 * reference[f"uas{end}"] for end in ("", ".low", ".high")]
+    apart = [100 * other[f"difference{end}"] for end in ("", ".low", ".high")]
+    clear = "1" if other["permutation.p"] < 0.05 else "none"
     assert printed.splitlines()[0] == (
-        f"Probe/version_0 has uas {100 * reference['uas']:.1f} % [{100 * reference['uas.low']:.1f}, "
-        f"{100 * reference['uas.high']:.1f}] over {SENTENCES} items; "
-        f"{'1' if other['permutation.p'] < 0.05 else 'none'} of 1 "
-        f"other run differ from it (p < .05), Words/version_0 most: {100 * expected.value:+.1f} points "
-        f"[{100 * other['difference.low']:.1f}, {100 * other['difference.high']:.1f}], "
-        f"p = {other['permutation.p']:.2f}.".replace("p = 0.", "p = .")
+        f"Over {SENTENCES} items the uas of Probe/version_0 is {{:.1f}} % [{{:.1f}}, {{:.1f}}]; ".format(*of_first)
+        + f"{clear} of 1 other run differ (p < .05), Words/version_0 most: "
+        + "{:+.1f} points [{:.1f}, {:.1f}], p = ".format(*apart)
+        + f"{other['permutation.p']:.2f}.".removeprefix("0")
     )
 
 

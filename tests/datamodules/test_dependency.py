@@ -180,6 +180,10 @@ def test_transfer_takes_train_and_dev_from_another_corpus(corpus: str, tmp_path:
     assert module.files() == {
         split: own if split == "test" else Path(corpus.replace("{split}", split)) for split in ("train", "dev", "test")
     }
+    assert module.provenance.data["transfer"] == "learned on tiny"
+    alone = DependencyDataModule(corpus, encoder=None, cache=str(tmp_path))
+    alone.setup("test")
+    assert "transfer" not in alone.provenance.data
 
 
 @pytest.mark.parametrize(("layers", "middle"), [(3, 2), (4, 2)])

@@ -90,14 +90,12 @@ def test_every_score_is_that_of_a_loop_over_texts(checkpoint: Path, data: Classi
     counts = [found.numbers[f"zero.{name}"] for name in ("heads_that_help", "heads_that_hurt", "heads_undecided")]
     assert sum(counts) == len(HEADS)
     of_both = [100 * named.loc["both", f"beyond_random{end}"] for end in ("", ".low", ".high")]
+    p = f"{named.loc['both', 'beyond_random_p_holm']:.2f}".removeprefix("0")
     assert found.answer == (
-        f"The accuracy of the intact model is {share(found, 'accuracy')} over 40 texts; none of 2 sets change it "
-        "more than "
-        "random heads of its layers, p < .05 after Holm, if ablated alone (zero); the largest change beyond random "
-        "heads "
-        "is that of set both, {:+.1f} points [{:.1f}, {:.1f}], p = {}.".format(
-            *of_both, f"{named.loc['both', 'beyond_random_p_holm']:.2f}".removeprefix("0")
-        )
+        f"The accuracy of the intact model is {share(found, 'accuracy')} over 40 texts; none of 2 sets change it more "
+        "than random heads of the same layers, p < .05 after Holm, if ablated alone (zero); the largest change beyond "
+        "random heads is that of set both, {:+.1f} points [{:.1f}, {:.1f}], p = ".format(*of_both)
+        + f"{p}."
     )
     assert {"ablation_zero", "layers_zero"} <= set(found.figures)
 

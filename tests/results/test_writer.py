@@ -369,6 +369,14 @@ def test_a_caption_names_the_encoder_and_the_tested_corpora_once(
     assert writer.caption(title, Provenance(encoder, data, {})) == expected
 
 
+def test_a_treebank_that_is_learned_from_is_named_in_titles_and_in_the_answer() -> None:
+    told = Provenance({"name": "bert"}, {**EWT, "transfer": "learned on de_gsd-ud"}, {})
+    found = writer.with_sources(RESULT, told)
+    assert found.answer == "The probe finds 30.0 % [25.0, 35.0] of the heads; learned on de_gsd-ud."
+    assert {one.title.endswith("learned on de_gsd-ud)") for one in found.figures.values()} == {True}
+    assert writer.with_sources(RESULT, Provenance({}, EWT, {})).answer == RESULT.answer
+
+
 class TestWrite:
     @pytest.mark.slow
     def test_the_same_result_gives_the_same_bytes_with_and_without_figures(self, tmp_path: Path) -> None:
