@@ -19,7 +19,7 @@ from rich.text import Text
 from commands import parser_of
 from commands.seeds import mean_counts
 from metrics.bootstrap import bootstrap_ratio, holm, mean_and_sd, p_units, paired_bootstrap, paired_permutation
-from results import Table, Unit, difference_said, filled, most
+from results import Table, Unit, difference_said, filled, largest, significant
 from results.errors import counted, near
 from results.reader import Record, RecordError, find_record, first_of, ratio_of, rows_of
 from results.settings import read_yaml, seeds, settings
@@ -210,12 +210,18 @@ def compare(groups: Sequence[Sequence[Scored]]) -> Table:
 
 def told(table: Table, score: str, items: int) -> str:
     """Return the answer: the score of the first group, how many others differ from it, and which one most."""
-    text, runs = f"over {counted(items, 'item')} the {score} of {{run}} is {{score}}", table.frame["run"]
-    if len(runs) > 1:
-        p = "holm.p" if len(runs) > 2 else "permutation.p"
-        count, top = most(table.frame[1:], "other run", "difference", p)
+    runs = [
+        name if seeds == 1 else f"{name} (mean of {seeds} seeds)"
+        for name, seeds in zip(table.frame["run"], table.frame["seeds"], strict=True)
+    ]
+    text, others = f"over {counted(items, 'item')} the {score} of {{run}} is {{score}}", table.frame[1:]
+    if len(others):
+        p, top = "holm.p" if len(others) > 1 else "permutation.p", largest(others, "difference")
+        text += "; the difference of {other} is {gain}"
+        if len(others) > 1:
+            text += f", the largest one; {significant(others, 'other run', p)} differ (p < .05 after Holm)"
         gain = difference_said(table.estimate(top, "difference"), table.estimate(top, p))
-        text += f"; {count} differ (p < .05), {runs[top]} most: {gain}"
+        return filled(text, {"score": table.estimate(0, score)}, run=runs[0], other=runs[top], gain=gain)
     return filled(text, {"score": table.estimate(0, score)}, run=runs[0])
 
 

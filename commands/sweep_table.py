@@ -19,7 +19,7 @@ import pandas as pd
 from commands.seeds import averaged, mean_counts, over_seeds
 from commands.sweep_plan import RUN_COLUMNS, STATISTICS, Row, Sweep
 from metrics.bootstrap import SWAPS, holm, mean_and_sd, p_units, paired_bootstrap, paired_permutation
-from results import Estimate, Provenance, Result, Table, Unit, filled, most, said
+from results import Estimate, Provenance, Result, Table, Unit, filled, said, significant
 from results.errors import counted, near
 from results.reader import NAN, Record, RecordError
 
@@ -81,7 +81,7 @@ def _answer(rows: Sequence[Row], scores: Mapping[str, Estimate], differences: Ta
     ends = [f"{said(found[row])} ({row})" for row in sorted(found, key=lambda row: found[row].value)]
     text = f"over {counted(len(ends), 'row')} {name} goes from {ends[0]} to {ends[-1]}" if ends else "undefined"
     if differences is not None and len(own := differences.frame.query("score == @name")):
-        text += f"; {most(own, 'row', 'difference', 'p_holm')[0]} differ from their reference (p < .05 after Holm)"
+        text += f"; {significant(own, 'row', 'p_holm')} differ from their reference (p < .05 after Holm)"
     return filled(text, {})
 
 

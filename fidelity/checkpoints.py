@@ -235,9 +235,7 @@ def _from_transformers(path: Path, data: ClassificationDataModule) -> tuple[Conf
 def _variants(paths: Sequence[Path], configs: Sequence[Config], models: Sequence[TextClassifier]) -> list[str]:
     """Return a name for each checkpoint: its regularisers, kind or folder, and the options that distinguish it."""
     options = [_options(config) for config in configs]
-    names = [
-        path.absolute().name if is_model(path) else _kind(model) for path, model in zip(paths, models, strict=True)
-    ]
+    names = [_folder(path) if is_model(path) else _kind(model) for path, model in zip(paths, models, strict=True)]
     found = []
     for name, own in zip(names, options, strict=True):
         alike = [other for other_name, other in zip(names, options, strict=True) if other_name == name]
@@ -272,6 +270,12 @@ def _options(config: Config) -> dict[str, object]:
         elif part == "trainer" and first in TRAINING and value is not None:
             found[option] = value
     return found
+
+
+def _folder(path: Path) -> str:
+    """Return the name of a folder, with that of its parent if it is the name of another column of the main table."""
+    own = path.absolute()
+    return f"{own.parent.name} {own.name}" if own.name in ("test", "score") else own.name
 
 
 def _kind(model: TextClassifier) -> str:

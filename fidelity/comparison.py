@@ -1,6 +1,7 @@
 """Results of the fidelity tests for each checkpoint; tables and sentences that compare variants, seeds and rankings."""
 
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product, takewhile
@@ -289,15 +290,20 @@ def _against(found: Mapping[Key, Estimate], baseline: str) -> dict[Key, Differen
 def _main(found: Mapping[Key, Estimate], directions: Mapping[str, str], asked: Collection[str]) -> dict[str, list[str]]:
     """Return the last measure of each test that is among the main scores, with its rankings.
 
-    The rankings are those of the first variant, the best first if the measure has a direction.
+    The rankings are those of the first variant that has the measure, the best first if the measure has a direction.
     """
     last = {name.rpartition(".")[0]: name for _, name, ranking in found if _score(name, ranking) in asked}
     ranked = {}
     for name in last.values():
-        first, sign = next(iter(found))[0], {"↑": -1, "↓": 1}.get(directions[name], 0)
+        first, sign = _first(found, name), {"↑": -1, "↓": 1}.get(directions[name], 0)
         values = {key[2]: sign * own.value for key, own in found.items() if key[:2] == (first, name)}
         ranked[name] = sorted(values, key=values.__getitem__)
     return ranked
+
+
+def _first(found: Mapping[Key, Estimate], measure: str) -> str:
+    """Return the first variant that has a measure."""
+    return next(variant for variant, name, _ in found if name == measure)
 
 
 def printed_name(name: str) -> str:
@@ -346,9 +352,9 @@ def _is_nan(variants: Mapping[str, Sequence[Estimate]]) -> bool:
 def answer(results: Sequence[CheckpointResult], tests: Sequence[Judged], asked: Collection[str]) -> str:
     """Return the answer: the first claim of the tests before those of rankings, and the best ranking.
 
-    The claim compares the first variant with the one that differs most from it. The best ranking is that of the first
-    variant, by the first main measure with a direction; it is compared with attention and random. The p-values are
-    corrected over the variants, or over the rankings.
+    The claim compares the first variant that has the score with the one that differs most from it. The best ranking is
+    by the first main measure with a direction, of the first variant that has it; it is compared with attention and
+    random. The p-values are corrected over the variants, or over the rankings.
     """
     best, scores = _best_ranking(results, tests, asked), by_score(results)
     before = takewhile(lambda test: not test.rankings, tests) if best else tests
@@ -357,22 +363,25 @@ def answer(results: Sequence[CheckpointResult], tests: Sequence[Judged], asked: 
     start = f"On {results[0].tested.sum():,} texts, "
     if name is None:
         return f"{start}of {best}." if best else ""
-    (first, own), *others = ((variant, pooled(seeds)) for variant, seeds in scores[name].items())
+    means = {variant: pooled(seeds) for variant, seeds in scores[name].items()}
+    (first, own), *others = ((variant, mean) for variant, mean in means.items() if not math.isnan(mean.value))
     number, rest = said(own), ""
     if others:
         compared = _compared([one for _, one in others], own)
         (variant, other), apart = max(zip(others, compared, strict=True), key=lambda one: abs(one[1][0].value))
         number = f"{number} ({first}) and {said(other)} ({variant})"
         rest = f"; difference {_said(apart, results)}"
-    return f"{start}{claims[name].format(number)}{rest}." + (f" Of {best}." if best else "")
+    start_of, unit, after = re.split(r"{(.*)}", claims[name])
+    number = number.replace(" %", " points") if unit else number
+    return f"{start}{start_of}{number}{after}{rest}." + (f" Of {best}." if best else "")
 
 
 def _best_ranking(results: Sequence[CheckpointResult], tests: Sequence[Judged], asked: Collection[str]) -> str:
     """Return the clause about the best ranking; empty if no main measure has a direction and two rankings."""
-    (found, measures), variant = ranked_scores(results, tests), results[0].variant
+    found, measures = ranked_scores(results, tests)
     ranked = {name: order for name, order in _main(found, measures, asked).items() if measures[name] and len(order) > 1}
     for name, (best, *others) in ranked.items():
-        test, _, measure = name.rpartition(".")
+        (test, _, measure), variant = name.rpartition("."), _first(found, name)
         (claims,) = (one.claims for one in tests if one.test == test)
         own, does = found[variant, name, best], claims.get(measure, f"has the best {printed_name(measure)}")
         equal = sum(found[variant, name, one].value == own.value for one in others)

@@ -101,7 +101,7 @@ class ConsistentAdversary(FidelityTest):
     name = "consistent_adversary"
     headline = ("area", "max_jsd")
     directions: ClassVar = dict.fromkeys(headline, "↓")
-    claims: ClassVar = {"max_jsd": "the attention of models with about the same decisions is up to {} (JSD) away"}
+    claims: ClassVar = {"max_jsd": "the attention of the farthest adversarial model is {} (JSD) away"}
 
     def __init__(
         self,

@@ -42,7 +42,7 @@ class Perturbation(FidelityTest):
     name = "perturbation"
     headline = ("uniform_drop", "permuted_drop")
     directions: ClassVar = dict.fromkeys(headline, "↑")
-    claims: ClassVar = {"uniform_drop": "uniform attention lowers F1 by {}"}
+    claims: ClassVar = {"uniform_drop": "uniform attention lowers F1 by {:points}"}
     kinds = ("uniform", "permuted")
     permutations = 10  # shuffles of every text
 
@@ -233,7 +233,7 @@ class SingleWeight(FidelityTest):
     """
 
     name = "single_weight"
-    headline = ("flips_top",)
+    headline = ("flips_top", "flips_random")
     directions: ClassVar = {"flips_top": "↑"}
     claims: ClassVar = {"flips_top": "the decision flips without the highest weight in {}"}
     further = ("delta_weight",)

@@ -107,8 +107,8 @@ class FidelityTest(ABC):
         directions: Measures of the scores `<ranking>.<measure>` that the table `judge` shows: `↑` if higher is better,
             `↓` if lower is, an empty string if neither. If there are none, the table shows all measures. Without
             rankings, scores with an arrow in the printed table: `↑` if a high value speaks for attention.
-        claims: Clauses of the answer: what a score says, as `uniform attention lowers F1 by {}`, or what the best
-            ranking by a measure does. A run uses the first ones.
+        claims: Clauses of the answer: what a score says, as `uniform attention lowers F1 by {:points}`, or what the
+            best ranking by a measure does. A run uses the first ones.
     """
 
     name: ClassVar[str]
@@ -417,8 +417,9 @@ class Fidelity(Measure[ClassificationDataModule]):
             [one.values.assign(checkpoint=one.name, id=[ids[text] for text in one.values.index]) for one in results],
             ignore_index=True,
         )
-        headline, said = tables["fidelity"].frame["score"].tolist(), answer(results, judged, asked)
-        return Result(self.experiment, result_scores(results), tables, figures, audit, items, {}, headline, said)
+        scores, said = result_scores(results), answer(results, judged, asked)
+        headline = [name for name in tables["fidelity"].frame["score"] if name in scores]  # of the first variant
+        return Result(self.experiment, scores, tables, figures, audit, items, {}, headline, said)
 
     def _seconds_per_text(self) -> dict[tuple[str, str], float]:
         """Return the seconds that a ranking takes for a text, by variant and ranking."""

@@ -402,7 +402,7 @@ class SingleToken(FidelityTest):
 
     name = "single_token"
     headline = ("agree",)
-    claims: ClassVar = {"agree": "{} of the words alone give the decision"}
+    claims: ClassVar = {"agree": "{} of words, each alone, give the decision of the whole text"}
     further = ("min", "max")
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:

@@ -32,7 +32,7 @@ from results import Bars, Curves, Estimate, Figure, Floats, Result, Table, Unit
 from results.errors import UserError, check_names, check_numbers, check_values, counted
 from results.heads import head_map
 from results.progress import Progress
-from results.sentences import LEVEL, difference_said, filled, most, said
+from results.sentences import LEVEL, difference_said, filled, largest, said, significant
 
 _ABLATED = {"sets": "set", "ablation": "head", "layers": "layer"}
 DRAWS = 10_000  # of the bootstrap, or more, as far as they fit into memory
@@ -271,7 +271,8 @@ class HeadAblation(TaskMeasure):
         audit |= {"score": task.score, "lower_is_better": task.lower_is_better}
         if self.each_head:
             audit["least_p_holm"] = least
-        answer = filled(self._answer(tables, known=least < LEVEL), scores, n=len(outputs))
+        known = not self.each_head or least < LEVEL
+        answer = filled(self._answer(tables, known=known), scores, n=len(outputs))
         return Result(self.experiment, scores, tables, figures, audit, headline=headline, answer=answer)
 
     def _answer(self, tables: Mapping[str, Table], *, known: bool) -> str:
@@ -280,7 +281,7 @@ class HeadAblation(TaskMeasure):
         table, task, own = tables[name], self.task, tables[name].frame.query("kind == @self.kinds[0]")
         beyond = name == "sets" and bool(own["beyond_random"].notna().any())
         change, p = ("beyond_random", "beyond_random_p_holm") if beyond else ("difference", "p_holm")
-        count, top = most(own, what, change, p)
+        count, top = significant(own, what, p), largest(own, change)
         place = "-".join(str(own[column][top]) for column in ("set", "layer", "head") if column in own)
         gain = difference_said(table.estimate(top, change), table.estimate(top, p))
         than = " more than random heads of the same layers" if beyond else ""

@@ -44,7 +44,7 @@ from models.checkpoints import checkpoint_file, data_settings, datamodule_from, 
 from probes import DependencyProbe
 from probes.arc_evaluation import check_relations
 from probes.head_selection import HeadSelectionProbe
-from results import Bars, Estimate, Result, Table, Unit, difference_said, filled, most, numbers
+from results import Bars, Estimate, Result, Table, Unit, difference_said, filled, largest, numbers, significant
 from results.errors import UserError, check_names, check_numbers, check_values, counted
 from results.heads import Names, head_name
 
@@ -419,10 +419,12 @@ class CausalCheck(ProbeMeasure):
         figures = {f"causal_{name}": causal_bars(table.frame, name, measure) for name, measure in measures.items()}
         found = []
         for name, own in table.frame.dropna(subset="beyond").groupby("measure", sort=False):
-            count, top = most(own, "relation", "beyond", "p_holm")
+            top = largest(own, "beyond")
             gain = difference_said(table.estimate(top, "beyond"), table.estimate(top, "p_holm"))
-            gain = f"most for `{own['relation'][top]}` ({gain}, n = {own['n'][top]:,})"
-            found.append(f"the {name} score for {count}, {gain}")
+            found.append(
+                f"the {name} score for {significant(own, 'relation', 'p_holm')}; the largest difference is that of "
+                f"`{own['relation'][top]}` ({gain}, n = {own['n'][top]:,})"
+            )
         answer = f"ablating the {counted(self.heads, 'best head')} of a relation changes, more than random heads do "
         answer = filled(f"{answer}(p < .05 after Holm), {'; '.join(found) or 'undefined'}", {})
         return Result(self.experiment, scores, {"causal": table}, figures, audit, headline=tuple(scores), answer=answer)

@@ -219,7 +219,8 @@ class Relations(Analysis):
         listed = frame[frame["attention"] > bounds]
         listed = listed.sort_values(["passages", "label", "attention"], ascending=[False, True, False])
         alike = Estimate(float(uniform.over(slice(2)).value[place[0], 0]), unit="fraction")
-        answer = f"along links head {head_name(*place)} attends most, {{best}} over {{n}} passages (uniform {{alike}})"
+        answer = f"along links head {head_name(*place)}, chosen on the same {{n}} passages, attends most, {{best}} "
+        answer += "(uniform {alike})"
         figure = head_map("Attention along links", every.value, marked=place, value_label="largest weight")
         bounded = {"max_words": MAX_WORDS, "max_element": MAX_ELEMENT, "min_distance": MIN_DISTANCE}
         return Result(
@@ -398,7 +399,8 @@ class Linguistic(Analysis):
         answer = "No class of words is in the texts."
         for top in sorted(gains, key=lambda name: -gains[name])[:1]:
             head, inputs = head_name(*best[top][0]), int(best[top][1].inputs)
-            text = f"{top} exceed uniform attention most, {{most}}, not {{alike}}, in head {head} over {{n}} inputs"
+            text = f"{top} exceed uniform attention most, {{most}}, not {{alike}}, in head {head}, chosen on the same "
+            text += "{n} inputs"
             answer = filled(text, {"most": best[top][1], "alike": alike[top]}, n=inputs)
         return Result(
             experiment=self.name,

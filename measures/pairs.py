@@ -53,7 +53,7 @@ class MinimalPairAccuracy(TaskMeasure):
             items = items.assign(**{f"right.{field}": items["right"] * own, f"pairs.{field}": own})
             ratios[f"pairs.{field}.accuracy"] = f"right.{field}", f"pairs.{field}"
         fields = sorted(self.task.groups(), key=lambda name: -scores[f"pairs.{name}.accuracy"].value)
-        answer = "the model prefers the acceptable sentence in {pairs.accuracy} of {n} pairs; in the field "
+        answer = "{pairs.accuracy} of {n} acceptable sentences are at least as probable as their pair; in the field "
         answer += ", in ".join(f"{name} {{pairs.{name}.accuracy}}" for name in dict.fromkeys((fields[0], fields[-1])))
         ties, equal = int(tables["fields"].frame["ties"].sum()), int((pairs["good"] == pairs["bad"]).sum())
         return Result(

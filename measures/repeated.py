@@ -178,7 +178,7 @@ class RepeatedSequences(Analysis):
             experiment=self.name,
             scores={f"{self.name}.{role}": estimate for role, (_, estimate) in best.items()},
             headline=[f"{self.name}.{role}" for role in best],
-            answer=filled(f"on {SEQUENCES} repeated sequences the best heads are {answer}", {}),
+            answer=filled(f"on {SEQUENCES} repeated sequences the best heads, chosen on these, are {answer}", {}),
             tables={
                 "repeated_roles": Table(frame, units, "score", ["role", "head", "score", "uniform"]),
                 "repeated": Table(head_rows(found), self._numbers.units),

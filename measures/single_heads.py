@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -57,7 +57,7 @@ from results import AttentionLines, Bars, Estimate, Flags, Floats, HeatMap, Inte
 from results.errors import UserError, check_values
 from results.estimates import FEW
 from results.heads import Names, head_map, heads_table
-from results.sentences import difference_said, filled, most
+from results.sentences import difference_said, filled, significant
 
 POSITIONAL, MARGIN = 0.9, 0.1
 """Share of words of a positional head, and margin of a syntactic head (Voita et al. 2019, §5)."""
@@ -577,7 +577,7 @@ def heads_answer(best: Table) -> str:
     tested = frame[~frame["relation"].isin([ALL, PLAIN]) & (frame["n"] >= FEW)].dropna(subset="p_offset")
     if tested.empty:
         return answer
-    count, top = most(tested, "relation", "over_offset", "p_holm")
+    top, count = cast("int", tested["over_offset"].idxmax()), significant(tested, "relation", "p_holm")
     text = f"in {count} heads beat the offset (p < .05 after Holm, n ≥ {FEW}); the widest gap is in "
     text += f"`{frame['relation'][top]}`: head {{head}} finds {found}"
     return f"{answer} {of_row(text, top, 'p_holm', rival='offset')}"

@@ -148,7 +148,7 @@ class Surface(Analysis):
         alike = Estimate(float(uniform[top][layer]), unit="fraction")
         text = f"on {{n}} inputs {{{top}}} of attention goes to the {_LABELS[top]}, most in layer {layer + 1}, "
         text += "{most} (uniform {alike}); entropy is {entropy}"
-        answer = filled(text, model, n=counts["first"], most=layers[top][layer], alike=alike)
+        answer = filled(text, model, n=counts.get(top, counts["first"]), most=layers[top][layer], alike=alike)
         return Result(
             experiment=self.name,
             scores={f"surface.{name}": model[name] for name in PLAIN},

@@ -423,7 +423,8 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
         items["spearman_weighted"], items["spearman_weight"] = weighted[:, chosen], weights[:, chosen]
         ratios = {share: (right, total), self.correlation: ("spearman_weighted", "spearman_weight")}
         (layer, rank), epochs = self.pairs[chosen], int(self.best_epoch[chosen])
-        scores, lowest = ratio_scores(items, ratios), int(table.frame["layer"].argmin())
+        scores = ratio_scores(items, ratios)
+        lowest = self.pairs.index(min(pair for pair in self.pairs if pair.rank == rank))
         best = f", best of {len(self.pairs)} on dev," * int(len(self.pairs) > 1)
         text = f"layer {layer} at rank {rank}{best} finds {{{share}}} of {{n}} {total}; "
         text += f"Spearman's ρ of {self.correlation.removeprefix('spearman_')} is {{{self.correlation}:ratio}}"

@@ -15,4 +15,4 @@ from results.figures import (
     on_one_scale,
 )
 from results.result import Provenance, Result, free_name, merged
-from results.sentences import LEVEL, difference_said, filled, most, p_said, said
+from results.sentences import LEVEL, difference_said, filled, largest, p_said, said, significant

@@ -42,11 +42,14 @@ def p_said(value: float, unit: Unit = "p") -> str:
     return f"p = {text}" if text[0] in ".01" else f"p {text}"
 
 
-def most(rows: pd.DataFrame, noun: str, change: str, p: str) -> tuple[str, int]:
-    """Return `2 of 9 heads`, for rows with p < .05, and the label of the largest change of these, or else of all."""
-    clear = rows[rows[p] < LEVEL]
-    count = f"{len(clear) or 'none'} of {counted(len(rows), noun)}"
-    return count, cast("int", (clear if len(clear) else rows)[change].abs().fillna(-1).idxmax())
+def significant(rows: pd.DataFrame, noun: str, p: str) -> str:
+    """Return how many rows have p < .05: `2 of 9 heads`, or `none of 9 heads`."""
+    return f"{int((rows[p] < LEVEL).sum()) or 'none'} of {counted(len(rows), noun)}"
+
+
+def largest(rows: pd.DataFrame, change: str) -> int:
+    """Return the label of the row with the largest change, of either sign; nan is the smallest."""
+    return cast("int", rows[change].abs().fillna(-1).idxmax())
 
 
 def filled(text: str, scores: Mapping[str, Estimate], **words: Estimate | str | int) -> str:
@@ -61,7 +64,7 @@ def filled(text: str, scores: Mapping[str, Estimate], **words: Estimate | str | 
         value = {**scores, **words}.get(name, found[0])  # braces of a name stay
         if isinstance(value, Estimate):
             return difference_said(value) if unit == "points" else said(value, "ratio" if unit else None)
-        return f"{value:,}" if isinstance(value, int) else value
+        return value if isinstance(value, str) else f"{value:,}"
 
     parts = [re.sub(r"{(.+?)}", fill, part) for part in text.split("; ")]
     text = "; ".join(part for part in parts if UNDEFINED not in part) or "no score is defined on these data"

@@ -89,8 +89,9 @@ def test_every_score_is_that_of_a_loop_over_texts(checkpoint: Path, data: Classi
     assert named["beyond_random_p"].between(0, 1).to_dict() == {"both": True, "first": False}
     counts = [found.numbers[f"zero.{name}"] for name in ("heads_that_help", "heads_that_hurt", "heads_undecided")]
     assert sum(counts) == len(HEADS)
-    of_both = [100 * named.loc["both", f"beyond_random{end}"] for end in ("", ".low", ".high")]
-    p = f"{named.loc['both', 'beyond_random_p_holm']:.2f}".removeprefix("0")
+    ends = [f"beyond_random{end}" for end in ("", ".low", ".high", "_p_holm")]
+    *of_both, p_holm = named.loc[["both"], ends].to_numpy(float)[0] * (100, 100, 100, 1)
+    p = f"{p_holm:.2f}".removeprefix("0")
     assert found.answer == (
         f"The accuracy of the intact model is {share(found, 'accuracy')} over 40 texts; none of 2 sets change it more "
         "than random heads of the same layers, p < .05 after Holm, if ablated alone (zero); the largest change beyond "

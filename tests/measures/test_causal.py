@@ -225,15 +225,14 @@ def test_the_score_of_a_fine_tuned_task(
     parts = []
     for measure in ("probe", "task"):
         own = frame[frame["measure"] == measure].reset_index(drop=True)
-        top = own.loc[own["beyond"].abs().idxmax()]
+        [top] = own.sort_values("beyond", key=abs, ascending=False, kind="stable").head(1).to_dict("records")
         assert own["p_holm"].min() > 0.05
         change = [f"{100 * top[name]:.1f}".replace("-0.0", "0.0") for name in ("beyond", "beyond.low", "beyond.high")]
         sign = "+" * int(top["beyond"] > 0)
         p = f"{top['p_holm']:.2f}".removeprefix("0") if top["p_holm"] < 0.995 else "1"
         parts.append(
-            f"the {measure} score for none of {len(own)} relations, most for `{top['relation']}` ({sign}{change[0]} "
-            "points "
-            f"[{change[1]}, {change[2]}], p = {p}, n = {top['n']:,})"
+            f"the {measure} score for none of {len(own)} relations; the largest difference is that of "
+            f"`{top['relation']}` ({sign}{change[0]} points [{change[1]}, {change[2]}], p = {p}, n = {top['n']:,})"
         )
     assert result.answer == (
         "Ablating the 2 best heads of a relation changes, more than random heads do (p < .05 after Holm), "

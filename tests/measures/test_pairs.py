@@ -107,7 +107,8 @@ def test_the_accuracy_is_that_of_a_loop_over_tokens(kind: str, tmp_path: Path) -
     best, worst = (f"{field} {share(found, f'pairs.{field}.accuracy')}" for field in order)
     accuracy = share(found, "pairs.accuracy")
     assert found.answer == (
-        f"The model prefers the acceptable sentence in {accuracy} of 12 pairs; in the field {best}, in {worst}."
+        f"{accuracy} of 12 acceptable sentences are at least as probable as their pair; in the field {best}, "
+        f"in {worst}."
     )
 
 

@@ -106,13 +106,14 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
         ]
         assert score.value == pytest.approx(mean(known(of_inputs)), abs=2e-5, nan_ok=True)
     assert (result.audit["inputs"], result.audit["inputs with punctuation"]) == (7, 6)
-    *shares, _ = result.headline
-    top = max(shares, key=lambda name: result.numbers[name]).removeprefix("surface.")
-    most = layers.loc[layers[top].idxmax()]
+    *compared, _ = result.headline
+    top = max(compared, key=lambda name: result.numbers[name]).removeprefix("surface.")
+    [most] = layers.nlargest(1, top).to_dict("records")
     beside = table.loc[table["layer"] == most["layer"], f"uniform.{top}"].iloc[0]
     names = {"start": "start delimiter", "first": "first token", "end": "end delimiters", "punctuation": "full stops"}
+    inputs_with = result.audit.get(f"inputs with {top}", 7)
     assert result.answer.startswith(
-        f"On 7 inputs {share(result, f'surface.{top}')} of attention goes to the {names[top]}"
+        f"On {inputs_with} inputs {share(result, f'surface.{top}')} of attention goes to the {names[top]}"
     )
     assert f", most in layer {most['layer']:.0f}, {100 * most[top]:.1f} % [" in result.answer
     assert (

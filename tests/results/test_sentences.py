@@ -2,7 +2,7 @@ import pandas as pd
 import pytest
 
 from results import Estimate, Unit
-from results.sentences import difference_said, filled, most, p_said, said
+from results.sentences import difference_said, filled, largest, p_said, said, significant
 
 NAN = float("nan")
 
@@ -52,10 +52,11 @@ def test_parts_with_an_undefined_number_are_left_out() -> None:
     assert filled("the error is {mse}", scores) == "No score is defined on these data."
 
 
-def test_the_largest_change_is_among_the_significant_ones_if_there_are_any() -> None:
+def test_significant_rows_are_counted_and_the_largest_change_is_that_of_any_row() -> None:
     rows = pd.DataFrame({"change": [-0.3, 0.2, NAN, 0.9], "p": [0.01, 0.04, NAN, 0.05]}, index=[4, 5, 6, 7])
-    assert most(rows, "head", "change", "p") == ("2 of 4 heads", 4)
-    assert most(rows[2:], "head", "change", "p") == ("none of 2 heads", 7)
+    assert significant(rows, "head", "p") == "2 of 4 heads"
+    assert significant(rows[2:], "head", "p") == "none of 2 heads"
+    assert (largest(rows, "change"), largest(rows[:3], "change"), largest(rows[2:3], "change")) == (7, 4, 6)
 
 
 @pytest.mark.parametrize(
