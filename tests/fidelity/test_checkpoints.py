@@ -234,6 +234,14 @@ def checkpoint(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+def test_a_folder_with_the_name_of_a_column_of_the_main_table_is_named_with_its_parent(
+    folders: Mapping[str, Path], corpus: str, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(folders["bert"], tmp_path / "mine" / "test")
+    (found,) = load([folder], data_of(corpus, folder, tmp_path / "cache"))
+    assert (found.name, found.variant) == ("mine test", "mine test")
+
+
 def test_folders_of_any_shape_are_compared_and_named_after_themselves(
     folders: Mapping[str, Path], corpus: str, tmp_path: Path
 ) -> None:

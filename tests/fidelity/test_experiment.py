@@ -599,6 +599,17 @@ def test_the_answer_compares_the_best_ranking_with_attention_and_random() -> Non
     assert equal.startswith("On 40 texts, of 3 rankings, attention, like 1 other, has the best NAOPC: ")
 
 
+def test_a_measure_that_the_first_variant_lacks_is_answered_for_the_first_that_has_it() -> None:
+    f1 = {"f1": RESULTS[0].scores["rationale.attention.naopc"]}
+    tying, bare = replace(RESULTS[2], scores={**RESULTS[2].scores, **f1}), replace(RESULTS[0], scores=f1)
+    alone, both = answer([tying], JUDGED, MAIN), answer([bare, tying], JUDGED, MAIN)
+    assert both == alone.replace(" has the best NAOPC:", " has the best NAOPC for tying:")
+    assert both != alone
+    of_both, of_one = (fidelity_table(some, JUDGED, ["f1", *MAIN]).frame for some in ([bare, tying], [tying]))
+    assert of_both["test"].tolist() == of_one["test"].tolist()
+    assert of_both["base"].notna().tolist() == (of_both["test"] == "F1").tolist()
+
+
 def test_the_answer_compares_a_claim_between_the_variants_that_differ_most() -> None:
     claims = [
         Judged("adversary", (), {}, {"absent": "never {}"}),
@@ -615,6 +626,16 @@ def test_the_answer_compares_a_claim_between_the_variants_that_differ_most() -> 
     alone = SEVERAL[0].scores["single_token.spread"]
     said = f"{alone.value:.4g} [{alone.low:.4g}, {alone.high:.4g}]"
     assert answer(SEVERAL[:1], claims, ()) == f"On 37 texts, single words spread by {said}."
+    # A difference of shares is in points, and a variant without the score is not compared.
+    share = replace(alone, unit="fraction")
+    drop = replace(SEVERAL[0], scores={"x.drop": share})
+    lacking = replace(SEVERAL[1], scores={"x.drop": replace(share, value=np.nan, draws=share.draws * np.nan)})
+    lowers = [Judged("x", (), {}, {"drop": "it lowers F1 by {:points}"})]
+    lowered = "it lowers F1 by {:.1f} points [{:.1f}, {:.1f}]".format(
+        *(100 * end for end in (share.value, *share.interval))
+    )
+    for both in ([drop, lacking], [lacking, drop]):
+        assert answer(both, lowers, ()) == f"On 37 texts, {lowered}."
     # The claims of tests behind the first that ranks are left to it, if it has an answer.
     claim = Judged("soft", (), {}, {"attention.only": "{} alone"})
     assert answer(RESULTS, [claim, JUDGED[1]], MAIN).startswith("On 40 texts, 1950.0 %")
