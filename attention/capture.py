@@ -71,7 +71,7 @@ def named_heads(names: Iterable[str | int], layers: int, heads: int, option: str
         layer, head = int(match[1]), int(match[2] or 0)
         if layer > layers or head > heads:
             raise UserError(
-                f"{option}: {name} does not exist; the model has {layers} layers of {heads} heads, counted from 1."
+                f"{option}: {name} does not exist; there are {layers} layers of {heads} heads, counted from 1."
             )
         found |= {(layer - 1, one) for one in (range(heads) if not head else [head - 1])}
     return frozenset(found)

@@ -70,9 +70,7 @@ _GROWTH = 100_000
 _AHEAD = 128  # pieces; a multiple of the length would be quicker, and take a multiple of the memory for long inputs
 # Without `trust_remote_code` transformers asks at the terminal whether to run code that comes with the files.
 _NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
-_OWN_CODE = (
-    "its files contain code (auto_map), which is not run. Choose an encoder whose architecture transformers has."
-)
+_OWN_CODE = "its files contain code (auto_map), which is not run. Choose an architecture that transformers has."
 
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
@@ -791,9 +789,7 @@ def _pretrained(
             made = kind.from_config(config, **_NO_CODE)
         numbers = sum(one.numel() for one in chain(made.parameters(), made.buffers()))
         if numbers > (most := _SPARE + 4 * sum(path.stat().st_size for path in source.weights)):
-            raise ValueError(
-                f"config.json describes {numbers:,} parameters, but the weight files have at most {most:,}"
-            )
+            raise ValueError(f"config.json names {numbers:,} parameters, but the weight files have at most {most:,}")
         options |= {"config": config, "output_loading_info": True, **_eager(source.spec)}
         model, report = kind.from_pretrained(source.folder, **options)
     for name, weight in model.named_parameters():  # those that no short text reads too

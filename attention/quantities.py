@@ -276,9 +276,7 @@ class ResidualNorms(Quantity):
     def undefined(cls, part: LayerParts) -> str:
         if part.norm is not None:
             return ""
-        return (
-            "its layers do not normalise the sum of input and attention (post-norm, as BERT's do). Choose norms_summed"
-        )
+        return "its layers do not normalise input plus attention (post-norm, as BERT's do). Choose norms_summed"
 
     def maps(self, layer: int, call: LayerCall) -> Tensor:
         norm = self.parts[layer].norm

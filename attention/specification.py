@@ -378,9 +378,7 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
         sentences = treebank.sentences[start : start + _ENCODED_AT_ONCE]
         texts = [sentence.running for sentence in sentences if running and sentence.running]
         if running and len(texts) < len(sentences):
-            raise AlignmentError(
-                "`spacing: text` needs sentences of CoNLL-U, which say where blanks stand. Leave the option out."
-            )
+            raise AlignmentError("`spacing: text` needs CoNLL-U, which says where blanks stand. Leave the option out.")
         pieces = split_words(encoder.tokenizer, [sentence.words for sentence in sentences], texts=texts)
         for place, (sentence, whole) in enumerate(zip(sentences, pieces, strict=True)):
             if len(whole) > encoder.max_length:

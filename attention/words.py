@@ -119,9 +119,7 @@ class WordAttention(Sequence[xr.DataArray]):
 def _of_one_text(array: xr.DataArray) -> xr.DataArray:
     """Return the attention within a text; raise UserError if it goes from one text to another."""
     if array["from"].to_numpy().tolist() != array["to"].to_numpy().tolist():
-        raise UserError(
-            "Figures do not show attention from one text to another. Plot the array itself, `attention[0]`."
-        )
+        raise UserError("Figures do not show attention between two texts. Plot the array itself, `attention[0]`.")
     return array
 
 

@@ -281,9 +281,7 @@ def read_runs(name: str, score: str | None, beside: Record | None = None) -> lis
     folder, _, row = name.partition(":")
     if Path(name).exists() or not Path(folder).is_dir():
         if (Path(name) / "runs").is_dir():
-            raise RecordError(
-                f"{name} is a sweep. Name a row of it as {name}:ROW; the rows are {', '.join(rows_of(Path(name)))}"
-            )
+            raise RecordError(f"{name} is a sweep. Name a row as {name}:ROW, one of {', '.join(rows_of(Path(name)))}")
         return [_read([Path(name)], score, beside=beside)]
     rows = rows_of(Path(folder))
     if row not in rows:

@@ -206,9 +206,7 @@ def _warnings(rows: Sequence[Row], records: Records) -> list[str]:
     """Return warnings about rows with other data, other items, or another version of the program."""
     found = _other_data(rows, records) + _other_items(rows, records)
     if len({record.source for record in records.values()}) > 1:
-        found.append(
-            "the program was changed between these runs. To make all of them with one version, give another --out"
-        )
+        found.append("the program was changed between these runs. To make all with one version, give another --out")
     return found
 
 

@@ -187,9 +187,7 @@ class ClassifiedBatch:
         """
         mask_token, pad = self.vocabulary.mask, self.vocabulary.pad
         if removal == "mask" and mask_token is None:
-            raise UserError(
-                "removal: mask needs a mask token, but the tokenizer of the data has none. Give removal: delete."
-            )
+            raise UserError("removal: mask needs a mask token, which the tokenizer lacks. Give removal: delete.")
         found = self.probabilities.new_full((len(rows), self.probabilities.size(1)), torch.nan)
         words = to_tokens(keep, self.token_to_position[rows])
         stays = words | (self.batch.mask & (self.token_to_position < 0))[rows]

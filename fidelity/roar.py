@@ -137,7 +137,7 @@ class Roar(FidelityTest):
         epochs = run.get("max_epochs") or -1
         if epochs < 1:
             raise UserError(
-                f"roar: the training of {checkpoint.name} had no limit of epochs. Train it with --trainer.max_epochs."
+                f"roar: {checkpoint.name} was trained without a limit of epochs. Give --trainer.max_epochs."
             )
         given = run.get("callbacks") or []
         callbacks = [given] if isinstance(given, Mapping) else given

@@ -621,9 +621,7 @@ class Pruning(TaskMeasure):
         tables, figures = self._tables(frame, p_units(frame["p"], 2 / (1 + draws))), self._figures(frame, whole)
         shares = {name: scores[f"pruning.{name}.leaves_at"] for name in self._orders}
         falls = (f"{'never' if one.value != one.value else said(one)} by {name}" for name, one in shares.items())
-        text = (
-            f"the {task.score} of the intact model is {{{task.score}}} over {{n}} texts; share of heads pruned when it "
-        )
+        text = f"the {task.score} of the intact model is {{{task.score}}} over {{n}} texts; heads pruned when it "
         answer = filled(f"{text}falls below this interval: {', '.join(falls)}", scores, n=len(outputs))
         return Result(self.experiment, scores, tables, figures, audit, headline=list(scores), answer=answer)
 

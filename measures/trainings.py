@@ -170,9 +170,7 @@ def train_nested(
             trainer.fit(module, **data)
         value = math.nan if checkpoint.best_model_score is None else float(checkpoint.best_model_score)
         if not math.isfinite(value):
-            raise TrainingError(
-                f"{type(module).__name__}: {monitor} was never a finite number, so no epoch is the best. {remedy}"
-            )
+            raise TrainingError(f"{type(module).__name__}: {monitor} was never finite, so no epoch is best. {remedy}")
         best = torch.load(checkpoint.best_model_path, map_location="cpu", weights_only=True)
     stopped = stop.stopped_epoch > 0 or trainer.current_epoch < epochs  # some modules stop by themselves
     part = best.get(module.checkpoint_key, {}) if isinstance(module, TrainedModule) else {}

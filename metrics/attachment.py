@@ -77,9 +77,7 @@ class Arcs:
 def _check_column(arcs: Arcs, predicted: Integers) -> None:
     """Raise ValueError if there is not one predicted head for each word; arrays of other shapes would be broadcast."""
     if predicted.shape != arcs.head.shape:
-        raise ValueError(
-            f"predicted has shape {predicted.shape}, but must have {arcs.head.shape}: a head for each word"
-        )
+        raise ValueError(f"predicted has shape {predicted.shape}, but must have {arcs.head.shape}: a head per word")
 
 
 def attached(arcs: Arcs, predicted: Integers) -> Floats:

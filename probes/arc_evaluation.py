@@ -50,9 +50,7 @@ def read_fields(data: DependencyDataModule, reads: Collection[str], reader: str,
             data have batches of an encoder with random weights, and `random_init` is False.
     """
     if data.random_init and not random_init:
-        raise UserError(
-            f"--data.random_init is true, but {reader} has no control with random weights. Set it to false."
-        )
+        raise UserError(f"--data.random_init is true, but {reader} has no such control. Set it to false.")
     if data.encoder_identity is None and (needs := set(reads) - {"vectors"}):
         needed = "hidden states" if needs == {"hidden"} else "attention"
         raise UserError(f"{reader} needs {needed}, but --data.encoder is null. Name an encoder with --encoder.")

@@ -76,9 +76,7 @@ def sweep_pairs(
             f"of {absent[0]}. Add it to --data.hidden."
         )
     if wrong := [rank for rank in ranks if not 1 <= rank <= size]:
-        raise UserError(
-            f"--model.ranks contains {wrong[0]}, but ranks go from 1 to {size}, the size of a hidden state."
-        )
+        raise UserError(f"--model.ranks contains {wrong[0]}, but ranks go from 1 to {size}, the size of a state.")
     pairs = tuple(Pair(layer, rank) for layer in layers for rank in ranks)
     check_names("--model.layers", layers)
     check_names("--model.ranks", ranks)

@@ -252,7 +252,7 @@ def test_heads_by_their_names() -> None:
     ("name", "message"),
     [
         ("0-1", r"--x: '0-1' is not a head\. Write layer-head, both from 1"),
-        ("3-1", "--x: 3-1 does not exist; the model has 2 layers of 4 heads"),
+        ("3-1", "--x: 3-1 does not exist; there are 2 layers of 4 heads"),
         ("2-5", "2-5 does not exist"),
         ("last", "'last' is not a head"),
     ],

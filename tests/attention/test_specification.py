@@ -230,7 +230,7 @@ def test_too_long_is_skipped_and_counted(encoder: Encoder) -> None:
 
 
 def test_words_without_their_text_are_refused_as_running_text(encoder: Encoder) -> None:
-    with pytest.raises(AlignmentError, match=r"`spacing: text` needs sentences of CoNLL-U.*Leave the option out"):
+    with pytest.raises(AlignmentError, match=r"`spacing: text` needs CoNLL-U.*Leave the option out"):
         items_of(treebank(SHORT), encoder, Options(spacing="text"))
 
 

@@ -435,7 +435,7 @@ def test_nothing_outside_is_disturbed_and_the_seed_decides_everything(recipe: Re
 
 
 def test_a_loss_that_is_no_number_is_refused(recipe: Recipe) -> None:
-    with pytest.raises(TrainingError, match=r"Written: train_loss was never a finite number, .*for base, seed 0: give"):
+    with pytest.raises(TrainingError, match=r"Written: train_loss was never finite, .*for base, seed 0: give"):
         fitted(recipe, [float("nan")] * 9)
 
 

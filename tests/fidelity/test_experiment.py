@@ -230,9 +230,7 @@ def test_texts_of_one_sentence_are_classified_hierarchically_but_counted_as_skip
     parts = [f"--model.{part}" for part in ("", "sentence_")]
     han = [f"{part}encoder=AverageEncoder" for part in parts] + [f"{part}attention=AdditiveAttention" for part in parts]
     path = fitted(tmp_path, "han", "--model=HierarchicalClassifier", *han, epochs=1)
-    with pytest.warns(
-        UserWarning, match="hierarchical, seed 0 predicts '.*, so there are hardly any decisions to explain"
-    ):
+    with pytest.warns(UserWarning, match="hierarchical, seed 0 predicts '.*, so there is hardly a decision to explain"):
         _, run, found = run_over([path], *SHORT, folder=tmp_path / "runs")
     known = found["audit"]["checkpoints"]["hierarchical, seed 0"]
     assert known["skipped_texts"] == 12

@@ -273,7 +273,7 @@ def test_epochs_and_patience_are_the_checkpoint_s(checkpoints: Checkpoints, data
     assert recipe({"max_epochs": 9, "callbacks": {**stop, "init_args": None}}) == (9, 3)
     assert recipe({"max_epochs": 9, "callbacks": None}) == (9, 9)
     assert recipe({"max_epochs": 9, "callbacks": [stop]}, patience=2) == (9, 2)
-    with pytest.raises(UserError, match=r"roar: the training of base, seed 0 had no limit of epochs"):
+    with pytest.raises(UserError, match=r"roar: base, seed 0 was trained without a limit of epochs"):
         recipe({"max_epochs": -1})
 
 

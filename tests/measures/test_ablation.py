@@ -23,7 +23,7 @@ from measures.task import LanguageModelling
 from metrics.bootstrap import holm
 from models import TransformerClassifier
 from models.transformer import SequenceClassifier
-from results import UserError
+from results import UserError, difference_said
 from tests import tiny
 from tests.measures.classifiers import arguments
 from tests.measures.heads_off import off, seeing
@@ -89,14 +89,13 @@ def test_every_score_is_that_of_a_loop_over_texts(checkpoint: Path, data: Classi
     assert named["beyond_random_p"].between(0, 1).to_dict() == {"both": True, "first": False}
     counts = [found.numbers[f"zero.{name}"] for name in ("heads_that_help", "heads_that_hurt", "heads_undecided")]
     assert sum(counts) == len(HEADS)
-    ends = [f"beyond_random{end}" for end in ("", ".low", ".high", "_p_holm")]
-    *of_both, p_holm = named.loc[["both"], ends].to_numpy(float)[0] * (100, 100, 100, 1)
-    p = f"{p_holm:.2f}".removeprefix("0")
+    table = found.tables["sets"]
+    (of_both,) = table.frame.index[table.frame["set"] == "both"]
+    gain = difference_said(*(table.estimate(of_both, name) for name in ("beyond_random", "beyond_random_p_holm")))
     assert found.answer == (
         f"The accuracy of the intact model is {share(found, 'accuracy')} over 40 texts; none of 2 sets change it more "
         "than random heads of the same layers, p < .05 after Holm, if ablated alone (zero); the largest change beyond "
-        "random heads is that of set both, {:+.1f} points [{:.1f}, {:.1f}], p = ".format(*of_both)
-        + f"{p}."
+        f"random heads is that of set both, {gain}."
     )
     assert {"ablation_zero", "layers_zero"} <= set(found.figures)
 
@@ -170,7 +169,7 @@ def test_random_sets_are_all_different_and_each_other_set_is_as_likely() -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sets": {"a": ["3-1"]}}, r"^`sets\.a`: 3-1 does not exist; the model has 2 layers of 4 heads"),
+        ({"sets": {"a": ["3-1"]}}, r"^`sets\.a`: 3-1 does not exist; there are 2 layers of 4 heads"),
         ({"checkpoint": None}, "HeadAblation without a checkpoint needs .*, but ClassificationDataModule has none"),
         ({"kinds": ()}, "^`kinds` is empty"),
         ({"heads": False, "layers": False}, "Nothing is ablated"),
@@ -314,7 +313,7 @@ def test_the_curve_is_that_of_zeroed_heads(checkpoint: Path, data: Classificatio
         for name in ("importance", "confidence", "random")
     ]
     assert result.answer == (
-        f"The accuracy of the intact model is {share(result, 'accuracy')} over 29 texts; share of heads pruned when "
+        f"The accuracy of the intact model is {share(result, 'accuracy')} over 29 texts; heads pruned when "
         "it falls "
         f"below this interval: {', '.join(leaves)}."
     )

@@ -535,7 +535,7 @@ def test_baselines_are_of_what_the_heads_may_attend_to(
         (
             Baselines(),
             {"random_init": True},
-            "`random_init` is true, but Baselines has no control with random weights",
+            "`random_init` is true, but Baselines has no such control",
         ),
         (
             probe(relations=("nsbj", "det", "x")),

@@ -358,7 +358,7 @@ def test_levels_are_the_rows_of_the_named_heads_lowest_first(
 
 @pytest.mark.parametrize("head", ["3-1", "3", "1-5"])
 def test_a_head_that_the_transformer_has_not_is_refused(head: str, folder: Path) -> None:
-    with pytest.raises(UserError, match=rf"^`heads`: {head} does not exist; the model has 2 layers of 4 heads"):
+    with pytest.raises(UserError, match=rf"^`heads`: {head} does not exist; there are 2 layers of 4 heads"):
         built(folder, [head])
 
 
