@@ -47,7 +47,7 @@ class Progress:
         self._next, passed = now + EVERY, now - self._began
         known = f" of {self._total:,.0f} ({self._done / self._total:.0%})" if math.isfinite(self._total) else ""
         left = f", about {_clock(passed * (self._total / self._done - 1))} to go" if known else ""
-        rate = f"{self._done / passed:.3g} a second"
+        rate = f"{self._done / passed:{',.0f' if self._done >= 100 * passed else '.3g'}} a second"
         _log_line(f"{self._what}: {self._done:,.0f}{known} in {_clock(passed)}, {rate}{left}{note and f'; {note}'}.")
 
 

@@ -42,4 +42,9 @@ def test_of_what_has_no_known_end_the_count_and_the_rate_are_logged(
     work = Progress("Training, batches", float("inf"))
     now = 20.0
     work.advance(5000, "epoch 2")
-    assert lines == ["Training, batches: 5,000 in 0:00:20, 250 a second; epoch 2."]
+    now = 60.0
+    work.advance(241_000)
+    assert lines == [
+        "Training, batches: 5,000 in 0:00:20, 250 a second; epoch 2.",
+        "Training, batches: 246,000 in 0:01:00, 4,100 a second.",
+    ]
