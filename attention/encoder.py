@@ -154,8 +154,7 @@ class EncoderSource:
         """
         if not (weights := self.weights):
             raise EncoderError(
-                f"{self.folder}: the folder has no weights ({' or '.join(_WEIGHTS)}). Save the encoder there with "
-                "save_pretrained."
+                f"{self.folder}: the folder has no weights ({' or '.join(_WEIGHTS)}). Write them with save_pretrained."
             )
         texts = sorted({path for pattern in _TEXTS for path in self.folder.glob(pattern)} - set(weights))
         hashes = digests.of([*weights, *texts])
@@ -795,8 +794,7 @@ def _pretrained(
     for name, weight in model.named_parameters():  # those that no short text reads too
         if not weight.is_meta and not weight.isfinite().all():  # a device_map may leave weights on the disk
             raise EncoderError(
-                f"{source.spec.name}: its {name} has numbers that are not finite. Choose another encoder, or train "
-                "this one again."
+                f"{source.spec.name}: its {name} has numbers that are not finite. Choose another encoder."
             )
     return model, report
 

@@ -165,8 +165,7 @@ def within_memory(
         pieces = counted(len(items.inputs[batch[0]]), "piece")
         raise UserError(
             f"{items.extraction.corpus}: one input of {pieces} does not fit into the memory of {encoder.device}. Keep "
-            "fewer layers (--data.options.layers), choose a smaller type "
-            "(--data.encoder.dtype=bfloat16), or cut the input."
+            "fewer layers (--data.options.layers), a smaller type (--data.encoder.dtype=bfloat16), or cut the input."
         )
     encoder.halved += 1
     log.warning("%s inputs do not fit into the memory of %s at once: the batch is halved.", len(batch), encoder.device)

@@ -206,8 +206,7 @@ def _chosen(name: str, wanted: tuple[int, ...] | None, available: Sequence[int])
         there = [number + 1 for number in available]
         some = f"numbers from 1 to {there[-1]}" if len(there) == there[-1] else f"some of {', '.join(map(str, there))}"
         raise UserError(
-            f"--data.options.{name} contains {missing[-1]}, but the encoder has {len(there)} {name} with "
-            f"attention. Give {some}."
+            f"--data.options.{name} contains {missing[-1]}, but {len(there)} {name} have attention. Give {some}."
         )
     return tuple(number - 1 for number in wanted)
 

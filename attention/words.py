@@ -21,7 +21,7 @@ from attention.specification import Extraction, Items, Options, cut_sentences
 from attention.store import unpack_weights
 from corpora.sentence import Sentence, Treebank
 from results import AttentionLines
-from results.errors import UserError, check_numbers, check_values, new_items
+from results.errors import UserError, check_numbers, check_values, counted, new_items
 
 DIMS = ("layer", "head", "from", "to")
 Over = Literal["words", "pieces"]
@@ -192,8 +192,7 @@ class Encoder(LoadedEncoder):
         if part != "encoder":
             if options is not None or quantity is not None or over != "words":
                 raise UserError(
-                    f"part={part!r} has the attention of all layers and heads over words. Leave out options, quantity, "
-                    "and over."
+                    f"part={part!r} has the attention of all heads over words. Leave out options, quantity, and over."
                 )
             return self._between(given, [_words(target) for target in new_items("targets", targets)], part)
         if targets:
@@ -224,7 +223,7 @@ class Encoder(LoadedEncoder):
         self, sources: Sequence[tuple[str, ...]], targets: Sequence[tuple[str, ...]], part: DecoderPart
     ) -> WordAttention:
         if len(sources) != len(targets):
-            raise UserError(f"There are {len(sources)} sentences, but {len(targets)} targets. Give one for each.")
+            raise UserError(f"{counted(len(sources), 'sentence')}, but {len(targets)} targets: give one for each.")
         pairs = zip(sources, targets, strict=True)
         arrays = [self._decoder.attention(source, target, part) for source, target in pairs]
         audit = {"sentences": len(sources), "words": sum(map(len, sources))}
@@ -272,8 +271,7 @@ class Encoder(LoadedEncoder):
             raise UserError(f"{'The continuation' if first else 'The prompt'} has no tokens. Give some text.")
         if length > self.max_length:
             raise UserError(
-                f"{name} takes at most {self.max_length} pieces, but prompt and continuation have {length}. Shorten "
-                "them."
+                f"{name} takes at most {self.max_length} pieces; prompt and continuation have {length}. Shorten them."
             )
         whole = torch.tensor([first + given], device=self.device)
         if continuation is None:

@@ -210,10 +210,7 @@ def _from_transformers(path: Path, data: ClassificationDataModule) -> tuple[Conf
     source, own = resolve(spec), copy(data)
     sha256 = str(source.identity(Digests(data.cache))["weights_sha256"])
     if not named and (fault := data.tokenizer_fault(source)):
-        raise UserError(
-            f"{path}: {fault}. Test it in a run of its own, with --encoder {path} or, on the "
-            "command line, leave this option out."
-        )
+        raise UserError(f"{path}: {fault}. Test it in a run of its own, with --encoder {path} or without the option.")
     own.tokenizer, own.tokenizer_source = spec, source
     model = TransformerClassifier()
     with isolate_rng():

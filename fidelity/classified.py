@@ -254,8 +254,7 @@ def require_one_distribution(classified: ClassifiedBatch, test: str) -> None:
     if bool((classified.groups > 0).any()):
         raise UserError(
             f"{test} needs one attention distribution per text, but {classified.checkpoint.name} at level "
-            f"{classified.names[0]} has one per sentence. Give --model.level={SENTENCE}, or remove {test} "
-            f"from --model.tests."
+            f"{classified.names[0]} has one per sentence. Give --model.level={SENTENCE}, or leave {test} out."
         )
 
 
@@ -300,8 +299,7 @@ def levels_of(output: Output, wanted: str | None) -> tuple[str, ...]:
         return (SENTENCE,) if SENTENCE in output.levels else tuple(output.levels)
     if wanted not in output.levels:
         raise UserError(
-            f"--model.level: {wanted!r} is not an attention level of this classifier; choose one of "
-            f"{', '.join(output.levels)}."
+            f"--model.level: {wanted!r} is no attention level of this classifier. Choose {' or '.join(output.levels)}."
         )
     return (wanted,)
 

@@ -115,8 +115,7 @@ class ConsistentAdversary(FidelityTest):
         self.strengths = {f"{strength:g}": strength for strength in strengths}
         if not strengths or not all(0 <= one < math.inf for one in strengths) or len(self.strengths) < len(strengths):
             raise UserError(
-                f"ConsistentAdversary: strengths is {list(strengths)}, but must be a non-empty list of distinct finite "
-                "numbers ≥ 0."
+                f"ConsistentAdversary: strengths is {list(strengths)}, but must have distinct finite numbers ≥ 0."
             )
         check_numbers(self, least=1, max_epochs=max_epochs, patience=patience, seeds=seeds)
         self.max_epochs, self.patience, self.seeds, self.stop = max_epochs, patience, seeds, stop
@@ -345,8 +344,7 @@ class Recipe:
             max_epochs=self.max_epochs,
             patience=self.patience,
             seed=self.training_seed,
-            remedy=f"It is trained for {self.checkpoint.name}: give the test smaller strengths, or leave it out of "
-            f"--model.tests.",
+            remedy=f"It is trained for {self.checkpoint.name}: give the test smaller strengths, or leave it out.",
             device=self.device,
             optimisation={name: run[name] for name in OPTIMISATION if run.get(name) is not None},
             **texts,

@@ -96,8 +96,7 @@ class Roar(FidelityTest):
         whole = np.allclose(np.array(shares) * 100, percents, rtol=0, atol=1e-6)
         if not whole or percents[:1] != (0,) or percents[-1:] != (100,) or list(percents) != sorted({*percents}):
             raise UserError(
-                f"roar: shares is {list(shares)}, but must ascend from 0 to 1 in whole percent, for instance "
-                "[0, 0.5, 1]."
+                f"roar: shares is {list(shares)}, but must ascend from 0 to 1 in whole percent, as [0, 0.5, 1]."
             )
         self.percents, self.recursive, self.patience = percents, recursive, patience
         self._predicted: dict[str, dict[tuple[str, int], Tensor]] = {}

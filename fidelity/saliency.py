@@ -146,8 +146,7 @@ class AttentionSaliency:
         if not isinstance(checkpoint.model, TransformerClassifier):
             raise UserError(
                 f"The ranking rollout multiplies the attention of all layers of a transformer, which {checkpoint.name} "
-                "does not have. Leave it out of the `rankings` and `saliencies` of each test, or test a "
-                "TransformerClassifier."
+                "does not have. Leave it out of all `rankings` and `saliencies`, or test a TransformerClassifier."
             )
         return self.classified.to_positions(checkpoint.model.rollout(self.classified.output))
 

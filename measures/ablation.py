@@ -87,8 +87,7 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
             texts = data_for(f"{name} without a checkpoint", TextDataModule, self.data)
             if len(texts.encoders) > 1 or texts.quantity != "attention":
                 raise UserError(
-                    f"{name} replaces the attention of one encoder. Leave out `random_init`, `before` and `quantity` "
-                    "of the data."
+                    f"{name} replaces the attention of one encoder. Leave out `random_init`, `before` and `quantity`."
                 )
             self.task = LanguageModelling(texts.encoders["given"], self.seed)
 

@@ -147,8 +147,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
         ):
             if strange := [name for name in wanted if name not in known]:
                 raise UserError(
-                    f"--model.corpora{option}: there is no {' or '.join(strange)}, only {', '.join(known)}. "
-                    "Give one of them."
+                    f"--model.corpora{option}: there is no {' or '.join(strange)}. Give {' or '.join(known)}."
                 )
         given: Mapping[str, Analysis] = dict(self._given.items())  # type: ignore[arg-type]
         for analysis in given.values():

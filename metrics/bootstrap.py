@@ -543,8 +543,7 @@ def _finite(counts: Floats) -> Floats:
     if not np.isfinite(counts).all():
         odd = counts[~np.isfinite(counts)][0]
         raise ValueError(
-            f"numerators and denominators must be finite, but one is {odd}; give 0 for both in units "
-            "that were not scored"
+            f"numerators and denominators must be finite, but one is {odd}; give 0 for both in units not scored"
         )
     return counts
 

@@ -104,8 +104,7 @@ class ItemRows(GatheredMetric):
             raise ValueError(
                 f"{counted(np.unique(twice).size, 'item')} came more than once, the first with the number "
                 f"{int(twice[0])}, so the scores would count an item twice. Reset the metric between epochs, "
-                "and use a sampler that does not repeat items on several devices "
-                "(Trainer(use_distributed_sampler=False))."
+                "and use no sampler that repeats items on several devices (Trainer(use_distributed_sampler=False))."
             )
         if rows.dtype == np.float32:
             rows = rows.astype(np.float64)

@@ -65,8 +65,7 @@ def sweep_pairs(
     """
     if not held:
         raise UserError(
-            "A structural probe needs hidden states. Set for instance --data.hidden=[1,2,3]: 0 for the "
-            "embeddings, k for layer k."
+            "A structural probe needs hidden states: --data.hidden=[0,1] for the embeddings and layer 1, for instance."
         )
     layers = held if layers is None else layers
     ranks = (size,) if ranks is None else ranks

@@ -224,7 +224,7 @@ class TestHybrids:
         [last] = encoder.attention([LONG], options=Options(layers=(4,), precision="float32"))
         np.testing.assert_allclose(last.sel(layer=4), array.sel(layer=4), rtol=0, atol=1e-5)
         with pytest.raises(
-            UserError, match=r"^`options.layers` contains 1, but the encoder has 2 layers.*some of 2, 4\."
+            UserError, match=r"^`options.layers` contains 1, but 2 layers have attention.*some of 2, 4\."
         ):
             encoder.attention([LONG], options=Options(layers=(1, 2)))
         assert encoder.state_size == 32

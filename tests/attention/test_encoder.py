@@ -587,10 +587,10 @@ def test_masks_are_not_read_anew_for_every_input_that_is_a_little_longer(
 SIZES_OF_FILES = {
     "num_labels": (10**8, "num_labels is 100,000,000, but the weights are of at most 1,000"),
     "num_hidden_layers": (10**6, "num_hidden_layers is 1,000,000, but the weights are of at most 1,000"),
-    "vocab_size": (10**9, "describes 32,0.* parameters, but the weight files have at most 100,"),
-    "hidden_size": (10**6, "describes 9,000,.* parameters"),
-    "intermediate_size": (10**9, "describes 130,0.* parameters"),
-    "max_position_embeddings": (10**9, "describes 3.* parameters"),
+    "vocab_size": (10**9, "names 32,0.* parameters, but the weight files have at most 100,"),
+    "hidden_size": (10**6, "names 9,000,.* parameters"),
+    "intermediate_size": (10**9, "names 130,0.* parameters"),
+    "max_position_embeddings": (10**9, "names 3.* parameters"),
 }
 
 

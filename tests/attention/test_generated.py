@@ -108,7 +108,7 @@ def test_what_cannot_be_generated_is_refused(
     decoder: tuple[PreTrainedModel, PreTrainedTokenizerFast], bert: Path, folders: dict[str, Path]
 ) -> None:
     encoder = Encoder.from_model(*decoder)
-    with pytest.raises(UserError, match=r"takes at most \d+ pieces, but prompt and continuation have 5\d\d"):
+    with pytest.raises(UserError, match=r"takes at most \d+ pieces; prompt and continuation have 5\d\d"):
         encoder.generated("the dog", tokens=500)
     with pytest.raises(UserError, match=r"The continuation has no tokens"):
         encoder.generated("the dog", continuation="")

@@ -392,10 +392,10 @@ def test_what_cannot_be_tested_is_told_with_the_folder_and_a_remedy(
         "nowhere": ([tmp_path / "nowhere"], [], r"nowhere: there is no such checkpoint\. Give .* folders of Hugging"),
         "empty": ([tmp_path / "empty"], [], r"empty: the folder .* no checkpoint .* no config\.json of a Hugging Face"),
         "attention": ([deberta], [], rf"{deberta} .*outside transformers' attention interface"),
-        "head": ([bert], ["--model.level=3-1"], r"--model\.level: 3-1 does not exist; the mo"),
+        "head": ([bert], ["--model.level=3-1"], r"--model\.level: 3-1 does not exist; there are"),
         "level": ([bert], ["--model.level=word"], r"model\.level: 'word' is not a head.*or all\."),
         "tokenizer": ([bert], [f"{without}{roberta}"], rf"{bert}: its tokenizer is not the tokenizer of the data, "
-                      rf"{roberta}\. Test it in a run of its own, with --encoder {bert} or"),
+                      rf"{roberta}\. Test it in a run of its own, with --encoder {bert} or without"),
         "two": ([bert, roberta], [], rf"{roberta}: its tokenizer is not the tokenizer of the data, {bert}\. Test it"),
     }  # fmt: skip
     for name, (checkpoints, more, expected) in told.items():

@@ -109,7 +109,7 @@ def test_texts_of_one_word_are_classified_and_not_tested() -> None:
 def test_a_level_that_is_not_there_is_refused() -> None:
     with pytest.raises(
         UserError,
-        match=r"`level`: '7-1' is not an attention level of this classifier; choose one of 2-1, 2-2, 2-3, 2-4",
+        match=r"`level`: '7-1' is no attention level of this classifier. Choose 2-1 or 2-2 or 2-3 or 2-4",
     ):
         classified("transformer", level="7-1")
 
@@ -211,8 +211,8 @@ def test_only_decisions_are_shares_of_few_texts(test: FidelityTest, value: float
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
-        (ConsistentAdversary, {"strengths": (0.1, 0.1)}, "must be a non-empty list"),
-        (ConsistentAdversary, {"strengths": (math.nan, 0.1)}, "must be a non-empty list"),
+        (ConsistentAdversary, {"strengths": (0.1, 0.1)}, "must have distinct finite numbers"),
+        (ConsistentAdversary, {"strengths": (math.nan, 0.1)}, "must have distinct finite numbers"),
         (Rationale, {"rankings": ["attention", "attention"]}, "rankings lists attention more than once"),
         (Correlation, {"saliencies": []}, "saliencies is empty"),
         (Fidelity, {"tests": [Perturbation()] * 2}, "`tests` lists perturbation more than once"),

@@ -179,7 +179,7 @@ def test_rollout_is_the_product_of_eager_attention_of_all_layers() -> None:
 
 @pytest.mark.parametrize("kind", ["flat", "han"])
 def test_rollout_of_what_is_no_transformer_is_refused(kind: Kind) -> None:
-    message = rf"ranking rollout .* {kind}, seed 0 does not have\. Leave it out of the `rankings` and `saliencies`"
+    message = rf"ranking rollout .* {kind}, seed 0 does not have\. Leave it out of all `rankings` and `saliencies`"
     for test in (Rationale(["rollout"]), SetErasure(["rollout"]), Correlation(["rollout"])):
         with pytest.raises(UserError, match=message):
             measurements(test, classified(kind))

@@ -212,7 +212,7 @@ def test_where_there_is_nothing_to_find_the_score_is_nan() -> None:
 @pytest.mark.parametrize(
     ("layers", "ranks", "held", "message"),
     [
-        (None, None, (), r"needs hidden states\. Set for instance `hidden=\[1, 2, 3\]`"),
+        (None, None, (), r"needs hidden states: `hidden=\[0, 1\]` for the"),
         ((3,), None, (1, 2), r"of the layers 1, 2, but not of 3\. Add it to `hidden`"),
         (None, (0,), (1,), r"`ranks` contains 0, but ranks go from 1 to 16"),
         ((), None, (1,), "`layers` is empty"),
