@@ -10,32 +10,26 @@ import yaml
 
 from results.settings import leaves, read_yaml
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C library may not be there
 BIBLIOGRAPHY = "results.bib"
 APPLICATION = "attention-probing"
 REGISTRY = Path(__file__).resolve().parents[1] / "corpora" / "public.yaml"
 
 
-def _read(path: Path) -> dict[str, Any]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C library may not be there
-    found: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), loader)
-    return found
-
-
 @cache
-def citations() -> dict[str, Any]:
+def citations() -> Any:  # noqa: ANN401 - YAML
     """Return the content of `citations.yaml`.
 
-    It has four parts: `entries`, BibTeX entries by key; `classes`, the keys to cite for each class; `own`, classes
-    without entries, because they only combine other classes or are new in this application; and `methods`, the papers
-    of quantities and rankings in one line, as in the registry of corpora.
+    It has three parts: `entries`, BibTeX entries by key; `names`, the keys to cite for each class, quantity and
+    ranking; and `own`, classes without entries, because they only combine other classes or are new in this application.
     """
-    return _read(Path(__file__).with_name("citations.yaml"))
+    return yaml.load(Path(__file__).with_name("citations.yaml").read_text(encoding="utf-8"), _LOADER)
 
 
 @cache
-def registered() -> dict[str, Any]:
+def registered() -> Any:  # noqa: ANN401 - YAML
     """Return the registry of corpora as data, since the room of its classes lies above this one."""
-    return _read(REGISTRY)
+    return yaml.load(REGISTRY.read_text(encoding="utf-8"), _LOADER)
 
 
 def cited(names: Iterable[str]) -> str:
@@ -47,11 +41,9 @@ def cited(names: Iterable[str]) -> str:
     """
     known = citations()
     parts = dict.fromkeys(name.rpartition(".")[2] for name in names)
-    keys = dict.fromkeys(key for name in parts for key in known["classes"].get(name, ()))
-    entries = [known["entries"][key].strip() for key in keys]
-    in_one_line = {**registered(), **known["methods"]}
-    entries += [_entry(name, in_one_line[name]) for name in parts if name in in_one_line]
-    return "\n\n".join([*dict.fromkeys(entries), known["entries"][APPLICATION].strip()]) + "\n"
+    keys = dict.fromkeys(key for name in parts for key in known["names"].get(name, ()))
+    entries = [known["entries"][key].strip() for key in (*keys, APPLICATION)]
+    return "\n\n".join([*entries[:-1], *(_entry(name) for name in parts if name in registered()), entries[-1]]) + "\n"
 
 
 def cited_in(folder: Path) -> str:
@@ -60,13 +52,13 @@ def cited_in(folder: Path) -> str:
     return cited(str(value) for path in configs for _, value in leaves(read_yaml(path)))
 
 
-def _entry(name: str, work: dict[str, str]) -> str:
-    """Return the entry of a corpus or method, whose `citation` has authors, year, title and venue in one line."""
-    paper, *more = " ".join(work["citation"].split()).replace("&", r"\&").split("; ")
+def _entry(name: str) -> str:
+    """Return the entry of a corpus, whose `citation` has authors, year, title and venue in one line."""
+    corpus = registered()[name]
+    paper, *more = " ".join(corpus["citation"].split()).replace("&", r"\&").split("; ")
     authors, year, title, venue = re.fullmatch(r"(.+?) (\d{4}), (.+), ([^,]+)", paper).groups()  # type: ignore[union-attr]
-    author = authors.replace("et al.", "and others").replace(r"\&", "and")
-    fields = {"author": author, "title": f"{{{title}}}", "year": year, "booktitle": venue, "url": work["homepage"]}
-    if "key" not in work:
-        fields["note"] = "; ".join(["Corpus " + name.replace("_", r"\_"), *more])
-    lines = [f"  {field} = {{{value}}}" for field, value in fields.items()]
-    return "\n".join([f"@inproceedings{{{work.get('key', name)},", ",\n".join(lines), "}"])
+    author = re.sub(r", (?:\\& )?| \\& | (?=et al)", " and ", authors).replace("et al.", "others")
+    note = "; ".join(["Corpus " + name.replace("_", r"\_"), *more])
+    fields = {"author": author, "title": f"{{{title}}}", "year": year, "booktitle": venue, "url": corpus["homepage"]}
+    lines = [f"  {field} = {{{value}}}" for field, value in {**fields, "note": note}.items()]
+    return "\n".join([f"@inproceedings{{{name},", ",\n".join(lines), "}"])

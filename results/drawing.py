@@ -73,10 +73,14 @@ def draw(figure: object) -> Canvas:
 
 
 def print_area(canvas: Canvas) -> Bbox:
-    """Return the part of a figure that a PDF shows, in inches: as wide as a column or a page, cut above and below."""
+    """Return the part of a figure that a PDF shows, in inches, cut above and below.
+
+    It is as wide as a column or a page, or as the figure if that is wider.
+    """
     canvas.draw_without_rendering()
     drawn = canvas.get_tightbbox()
-    middle, half = (drawn.x0 + drawn.x1) / 2, (COLUMN if drawn.width <= COLUMN else PAGE) / 2
+    width = next((width for width in (COLUMN, PAGE) if drawn.width <= width), drawn.width)
+    middle, half = (drawn.x0 + drawn.x1) / 2, width / 2
     return Bbox([[middle - half, drawn.y0 - 0.02], [middle + half, drawn.y1 + 0.02]])
 
 

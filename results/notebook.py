@@ -8,7 +8,7 @@ import pandas as pd
 
 from results import ColouredTexts
 from results.drawing import draw
-from results.tables import DASH, LEGEND, ROWS, SIGNS, facts, score_cell, scores_apart, written
+from results.tables import DASH, LEGEND, ROWS, SIGNS, facts, main_scores, score_cell, written
 
 if TYPE_CHECKING:
     from results import Result
@@ -26,10 +26,9 @@ def result_html(result: "Result") -> str:
             signs = {column: f" {SIGNS.get(str(unit), '')}".rstrip() for column, unit in table.units.items()}
             chosen = [column for column in cells if column in (*table.main, "n")]
             shown[name + rows] = pd.DataFrame({column + signs.get(column, ""): cells[column] for column in chosen})
-    apart = scores_apart(result.scores, result.tables)
-    if names := [name for name in result.headline or list(result.scores)[:ROWS] if name in apart]:
-        values = [f"{score_cell(apart[name])} {SIGNS.get(apart[name].unit, '')}" for name in names]
-        shown["scores"] = pd.DataFrame({"score": names, "value": values})
+    if scores := main_scores(result.scores, result.headline, result.tables)[0]:
+        values = [f"{score_cell(score)} {SIGNS.get(score.unit, '')}" for score in scores.values()]
+        shown["scores"] = pd.DataFrame({"score": list(scores), "value": values})
     drawn = [name for name, figure in result.figures.items() if not isinstance(figure, ColouredTexts)]
     audit = pd.Series({name: fact for name, fact in facts(result.audit).items() if fact not in ("0", "none")})
     html = [f"<p><b>{escape(result.answer)}</b></p>"]

@@ -87,7 +87,6 @@ def write_page(folder: Path, result: Result, content: Mapping[str, Any], title: 
     scores = tables.pop(result.experiment, None) if is_sweep else None
     if result.scores and not is_sweep:
         scores = PageTable.from_table("scores", _score_table(result.scores), folder, "results.json")
-    configs = [folder / "config.yaml"] if content["config"] else []
     found = [path for where in ("*", "tables/*", "figures/*") for path in sorted(folder.glob(where)) if path.is_file()]
     files = [path.relative_to(folder).as_posix() for path in found if path.name[0] != "." and path.name != PAGE]
     versions = {"seed": content["seed"], **content["versions"]}
@@ -102,7 +101,7 @@ def write_page(folder: Path, result: Result, content: Mapping[str, Any], title: 
         tables=[table for name, table in tables.items() if not result.tables[name].main],
         audit=facts(content["audit"]),
         ran={"Data": facts(content["data"]), "Encoder": facts(content["encoder"]), "Versions": facts(versions)},
-        config=configs[0].read_text(encoding="utf-8") if configs else "",
+        config=(folder / content["config"]).read_text(encoding="utf-8") if content["config"] else "",
         files={name: quote(name) for name in files},
         citation=(folder / BIBLIOGRAPHY).read_text(encoding="utf-8"),
         few=FEW,

@@ -9,7 +9,7 @@ takes for an argument of the previous row end, nor for the arrows of the directi
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from itertools import takewhile
 from typing import Any, Literal
 
@@ -42,7 +42,7 @@ def written(table: Table, *, missing: str) -> dict[str, list[str]]:
             numbers = frame[[column, *intervals.get(column, ())]].to_numpy(dtype=float).tolist()
             cells[column] = [_cell(row, unit, missing) for row, unit in zip(numbers, units[column], strict=True)]
         else:
-            absent, few = frame[column].isna(), few_items(table) if column == "n" else []
+            absent, few = frame[column].isna(), _few_items(table) if column == "n" else []
             cells[column] = [missing if none else str(value) for value, none in zip(frame[column], absent, strict=True)]
             cells[column] = [f"{cell}*" if place in few else cell for place, cell in enumerate(cells[column])]
     return cells
@@ -54,7 +54,7 @@ def markdown(table: pd.DataFrame) -> str:
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
 
 
-def few_items(table: Table) -> list[int]:
+def _few_items(table: Table) -> list[int]:
     """Return the numbers, from 0, of the rows with fewer than `FEW` items by the column `n`; none without shares."""
     if "n" not in table.frame or not any("fraction" in unit for unit in table.units.values()):
         return []
@@ -96,19 +96,6 @@ def _cell(values: Iterable[float], unit: Unit, missing: str) -> str:
     return f"{first or missing} [{bounds[0]}, {bounds[1]}]" if bounds and all(bounds) else first or missing
 
 
-def described(table: Table) -> dict[str, object]:
-    """Describe the columns of a table's CSV file, for `results.json`.
-
-    Returns:
-        Three entries: `numeric`, the names of numeric columns; `units`, the units of columns by name; and
-        `interval`, the column to which the columns called just `low`, `high` and `sd` belong.
-    """
-    numeric = [str(name) for name in table.frame if pd.api.types.is_numeric_dtype(table.frame[name])]
-    booleans = [str(name) for name in table.frame if pd.api.types.is_bool_dtype(table.frame[name])]
-    units = {name: unit if isinstance(unit, str) else list(unit) for name, unit in table.units.items()}
-    return {"numeric": [name for name in numeric if name not in booleans], "units": units, "interval": table.interval}
-
-
 ROWS = 25  # rows of a table, of the scores and of the audit that are printed
 LISTED = 5  # longest list that is printed; a longer list is given by its length
 SHOWN = 20  # entries of a list that a page shows
@@ -127,22 +114,42 @@ def scores_table(title: str, scores: Mapping[str, Estimate]) -> RichTable:
     return table
 
 
-def scores_apart(scores: Mapping[str, Estimate], tables: Mapping[str, Table]) -> dict[str, Estimate]:
-    """Return the scores that no main table names in a column `score`."""
+def main_scores(
+    scores: Mapping[str, Estimate], headline: Sequence[str], tables: Mapping[str, Table]
+) -> tuple[dict[str, Estimate], int]:
+    """Return the scores to print, without those that a main table names in a column `score`.
+
+    Args:
+        scores: Scores by name.
+        headline: Names of the main scores; if there are none, the first `ROWS` scores are printed.
+        tables: Tables by name.
+
+    Returns:
+        The scores, and the number of scores that neither they nor a main table have.
+    """
     named = {str(score) for table in tables.values() if table.main for score in table.frame.get("score", ())}
-    return {name: score for name, score in scores.items() if name not in named}
+    apart = {name: score for name, score in scores.items() if name not in named}
+    main = {name: apart[name] for name in headline or list(scores)[:ROWS] if name in apart}
+    return main, len(apart) - len(main)
 
 
 def score_cell(score: Estimate) -> str:
     """Format a score by its unit, with its interval if it has one, and a star if it has few items."""
     ends = () if score.low is None or score.high is None else (score.low, score.high)
-    return _cell((score.value, *ends), score.unit, DASH) + "*" * is_few(score)
+    return _cell((score.value, *ends), score.unit, DASH) + "*" * _is_few(score)
 
 
-def is_few(score: Estimate) -> bool:
+def _is_few(score: Estimate) -> bool:
     """Return True for a known share of fewer than `FEW` items."""
     few = score.unit == "fraction" and score.inputs is not None and score.inputs < FEW
     return bool(few) and not math.isnan(score.value)
+
+
+def few_of(scores: Mapping[str, Estimate], tables: Mapping[str, Table]) -> list[str]:
+    """Name the scores of fewer than `FEW` items, and the tables with rows of so few."""
+    rows = {name: len(_few_items(table)) for name, table in tables.items()}
+    few = [f"{counted(number, 'row')} of {name}.csv" for name, number in rows.items() if number]
+    return [name for name, score in scores.items() if _is_few(score)] + few
 
 
 def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTable:
@@ -160,7 +167,7 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
         width: Width of the terminal in characters.
     """
     cells = written(table, missing=DASH)
-    needed = {name: 2 + _width([*_parts(name), *column[:ROWS]]) for name, column in cells.items()}
+    needed = {name: _needed(name, column[:ROWS]) for name, column in cells.items()}
     shown = [name for name in cells if name in (*table.main, "n")]
     for name in cells:
         fits = sum(needed[one] for one in (*shown, name)) - 2 <= width
@@ -179,6 +186,11 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
 def _parts(name: str) -> list[str]:
     """Split a heading after its blanks, underscores and dots."""
     return [part.rstrip() for part in re.findall(r"[^\s_.]+[\s_.]*|[\s_.]+", name)]
+
+
+def _needed(name: str, cells: Iterable[str]) -> int:
+    """Return the width of a column and of the space beside it."""
+    return 2 + _width([*_parts(name), *cells])
 
 
 def _width(texts: Iterable[str]) -> int:
@@ -249,15 +261,8 @@ def audit_text(audit: Mapping[str, object]) -> str:
 
 def _table(title: str, columns: Mapping[str, Literal["left", "right"]]) -> RichTable:
     # One rule under the head, two spaces between columns: five columns with intervals fit into 80 characters.
-    table = RichTable(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    style: dict[str, Any] = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False, "padding": (0, 1, 0, 0)}
+    table = RichTable(title=Text(title, style="bold"), title_justify="left", caption_justify="left", **style)
     for column, side in columns.items():
         # In a narrow terminal cells wrap: the default would cut numbers short.
         table.add_column(Text(column), justify=side, overflow="fold")
@@ -303,13 +308,14 @@ def facts(entries: Mapping[str, Any]) -> dict[str, str]:
 
 
 MISSING = "--"
-LATEX_ROWS = 55  # lines of a page; a table of more rows has no LaTeX file
-LATEX_COLUMN, LATEX_WIDTH = 48, 104  # digits of a line of a column and of a page of ACL, in `\footnotesize`
-SMALL, TALL = 0.8, 2.5  # width of `\scriptsize` in `\footnotesize`; lines of a row with intervals below numbers
+LATEX_ROWS = 40  # most rows of a table on a page
+LATEX_COLUMN, LATEX_WIDTH = 52, 112  # letters in a line of a column and of a page of ACL, in `\footnotesize`
 NAMED = ("score", "measure", "ranking", "pair")  # columns whose cells are names of this application
-# Names as papers write them, by the lower-case word.
-_NAMES = "UAS UUAS F1 MCC AUROC AUPRC AUC MSE TVD JSD JS AOPC NAOPC LDS RACU IoU SD MLP Kendall Pearson Spearman Holm"
-_PAPER = {name.lower(): name for name in _NAMES.split()} | {"n": "$n$", "p": "$p$", "tau": r"$\tau$"}
+_WORDS = "UAS UUAS F1 MCC AUROC AUPRC AUC MSE TVD JSD JS AOPC NAOPC LDS RACU IoU SD MLP Pearson Spearman Holm"
+NAMES = {word.lower(): word for word in _WORDS.split()} | {"kendall": "Kendall's τ", "tau": "τ"}
+NAMES |= {"input_x_gradient": "gradient × input", "attention_times_gradient": "attention × gradient"}
+NAMES |= {"comprehensiveness": "Comp.", "median_fraction": "erased share"}
+"""Names of scores and rankings in print, and of words in them; see `printed_name`."""
 _DOT = re.compile(r"(?<=\w)\.(?=[^\W\d])|(?<=[^\W\d])\.(?=\w)")  # between two words, not between digits
 
 _TEXT = {"~": "asciitilde", "^": "asciicircum", "\\": "backslash", "–": "endash", "—": "emdash"}
@@ -324,142 +330,122 @@ _SIGNS = str.maketrans(
     | {sign: rf"$\{name}$" for sign, name in _MATH.items()}
     | {"−": "$-$", "…": r"\ldots{}"}
 )
+_NUMERIC = str.maketrans({"-": "$-$", "<": "$<$", "≤": r"$\leq$", "*": r"\rlap{*}"})
+
+
+def printed_name(name: str) -> str:
+    """Return a name in print: `max_jsd` is `max JSD`. Names that `NAMES` lacks have blanks in place of underscores."""
+
+    def printed(found: re.Match[str]) -> str:
+        return NAMES.get(found[0]) or " ".join(NAMES.get(word, word) for word in found[0].split("_"))
+
+    return re.sub(r"\w+", printed, name)
 
 
 def latex_table(table: Table, experiment: str, name: str, title: str) -> str | None:
-    r"""Format a table as a `table` of LaTeX, to be included with `\input`; None if it has too many rows for a page.
+    r"""Format a table as a `table` of LaTeX, to be included with `\input`.
 
     It has a caption and the label `tab:<experiment>-<name>`. Columns without values are left out, and columns that
-    do not fit on a page, see `_fitted`; a comment names them. In headings and names of scores, dots and underscores
-    become blanks. Adjacent columns that have the same name before a dot, as `uas` and `uas.sd`, share a heading.
+    do not fit on a page, see `_fitted`; a comment names them. Rows without values and rows after the first
+    `LATEX_ROWS` are left out; the caption counts them. In headings and names of scores, dots and underscores become
+    blanks.
 
     Args:
         table: Rows and units.
         experiment: Name of the experiment of the table.
         name: Name of the table.
         title: First sentence of the caption, without a full stop.
+
+    Returns:
+        The LaTeX; None for a table without values, and for one of more than `LATEX_ROWS` rows that has no main columns.
     """
+    numbers = [column for column in table.main or table.frame if column in table.units] or list(table.frame)
+    known = np.flatnonzero(table.frame[numbers].notna().any(axis="columns")).tolist()
+    if not known or (len(known) > LATEX_ROWS and not table.main):
+        return None
+    left = {"without values": len(table.frame) - len(known), "below these": len(known) - LATEX_ROWS}
+    table = table.rows(known[:LATEX_ROWS])
     cells = {column: texts for column, texts in written(table, missing="").items() if any(texts)}
     if table.main and "score" not in table.main:
         cells.pop("score", None)  # names in results.json
-    if len(table.frame) > LATEX_ROWS or not cells:
-        return None
-    numeric = {column: pd.api.types.is_numeric_dtype(table.frame[column]) for column in cells}
-    columns, below, width = _fitted(table, cells, numeric)
-    left = [column for column in cells if column not in columns]
-    size = "scriptsize" if len(table.frame) * (TALL if below else 1) > 0.8 * LATEX_ROWS else "footnotesize"
+    columns, width = _fitted(table, cells)
+    more = ", ".join(column for column in cells if column not in columns)
     star = "*" * (width > LATEX_COLUMN)  # over both columns
-    rows = [
+    sides = ["r" if pd.api.types.is_numeric_dtype(table.frame[column]) else "l" for column in columns]
+    printed = [_latex_cells(column, cells[column], side) for column, side in zip(columns, sides, strict=True)]
+    lines = [
         rf"% {' '.join(f'{experiment}: {name}'.split())}; requires \usepackage{{booktabs,graphicx}}",
-        *([f"% without the columns {', '.join(left)} of {name}.csv"] if left else []),
+        *([f"% without the columns {more} of {name}.csv"] if more else []),
         rf"\begin{{table{star}}}[t]",
-        rf"\centering\{size}\setlength{{\tabcolsep}}{{4pt}}",
+        r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
-        rf"\begin{{tabular}}{{{''.join('r' if numeric[column] else 'l' for column in columns)}}}",
+        rf"\begin{{tabular}}{{{''.join(sides)}}}",
         r"\toprule",
-        *_head(columns),
+        _row(map(_heading, columns)),
         r"\midrule",
-        *_rows([_parts_of(column, cells[column], numeric[column]) for column in columns], below),
+        *map(_row, zip(*printed, strict=True)),
         r"\bottomrule",
         r"\end{tabular}}",
-        rf"\caption{{{_caption(table, columns, title)}}}",
+        rf"\caption{{{_caption(table, columns, title, left)}}}",
         rf"\label{{tab:{experiment}-{name}}}",
         rf"\end{{table{star}}}",
     ]
-    return "\n".join([*rows, ""])
+    return "\n".join([*lines, ""])
 
 
-def _fitted(
-    table: Table, cells: Mapping[str, Sequence[str]], numeric: Mapping[str, bool]
-) -> tuple[list[str], bool, float]:
-    """Return the columns that fit on a page, True for intervals below their numbers, and the width in digits.
+def _fitted(table: Table, cells: Mapping[str, Sequence[str]]) -> tuple[list[str], int]:
+    """Return the columns that fit on a page, and their width in letters.
 
     Columns that answer come first and are never left out: `Table.main`, or names of the rows if it is empty; numbers
-    of items; p-values, and values and differences with intervals beside them. The last of the others are left out if
-    the table is too wide even with intervals below numbers, or if a page has no room for so many lines.
+    of items; p-values, and values and differences with intervals beside them.
     """
-    main = {*(table.main or takewhile(lambda column: not numeric[column], cells)), table.interval, "n"}
-    if tested := {column for column, units in table.unit_rows().items() if {"p", "least_p"} & {*units}}:
+    names = takewhile(lambda column: not pd.api.types.is_numeric_dtype(table.frame[column]), cells)
+    main = {*(table.main or names), table.interval, "n"}
+    if tested := _tested(table):
         main |= {*tested, *table.intervals()}
     columns = sorted(cells, key=lambda column: column not in main)
-
-    def width(below: bool) -> float:
-        return sum(_printed_width(column, cells[column], below) for column in columns)
-
-    below = width(False) > LATEX_WIDTH and TALL * len(table.frame) <= LATEX_ROWS
-    while width(below) > LATEX_WIDTH and columns[-1] not in main and len(columns) > 1:
-        columns.pop()
-    return columns, below, width(below)
+    widths = {column: _needed(column, cells[column]) for column in columns}
+    while sum(widths.values()) > LATEX_WIDTH and columns[-1] not in main and columns[1:]:
+        widths.pop(columns.pop())
+    return columns, sum(widths.values())
 
 
-def _parts_of(column: str, cells: Iterable[str], numeric: bool) -> list[tuple[str, str]]:
-    """Return the LaTeX of the cells of a column, each as its value and its interval in small print."""
-    if not numeric:
-        return [((_words if column in NAMED else escape)(cell) or MISSING, "") for cell in cells]
-    parts = [_signed(cell).partition(" [") for cell in cells]
-    return [(value or MISSING, rf"{{\scriptsize [{ends}}}" if bracket else "") for value, bracket, ends in parts]
+def _tested(table: Table) -> list[str]:
+    """Return the columns of p-values."""
+    return [column for column, units in table.unit_rows().items() if {"p", "least_p"} & {*units}]
 
 
-def _rows(columns: Sequence[Sequence[tuple[str, str]]], below: bool) -> Iterator[str]:
-    """Yield the rows of a table; intervals are behind their numbers, or in a row below them."""
-    for row in zip(*columns, strict=True):
-        if below:
-            yield _row([value for value, _ in row])
-            yield rf"{_row([ends for _, ends in row])}[2pt]"
-        else:
-            yield _row([" ".join(filter(None, cell)) for cell in row])
+def _latex_cells(column: str, cells: Iterable[str], side: str) -> list[str]:
+    """Return the LaTeX of the cells of a column; on the right side are numbers, their intervals in small print."""
+    if side == "l":
+        return [(_words if column in NAMED else escape)(cell) or MISSING for cell in cells]
+    return [re.sub(r"\[.*\]", r"{\\scriptsize \g<0>}", _numeric(cell)) or MISSING for cell in cells]
 
 
-def _printed_width(column: str, cells: Iterable[str], below: bool) -> float:
-    """Return the width of a column with the space beside it, in digits; its heading has one word a line."""
-    parts = [cell.partition(" [") for cell in cells]
-    sizes = [(len(value), SMALL * len(bracket + interval)) for value, bracket, interval in parts]
-    return 2 + max(*map(len, re.split(r"[._\s]", column)), *(max(size) if below else sum(size) for size in sizes))
-
-
-def _caption(table: Table, columns: Iterable[str], title: str) -> str:
-    """Return the text of a caption: the title, then what stands in the columns."""
+def _caption(table: Table, columns: Collection[str], title: str, left: Mapping[str, int]) -> str:
+    """Return the text of a caption: the title, what stands in the columns, and the numbers of rows left out."""
     notes = [r"fractions are $\times$100"] if any("fraction" in unit for unit in table.units.values()) else []
     for sign in SIGNS:
         if of_sign := [_words(column) for column in columns if table.units.get(column) == sign]:
             notes.append(f"{', '.join(of_sign)} in {sign}")
-    notes += [r"brackets hold 95\,\% bootstrap intervals"] if table.intervals().keys() & {*columns} else []
-    notes += [rf"*\,is fewer than {FEW} items"] if few_items(table) else []
-    title = re.sub(r"^\w+", lambda found: _PAPER.get(found[0], found[0]), escape(title))
-    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in (title, "; ".join(notes)) if text)
+    notes += [r"95\,\% intervals in brackets"] if table.intervals().keys() & {*columns} else []
+    tested = [column for column in columns if column in _tested(table)]
+    notes += ["$p$ from permutation or bootstrap tests"] if tested else []
+    notes += ["Holm: corrected for multiple tests"] if any("holm" in column for column in tested) else []
+    notes += [rf"*\,is fewer than {FEW} items"] if _few_items(table) else []
+    notes += [f"{counted(number, 'row')} {which} left out" for which, number in left.items() if number > 0]
+    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in (escape(title), "; ".join(notes)) if text)
 
 
-def _head(names: Sequence[str]) -> list[str]:
-    """Return the lines of the head, one word below the other, under a line of groups if there are any."""
-    groups: list[tuple[str, list[str]]] = []
-    for name in names:
-        group, *rest = _DOT.split(name, maxsplit=1)
-        if groups and groups[-1][0] == group and rest:
-            groups[-1][1].extend(rest)
-        else:
-            groups.append((group, rest or [""]))
-
-    def head(name: str) -> str:
-        words = _words(name)
-        lines = re.sub(r" (?!\$\\(?:up|down))", r"\\\\", words)  # an arrow stays beside its word
-        return words if lines == words else rf"\shortstack{{{lines}}}"
-
-    if all(len(heads) == 1 for _, heads in groups):
-        return [_row([head(name) for name in names])]
-    above, rules, below, place = [], [], list[str](), 1
-    for group, heads in groups:
-        alone = len(heads) == 1
-        above.append("" if alone else rf"\multicolumn{{{len(heads)}}}{{c}}{{{_words(group)}}}")
-        below += [head(names[place - 1])] if alone else map(head, heads)
-        rules += [] if alone else [rf"\cmidrule(lr){{{place}-{place + len(heads) - 1}}}"]
-        place += len(heads)
-    return [_row(above), "".join(rules), _row(below)]
+def _heading(name: str) -> str:
+    """Return the heading of a column, one word below the other; an arrow stays beside its word."""
+    lines = re.sub(r" (?!\$\\(?:up|down))", r"\\\\", _words(name))
+    return rf"\shortstack{{{lines}}}" if r"\\" in lines else lines
 
 
 def _words(name: str) -> str:
-    words = _DOT.sub(" ", name).replace("_", " ")
-    words = words.replace("input x gradient", "gradient × input").replace(" times ", " × ")
-    return " ".join(_PAPER.get(word) or escape(word) for word in words.split())
+    """Return the LaTeX of a name."""
+    return re.sub(r"(?<!\S)[np](?!\S)", r"$\g<0>$", escape(printed_name(_DOT.sub(" ", name))))
 
 
 def escape(text: str) -> str:
@@ -472,22 +458,13 @@ def escape(text: str) -> str:
     return re.sub(r"([-'`])(?=\1)", r"\1{}", signs)
 
 
-def _signed(text: str) -> str:
-    """Format numbers for print: negative ones, powers of ten and comparisons as formulas, with thousands separated."""
-    text = re.sub(r"([<≤]) ([\d.]+)", r"$\1 \2$", text).replace("≤", r"\leq")
-    text = re.sub(r"-?\.?\d[\d.]*(?:e[-+]\d+)?", lambda found: _formula(found[0]), text)
-    return text.replace("*", r"\rlap{*}")
+def _numeric(text: str) -> str:
+    """Return the LaTeX of a number, with thousands separated."""
+    text = re.sub(r"(?<![\d.])\d{4,}(?![\d.])", lambda digits: f"{int(digits[0]):,}", text.translate(_NUMERIC))
+    return re.sub(r"e\$-\$0*(\d+)", r"${}\\times 10^{-\1}$", text)
 
 
-def _formula(digits: str) -> str:
-    mantissa, _, exponent = digits.partition("e")
-    if exponent:
-        return rf"${mantissa} \times 10^{{{int(exponent)}}}$"
-    digits = f"{int(digits):,}" if digits.lstrip("-").isdecimal() and len(digits) > 3 else digits
-    return f"${digits.replace(',', '{,}')}$" if digits.startswith("-") else digits
-
-
-def _row(cells: list[str]) -> str:
+def _row(cells: Iterable[str]) -> str:
     row = " & ".join(cells)
     # LaTeX would read these as an argument of the row end or rule before the row.
     return rf"{'{}' if row.startswith(('[', '*')) else ''}{row} \\"

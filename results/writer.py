@@ -6,7 +6,6 @@ import math
 import os
 import platform
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -27,23 +26,10 @@ from results.errors import counted
 from results.files import csv_text, is_full, write_atomically
 from results.page import PAGE, write_page
 from results.reader import first_of
-from results.tables import (
-    LEGEND,
-    ROWS,
-    audit_text,
-    data_table,
-    described,
-    few_items,
-    is_few,
-    latex_table,
-    score_cell,
-    scores_apart,
-    scores_table,
-)
+from results.tables import LEGEND, audit_text, data_table, few_of, latex_table, main_scores, score_cell, scores_table
 from results.texts import html_page
 
 SCHEMA = 3
-COUNTED = ("sentences", "texts", "segments", "documents", "pairs")  # sizes of a corpus in its description
 SPLITS = ("train", "dev", "test")
 MOST_CORPORA = 3  # most corpora in a caption
 TABLES, FIGURES = "tables", "figures"  # folders of a run: of the tables that are not printed, and of the figures
@@ -111,13 +97,6 @@ def publish(
     console.print(Text(f"Written to {folder}"), soft_wrap=True)
 
 
-def _few(result: Result) -> list[str]:
-    """Name the scores of few items, and the tables with rows of few items."""
-    found = [name for name, score in result.scores.items() if is_few(score)]
-    rows = {name: len(few_items(table)) for name, table in result.tables.items()}
-    return found + [f"{counted(number, 'row')} of {name}.csv" for name, number in rows.items() if number]
-
-
 def print_result(result: Result, audit: Mapping[str, object], console: Console) -> None:
     """Print the main tables, the main scores and the audit of a result, and name what else was written.
 
@@ -131,8 +110,7 @@ def print_result(result: Result, audit: Mapping[str, object], console: Console) 
     """
     main = {name: table for name, table in result.tables.items() if table.main}
     tables = [data_table(name, table, f"{name}.csv", console.width) for name, table in main.items()]
-    apart = scores_apart(result.scores, result.tables)
-    scores = {name: apart[name] for name in result.headline or list(result.scores)[:ROWS] if name in apart}
+    scores, left = main_scores(result.scores, result.headline, result.tables)
     if scores:
         tables.append(scores_table(f"{result.experiment}: scores", scores))
     for table in tables:
@@ -140,16 +118,13 @@ def print_result(result: Result, audit: Mapping[str, object], console: Console) 
         console.print()
     if audit:
         console.print(Text(audit_text(audit)))
-    if few := _few(result):
+    if few := few_of(result.scores, result.tables):
         said = f"Warning: fewer than {FEW} items, marked * where printed: {first_of(few)}. Such intervals are wide"
         console.print(Text(said, "yellow"), soft_wrap=True)
     console.print(Text(LEGEND))
-    left = len(apart) - len(scores)
-    more = [f"{counted(left, 'score')} in results.json"] if left else []
-    others = len(result.tables) - len(main)
-    more += [f"{counted(others, 'table')} in {TABLES}/"] if others else []
-    if more:
-        console.print(Text(f"More: {', '.join(more)}."))
+    more = {"score": (left, RECORD), "table": (len(result.tables) - len(main), f"{TABLES}/")}
+    if others := ", ".join(f"{counted(number, kind)} in {place}" for kind, (number, place) in more.items() if number):
+        console.print(Text(f"More: {others}."))
 
 
 def write(
@@ -211,18 +186,17 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
     # An older record must not describe a mixture of old and new files.
     record.unlink(missing_ok=True)
     (folder / PAGE).unlink(missing_ok=True)  # it shows the scores of an older record
-    latex = {
-        name: latex_table(table, result.experiment, name, _table_title(name, result, provenance))
-        for name, table in result.tables.items()
-    }
     stems = {name: name if table.main else f"{TABLES}/{name}" for name, table in result.tables.items()}
+    latex = dict[str, str]()
     for name, table in result.tables.items():
-        (folder / stems[name]).parent.mkdir(exist_ok=True)
-        write_atomically(folder / f"{stems[name]}.csv", csv_text(table.frame))
-        if text := latex[name]:
-            write_atomically(folder / f"{stems[name]}.tex", text)
-        else:
-            (folder / f"{stems[name]}.tex").unlink(missing_ok=True)
+        tex = folder / f"{stems[name]}.tex"
+        tex.parent.mkdir(exist_ok=True)
+        tex.unlink(missing_ok=True)
+        words = ": ".join(dict.fromkeys((result.experiment, name))).replace("_", " ")
+        title = result.figures[name].title if name in result.figures else words
+        if text := latex_table(table, result.experiment, name, caption(title, provenance)):
+            latex[name] = write_atomically(tex, text).relative_to(folder).as_posix()
+        write_atomically(tex.with_suffix(".csv"), csv_text(table.frame))
     if result.items is not None:
         save_parquet(folder / "items.parquet", result.items)
     seed = os.environ.get("PL_GLOBAL_SEED")  # set by seed_everything
@@ -233,8 +207,8 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
         "scores": result.numbers,
         "units": {name: score.unit for name, score in result.scores.items()},
         "tables": {name: f"{stem}.csv" for name, stem in stems.items()},
-        "latex": {name: f"{stems[name]}.tex" for name, text in latex.items() if text},
-        "columns": {name: described(table) for name, table in result.tables.items()},
+        "latex": latex,
+        "columns": {name: table.described() for name, table in result.tables.items()},
         "figures": {},
         "figure_data": {},
         "captions": {name: figure.title for name, figure in result.figures.items()},
@@ -257,7 +231,8 @@ def with_sources(result: Result, provenance: Provenance) -> Result:
     """Return the result with sources in the title of each figure, see `caption`, and with transfer in its answer."""
     figures = {name: replace(one, title=caption(one.title, provenance)) for name, one in result.figures.items()}
     transfer = provenance.data.get("transfer")
-    return replace(result, figures=figures, answer=f"{result.answer[:-1]}; {transfer}." if transfer else result.answer)
+    answer = f"{result.answer[:-1]}; {transfer}." if transfer and result.answer else result.answer
+    return replace(result, figures=figures, answer=answer)
 
 
 def caption(title: str, provenance: Provenance) -> str:
@@ -271,33 +246,17 @@ def caption(title: str, provenance: Provenance) -> str:
     if isinstance(before := given.get("before"), Mapping):
         encoder += f" from {_encoder(before)}"
     splits_named = re.search(r"\b(train|dev|test)\b", title) is not None
-    tested = list(dict.fromkeys(part[:2] for part in _tested(provenance.data)))
+    tested = list(dict.fromkeys(_tested(provenance.data)))
     corpora = [name if splits_named or split is None else f"{name}, {split}" for name, split in tested]
     if len(corpora) > MOST_CORPORA:
         corpora = [*corpora[: MOST_CORPORA - 1], f"{len(corpora) - MOST_CORPORA + 1} other corpora"]
     parts = {name for name, inner in provenance.data.items() if isinstance(inner, Mapping) and "corpus" in inner}
     if any(_names(title, name) for name in (parts - {*SPLITS}) | {name for name, _ in tested}):
         corpora = []
-    sources = [
-        source for source in dict.fromkeys((encoder, *corpora, str(provenance.data.get("transfer", "")))) if source
-    ]
-    said = "; ".join(one for one in sources if not _names(title, one))
-    if not said:
+    sources = dict.fromkeys((encoder, *corpora, str(provenance.data.get("transfer", ""))))
+    if not (said := "; ".join(one for one in sources if one and not _names(title, one))):
         return title
     return f"{title[:-1]}; {said})" if title.endswith(")") else f"{title} ({said})".strip()
-
-
-def _table_title(name: str, result: Result, provenance: Provenance) -> str:
-    """Return the caption of a table: that of the figure of its name, or experiment and table, then the tested items."""
-    words = ": ".join(dict.fromkeys((result.experiment, name))).replace("_", " ")
-    sizes = Counter[str]()
-    for *_, part in _tested(provenance.data):
-        sizes.update({unit: int(part[unit]) for unit in COUNTED if unit in part})
-    if len(sizes) == 1 and result.items is not None:  # not all, if batches were limited
-        ids: Any = result.items.get("id", result.items.index)  # a text with several rows has one id
-        sizes = Counter(dict.fromkeys(sizes, ids.nunique()))
-    title = caption(result.figures[name].title if name in result.figures else words, provenance)
-    return ". ".join([title, *(f"{size:,} {unit}" for unit, size in sizes.items())])
 
 
 def _names(title: str, name: str) -> bool:
@@ -311,10 +270,10 @@ def _encoder(described: Mapping[str, object]) -> str:
     return ", ".join(filter(None, (name, random, str(described.get("quantity", ""))))) if name else ""
 
 
-def _tested(data: Mapping[str, Any], split: str | None = None) -> Iterator[tuple[str, str | None, Mapping[str, Any]]]:
-    """Yield name, split and description of every tested corpus; the split is None for a corpus without any."""
+def _tested(data: Mapping[str, object], split: str | None = None) -> Iterator[tuple[str, str | None]]:
+    """Yield name and split of every tested corpus; the split is None for a corpus without any."""
     if "corpus" in data:
-        yield str(data["corpus"]), str(data["split"]) if "split" in data else split, data
+        yield str(data["corpus"]), str(data["split"]) if "split" in data else split
         return
     tested = next((name for name in ("test", "dev", "train") if name in data), None)
     for name, inner in data.items():
@@ -347,7 +306,7 @@ def write_figures(
             suffix = _save_figure(folder / FIGURES / name, figure, how)
             if table is not None and "csv" in how.formats:
                 write_atomically(folder / FIGURES / f"{name}.data.csv", csv_text(table.frame))
-                content["columns"][f"{name}.data"] = described(table)
+                content["columns"][f"{name}.data"] = table.described()
                 content["figure_data"][name] = f"{FIGURES}/{name}.data.csv"
             if suffix:
                 content["figures"][name] = f"{FIGURES}/{name}.{suffix}"

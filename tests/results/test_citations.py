@@ -29,16 +29,16 @@ def test_every_experiment_names_its_paper_or_is_our_own() -> None:
         if isinstance(value, type) and issubclass(value, kinds) and not isabstract(value)
     } - {"Analysis", "FidelityTest", "HeadSelectionProbe", "TextClassifier"}
     known = citations()
-    assert not offered - known["classes"].keys() - set(known["own"])
-    assert not known["classes"].keys() & set(known["own"])
+    assert not offered - known["names"].keys() - set(known["own"])
+    assert not known["names"].keys() & set(known["own"])
     # Nor is anything named that is not there.
     there = {name for room in ROOMS for name in vars(room)}
-    assert {*known["classes"], *known["own"]} <= there
+    assert {*known["names"], *known["own"]} <= there | {*QUANTITIES, *KNOWN}
 
 
 def test_every_entry_is_whole_and_used() -> None:
     known = citations()
-    used = {key for keys in known["classes"].values() for key in keys} | {"attention-probing"}
+    used = {key for keys in known["names"].values() for key in keys} | {"attention-probing"}
     assert used == known["entries"].keys()
     for key, entry in known["entries"].items():
         assert re.match(rf"@\w+\{{{key},\n", entry)
@@ -68,17 +68,27 @@ def test_a_paper_is_cited_once_and_a_corpus_as_the_registry_says() -> None:
     assert "  author = {Socher and others},\n  title = {{Recursive Deep Models for Semantic" in found
 
 
-@pytest.mark.parametrize("name", [*registered(), *citations()["methods"]])
-def test_the_entry_of_a_corpus_or_method_is_whole(name: str) -> None:
+@pytest.mark.parametrize("name", registered())
+def test_the_entry_of_a_corpus_is_whole(name: str) -> None:
     fields = re.findall(r"^  (?:author|title|year|booktitle) = \{+(.+?)\}+,$", cited([name]), re.MULTILINE)
     authors, title, year, venue = fields[:4]
     said = f"{authors} {year}, {title}, {venue}".replace("and others", "et al.")
-    work = {**registered(), **citations()["methods"]}[name]
-    assert work["citation"].replace(" & ", " and ").startswith(said)
+    assert registered()[name]["citation"].replace(" & ", " and ").startswith(said)
+
+
+def test_bibtex_separates_authors_by_and(monkeypatch: pytest.MonkeyPatch) -> None:
+    for authors, expected in {
+        "Roth": "Roth",
+        "Li & Roth": "Li and Roth",
+        "Rossi, Li & Roth": "Rossi and Li and Roth",
+        "Rossi, Li, & Roth": "Rossi and Li and Roth",
+        "Rossi et al.": "Rossi and others",
+    }.items():
+        corpus = {"citation": f"{authors} 2002, Question, Answer & Text, COLING", "homepage": ""}
+        monkeypatch.setattr("results.citations.registered", lambda corpus=corpus: {"trec": corpus})
+        assert f"  author = {{{expected}}},\n  title = {{{{Question, Answer \\& Text}}}},\n" in cited(["trec"])
 
 
 def test_a_quantity_and_a_ranking_are_cited_once() -> None:
     keys = re.findall(r"^@\w+\{([\w-]+),", cited(["norms", "attention_norm", "integrated_gradients"]), re.MULTILINE)
     assert keys == ["kobayashi2020", "sundararajan2017", "attention-probing"]
-    assert "note = {Corpus" not in cited(["norms"])
-    assert set(citations()["methods"]) <= {*QUANTITIES, *KNOWN}

@@ -246,6 +246,12 @@ def test_a_pdf_is_as_wide_as_a_column_or_a_page_and_cuts_nothing(figure: Data, w
     assert drawn.height < area.height < drawn.height + 0.1
 
 
+def test_a_pdf_of_a_figure_wider_than_a_page_cuts_nothing() -> None:
+    canvas = draw(bars("ab"))
+    canvas.set_figwidth(2 * PAGE)
+    assert print_area(canvas).width == pytest.approx(canvas.get_tightbbox().width)
+
+
 def test_drawing_leaves_nothing_behind() -> None:
     before = dict(mpl.rcParams)
     charts = spreads("ab", "c", rates=True), lines("a", 8), plane(2, 2)

@@ -41,16 +41,14 @@ def table(rows: int, columns: int) -> Table:
 
 @pytest.mark.parametrize("kind", DOCUMENTS)
 def test_tables_figures_and_citations_make_a_paper(kind: str, tmp_path: Path) -> None:
-    shapes = {"small": (12, 1), "inline": (40, 3), "below": (20, 6), "wide": (22, 30), "long": (55, 2)}
+    shapes = {"small": (12, 1), "inline": (40, 3), "wide": (22, 30), "long": (55, 2)}
     tables = {name: table(*shape) for name, shape in shapes.items()}
     figures = {"accuracy": Bars("A & B", ("det", "obj"), {"probe": [0.5, 0.6]}, "Accuracy", unit="fraction")}
     data = {"test": {"corpus": "en_ewt", "split": "test", "sentences": 1234}}
     result, pdf = Result("my_probe", {}, tables, figures), FigureFiles(formats=("pdf",))
     assert not write(tmp_path, result, Provenance({"name": "a_b"}, data, {}), figures=pdf)
     known = citations()
-    (tmp_path / "results.bib").write_text(
-        cited([*known["classes"], *known["methods"], *registered()]), encoding="utf-8"
-    )
+    (tmp_path / "results.bib").write_text(cited([*known["names"], *registered()]), encoding="utf-8")
     shown = "".join(rf"\input{{{name}.tex}}\ref{{tab:my_probe-{name}}}" for name in tables)
     (tmp_path / "paper.tex").write_text(
         rf"{DOCUMENTS[kind]}\usepackage[T1]{{fontenc}}\usepackage{{booktabs,graphicx,natbib,url}}\begin{{document}}"

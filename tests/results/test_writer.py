@@ -206,7 +206,7 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
         RESULT.tables["relations"],
         "probe",
         "relations",
-        f"{RESULT.figures['relations'].title} (tiny; en_ewt-ud, test). 2 sentences",
+        f"{RESULT.figures['relations'].title} (tiny; en_ewt-ud, test)",
     )
     assert (tmp_path / "figures/examples.html").read_bytes().decode() == html_page(
         dataclasses.replace(EXAMPLES, title="Examples (tiny; en_ewt-ud, test)")
@@ -375,6 +375,7 @@ def test_a_treebank_that_is_learned_from_is_named_in_titles_and_in_the_answer() 
     assert found.answer == "The probe finds 30.0 % [25.0, 35.0] of the heads; learned on de_gsd-ud."
     assert {one.title.endswith("learned on de_gsd-ud)") for one in found.figures.values()} == {True}
     assert writer.with_sources(RESULT, Provenance({}, EWT, {})).answer == RESULT.answer
+    assert not writer.with_sources(dataclasses.replace(RESULT, answer=""), told).answer
 
 
 class TestWrite:
@@ -427,7 +428,7 @@ class TestWrite:
         monkeypatch.setattr(writer, "latex_table", fail)
         with pytest.raises(RuntimeError, match="disk is full"):
             write(tmp_path, UNDRAWN, PROVENANCE)
-        assert files_of(tmp_path) == FILES - {"results.json", "page.html"}
+        assert files_of(tmp_path) == FILES - {"results.json", "page.html", "relations.tex"}
 
     @pytest.mark.slow
     def test_a_full_disk_while_a_figure_is_drawn_leaves_the_scores(
@@ -459,13 +460,13 @@ class TestWrite:
 
     def test_a_table_of_many_rows_has_no_latex(self, tmp_path: Path) -> None:
         folder = tmp_path / "new" / "folder"
-        for rows, files in ((3, {"long": "tables/long.tex"}), (56, {})):
+        for rows, files in ((3, {"long": "tables/long.tex"}), (41, {})):
             write(folder, Result("bare", {}, {"long": Table(pd.DataFrame({"n": range(rows)}))}), PROVENANCE)
             record = record_of(folder)
             assert (record["latex"], record["figures"], record["items"]) == (files, {}, None)
             # Nor one that an earlier result has left.
             assert (folder / "tables/long.tex").exists() == bool(files)
-        assert len(pd.read_csv(folder / "tables/long.csv")) == 56
+        assert len(pd.read_csv(folder / "tables/long.csv")) == 41
 
     def test_what_json_cannot_say_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(TypeError, match=r"result\.audit\.heads\[1\] is a set"):
