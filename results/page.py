@@ -79,10 +79,8 @@ def write_page(folder: Path, result: Result, content: Mapping[str, Any], title: 
     Raises:
         OSError: A file cannot be read, or the page cannot be written.
     """
-    tables = {
-        name: PageTable.from_table(name, table, folder, content["tables"][name])
-        for name, table in result.tables.items()
-    }
+    paths = content["tables"]
+    tables = {name: PageTable.from_table(name, one, folder, paths[name]) for name, one in result.tables.items()}
     is_sweep = f"{result.experiment}_runs" in tables
     scores = tables.pop(result.experiment, None) if is_sweep else None
     if result.scores and not is_sweep:

@@ -207,15 +207,10 @@ def _beside(
     stand below numbers.
     """
     heads = {name: "\n".join(_parts(name)) if level else name for name in columns}
-    if level == 3:
-        columns = {
-            name: [cell.replace(" [", "\n[", 1) for cell in column] if numeric[name] else column
-            for name, column in columns.items()
-        }
-    least = {
-        name: _width([heads[name], *(" ".join(column).split() if level > 1 and not numeric[name] else column)])
-        for name, column in columns.items()
-    }
+    below = {name: [cell.replace(" [", "\n[", 1) for cell in columns[name]] for name in columns if numeric[name]}
+    columns = {**columns, **below} if level == 3 else columns
+    words = {name: " ".join(column).split() for name, column in columns.items() if level > 1 and not numeric[name]}
+    least = {name: _width([heads[name], *words.get(name, column)]) for name, column in columns.items()}
     room = width - 2 * (len(columns) - 1)
     if sum(least.values()) > room:
         return None
@@ -309,13 +304,14 @@ def facts(entries: Mapping[str, Any]) -> dict[str, str]:
 
 MISSING = "--"
 LATEX_ROWS = 40  # most rows of a table on a page
-LATEX_COLUMN, LATEX_WIDTH = 52, 112  # letters in a line of a column and of a page of ACL, in `\footnotesize`
+LATEX_COLUMN, LATEX_WIDTH = 60, 112  # letters in a line of a column and of a page of ACL, in `\footnotesize`
 NAMED = ("score", "measure", "ranking", "pair")  # columns whose cells are names of this application
 _WORDS = "UAS UUAS F1 MCC AUROC AUPRC AUC MSE TVD JSD JS AOPC NAOPC LDS RACU IoU SD MLP Pearson Spearman Holm"
 NAMES = {word.lower(): word for word in _WORDS.split()} | {"kendall": "Kendall's τ", "tau": "τ"}
 NAMES |= {"input_x_gradient": "gradient × input", "attention_times_gradient": "attention × gradient"}
 NAMES |= {"comprehensiveness": "Comp.", "median_fraction": "erased share"}
 """Names of scores and rankings in print, and of words in them; see `printed_name`."""
+_NAME = re.compile(rf"(?<![^\W_])({'|'.join(sorted(NAMES, key=len, reverse=True))})(?![^\W_])")
 _DOT = re.compile(r"(?<=\w)\.(?=[^\W\d])|(?<=[^\W\d])\.(?=\w)")  # between two words, not between digits
 
 _TEXT = {"~": "asciitilde", "^": "asciicircum", "\\": "backslash", "–": "endash", "—": "emdash"}
@@ -335,11 +331,7 @@ _NUMERIC = str.maketrans({"-": "$-$", "<": "$<$", "≤": r"$\leq$", "*": r"\rlap
 
 def printed_name(name: str) -> str:
     """Return a name in print: `max_jsd` is `max JSD`. Names that `NAMES` lacks have blanks in place of underscores."""
-
-    def printed(found: re.Match[str]) -> str:
-        return NAMES.get(found[0]) or " ".join(NAMES.get(word, word) for word in found[0].split("_"))
-
-    return re.sub(r"\w+", printed, name)
+    return _NAME.sub(lambda found: NAMES[found[0]], name).replace("_", " ")
 
 
 def latex_table(table: Table, experiment: str, name: str, title: str) -> str | None:
@@ -381,7 +373,7 @@ def latex_table(table: Table, experiment: str, name: str, title: str) -> str | N
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         rf"\begin{{tabular}}{{{''.join(sides)}}}",
         r"\toprule",
-        _row(map(_heading, columns)),
+        _row(map(_heading, columns, sides)),
         r"\midrule",
         *map(_row, zip(*printed, strict=True)),
         r"\bottomrule",
@@ -437,10 +429,10 @@ def _caption(table: Table, columns: Collection[str], title: str, left: Mapping[s
     return " ".join(f"{text[:1].upper()}{text[1:]}." for text in (escape(title), "; ".join(notes)) if text)
 
 
-def _heading(name: str) -> str:
-    """Return the heading of a column, one word below the other; an arrow stays beside its word."""
-    lines = re.sub(r" (?!\$\\(?:up|down))", r"\\\\", _words(name))
-    return rf"\shortstack{{{lines}}}" if r"\\" in lines else lines
+def _heading(name: str, side: str) -> str:
+    """Return the heading of a column, one word below the other; signs stay beside the word before."""
+    lines = re.sub(r" (?!\$)", r"\\\\", _words(name))
+    return rf"\begin{{tabular}}[b]{{@{{}}{side}@{{}}}}{lines}\end{{tabular}}" if r"\\" in lines else lines
 
 
 def _words(name: str) -> str:
