@@ -430,8 +430,8 @@ def _caption(table: Table, columns: Collection[str], title: str, left: Mapping[s
 
 
 def _heading(name: str, side: str) -> str:
-    """Return the heading of a column, one word below the other; signs stay beside the word before."""
-    lines = re.sub(r" (?!\$)", r"\\\\", _words(name))
+    """Return the heading of a column, one word below the other; signs and brackets stay beside the word before."""
+    lines = re.sub(r" (?![$\[*])", r"\\\\", _words(name))
     return rf"\begin{{tabular}}[b]{{@{{}}{side}@{{}}}}{lines}\end{{tabular}}" if r"\\" in lines else lines
 
 

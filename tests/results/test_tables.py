@@ -236,6 +236,7 @@ def test_rows_of_nats_are_printed_as_they_are_between_rows_of_fractions() -> Non
     [
         (["best_offset", "f1.low", "rate 0.5_x, .5"], [["best", "offset"], ["F1", "low"], ["rate", "0.5", "x,", ".5"]]),
         (["random_p_holm", "tau", "iou_f1 ↑"], [["random $p$", "Holm"], [r"$\tau$"], ["IoU", r"F1 $\uparrow$"]]),
+        (["mass_on_[SEP]"], [["mass", "on [SEP]"]]),
         (["n", "uas.sd", "correlation.kendall"], [["$n$"], ["UAS", "SD"], ["correlation", r"Kendall's $\tau$"]]),
     ],
 )
