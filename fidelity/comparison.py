@@ -13,6 +13,7 @@ from metrics.bootstrap import difference, holm, p_units, pooled, ratio
 from results import Estimate, Floats, Table, Unit, numbers
 from results.errors import counted
 from results.sentences import difference_said, said
+from results.tables import printed_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,10 +161,6 @@ def _mean(seeds: Sequence[Estimate]) -> Estimate:
 BASELINE, ATTENTION = "random", "attention"
 PRINTED = 22  # most rows of the main table with all rankings
 SECONDS = "seconds per text"
-NAMES = {"input_x_gradient": "gradient × input", "attention_times_gradient": "attention × gradient", "f1": "F1"}
-NAMES |= {"median_fraction": "erased share", "kendall": "Kendall's τ", "max_jsd": "max JSD", "median_tvd": "median TVD"}
-NAMES |= {"comprehensiveness": "Comp.", **{name: name.upper() for name in ("naopc", "lds", "racu")}}
-"""Names of scores and rankings in print; other names are printed with blanks in place of underscores."""
 
 
 class Judged(NamedTuple):
@@ -306,19 +303,14 @@ def _first(found: Mapping[Key, Estimate], measure: str) -> str:
     return next(variant for variant, name, _ in found if name == measure)
 
 
-def printed_name(name: str) -> str:
-    """Return the name of a test, score or ranking in print."""
-    return NAMES.get(name) or name.replace("_", " ")
-
-
 def fidelity_table(results: Sequence[CheckpointResult], tests: Sequence[Judged], asked: Collection[str]) -> Table:
     """Return the main table, one row per main score and one column per variant.
 
-    Columns: `test`, the score in words, with an arrow to the side that speaks for attention or for the ranking; for
-    each variant the mean over its seeds, with the ends of its bootstrap interval in `<variant>.low` and
-    `<variant>.high`; and `score`, the name of the score. A test of rankings has rows for its last measure among the
-    main scores, the best ranking of the first variant first. If there are more than `PRINTED` rows, a measure with a
-    direction has rows for the best ranking, attention and random alone.
+    Columns: `test`, the score in words, with an arrow to the side that speaks for attention or for the ranking, and
+    `nats` where it has this unit; for each variant the mean over its seeds, with the ends of its bootstrap interval in
+    `<variant>.low` and `<variant>.high`; and `score`, the name of the score. A test of rankings has rows for its last
+    measure among the main scores, the best ranking of the first variant first. If there are more than `PRINTED` rows, a
+    measure with a direction has rows for the best ranking, attention and random alone.
 
     Args:
         results: Results of all checkpoints.
@@ -338,7 +330,9 @@ def fidelity_table(results: Sequence[CheckpointResult], tests: Sequence[Judged],
         measure = f"{printed_name(name.rpartition('.')[2])} {arrows[name]}".strip()
         words |= {_score(name, one): f"{measure}, {printed_name(one)}" for one in order}
     rows = [
-        {"test": text} | numbers({one: _mean(seeds) for one, seeds in scores[name].items()}) | {"score": name}
+        {"test": text + " (nats)" * (_unit(scores[name]) == "nats")}
+        | numbers({one: _mean(seeds) for one, seeds in scores[name].items()})
+        | {"score": name}
         for name, text in words.items()
     ]
     units = {variant: [_unit(scores[name]) for name in words] for variant in by_variant(results)}
