@@ -193,9 +193,7 @@ def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
     names = [one.name for one in fields(kind)]
     for name, value in content.items():
         if name not in names:
-            raise SettingsError(
-                f"{where}: unknown key `{name}`{near(name, names)}; the possible keys are {', '.join(names)}"
-            )
+            raise SettingsError(f"{where}: unknown key `{name}`{near(name, names)}. Keys are {', '.join(names)}")
         if value in (None, "", []):
             raise SettingsError(f"{where}: `{name}` has no value. Give it one, or leave it out")
         times = Counter(map(repr, value)) if isinstance(value, list) else {}

@@ -246,9 +246,7 @@ def _check_values(name: str, values: Floats, layers: int, heads: int, n: int) ->
 
 def _check_positions(name: str, positions: Sequence[int], n: int) -> None:
     if bad := [position for position in positions if not 0 <= position < n]:
-        raise UserError(
-            f"{name}: position {bad[0]} is not among the {n} positions, which count from 0, delimiters included."
-        )
+        raise UserError(f"{name}: position {bad[0]} is not among 0 to {n - 1}, delimiters included.")
 
 
 def view_page(*views: View, budget: int = BUDGET) -> str:
