@@ -1,6 +1,5 @@
 """Datamodule of a labelled corpus as batches of tokens, for text classifiers."""
 
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
+from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -41,9 +40,8 @@ from datamodules.tokenization import SPECIALS, Numbers, Punctuation, TokenizedTe
 from datamodules.vectors import ENCODER, VectorSpec, WordVectors, load_vectors
 from results import Provenance
 from results.digests import Digests, digest
-from results.errors import check_numbers, check_values, spoken
-
-log = logging.getLogger(__name__)
+from results.errors import check_numbers, check_values, counted
+from results.progress import warn
 
 Labels = NDArray[np.int64] | NDArray[np.float32]
 
@@ -91,8 +89,10 @@ def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tup
         raise CorpusError.at(path, None, wrong, remedy)
     if len(labels) > 2:
         if marks := [label for label in labels if label in ("-", "-1")]:
-            said = f"{path}: the label {marks[0]} is a class like any other. If it means no label, as in SNLI, leave"
-            rank_zero_only(log.warning)(spoken(f'{said} such texts out: --data.columns.leave_out="{marks}".'))
+            warn(
+                f"{path}: the label {marks[0]} is a class like any other. If it means no label, as in SNLI, leave such "
+                f'texts out: --data.columns.leave_out="{marks}".'
+            )
         return labels, None
     if positive not in labels:
         wrong = f"the labels are {labels[0]!r} and {labels[1]!r}, but --data.positive is {positive!r}"
@@ -276,7 +276,7 @@ class TextSplit(Dataset[TextBatch]):
         """
         count, texts = self.counts["texts_all_unknown"], len(self.ids)
         if count > UNKNOWN_SHARE * texts:
-            rank_zero_only(log.warning)(
+            warn(
                 f"{where}: in {count} of {texts} texts ({count / texts:.0%}) every token is unknown, so a classifier "
                 f"cannot distinguish them. Check that language, case and tokenization are as in the training."
             )
@@ -289,9 +289,10 @@ class TextSplit(Dataset[TextBatch]):
         """
         unknown, tokens = self.counts["unknown_tokens"], self.counts["tokens"]
         if unknown > UNKNOWN_SHARE * tokens:
-            said = f"{where}: {unknown} of {tokens} tokens ({unknown / tokens:.0%}) are unknown, but none of train, so"
-            said += " the embedding of unknown words is not trained. --data.min_count=2 trains it on rare words."
-            rank_zero_only(log.warning)(spoken(said))
+            warn(
+                f"{where}: {unknown} of {tokens} tokens ({unknown / tokens:.0%}) are unknown, but none of train, so "
+                "the embedding of unknown words is not trained. --data.min_count=2 trains it on rare words."
+            )
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -581,9 +582,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             self.vectors = vocabulary_vectors(
                 self.vector_spec, self.vocabulary, counts, source, root=self.root, cache=self.cache
             )
-        held = ", ".join(f"{len(self.splits[split]):,} {split} texts" for split in wanted)
+        held = ", ".join(counted(len(self.splits[split]), f"{split} text") for split in wanted)
         kinds = "numbers as labels" if self.regression else f"{len(self.labels)} labels"
-        tokens = f"a vocabulary of {len(self.vocabulary):,} tokens"
+        tokens = f"a vocabulary of {counted(len(self.vocabulary), 'token')}"
         rank_zero_info(f"Data ready in {time.perf_counter() - entered:.1f} s: {held}, {kinds}, {tokens}.")
 
     def _open(self, split: Split, files: Mapping[str, Path], read: LabelledTexts, labels: Labels) -> None:

@@ -1,6 +1,5 @@
 """Base classes of datamodules over a corpus in splits: files, stages, stores of attention, and checks of the data."""
 
-import logging
 import os
 import re
 import time
@@ -17,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from pytorch_lightning import LightningDataModule
-from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
+from pytorch_lightning.utilities import rank_zero_info
 
 from attention import Encoder, EncoderError, EncoderSpec, Extraction, Items, Options, Store, make_store, resolve
 from attention.alignment import UNKNOWN_WORDS
@@ -41,9 +40,8 @@ from datamodules.batches import (
 from datamodules.vectors import ENCODER, VectorSpec, WordVectors, find_vectors, load_vectors
 from results import FEW, Provenance
 from results.digests import Digests
-from results.errors import UserError, check_numbers, check_values, counted, spoken
-
-log = logging.getLogger(__name__)
+from results.errors import UserError, check_numbers, check_values, counted
+from results.progress import warn
 
 Data = TypeVar("Data")
 
@@ -94,10 +92,10 @@ def warn_of_split(split: Split, shared: Mapping[str, int], total: int, unit: str
     """
     if total < FEW and split != "train":
         effect = "what is chosen on it is uncertain" if split == "dev" else "intervals are wide"
-        rank_zero_only(log.warning)(f"{split} has {total} {unit}: {effect}. Give {FEW} or more.")
+        warn(f"{split} has {counted(total, unit.removesuffix('s'))}: {effect}. Give {FEW} or more.")
     for name, count in shared.items():
         if count > SHARED * total:
-            rank_zero_only(log.warning)(
+            warn(
                 f"{count} of {total} {unit} of {split} ({count / total:.0%}) also stand in "
                 f"{name.removeprefix('also_in_')}: scores on {split} partly measure items that were seen before."
             )
@@ -176,7 +174,7 @@ def warn_of_roots(name: Path | str, audit: Mapping[str, int]) -> None:
         audit: Counts of the treebank's reader; `multiple_roots` is the number of such trees.
     """
     if count := audit.get("multiple_roots", 0):
-        rank_zero_only(log.warning)(
+        warn(
             f"{name}: {counted(count, 'sentence')} with more than one root: a tree of Universal Dependencies has one. "
             f"They are read as they are; check column HEAD."
         )
@@ -190,7 +188,7 @@ def warn_of_quotes(name: str, audit: Mapping[str, int]) -> None:
         audit: Counts of the corpus's reader; `quoted_texts` is the number of such texts.
     """
     if name not in CORPORA and (count := audit.get("quoted_texts", 0)):
-        rank_zero_only(log.warning)(
+        warn(
             f"{name}: {counted(count, 'text')} in double quotes with all quotes inside doubled, as in CSV. TSV is "
             "read without quoting: these quotes are words. Save it as CSV, in pandas to_csv('my.csv', index=False)."
         )
@@ -208,14 +206,12 @@ def warn_of_tags(path: Path, store: Store) -> None:
     if heads or types:
         tags = Counter(tag[1:] for tag in store.labels["tags"].combine_chunks().values.to_pylist() if tag[0] == UNKNOWN)
         named = ", ".join(tag for tag, _ in tags.most_common(12))
-        said = (
-            f"{path}: {audit['unknown_tags'] / audit['words']:.0%} of the part-of-speech tags are unknown, as they are"
+        warn(
+            f"{path}: {audit['unknown_tags'] / audit['words']:.0%} of the part-of-speech tags are unknown, as they are "
+            f"neither Penn's nor UD's: {named}. The heads of {heads} of {counted(audit['mentions'], 'mention')} are "
+            f"uncertain, and scores by type leave out {types}. Say what the tags mean: --data.tags="
+            "'{PPER: PRON, NE: PROPN, NN: NOUN}'."
         )
-        said += (
-            f" neither Penn's nor UD's: {named}. The heads of {heads} of {counted(audit['mentions'], 'mention')} are"
-        )
-        said += f" uncertain, and scores by type leave out {types}. Say what the tags mean: --data.tags"
-        rank_zero_only(log.warning)(spoken(f"{said}='{{PPER: PRON, NE: PROPN, NN: NOUN}}'."))
 
 
 def warn_of_words(path: Path, store: Store) -> None:
@@ -228,9 +224,11 @@ def warn_of_words(path: Path, store: Store) -> None:
     words = len(store.labels["words"].combine_chunks().values)
     count = store.manifest.audit.get(UNKNOWN_WORDS, 0)
     if count > UNKNOWN_SHARE * words:
-        said = f"{path}: {count} of {words} words ({count / words:.0%}) contain the unknown token of "
-        said += f"{store.manifest.encoder['name']}, so the encoder cannot see what they are. Choose an encoder that "
-        rank_zero_only(log.warning)(spoken(f"{said}was trained on this language: --encoder."))
+        warn(
+            f"{path}: {count} of {words} words ({count / words:.0%}) contain the unknown token of "
+            f"{store.manifest.encoder['name']}, so the encoder cannot see what they are. Choose an encoder that was "
+            "trained on this language: --encoder."
+        )
     warn_of_roots(path, store.manifest.audit)
     warn_of_tags(path, store)
 
@@ -579,11 +577,9 @@ class AttentionDataModule(CorpusDataModule[Item]):
                 self.vector_spec, counts, root=self.root, cache=self.cache, source=source, encoder=encoder
             )
         if self.streams and "train" in wanted:
-            rank_zero_info(
-                "Attention is computed whenever it is read: every epoch runs the encoder over train and dev."
-            )
+            rank_zero_info("Attention is not stored: every epoch runs the encoder over train and dev.")
         names = {path: " and ".join(split for split in (*wanted, *ahead) if files[split] == path) for path in new}
-        held = ", ".join(f"{names[path]} {len(opened[path])} {self.unit}" for path in new)
+        held = ", ".join(f"{names[path]} {counted(len(opened[path]), self.unit.removesuffix('s'))}" for path in new)
         rank_zero_info(f"Data ready in {time.perf_counter() - entered:.1f} s: {held}.")
 
     def _stores(

@@ -1,6 +1,5 @@
 """Datamodule of a dependency treebank read by an encoder: batches of attention over words with the gold arcs."""
 
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from copy import copy
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -22,9 +20,8 @@ from corpora.sentence import CorpusError, Treebank
 from datamodules.batches import AttentionBatch, BatchLoader, EncoderOf, Ranks, Split, check_batch, padder
 from datamodules.corpus import AttentionDataModule, any_store
 from results import Provenance
-from results.errors import check_numbers, check_values, spoken
-
-log = logging.getLogger(__name__)
+from results.errors import check_numbers, check_values
+from results.progress import warn
 
 EVAL_CELLS = 65_536
 """Greatest bound of an evaluation batch, in padded cells."""
@@ -299,9 +296,10 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         """
         super().setup(stage)
         if self.punctuation and not any(data.punctuation_words for data in self.splits.values()):
-            said = f"No word is punctuation: no {self.punctuation_by} of the corpus is {' or '.join(self.punctuation)}."
-            said += " Scores without punctuation leave nothing out. Name its labels with --data.punctuation."
-            rank_zero_only(log.warning)(spoken(said))
+            warn(
+                f"No word is punctuation: no {self.punctuation_by} of the corpus is {' or '.join(self.punctuation)}. "
+                "Scores without punctuation leave nothing out. Name its labels with --data.punctuation."
+            )
         self.read_only(self._reads)
 
     def make_splits(self, stores: Mapping[Split, Store], encoder: EncoderOf = "given") -> dict[Split, DependencySplit]:

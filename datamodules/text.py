@@ -1,6 +1,5 @@
 """Datamodule of texts of any kind as segments for an encoder; texts are streamed, and none is stored."""
 
-import logging
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
+from pytorch_lightning.utilities import rank_zero_info
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -31,11 +30,10 @@ from datamodules.batches import EncoderOf, SegmentBatch, Split, batch_bounds
 from datamodules.corpus import DEFAULT_ENCODER, CorpusDataModule, corpus_of, warn_of_quotes, warn_of_roots
 from results import Provenance
 from results.digests import Digests
-from results.errors import check_numbers, check_values, from_options, near, spoken
+from results.errors import check_numbers, check_values, from_options, near
+from results.progress import warn
 
 TextFormat = Literal["text", "tsv", "csv", "jsonl", "conllu", "conllx", "links", "enhanced", "framenet"]
-
-log = logging.getLogger(__name__)
 
 _SUFFIXES: dict[str, TextFormat] = {
     **{".txt": "text", ".raw": "text", ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl"},
@@ -667,8 +665,8 @@ def warn_of_left_out(data: TextDataModule) -> None:
         warn_of_quotes(name, audit)
         left_out, read = audit["too_long"], audit["too_long"] + audit["segments"]
         if left_out > LEFT_OUT * read:
-            said = f"{name}: {left_out} of {read} sentences or pairs of texts have more pieces than fit, and were left "
-            said += (
+            warn(
+                f"{name}: {left_out} of {read} sentences or pairs of texts have more pieces than fit, and were left "
                 f"out: the results describe the shorter ones. Raise --data.max_length ({data.max_length}), or choose "
+                "an encoder that takes longer inputs."
             )
-            rank_zero_only(log.warning)(spoken(f"{said}an encoder that takes longer inputs."))

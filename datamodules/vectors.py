@@ -16,13 +16,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
+from pytorch_lightning.utilities import rank_zero_info
 
 from attention import Encoder
 from attention.encoder import EncoderSource, embed_words
 from results.digests import Digests, digest
 from results.errors import UserError, check_values, refuse_lack_of_memory
 from results.files import keep, kept, remove_leftovers
+from results.progress import warn
 
 VECTORS_VERSION = 3  # part of every key: raise it when what is kept of a file would come out differently
 ENCODER = "encoder"  # the name that stands for the encoder's own input embeddings
@@ -36,8 +37,6 @@ _ACCEPTED = (
 _HEADER = re.compile(rb"[0-9]+\s+[0-9]+\s*")  # number of rows, and of values of each
 MIN_COVERAGE = 0.5
 """Warn if vectors cover a smaller share of the tokens of a corpus."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -161,7 +160,7 @@ def load_vectors(
         remedy = "Name vectors that fit the corpus's language"
         if file.endswith(SUBSET):
             remedy = f"Put the full {file.removesuffix(SUBSET)}.txt into {path.parent}, or name other vectors"
-        rank_zero_only(log.warning)(f"{file}: the word vectors cover only {share}. {remedy}.")
+        warn(f"{file}: the word vectors cover only {share}. {remedy}.")
     size, identity = found.matrix.shape[1], {**identity, "lowercase": lowercase}
     rank_zero_info(f"Word vectors: {file}, {size} values, {share}.")
     known = {"file": file, "size": size, **audit, **found.audit}

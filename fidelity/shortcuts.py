@@ -1,6 +1,5 @@
 """Test on planted shortcuts, where the deciding words are known (Bastings et al. 2022), and a table of other tests."""
 
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -9,7 +8,6 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 import torch
-from pytorch_lightning.utilities import rank_zero_only
 
 from datamodules import ClassificationDataModule
 from fidelity.checkpoints import Checkpoint
@@ -19,9 +17,8 @@ from fidelity.experiment import FidelityTest, Measurements, Score, means, propor
 from fidelity.saliency import RANKINGS, Explainer, Saliency
 from metrics.bootstrap import TIE, pooled, ratio, resample
 from results import Floats, Table, Unit
-from results.errors import UserError, spoken
-
-log = logging.getLogger(__name__)
+from results.errors import UserError
+from results.progress import warn
 
 LEARNT = 0.99
 """Lowest accuracy on planted texts of a classifier that has learnt the shortcut; the bound is ours."""
@@ -130,7 +127,7 @@ class Shortcut(FidelityTest):
             listed = ", ".join(f"{name} ({value:.1%})" for name, value in self._weak.items())
             said = f"Shortcut not learnt: accuracy on planted texts is below {LEARNT:.0%} for {listed}. The planted"
             said += " words are not all that these classifiers decide by. Train longer, or raise --data.shortcut.share"
-            rank_zero_only(log.warning)(spoken(f"{said}; only an encoder that reads the order of words learns a pair."))
+            warn(f"{said}; only an encoder that reads the order of words learns a pair.")
         variants = by_variant(results).items()
         rows = [{"variant": variant} | row for variant, ours in variants for row in judge(ours, self.names)]
         if not rows:

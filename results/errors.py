@@ -1,10 +1,12 @@
 """Errors of the user's input, and the wording of messages: counts, suggestions for misspelt names."""
 
 import difflib
+import json
 import operator
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from inspect import isfunction, signature
 from math import isfinite
 from numbers import Integral, Real
@@ -27,22 +29,23 @@ MEANT: Mapping[str, Collection[str]] = {
 
 _NO_MEMORY = re.compile(r"(?i)not enough memory|can(no|')t allocate|out of memory|bad_?alloc|os error 12\b|errno 12\b")
 
-_VALUE = r"'[^']*'|\"[^\"]*\"|\[[^]]*\]|[\w-]+(?:\.\w+)*"
+_VALUE = r"'[^']*'|\"[^\"]*\"|\[[^]]*\]|[^\s'\"`]*[^\s'\"`.,:;!?)]"
 _OPTION = re.compile(
     r"`?--(?:(?:data|model|trainer)\.|(?=(?:corpus|encoder|checkpoints)\b))(\w+(?:\.\w+)*)" + rf"(?:=({_VALUE}))?`?"
 )
-_in_command_line = False  # global, because all threads of a command share it
+_COMMAND_LINE = "PROBING_COMMAND_LINE"  # variable of the environment, which other processes of a command inherit
 
 
 @contextmanager
 def command_line() -> Iterator[None]:
     """Within the block, messages name options of the command line; elsewhere they name arguments of Python."""
-    global _in_command_line
-    before, _in_command_line = _in_command_line, True
+    outermost = _COMMAND_LINE not in os.environ
+    os.environ[_COMMAND_LINE] = "1"
     try:
         yield
     finally:
-        _in_command_line = before
+        if outermost:
+            del os.environ[_COMMAND_LINE]
 
 
 def spoken(message: str) -> str:
@@ -50,14 +53,20 @@ def spoken(message: str) -> str:
 
     def argument(option: re.Match[str]) -> str:
         name = option[1].removesuffix(".name").replace("limit_test_batches", "limit")
-        value = yaml.safe_load(option[2] or "''")
-        value = yaml.safe_load(value) if isinstance(value, str) and value else value  # quoted for the shell
-        return f"`{name}={value!r}`" if option[2] else f"`{name}`"
+        return f"`{name}={_value(option[2])!r}`" if option[2] else f"`{name}`"
 
-    if _in_command_line:
+    if _COMMAND_LINE in os.environ:
         return message
     plain = re.sub(r"--(data|model) (?=[A-Z])|\.init_args", "", message)
     return _OPTION.sub(argument, re.sub(r"add --trust (\w+(?:\.\w+)*)", r"import \1 first", plain))
+
+
+def _value(word: str) -> object:
+    """Return the value of an option: a number, true, false, null, a list or a mapping; else the text as it is."""
+    word = word[1:-1] if word[0] in "'\"" else word
+    with suppress(ValueError, RecursionError, yaml.YAMLError):
+        return yaml.safe_load(word) if re.match(r"\[|\{.*: ", word) else json.loads(word)
+    return word
 
 
 class UserError(ValueError):

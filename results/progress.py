@@ -1,4 +1,4 @@
-"""Progress of long computations in the log, where no progress bar is shown: a pipe, a file, a notebook."""
+"""Warnings in the log, and progress of long computations where no bar is shown: a pipe, a file, a notebook."""
 
 import logging
 import math
@@ -9,6 +9,8 @@ from typing import Any
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.utilities import rank_zero_only
 
+from results.errors import spoken
+
 FIRST, EVERY = 10.0, 30.0  # seconds before the first line, and between two lines
 
 # A child of Lightning's logger, which shows it, but not the one that nested trainings silence.
@@ -16,6 +18,12 @@ LOGGER = "pytorch_lightning.progress"
 """Name of the logger of progress."""
 
 _log = logging.getLogger(LOGGER)
+
+
+@rank_zero_only
+def warn(message: str) -> None:
+    """Log a warning in the first process of a run; the message is `spoken`."""
+    logging.getLogger(__name__).warning(spoken(message))
 
 
 class Progress:

@@ -1,9 +1,12 @@
 import math
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import Literal
 
 import pytest
 
-from results.errors import UserError, check_numbers, check_values, command_line, from_options, near
+from results.errors import UserError, check_numbers, check_values, command_line, from_options, near, spoken
 
 
 @pytest.mark.parametrize(
@@ -28,6 +31,50 @@ def test_a_message_names_options_on_a_command_line_and_arguments_in_python(line:
     with command_line():
         assert str(UserError(line)) == line
     assert str(UserError(line)) == python
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [
+        *(
+            (word, word)
+            for word in ("skip", "ud_english_ewt", "float32", "-", "x=y", "a,b", "1:30", "2026-01-01", "007")
+        ),
+        *(
+            (word, word)
+            for word in ("my-{split}.dat", "{split}", "~/a/{split}.conllu", "https://a.b/c.tsv", "no", "@x")
+        ),
+        *(
+            (f"'{word}'", word)
+            for word in ("", "two words", "{split}", "[1, 2", "{a: [}", "[2026-13-45]", "- a", "&a", "*")
+        ),
+        *((f"'{'[' * deep}'", "[" * deep) for deep in (1, 5_000)),
+        ('"it\'s: x"', "it's: x"),
+        *(("true", True), ("null", None), ("2", 2), ("0.1", 0.1), ("1e-3", 0.001), ("-1", -1)),
+        *(("[0.5,0.25,0.25]", [0.5, 0.25, 0.25]), ("[a, b]", ["a", "b"]), ("[]", []), ("\"['-', '-1']\"", ["-", "-1"])),
+        ("'{PPER: PRON, NE: PROPN}'", {"PPER": "PRON", "NE": "PROPN"}),
+        ("'{size: null}'", {"size": None}),
+        ("'{corpus: a.txt, format: …}'", {"corpus": "a.txt", "format": "…"}),
+        ("'{train: a-{split}.tsv}'", "{train: a-{split}.tsv}"),  # not YAML
+    ],
+)
+def test_an_option_keeps_its_value_in_python(given: str, value: object) -> None:
+    for before, after in (("", "."), ("(", "), or"), ("", ": so"), ("`", "`")):
+        quotes = "" if before == "`" else before, "" if before == "`" else after
+        said = spoken(f"Set {before}--data.x={given}{after}")
+        assert said == f"Set {quotes[0]}`x={value!r}`{quotes[1]}"
+
+
+def _said(message: str) -> str:
+    return str(UserError(message))
+
+
+def test_the_processes_of_a_command_name_options_too() -> None:
+    before = dict(os.environ)
+    with command_line(), command_line(), ProcessPoolExecutor(1, get_context("spawn")) as processes:
+        assert processes.submit(_said, "Give --data.corpus.").result() == "Give --data.corpus."
+    assert dict(os.environ) == before
+    assert _said("Give --data.corpus.") == "Give `corpus`."
 
 
 class Thing:
