@@ -23,7 +23,7 @@ from commands.state import RunState, new_folder, run_digest, save_config, source
 from commands.tasks import check_tasks, refuse_shell
 from commands.trust import Parser, import_trusted, refuse_permissions, silent_parser
 from datamodules.corpus import CorpusDataModule, data_for
-from measures.contract import Measure, measure
+from measures.contract import Measure, run_measurement
 from models import quiet
 from results import Result
 from results.errors import UserError, check_numbers
@@ -175,10 +175,10 @@ def run(words: Sequence[str]) -> Result | None:
         unfinished.rmdir()
 
     def work(fabric: Fabric) -> Result | None:
-        result = measure(data, measurements=measurement, fabric=fabric, limit=devices.limit, bar=bar)
+        result = run_measurement(measurement, data, fabric, limit=devices.limit, bar=bar)
         if devices.fast_dev_run:
             rank_zero_info("One batch of each dataloader was measured, and nothing was written.")
-        elif fabric.global_rank == 0:
+        elif fabric.global_rank == 0 and result is not None:
             write(result)
         fabric.barrier()  # the first process prints, and deletes what the others may still read
         if fabric.global_rank == 0:

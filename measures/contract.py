@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from inspect import signature
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypedDict, Unpack, cast, overload
+from typing import Any, ClassVar, Generic, Self, cast, overload
 
 import torch
 from jsonargparse import Namespace
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments import LightningEnvironment
 from rich.progress import track
 from torch import nn
 from torch.utils.data import DataLoader
@@ -87,19 +88,14 @@ Reader = str | Encoder | EncoderSpec | None
 Given = Corpus | CorpusDataModule[Any] | None
 
 
-class _Loop(TypedDict, total=False):
-    fabric: Fabric | None
-    limit: float | None
-    bar: bool
-
-
+@overload
+def measure(corpus: Given = ..., encoder: Reader = ..., measurements: Measure[Any] = ..., **loop: Any) -> Result: ...  # noqa: ANN401
 @overload
 def measure(
-    corpus: Given = ..., encoder: Reader = ..., measurements: Measure[Any] = ..., **loop: Unpack[_Loop]
-) -> Result: ...
-@overload
-def measure(
-    corpus: Given = ..., encoder: Reader = ..., measurements: Sequence[Measure[Any]] = ..., **loop: Unpack[_Loop]
+    corpus: Given = ...,
+    encoder: Reader = ...,
+    measurements: Sequence[Measure[Any]] = ...,
+    **loop: Any,  # noqa: ANN401
 ) -> list[Result]: ...
 def measure(
     corpus: Given = None,
@@ -134,7 +130,7 @@ def measure(
     if encoder is not None and (corpus is None or isinstance(corpus, CorpusDataModule)):
         raise UserError("`encoder` needs the name or path of a corpus: a datamodule and a checkpoint name their own.")
     if fabric is None:
-        (fabric := Fabric(accelerator="cpu", devices=1)).launch()
+        (fabric := Fabric(accelerator="cpu", devices=1, plugins=LightningEnvironment())).launch()  # also under SLURM
     made, results, data = dict[Any, Any](), list[Result](), cast("Any", corpus)
     for measurement in measurements:
         if corpus is None:
@@ -143,7 +139,7 @@ def measure(
         elif not isinstance(corpus, CorpusDataModule):
             kind = measurement.takes
             data = made[kind] = made.get(kind) or _made(kind, corpus, encoder)
-        result = fabric.broadcast(_measured(measurement, data, fabric, limit, bar))
+        result = fabric.broadcast(run_measurement(measurement, data, fabric, limit=limit, bar=bar))
         assert result is not None  # the first process has one
         results.append(result)
     return results
@@ -164,10 +160,10 @@ def _made(kind: Any, corpus: Corpus, encoder: Reader) -> Any:  # noqa: ANN401 - 
     return kind(**options)
 
 
-def _measured(
-    measurement: Measure[Any], data: CorpusDataModule[Any], fabric: Fabric, limit: float | None, bar: bool
+def run_measurement(
+    measurement: Measure[Any], data: CorpusDataModule[Any], fabric: Fabric, *, limit: float | None, bar: bool
 ) -> Result | None:
-    """Return the result of one measurement; None in processes that have none."""
+    """Run one measurement over a datamodule, as `measure` does; processes but the first may return None."""
     measurement.data = data_for(type(measurement).__name__, measurement.takes, data)
     measurement.device, measurement.ranks = fabric.device, Ranks(fabric.global_rank, fabric.world_size)
     data.place(measurement.ranks, measurement.device)

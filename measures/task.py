@@ -497,8 +497,8 @@ class LanguageModelling(Task):
         if reason := lacks_language_modelling(encoder):
             raise UserError(
                 f"{reason}. Name an encoder that can predict tokens (bert-base-uncased, gpt2) with "
-                "--encoder, or the checkpoint of a fine-tuned classifier with "
-                "--checkpoints (of Importance: `classifier`)."
+                "--encoder, or the checkpoint of a fine-tuned classifier with --model.checkpoint (of Importance: "
+                "`classifier`)."
             )
         assert encoder.language_model is not None
         self.encoder, self._seed, self._language_model = encoder, seed, encoder.language_model

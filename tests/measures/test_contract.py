@@ -1,5 +1,6 @@
 """The loop over the batches of a datamodule, and what a measurement may ask of it."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,17 @@ def test_a_corpus_is_read_by_the_encoder_however_both_are_given(
         measurement = Lengths()
         assert measure(given, encoder, measurement).numbers == words
         assert measurement.data.encoder == EncoderSpec(str(bert))
+
+
+@pytest.mark.filterwarnings("error:The `srun` command is available")
+def test_python_needs_no_task_of_slurm(make_data: MakeData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "srun").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), os.pathsep)
+    monkeypatch.setenv("SLURM_NTASKS", "2")  # as in a notebook of a job
+    monkeypatch.setenv("SLURM_JOB_NAME", "notebook")
+    assert measure(make_data(), measurements=Lengths()).experiment == "lengths"
+    monkeypatch.delenv("SLURM_NTASKS")
+    assert measure(make_data(), measurements=Lengths()).experiment == "lengths"
 
 
 def test_several_measurements_share_the_data_of_a_class(
