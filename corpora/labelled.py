@@ -95,7 +95,8 @@ class LabelledTexts:
 class Columns:
     """Columns of a file of labelled texts: their names or, in a TSV or CSV file without a header, their numbers from 1.
 
-    None stands for a column that the file does not have. If all columns are numbers, the file has no header.
+    None stands for a column that the file does not have. If all columns are numbers, the file has no header. Other
+    columns of the file, such as an index that pandas wrote without a name, are ignored.
 
     Attributes:
         text: Column of the text, or of the first sentence of a pair.
@@ -110,12 +111,12 @@ class Columns:
         CorpusError: `leave_out` names labels, but `label` is None.
     """
 
-    text: str = "text"
-    label: str | None = "label"
-    pair: str | None = None
-    id: str | None = None
-    rationale: str | None = None
-    split: str | None = None
+    text: str | int = "text"
+    label: str | int | None = "label"
+    pair: str | int | None = None
+    id: str | int | None = None
+    rationale: str | int | None = None
+    split: str | int | None = None
     leave_out: tuple[str | int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -127,7 +128,7 @@ class Columns:
     @property
     def named(self) -> dict[str, str]:
         """Names or numbers of the columns that the file has, by field."""
-        return {field: name for field, name in asdict(self).items() if isinstance(name, str)}
+        return {field: str(name) for field, name in asdict(self).items() if isinstance(name, str | int)}
 
 
 def read_labelled(

@@ -89,10 +89,11 @@ def test_pairs_ids_and_rationales_are_read_from_the_named_columns(tmp_path: Path
 
 def test_without_a_header_columns_are_numbers_from_one(tmp_path: Path) -> None:
     path = write(tmp_path, "gj04\t1\t\tThey drank the pub.\ngj04\t0\t*\tThe Bill slept.\n")
-    assert read_labelled(path, columns=Columns(text="4", label="2")).texts == (
-        LabelledText("1", "They drank the pub.", "1", 1),
-        LabelledText("2", "The Bill slept.", "0", 2),
-    )
+    for columns in (Columns(text="4", label="2"), Columns(text=4, label=2)):
+        assert read_labelled(path, columns=columns).texts == (
+            LabelledText("1", "They drank the pub.", "1", 1),
+            LabelledText("2", "The Bill slept.", "0", 2),
+        )
 
 
 def test_csv_fields_hold_commas_quotes_and_line_ends(tmp_path: Path) -> None:
