@@ -2,26 +2,23 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from commands import CONFIGS
-from corpora import registry
 from results.errors import UserError, counted, near
 from results.settings import read_yaml
 
 SHORT: Mapping[str, Mapping[str, str]] = {
-    "--corpus": {"": "data.corpus", "TextDataModule": "data.corpora"},
-    "--encoder": {"": "data.encoder.name", "AttentionClassifier": ""}
-    | dict.fromkeys(("TransformerClassifier", "Fidelity"), "data.tokenizer.name"),
-    "--checkpoints": {"": "model.checkpoint", "Fidelity": "model.checkpoints"}
-    | dict.fromkeys(("fit", "validate", "test", "predict"), "ckpt_path"),
+    "--corpus": {"TextDataModule": "data.corpora", "": "data.corpus"},
+    "--encoder": dict.fromkeys(("TransformerClassifier", "Fidelity"), "data.tokenizer.name")
+    | {"": "data.encoder.name"},
+    "--checkpoints": dict.fromkeys(("fit", "validate", "test", "predict"), "ckpt_path")
+    | {"Fidelity": "model.checkpoints", "": "model.checkpoint"},
 }
-"""Options by short name, and by command or class of the model or the data; under "" the option of all others."""
+"""Option that a short name stands for, by the command or a class of the command line; under "" that of all others."""
 CONFIG = ("--config", "-c")
-REGISTERED = {"ClassificationDataModule", "CoreferenceDataModule", "DependencyDataModule"}
-"""Classes of data whose corpus by name is one of the registry."""
 
 
 def config_file(given: str) -> str:
@@ -59,8 +56,8 @@ def expanded(words: Sequence[str]) -> list[str]:
     They stand at the end, so that they override the configs. A long form is returned unchanged.
 
     Raises:
-        UserError: There is no such config or corpus, a config replaces the model of another, or an option that takes
-            one value has none or several.
+        UserError: There is no such config, a config replaces the model of another, the model reads no encoder, or an
+            option that takes one value has none or several.
         SettingsError: A config cannot be read.
     """
     kept, short = list[str](), dict[str, list[str]]()
@@ -75,37 +72,53 @@ def expanded(words: Sequence[str]) -> list[str]:
         else:
             into.append(config_file(word) if previous in CONFIG else word)
         previous = word
-    kinds = {*words[:1], *_classes(kept)} - {""}
+    kinds = kinds_of(kept)
     for name, values in short.items():
-        option = next((option for kind, option in SHORT[name].items() if kind in kinds), SHORT[name][""])
-        if not option:
-            raise UserError(
-                f"{name}: AttentionClassifier reads no pretrained encoder. Give --config devlin2019/finetune."
-            )
+        option = option_of(name, kinds)
         if len(values) != 1 and option != "model.checkpoints":
             raise UserError(f"{name} has {counted(len(values), 'value')}, but --{option} takes one.")
         kept.append(f"--{option}={values[0] if len(values) == 1 else json.dumps(values)}")
-    for name, value in options(kept) if kinds & REGISTERED else ():
-        if name == "--data.corpus" and value.isidentifier() and value != "sample" and not Path(value).exists():
-            registry.find(value)
     return kept
 
 
-def _classes(words: Sequence[str]) -> Iterator[str]:
-    """Yield the names of the classes of the data and of the model of a command line with its configs."""
-    found, owner = dict[str, str](), ""
+def option_of(name: str, kinds: Collection[str]) -> str:
+    """Return the option that a short name stands for, without dashes, such as `data.corpora` for `--corpus`.
+
+    Args:
+        name: Key of `SHORT`; any other option is returned as it is.
+        kinds: The command and its classes, see `kinds_of`.
+
+    Raises:
+        UserError: The model reads no encoder.
+    """
+    if name == "--encoder" and "AttentionClassifier" in kinds:
+        raise UserError(
+            "--encoder: AttentionClassifier reads no pretrained encoder. Give --config devlin2019/finetune."
+        )
+    known = SHORT.get(name, {})
+    return next((option for kind, option in known.items() if kind in (*kinds, "")), name[2:])
+
+
+def kinds_of(words: Sequence[str]) -> set[str]:
+    """Return the command of a command line, and the names of the classes of its model and its data, also of configs.
+
+    Raises:
+        UserError: A config replaces the model of another.
+        SettingsError: A config cannot be read.
+    """
+    found, owners = dict[str, str](), dict[str, str]()
     for name, value in options(words):
         is_config = name in CONFIG and Path(value).is_file()
-        content: Any = read_yaml(Path(value)) if is_config else {name[2:]: value}
+        content: Any = read_yaml(Path(value)) if is_config else {name[2:].removesuffix(".class_path"): value}
         for part in ("model", "data") if isinstance(content, Mapping) else ():
             given = content.get(part)
-            kind = str((given.get("class_path") if isinstance(given, Mapping) else given) or "").rpartition(".")[2]
-            if part == "model" and kind and is_config:
-                if owner and kind != found[part]:
-                    raise UserError(
-                        f"--config {config_name(value)}: its model, {kind}, replaces {found[part]} of --config "
-                        f"{config_name(owner)}. Give one of the two."
-                    )
-                owner = value
-            found[part] = kind or found.get(part, "")
-    yield from found.values()
+            given = given.get("class_path") if isinstance(given, Mapping) else given
+            if kind := str(given or "").rpartition(".")[2]:
+                found[part] = kind
+                owners |= {kind: config_name(value)} if is_config and part == "model" else {}
+    if len(owners) > 1:
+        (first, one), (second, other), *_ = owners.items()
+        raise UserError(
+            f"--config {other}: its model, {second}, replaces {first} of --config {one}. Give one of the two."
+        )
+    return {*words[:1], *found.values()}

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from jsonargparse.typing import NonNegativeInt
 
-from commands.shorthand import SHORT, config_name
+from commands.shorthand import SHORT, config_name, kinds_of, option_of
 from commands.trust import trusted_modules, typed_options
 from models.configs import PERMISSIONS, command_of
 from results.digests import digest, file_digest
@@ -361,11 +361,10 @@ def _grid(
     if prod(map(len, axes.values())) > MOST:
         raise UserError(f"{where}: the plan has more than {MOST:,} rows. Divide it into several plans")
     entries = [(axis, entry) for axis, values in axes.items() for entry in values.values() if isinstance(entry, dict)]
-    for axis, option in ((axis, in_full(name)) for axis, entry in entries for name in entry.get("set") or {}):
-        if option in extra:  # every row would have the value, under the names of all
-            raise UserError(
-                f"{where}: `--{option}` is set by the axis `{axis}`. Choose rows with --row, or edit the plan"
-            )
+    given = set[str]().union(*map(_meanings, extra))
+    for axis, name in ((axis, name) for axis, entry in entries for name in entry.get("set") or {}):
+        if _meanings(name) & given:  # every row would have the value, under the names of all
+            raise UserError(f"{where}: `--{name}` is set by the axis `{axis}`. Choose rows with --row or edit the plan")
     cells = product(*(values.items() for values in axes.values()))
     return tuple(axes), {tuple(label for label, _ in cell): [base, *(entry for _, entry in cell)] for cell in cells}
 
@@ -382,8 +381,13 @@ def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, traine
     config = path.parent / entry.config
     if not config.is_file():
         raise UserError(f"{where}: there is no config {config} (paths are relative to the folder of {path.name})")
-    own = {new: extra[name] for name in extra if (new := entry.rename.get(name, name)) is not None}
-    planned = {in_full(name): value for name, value in entry.set.items()}
+    given = [f"--{name}={value}" for name, value in {**entry.set, **extra}.items()]
+    has_short = any(word.partition("=")[0] in SHORT for word in given)  # only they need the config to be read
+    kinds = kinds_of([entry.command, f"--config={config}", *given]) if has_short else set[str]()
+    others = {in_full(name): new for name, new in entry.rename.items()}
+    renamed = {name: others.get(in_full(name), name) for name in extra}
+    own = {in_full(new, kinds): extra[name] for name, new in renamed.items() if new is not None}
+    planned = {in_full(name, kinds): value for name, value in entry.set.items()}
     _refuse_permissions([f"--{name}={_text(name, value, where)}" for name, value in planned.items()], extra, where)
     options = sorted((name, _text(name, value, where)) for name, value in {**planned, **own}.items())
     return Run(entry.command, config, file_digest(config), tuple(options), seed, tuple(trained), reads)
@@ -456,14 +460,24 @@ def _trained(
     return found
 
 
-def in_full(name: str) -> str:
-    """Return the long form of an option's name, as `data.init_args.corpus` for `data.corpus` or `corpus`."""
-    name = SHORT.get(f"--{name}", {"": name})[""]  # of other classes of data, as `rename` says
-    return re.sub(r"^(data|model)\.(?!(init_args|class_path|dict_kwargs)\b)", r"\1.init_args.", name)
+def in_full(name: str, kinds: Collection[str] = ()) -> str:
+    """Return the long form of an option's name, as `data.init_args.corpus` for `data.corpus` or `corpus`.
+
+    Args:
+        name: The name, without dashes.
+        kinds: Command and classes of the run, which say what a short name stands for; see `shorthand.kinds_of`.
+    """
+    option = option_of(f"--{name}", kinds)
+    return re.sub(r"^(data|model)\.(?!(init_args|class_path|dict_kwargs)\b)", r"\1.init_args.", option)
+
+
+def _meanings(name: str) -> set[str]:
+    """Return the long forms of an option's name in the runs of any class."""
+    return {in_full(option) for option in SHORT.get(f"--{name}", {"": name}).values()}
 
 
 def options_of(words: Sequence[str]) -> dict[str, str]:
-    """Parse options of a command line, written `--name=value` or `--name value`; return their values by long name.
+    """Parse options of a command line, written `--name=value` or `--name value`; return their values by name.
 
     Args:
         words: Words of the command line.
@@ -477,5 +491,5 @@ def options_of(words: Sequence[str]) -> dict[str, str]:
         name, given, value = rest.pop(0).partition("=")
         if not name.startswith("--") or (not given and (not rest or rest[0].startswith("--"))):
             raise UserError(f"options of train.py after `--` need their values: --name=value, not {name!r}")
-        found[in_full(name[2:])] = value if given else rest.pop(0)
+        found[name[2:]] = value if given else rest.pop(0)
     return found

@@ -1,5 +1,6 @@
 """Short command lines, beside the long ones that they stand for."""
 
+import os
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 
 import commands
 import train
-from commands.lightning import CheckedCLI
+from commands.lightning import CheckedCLI, check
 from commands.shorthand import config_file, config_name, expanded
 from commands.sweep_plan import options_of, read_sweep
 from commands.writer import ResultWriter
@@ -99,9 +100,6 @@ def test_a_file_that_exists_goes_before_a_config_of_that_name(tmp_path: Path, mo
             "measure --config clark2019/heads --config hewitt2019/control",
             "^--config hewitt2019/control: its model, ControlTask, replaces SingleHeads of --config clark2019/heads",
         ),
-        ("measure --config clark2019/heads --corpus ewt", r"^ewt: no corpus .* \(did you mean `ud_english_ewt`\?\)"),
-        ("measure --config clark2019/heads --data.corpus ud_english_ewtt", r"\(did you mean `ud_english_ewt`\?\)"),
-        ("fit --config demo_classifier --corpus sst", r"^sst: no corpus has this name \(did you mean `sst2` or "),
     ],
 )
 def test_mistakes_are_told_in_a_line(words: str, message: str) -> None:
@@ -119,15 +117,47 @@ def test_a_config_may_change_the_model_of_another(tmp_path: Path) -> None:
     assert expanded([*words[:-1], "--corpus=a.txt"]) == [*words[:-1], "--data.corpora=a.txt"]
 
 
-def test_a_wrong_name_is_reported_before_pytorch_is_imported(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in ("measure --config clark2019/head", "measure --config clark2019/heads --corpus ewt"):
-        command = [sys.executable, "-X", "importtime", "train.py", *words.split()]
-        ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        loaded = set(re.findall(r"(\w+)[\w.]*$", ended.stderr, re.MULTILINE))
-        assert "registry" in str(ended.stderr)
-        assert not {"torch", "pytorch_lightning", "jsonargparse", "transformers"} & loaded
-        assert commands.main(words.split()) == ended.returncode == 1
-        assert "did you mean" in capsys.readouterr().err.splitlines()[-1]
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("measure --config clark2019/head", "(did you mean `clark2019/heads`?)"),
+        ("measure --config michel2019/pruning --checkpoints a b", "2 values, but --model.checkpoint takes one."),
+        ("fit --config demo --checkpoints a b", "--checkpoints has 2 values, but --ckpt_path takes one."),
+    ],
+)
+def test_a_mistake_is_reported_before_pytorch_is_imported(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = [sys.executable, "-X", "importtime", "train.py", *words.split()]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    loaded = set(re.findall(r"(\w+)[\w.]*$", ended.stderr, re.MULTILINE))
+    assert "results" in loaded
+    assert not {"torch", "pytorch_lightning", "jsonargparse", "transformers"} & loaded
+    assert commands.main(words.split()) == ended.returncode == 1
+    assert message in ended.stderr.splitlines()[-1]
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_python_names_arguments_where_a_command_names_options(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("label\tsentence\n1\tgood\n", encoding="utf-8")
+    program = "from pathlib import Path; from corpora.labelled import read_labelled; read_labelled(Path('a.tsv'))"
+    environment = {name: value for name, value in os.environ.items() if name != "PROBING_COMMAND_LINE"}
+    command = [sys.executable, "-c", program]
+    environment["PYTHONPATH"] = str(ROOT)
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "Name the right column with `columns.text`; if" in ended.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("measure --config clark2019/heads --corpus ewt", "`ud_english_ewt`"),
+        ("fit --config demo --data.corpus ud_english_ewtt", "`ud_english_ewt`"),
+        ("fit --config demo_classifier --corpus sst", "`sst2` or `"),
+    ],
+)
+def test_a_corpus_is_suggested(words: str, meant: str) -> None:
+    assert re.match(rf"\w+: no corpus has this name \(did you mean {meant}", str(check(words.split())))
 
 
 @pytest.mark.parametrize(
@@ -190,8 +220,40 @@ def test_short_options_of_a_sweep_are_those_of_each_run(tmp_path: Path) -> None:
     assert found == [corpus, {encoder: "small", "data.init_args.corpora": "sample"}, corpus]
     long = read_sweep(spec, options_of(["--data.corpus", "sample"])).rows
     assert long[0].all_runs()[0].key == rows[0].all_runs()[0].key
-    with pytest.raises(UserError, match=f"`--{encoder}` is set by the axis `what`"):
-        read_sweep(spec, options_of(["--encoder=x"]))
+    for same in ("--encoder=x", "--data.encoder.name=x", "--data.tokenizer.name=x"):
+        with pytest.raises(UserError, match="`--encoder` is set by the axis `what`"):
+            read_sweep(spec, options_of([same]))
     (tmp_path / "spec.yaml").write_text(GRID.replace("{encoder: small}", "{}"), encoding="utf-8")
     rows = read_sweep(spec, options_of(["--encoder=x"])).rows
     assert [dict(row.all_runs()[0].options) for row in rows] == [{encoder: "x"}, {encoder: "x"}, {}]
+
+
+CLASSES = """scores: [accuracy]
+grid:
+  axes:
+    what:
+      tuned: {config: tuned.yaml, set: {encoder: a}}
+      judged: {config: judged.yaml, command: measure, set: {checkpoints: [b, c], encoder: d}}
+      ablated: {config: ablated.yaml, command: measure, set: {checkpoints: b}}
+      texts: {config: texts.yaml, command: measure, set: {encoder: e}}
+      changed: {config: texts.yaml, command: measure, set: {data: DependencyDataModule}}
+"""
+
+
+def test_short_options_of_a_sweep_are_those_of_the_classes_of_each_row(tmp_path: Path) -> None:
+    configs = {
+        "tuned": "model: {class_path: TransformerClassifier}\ndata: ClassificationDataModule\n",
+        "judged": "model: fidelity.Fidelity\n",
+        "ablated": "model: Pruning\n",
+        "texts": "model: Surface\ndata: {class_path: datamodules.TextDataModule}\n",
+    }
+    spec = write_spec(tmp_path, CLASSES, **configs)
+    rows = read_sweep(spec, options_of(["--corpus", "x"])).rows
+    corpus, tokenizer = ("data.init_args.corpus", "x"), "data.init_args.tokenizer.name"
+    assert [row.all_runs()[0].options for row in rows] == [
+        (corpus, (tokenizer, "a")),
+        (corpus, (tokenizer, "d"), ("model.init_args.checkpoints", '["b", "c"]')),
+        (corpus, ("model.init_args.checkpoint", "b")),
+        (("data.init_args.corpora", "x"), ("data.init_args.encoder.name", "e")),
+        (("data", "DependencyDataModule"), corpus),
+    ]

@@ -166,7 +166,7 @@ def test_faults_of_further_arguments(extra: list[str], message: str, tmp_path: P
 def test_an_option_of_an_axis_is_not_given_for_all_runs(tmp_path: Path) -> None:
     axes = "axes: {size: {small: {}, large: {set: {model.size: 2}}}, kind: {one: {}}}"
     spec = write_spec(tmp_path, f"scores: [uas]\ngrid: {{config: a.yaml, set: {{model.depth: 1}}, {axes}}}", a="")
-    with pytest.raises(UserError, match=r"`--model.init_args.size` is set by the axis `size`. Choose rows with --row"):
+    with pytest.raises(UserError, match=r"`--model.size` is set by the axis `size`. Choose rows with --row"):
         read_sweep(spec, options_of(["--model.size=3"]))
     rows = read_sweep(spec, options_of(["--model.depth=3"])).rows
     assert {dict(run.options)["model.init_args.depth"] for row in rows for run in row.all_runs()} == {"3"}
@@ -240,8 +240,8 @@ def test_options_for_all_runs_have_other_names_in_some_rows(tmp_path: Path) -> N
 """
     found = read_sweep(write_spec(tmp_path, HEAD + rows, a=""), {"data.encoder": "bert", "x": "1"}).rows
     assert [run.options for row in found for run in row.all_runs()] == [
-        (("data.encoder", "bert"), ("x", "1")),
-        (("data.tokenizer", "bert"), ("x", "1")),
+        (("data.init_args.encoder", "bert"), ("x", "1")),
+        (("data.init_args.tokenizer", "bert"), ("x", "1")),
         (("x", "1"),),
     ]
 
