@@ -334,7 +334,7 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     console.print(data_table(f"{score}, against the first", table, "the output of --json", console.width))
     console.print()
     console.print(Text(LEGEND))
-    console.print(Text(f"{items} items, matched by {names}; {DRAWS} draws a test."), soft_wrap=True)
+    console.print(Text(f"{counted(items, 'item')}, matched by {names}; {DRAWS} draws a test."), soft_wrap=True)
     for group in groups:
         if said := differing_options(group[0], groups[0][0]):
             console.print(Text(f"{group[0].folder} has {said}."), soft_wrap=True)

@@ -52,13 +52,8 @@ from results.writer import FigureFiles
 for _room in ROOMS:
     import_module(_room)  # a class is found by its short name once it is imported
 
-STEPS = {
-    "fit": ("training_step",),
-    "validate": ("validation_step",),
-    "test": ("test_step",),
-    "predict": ("predict_step",),
-}
-"""Methods by command; a model supports a command if it overrides one of them."""
+STEPS = {"fit": "training_step", "validate": "validation_step", "test": "test_step", "predict": "predict_step"}
+"""Method by command; a model supports a command if it overrides the method."""
 
 KEYWORDS = ("best", "last", "registry")
 """Values of `--ckpt_path` that Lightning resolves itself."""
@@ -146,7 +141,7 @@ class ProbingCLI(CommandLine):
                 checkpoint of a run.
         """
         name, path = type(self.model).__name__, self.settings.ckpt_path
-        able = [stage for stage, steps in STEPS.items() if any(is_overridden(step, self.model) for step in steps)]
+        able = [stage for stage, step in STEPS.items() if is_overridden(step, self.model)]
         if self.subcommand not in able:
             commands = " or ".join(f"`python train.py {stage}`" for stage in able)
             raise UserError(f"{name} cannot {self.subcommand}. Run it with {commands}.")

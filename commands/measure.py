@@ -170,8 +170,7 @@ def run(words: Sequence[str]) -> Result | None:
         unfinished = folder / f"state-{digest}"  # until all is written
         unfinished.mkdir(exist_ok=True)
         save_config(made, settings, folder / "config.yaml")
-        how = {"figures": objects.figures, "quiet": settings.quiet}
-        publish(folder, result, data.provenance, limit=devices.limit, **how)
+        publish(folder, result, data.provenance, limit=devices.limit, figures=objects.figures, quiet=settings.quiet)
         unfinished.rmdir()
 
     def work(fabric: Fabric) -> Result | None:

@@ -92,9 +92,7 @@ def option_of(name: str, kinds: Collection[str]) -> str:
         UserError: The model reads no encoder.
     """
     if name == "--encoder" and "AttentionClassifier" in kinds:
-        raise UserError(
-            "--encoder: AttentionClassifier reads no pretrained encoder. Give --config devlin2019/finetune."
-        )
+        raise UserError("--encoder: AttentionClassifier has no pretrained encoder. Give --config devlin2019/finetune.")
     known = SHORT.get(name, {})
     return next((option for kind, option in known.items() if kind in (*kinds, "")), name[2:])
 
@@ -118,7 +116,5 @@ def kinds_of(words: Sequence[str]) -> set[str]:
                 owners |= {kind: config_name(value)} if is_config and part == "model" else {}
     if len(owners) > 1:
         (first, one), (second, other), *_ = owners.items()
-        raise UserError(
-            f"--config {other}: its model, {second}, replaces {first} of --config {one}. Give one of the two."
-        )
+        raise UserError(f"--config {other}: its model, {second}, replaces {first} of --config {one}. Give one of them.")
     return {*words[:1], *found.values()}

@@ -17,7 +17,7 @@ from commands.shorthand import SHORT, config_name, kinds_of, option_of
 from commands.trust import trusted_modules, typed_options
 from models.configs import PERMISSIONS, command_of
 from results.digests import digest, file_digest
-from results.errors import UserError, near
+from results.errors import UserError, counted, near
 from results.reader import Record
 from results.settings import leaves, read_yaml, score_settings, typed
 
@@ -375,8 +375,8 @@ def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, traine
         trained = [run for run in trained if run.seed == seed]
         if len(trained) != 1:
             raise UserError(
-                f"{where}: `{reads}` names {len(trained)} runs with seed {seed}, but must name exactly one for each "
-                "seed of this row. Name a row with the same `seeds` and one run for each of them"
+                f"{where}: `{reads}` names {counted(len(trained), 'run')} with seed {seed}, but must name exactly one "
+                "for each seed of this row. Name a row with the same `seeds` and one run for each of them"
             )
     config = path.parent / entry.config
     if not config.is_file():

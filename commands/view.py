@@ -29,7 +29,7 @@ from fidelity.classified import classify
 from fidelity.saliency import MEASURES, Saliency
 from models import TextClassifier
 from models.text_classifier import SENTENCE
-from results.errors import UserError, near
+from results.errors import UserError, counted, near
 from results.files import write_atomically
 from results.view import Arc, Span, View, view_page
 
@@ -176,8 +176,9 @@ def listed(corpus: str, split: str) -> list[str]:
         split: Name of the split; ignored for a file.
     """
     _, items = items_of(corpus, split)
-    sizes = [f" ({len(item.sentences)} sentences)" if isinstance(item, Document) else "" for item in items.values()]
-    return [f"{AnnotatedText.from_item(item).title}{size}" for item, size in zip(items.values(), sizes, strict=True)]
+    sizes = [len(item.sentences) if isinstance(item, Document) else 0 for item in items.values()]
+    ends = [f" ({counted(size, 'sentence')})" if size else "" for size in sizes]
+    return [f"{AnnotatedText.from_item(item).title}{end}" for item, end in zip(items.values(), ends, strict=True)]
 
 
 def attention_views(
@@ -276,7 +277,7 @@ def with_saliency(text: AnnotatedText, path: Path, model: TextClassifier) -> Ann
         found[measure.replace("_", " ")] = sums.tolist()
     label = model.sizes.labels[int(classified.predicted[0])]
     note = f"Saliency: {path.name} decides {label!r}, with probability {float(classified.confidence[0].detach()):.3f}."
-    lost = [f"It reads the first {len(owners)} tokens."] if split.counts["tokens_cut"] else []
+    lost = [f"It reads the first {counted(len(owners), 'token')}."] if split.counts["tokens_cut"] else []
     return replace(text, saliency={**text.saliency, **found}, notes=(*text.notes, note, *lost))
 
 

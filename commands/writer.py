@@ -24,13 +24,7 @@ class ResultWriter(Callback):
         **how: `figures` and `quiet` of `results.writer.publish`.
     """
 
-    def __init__(
-        self,
-        console: Console | None = None,
-        *,
-        folder: Path | None = None,
-        **how: Any,  # noqa: ANN401
-    ) -> None:
+    def __init__(self, console: Console | None = None, *, folder: Path | None = None, **how: Any) -> None:  # noqa: ANN401
         # The default console is made later: it has locks, and spawned processes receive the callback pickled.
         self._console, self.folder, self._how = console, folder, how
 

@@ -266,9 +266,7 @@ def _json_fault(error: ValueError | RecursionError) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"the line is not valid JSON ({error.msg} at character {error.pos + 1})"
     deep = isinstance(error, RecursionError)
-    return (
-        f"the line cannot be read: {'its brackets are nested too deeply' if deep else 'a number has too many digits'}"
-    )
+    return f"the line has {'brackets that are nested too deeply' if deep else 'a number with too many digits'}"
 
 
 def _shown(names: Iterable[str]) -> str:
@@ -309,12 +307,7 @@ class LabelledFile:
     """
 
     def __init__(
-        self,
-        path: Path,
-        columns: Columns,
-        format: Format | None,
-        option: str = "--data",
-        split: str | None = None,
+        self, path: Path, columns: Columns, format: Format | None, option: str = "--data", split: str | None = None
     ) -> None:
         self.path, self.option, self.split = path, option, split
         self.format = format or format_of(path, _SUFFIXES, f"`{option}.format`")

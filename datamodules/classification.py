@@ -45,10 +45,7 @@ from results.progress import warn
 
 Labels = NDArray[np.int64] | NDArray[np.float32]
 
-SCORES: Mapping[bool, tuple[Score, ...]] = {
-    False: ("accuracy", "f1", "auroc", "mcc"),
-    True: ("pearson", "spearman"),
-}
+SCORES: Mapping[bool, tuple[Score, ...]] = {False: ("accuracy", "f1", "auroc", "mcc"), True: ("pearson", "spearman")}
 """Scores of a classification (False) and of a regression (True); the first is the default."""
 
 EVAL_TOKENS = 16384
@@ -489,9 +486,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         known = CORPORA.get(corpus, _UNKNOWN) if isinstance(corpus, str) else _UNKNOWN
         self.columns = columns or (COLUMNS if format == "eraser" else Columns(**known.columns))
         if self.columns.label is None:
-            raise CorpusError(
-                "--data.columns.label is null, but a classifier needs labels. Name the column that has them."
-            )
+            raise CorpusError("--data.columns.label is null, but a classifier needs labels. Name their column.")
         self.format, self._skip = format, known.skip
         self._known_labels = known.labels if columns is None else ()
         self.regression = known.regression if regression is None else regression
@@ -504,9 +499,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         possible = SCORES[self.regression]
         if score is not None and score not in possible:
             kind = "regression" if self.regression else "classification"
-            raise CorpusError(
-                f"--data.score is {score}, which is not a score of a {kind}. Choose {' or '.join(possible)}."
-            )
+            raise CorpusError(f"--data.score is {score}, but must be a score of a {kind}: {' or '.join(possible)}.")
         self.score = score or (known.score if known.score in possible else None) or possible[0]
         self.tokenizer = tokenizer
         self.token_options = TokenOptions(punctuation, delimiters, sentence_separator, max_length)

@@ -313,9 +313,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
             )
         # YAML reads ON, a tag of the Chinese Treebank, as true.
         if odd := [pair for pair in (tags or {}).items() if not isinstance(pair[0], str) or pair[1] not in KNOWN_TAGS]:
-            wanted = (
-                "a tag of the file, in quotes, and one of Universal Dependencies or the Penn Treebank, such as PRON"
-            )
+            wanted = "a tag of the file, in quotes, and one of Universal Dependencies or the Penn Treebank, as PRON"
             raise CorpusError(f"--data.tags has {odd[0][0]!r}: {odd[0][1]!r}, but must have {wanted}.")
         self.candidates, self.shares, self.tags = candidates, parts, tags or {}
 

@@ -27,16 +27,7 @@ from corpora.document import Documents
 from corpora.mentions import UNKNOWN
 from corpora.registry import CORPORA, data_root, locate, no_file
 from corpora.sentence import CorpusError, Treebank
-from datamodules.batches import (
-    Batches,
-    BatchLoader,
-    EncoderOf,
-    Item,
-    LengthBatches,
-    Ranks,
-    Split,
-    run_seed,
-)
+from datamodules.batches import Batches, BatchLoader, EncoderOf, Item, LengthBatches, Ranks, Split, run_seed
 from datamodules.vectors import ENCODER, VectorSpec, WordVectors, find_vectors, load_vectors
 from results import FEW, Provenance
 from results.digests import Digests

@@ -136,8 +136,7 @@ class PairDataModule(CorpusDataModule[PairBatch]):
             CorpusError: The stage is not `test`.
         """
         if stage != "test":
-            wrong = f"{type(self).__name__} has no training data: it is for measurements"
-            raise CorpusError(f"{wrong}. Run `python train.py measure`.")
+            raise CorpusError(f"{type(self).__name__} is for measurements alone. Run `python train.py measure`.")
         return ["test"], []
 
     def read(self) -> tuple[MinimalPair, ...]:

@@ -497,9 +497,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
             CorpusError: The stage is not `test`.
         """
         if stage != "test":
-            raise CorpusError(
-                f"{type(self).__name__} has no training data: it is for measurements. Run `python train.py measure`."
-            )
+            raise CorpusError(f"{type(self).__name__} is for measurements alone. Run `python train.py measure`.")
         return [], []
 
     def absent(self, stages: Iterable[str]) -> list[CorpusError]:

@@ -176,11 +176,7 @@ def _embedded(source: EncoderSource, encoder: Callable[[], Encoder] | None, want
 
 
 def _converted(
-    convert: Callable[[], WordVectors],
-    identity: Mapping[str, object],
-    wanted: list[str],
-    lowercase: bool,
-    folder: Path,
+    convert: Callable[[], WordVectors], identity: Mapping[str, object], wanted: list[str], lowercase: bool, folder: Path
 ) -> WordVectors:
     """Return the kept vectors of these words, with a last row of zeros; convert them if none are kept undamaged."""
     body = {

@@ -86,21 +86,17 @@ class Measure(nn.Module, Generic[Data]):
 Corpus = str | Path | Mapping[str, str]
 Reader = str | Encoder | EncoderSpec | None
 Given = Corpus | CorpusDataModule[Any] | None
+Measures = Sequence[Measure[Any]]
 
 
 @overload
 def measure(corpus: Given = ..., encoder: Reader = ..., measurements: Measure[Any] = ..., **loop: Any) -> Result: ...  # noqa: ANN401
 @overload
-def measure(
-    corpus: Given = ...,
-    encoder: Reader = ...,
-    measurements: Sequence[Measure[Any]] = ...,
-    **loop: Any,  # noqa: ANN401
-) -> list[Result]: ...
+def measure(corpus: Given = ..., encoder: Reader = ..., measurements: Measures = ..., **loop: Any) -> list[Result]: ...  # noqa: ANN401
 def measure(
     corpus: Given = None,
     encoder: Reader = None,
-    measurements: Measure[Any] | Sequence[Measure[Any]] = (),
+    measurements: Measure[Any] | Measures = (),
     *,
     fabric: Fabric | None = None,
     limit: float | None = None,

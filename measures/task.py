@@ -508,11 +508,7 @@ class LanguageModelling(Task):
 
     def inputs(self, batch: SegmentBatch) -> dict[str, Tensor]:
         tokens, targets = _next_tokens(batch) if self.encoder.causal else self._masked_tokens(batch)
-        return {
-            **self.encoder.inputs(tokens, batch.mask, batch.segments),
-            "index": batch.index,
-            "targets": targets,
-        }
+        return {**self.encoder.inputs(tokens, batch.mask, batch.segments), "index": batch.index, "targets": targets}
 
     def _masked_tokens(self, batch: SegmentBatch) -> tuple[Tensor, Tensor]:
         """Mask tokens as in BERT's training; return inputs and targets, int64 `[batch, time]`."""

@@ -67,10 +67,7 @@ def command_of(name: str) -> str:
     return "fit" if issubclass(imported_of_rooms().get(name, LightningModule), LightningModule) else "measure"
 
 
-ROOMS = (
-    *("attention", "corpora", "datamodules", "fidelity"),
-    *("measures", "models", "probes", "commands.writer"),
-)
+ROOMS = ("attention", "corpora", "datamodules", "fidelity", "measures", "models", "probes", "commands.writer")
 """Packages of this program with classes that settings may name."""
 LIBRARIES = ("pytorch_lightning", "torch.optim")
 PERMISSIONS = frozenset({"allow_pickle"})

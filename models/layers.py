@@ -352,7 +352,7 @@ class EntmaxAttention(Attention):
         check_numbers(self, least=1, most=2, alpha=alpha)
         if learned and alpha in (1, 2):
             raise UserError(
-                f"EntmaxAttention: alpha is {alpha:g}, but a learned α must begin between 1 and 2, for instance at 1.5."
+                f"EntmaxAttention: alpha is {alpha:g}, but a learned α must begin between 1 and 2, such as 1.5."
             )
         self.scored: Attention = AdditiveAttention() if scores == "additive" else DotAttention()
         self.fixed, self.learned = alpha, learned

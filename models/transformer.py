@@ -11,13 +11,7 @@ from torch import Tensor, nn
 
 from attention.capture import Head, intervening, named_heads
 from attention.checks import EncoderError, check
-from attention.encoder import (
-    EncoderSource,
-    is_segmented,
-    load_classifier,
-    load_tokenizer,
-    resolve,
-)
+from attention.encoder import EncoderSource, is_segmented, load_classifier, load_tokenizer, resolve
 from attention.quantities import LayerParts, find_parts, with_residual
 from datamodules import ClassificationDataModule, TextBatch
 from datamodules.classification import EVAL_TOKENS
@@ -320,11 +314,7 @@ class TransformerClassifier(TextClassifier):
     may_come_trained = True
 
     def __init__(
-        self,
-        heads: Sequence[str] | None = None,
-        learning_rate: float = 2e-5,
-        warmup: float = 0.1,
-        frozen: bool = False,
+        self, heads: Sequence[str] | None = None, learning_rate: float = 2e-5, warmup: float = 0.1, frozen: bool = False
     ) -> None:
         super().__init__(learning_rate, "adamw", WEIGHT_DECAY)
         check_numbers(self, least=0, below=1, warmup=warmup)

@@ -125,9 +125,8 @@ def check_numbers(
         **given: Values of the options by name; the bounds do not apply to None.
     """
     check_values(of, **given)
-    bounds = {
-        name: bound for name, bound in zip(_BOUNDS, (above, least, below, most), strict=True) if bound is not None
-    }
+    limits = zip(_BOUNDS, (above, least, below, most), strict=True)
+    bounds = {one: bound for one, bound in limits if bound is not None}
     for name, value in given.items():
         if value is None or (isfinite(value) and all(_BOUNDS[one](value, bound) for one, bound in bounds.items())):
             continue
@@ -148,10 +147,12 @@ def counted(number: int, one: str, many: str | None = None) -> str:
 
 
 def near(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return ` (did you mean …?)` with one or two known names similar to a name; empty if none is similar.
+    """Return ` (did you mean …?)` with the one or two known names most similar to a name; empty without one.
 
-    The last parts of dotted names must be similar too. A name is also similar if one of its words is (`ewt` and
-    `ud_english_ewt`), or if it has the same meaning (`MEANT`).
+    The similarity of two names is that of the whole names, or of their last dotted parts if that is lower; 1 for equal
+    names, at least 0.65 for a suggestion. A known name is also similar if its last part, or a word of that, hardly
+    differs from the given name (`ewt` and `ud_english_ewt`), and most similar if `MEANT` lists it for the given one
+    (`lr` and `learning_rate`). The second name may be less similar than the first by 0.15.
 
     Args:
         name: The misspelt name.

@@ -94,7 +94,7 @@ def test_a_file_that_exists_goes_before_a_config_of_that_name(tmp_path: Path, mo
         ),
         (
             "fit --config demo_classifier --encoder x",
-            "^--encoder: AttentionClassifier reads no pretrained encoder. Give",
+            "^--encoder: AttentionClassifier has no pretrained encoder. Give",
         ),
         (
             "measure --config clark2019/heads --config hewitt2019/control",

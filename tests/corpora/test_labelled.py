@@ -187,9 +187,9 @@ BAD: list[tuple[str, str, str | bytes, int | None, str]] = [
         "the line is not valid JSON.*one object per line",
     ),
     ("a list", "x.jsonl", '["a", 1]\n', 1, "the line is a list, not an object"),
-    ("deep JSON", "x.jsonl", "[" * 100_000, 1, "its brackets are nested too deeply"),
+    ("deep JSON", "x.jsonl", "[" * 100_000, 1, "the line has brackets that are nested too deeply"),
     ("broken JSON", "x.jsonl", '{"text": "a",}\n', 1, r"the line is not valid JSON \(.* at character 1[34]\)"),
-    ("long number", "x.jsonl", f'{{"text": {"1" * 5000}}}\n', 1, "a number has too many digits"),
+    ("long number", "x.jsonl", f'{{"text": {"1" * 5000}}}\n', 1, "the line has a number with too many digits"),
     ("empty object", "x.jsonl", "{}\n", 1, "no key 'text', because it is empty"),
     (
         "a fraction for a label",

@@ -252,18 +252,20 @@ def test_split_in_a_path_is_explained_where_a_file_is_missing(corpus: str, tmp_p
     assert "{split}" not in str(refused.value)
 
 
-@pytest.mark.parametrize("few", [3, 20])
-def test_few_sentences_are_warned_of(few: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("few", "said"), [(1, "1 sentence"), (3, "3 sentences"), (20, "20 sentences")])
+def test_few_sentences_are_warned_of(few: int, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for place, split in enumerate(("train", "dev", "test")):
         rows = "".join(f"1\tw{place}{number}\t_\tX\t_\t_\t0\troot\t_\t_\n\n" for number in range(few))
         (tmp_path / f"{split}.conllu").write_text(rows, encoding="utf-8")
     module = DependencyDataModule(str(tmp_path / "{split}.conllu"), encoder=None, cache=str(tmp_path), punctuation=())
-    module.setup("test")
+    with caplog.at_level("INFO"):
+        module.setup("test")
     told = [
-        "dev has 3 sentences: what is chosen on it is uncertain. Give 20 or more.",
-        "test has 3 sentences: intervals are wide. Give 20 or more.",
+        f"dev has {said}: what is chosen on it is uncertain. Give 20 or more.",
+        f"test has {said}: intervals are wide. Give 20 or more.",
     ]
-    assert [one for one in caplog.messages if "Give 20" in one] == (told if few == 3 else [])
+    assert [one for one in caplog.messages if "Give 20" in one] == (told if few < 20 else [])
+    assert f"s: dev {said}, test {said}." in caplog.text
 
 
 @pytest.mark.parametrize(("repeated", "warned"), [(3, True), (2, False)])

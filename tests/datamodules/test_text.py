@@ -312,7 +312,10 @@ def test_two_passages_need_a_delimiter_between_them(make: Make, tmp_path: Path, 
         ({"corpus": "my.txt", "packng": "pairs"}, r"unknown option 'packng' \(did you mean `packing`"),
         ({"corpus": "my.txt", "packing": "pair"}, r"packing is 'pair', but must be one of single, pairs"),
         ({"corpus": "my.txt", "limit": "many"}, r"limit is 'many', but must be a whole number"),
-        ({"corpus": "my.txt", "columns": {"text": "a", "label": 3}}, r"Columns: label is 3, but must be text"),
+        (
+            {"corpus": "my.txt", "columns": {"text": "a", "label": 3.5}},
+            "Columns: label is 3.5, but must be text or a whole",
+        ),
     ],
 )
 def test_corpora_that_are_not_are_named(corpora: Corpora, message: str) -> None:

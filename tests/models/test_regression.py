@@ -96,6 +96,6 @@ def test_what_decides_between_classes_refuses_numbers(corpus: str, bare: Path, t
     with pytest.raises(UserError, match=r"the labels of these data are numbers \(`regression`\)"):
         scored(Fidelity(checkpoints=[str(checkpoint)], tests=[Permutation()]), data(corpus, bare, tmp_path))
     words = ClassificationDataModule(corpus, cache=str(tmp_path), regression=False)
-    with pytest.raises(CorpusError, match=r"^`score` is pearson, which is not a score of a classification"):
+    with pytest.raises(CorpusError, match=r"^`score` is pearson, but must be a score of a classification: accuracy or"):
         ClassificationDataModule(corpus, score="pearson")
     assert words.score == "accuracy"
