@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from inspect import signature
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, cast, overload
+from typing import Any, ClassVar, Generic, Self, TypedDict, Unpack, cast, overload
 
 import torch
 from jsonargparse import Namespace
 from lightning_fabric import Fabric
-from lightning_fabric.plugins.environments import LightningEnvironment
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from rich.progress import track
 from torch import nn
 from torch.utils.data import DataLoader
@@ -86,17 +86,26 @@ class Measure(nn.Module, Generic[Data]):
 Corpus = str | Path | Mapping[str, str]
 Reader = str | Encoder | EncoderSpec | None
 Given = Corpus | CorpusDataModule[Any] | None
-Measures = Sequence[Measure[Any]]
+
+
+class _Loop(TypedDict, total=False):
+    fabric: Fabric | None
+    limit: float | None
+    bar: bool
 
 
 @overload
-def measure(corpus: Given = ..., encoder: Reader = ..., measurements: Measure[Any] = ..., **loop: Any) -> Result: ...  # noqa: ANN401
+def measure(
+    corpus: Given = ..., encoder: Reader = ..., measurements: Measure[Any] = ..., **loop: Unpack[_Loop]
+) -> Result: ...
 @overload
-def measure(corpus: Given = ..., encoder: Reader = ..., measurements: Measures = ..., **loop: Any) -> list[Result]: ...  # noqa: ANN401
+def measure(
+    corpus: Given = ..., encoder: Reader = ..., measurements: Sequence[Measure[Any]] = ..., **loop: Unpack[_Loop]
+) -> list[Result]: ...
 def measure(
     corpus: Given = None,
     encoder: Reader = None,
-    measurements: Measure[Any] | Measures = (),
+    measurements: Measure[Any] | Sequence[Measure[Any]] = (),
     *,
     fabric: Fabric | None = None,
     limit: float | None = None,
