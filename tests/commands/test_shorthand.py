@@ -208,7 +208,7 @@ grid:
         command: measure
         set: {encoder: small}
         rename: {data.init_args.corpus: data.init_args.corpora}
-      classifier: {config: classifier.yaml, rename: {data.init_args.encoder.name: null}}
+      classifier: {config: classifier.yaml, rename: {encoder: null}}
 """
 
 
