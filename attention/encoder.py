@@ -793,9 +793,7 @@ def _pretrained(
         model, report = kind.from_pretrained(source.folder, **options)
     for name, weight in model.named_parameters():  # those that no short text reads too
         if not weight.is_meta and not weight.isfinite().all():  # a device_map may leave weights on the disk
-            raise EncoderError(
-                f"{source.spec.name}: its {name} has numbers that are not finite. Choose another encoder."
-            )
+            raise EncoderError(f"{source.spec.name}: its {name} has infinite or undefined numbers. Choose another.")
     return model, report
 
 

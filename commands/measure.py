@@ -235,6 +235,5 @@ def _require_writable(folder: Path) -> None:
     there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise UserError(
-            f"{folder}: no folder can be made there for the run. Give --trainer.default_root_dir a folder that can be "
-            "written."
+            f"{folder}: no folder can be made there for the run. Give another with --trainer.default_root_dir."
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from commands import CONFIGS
+from corpora import registry
 from results.errors import UserError, counted, near
 from results.settings import read_yaml
 
@@ -19,6 +20,8 @@ SHORT: Mapping[str, Mapping[str, str]] = {
 }
 """Option that a short name stands for, by the command or a class of the command line; under "" that of all others."""
 CONFIG = ("--config", "-c")
+REGISTERED = {"ClassificationDataModule", "CoreferenceDataModule", "DependencyDataModule"}
+"""Classes of data whose corpus by name is one of the registry."""
 
 
 def config_file(given: str) -> str:
@@ -56,8 +59,8 @@ def expanded(words: Sequence[str]) -> list[str]:
     They stand at the end, so that they override the configs. A long form is returned unchanged.
 
     Raises:
-        UserError: There is no such config, a config replaces the model of another, the model reads no encoder, or an
-            option that takes one value has none or several.
+        UserError: There is no such config or corpus, a config replaces the model of another, the model reads no
+            encoder, or an option that takes one value has none or several.
         SettingsError: A config cannot be read.
     """
     kept, short = list[str](), dict[str, list[str]]()
@@ -78,6 +81,9 @@ def expanded(words: Sequence[str]) -> list[str]:
         if len(values) != 1 and option != "model.checkpoints":
             raise UserError(f"{name} has {counted(len(values), 'value')}, but --{option} takes one.")
         kept.append(f"--{option}={values[0] if len(values) == 1 else json.dumps(values)}")
+    for name, value in options(kept) if kinds & REGISTERED else ():
+        if name == "--data.corpus" and value.isidentifier() and value != "sample" and not Path(value).exists():
+            registry.find(value)  # here, since what follows takes seconds to import
     return kept
 
 

@@ -191,8 +191,7 @@ def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, FileL
         state.folder.mkdir(exist_ok=True)
         if (lock := held(state.folder / "lock")) is None:
             raise UserError(
-                f"{state.run}: another process is working on this run. Wait for it, or begin a new run with --resume "
-                "never."
+                f"{state.run}: another process works on this run. Wait for it, or begin a new run with --resume never."
             )
         if found is not None:
             rank_zero_info(f"Continues the unfinished run in {state.run}. To begin a new run, add `--resume never`.")

@@ -12,8 +12,7 @@ def refuse_shell() -> None:
     """Raise UserError in the interactive shell of a SLURM allocation, where no task runs."""
     if SLURMEnvironment.detect() and "SLURM_PROCID" not in os.environ:
         raise UserError(
-            "The command runs in the shell of a SLURM allocation, not in a task. Start it with srun: srun python "
-            "train.py …"
+            "The command runs in the shell of a SLURM allocation, not in a task. Start it with srun python train.py …"
         )
 
 
@@ -47,6 +46,5 @@ def check_tasks(devices: int, nodes: int) -> None:
         raise UserError(
             f"SLURM has {counted(tasks, 'task')}, but the trainer needs {devices * nodes} "
             f"({counted(devices, 'device')} × {counted(nodes, 'node')}). "
-            f"{'Start' if tasks % given else options} the command with srun --nodes {nodes} "
-            f"--ntasks-per-node {devices}."
+            f"{'Start' if tasks % given else options} it with srun --nodes {nodes} --ntasks-per-node {devices}."
         )

@@ -294,8 +294,7 @@ def _owners(text: AnnotatedText, places: Sequence[int], forms: Sequence[str | No
         owners.append(int(np.searchsorted(ends, before, side="right")))
     if read > ends[-1]:
         raise UserError(
-            f"{text.title}: the tokenizer of {path} gives words that cannot be aligned with this text. Leave out "
-            "--saliency."
+            f"{text.title}: the tokenizer of {path} gives words that cannot be aligned with it. Leave out --saliency."
         )
     return np.array(owners)
 

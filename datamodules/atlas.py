@@ -60,8 +60,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
         for name, chosen in (("layers", options.layers), ("heads", options.heads)):
             if chosen is not None:
                 raise CorpusError(
-                    f"--data.options.{name} is {list(chosen)}, but {type(self).__name__} needs all {name}. "
-                    "Leave it out."
+                    f"--data.options.{name} is {list(chosen)}, but {type(self).__name__} needs all. Leave it out."
                 )
         if options.quantity != "attention":
             raise CorpusError(

@@ -492,8 +492,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         self.regression = known.regression if regression is None else regression
         if self.regression and shortcut is not None:
             raise CorpusError(
-                "--data.shortcut: a shortcut decides between classes, but the labels of these data are "
-                "numbers. Leave it out."
+                "--data.shortcut: a shortcut decides between classes, but these labels are numbers. Leave it out."
             )
         self.shortcut = shortcut
         possible = SCORES[self.regression]

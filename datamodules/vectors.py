@@ -259,8 +259,7 @@ def read_vectors(path: Path, wanted: Collection[str]) -> WordVectors:
     from gensim.models import KeyedVectors
 
     rank_zero_info(
-        f"{path.name}: reading {path.stat().st_size / 1e6:,.0f} MB of word vectors and caching those of this "
-        f"vocabulary."
+        f"{path.name}: reading {path.stat().st_size / 1e6:,.0f} MB of word vectors, and caching those of the words."
     )
     try:
         if path.suffix == ".kv":

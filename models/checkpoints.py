@@ -41,8 +41,7 @@ def checkpoint_file(path: str | Path) -> Path:
     if not file.is_file():
         fault = "this is a folder, not a checkpoint" if file.is_dir() else "there is no such checkpoint"
         raise TrainingError(
-            f"{file}: {fault}. Give a file that `python train.py fit` has written to the folder checkpoints/ of its "
-            "run."
+            f"{file}: {fault}. Give a file that `python train.py fit` has written to checkpoints/ of its run."
         )
     return file
 

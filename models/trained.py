@@ -212,9 +212,7 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         part = checkpoint.get(self.checkpoint_key)
         if not isinstance(part, Mapping) or "sizes" not in part:
             name = type(self).__name__
-            raise TrainingError(
-                f"This is not a checkpoint of {name}. Give a file from checkpoints/ of a run of {name}."
-            )
+            raise TrainingError(f"This is no checkpoint of {name}. Give a file from checkpoints/ of a run of {name}.")
         trained = Origin(self.sizes_type.from_plain(part["sizes"]), part.get("source", {}))
         if self.origin is None:
             self.bind(trained.sizes, trained.source)

@@ -473,7 +473,7 @@ DDP = ["--trainer.devices=2", "--trainer.strategy=ddp"]
     [
         (slurm(4), DDP, r"SLURM has 4 tasks, .* needs 2 \(2 devices × 1 node\)"),
         # No number of devices gives this on each of the nodes.
-        (slurm(3, NNODES="2"), [], r"1 node\)\. Start the command with srun --nodes 1 --ntasks-per-node 1\.$"),
+        (slurm(3, NNODES="2"), [], r"1 node\)\. Start it with srun --nodes 1 --ntasks-per-node 1\.$"),
         (slurm(2, NTASKS_PER_NODE=""), ["--trainer.devices=2"], r"`--ntasks=2`.*Use `--ntasks-per-node=2`"),
         (slurm(4, JOB_NAME="bash", STEP_NUM_TASKS="4"), [], "4 tasks, .* in a job named 'bash'"),
         ({"SLURM_NTASKS": "2", "SLURM_JOB_NAME": "probe"}, DDP, "not in a task. Start it with srun"),
@@ -573,7 +573,7 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: 
     content = torch.load(checkpoint, weights_only=True)
     del content["config"], content["probe"]
     torch.save(content, copy)
-    with pytest.raises(TrainingError, match=r"This is not a checkpoint of AttentionOnlyProbe\. Give a file"):
+    with pytest.raises(TrainingError, match=r"This is no checkpoint of AttentionOnlyProbe\. Give a file"):
         train.main(["test", *command, f"--ckpt_path={copy}"])
 
 

@@ -161,6 +161,8 @@ def test_private_steps_of_the_command_line_are_those_of_lightning() -> None:
 def group(tmp_path: Path) -> Iterator[Callable[[Callable[[], object]], None]]:
     """Joins two processes by gloo, of which the other one does something else than a collective."""
     others: list[multiprocessing.process.BaseProcess] = []
+    context = multiprocessing.get_context("fork")
+    joined = context.Event()
 
     def join(rank: int) -> None:
         where = f"file://{tmp_path / 'group'}"
@@ -168,13 +170,15 @@ def group(tmp_path: Path) -> Iterator[Callable[[Callable[[], object]], None]]:
 
     def other(does: Callable[[], object]) -> None:
         join(1)
+        joined.wait(60)  # the first process connects a little later
         does()
         os._exit(0)
 
     def begin(does: Callable[[], object]) -> None:
-        others.append(multiprocessing.get_context("fork").Process(target=other, args=(does,)))
+        others.append(context.Process(target=other, args=(does,)))
         others[0].start()
         join(0)
+        joined.set()
 
     yield begin
     dist.destroy_process_group()

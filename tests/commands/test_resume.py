@@ -215,7 +215,7 @@ def test_another_run_is_not_continued(
     lock = held(state.folder / "lock")
     assert lock is not None
     assert train.run(command) == 1
-    assert "another process is working on this run" in " ".join(capsys.readouterr().err.split())
+    assert "another process works on this run" in " ".join(capsys.readouterr().err.split())
     lock.release()
     assert train.run(command) == 0
     assert not list(folder.rglob("state-*"))

@@ -11,7 +11,7 @@ import pytest
 
 import commands
 import train
-from commands.lightning import CheckedCLI, check
+from commands.lightning import CheckedCLI
 from commands.shorthand import config_file, config_name, expanded
 from commands.sweep_plan import options_of, read_sweep
 from commands.writer import ResultWriter
@@ -156,8 +156,9 @@ def test_python_names_arguments_where_a_command_names_options(tmp_path: Path) ->
         ("fit --config demo_classifier --corpus sst", "`sst2` or `"),
     ],
 )
-def test_a_corpus_is_suggested(words: str, meant: str) -> None:
-    assert re.match(rf"\w+: no corpus has this name \(did you mean {meant}", str(check(words.split())))
+def test_a_corpus_is_suggested_before_anything_is_imported(words: str, meant: str) -> None:
+    with pytest.raises(UserError, match=rf"^\w+: no corpus has this name \(did you mean {meant}"):
+        expanded(words.split())
 
 
 @pytest.mark.parametrize(

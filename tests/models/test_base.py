@@ -180,7 +180,7 @@ def test_a_checkpoint_of_another_model_is_refused(run: Run, texts: str, tmp_path
     foreign = torch.load(best, weights_only=True)
     del foreign["classifier"]
     torch.save(foreign, tmp_path / "foreign.pt")
-    with pytest.raises(TrainingError, match=r"This is not a checkpoint of AttentionClassifier\. Give a file"):
+    with pytest.raises(TrainingError, match=r"This is no checkpoint of AttentionClassifier\. Give a file"):
         again.test(model_of(), datamodule=data_of(texts, tmp_path), ckpt_path=tmp_path / "foreign.pt", verbose=False)
 
 

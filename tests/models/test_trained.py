@@ -120,7 +120,7 @@ def test_parameters_that_were_trained_on_something_else_are_refused(trained: tup
     with pytest.raises(TrainingError, match="trained on other data \\(difference in name\\)"):
         line.bind(Width(3), {"name": "products"})
     line.bind(Width(3), {"name": "sums"})
-    with pytest.raises(TrainingError, match=r"This is not a checkpoint of Other\. Give a file from check"):
+    with pytest.raises(TrainingError, match=r"This is no checkpoint of Other\. Give a file from check"):
         Other.load_from_checkpoint(path)
     with pytest.raises(TrainingError, match="does not name its class"):
         TrainedModule.load_from_checkpoint(path)
