@@ -331,11 +331,14 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     table = compare(groups)
     score, items, names = runs[0].name, len(runs[0].counts), " and ".join(map(str, runs[0].counts.index.names))
     console.print(Text(told(table, score, items), "bold"), end="\n\n")
-    console.print(data_table(f"{score}, against the first", table, "the output of --json", console.width))
+    console.print(data_table(f"{score}, against the first", table, "the output of --json FILE", console.width))
     console.print()
     console.print(Text(LEGEND))
-    console.print(Text(f"{counted(items, 'item')}, matched by {names}; {DRAWS} draws a test."), soft_wrap=True)
+    console.print(Text(f"{counted(items, 'item')}, matched by {names}; {DRAWS:,} draws a test."), soft_wrap=True)
     for group in groups:
+        if len(group) > 1:
+            seeds = ", ".join(str(run.folder) for run in group)
+            console.print(Text(f"One row, as they differ in the seed alone: {seeds}."), soft_wrap=True)
         if said := differing_options(group[0], groups[0][0]):
             console.print(Text(f"{group[0].folder} has {said}."), soft_wrap=True)
     for warning in cautions:

@@ -35,6 +35,7 @@ class Parser(LightningArgumentParser):
 
     def __init__(self, *, allow_abbrev: bool = False, **options: Any) -> None:  # noqa: ANN401
         super().__init__(allow_abbrev=allow_abbrev, **options)
+        self.epilog = "Short names of the options of the classes: --corpus, --encoder, --checkpoints."
         self._file = ""  # being read
 
     def parse_args(self, args: Any = None, *rest: Any, **options: Any) -> Any:  # noqa: ANN401

@@ -82,7 +82,7 @@ def warn_of_split(split: Split, shared: Mapping[str, int], total: int, unit: str
         unit: Plural noun for the items.
     """
     if total < FEW and split != "train":
-        effect = "what is chosen on it is uncertain" if split == "dev" else "intervals are wide"
+        effect = "what is chosen on it is uncertain" if split == "dev" else "intervals are often too narrow"
         warn(f"{split} has {counted(total, unit.removesuffix('s'))}: {effect}. Give {FEW} or more.")
     for name, count in shared.items():
         if count > SHARED * total:

@@ -354,11 +354,13 @@ def answer(results: Sequence[CheckpointResult], tests: Sequence[Judged], asked: 
     before = takewhile(lambda test: not test.rankings, tests) if best else tests
     claims = {f"{test.test}.{score}": clause for test in before for score, clause in test.claims.items()}
     name = next((name for name in claims if name in scores and not _is_nan(scores[name])), None)
-    start = f"On {results[0].tested.sum():,} texts, "
+    seeds = {len(own) for own in by_variant(results).values()}
+    means = f" (means of {'up to ' * (len(seeds) > 1)}{max(seeds)} seeds)" * (max(seeds) > 1)
+    start = f"On {counted(int(results[0].tested.sum()), 'text')}{means}, "
     if name is None:
         return f"{start}of {best}." if best else ""
-    means = {variant: pooled(seeds) for variant, seeds in scores[name].items()}
-    (first, own), *others = ((variant, mean) for variant, mean in means.items() if not math.isnan(mean.value))
+    pooled_by = {variant: pooled(own) for variant, own in scores[name].items()}
+    (first, own), *others = ((variant, mean) for variant, mean in pooled_by.items() if not math.isnan(mean.value))
     number, rest = said(own), ""
     if others:
         compared = _compared([one for _, one in others], own)

@@ -449,7 +449,7 @@ class Fidelity(Measure[ClassificationDataModule]):
         for one in results:
             gold, predicted = (one.values[name].to_numpy(np.int64) for name in ("gold", "predicted"))
             if one_label := mostly_one_label(gold, predicted, self.data.labels):
-                rank_zero_warn(f"{one.name} {one_label}, so there is hardly a decision to explain. Train it longer.")
+                rank_zero_warn(f"{one.name} {one_label}, so there is hardly a decision to explain. Train it again.")
                 checkpoints[one.name]["one_label"] = one_label
         audit["checkpoints"] = checkpoints
         if (sets := len(set(map(tuple, tested)))) > 1:

@@ -566,21 +566,22 @@ def heads_answer(best: Table) -> str:
     """Return two sentences on the table `ChosenHeads.best_heads`: all words, and the relation with the widest gap."""
     frame, how = best.frame, "chosen on dev" if best.interval == "test" else "chosen and scored on dev"
 
-    def of_row(text: str, row: int, p: str, **words: str | int) -> str:
+    def of_row(text: str, row: int) -> str:
         found = {name: best.estimate(row, name) for name in (str(best.interval), "offset", "random_init")}
-        gain = difference_said(best.estimate(row, "over_offset"), best.estimate(row, p))
-        return filled(text, found, head=frame["head"][row], n=int(frame["n"][row]), gain=gain, **words)
+        gain = difference_said(best.estimate(row, "over_offset"), best.estimate(row, "p_holm"))
+        return filled(text, found, head=frame["head"][row], n=int(frame["n"][row]), gain=gain)
 
-    found = f"{{{best.interval}}} of {{n}} words, the {{rival}} {{offset}} ({{gain}})"
-    text = f"{how}, head {{head}} finds the governors of {found}; the best head with random weights {{random_init}}"
-    answer = of_row(text, frame.index[frame["relation"] == PLAIN][0], "p_offset", rival="best fixed offset")
+    found = f"{{{best.interval}}} of {{n}} words, the best fixed offset {{offset}} ({{gain}}"
+    text = (
+        f"{how}, head {{head}} finds the governors of {found} after Holm over {frame['p_offset'].count()} rows); the "
+    )
+    answer = of_row(f"{text}best head with random weights {{random_init}}", frame.index[frame["relation"] == PLAIN][0])
     tested = frame[~frame["relation"].isin([ALL, PLAIN]) & (frame["n"] >= FEW)].dropna(subset="p_offset")
     if tested.empty:
         return answer
     top, count = cast("int", tested["over_offset"].idxmax()), significant(tested, "relation", "p_holm")
-    text = f"in {count} heads beat the offset (p < .05 after Holm, n ≥ {FEW}); the widest gap is in "
-    text += f"`{frame['relation'][top]}`: head {{head}} finds {found}"
-    return f"{answer} {of_row(text, top, 'p_holm', rival='offset')}"
+    text = f"in {count} heads beat the offset (p < .05, n ≥ {FEW}); the widest gap is in `{frame['relation'][top]}`: "
+    return f"{answer} {of_row(f'{text}head {{head}} finds {found})', top)}"
 
 
 def _found(best: pd.DataFrame) -> pd.DataFrame:
@@ -626,10 +627,7 @@ class SingleHeads(Measure[DependencyDataModule]):
     maps: int = 12
 
     def __init__(
-        self,
-        mode: Literal["held_out", "paper"] = "held_out",
-        trees: bool = True,
-        relations: tuple[str, ...] = (),
+        self, mode: Literal["held_out", "paper"] = "held_out", trees: bool = True, relations: tuple[str, ...] = ()
     ) -> None:
         super().__init__(seed=0)  # of resamples: equal in all runs, so that these can be paired
         check_values(self, mode=mode)

@@ -620,7 +620,7 @@ def classification_result(
     items = pd.DataFrame({**columns, **probabilities})
     table = confusion(gold, predicted, len(labels))
     if one_label := mostly_one_label(gold, predicted, labels):
-        rank_zero_warn(f"The classifier {one_label}: compare its scores with those of `majority`. Train it longer.")
+        rank_zero_warn(f"The classifier {one_label}: compare its scores with those of `majority`. Train it again.")
     scores |= majority_scores(class_counts(data), gold, positive)
     answer = "the classifier is right on {accuracy} of {n} texts; always the most frequent label on {majority.accuracy}"
     shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)

@@ -143,7 +143,9 @@ class Record:
         """
         ratios: Mapping[str, Sequence[str]] = self.content["ratios"]
         if score not in ratios or score not in self.scores:
-            known = f"choose a score with counts per item: {', '.join(ratios)}" if ratios else "no score of it can be"
+            known = (
+                f"choose a score with counts per item: {', '.join(ratios)}" if ratios else "no score has such counts"
+            )
             raise RecordError(f"{self.path}: {score} cannot be compared item by item{near(score, ratios)}; {known}")
         if self.items is None or not self.items.is_file():
             raise RecordError(

@@ -312,7 +312,7 @@ EXPECTED = "Give a run folder, a results.json, or SWEEP_DIR:ROW"
         (lambda run: (run / "items.parquet").unlink(), "items.parquet with the counts per test item is missing"),
         (
             lambda run: seal(run, ratios={}),
-            r"results\.json: .* cannot be compared item by item; no score of it can be",
+            r"results\.json: .* cannot be compared item by item; no score has such counts",
         ),
         (lambda run: (run / "config.yaml").write_text("a: ["), r"config.yaml, line 1 is not valid YAML"),
     ],

@@ -262,7 +262,7 @@ def test_few_sentences_are_warned_of(few: int, said: str, tmp_path: Path, caplog
         module.setup("test")
     told = [
         f"dev has {said}: what is chosen on it is uncertain. Give 20 or more.",
-        f"test has {said}: intervals are wide. Give 20 or more.",
+        f"test has {said}: intervals are often too narrow. Give 20 or more.",
     ]
     assert [one for one in caplog.messages if "Give 20" in one] == (told if few < 20 else [])
     assert f"s: dev {said}, test {said}." in caplog.text

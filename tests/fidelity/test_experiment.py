@@ -574,7 +574,7 @@ def test_the_answer_compares_the_best_ranking_with_attention_and_random() -> Non
     said = answer(RESULTS, [down], MAIN)
     value, draws = slow("base", "file.v2", "naopc")
     low, high = np.quantile(draws, [0.025, 0.975])
-    start = "On 40 texts, of 3 rankings, file.v2 is lowest for base: "
+    start = "On 40 texts (means of up to 2 seeds), of 3 rankings, file.v2 is lowest for base: "
     start += f"{100 * value:.1f} % [{100 * low:.1f}, {100 * high:.1f}]; "
     for baseline, other in (("attention", "random"), ("random", "attention")):
         theirs, of_theirs = slow("base", baseline, "naopc")
@@ -588,7 +588,7 @@ def test_the_answer_compares_the_best_ranking_with_attention_and_random() -> Non
     assert said == f"{start.removesuffix('; ')}."
     # Attention is best, and compared with random alone; without a claim the measure is named; one variant has no name.
     up = answer(RESULTS[:2], JUDGED, MAIN)
-    assert up.startswith("On 40 texts, of 3 rankings, attention has the best NAOPC: ")
+    assert up.startswith("On 40 texts (means of 2 seeds), of 3 rankings, attention has the best NAOPC: ")
     assert "difference to attention" not in up
     assert "difference to random" in up
     # Equal rankings are said to be so.
@@ -618,7 +618,7 @@ def test_the_answer_compares_a_claim_between_the_variants_that_differ_most() -> 
     tying = rows.to_dict("index")["tying"]
     ends = f"[{tying['difference.low']:.4g}, {tying['difference.high']:.4g}]"
     assert answer(SEVERAL, claims, ()) == (
-        f"On 37 texts, single words spread by {of['base']} (base) and {of['tying']} (tying); "
+        f"On 37 texts (means of up to 3 seeds), single words spread by {of['base']} (base) and {of['tying']} (tying); "
         f"difference {tying['difference']:+.4g} {ends}, p ≤ {number(float(str(tying['p_holm'])), 'p', missing='')}."
     )
     alone = SEVERAL[0].scores["single_token.spread"]
@@ -636,9 +636,9 @@ def test_the_answer_compares_a_claim_between_the_variants_that_differ_most() -> 
         assert answer(both, lowers, ()) == f"On 37 texts, {lowered}."
     # The claims of tests behind the first that ranks are left to it, if it has an answer.
     claim = Judged("soft", (), {}, {"attention.only": "{} alone"})
-    assert answer(RESULTS, [claim, JUDGED[1]], MAIN).startswith("On 40 texts, 1950.0 %")
-    assert answer(RESULTS, [JUDGED[1], claim], MAIN).startswith("On 40 texts, of 3 rankings, ")
-    assert answer(RESULTS, [JUDGED[0], claim], MAIN).startswith("On 40 texts, 1950.0 %")
+    assert answer(RESULTS, [claim, JUDGED[1]], MAIN).startswith("On 40 texts (means of up to 2 seeds), 1950.0 %")
+    assert answer(RESULTS, [JUDGED[1], claim], MAIN).startswith("On 40 texts (means of up to 2 seeds), of 3 rankings, ")
+    assert answer(RESULTS, [JUDGED[0], claim], MAIN).startswith("On 40 texts (means of up to 2 seeds), 1950.0 %")
     assert answer(RESULTS, [JUDGED[0]], MAIN) == ""
 
 
