@@ -119,11 +119,7 @@ class AntecedentEvaluation(nn.Module):
         right, links = self._counts[split_key(split, encoder)].compute()  # type: ignore[operator]
         return {name: found.cpu() for name, found in right.items()}, links.cpu()
 
-    def result(
-        self,
-        experiment: str,
-        trained_for: Mapping[str, object] | None = None,
-    ) -> Result:
+    def result(self, experiment: str, trained_for: Mapping[str, object] | None = None) -> Result:
         """Return accuracies over all windows, with tables and figures, as the result of an experiment.
 
         Args:

@@ -134,12 +134,7 @@ class ArcEvaluation(nn.Module):
             self._predicted = True
         self.test.add(batch, **(predicted or PredictedArcs(torch.full_like(batch.heads, -1))).columns())
 
-    def result(
-        self,
-        experiment: str,
-        data: DependencyDataModule,
-        audit: Mapping[str, object] | None = None,
-    ) -> Result:
+    def result(self, experiment: str, data: DependencyDataModule, audit: Mapping[str, object] | None = None) -> Result:
         """Return the attachment scores of predictions and baselines on test, and reset the metrics.
 
         The result also has a table and a figure of the accuracy on each relation.

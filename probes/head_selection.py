@@ -57,10 +57,7 @@ class HeadSelectionProbe(TrainedModule[DependencyDataModule, Sizes]):
     reads: Collection[Field] = frozenset(("attention",))
 
     def __init__(
-        self,
-        learning_rate: float = 2e-3,
-        decay: float = 1.0,
-        schedule: Literal["epoch", "plateau"] = "epoch",
+        self, learning_rate: float = 2e-3, decay: float = 1.0, schedule: Literal["epoch", "plateau"] = "epoch"
     ) -> None:
         super().__init__()
         check_numbers(self, least=0, learning_rate=learning_rate)

@@ -215,10 +215,7 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
     stale: Tensor
 
     def __init__(
-        self,
-        layers: tuple[int, ...] | None = None,
-        ranks: tuple[int, ...] | None = None,
-        learning_rate: float = 1e-3,
+        self, layers: tuple[int, ...] | None = None, ranks: tuple[int, ...] | None = None, learning_rate: float = 1e-3
     ) -> None:
         super().__init__()
         check_numbers(self, least=0, learning_rate=learning_rate)
