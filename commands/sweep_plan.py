@@ -381,13 +381,14 @@ def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, traine
     config = path.parent / entry.config
     if not config.is_file():
         raise UserError(f"{where}: there is no config {config} (paths are relative to the folder of {path.name})")
-    given = [f"--{name}={value}" for name, value in {**entry.set, **extra}.items()]
+    others = {in_full(name): new for name, new in entry.rename.items()}
+    renamed = {new: extra[name] for name in extra if (new := others.get(in_full(name), name)) is not None}
+    given = [f"--{name}={value}" for name, value in {**entry.set, **renamed}.items()]
     has_short = any(word.partition("=")[0] in SHORT for word in given)  # only they need the config to be read
     kinds = kinds_of([entry.command, f"--config={config}", *given]) if has_short else set[str]()
-    others = {in_full(name): new for name, new in entry.rename.items()}
-    renamed = {name: others.get(in_full(name), name) for name in extra}
-    own = {in_full(new, kinds): extra[name] for name, new in renamed.items() if new is not None}
-    planned = {in_full(name, kinds): value for name, value in entry.set.items()}
+    if "AttentionClassifier" in kinds and "encoder" in {**entry.set, **renamed}:
+        raise UserError(f"{where}: its classifier has no pretrained encoder. Give the row `rename: {{encoder: null}}`")
+    planned, own = ({in_full(name, kinds): value for name, value in some.items()} for some in (entry.set, renamed))
     _refuse_permissions([f"--{name}={_text(name, value, where)}" for name, value in planned.items()], extra, where)
     options = sorted((name, _text(name, value, where)) for name, value in {**planned, **own}.items())
     return Run(entry.command, config, file_digest(config), tuple(options), seed, tuple(trained), reads)
@@ -420,7 +421,9 @@ def _refuse_permissions(words: Sequence[str], extra: Options, where: str) -> Non
 def _text(name: str, value: object, where: str) -> str:
     """Return the value of an option as text for the command line of train.py."""
     if name in OWN:
-        raise UserError(f"{where}: the option `{name}` is set by the sweep itself. Leave it out")
+        raise UserError(
+            f"{where}: `{name}`{' (checkpoints)' * (name == 'ckpt_path')} is set by the sweep itself. Leave it out"
+        )
     try:
         return value if isinstance(value, str) else json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):

@@ -72,7 +72,9 @@ class Adversary(FidelityTest):
     name = "adversary"
     headline = ("max_jsd",)
     directions: ClassVar = {"max_jsd": "↓"}
-    claims: ClassVar = {"max_jsd": "the farthest attention found with nearly the same output is {} (JSD) away"}
+    claims: ClassVar = {
+        "max_jsd": "the farthest attention found with nearly the same output is on average {} (JSD) away"
+    }
     # As in the code released with the paper (github.com/successar/AttentionExplanation).
     copies = 5  # attention distributions that are optimised together
     epsilon = 0.01  # TVD of the output up to which the loss has no penalty

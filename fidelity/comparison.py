@@ -361,11 +361,11 @@ def answer(results: Sequence[CheckpointResult], tests: Sequence[Judged], asked: 
         return f"{start}of {best}." if best else ""
     pooled_by = {variant: pooled(own) for variant, own in scores[name].items()}
     (first, own), *others = ((variant, mean) for variant, mean in pooled_by.items() if not math.isnan(mean.value))
-    number, rest = said(own), ""
+    number, rest = said(own) + f" ({first})" * (len(by_variant(results)) > 1), ""
     if others:
         compared = _compared([one for _, one in others], own)
         (variant, other), apart = max(zip(others, compared, strict=True), key=lambda one: abs(one[1][0].value))
-        number = f"{number} ({first}) and {said(other)} ({variant})"
+        number = f"{number} and {said(other)} ({variant})"
         rest = f"; difference {_said(apart, results)}"
     start_of, unit, after = re.split(r"{(.*)}", claims[name])
     number = number.replace(" %", " points") if unit else number

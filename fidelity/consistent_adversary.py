@@ -101,7 +101,7 @@ class ConsistentAdversary(FidelityTest):
     name = "consistent_adversary"
     headline = ("area", "max_jsd")
     directions: ClassVar = dict.fromkeys(headline, "↓")
-    claims: ClassVar = {"max_jsd": "the attention of the farthest adversarial model is {} (JSD) away"}
+    claims: ClassVar = {"max_jsd": "the attention of the farthest adversarial model is on average {} (JSD) away"}
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class ConsistentAdversary(FidelityTest):
         self.strengths = {f"{strength:g}": strength for strength in strengths}
         if not strengths or not all(0 <= one < math.inf for one in strengths) or len(self.strengths) < len(strengths):
             raise UserError(
-                f"ConsistentAdversary: strengths is {list(strengths)}, but must have distinct finite numbers ≥ 0."
+                f"ConsistentAdversary: strengths is {list(strengths)}, but must be one or more different numbers ≥ 0."
             )
         check_numbers(self, least=1, max_epochs=max_epochs, patience=patience, seeds=seeds)
         self.max_epochs, self.patience, self.seeds, self.stop = max_epochs, patience, seeds, stop

@@ -402,7 +402,7 @@ class SingleToken(FidelityTest):
 
     name = "single_token"
     headline = ("agree",)
-    claims: ClassVar = {"agree": "{} of words, each alone, give the decision of the whole text"}
+    claims: ClassVar = {"agree": "on average {} of the words of a text, each alone, give its decision"}
     further = ("min", "max")
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:

@@ -135,9 +135,7 @@ class Roar(FidelityTest):
         run = checkpoint.config.get("trainer") or {}
         epochs = run.get("max_epochs") or -1
         if epochs < 1:
-            raise UserError(
-                f"roar: {checkpoint.name} was trained without a limit of epochs. Give --trainer.max_epochs."
-            )
+            raise UserError(f"roar: {checkpoint.name} was trained without a limit of epochs. Train it again, with one.")
         given = run.get("callbacks") or []
         callbacks = [given] if isinstance(given, Mapping) else given
         stops = [one for one in callbacks if "EarlyStopping" in str(one.get("class_path"))]

@@ -283,7 +283,7 @@ class HeadAblation(TaskMeasure):
         count, top = significant(own, what, p), largest(own, change)
         place = "-".join(str(own[column][top]) for column in ("set", "layer", "head") if column in own)
         gain = difference_said(table.estimate(top, change), table.estimate(top, p))
-        than = " more than random heads of the same layers" if beyond else ""
+        than = " otherwise than random heads of the same layers" if beyond else ""
         count = f"{count} change it{than}, p < .05 after Holm, if ablated alone ({self.kinds[0]}); " if known else ""
         score, items = task.score.rpartition(".")[2], "pairs" if isinstance(task, MinimalPairs) else "texts"
         text = f"the {score} of the intact model is {{{task.score}}} over {{n}} {items}; {count}"

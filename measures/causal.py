@@ -425,7 +425,9 @@ class CausalCheck(ProbeMeasure):
                 f"the {name} score for {significant(own, 'relation', 'p_holm')}; the largest difference is that of "
                 f"`{own['relation'][top]}` ({gain}, n = {own['n'][top]:,})"
             )
-        answer = f"ablating the {counted(self.heads, 'best head')} of a relation changes, more than random heads do "
+        answer = (
+            f"ablating the {counted(self.heads, 'best head')} of a relation changes, otherwise than random heads do "
+        )
         answer = filled(f"{answer}(p < .05 after Holm), {'; '.join(found) or 'undefined'}", {})
         return Result(self.experiment, scores, {"causal": table}, figures, audit, headline=tuple(scores), answer=answer)
 

@@ -571,11 +571,13 @@ def heads_answer(best: Table) -> str:
         gain = difference_said(best.estimate(row, "over_offset"), best.estimate(row, "p_holm"))
         return filled(text, found, head=frame["head"][row], n=int(frame["n"][row]), gain=gain)
 
-    found = f"{{{best.interval}}} of {{n}} words, the best fixed offset {{offset}} ({{gain}}"
-    text = (
-        f"{how}, head {{head}} finds the governors of {found} after Holm over {frame['p_offset'].count()} rows); the "
+    found, rows = (
+        f"{{{best.interval}}} of {{n}} words, the best fixed offset {{offset}} ({{gain}}",
+        frame["p_holm"].count(),
     )
-    answer = of_row(f"{text}best head with random weights {{random_init}}", frame.index[frame["relation"] == PLAIN][0])
+    corrected = f" after Holm over {rows} rows" if rows else ""
+    text = f"{how}, head {{head}} finds the governors of {found}{corrected}); the best head with random weights "
+    answer = of_row(text + "{random_init}", frame.index[frame["relation"] == PLAIN][0])
     tested = frame[~frame["relation"].isin([ALL, PLAIN]) & (frame["n"] >= FEW)].dropna(subset="p_offset")
     if tested.empty:
         return answer

@@ -214,7 +214,9 @@ grid:
 
 
 def test_short_options_of_a_sweep_are_those_of_each_run(tmp_path: Path) -> None:
-    spec = write_spec(tmp_path, GRID, heads="", texts="", classifier="")
+    spec = write_spec(
+        tmp_path, GRID, heads="", texts="data: TextDataModule\n", classifier="model: AttentionClassifier\n"
+    )
     rows = read_sweep(spec, options_of(["--corpus=sample"])).rows
     found = [dict(row.all_runs()[0].options) for row in rows]
     encoder, corpus = "data.init_args.encoder.name", {"data.init_args.corpus": "sample"}
@@ -224,6 +226,13 @@ def test_short_options_of_a_sweep_are_those_of_each_run(tmp_path: Path) -> None:
     for same in ("--encoder=x", "--data.encoder.name=x", "--data.tokenizer.name=x"):
         with pytest.raises(UserError, match="`--encoder` is set by the axis `what`"):
             read_sweep(spec, options_of([same]))
+    (tmp_path / "spec.yaml").write_text(GRID.replace("rename: {encoder: null}", "set: {encoder: x}"), encoding="utf-8")
+    with pytest.raises(UserError, match=r"its classifier has no pretrained encoder\. Give the row `rename: {enco"):
+        read_sweep(spec, options_of([]))
+    renamed = GRID.replace("{data.init_args.corpus: data.init_args.corpora}", "{data.before.name: corpus}")
+    (tmp_path / "spec.yaml").write_text(renamed, encoding="utf-8")
+    rows = read_sweep(spec, options_of(["--data.before.name=b"])).rows
+    assert dict(rows[1].all_runs()[0].options) == {encoder: "small", "data.init_args.corpora": "b"}
     (tmp_path / "spec.yaml").write_text(GRID.replace("{encoder: small}", "{}"), encoding="utf-8")
     rows = read_sweep(spec, options_of(["--encoder=x"])).rows
     assert [dict(row.all_runs()[0].options) for row in rows] == [{encoder: "x"}, {encoder: "x"}, {}]

@@ -211,8 +211,9 @@ def test_only_decisions_are_shares_of_few_texts(test: FidelityTest, value: float
 @pytest.mark.parametrize(
     ("make", "options", "message"),
     [
-        (ConsistentAdversary, {"strengths": (0.1, 0.1)}, "must have distinct finite numbers"),
-        (ConsistentAdversary, {"strengths": (math.nan, 0.1)}, "must have distinct finite numbers"),
+        (ConsistentAdversary, {"strengths": ()}, "must be one or more different numbers"),
+        (ConsistentAdversary, {"strengths": (0.1, 0.1)}, "must be one or more different numbers"),
+        (ConsistentAdversary, {"strengths": (math.nan, 0.1)}, "must be one or more different numbers"),
         (Rationale, {"rankings": ["attention", "attention"]}, "rankings lists attention more than once"),
         (Correlation, {"saliencies": []}, "saliencies is empty"),
         (Fidelity, {"tests": [Perturbation()] * 2}, "`tests` lists perturbation more than once"),

@@ -632,8 +632,9 @@ def test_the_answer_compares_a_claim_between_the_variants_that_differ_most() -> 
     lowered = "it lowers F1 by {:.1f} points [{:.1f}, {:.1f}]".format(
         *(100 * end for end in (share.value, *share.interval))
     )
+    assert answer([drop], lowers, ()) == f"On 37 texts, {lowered}."
     for both in ([drop, lacking], [lacking, drop]):
-        assert answer(both, lowers, ()) == f"On 37 texts, {lowered}."
+        assert answer(both, lowers, ()) == f"On 37 texts, {lowered} (base)."
     # The claims of tests behind the first that ranks are left to it, if it has an answer.
     claim = Judged("soft", (), {}, {"attention.only": "{} alone"})
     assert answer(RESULTS, [claim, JUDGED[1]], MAIN).startswith("On 40 texts (means of up to 2 seeds), 1950.0 %")

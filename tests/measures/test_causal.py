@@ -235,7 +235,7 @@ def test_the_score_of_a_fine_tuned_task(
             f"`{top['relation']}` ({sign}{change[0]} points [{change[1]}, {change[2]}], p = {p}, n = {top['n']:,})"
         )
     assert result.answer == (
-        "Ablating the 2 best heads of a relation changes, more than random heads do (p < .05 after Holm), "
+        "Ablating the 2 best heads of a relation changes, otherwise than random heads do (p < .05 after Holm), "
         + "; ".join(parts)
         + "."
     )
