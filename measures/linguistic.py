@@ -399,8 +399,7 @@ class Linguistic(Analysis):
         answer = "No class of words is in the texts."
         for top in sorted(gains, key=lambda name: -gains[name])[:1]:
             head, inputs = head_name(*best[top][0]), int(best[top][1].inputs)
-            text = f"{top} exceed uniform attention most, {{most}}, not {{alike}}, in head {head}, chosen on the same "
-            text += "{n} inputs"
+            text = f"{top} get {{most}} of attention in head {head}, best on {{n}} inputs (uniform {{alike}})"
             answer = filled(text, {"most": best[top][1], "alike": alike[top]}, n=inputs)
         return Result(
             experiment=self.name,

@@ -171,14 +171,16 @@ class RepeatedSequences(Analysis):
             for role, (place, _) in best.items()
         }
         answer = ", ".join(
-            f"{head} for the {role} token, {said(best[role][1])} (uniform {100 * alike:.1f} %)"
+            f"{role} token {said(best[role][1])} ({head}, uniform {100 * alike:.1f} %)"
             for role, head, *_, alike in rows
         )
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{role}": estimate for role, (_, estimate) in best.items()},
             headline=[f"{self.name}.{role}" for role in best],
-            answer=filled(f"on {SEQUENCES} repeated sequences the best heads, chosen on these, are {answer}", {}),
+            answer=filled(
+                f"on {SEQUENCES} repeated sequences the best heads, chosen on them, attend to the {answer}", {}
+            ),
             tables={
                 "repeated_roles": Table(frame, units, "score", ["role", "head", "score", "uniform"]),
                 "repeated": Table(head_rows(found), self._numbers.units),
