@@ -17,7 +17,7 @@ from metrics.attachment import ALL, ratio_scores
 from metrics.heads import Predictions, most_attended
 from metrics.rows import ArcRows
 from probes.arc_evaluation import read_fields
-from results import Floats, Result, Table, Unit
+from results import Floats, Result, Table, Unit, filled
 from results.digests import altered
 from results.errors import UserError, check_values, near, one_of
 from results.files import below, read_csv
@@ -100,7 +100,9 @@ class HeadAgreement(Measure[DependencyDataModule]):
         audit = {"ablation": self.ablation, "kind": self.kind, "score": self.lost.attrs["score"]}
         audit |= {"encoder_of_ablation": self.lost.attrs["encoder"]}
         tables = {"head_agreement": Table(frame, units)}
-        return Result(self.experiment, scores, tables, {}, audit, items, ratios, ["ablation_tau"])
+        answer = "over {n} heads Kendall's τ of accuracy and of what ablating them loses is {ablation_tau:ratio}"
+        answer = filled(answer, scores, n=len(self._names))
+        return Result(self.experiment, scores, tables, {}, audit, items, ratios, ["ablation_tau"], answer)
 
     def _accuracies(self, split: Split) -> Floats:
         """Return the accuracy of each head on the words of the relation, `[directions, heads]`."""

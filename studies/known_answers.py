@@ -15,7 +15,7 @@ from measures.contract import Measure
 from metrics.bootstrap import share_interval
 from models import quiet, recorded_gradients
 from probes.arc_evaluation import read_fields
-from results import Estimate, Result, Table, Unit
+from results import Estimate, Result, Table, Unit, filled
 from results.errors import UserError, check_numbers, near
 from results.progress import LOGGER as PROGRESS
 from results.progress import Progress
@@ -74,7 +74,8 @@ class KnownAnswers(Measure[DependencyDataModule]):
         scores = {"right": right(trials)}
         scores |= {f"{name}.auc": Estimate(value, unit="fraction") for name, value in separated.items()}
         audit = {"seeds": self.numbers, "verdicts": len(trials)}
-        return Result(self.experiment, scores, {"known_answers": table}, audit=audit, headline=tuple(scores))
+        answer, tables = filled("{right} of {n} verdicts are right", scores, n=len(trials)), {"known_answers": table}
+        return Result(self.experiment, scores, tables, audit=audit, headline=tuple(scores), answer=answer)
 
     def _over_processes(self, wanted: Mapping[int, list[str]], folder: Path) -> Iterator[tuple[int, list[Trial]]]:
         if self.processes == 1:

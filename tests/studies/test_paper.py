@@ -484,4 +484,4 @@ def test_a_command_is_code_whatever_it_contains(name: str, tmp_path: Path) -> No
     write_page(tmp_path / "published.yaml", tmp_path / "out", tmp_path / "x.md", options_of([f"--data.x={name}"]))
     shown = markdown.markdown((tmp_path / "x.md").read_text(encoding="utf-8"), extensions=["tables"])
     codes = [html.unescape(one) for one in re.findall(r"<code>(.*?)</code>", shown)]
-    assert [code for code in codes if f"--data.init_args.x={name}" in code.replace("'", "")]
+    assert [code for code in codes if f"--data.x={name}" in code.replace("'", "")]
