@@ -599,7 +599,8 @@ def test_the_answer_compares_the_best_ranking_with_attention_and_random() -> Non
 
 def test_a_measure_that_the_first_variant_lacks_is_answered_for_the_first_that_has_it() -> None:
     f1 = {"f1": RESULTS[0].scores["rationale.attention.naopc"]}
-    tying, bare = replace(RESULTS[2], scores={**RESULTS[2].scores, **f1}), replace(RESULTS[0], scores=f1)
+    other = {name: score for name, score in RESULTS[0].scores.items() if name.endswith(".sufficiency")}
+    tying, bare = replace(RESULTS[2], scores={**RESULTS[2].scores, **f1}), replace(RESULTS[0], scores=f1 | other)
     alone, both = answer([tying], JUDGED, MAIN), answer([bare, tying], JUDGED, MAIN)
     assert both == alone.replace(" has the best NAOPC:", " has the best NAOPC for tying:")
     assert both != alone
