@@ -6,6 +6,7 @@ docs/sweeps.md.
 """
 
 import json
+import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,11 +18,12 @@ from rich.console import Console
 from rich.text import Text
 
 from commands import parser_of
-from commands.seeds import mean_counts
-from metrics.bootstrap import bootstrap_ratio, holm, mean_and_sd, p_units, paired_bootstrap, paired_permutation
-from results import Table, Unit, difference_said, filled, largest, significant
+from commands.seeds import estimate_from_counts
+from metrics.bootstrap import compared, difference, holm, least_p, p_units
+from results import Estimate, Table, Unit, difference_said, filled, said
 from results.errors import counted, near
 from results.reader import Record, RecordError, find_record, first_of, ratio_of, rows_of
+from results.sentences import Difference, describe_differences
 from results.settings import read_yaml, seeds, settings
 from results.tables import LEGEND, data_table
 from results.writer import plain
@@ -160,69 +162,84 @@ def _some(items: pd.Index) -> str:
     return f"{len(items)} ({first_of(list(map(str, items)))})" if len(items) else "0"
 
 
-def compare(groups: Sequence[Sequence[Scored]]) -> Table:
+def compare(groups: Sequence[Sequence[Scored]]) -> tuple[Table, list[Estimate]]:
     """Compare each group of runs with the first group.
 
-    The runs of a group differ in their seeds. The tests use the mean counts of each item over the group.
-    All runs must have the same items.
+    The runs of a group differ in their seeds. All runs must have the same items.
 
     Args:
         groups: The groups; the first is the reference.
 
     Returns:
-        Table with one row per group and these columns:
+        The differences of the other groups to the first one, with their draws, after a table with one row per group
+        and these columns:
 
         - `run` and `seeds`: name of the group, and number of its runs;
         - `<score>`, `<score>.low`, `<score>.high` and `sd`: mean of the score over the runs, its 95 %
-            bootstrap interval over items, and the standard deviation over the runs, nan for one run;
+            interval, and the standard deviation over the runs, nan for one run;
         - for two or more groups, `difference`, `difference.low` and `difference.high`: score of the
             group minus score of the first group, with its 95 % interval; nan for the first group;
-        - for two or more groups, `permutation.p` and `bootstrap.p`: two-sided p-values of the
-            difference, from a paired permutation test and a paired bootstrap; nan for the first group;
+        - for two or more groups, `permutation.p`: two-sided p-value of the difference, by sign flips of the items,
+            or of their documents, and for several seeds by the variation of these; nan for the first group;
         - for three or more groups, `holm.p`: `permutation.p` after Holm's correction.
     """
     score, unit = groups[0][0].name, groups[0][0].record.scores[groups[0][0].name].unit
-    pooled = [mean_counts([run.counts for run in group]).to_numpy().T for group in groups]  # [2, items] each
+    share = all(run.name in run.record.shares for group in groups for run in group)
+    found = [estimate_from_counts([run.counts for run in group], unit, share=share, draws=DRAWS) for group in groups]
     folders = [group[0].folder.resolve() for group in groups]
     parent = os.path.commonpath([folder.parent for folder in folders])
     lines = []
-    for group, folder, counts in zip(groups, folders, pooled, strict=True):
-        mean, sd = mean_and_sd([run.value for run in group])
-        estimate = replace(bootstrap_ratio(counts[0], counts[1], unit, runs=len(group)), value=mean)
+    apart = []
+    for group, folder, estimate in zip(groups, folders, found, strict=True):
         name = group[0].label or (folder.relative_to(parent).as_posix() if len(groups) > 1 else str(group[0].folder))
-        line: dict[str, object] = {"run": name, "seeds": len(group), **estimate.named(score), "sd": sd}
-        if counts is not pooled[0]:
-            found = paired_bootstrap(*counts, *pooled[0], draws=DRAWS)
-            line |= {"difference": found.value, "difference.low": found.low, "difference.high": found.high}
-            line["permutation.p"] = paired_permutation(*counts, *pooled[0], draws=DRAWS)
-            line["bootstrap.p"] = found.p
+        line: dict[str, object] = {"run": name, "seeds": len(group), **replace(estimate, sd=None).named(score)}
+        line["sd"] = math.nan if estimate.sd is None else estimate.sd
+        if estimate is not found[0]:
+            apart.append(difference(estimate, found[0]))
+            line |= replace(apart[-1], p=None).named("difference")
+            line["permutation.p"] = apart[-1].p
         lines.append(line)
     frame = pd.DataFrame(lines)
     units: dict[str, Unit | Sequence[Unit]] = {score: unit}
     if len(groups) > 1:
-        units |= {"difference": unit, "permutation.p": p_units(frame["permutation.p"], 1 / (1 + DRAWS))}
-        units["bootstrap.p"] = p_units(frame["bootstrap.p"], 2 / (1 + DRAWS))
+        least = least_p(found[0].units or 0, DRAWS)
+        units |= {"difference": unit, "permutation.p": p_units(frame["permutation.p"], least)}
     if len(groups) > 2:
         frame["holm.p"] = holm(frame["permutation.p"].tolist())
         units["holm.p"] = units["permutation.p"]
-    return Table(frame, units, interval=score, main=("run", *units))
+    return Table(frame, units, interval=score, main=("run", *units)), apart
 
 
-def told(table: Table, score: str, items: int) -> str:
-    """Return the answer: the score of the first group, how many others differ from it, and which one most."""
-    runs = [
-        name if seeds == 1 else f"{name} (mean of {seeds} seeds)"
-        for name, seeds in zip(table.frame["run"], table.frame["seeds"], strict=True)
-    ]
-    text, others = f"over {counted(items, 'item')} the {score} of {{run}} is {{score}}", table.frame[1:]
-    if len(others):
-        p, top = "holm.p" if len(others) > 1 else "permutation.p", largest(others, "difference")
-        text += "; the difference of {other} is {gain}"
-        if len(others) > 1:
-            text += f", the largest one; {significant(others, 'other run', p)} differ (p < .05 after Holm)"
-        gain = difference_said(table.estimate(top, "difference"), table.estimate(top, p))
-        return filled(text, {"score": table.estimate(0, score)}, run=runs[0], other=runs[top], gain=gain)
-    return filled(text, {"score": table.estimate(0, score)}, run=runs[0])
+def compare_answer(table: Table, differences: Sequence[Estimate], score: str, items: int) -> str:
+    """Return the answer: the score of the first group, how many others differ from it, and which one most.
+
+    Args:
+        table: Table of `compare`.
+        differences: Differences of the other groups to the first one, with their draws.
+        score: Name of the score.
+        items: Number of items.
+    """
+    runs = []
+    for name, seeds_of_run in zip(table.frame["run"], table.frame["seeds"], strict=True):
+        runs.append(name if seeds_of_run == 1 else f"{name} (mean of {seeds_of_run} seeds)")
+    text = f"over {counted(items, 'item')} the {score} of {runs[0]} is {said(table.estimate(0, score))}"
+    if not differences:
+        return filled(text, {})
+    p = "holm.p" if len(differences) > 1 else "permutation.p"
+    units = table.unit_rows()["permutation.p"]
+    family = []
+    for place, one in enumerate(differences, start=1):
+        at_once = compared(one, tests=len(differences))
+        family.append(Difference(runs[place], at_once, p_unit=units[place]))
+    if len(family) == 1:
+        (only,) = family
+        gain = difference_said(only.value, Estimate(only.value.p or 0.0, unit=only.p_unit))
+        text += f"; the difference of {only.name} is {gain}"
+        if table.frame["seeds"].max() == 1:
+            text += ", of these two runs: other seeds may differ"
+        return filled(text, {})
+    changes = describe_differences(family, table.frame[p][1:].tolist(), "other run", "differ")
+    return filled(f"{text}; {changes}", {})
 
 
 def warnings(runs: Sequence[Scored]) -> list[str]:
@@ -328,9 +345,9 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     cautions += warnings(runs)
     rest = iter(runs)
     groups = [[next(rest) for _ in group] for group in groups]
-    table = compare(groups)
+    table, differences = compare(groups)
     score, items, names = runs[0].name, len(runs[0].counts), " and ".join(map(str, runs[0].counts.index.names))
-    console.print(Text(told(table, score, items), "bold"), end="\n\n")
+    console.print(Text(compare_answer(table, differences, score, items), "bold"), end="\n\n")
     console.print(data_table(f"{score}, against the first", table, "the output of --json FILE", console.width))
     console.print()
     console.print(Text(LEGEND))

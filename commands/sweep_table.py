@@ -1,9 +1,7 @@
 """Table of the scores of a sweep: mean over the seeds, their standard deviation, and intervals.
 
 The score of a row is the mean over its seeds, `sd` their standard deviation (n − 1). With one seed, the interval is the
-interval of the run. With several seeds, it is a bootstrap of the mean over items, from the counts of all seeds: it
-describes the variation over items, not over seeds. For scores without counts, its ends are the means of the ends of the
-runs' intervals.
+interval of the run. With several seeds, it covers the variation of items and of seeds; see `commands.seeds`.
 """
 
 import math
@@ -16,12 +14,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from commands.seeds import averaged, mean_counts, over_seeds
+from commands.seeds import averaged, estimate_from_counts, over_seeds
 from commands.sweep_plan import RUN_COLUMNS, STATISTICS, Row, Sweep
-from metrics.bootstrap import SWAPS, holm, mean_and_sd, p_units, paired_bootstrap, paired_permutation
+from metrics.bootstrap import TEST_DRAWS, difference, holm, least_p, mean_and_sd, p_units
 from results import Estimate, Provenance, Result, Table, Unit, filled, said, significant
 from results.errors import counted, near
 from results.reader import NAN, Record, RecordError
+from results.sentences import UNDEFINED
 
 Records = Mapping[str, Record]  # results of finished runs, by key
 
@@ -75,14 +74,34 @@ def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenan
 
 
 def _answer(rows: Sequence[Row], scores: Mapping[str, Estimate], differences: Table | None) -> str:
-    """Return the ends of the first score over the rows, and the number of rows that differ from their reference."""
+    """Return the range of the first score over the rows, and the number of rows that differ from their reference."""
     name = next(iter(rows[0].scores))
-    found = {row.name: one for row in rows if (one := scores[f"{row.name}.{name}"]).value == one.value}
-    ends = [f"{said(found[row])} ({row})" for row in sorted(found, key=lambda row: found[row].value)]
-    text = f"over {counted(len(ends), 'row')} {name} goes from {ends[0]} to {ends[-1]}" if ends else "undefined"
-    if differences is not None and len(own := differences.frame.query("score == @name")):
-        text += f"; {significant(own, 'row', 'p_holm')} differ from their reference (p < .05 after Holm)"
+    found = {row.name: scores[f"{row.name}.{name}"] for row in rows}
+    text = range_answer(name, {row: one for row, one in found.items() if not math.isnan(one.value)})
+    if differences is not None:
+        own = differences.frame.query("score == @name")
+        if own["p_holm"].notna().any():
+            text += f"; {significant(own, 'row', 'p_holm')} differ from their reference (p < .05 after Holm)"
     return filled(text, {})
+
+
+def range_answer(name: str, found: Mapping[str, Estimate]) -> str:
+    """Return the lowest and the highest score of the rows, without intervals: these would not hold for the extremes.
+
+    Args:
+        name: Name of the score.
+        found: Score of each row that has one.
+    """
+    if not found:
+        return UNDEFINED
+    order = sorted(found, key=lambda row: found[row].value)
+    first, last = order[0], order[-1]
+    if len(order) == 1:
+        return f"{name} of {first} is {said(found[first])}"
+    ends = [said(replace(found[row], low=None, high=None)) for row in (first, last)]
+    if ends[0] == ends[1]:
+        return f"{name} is {ends[0]} in all {counted(len(order), 'row')}"
+    return f"over {counted(len(order), 'row')} {name} goes from {ends[0]} ({first}) to {ends[1]} ({last})"
 
 
 def differences(sweep: Sweep, records: Records, units: Mapping[str, Unit], faults: list[str]) -> Table:
@@ -99,47 +118,60 @@ def differences(sweep: Sweep, records: Records, units: Mapping[str, Unit], fault
 
         - the labels, and `score`;
         - `difference`, `low`, `high`: mean over the seeds minus that of the reference, with its 95 % interval;
-        - `p`, `p_holm`: two-sided p-value of random swaps of items, and after Holm's correction over the table;
+        - `p`, `p_holm`: two-sided p-value by sign flips of items, or of their documents, and for several seeds by the
+            variation of these; and after Holm's correction over the table;
         - `items`, `left_out`: number of items that both have, and of those that only one has.
     """
-    lines, of_lines = [], list[Unit]()
+    lines, of_lines, least = [], list[Unit](), list[float]()
     for row, other in sweep.compared():
         both = row.done(records).keys() & other.done(records).keys()
         for column, unit in units.items():
             if not (both and row.scores[column] and other.scores[column]):
                 continue
             try:
-                counts = [_mean_counts(one, column, both, records) for one in (row, other)]
+                counts = [_counts(one, column, both, records) for one in (row, other)]
             except RecordError as error:
                 faults.append(f"`{row.name}` is not compared with `{other.name}` by {column}: {error}")
                 continue
-            shared = counts[0].index.intersection(counts[1].index)
+            indices = [one[0].index for one in counts]
+            shared = indices[0].intersection(indices[1])
             if not len(shared):
                 faults.append(f"`{row.name}` and `{other.name}` share no item of {column}")
                 continue
-            sides = [side for one in counts for side in one.loc[shared].to_numpy().T]
-            found = paired_bootstrap(*sides)
+            share = all(_is_share(one, column, records) for one in (row, other))
+            sides = [
+                estimate_from_counts([own.loc[shared] for own in seeds_of], unit, share=share, draws=TEST_DRAWS)
+                for seeds_of in counts
+            ]
+            found = difference(*sides)
+            least.append(least_p(sides[0].units or 0, TEST_DRAWS))
             line: dict[str, object] = {**dict(zip(sweep.labels, row.labels, strict=True)), "score": column}
             line |= {"difference": found.value, "low": found.low, "high": found.high}
-            line |= {"p": paired_permutation(*sides), "p_holm": NAN, "items": len(shared)}
-            lines.append(line | {"left_out": len(counts[0].index.union(counts[1].index)) - len(shared)})
+            line |= {"p": found.p, "p_holm": NAN, "items": len(shared)}
+            lines.append(line | {"left_out": len(indices[0].union(indices[1])) - len(shared)})
             of_lines.append(unit)
     columns = [*sweep.labels, "score", "difference", "low", "high", "p", "p_holm", "items", "left_out"]
     frame = pd.DataFrame(lines, columns=columns)
     frame["p_holm"] = holm(frame["p"].tolist())
-    of_p = p_units(frame["p"], 1 / (1 + SWAPS))
+    of_p = [p_units([p], bound)[0] for p, bound in zip(frame["p"], least, strict=True)]
     return Table(frame, {"difference": of_lines, "p": of_p, "p_holm": of_p}, "difference", columns[:-2])
 
 
-def _mean_counts(row: Row, column: str, seeds: Collection[int], records: Records) -> pd.DataFrame:
-    """Return the counts of a score for each item, means over some seeds.
+def _counts(row: Row, column: str, seeds: Collection[int], records: Records) -> list[pd.DataFrame]:
+    """Return the counts of a score for each item, one frame for each of some seeds.
 
     Raises:
         RecordError: A seed has no counts, or they cannot be read.
     """
     score, done = row.scores[column], row.done(records)
     givers = [next((one for one in done[seed] if one.has(score)), done[seed][0]) for seed in done if seed in seeds]
-    return mean_counts([one.counts(score, by_id=True) for one in givers])
+    return [one.counts(score, by_id=True) for one in givers]
+
+
+def _is_share(row: Row, column: str, records: Records) -> bool:
+    """Return True if a score is a share of items in all runs of a row that have it."""
+    score = row.scores[column]
+    return all(score in one.shares for one in row.finished(records) if one.has(score))
 
 
 def _epochs(row: Row, done: Mapping[int, Sequence[Record]]) -> float:

@@ -10,6 +10,7 @@ multilingual dependency parsing", §3.
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from os.path import commonprefix
 from pathlib import Path
@@ -24,16 +25,18 @@ from results.errors import counted
 
 # Part of the key under which attention over a corpus is stored. Raise it with every change that makes the same file
 # give other sentences; else stores made before the change would be taken for current ones.
-READER_VERSION: int = 2
+READER_VERSION: int = 3
 
 Format = Literal["conllu", "conllx"]
 Id = int | tuple[int, str, int] | None  # 7; 3-4 as (3, "-", 4); 8.1 as (8, ".", 1); _
 Block = list[tuple[int, str]]  # line number, counted from 1, and text of each line
 
+_NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
 _CONTROL = re.compile(r"[\x01-\x08\x0b-\x1f\x7f-\x9f]")
 _SUFFIXES: dict[str, Format] = {".conllu": "conllu", ".conll": "conllx", ".conllx": "conllx"}
 _COLUMNS = 10
-_COUNTS = "sentences words range_rows empty_rows multiple_roots duplicates generated_ids repeated_ids comment_blocks"
+_COUNTS = """sentences words range_rows empty_rows multiple_roots duplicates generated_ids repeated_ids comment_blocks
+documents"""
 _PLACES = (1, 3, 4, 7)  # of the columns that are text
 _NAMES: dict[Format, tuple[str, ...]] = {
     "conllu": ("FORM", "UPOS", "XPOS", "DEPREL"),
@@ -49,6 +52,7 @@ def read_treebank(path: Path, *, texts: bool = False) -> Treebank:
     Multiword tokens (`3-4`) and empty nodes (`8.1`) are dropped and counted. Some violations of the formats are
     accepted: several roots (counted), a missing last blank line, CRLF line ends, a byte-order mark. A sentence
     without `sent_id` is named `<stem>-<ordinal>`; a repeated `sent_id` gets a suffix `.2`, `.3`, … (counted).
+    A comment `# newdoc` begins a document; sentences before the first one are a document of their own.
 
     Args:
         path: The file, in UTF-8. Its suffix says the format: .conllu; .conll or .conllx.
@@ -65,6 +69,11 @@ def read_treebank(path: Path, *, texts: bool = False) -> Treebank:
     sentences = tuple(sentence for sentence, _ in reader.with_rows())
     if not sentences:
         raise CorpusError.at(path, None, "the file holds no sentence", "Check that it is the file you meant")
+    reader.audit["documents"] = len({sentence.document for sentence in sentences if sentence.document >= 0})
+    if reader.audit["documents"] and sentences[0].document < 0:
+        # The first sentences stand before the first mark.
+        sentences = tuple(replace(sentence, document=sentence.document + 1) for sentence in sentences)
+        reader.audit["documents"] += 1
     return Treebank(sentences, reader.audit)
 
 
@@ -158,11 +167,14 @@ class _Reader:
         self._strings: dict[str, str] = {}
         self._names: set[str] = set()
         self._texts: set[tuple[str, ...]] = set()
+        self._document = -1  # before the first mark of a document
 
     def with_rows(self) -> Iterator[tuple[Sentence, Block]]:
         """Yield the sentences of the file, each with its rows; only one block is in memory."""
         for block in blocks(self.path):
             rows = [(number, line) for number, line in block if not line.startswith("#")]
+            if any(_NEW_DOCUMENT.match(line) for _, line in block):
+                self._document += 1
             if rows:
                 self.audit["sentences"] += 1
                 self.audit["words"] += len(sentence := self._sentence(block, rows))
@@ -207,7 +219,8 @@ class _Reader:
             self.audit["duplicates"] += text in self._texts
             self._texts.add(text)
         running = _running_text(rows) if self._running else None
-        return Sentence(self._name(block), text, tuple(heads), tuple(relations), tuple(upos), tuple(xpos), running)
+        columns = text, tuple(heads), tuple(relations), tuple(upos), tuple(xpos)
+        return Sentence(self._name(block), *columns, running, self._document)
 
     def _values(self, number: int, line: str) -> tuple[Id, str, str, str, int | None, str]:
         """Check and parse one row: id, form, both tags, head and relation; id and head None stand for `_`."""

@@ -51,6 +51,7 @@ class Sentence:
         upos: Universal part of speech of each word (the coarse tag of a CoNLL-X file).
         xpos: Tag of each word in the treebank's own tag set (the fine tag of a CoNLL-X file); `_` for none.
         running: Text of the sentence; None if it was not read, or the format does not have it.
+        document: Number of the sentence's document in the file, from 0; -1 if the file marks no documents.
 
     Raises:
         ValueError: The columns differ in length, or there is no word.
@@ -63,6 +64,7 @@ class Sentence:
     upos: tuple[str, ...]
     xpos: tuple[str, ...]
     running: RunningText | None = None
+    document: int = -1
 
     def __post_init__(self) -> None:
         # The reader, which knows file and line, checks that the heads form a tree.
@@ -108,6 +110,7 @@ class Treebank:
     - `generated_ids`: sentences without `sent_id`, to which the reader gave a name.
     - `repeated_ids`: sentences whose `sent_id` occurred before, to which the reader added a suffix.
     - `comment_blocks`: blocks of comments without a row.
+    - `documents`: documents with a sentence, as marked by `# newdoc`; 0 if none is marked.
 
     Attributes:
         sentences: Sentences in the order of the file, at least one.
@@ -154,6 +157,7 @@ SCHEMA = pa.schema(
         pa.field("relations", _LABELS, nullable=False),
         pa.field("upos", _LABELS, nullable=False),
         pa.field("xpos", _LABELS, nullable=False),
+        pa.field("document", pa.int32(), nullable=False),
     ]
 )
 
@@ -164,7 +168,7 @@ def to_table(sentences: Iterable[Sentence]) -> pa.Table:
     The columns are those of `SCHEMA`, one for each field of `Sentence`. The dictionaries of relations
     and tags are sorted, so that the table depends on the sentences alone.
 
-    All columns but `id` are lists with an entry for each word, and have the same offsets. Models
+    All columns but `id` and `document` are lists with an entry for each word, and have the same offsets. Models
     therefore read the integer codes of all relations as one array,
     `table["relations"].chunk(0).values.indices`, and divide it into sentences by the offsets of
     `table["heads"].chunk(0)`.
@@ -182,4 +186,6 @@ def to_table(sentences: Iterable[Sentence]) -> pa.Table:
         return pa.ListArray.from_arrays(offsets, coded)
 
     ids = pa.array([row.id for row in rows], pa.string())
-    return pa.Table.from_arrays([ids, *map(column, list(SCHEMA)[1:])], schema=SCHEMA)
+    documents = pa.array([row.document for row in rows], pa.int32())
+    of_words = [field for field in SCHEMA if field.name not in ("id", "document")]
+    return pa.Table.from_arrays([ids, *map(column, of_words), documents], schema=SCHEMA)

@@ -86,6 +86,7 @@ class AttentionBatch(Batch):
         relations: int64 `[batch, n]`, relation ids, which are indices into `DependencyDataModule.relations`; -1 in
             the padding.
         punctuation: Bool `[batch, n]`, True for words that UAS leaves out; False in the padding.
+        documents: int64 `[batch]`, number of each sentence's document in the split; -1 if no documents are marked.
         attention: float32 `[batch, layers, heads, n+2, n+2]`, axes from and to. Position 0 is the start delimiter,
             1…length are the words, length+1 is the end delimiter; later positions are zero. If no probe reads it,
             `[batch, layers, heads, 0, 0]`.
@@ -107,6 +108,7 @@ class AttentionBatch(Batch):
     heads: Tensor
     relations: Tensor
     punctuation: Tensor
+    documents: Tensor
     attention: Tensor
     hidden: Tensor
     vectors: Tensor

@@ -20,7 +20,7 @@ from corpora.sentence import CorpusError, Treebank
 from datamodules.batches import AttentionBatch, BatchLoader, EncoderOf, Ranks, Split, check_batch, padder
 from datamodules.corpus import AttentionDataModule, any_store
 from results import Provenance
-from results.errors import check_numbers, check_values
+from results.errors import check_numbers, check_values, counted
 from results.progress import warn
 
 EVAL_CELLS = 65_536
@@ -55,6 +55,7 @@ class DependencySplit(Dataset[AttentionBatch]):
 
     Attributes:
         arcs: Number of words whose syntactic head is a word, not the root.
+        documents: int64 `[sentences]`, number of each sentence's document; -1 if the file marks no documents.
         reach: int32 `[words, layers, 2]`, first and last word, from 1, that each word may attend to in each layer;
             None if every word may attend to the whole sentence.
     """
@@ -66,6 +67,7 @@ class DependencySplit(Dataset[AttentionBatch]):
         self.ids: list[str] = labels["id"].to_pylist()
         self._offsets = labels["relations"].chunk(0).offsets.to_numpy()
         self.lengths = np.diff(self._offsets).astype(np.int64)
+        self.documents = labels["document"].to_numpy(zero_copy_only=False).astype(np.int64)
         self._relations = _coded(store, "relations", lambda label: data.relations.index(data.name_of(label)))
         if data.punctuation_by == "relation":
             self._punctuation = _coded(store, "relations", lambda label: base_label(label) in data.punctuation)
@@ -97,6 +99,21 @@ class DependencySplit(Dataset[AttentionBatch]):
         words: list[str] = self.store.labels["words"][item].as_py()
         return words
 
+    @property
+    def units(self) -> NDArray[np.int64]:
+        """Number of the unit of each sentence for intervals and tests: its document, or its index if none is marked."""
+        if (self.documents < 0).any():
+            return np.arange(len(self))
+        units: NDArray[np.int64] = self.documents
+        return units
+
+    def describe_units(self) -> str:
+        """Return the number of units of intervals and tests, and what they are."""
+        marked = np.unique(self.documents[self.documents >= 0]).size
+        if marked:
+            return counted(marked, "document")
+        return f"{counted(len(self), 'sentence')}, taken as independent: no documents are marked (# newdoc)"
+
     def relations(self, item: int) -> NDArray[np.int64]:
         """Return the relation ids of the words of a sentence, int64 `[n]`.
 
@@ -126,6 +143,7 @@ class DependencySplit(Dataset[AttentionBatch]):
             heads=padded(self._heads, -1).long(),
             relations=padded(self._relations, -1),
             punctuation=padded(self._punctuation, False),
+            documents=torch.from_numpy(self.documents[indices]),
             attention=self._stored(manifest.maps_name if cells else "", indices, attention, torch.float32),
             hidden=self._stored("hidden", indices, hidden, manifest.dtype),
             vectors=vectors,

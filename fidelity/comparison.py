@@ -1,18 +1,19 @@
 """Results of the fidelity tests for each checkpoint; tables and sentences that compare variants, seeds and rankings."""
 
 import math
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product, takewhile
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from metrics.bootstrap import difference, holm, p_units, pooled, ratio
+from metrics.bootstrap import compared, difference, holm, least_p, p_units, pooled, resample
+from metrics.statistics import proportion, ratio
 from results import Estimate, Floats, Table, Unit, numbers
 from results.errors import counted
-from results.sentences import difference_said, said
+from results.sentences import LEVEL, TIE, Difference, describe_differences, difference_said, negative, said
 from results.tables import printed_name
 
 
@@ -87,11 +88,10 @@ def comparison_table(results: Sequence[CheckpointResult]) -> Table:
 
     A variant is the name shared by checkpoints that differ only in the seed. Columns:
 
-    - `mean`: mean of the score over the seeds of the variant; `low` and `high`: its bootstrap interval
-      over texts;
+    - `mean`: mean of the score over the seeds of the variant; `low` and `high`: its interval over texts and seeds;
     - `sd`: standard deviation over the seeds; `seeds`: their number;
     - `difference`: mean minus the mean of the first variant, with its interval `difference.low` and
-      `difference.high` and the p-value `p`; both variants use the same resamples of the texts;
+      `difference.high` and the p-value `p`, over texts and seeds;
     - `p_holm`: `p` after Holm's correction for the number of variants compared on the score.
 
     `difference`, its interval, `p` and `p_holm` are nan for the first variant. Scores that are nan for all variants
@@ -113,17 +113,18 @@ def comparison_table(results: Sequence[CheckpointResult]) -> Table:
             units.append(nothing.unit)
     short = {"mean.low": "low", "mean.high": "high", "mean.sd": "sd", "difference.p": "p"}
     frame = pd.DataFrame(rows).rename(columns=short)
-    of_p = p_units(frame["p"], least_p(results))
+    of_p = p_units(frame["p"], smallest_p(results))
     return Table(frame, {"mean": units, "difference": units, "p": of_p, "p_holm": of_p}, interval="mean")
 
 
-def least_p(results: Sequence[CheckpointResult]) -> float:
-    """Return the smallest p-value of the differences between the scores, by the number of their bootstrap draws."""
-    return 2 / (1 + max(len(score.draws) for result in results for score in result.scores.values()))
+def smallest_p(results: Sequence[CheckpointResult]) -> float:
+    """Return the smallest p-value of the differences between the scores, by the number of their draws."""
+    scores = [score for result in results for score in result.scores.values()]
+    return least_p(max(score.units or 0 for score in scores), max(len(score.draws) for score in scores))
 
 
 def result_scores(results: Sequence[CheckpointResult]) -> dict[str, Estimate]:
-    """Return, for each variant, the mean of every score over its seeds, with a bootstrap interval.
+    """Return, for each variant, the mean of every score over its seeds, with an interval over texts and seeds.
 
     A variant is the name shared by checkpoints that differ only in the seed. The names of the means are
     `<variant>.<score>`, or `<score>` alone for the first variant.
@@ -172,12 +173,14 @@ class Judged(NamedTuple):
         directions: Measures of rankings to show, or scores, with `↑` if higher is better, `↓` if lower is, or an empty
             string; if there are none, all measures are shown.
         claims: Clauses of the answer; see `FidelityTest`.
+        beside: Measures to read together with a measure; see `FidelityTest`.
     """
 
     test: str
     rankings: Sequence[str]
     directions: Mapping[str, str]
     claims: Mapping[str, str] = {}
+    beside: Mapping[str, Sequence[str]] = {}
 
     def measures(self, scores: Collection[str]) -> Iterator[tuple[str, str]]:
         """Yield the measures `<test>.<measure>` that have a score `<test>.<ranking>.<measure>`, and their directions.
@@ -234,13 +237,13 @@ def judge_tables(
             | {**one.named("difference"), "p_holm": p}
             for (variant, name, ranking), (one, p) in apart.items()
         ).rename(columns={"difference.p": "p"})
-        units, of_p = [found[key].unit for key in apart], p_units(frame["p"], least_p(results))
+        units, of_p = [found[key].unit for key in apart], p_units(frame["p"], smallest_p(results))
         tables["judge_random"] = Table(frame, {"value": units, "difference": units, "p": of_p, "p_holm": of_p})
     return tables
 
 
 Key = tuple[str, str, str]  # variant, measure, ranking
-Difference = tuple[Estimate, float]  # its p-value after Holm's correction beside it
+Compared = tuple[Estimate, float]  # a difference, and its p-value after Holm's correction
 
 
 def ranked_scores(
@@ -268,19 +271,19 @@ def _score(measure: str, ranking: str) -> str:
     return f"{test}.{ranking}.{own}"
 
 
-def _compared(estimates: Sequence[Estimate], base: Estimate) -> list[Difference]:
+def _compared(estimates: Sequence[Estimate], base: Estimate, *, same_runs: bool) -> list[Compared]:
     """Return the differences to a base, with p-values corrected over all of them."""
-    apart = [difference(one, base) for one in estimates]
+    apart = [difference(one, base, same_runs=same_runs) for one in estimates]
     return list(zip(apart, holm([math.nan if one.p is None else one.p for one in apart]).tolist(), strict=True))
 
 
-def _against(found: Mapping[Key, Estimate], baseline: str) -> dict[Key, Difference]:
+def _against(found: Mapping[Key, Estimate], baseline: str) -> dict[Key, Compared]:
     """Return the difference of each ranking to a baseline; p-values are corrected over the rankings."""
-    apart: dict[Key, Difference] = {}
+    apart: dict[Key, Compared] = {}
     for variant, name in dict.fromkeys(key[:2] for key in found):
         others = [key for key in found if key[:2] == (variant, name) and key[2] != baseline]
         if (base := found.get((variant, name, baseline))) is not None:
-            apart |= zip(others, _compared([found[key] for key in others], base), strict=True)
+            apart |= zip(others, _compared([found[key] for key in others], base, same_runs=True), strict=True)
     return apart
 
 
@@ -310,7 +313,8 @@ def fidelity_table(results: Sequence[CheckpointResult], tests: Sequence[Judged],
     `nats` where it has this unit; for each variant the mean over its seeds, with the ends of its bootstrap interval in
     `<variant>.low` and `<variant>.high`; and `score`, the name of the score. A test of rankings has rows for its last
     measure among the main scores, the best ranking of the first variant first. If there are more than `PRINTED` rows, a
-    measure with a direction has rows for the best ranking, attention and random alone.
+    measure with a direction has rows for the best ranking, attention and random alone. Measures that must be read
+    together with it follow for these three.
 
     Args:
         results: Results of all checkpoints.
@@ -326,9 +330,16 @@ def fidelity_table(results: Sequence[CheckpointResult], tests: Sequence[Judged],
     arrows = {f"{test.test}.{score}": arrow for test in tests for score, arrow in test.directions.items()} | measures
     of_tests = {name: ": ".join(map(printed_name, name.split(".", 1))) for name in plain}
     words = {name: f"{text} {arrows.get(name, '')}".strip() for name, text in of_tests.items()}
+    beside = {f"{test.test}.{name}": others for test in tests for name, others in test.beside.items()}
     for name, order in ranked.items():
         measure = f"{printed_name(name.rpartition('.')[2])} {arrows[name]}".strip()
         words |= {_score(name, one): f"{measure}, {printed_name(one)}" for one in order}
+        shown = [one for one in order if one in (order[0], ATTENTION, BASELINE)]
+        for other in beside.get(name, ()):
+            companion = f"{name.rpartition('.')[0]}.{other}"
+            measure = f"{printed_name(other)} {arrows.get(companion, '')}".strip()
+            known = [one for one in shown if _score(companion, one) in scores]
+            words |= {_score(companion, one): f"{measure}, {printed_name(one)}" for one in known}
     rows = [
         {"test": text + " (nats)" * (_unit(scores[name]) == "nats")}
         | numbers({one: _mean(seeds) for one, seeds in scores[name].items()})
@@ -344,55 +355,131 @@ def _is_nan(variants: Mapping[str, Sequence[Estimate]]) -> bool:
 
 
 def answer(results: Sequence[CheckpointResult], tests: Sequence[Judged], asked: Collection[str]) -> str:
-    """Return the answer: the first claim of the tests before those of rankings, and the best ranking.
+    """Return the answer: which classifiers are at chance, the first claim of the tests, and the best ranking.
 
-    The claim compares the first variant that has the score with the one that differs most from it. The best ranking is
-    by the first main measure with a direction, of the first variant that has it; it is compared with attention and
-    random. The p-values are corrected over the variants, or over the rankings.
+    The best ranking is by the first main measure with a direction, of the first variant that has it. Rankings of a
+    classifier that is not above the most frequent label are not named: it has no decisions to explain.
     """
-    best, scores = _best_ranking(results, tests, asked), by_score(results)
+    variants = by_variant(results)
+    faults = {variant: chance_fault(runs) for variant, runs in variants.items()}
+    at_chance = {variant: fault for variant, fault in faults.items() if fault}
+    sentences = []
+    for variant, fault in at_chance.items():
+        name = variant if len(variants) > 1 else "the classifier"
+        sentences.append(f"{name} {fault}")
+    best = _best_ranking(results, tests, asked, at_chance)
     before = takewhile(lambda test: not test.rankings, tests) if best else tests
-    claims = {f"{test.test}.{score}": clause for test in before for score, clause in test.claims.items()}
-    name = next((name for name in claims if name in scores and not _is_nan(scores[name])), None)
-    seeds = {len(own) for own in by_variant(results).values()}
-    means = f" (means of {'up to ' * (len(seeds) > 1)}{max(seeds)} seeds)" * (max(seeds) > 1)
-    start = f"On {counted(int(results[0].tested.sum()), 'text')}{means}, "
-    if name is None:
-        return f"{start}of {best}." if best else ""
-    pooled_by = {variant: pooled(own) for variant, own in scores[name].items()}
-    (first, own), *others = ((variant, mean) for variant, mean in pooled_by.items() if not math.isnan(mean.value))
-    number, rest = said(own) + f" ({first})" * (len(by_variant(results)) > 1), ""
-    if others:
-        compared = _compared([one for _, one in others], own)
-        (variant, other), apart = max(zip(others, compared, strict=True), key=lambda one: abs(one[1][0].value))
-        number = f"{number} and {said(other)} ({variant})"
-        rest = f"; difference {_said(apart, results)}"
-    start_of, unit, after = re.split(r"{(.*)}", claims[name])
-    number = number.replace(" %", " points") if unit else number
-    return f"{start}{start_of}{number}{after}{rest}." + (f" Of {best}." if best else "")
+    claims = {f"{test.test}.{score}": claim for test in before for score, claim in test.claims.items()}
+    scores = by_score(results)
+    name_of_claim = next((name for name in claims if name in scores and not _is_nan(scores[name])), None)
+    start = f"on {counted(int(results[0].tested.sum()), 'text')}"
+    seeds = {len(runs) for runs in variants.values()}
+    if max(seeds) > 1:
+        up_to = "up to " if len(seeds) > 1 else ""
+        start += f" (means of {up_to}{max(seeds)} seeds)"
+    if name_of_claim is not None:
+        sentences.append(f"{start}, {_claim(claims[name_of_claim], scores[name_of_claim], results)}")
+        start = ""
+    if best:
+        sentences.append(f"{start}, of {best}" if start else f"of {best}")
+    return " ".join(f"{text[0].upper()}{text[1:]}." for text in sentences)
 
 
-def _best_ranking(results: Sequence[CheckpointResult], tests: Sequence[Judged], asked: Collection[str]) -> str:
-    """Return the clause about the best ranking; empty if no main measure has a direction and two rankings."""
+def chance_fault(runs: Sequence[CheckpointResult]) -> str:
+    """Return what to say of a classifier that is not above the most frequent gold label; empty if it is above.
+
+    Args:
+        runs: Results of one variant, one for each seed.
+    """
+    right, majority = [], []
+    for run in runs:
+        gold, predicted = run.values["gold"].to_numpy(), run.values["predicted"].to_numpy()
+        labels, counts = np.unique(gold, return_counts=True)
+        most_frequent = labels[counts.argmax()]
+        right.append(resample(proportion, (gold == predicted)[:, None], "fraction"))
+        majority.append(resample(proportion, (gold == most_frequent)[:, None], "fraction"))
+    accuracy, baseline = pooled(right), pooled(majority)
+    above = difference(accuracy, baseline, same_runs=True)
+    if above.value > 0 and above.p is not None and above.p < LEVEL:
+        return ""
+    frequent = said(replace(baseline, low=None, high=None))
+    text = f"is right on {said(accuracy)}, not above always the most frequent label ({frequent})"
+    one_class = all(run.values["predicted"].nunique() == 1 for run in runs)
+    return f"{text}{', and predicts one class' if one_class else ''}: it has no decisions to explain"
+
+
+def _claim(clause: str, variants: Mapping[str, Sequence[Estimate]], results: Sequence[CheckpointResult]) -> str:
+    """Return a clause with the score of the first variant that has it, and how many others differ from that.
+
+    Args:
+        clause: What the score says, with `{}` for the number, or `{change}` for a drop as a signed change.
+        variants: Estimates of the score by variant, one for each seed.
+        results: Results of all checkpoints.
+    """
+    known = {variant: pooled(own) for variant, own in variants.items() if not math.isnan(own[0].value)}
+    (first, own), *others = known.items()
+    several = len(by_variant(results)) > 1
+    named = f" ({first})" if several else ""
+    text = clause.replace("{}", said(own) + named).replace("{change}", difference_said(negative(own)) + named)
+    if not others:
+        return text
+    apart = _compared([one for _, one in others], own, same_runs=False)
+    family = [_named(variant, one, len(others), results) for (variant, _), (one, _) in zip(others, apart, strict=True)]
+    trained = "variant" if max(map(len, variants.values())) > 1 else "other trained model"
+    return f"{text}; {describe_differences(family, [p for _, p in apart], trained, f'differ from {first}')}"
+
+
+def _named(name: str, apart: Estimate, tests: int, results: Sequence[CheckpointResult]) -> Difference:
+    """Return a difference for a sentence, with interval and p-value that hold for all of several at once."""
+    (unit,) = p_units([math.nan if apart.p is None else apart.p], smallest_p(results))
+    return Difference(name, compared(apart, tests), p_unit=unit)
+
+
+def _best_ranking(
+    results: Sequence[CheckpointResult], tests: Sequence[Judged], asked: Collection[str], at_chance: Collection[str]
+) -> str:
+    """Return the clause about the best ranking by the first main measure that has a direction and two rankings.
+
+    A ranking is called the best only if its difference to random is significant, and no other ranking has its value.
+    Interval and p-value of this difference hold for all rankings at once.
+
+    Args:
+        results: Results of all checkpoints.
+        tests: The tests.
+        asked: Names of the main scores.
+        at_chance: Variants whose rankings are not named.
+    """
     found, measures = ranked_scores(results, tests)
     ranked = {name: order for name, order in _main(found, measures, asked).items() if measures[name] and len(order) > 1}
-    for name, (best, *others) in ranked.items():
-        (test, _, measure), variant = name.rpartition("."), _first(found, name)
-        (claims,) = (one.claims for one in tests if one.test == test)
-        own, does = found[variant, name, best], claims.get(measure, f"has the best {printed_name(measure)}")
-        equal = sum(found[variant, name, one].value == own.value for one in others)
-        like = f", like {counted(equal, 'other')}," if equal else ""
-        several = f" for {variant}" if len(by_variant(results)) > 1 else ""
-        parts = [f"{1 + len(others)} rankings, {printed_name(best)}{like} {does}{several}: {said(own)}"]
-        for baseline in (one for one in (ATTENTION, BASELINE) if one in others):
-            apart = _against(found, baseline)[variant, name, best]
-            parts.append(f"difference to {baseline} {_said(apart, results)}")
-        return "; ".join(parts)
-    return ""
+    name = next(iter(ranked), None)
+    if name is None or _first(found, name) in at_chance:
+        return ""
+    best, *others = ranked[name]
+    variant = _first(found, name)
+    test, _, measure = name.rpartition(".")
+    (claims,) = (one.claims for one in tests if one.test == test)
+    own = found[variant, name, best]
+    several = f" for {variant}" if len(by_variant(results)) > 1 else ""
+    start = f"{1 + len(others)} rankings{several}"
+    equal = [one for one in others if abs(found[variant, name, one].value - own.value) <= TIE]
+    if equal:
+        return f"{start}, {1 + len(equal)} share the best {printed_name(measure)}: {_plain(own)}"
+    parts = {}
+    for baseline in (BASELINE, ATTENTION):
+        if baseline in others:
+            apart, _ = _against(found, baseline)[variant, name, best]
+            parts[baseline] = _named(baseline, apart, len(others), results)
+    to_random = parts.get(BASELINE)
+    if best == BASELINE or (to_random is not None and not (to_random.value.p or 0.0) < LEVEL):
+        return f"{start}, none is better than random by {printed_name(measure)} (p < .05, all at once)"
+    does = claims.get(measure, f"has the best {printed_name(measure)}")
+    clauses = [f"{start}, {printed_name(best)} {does}: {_plain(own)}"]
+    for baseline, one in reversed(parts.items()):
+        p = None if one.value.p is None else Estimate(one.value.p, unit=one.p_unit)
+        clauses.append(f"difference to {baseline} {difference_said(one.value, p)}")
+    return "; ".join(clauses)
 
 
-def _said(apart: Difference, results: Sequence[CheckpointResult]) -> str:
-    """Return a difference in words, with its corrected p-value."""
-    one, p = apart
-    (unit,) = p_units([math.nan if one.p is None else one.p], least_p(results))
-    return difference_said(one, Estimate(p, unit=unit))
+def _plain(score: Estimate) -> str:
+    """Return a number without its interval, which would not hold for the best of several."""
+    return said(replace(score, low=None, high=None))

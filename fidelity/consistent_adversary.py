@@ -31,9 +31,10 @@ from fidelity.erasure import by_max_attention, max_attention, violins
 from fidelity.experiment import FidelityTest, Measurements, Score
 from fidelity.saliency import Saliency
 from measures.trainings import Best, Training, share, train_nested
-from metrics.bootstrap import mean, resample
+from metrics.bootstrap import resample
 from metrics.classification import f1_score
 from metrics.distributions import area, jsd, kl, tvd
+from metrics.statistics import mean
 from models import (
     AttentionClassifier,
     AverageEncoder,

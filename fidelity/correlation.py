@@ -14,7 +14,7 @@ from fidelity.classified import ClassifiedBatch
 from fidelity.comparison import CheckpointResult, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import MEASURES, OF_LAYERS, Explainer, Saliency
-from metrics.bootstrap import Ratio, rank_correlations
+from metrics.statistics import Ratio, rank_correlations
 from results import Curves, Figure, Floats, Table
 
 LEVEL = 0.05  # highest p-value of a significant correlation
@@ -199,4 +199,4 @@ def without_rounding(values: Floats, tolerance: Floats) -> Floats:
     return found
 
 
-_significant = Ratio(lambda values: ((values[:, 0] <= LEVEL).astype(np.float64), np.ones(len(values))))
+_significant = Ratio(lambda values: ((values[:, 0] <= LEVEL).astype(np.float64), np.ones(len(values))), share=True)

@@ -18,7 +18,7 @@ from fidelity.comparison import CheckpointResult, by_variant
 from fidelity.correlation import ROUNDING, without_rounding
 from fidelity.experiment import FidelityTest, Measurements, Score, means
 from fidelity.saliency import KNOWN, Explainer, Saliency
-from metrics.bootstrap import mean, rank_correlations, ratio
+from metrics.statistics import mean, rank_correlations, ratio
 from models import gathered
 from results import Figure, Floats, HeatMap, Table, Unit
 from results.errors import UserError, check_numbers

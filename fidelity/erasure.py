@@ -13,9 +13,9 @@ from fidelity.classified import ClassifiedBatch, ranks_of, renormalised, selecte
 from fidelity.comparison import CheckpointResult, by_variant, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means, proportions
 from fidelity.saliency import RANKINGS, Explainer, Saliency
-from metrics.bootstrap import Ratio, median
 from metrics.classification import accuracy_drop, f1_drop
 from metrics.distributions import jsd, tvd
+from metrics.statistics import Ratio, median
 from results import Curves, Figure, Floats, Spreads, Table, Unit
 from results.errors import check_values
 
@@ -42,7 +42,7 @@ class Perturbation(FidelityTest):
     name = "perturbation"
     headline = ("uniform_drop", "permuted_drop")
     directions: ClassVar = dict.fromkeys(headline, "↑")
-    claims: ClassVar = {"uniform_drop": "uniform attention lowers F1 by {:points}"}
+    claims: ClassVar = {"uniform_drop": "uniform attention changes F1 by {change}"}
     kinds = ("uniform", "permuted")
     permutations = 10  # shuffles of every text
 
@@ -336,6 +336,7 @@ class SetErasure(FidelityTest):
     headline = (".median_fraction",)
     directions: ClassVar = {"median_fraction": "↓", "never_flips": "↓"}
     claims: ClassVar = {"median_fraction": "flips decisions with the smallest share of weights erased"}
+    beside: ClassVar = {"median_fraction": ("never_flips", "last_flips")}
 
     def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, last: Last = "erase") -> None:
         check_values(self, last=last)
@@ -479,7 +480,7 @@ def _shares(classified: ClassifiedBatch, rankings: Tensor, erased: Tensor) -> di
     return {"fraction": fractions.masked_fill(never, 1), "mass": gone.masked_fill(never, 1), "never": never.double()}
 
 
-_mean_of_all = Ratio(lambda values: (values.mean(axis=1), np.ones(len(values))))
+_mean_of_all = Ratio(lambda values: (values.mean(axis=1), np.ones(len(values))), share=True)
 
 
 def _median_below(values: Floats, weights: Floats) -> Floats:

@@ -32,9 +32,10 @@ from fidelity.comparison import (
 from fidelity.explanations import FILE, Explanations, read_explanations
 from fidelity.saliency import KNOWN, Explainer, Saliency, check_rankings, is_ranking, name_of
 from measures.contract import Measure
-from metrics.bootstrap import Statistic, draws_for, mean, proportion, resample
+from metrics.bootstrap import draws_for, resample
 from metrics.classification import f1_score, mostly_one_label
 from metrics.rows import ItemRows
+from metrics.statistics import Statistic, mean, proportion
 from models import gathered, recorded_gradients
 from models.checkpoints import data_settings
 from results import ColouredText, ColouredTexts, Figure, Result, Table, Unit
@@ -107,14 +108,17 @@ class FidelityTest(ABC):
         directions: Measures of the scores `<ranking>.<measure>` that the table `judge` shows: `↑` if higher is better,
             `↓` if lower is, an empty string if neither. If there are none, the table shows all measures. Without
             rankings, scores with an arrow in the printed table: `↑` if a high value speaks for attention.
-        claims: Clauses of the answer: what a score says, as `uniform attention lowers F1 by {:points}`, or what the
+        claims: Clauses of the answer: what a score says, as `uniform attention changes F1 by {change}`, or what the
             best ranking by a measure does. A run uses the first ones.
+        beside: Measures of rankings that must be read together with a main measure, by its name; the printed table has
+            them for the best ranking, attention and random.
     """
 
     name: ClassVar[str]
     headline: tuple[str, ...] = ("",)
     directions: ClassVar[Mapping[str, str]] = {}
     claims: ClassVar[Mapping[str, str]] = {}
+    beside: ClassVar[Mapping[str, Sequence[str]]] = {}
     rankings: Sequence[str | Explainer] = ()
     names: tuple[str, ...] = ()
     further: tuple[str, ...] = ()
@@ -398,7 +402,8 @@ class Fidelity(Measure[ClassificationDataModule]):
         ]
         asked = [name for name in by_score(results) if self._is_asked(name)]
         judged = [
-            Judged(test.name, tuple(map(name_of, test.rankings)), test.directions, test.claims) for test in self.tests
+            Judged(test.name, tuple(map(name_of, test.rankings)), test.directions, test.claims, test.beside)
+            for test in self.tests
         ]
         tables = {"fidelity": fidelity_table(results, judged, asked)}
         tables |= judge_tables(results, judged, self._seconds_per_text())

@@ -14,7 +14,7 @@ from fidelity.classified import ClassifiedBatch, Removal, ranks_of
 from fidelity.comparison import CheckpointResult, over_seeds
 from fidelity.experiment import FidelityTest, Measurements, Score, means, proportions
 from fidelity.saliency import RANKINGS, Explainer, Saliency
-from metrics.bootstrap import mean
+from metrics.statistics import mean
 from results import Figure, Flags, Floats, Integers, Spreads, Table
 from results.errors import check_numbers, check_values
 
@@ -247,6 +247,7 @@ class Rationale(FidelityTest):
         "comprehensiveness": "finds the words whose removal costs most",
         "naopc": "orders words best (NAOPC)",
     }
+    beside: ClassVar = {"comprehensiveness": ("sufficiency",), "naopc": ("comprehensiveness", "sufficiency")}
     fractions = (0.01, 0.05, 0.1, 0.2, 0.5)
 
     def __init__(

@@ -11,7 +11,6 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 import torch
-from scipy.stats import bootstrap
 from torch import Tensor
 
 from datamodules import ClassificationDataModule
@@ -26,13 +25,13 @@ from fidelity.experiment import FidelityTest, Measurements, Score
 from fidelity.explanations import FILE
 from fidelity.saliency import Saliency
 from measures.trainings import Best, Training, share
-from metrics.bootstrap import TIE, mean_and_sd, pooled, proportion, ratio, resample
+from metrics.bootstrap import mean_over_seeds, pooled, resample
+from metrics.statistics import proportion, ratio
 from models import HierarchicalClassifier
-from results import Curves, Estimate, Figure, Flags, Floats, Integers, Table
+from results import Curves, Figure, Flags, Floats, Integers, Table
 from results.errors import UserError, check_numbers, check_values
 
 RANDOM = "random"
-SEEDS = 3  # fewest seeds for an interval over them
 POINTS = 10
 """Points on the path of integrated gradients, which rank all words again at each share. More points hardly change the
 ranks of classifiers with softmax."""
@@ -176,8 +175,8 @@ class Roar(FidelityTest):
         over the seeds, an interval over texts, and the standard deviation over seeds.
 
         The table `roar.racu` has the mean RACU over the `seeds` of a variant, for each ranking. Each seed is compared
-        with random words under the same seed. `racu.low` and `racu.high` are the ends of the 95 % BCa bootstrap
-        interval over seeds (nan for fewer than three), `racu.sd` is the standard deviation over seeds.
+        with random words under the same seed. `racu.low` and `racu.high` are the ends of Student's 95 % interval
+        over seeds (nan for fewer than three), within [−1, 1]; `racu.sd` is the standard deviation over seeds.
         """
         rows, areas = [], []
         for variant, seeds in by_variant(results).items():
@@ -188,7 +187,9 @@ class Roar(FidelityTest):
                 rows.append({**names, "ranking": ranking, "masked": percent} | accuracy.named("accuracy"))
             for ranking in self._others:
                 values = [seed.scores[f"{self.name}.{ranking}.racu"].value for seed in seeds]
-                areas.append({**names, "ranking": ranking} | mean_over_seeds(values).named("racu"))
+                area = mean_over_seeds(values, "ratio")
+                low, high = np.clip(area.interval, -1, 1).tolist()
+                areas.append({**names, "ranking": ranking} | replace(area, low=low, high=high).named("racu"))
         tables = {self.name: Table(pd.DataFrame(rows), {"accuracy": "fraction"})}
         if areas:
             tables[f"{self.name}.racu"] = Table(pd.DataFrame(areas), {"racu": "ratio"}, main=("ranking", "racu"))
@@ -237,22 +238,6 @@ def relative_area(random: Floats, ranking: Floats, percents: Sequence[float]) ->
     between = np.asarray(np.trapezoid(random - ranking, percents, axis=-1))
     possible = np.asarray(np.trapezoid(random - random[..., -1:], percents, axis=-1))
     return np.clip(ratio(between, possible), -1, 1)
-
-
-def mean_over_seeds(values: Sequence[float]) -> Estimate:
-    """Return the mean over seeds, with its 95 % BCa bootstrap interval and the standard deviation over seeds.
-
-    The interval is nan for fewer than three seeds, and if all numbers are equal.
-
-    Args:
-        values: One number for each seed.
-    """
-    value, sd = mean_and_sd(values)
-    low = high = math.nan
-    if len(values) >= SEEDS and np.ptp(values) > TIE:  # false with a nan
-        found = bootstrap((values,), np.mean, method="BCa", random_state=np.random.default_rng(0))
-        low, high = (float(end) for end in found.confidence_interval)
-    return Estimate(value, low, high, unit="ratio", sd=sd)
 
 
 @dataclass(frozen=True, eq=False)

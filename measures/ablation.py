@@ -23,7 +23,7 @@ from datamodules.corpus import CorpusDataModule, data_for
 from measures.by_head import head_rows
 from measures.contract import Measure
 from measures.task import REFERENCES, Classification, LanguageModelling, MinimalPairs, Task, TaskOutputs, make_ablation
-from metrics.bootstrap import against_random_draws, difference, draws_for, holm, p_units, pooled
+from metrics.bootstrap import against_random_draws, compared, difference, draws_for, holm, least_p, p_units, pooled
 from metrics.moments import Moments
 from metrics.rows import ItemRows
 from models import recorded_gradients
@@ -32,7 +32,7 @@ from results import Bars, Curves, Estimate, Figure, Floats, Result, Table, Unit
 from results.errors import UserError, check_names, check_numbers, check_values, counted
 from results.heads import head_map
 from results.progress import Progress
-from results.sentences import LEVEL, difference_said, filled, largest, said, significant
+from results.sentences import LEVEL, Difference, describe_differences, filled, said
 
 _ABLATED = {"sets": "set", "ablation": "head", "layers": "layer"}
 DRAWS = 10_000  # of the bootstrap, or more, as far as they fit into memory
@@ -161,6 +161,15 @@ class HeadSet:
     heads: Heads
     random: tuple[Heads, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """Name in a sentence, such as `3-1` for a head."""
+        return "-".join(str(self.columns[column]) for column in ("set", "layer", "head") if column in self.columns)
+
+
+Differences = dict[tuple[str, Kind], dict[str, Estimate]]
+"""Tested differences by the name of the set, for each table and kind of ablation."""
+
 
 class HeadAblation(TaskMeasure):
     """Scores of a model without some of its attention heads.
@@ -259,7 +268,7 @@ class HeadAblation(TaskMeasure):
         whole = outputs.score(self.kinds[0], frozenset(), draws)
         scores, figures = {task.score: whole}, dict[str, Figure]()
         headline = list(scores)
-        tables = self._tables(outputs, whole)
+        tables, differences = self._tables(outputs, whole)
         for kind in self.kinds:
             if self.each_head:
                 heads = tables["ablation"].frame
@@ -271,39 +280,50 @@ class HeadAblation(TaskMeasure):
         if self.each_head:
             audit["least_p_holm"] = least
         known = not self.each_head or least < LEVEL
-        answer = filled(self._answer(tables, known=known), scores, n=len(outputs))
+        answer = filled(self._answer(tables, differences, known=known), scores, n=len(outputs))
         return Result(self.experiment, scores, tables, figures, audit, headline=headline, answer=answer)
 
-    def _answer(self, tables: Mapping[str, Table], *, known: bool) -> str:
+    def _answer(self, tables: Mapping[str, Table], differences: Differences, *, known: bool) -> str:
         """Return how many sets, heads or layers matter if ablated by the first kind, and the one that changes most."""
         name, what = next((name, what) for name, what in _ABLATED.items() if name in tables)
-        table, task, own = tables[name], self.task, tables[name].frame.query("kind == @self.kinds[0]")
+        task, kind = self.task, self.kinds[0]
+        own = tables[name].frame.query("kind == @kind")
         beyond = name == "sets" and bool(own["beyond_random"].notna().any())
-        change, p = ("beyond_random", "beyond_random_p_holm") if beyond else ("difference", "p_holm")
-        count, top = significant(own, what, p), largest(own, change)
-        place = "-".join(str(own[column][top]) for column in ("set", "layer", "head") if column in own)
-        gain = difference_said(table.estimate(top, change), table.estimate(top, p))
+        apart = differences[name, kind]
+        p = "beyond_random_p_holm" if beyond else "p_holm"
+        units = tables[name].unit_rows()[p]
+        family = []
+        for row, (place, one) in zip(own.index, apart.items(), strict=True):
+            at_once = compared(one, tests=len(apart)) if one.draws.size else one
+            family.append(Difference(place, at_once, p_unit=units[row]))
         than = " otherwise than random heads of the same layers" if beyond else ""
-        count = f"{count} change it{than}, p < .05 after Holm, if ablated alone ({self.kinds[0]}); " if known else ""
         score, items = task.score.rpartition(".")[2], "pairs" if isinstance(task, MinimalPairs) else "texts"
-        text = f"the {score} of the intact model is {{{task.score}}} over {{n}} {items}; {count}"
-        return f"{text}the largest change{than and ' beyond random heads'} is that of {what} {place}, {gain}"
+        text = f"the {score} of the intact model is {{{task.score}}} over {{n}} {items}"
+        if not known:
+            return text
+        changes = describe_differences(family, own[p].tolist(), what, "change it", than)
+        return f"{text}; ablated alone ({kind}), {changes}"
 
-    def _tables(self, outputs: TaskOutputs, whole: Estimate) -> dict[str, Table]:
+    def _tables(self, outputs: TaskOutputs, whole: Estimate) -> tuple[dict[str, Table], Differences]:
         """Return the tables of heads, layers and named sets with a row for each kind; the smallest is printed.
+
+        Beside them are the tested differences of each table and kind.
 
         Named sets stand beside random sets: `other_heads` is the mean number of heads of a random set outside the named
         one. P-values are adjusted for all rows of one kind.
         """
         rows: dict[str, list[dict[str, object]]] = {}
+        differences: Differences = {}
         groups = {name: outputs.only(texts) for name, texts in self.task.groups().items()}
         wholes = {name: some.score(self.kinds[0], frozenset(), len(whole.draws)) for name, some in groups.items()}
         progress = Progress("Scores and their intervals", len(self.kinds) * len(self.head_sets))
         for kind, one in product(self.kinds, self.head_sets):
-            rows.setdefault(one.table, []).append(self._row(outputs, kind, one, whole))
+            row, apart = self._row(outputs, kind, one, whole)
+            rows.setdefault(one.table, []).append(row)
+            differences.setdefault((one.table, kind), {})[one.name] = apart
             for name, some in groups.items() if one.table == "sets" else ():
-                row = {"field": name, "n": len(some), **self._row(some, kind, one, wholes[name])}
-                rows.setdefault("fields", []).append(row)
+                row, _ = self._row(some, kind, one, wholes[name])
+                rows.setdefault("fields", []).append({"field": name, "n": len(some), **row})
             progress.advance()
         of_scores = ("score", "difference", "random", "beyond_random")
         units: dict[str, Unit] = {**dict.fromkeys(of_scores, self.task.unit), "other_heads": "count"}
@@ -314,27 +334,34 @@ class HeadAblation(TaskMeasure):
             for p in (column for column in ("p", "beyond_random_p") if column in frame):
                 adjusted = frame.groupby("kind", sort=False)[p].transform(lambda of_kind: holm(of_kind.tolist()))
                 frame[f"{p}_holm"] = adjusted.to_numpy()
-                known |= dict.fromkeys((p, f"{p}_holm"), p_units(frame[p], 2 / (1 + len(whole.draws))))
+                least = least_p(whole.units or 0, len(whole.draws))
+                known |= dict.fromkeys((p, f"{p}_holm"), p_units(frame[p], least))
             of_sets = ("beyond_random", "beyond_random_p_holm") if "beyond_random" in frame else ("score", "p_holm")
             asked = of_sets if "set" in frame else ["p_holm"]
             shown = ("kind", "set", "field", "layer", "head", "difference", *asked)
             main = [column for column in shown if column in frame]
             printed = main if len(tables) == len(rows) - 1 else ()
             tables[name] = Table(frame, known, interval="score", main=printed)
-        return tables
+        return tables, differences
 
-    def _row(self, outputs: TaskOutputs, kind: Kind, one: HeadSet, whole: Estimate) -> dict[str, object]:
-        """Return the row of a table for a set of heads, from the score of the intact model on the same texts."""
+    def _row(
+        self, outputs: TaskOutputs, kind: Kind, one: HeadSet, whole: Estimate
+    ) -> tuple[dict[str, object], Estimate]:
+        """Return the row of a table for a set of heads, and its tested difference.
+
+        The difference is to the intact model, or to random sets if there are any.
+        """
         draws = len(whole.draws)
         found = outputs.score(kind, one.heads, draws)
-        row: dict[str, object] = {"kind": kind, **one.columns, **compared([found], whole)}
+        row: dict[str, object] = {"kind": kind, **one.columns, **against_whole([found], whole)}
         row.pop("sd", None)
+        tested = difference(found, whole)
         if one.random:
             random = [outputs.score(kind, heads, draws) for heads in one.random]
-            average, apart = against_random_draws(found, random)
-            row |= average.named("random") | apart.named("beyond_random")
+            average, tested = against_random_draws(found, random)
+            row |= average.named("random") | tested.named("beyond_random")
             row["other_heads"] = np.mean([len(heads - one.heads) for heads in one.random])
-        return row
+        return row, tested
 
     def _audit(self) -> dict[str, object]:
         audit: dict[str, object] = {}
@@ -381,7 +408,7 @@ class HeadAblation(TaskMeasure):
         return found
 
 
-def compared(found: Sequence[Estimate], whole: Estimate) -> dict[str, float]:
+def against_whole(found: Sequence[Estimate], whole: Estimate) -> dict[str, float]:
     """Average a score over several random orders of pruning, and compare it with the intact model's.
 
     Args:
@@ -394,7 +421,7 @@ def compared(found: Sequence[Estimate], whole: Estimate) -> dict[str, float]:
         standard deviation `sd` over orders, nan for one order. `difference` is the average minus the
         intact model's score, with its interval `difference.low, difference.high` and its p-value `p`.
     """
-    score = pooled(found)
+    score = pooled(found)  # random orders, which vary like seeds
     row = {name.removeprefix("score."): number for name, number in score.named("score").items()}
     apart = difference(score, whole).named("difference")
     return row | {name.replace("difference.p", "p"): number for name, number in apart.items()}
@@ -599,7 +626,7 @@ class Pruning(TaskMeasure):
                 {
                     "ranking": name,
                     "pruned": share,
-                    **compared([found[heads] for heads in sets], whole),
+                    **against_whole([found[heads] for heads in sets], whole),
                     "heads": len(sets[0]),
                 }
                 for name in self._orders
@@ -617,7 +644,8 @@ class Pruning(TaskMeasure):
             "draws": draws,
             "importance": f"over {counted(int(self._importance.inputs.max()), 'text')} of train",
         }
-        tables, figures = self._tables(frame, p_units(frame["p"], 2 / (1 + draws))), self._figures(frame, whole)
+        least = least_p(whole.units or 0, draws)
+        tables, figures = self._tables(frame, p_units(frame["p"], least)), self._figures(frame, whole)
         shares = {name: scores[f"pruning.{name}.leaves_at"] for name in self._orders}
         falls = (f"{'never' if one.value != one.value else said(one)} by {name}" for name, one in shares.items())
         text = f"the {task.score} of the intact model is {{{task.score}}} over {{n}} texts; heads pruned when it "

@@ -13,9 +13,10 @@ from attention.capture import Mixture, replacing
 from datamodules import SegmentBatch, TextDataModule
 from measures.attention_analyses import Analysis
 from measures.by_head import HeadMeans, head_rows
-from metrics.bootstrap import resample, spearman
+from metrics.bootstrap import resample
 from metrics.distributions import divided_by_sums, entropy
 from metrics.moments import Means
+from metrics.statistics import spearman
 from results import Curves, Estimate, Figure, Floats, Result, Table, Unit, filled
 
 UNITS: Mapping[str, Unit] = {"cosine": "fraction", "single": "fraction", "entropy": "nats"}

@@ -106,7 +106,10 @@ class HeadMeans(nn.Module):
         return found
 
     def over(
-        self, level: Literal["heads", "layers", "model"] = "heads", groups: Sequence[int] | slice = slice(None)
+        self,
+        level: Literal["heads", "layers", "model"] = "heads",
+        groups: Sequence[int] | slice = slice(None),
+        tests: int = 1,
     ) -> dict[str, Estimate[Any]]:
         """Return the mean of each number with its interval, over the inputs of some groups.
 
@@ -115,11 +118,23 @@ class HeadMeans(nn.Module):
         Args:
             level: `heads` for means `[layers, heads]`, `layers` for `[layers]`, `model` for one number.
             groups: Indices of the groups; by default all.
+            tests: Number of means whose intervals hold at once; see `Means.over`.
 
         Returns:
             Estimates by name of the number.
         """
-        return by_name(self.means(level), list(self.units), groups)
+        return by_name(self.means(level), list(self.units), groups, tests)
+
+    def over_at_once(
+        self, level: Literal["heads", "layers"] = "heads", groups: Sequence[int] | slice = slice(None)
+    ) -> dict[str, Estimate[Any]]:
+        """Return the means of `over` with intervals that hold for all heads, or all layers, at once.
+
+        The interval of the head or layer with the largest mean is then valid although it was chosen on the same inputs.
+        """
+        means = self.means(level)
+        heads = int(np.prod(means.sums.shape[1:-1]))
+        return by_name(means, list(self.units), groups, heads)
 
     def by_head(self, prefix: str = "") -> dict[str, Means]:
         """Return the sums of each number over inputs, as `Means` of `[groups, layers, heads]`, by name.
@@ -135,7 +150,7 @@ class HeadMeans(nn.Module):
 
 
 def by_name(
-    means: Means, names: Sequence[str], groups: Sequence[int] | slice = slice(None)
+    means: Means, names: Sequence[str], groups: Sequence[int] | slice = slice(None), tests: int = 1
 ) -> dict[str, Estimate[Any]]:
     """Return the mean of each of several numbers over the inputs of some groups, with its interval.
 
@@ -143,12 +158,13 @@ def by_name(
         means: The numbers, summed over the inputs of each group, `[groups, …, numbers]`.
         names: Names of the numbers along the last axis.
         groups: Indices of the groups; by default all.
+        tests: Number of means whose intervals hold at once; see `Means.over`.
 
     Returns:
         Estimate of each mean, by name of the number. Its shape `[…]` is the shape of `means` without the
         first and the last axis, for instance `[layers, heads]`.
     """
-    return {name: means.at(place).over(groups)[()] for place, name in enumerate(names)}
+    return {name: means.at(place).over(groups, tests)[()] for place, name in enumerate(names)}
 
 
 def head_rows(columns: Mapping[str, Estimate[Floats] | NDArray[np.generic]], **constant: object) -> pd.DataFrame:
@@ -208,11 +224,11 @@ def best_head(values: Estimate[Floats]) -> tuple[tuple[int, int], Estimate]:
     """Find the head with the highest mean; on a tie, the first such head.
 
     Args:
-        values: Estimates `[layers, heads]`; heads with nan are never chosen unless all are nan.
+        values: Estimates `[layers, heads]` of `HeadMeans.over_at_once`, whose intervals hold for all heads at once, and
+            so for the best one; heads with nan are never chosen unless all are nan.
 
     Returns:
-        Layer and number of the head, both from 0, and its estimate. The interval ignores that the head
-        was chosen on the same inputs.
+        Layer and number of the head, both from 0, and its estimate.
     """
     layer, head = np.unravel_index(np.nan_to_num(values.value, nan=-np.inf).argmax(), values.value.shape)
     place = int(layer), int(head)

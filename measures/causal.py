@@ -33,24 +33,26 @@ from measures.task import (
     MinimalPairs,
     Task,
     TaskOutputs,
-    first_output_per_gold,
+    found_of_asked,
     lacks_language_modelling,
     make_ablation,
 )
-from metrics.bootstrap import Statistic, against_random_draws, difference, holm, p_units
+from metrics.bootstrap import against_random_draws, compared, difference, holm, p_units
 from metrics.heads import Predictions, most_attended
 from metrics.rows import ArcRows, ItemRows
+from metrics.statistics import Statistic
 from models.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint
 from probes import DependencyProbe
 from probes.arc_evaluation import check_relations
 from probes.head_selection import HeadSelectionProbe
-from results import Bars, Estimate, Result, Table, Unit, difference_said, filled, largest, numbers, significant
+from results import Bars, Estimate, Result, Table, Unit, filled, numbers
 from results.errors import UserError, check_names, check_numbers, check_values, counted
 from results.heads import Names, head_name
+from results.sentences import UNDEFINED, Difference, describe_differences
 
 _PARTS = 4  # of what may run at once is one batch, so that several copies of it run together
 _CHANGES = ("intact", "best", "random", "beyond")
-_GOLD = ("index", "lengths", "heads", "relations", "punctuation", "hidden", "vectors")
+_GOLD = ("index", "lengths", "heads", "relations", "punctuation", "documents", "hidden", "vectors")
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,7 @@ class ProbeAccuracy(Task):
         return right.sum(1, keepdim=True)
 
     def statistic(self) -> Statistic:
-        return first_output_per_gold
+        return found_of_asked
 
 
 class WordLoss(LanguageModelling):
@@ -227,6 +229,7 @@ class AblatedScore:
             of a sentence or text and the positions of some of its words, from 1.
         lengths: Number of pieces of each sentence or text.
         read: Function that returns the inputs of the task for some of these pairs.
+        units: Number of the unit of each sentence or text, for intervals and tests, `[items]`.
         label: Name of the score in figures.
         on: End of the title of the figure.
     """
@@ -236,6 +239,7 @@ class AblatedScore:
     words: Callable[[int], Sequence[WordsOf]]
     lengths: Sequence[int]
     read: Callable[[Sequence[WordsOf]], dict[str, Tensor]]
+    units: NDArray[np.int64]
     label: str
     on: str = ""
 
@@ -266,8 +270,9 @@ class AblatedScore:
             inputs = self.read([words[place] for place in some])
             gathered.update(index=torch.tensor(some, device=device), **self.task.rows(inputs, sets))
         rows = gathered.compute()
-        # Words of a sentence are not independent: the bootstrap draws sentences.
-        units, of = np.unique([words[place][0] for place in rows.pop("index").tolist()], return_inverse=True)
+        # Words of a sentence, and of a document, are not independent.
+        items = [words[place][0] for place in rows.pop("index").tolist()]
+        units, of = np.unique(self.units[items], return_inverse=True)
         sums = {name: np.zeros((len(units), *column.shape[1:])) for name, column in rows.items()}
         for name, column in rows.items():
             np.add.at(sums[name], of, column)
@@ -417,18 +422,7 @@ class CausalCheck(ProbeMeasure):
         if off.reference is not None:
             audit["reference"] = f"{off.reference.texts} sentences of dev"
         figures = {f"causal_{name}": causal_bars(table.frame, name, measure) for name, measure in measures.items()}
-        found = []
-        for name, own in table.frame.dropna(subset="beyond").groupby("measure", sort=False):
-            top = largest(own, "beyond")
-            gain = difference_said(table.estimate(top, "beyond"), table.estimate(top, "p_holm"))
-            found.append(
-                f"the {name} score for {significant(own, 'relation', 'p_holm')}; the largest difference is that of "
-                f"`{own['relation'][top]}` ({gain}, n = {own['n'][top]:,})"
-            )
-        answer = (
-            f"ablating the {counted(self.heads, 'best head')} of a relation changes, otherwise than random heads do "
-        )
-        answer = filled(f"{answer}(p < .05 after Holm), {'; '.join(found) or 'undefined'}", {})
+        answer = filled(causal_answer(self.heads, table, scores), {})
         return Result(self.experiment, scores, {"causal": table}, figures, audit, headline=tuple(scores), answer=answer)
 
     def _measures(
@@ -449,12 +443,15 @@ class CausalCheck(ProbeMeasure):
 
         lengths = [len(pieces) for pieces in sentences]
         accuracy = ProbeAccuracy(probe, encoder, sentences, arcs, self._upper, self.data.options.from_pieces)
-        measures = {"probe": AblatedScore(accuracy, off, words, lengths, accuracy.inputs, "accuracy of the probe")}
+        units = arcs.units
+        label = "accuracy of the probe"
+        measures = {"probe": AblatedScore(accuracy, off, words, lengths, accuracy.inputs, units, label)}
         if self._task is not None:
             measures["task"] = self._task
         if lacks_language_modelling(encoder) is None:
             loss, read = WordLoss(encoder, self.seed, sentences), words if encoder.causal else single_words
-            measures["loss"] = AblatedScore(loss, off, read, lengths, loss.inputs, "loss on the words of the relation")
+            label = "loss on the words of the relation"
+            measures["loss"] = AblatedScore(loss, off, read, lengths, loss.inputs, units, label)
         return measures
 
     def _table(
@@ -546,7 +543,32 @@ class CausalCheck(ProbeMeasure):
             return task.inputs(texts[[number for number, _ in some]].to(self.device))
 
         off = make_ablation(self.kind, task.outputs, lambda: task.drawn(data, split, REFERENCES, self.seed), self.seed)
-        return AblatedScore(task, off, lambda _: numbered, texts.lengths.tolist(), inputs, label, on)
+        lengths = texts.lengths.tolist()
+        return AblatedScore(task, off, lambda _: numbered, lengths, inputs, np.arange(len(texts)), label, on)
+
+
+def causal_answer(heads: int, table: Table, differences: Mapping[str, Estimate]) -> str:
+    """Return for how many relations ablating their best heads changes each score otherwise than random heads do.
+
+    Args:
+        heads: Number of best heads of a relation.
+        table: The table `causal`.
+        differences: Differences to random heads, with their draws, by `<score>.<relation>`.
+    """
+    parts = []
+    units = table.unit_rows()["p_holm"]
+    for measure, own in table.frame.dropna(subset="beyond").groupby("measure", sort=False):
+        tested = own.dropna(subset="p")
+        family = []
+        for row in tested.index:
+            relation = own["relation"][row]
+            at_once = compared(differences[f"{measure}.{relation}"], tests=len(tested))
+            family.append(Difference(f"`{relation}`", at_once, int(own["n"][row]), units[row]))
+        changes = describe_differences(family, tested["p_holm"].tolist(), "relation", f"change the {measure} score")
+        if changes != UNDEFINED:
+            parts.append(changes)
+    text = f"with the {counted(heads, 'best head')} off, against random heads, "
+    return text + ("; ".join(parts) or "no difference is defined")
 
 
 def causal_bars(table: pd.DataFrame, name: str, measure: AblatedScore) -> Bars:

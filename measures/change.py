@@ -13,9 +13,10 @@ from measures.attention_analyses import Analysis
 from measures.by_head import HeadMeans, head_rows
 from metrics.distributions import map_cosines, map_divergences
 from metrics.moments import Means
-from results import Curves, Estimate, Figure, Floats, Result, Table, Unit, filled
+from results import Curves, Estimate, Figure, Floats, Result, Table, Unit, filled, said
 from results.errors import UserError
 from results.heads import head_map, head_name
+from results.sentences import clear_largest, clear_smallest
 
 MEASURES: Mapping[str, Unit] = {"cosine": "fraction", "divergence": "nats"}
 _FORMULAS = map_cosines, map_divergences
@@ -77,9 +78,8 @@ class Change(Analysis):
             scores |= {f"change.{name}.layer_{layer + 1}": one[layer] for layer in range(len(one.value))}
         order = np.argsort(layers["cosine"].value)
         most = np.unravel_index(heads["cosine"].value.argmin(), heads["cosine"].value.shape)
-        ends = (f"{layer + 1} ({layers['cosine'].value[layer]:.2f})" for layer in order[[0, -1]])
-        answer = "fine-tuning leaves attention with a cosine of {change.cosine:ratio} over {n} inputs, least in layer "
-        answer += ", most in layer ".join(ends)
+        at_once = self._numbers.over_at_once("layers")["cosine"]
+        answer = change_answer({str(layer + 1): at_once[layer] for layer in range(len(order))})
         return Result(
             experiment=self.name,
             scores=scores,
@@ -93,6 +93,22 @@ class Change(Analysis):
                 "most changed head": head_name(*map(int, most)),
             },
         )
+
+
+def change_answer(layers: Mapping[str, Estimate]) -> str:
+    """Return the answer, for `filled`: the mean cosine, and the layers where it is clearly smallest and largest.
+
+    Args:
+        layers: Mean cosine of each layer, by its number, with intervals that hold for all layers at once.
+    """
+    answer = "fine-tuning leaves attention with a cosine of {change.cosine:ratio} over {n} inputs"
+    least, most = clear_smallest(layers), clear_largest(layers)
+    ends = []
+    if least is not None:
+        ends.append(f"least in layer {least}, {said(layers[least], 'ratio')}")
+    if most is not None:
+        ends.append(f"most in layer {most}, {said(layers[most], 'ratio')}")
+    return ", ".join([answer, *(ends or ["with no layer clearly ahead"])])
 
 
 def _table(found: Mapping[str, Estimate[Floats]], main: tuple[str, ...] = ()) -> Table:

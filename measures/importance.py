@@ -16,8 +16,9 @@ from measures.task import Classification, LanguageModelling, MeanStateClassifica
 from metrics.moments import Means, Moments
 from models import recorded_gradients
 from models.checkpoints import checkpoint_file
-from results import Curves, Result, Table, Unit, UserError, filled, on_one_scale
+from results import Curves, Estimate, Result, Table, Unit, UserError, filled, on_one_scale, said
 from results.heads import head_map
+from results.sentences import clear_largest
 
 CLASSES = ("start", "end", "punctuation", "first", "rest")
 """Classes of tokens that receive attention: the two kinds of delimiters, `.` and `,`, a first token that is none of
@@ -196,17 +197,17 @@ class Importance(Analysis):
         by_layer = by_class(layers, "importance").sort_values("layer", kind="stable", ignore_index=True)
         units: Mapping[str, Unit] = {"importance": "nats"}
         table = Table(by_layer, units, "importance", ("layer", "class", "importance"))
-        top = int(by_layer["importance"].argmax())
-        row = by_layer.iloc[top]
-        least = int(by_layer["importance"].where(by_layer["layer"] == row["layer"]).argmin())
-        answer = f"attention to {row['class']} in layer {row['layer']} has most |∂L/∂α|, {{most}} over {{n}} inputs; "
-        answer += f"attention to {by_layer['class'][least]} has least there, {{least}}; the loss is {{importance.loss}}"
-        ends = {name: table.estimate(place, "importance") for name, place in {"most": top, "least": least}.items()}
+        at_once = self._numbers.over("layers", tests=len(by_layer))
+        candidates = {
+            f"{name} in layer {layer + 1}": at_once[name][layer]
+            for name in present
+            for layer in range(self._encoder.layers)
+        }
         return Result(
             experiment=self.name,
             scores=scores,
             headline=list(scores),
-            answer=filled(answer, scores | ends, n=int(row["inputs"])),
+            answer=filled(importance_answer(candidates), scores, n=int(measured["loss"].inputs)),
             tables={
                 "importance": Table(by_class(heads, "importance"), units, interval="importance"),
                 "importance_layers": table,
@@ -214,3 +215,16 @@ class Importance(Analysis):
             figures={"importance": curves, **on_one_scale(maps)},
             audit={"loss": task.name, "inputs": int(measured["loss"].inputs), **fitted},
         )
+
+
+def importance_answer(candidates: Mapping[str, Estimate]) -> str:
+    """Return the answer, for `filled`: the class of tokens and layer with the clearly largest gradient, and the loss.
+
+    Args:
+        candidates: Mean |∂L/∂α| by class and layer, with intervals that hold for all of them at once.
+    """
+    top = clear_largest(candidates)
+    if top is None:
+        return "on {n} inputs attention to no class in a layer clearly has most |∂L/∂α|; the loss is {importance.loss}"
+    most = said(candidates[top])
+    return f"attention to {top} has most |∂L/∂α|, {most} over {{n}} inputs; the loss is {{importance.loss}}"

@@ -18,9 +18,11 @@ from datamodules import SegmentBatch, TextDataModule
 from measures.attention_analyses import Analysis
 from measures.by_head import HeadMeans, best_audit, best_head, by_class, by_name, head_rows
 from metrics.moments import Means
-from results import Estimate, Floats, HeatMap, Result, Table, Unit, filled, on_one_scale
+from results import Estimate, Floats, HeatMap, Result, Table, Unit, filled, on_one_scale, said
 from results.errors import UserError
 from results.heads import head_map, head_name
+from results.tables import DASH
+from results.tables import number as shown
 
 ALL = "all"
 """Label of the links of all labels together."""
@@ -213,13 +215,14 @@ class Relations(Analysis):
             )
         frame = pd.concat(frames, ignore_index=True)
         units: dict[str, Unit] = dict.fromkeys((*WAYS, "uniform"), "fraction")
-        every = by_name(means, WAYS, slice(2))["attention"]
+        heads = int(np.prod(means.sums.shape[1:-1]))
+        every = by_name(means, WAYS, slice(2), heads)["attention"]
         place, best = best_head(every)
         bounds = frame.groupby("label")["attention"].transform("quantile", PERCENTILE / 100)
         listed = frame[frame["attention"] > bounds]
         listed = listed.sort_values(["passages", "label", "attention"], ascending=[False, True, False])
         alike = Estimate(float(uniform.over(slice(2)).value[place[0], 0]), unit="fraction")
-        answer = f"along links head {head_name(*place)}, chosen on the same {{n}} passages, attends most, {{best}} "
+        answer = f"of {heads} heads, {head_name(*place)} attends most along links on these {{n}} passages, {{best}} "
         answer += "(uniform {alike})"
         figure = head_map("Attention along links", every.value, marked=place, value_label="largest weight")
         bounded = {"max_words": MAX_WORDS, "max_element": MAX_ELEMENT, "min_distance": MIN_DISTANCE}
@@ -393,14 +396,11 @@ class Linguistic(Analysis):
         pairs = {name: one for name, one in found.items() if name in PAIRS}
         by_layer = means.over().value  # [layers, classes and pairs]
         uniform = dict(zip(self._numbers.units, by_layer.T.tolist(), strict=True))
-        best = {name: best_head(one) for name, one in found.items()}
+        at_once = self._numbers.over_at_once()
+        best = {name: best_head(at_once[name]) for name in found}
         alike = {name: Estimate(uniform[name][place[0]], unit="fraction") for name, (place, _) in best.items()}
-        gains = {name: one.value - alike[name].value for name, (_, one) in best.items() if name in CLASSES}
-        answer = "No class of words is in the texts."
-        for top in sorted(gains, key=lambda name: -gains[name])[:1]:
-            head, inputs = head_name(*best[top][0]), int(best[top][1].inputs)
-            text = f"{top} get {{most}} of attention in head {head}, best on {{n}} inputs (uniform {{alike}})"
-            answer = filled(text, {"most": best[top][1], "alike": alike[top]}, n=inputs)
+        of_classes = {name: own for name, own in best.items() if name in CLASSES}
+        answer = linguistic_answer(of_classes, alike)
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{name}": estimate for name, (_, estimate) in best.items()},
@@ -410,6 +410,25 @@ class Linguistic(Analysis):
             figures={**_maps(classes, "Attention to"), **_maps(pairs, "Attention from")},
             audit={"absent_classes": ", ".join(self._absent) or "none", **best_audit(best)},
         )
+
+
+def linguistic_answer(best: Mapping[str, tuple[tuple[int, int], Estimate]], uniform: Mapping[str, Estimate]) -> str:
+    """Return the answer: for each class of words, the head that attends most to it, beside uniform attention.
+
+    Args:
+        best: Layer and number of the best head, from 0, and its attention to the class, by class; the intervals hold
+            for all heads at once.
+        uniform: Uniform attention to the class in this layer.
+    """
+    if not best:
+        return "No class of words is in the texts."
+    parts = []
+    for name, (place, most) in best.items():
+        alike = shown(uniform[name].value, "fraction", missing=DASH)
+        parts.append(f"{said(most)} to {name} (head {head_name(*place)}, uniform {alike} %)")
+    inputs = max(int(most.inputs) for _, most in best.values())
+    text = f"the heads that attend most to a class of words, of all on {inputs:,} inputs, give {', '.join(parts)}"
+    return filled(text, {})
 
 
 def _holds(name: str, passage: Passage) -> list[bool]:

@@ -202,6 +202,27 @@ def control_tree(words: Sequence[str], seed: int) -> list[int]:
     return [0 if place in (1, len(words), head) else head for place, head in enumerate(arcs, start=1)]
 
 
+def selectivity(task: Result, control: Result, score: str) -> dict[str, Estimate]:
+    """Return a score of a probe on the `task` and on the `control` task, and their difference, the `selectivity`.
+
+    The difference is paired by document, or by sentence where no documents are marked.
+
+    Args:
+        task: Result of the probe on the task.
+        control: Result of the probe on the control task, on the same sentences.
+        score: Name of the score, which has counts for each sentence.
+    """
+    assert task.items is not None
+    assert control.items is not None
+    right, total = task.ratios[score]
+    sides = [items[column] for items in (task.items, control.items) for column in (right, total)]
+    units = task.items.get("document")
+    apart = paired_bootstrap(*sides, share=score in task.shares, units=units)
+    of_task, of_control = task.scores[score], control.scores[score]
+    difference = Estimate(of_task.value - of_control.value, apart.low, apart.high, unit=of_task.unit)
+    return {"task": of_task, "control": of_control, "selectivity": difference}
+
+
 class ControlTask(ProbeMeasure):
     """Selectivity of a probe: its score minus the score of a copy on a control task.
 
@@ -230,7 +251,9 @@ class ControlTask(ProbeMeasure):
         headline = self.probe.headline
         # The control arcs make no tree, so scores of trees do not apply to them.
         names = [headline] if arcs else list(dict.fromkeys((headline, *task.ratios)))
-        items, rows = task.items[["sentence", "id"]].copy(), []
+        keys = [name for name in ("document", "sentence", "id") if name in task.items]
+        items, rows = task.items[keys].copy(), []
+        shares = [of + name for name in names for of in ("", "control.") if name in task.shares]
         scores: dict[str, Estimate] = {}
         ratios: dict[str, tuple[str, str]] = {}
         for name in names:
@@ -238,17 +261,13 @@ class ControlTask(ProbeMeasure):
             ratios[f"control.{name}"] = (f"control.{right}", f"control.{total}")
             for column in (right, total):
                 items[column], items[f"control.{column}"] = task.items[column], control.items[column]
-            of_task, of_control = task.scores[name], control.scores[name]
-            interval = paired_bootstrap(*(items[f"{of}{one}"] for of in ("", "control.") for one in (right, total)))
-            value = of_task.value - of_control.value
-            difference = Estimate(value, interval.low, interval.high, unit=of_task.unit)
-            columns = {"task": of_task, "control": of_control, "selectivity": difference}
-            selectivity = "selectivity" if name == headline else f"{name}.selectivity"
-            scores |= dict(zip((name, f"control.{name}", selectivity), columns.values(), strict=True))
+            columns = selectivity(task, control, name)
+            selected = "selectivity" if name == headline else f"{name}.selectivity"
+            scores |= dict(zip((name, f"control.{name}", selected), columns.values(), strict=True))
             rows.append({"score": name} | numbers(columns))
         compared = ("task", "control", "selectivity")
-        units = [task.scores[name].unit for name in names]
-        table = Table(pd.DataFrame(rows), dict.fromkeys(compared, units), main=("score", *compared))
+        of_rows = [task.scores[name].unit for name in names]
+        table = Table(pd.DataFrame(rows), dict.fromkeys(compared, of_rows), main=("score", *compared))
         right, total = ratios[headline]
         if (items[total] == items[f"control.{total}"]).all():
             # Over the same words selectivity is a ratio, by which two probes can be compared.
@@ -267,7 +286,7 @@ class ControlTask(ProbeMeasure):
         answer += f"random governors by word type, {{control.{headline}{of}}}; "
         answer += f"the selectivity is {{selectivity{of or ':points'}}}"
         answer = filled(answer, scores, n=len(items))
-        return Result(self.experiment, scores, tables, {}, audit, items, ratios, shown, answer)
+        return Result(self.experiment, scores, tables, {}, audit, items, ratios, shown, answer, shares)
 
     def _unseen(self) -> dict[str, int]:
         """Count the words of test, and among them the words whose type is not in train."""
@@ -405,10 +424,12 @@ class DescriptionLength(ProbeMeasure):
         )
         columns = {"sentence": np.arange(len(train)), "id": train.ids, "words": train.lengths}
         items = pd.DataFrame({**columns, "bits": bits, "uniform": uniform})
+        if (train.documents >= 0).all():
+            items.insert(0, "document", train.documents)
         ratios, headline = {"compression": ("uniform", "bits")}, self.probe.headline
         whole, data_bits = bits.sum(), code_bits(final, data.batches("train"), len(train), self.device).sum()
         scores = {"codelength_bits": _bits(whole), "uniform_bits": _bits(uniform.sum())}
-        scores |= ratio_scores(items, ratios, unit="ratio")
+        scores |= ratio_scores(items, ratios, unit="ratio", share=False, of_units=True)
         scores[headline] = result_of(final, data, self.device).scores[headline]
         scores |= {"data_bits": _bits(data_bits), "model_bits": _bits(whole - data_bits)}
         answer = "the governors of {n} train words take {codelength_bits} in the online code; {uniform_bits} in the "

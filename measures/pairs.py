@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 
 from attention.ablation import Ablation
@@ -9,7 +10,9 @@ from attention.capture import Heads
 from datamodules import PairDataModule
 from measures.ablation import DRAWS, TaskMeasure
 from measures.task import MinimalPairs, TaskOutputs
-from results import Estimate, Result, Table, filled
+from metrics.bootstrap import TAIL, share_interval
+from results import Estimate, Result, Table, filled, said
+from results.sentences import clear_largest, clear_smallest
 
 _WHOLE: Heads = frozenset()  # no head is ablated
 
@@ -44,7 +47,8 @@ class MinimalPairAccuracy(TaskMeasure):
             main = ("field", "n", "accuracy") if name == "fields" else ()  # columns to print
             tables[name] = Table(frame, {"accuracy": "fraction"}, main=main)
         scores = {"pairs.accuracy": _accuracy(outputs)}
-        scores |= {f"pairs.{name}.accuracy": _accuracy(outputs.only(of)) for name, of in self.task.groups().items()}
+        fields = self.task.groups()
+        scores |= {f"pairs.{name}.accuracy": _accuracy(outputs.only(of)) for name, of in fields.items()}
         good, bad = outputs.outputs["zero", _WHOLE].T
         names = pd.DataFrame({"id": pairs["paradigm"] + "/" + pairs["id"], "field": pairs["field"]})
         items = names.assign(good=good, bad=bad, right=(good >= bad).astype(int), pairs=1)
@@ -52,9 +56,7 @@ class MinimalPairAccuracy(TaskMeasure):
         for field, own in pd.get_dummies(pairs["field"], dtype=int).items():
             items = items.assign(**{f"right.{field}": items["right"] * own, f"pairs.{field}": own})
             ratios[f"pairs.{field}.accuracy"] = f"right.{field}", f"pairs.{field}"
-        fields = sorted(self.task.groups(), key=lambda name: -scores[f"pairs.{name}.accuracy"].value)
-        answer = "{pairs.accuracy} of {n} acceptable sentences are at least as probable as their pair; in the field "
-        answer += ", in ".join(f"{name} {{pairs.{name}.accuracy}}" for name in dict.fromkeys((fields[0], fields[-1])))
+        at_once = {name: _at_once(outputs.only(of), len(fields)) for name, of in fields.items()}
         ties, equal = int(tables["fields"].frame["ties"].sum()), int((pairs["good"] == pairs["bad"]).sum())
         return Result(
             self.experiment,
@@ -63,9 +65,30 @@ class MinimalPairAccuracy(TaskMeasure):
             audit={"pairs": len(pairs), "ties": ties, "equal_sentences": equal},
             items=items,
             ratios=ratios,
+            shares=tuple(ratios),
             headline=tuple(scores),
-            answer=filled(answer, scores, n=len(pairs)),
+            answer=filled(pairs_answer(at_once), scores, n=len(pairs)),
         )
+
+
+def pairs_answer(fields: Mapping[str, Estimate]) -> str:
+    """Return the answer, for `filled`: the accuracy, and the fields where it is clearly highest and lowest.
+
+    Args:
+        fields: Accuracy in each field, with intervals that hold for all fields at once.
+    """
+    answer = "{pairs.accuracy} of {n} acceptable sentences are at least as probable as their pair"
+    for word, name in (("most", clear_largest(fields)), ("fewest", clear_smallest(fields))):
+        if name is not None:
+            answer += f", {word} in the field {name}, {said(fields[name])}"
+    return answer
+
+
+def _at_once(outputs: TaskOutputs, fields: int) -> Estimate:
+    """Return the accuracy with an interval that holds for so many fields at once (Bonferroni)."""
+    good, bad = outputs.outputs["zero", _WHOLE].T
+    right = (good >= bad).astype(np.float64)
+    return Estimate(*share_interval(right, np.ones_like(right), TAIL / fields), unit="fraction")
 
 
 def _row(outputs: TaskOutputs) -> dict[str, object]:

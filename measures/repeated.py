@@ -153,12 +153,13 @@ class RepeatedSequences(Analysis):
         """Return the scores of all heads, and the best head of each role beside uniform attention.
 
         The table `repeated_roles` has the columns `role`, `head`, `score` with its interval `low` and `high`, which
-        ignores that the head was chosen on the same sequences, and `uniform`: the score of a head of the same layer
-        that attends alike to all tokens that it may attend to. A role that no head can have is left out. The table
+        holds for all heads at once and so for the best one, and `uniform`: the score of a head of the same layer that
+        attends alike to all tokens that it may attend to. A role that no head can have is left out. The table
         `repeated` has a row for each head.
         """
         found = self._numbers.over()
-        best = {role: best_head(found[role]) for role in ROLES if found[role].inputs.any()}
+        at_once = self._numbers.over_at_once()
+        best = {role: best_head(at_once[role]) for role in ROLES if found[role].inputs.any()}
         rows = [
             (role, head_name(*place), one.value, one.low, one.high, float(self._uniform[place[0], ROLES.index(role)]))
             for role, (place, one) in best.items()

@@ -26,10 +26,12 @@ from metrics.attachment import (
     Arcs,
     attachment_scores,
     count,
+    count_units,
     ratio_scores,
     sentence_scores,
+    sums_by,
 )
-from metrics.bootstrap import bootstrap_ratio, holm, max_sign_flip_p, p_units, ratio
+from metrics.bootstrap import bootstrap_ratio, holm, least_p, max_sign_flip_p, p_units
 from metrics.heads import (
     ARC_LENGTHS,
     DIRECTIONS,
@@ -42,6 +44,7 @@ from metrics.heads import (
     permutation_p,
 )
 from metrics.rows import ArcRows
+from metrics.statistics import ratio
 from metrics.trees import gold_in_trees, tree_counts
 from probes.antecedent_evaluation import AntecedentEvaluation, check_coreference
 from probes.arc_evaluation import (
@@ -54,15 +57,15 @@ from probes.arc_evaluation import (
     split_key,
 )
 from results import AttentionLines, Bars, Estimate, Flags, Floats, HeatMap, Integers, Result, Table, Unit, on_one_scale
-from results.errors import UserError, check_values
+from results.errors import UserError, check_values, counted
 from results.estimates import FEW
 from results.heads import Names, head_map, heads_table
-from results.sentences import difference_said, filled, significant
+from results.sentences import LEVEL, difference_said, filled
 
 POSITIONAL, MARGIN = 0.9, 0.1
 """Share of words of a positional head, and margin of a syntactic head (Voita et al. 2019, §5)."""
-SWAPS = 100
-"""Swaps of head and offset for each row, so that p can be small after Holm's correction for the rows."""
+DRAWS_OF_ROW = 200
+"""Draws of the test against the offset for each row, so that p can be small after Holm's correction for the rows."""
 
 _SHARE = 30_000  # shares of attention are gathered as int16, in parts of this
 
@@ -77,6 +80,8 @@ class ChosenHeads:
         dev: Predictions on dev.
         scored: Predictions on the split that is scored; the same object as `dev` if dev is scored.
         names: Names of the attention heads.
+        transferred: True if dev is of another language than the scored split. Heads are then compared with the fixed
+            offset that is best on the scored split itself, which favours the offset.
         seed: Seed of bootstrap and permutations.
     """
 
@@ -84,6 +89,16 @@ class ChosenHeads:
     scored: Predictions
     names: Names
     seed: int = 0
+    transferred: bool = False
+
+    @property
+    def groups(self) -> Mapping[str, Flags]:
+        """Groups of words of the scored split, bool `[words]` by name, without relations to ROOT.
+
+        Heads and offsets predict words, so they cannot find a word whose governor is ROOT.
+        """
+        arcs = self.scored.arcs
+        return {name: words for name, words in self.scored.groups.items() if (arcs.head[words] > 0).any()}
 
     @property
     def split(self) -> Split:
@@ -91,7 +106,7 @@ class ChosenHeads:
         return "dev" if self.scored is self.dev else "test"
 
     def intervals(self, groups: Collection[Flags], predictors: Iterable[int]) -> tuple[Floats, Floats]:
-        """Return 95 % intervals of accuracies on the scored split, by bootstrap over sentences.
+        """Return 95 % intervals of accuracies on the scored split, over the units of its arcs.
 
         Args:
             groups: Groups of words, each bool `[words]`.
@@ -103,15 +118,15 @@ class ChosenHeads:
         """
         arcs, predicted = self.scored.arcs, self.scored.predicted
         hits = [words & (predicted[:, k] == arcs.head) for words, k in zip(groups, predictors, strict=True)]
-        right, total = (np.stack([count(arcs, words) for words in flags], axis=1) for flags in (hits, groups))
-        return bootstrap_ratio(right, total, seed=self.seed).interval
+        right, total = (np.stack([count_units(arcs, words) for words in flags], axis=1) for flags in (hits, groups))
+        return bootstrap_ratio(right, total, share=True, seed=self.seed).interval
 
     def best_heads(self, control: "ChosenHeads | None", permutations: int) -> Table:
         """Return a table of the best attention head for each relation and for all words, chosen on dev.
 
         Args:
             control: Heads of an encoder with random weights on the same splits; None for no control.
-            permutations: Number of permutations of the test that gives `p_shuffled`, and least number of swaps of the
+            permutations: Number of permutations of the test that gives `p_shuffled`, and least number of draws of the
                 test that gives `p_offset`.
 
         Returns:
@@ -120,74 +135,119 @@ class ChosenHeads:
             - `relation`, `n`: the group, and its number of words in the scored split;
             - `head`, `direction`: the head and direction that are best on dev;
             - `dev`, `test`: their accuracy on each split; `test` is nan if dev is scored;
-            - `low`, `high`: 95 % interval of their accuracy on the scored split;
+            - `low`, `high`: 95 % interval of their accuracy on test; nan if dev is scored, because no interval of one
+                head holds for the best of all on the same words;
+            - `n_dev`, `dev_gap`: number of words of the group in dev, and accuracy of the head minus that of the best
+                fixed offset there;
             - `offset`, `best_offset`: accuracy, on the scored split, of the fixed offset that is best on
-                dev, and this offset;
+                dev, and this offset; if `transferred`, also `own_offset` and `best_own_offset`, of the fixed offset
+                that is best on the scored split;
             - `random_init`: accuracy, on the scored split, of the head with random weights that is best
                 on dev; nan without a control;
-            - `over_offset`, with its interval: accuracy of the head minus that of the offset, on the scored split;
-            - `p_offset`: one-sided p-value of this difference, by random swaps of head and offset in each sentence. As
-                head and offset are chosen on dev, the choice favours neither on test; if dev is scored, every draw
-                chooses anew among all heads (`max_sign_flip_p`);
+            - `over_offset`, with its interval: accuracy of the head minus that of the offset, on the scored split; if
+                `transferred`, minus `own_offset`;
+            - `p_offset`: two-sided p-value of this difference, by flips of its sign in each unit (document or
+                sentence), as the interval. Head and offset are chosen on dev, so the choice favours neither on test.
+                If dev is scored, there is no interval, and p is one-sided: every draw chooses anew among all heads
+                (`max_sign_flip_p`);
             - `p_holm`: `p_offset` after Holm's correction for the number of rows;
             - `p_shuffled`: p-value of `permutation_p` on the scored split.
 
             A relation that no word of dev has is left blank but for `n`: no head can be chosen.
         """
-        dev, scored, groups = self.dev, self.scored, self.scored.groups
+        dev, scored, groups = self.dev, self.scored, self.groups
         chosen = {group: dev.best(group) for group in groups}
         offsets = {group: dev.by_offset.best(group) for group in groups}
+        compared = offsets
+        own_offset: dict[str, list[float] | list[int]] = {}
+        if self.transferred:
+            compared = {group: scored.by_offset.best(group) for group in groups}
+            own_offset["own_offset"] = [scored.by_offset.accuracy(*one) for one in compared.items()]
+            own_offset["best_own_offset"] = [OFFSETS_BY_DISTANCE[k] for k in compared.values()]
         low, high = self.intervals(groups.values(), chosen.values())
+        if self.split == "dev":
+            low, high = np.full_like(low, np.nan), np.full_like(high, np.nan)
+        on_dev = [int(np.count_nonzero(dev.groups.get(group, ()))) for group in groups]
+        dev_accuracy = np.array([dev.accuracy(*one) for one in chosen.items()])
+        dev_offset = np.array([dev.by_offset.accuracy(*one) for one in offsets.items()])
         accuracy = [scored.accuracy(*one) for one in chosen.items()]
         random = [control.scored.accuracy(group, control.dev.best(group)) for group in groups] if control else np.nan
-        swaps = max(permutations, SWAPS * len(groups))
+        draws = max(permutations, DRAWS_OF_ROW * len(groups))
         frame = pd.DataFrame(
             {
                 "relation": list(groups),
                 "n": [int(np.count_nonzero(words)) for words in groups.values()],
                 "head": [self.names.head(self.names.split(k)[1]) for k in chosen.values()],
                 "direction": [DIRECTIONS[self.names.split(k)[0]] for k in chosen.values()],
-                "dev": [dev.accuracy(*one) for one in chosen.items()],
+                "dev": dev_accuracy,
                 "test": np.nan if self.split == "dev" else accuracy,
                 "low": low,
                 "high": high,
                 "offset": [scored.by_offset.accuracy(*one) for one in offsets.items()],
                 "best_offset": [OFFSETS_BY_DISTANCE[k] for k in offsets.values()],
+                **own_offset,
                 "random_init": random,
-                **self._over_offsets(chosen, offsets, swaps),
-                "p_shuffled": permutation_p(
-                    dev, scored, list(chosen.values()), permutations=permutations, seed=self.seed
-                ),
+                "n_dev": on_dev,
+                "dev_gap": dev_accuracy - dev_offset,
+                **self._over_offsets(chosen, compared, draws),
+                "p_shuffled": self._p_shuffled(chosen, permutations),
             }
         )
         if (unseen := frame["dev"].isna()).any():  # without a word in dev, nothing is chosen
             frame["best_offset"] = frame["best_offset"].astype("Int64")
-            frame.loc[unseen, frame.columns.difference(["relation", "n"])] = pd.NA
-        shares = ("dev", "test", "offset", "random_init", "over_offset")
+            frame.loc[unseen, frame.columns.difference(["relation", "n", "n_dev"])] = pd.NA
+        shares = ["dev", "test", "offset", "random_init", "dev_gap", "over_offset"]
+        shares += ["own_offset"] if self.transferred else []
         units: dict[str, Unit | Sequence[Unit]] = dict(dict.fromkeys(shares, "fraction"))
-        units |= {"p_offset": p_units(frame["p_offset"], 1 / (1 + swaps))}
+        number = int(scored.arcs.units.max(initial=-1)) + 1
+        least = 1 / (1 + draws) if self.split == "dev" else least_p(number, draws)
+        units |= {"p_offset": p_units(frame["p_offset"], least)}
         units |= {"p_shuffled": p_units(frame["p_shuffled"], 1 / (1 + permutations))}
         frame.insert(list(frame).index("p_shuffled"), "p_holm", holm(frame["p_offset"].astype(float).tolist()))
         units["p_holm"] = units["p_offset"]
         of_random = ["random_init"] if control else []
-        main = ["relation", "head", self.split, "offset", *of_random, "p_holm"]
+        of_offset = "own_offset" if self.transferred else "offset"
+        main = ["relation", "head", self.split, of_offset, *of_random, "p_holm"]
         return Table(frame, units, interval=self.split, main=main)
 
     def _over_offsets(self, heads: Mapping[str, int], offsets: Mapping[str, int], draws: int) -> dict[str, Any]:
         """Compare the chosen head and the chosen offset of each group: the columns `over_offset` and `p_offset`."""
-        scored, arcs, p = self.scored, self.scored.arcs, list[float]()
-        differences, totals = np.zeros((2, np.count_nonzero(arcs.word == 1), len(heads)))
-        for place, (group, words) in enumerate(scored.groups.items()):
-            fixed = scored.by_offset.predicted[:, offsets[group]]
-            every = range(scored.predicted.shape[1]) if self.split == "dev" else [heads[group]]
-            found = [
-                count(arcs, words * (1.0 * (scored.predicted[:, k] == arcs.head) - (fixed == arcs.head))) for k in every
-            ]
-            differences[:, place], totals[:, place] = found[list(every).index(heads[group])], count(arcs, words)
-            own = np.stack(found, axis=1)[totals[:, place] > 0]
-            p.append(max_sign_flip_p(own, draws=draws, seed=self.seed))
-        apart = bootstrap_ratio(differences, totals, share=False, seed=self.seed)
-        return {**apart.named("over_offset"), "p_offset": p}
+        differences = [self._gains(group, [heads[group]], offsets[group])[:, 0] for group in self.groups]
+        totals = [count_units(self.scored.arcs, words) for words in self.groups.values()]
+        both = np.stack(differences, axis=1), np.stack(totals, axis=1)
+        apart = bootstrap_ratio(*both, share=True, compared=True, draws=draws, seed=self.seed)
+        if self.split == "test":
+            return {**replace(apart, p=None).named("over_offset"), "p_offset": apart.p}
+        every = range(self.scored.predicted.shape[1])
+        p = []
+        for place, group in enumerate(self.groups):
+            gains = self._gains(group, every, offsets[group])[totals[place] > 0]
+            p.append(max_sign_flip_p(gains, draws=draws, seed=self.seed))
+        return {"over_offset": apart.value, "over_offset.low": np.nan, "over_offset.high": np.nan, "p_offset": p}
+
+    def _gains(self, group: str, predictors: Sequence[int], offset: int) -> Floats:
+        """Return the words that predictors find, minus those that an offset finds, `[units, predictors]`.
+
+        Args:
+            group: Name of the group of words.
+            predictors: Columns of `self.scored.predicted`.
+            offset: Column of the fixed offset in `self.scored.by_offset.predicted`.
+        """
+        scored, arcs = self.scored, self.scored.arcs
+        fixed = scored.by_offset.predicted[:, offset] == arcs.head
+        gains = []
+        for predictor in predictors:
+            found = scored.predicted[:, predictor] == arcs.head
+            gains.append(count_units(arcs, self.groups[group] * (1.0 * found - fixed)))
+        return np.stack(gains, axis=1)
+
+    def _p_shuffled(self, heads: Mapping[str, int], permutations: int) -> list[float]:
+        """Return p of `permutation_p` for the chosen head of each group."""
+        scored = self.scored
+        chosen = [heads.get(group, -1) for group in scored.groups]
+        found = permutation_p(self.dev, scored, chosen, permutations=permutations, seed=self.seed)
+        by_group = dict(zip(scored.groups, found.tolist(), strict=True))
+        return [by_group[group] for group in self.groups]
 
     def by_sentence(self, groups: Iterable[str]) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
         """Return the number of words of each group whose governor the best head of the group finds.
@@ -256,7 +316,7 @@ class ChosenHeads:
                 self.dev.accuracies(group),
                 np.nan if self.split == "dev" else self.scored.accuracies(group),
             )
-            for group, words in self.scored.groups.items()
+            for group, words in self.groups.items()
         }
         table = heads_table("relation", groups, DIRECTIONS, self.names)
         for place, part in enumerate(("layer", "number")):
@@ -360,16 +420,30 @@ class ChosenHeads:
                 applies[np.flatnonzero(own) - arcs.word[own] + arcs.head[own]] = True
             kinds = np.stack([applies, ~applies]) & ~arcs.punctuation
             totals, sums = (np.stack([count(arcs, one) for one in of]) for of in (kinds, kinds * shares[:, place]))
-            both = totals.all(0)
+            both = 1.0 * totals.all(0)
             means = sums / np.maximum(totals, 1) * both
-            found.append((means[1] - means[0], both))
-            one = bootstrap_ratio(*found[-1], share=False, seed=self.seed)
+            found.append((np.asarray(means[1] - means[0]), np.asarray(both)))
+            one = self._mean_difference(*found[-1])
             compared = ratio(means.sum(1), both.sum())
             rows.append((*function, int(both.sum()), *compared, one.value, one.low, one.high))
         columns = ["head", "relation", "direction", "sentences", "with", "without", "difference", "low", "high"]
         table = Table(pd.DataFrame(rows, columns=columns), dict.fromkeys(columns[4:7], "fraction"), "difference")
-        over_heads = [sum(parts) for parts in zip(*found, strict=True)]
-        return table, {"no_op": bootstrap_ratio(*over_heads, share=False, seed=self.seed)} if rows else {}
+        if not found:
+            return table, {}
+        differences = np.sum([one for one, _ in found], axis=0)
+        sentences = np.sum([both for _, both in found], axis=0)
+        return table, {"no_op": self._mean_difference(differences, sentences)}
+
+    def _mean_difference(self, differences: Floats, sentences: Floats) -> Estimate:
+        """Return the mean of differences over sentences, each counted so often, over the units of the arcs.
+
+        Args:
+            differences: Sum of the differences of each sentence, `[sentences]`.
+            sentences: Number of differences of each sentence, `[sentences]`.
+        """
+        columns = np.stack([differences, sentences], axis=1).astype(np.float64)
+        sums = sums_by(self.scored.arcs.units, columns)
+        return bootstrap_ratio(sums[:, 0], sums[:, 1], share=False, of_units=True, seed=self.seed)
 
     def maps(self, best: pd.DataFrame, most: int) -> Mapping[str, HeatMap]:
         """Return heat maps of the accuracy of every attention head, one for each group of words.
@@ -562,28 +636,61 @@ def best_bars(best: Table) -> Bars:
     return Bars.from_table(title, named, "name", series, "accuracy (%)", label)
 
 
-def heads_answer(best: Table) -> str:
-    """Return two sentences on the table `ChosenHeads.best_heads`: all words, and the relation with the widest gap."""
-    frame, how = best.frame, "chosen on dev" if best.interval == "test" else "chosen and scored on dev"
+def heads_answer(best: Table, punctuation: Collection[str] = ()) -> str:
+    """Return two sentences on the table `ChosenHeads.best_heads`: all words, and relations whose heads beat offsets.
 
-    def of_row(text: str, row: int) -> str:
-        found = {name: best.estimate(row, name) for name in (str(best.interval), "offset", "random_init")}
-        gain = difference_said(best.estimate(row, "over_offset"), best.estimate(row, "p_holm"))
-        return filled(text, found, head=frame["head"][row], n=int(frame["n"][row]), gain=gain)
+    If heads were chosen on dev and scored on test, the second sentence names the relation whose head is farthest above
+    the offset on dev, with its numbers on test. If dev is scored, no relation is named, as the choice has no interval.
 
-    found, rows = (
-        f"{{{best.interval}}} of {{n}} words, the best fixed offset {{offset}} ({{gain}}",
-        frame["p_holm"].count(),
-    )
-    corrected = f" after Holm over {rows} rows" if rows else ""
-    text = f"{how}, head {{head}} finds the governors of {found}{corrected}); the best head with random weights "
-    answer = of_row(text + "{random_init}", frame.index[frame["relation"] == PLAIN][0])
-    tested = frame[~frame["relation"].isin([ALL, PLAIN]) & (frame["n"] >= FEW)].dropna(subset="p_offset")
+    Args:
+        best: The table.
+        punctuation: Relations of punctuation, which are not counted.
+    """
+    frame = best.frame
+    held_out = best.interval == "test"
+    rows = int(frame["p_holm"].count())
+    plain = frame.index[frame["relation"] == PLAIN][0]
+    start = "chosen on dev" if held_out else "chosen and scored on dev"
+    text = f"{start}, head {{head}} finds the governors of {_finds(best)}; the best head with random weights "
+    answer = _fill_row(best, text + "{random_init}", plain)
+    named = [ALL, PLAIN, *punctuation]
+    tested = frame[~frame["relation"].isin(named) & (frame["n"] >= FEW)].dropna(subset="p_offset")
     if tested.empty:
         return answer
-    top, count = cast("int", tested["over_offset"].idxmax()), significant(tested, "relation", "p_holm")
-    text = f"in {count} heads beat the offset (p < .05, n ≥ {FEW}); the widest gap is in `{frame['relation'][top]}`: "
-    return f"{answer} {of_row(f'{text}head {{head}} finds {found})', top)}"
+    beat = (tested["p_holm"] < LEVEL) & (tested["over_offset"] > 0)
+    count = f"{int(beat.sum()) or 'none'} of {counted(len(tested), 'relation')}"
+    family = f"p < .05 after Holm over {counted(rows, 'row')}, n ≥ {FEW}"
+    text = f"in {count} heads beat the offset ({family})"
+    top = _widest_on_dev(tested) if held_out else None
+    if top is not None and beat[top]:
+        relation = frame["relation"][top]
+        text += f"; the widest gap on dev is in `{relation}`: head {{head}} finds {_finds(best)}"
+        return f"{answer} {_fill_row(best, text, top)}"
+    return f"{answer} {filled(text, {})}"
+
+
+def _finds(best: Table) -> str:
+    """Return the part of a sentence on a row with the accuracies of head and offset, and their difference."""
+    offset, name = ("own_offset", "its own best") if "own_offset" in best.frame else ("offset", "the best")
+    return f"{{{best.interval}}} of {{n}} words, {name} fixed offset {{{offset}}} ({{gain}})"
+
+
+def _fill_row(best: Table, text: str, row: int) -> str:
+    """Fill the numbers of a row of the table into a sentence."""
+    names = [str(best.interval), "offset", "random_init"]
+    names += ["own_offset"] if "own_offset" in best.frame else []
+    found = {name: best.estimate(row, name) for name in names}
+    gain = difference_said(best.estimate(row, "over_offset"), best.estimate(row, "p_offset"))
+    return filled(text, found, head=best.frame["head"][row], n=int(best.frame["n"][row]), gain=gain)
+
+
+def _widest_on_dev(tested: pd.DataFrame) -> int | None:
+    """Return the row whose head is farthest above its offset on dev, of rows with enough dev words; None on a tie."""
+    enough = tested[tested["n_dev"] >= FEW]
+    order = enough["dev_gap"].sort_values(ascending=False)
+    if len(order) < 2 or order.iloc[0] <= 0 or order.iloc[0] == order.iloc[1]:
+        return None
+    return cast("int", order.index[0])
 
 
 def _found(best: pd.DataFrame) -> pd.DataFrame:
@@ -695,7 +802,13 @@ class SingleHeads(Measure[DependencyDataModule]):
         found = {name: Predictions(arcs[name], relations, predicted["heads"]) for name, (_, predicted) in rows.items()}
         encoders: tuple[EncoderOf, EncoderOf] = ("given", "random_init")
         given, random = (
-            ChosenHeads(found[split_key("dev", of)], found[split_key(self._scored, of)], names, self.seed)
+            ChosenHeads(
+                found[split_key("dev", of)],
+                found[split_key(self._scored, of)],
+                names,
+                self.seed,
+                transferred=self._scored == "test" and self.data.transfer_from is not None,
+            )
             for of in encoders
         )
         control = random if len(random.dev.arcs) else None
@@ -731,7 +844,7 @@ class SingleHeads(Measure[DependencyDataModule]):
         items = pd.concat([sentence_scores(scored.arcs, *hits), counts], axis=1)
         if pairs:
             scores |= ratio_scores(items, pairs, prefix="heads.", seed=self.seed)
-        items.insert(1, "id", [split.ids[index] for index in items["sentence"]])
+        items.insert(1 + ("document" in items), "id", [split.ids[index] for index in items["sentence"]])
         return Result(
             experiment=self.experiment,
             scores=scores | shares | baseline_scores(dev.arcs, scored.arcs, len(relations)),
@@ -743,14 +856,16 @@ class SingleHeads(Measure[DependencyDataModule]):
             },
             audit={
                 "mode": self.mode,
+                "units": split.describe_units(),
                 "permutations": self.permutations,
                 # Behind a causal mask, or where a weight is below the least number that the store keeps.
                 "predictions_without_weight": {split: found[split].without_weight for split in STAGES["test"]},
             },
             items=items,
             ratios={f"heads.{name}": pair for name, pair in (ATTACHMENT_RATIOS | pairs).items()},
+            shares=[f"heads.{name}" for name in (ATTACHMENT_RATIOS | pairs)],
             headline=headline,
-            answer=heads_answer(best),
+            answer=heads_answer(best, scored.punctuation),
         )
 
     def _within_reach(self, arcs: Arcs, name: str) -> Arcs:
@@ -778,8 +893,10 @@ class SingleHeads(Measure[DependencyDataModule]):
         hits = ensemble_hits(split.store, scored.arcs, on_scored, [heads for heads, _ in chosen]) if wanted else []
         rows = []
         for (name, direction), (heads, found), right in zip(wanted, chosen, hits, strict=True):
-            _, unit = np.unique(scored.arcs.sentence[scored.groups[name]], return_inverse=True)
-            low, high = bootstrap_ratio(np.bincount(unit, weights=right), np.bincount(unit), seed=self.seed).interval
+            words = scored.groups[name]
+            unit = np.unique(scored.arcs.units_of_words[words], return_inverse=True)[1]
+            counts = np.bincount(unit, weights=right), np.bincount(unit)
+            low, high = bootstrap_ratio(*counts, share=True, seed=self.seed).interval
             single = scored.accuracy(name, heads[0] + direction * len(names))
             together = " + ".join(names.head(head) for head in heads)
             test = np.nan if given.split == "dev" else float(right.mean())
@@ -800,7 +917,8 @@ def _trees(
     on_dev, on_scored = (found.sum(axis=0) / max(int(edges.sum()), 1) for found, edges in (dev, scored))
     heads = [given.names.head(k) for k in range(len(given.names))]
     frame = pd.DataFrame({"head": heads, "dev": on_dev, "test": np.nan if given.split == "dev" else on_scored})
-    items = pd.DataFrame({"found": scored[0][:, int(dev[0].sum(axis=0).argmax())], "edges": scored[1]})
+    best_on_dev = int(dev[0].sum(axis=0).argmax())
+    items = pd.DataFrame({"found": scored[0][:, best_on_dev], "edges": scored[1], "document": given.scored.arcs.units})
     best = ratio_scores(items, {"heads.tree_uuas": ("found", "edges")}, seed=given.seed)
     return Table(frame, dict.fromkeys(("dev", "test"), "fraction")), best
 

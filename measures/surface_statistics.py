@@ -12,8 +12,10 @@ from datamodules import SegmentBatch, TextDataModule
 from measures.attention_analyses import Analysis
 from measures.by_head import HeadMeans, HeadNumbers, by_name, head_rows, without_interval
 from metrics.attention_mass import PLAIN, STATISTICS, UNITS, VARIED, TokenKinds, surface_statistics
-from results import Curves, Estimate, Figure, Floats, Result, Table, filled, on_one_scale
+from results import Curves, Estimate, Figure, Floats, Result, Table, filled, on_one_scale, said
 from results.heads import head_map
+from results.sentences import clear_largest
+from results.tables import DASH, number
 
 ASKED = ("start", "first", "end", "punctuation", "entropy")
 """Statistics that are printed, of each layer and of the model; `first` only if no input has a start delimiter."""
@@ -143,12 +145,13 @@ class Surface(Analysis):
         units = UNITS | {f"uniform.{name}": UNITS[name] for name in compared}
         counts = {name: int(model[name].inputs) for name in ("first", "start", "end", "punctuation")}
         asked = [name for name in ASKED if counts.get(name, 1) and (name != "first" or not counts["start"])]
-        top = max((name for name in asked if name != "entropy"), key=lambda name: float(model[name].value))
-        layer = int(np.nan_to_num(layers[top].value).argmax())
-        alike = Estimate(float(uniform[top][layer]), unit="fraction")
-        text = f"on {{n}} inputs {{{top}}} of attention goes to the {_LABELS[top]}, most in layer {layer + 1}, "
-        text += "{most} (uniform {alike}); entropy is {entropy}"
-        answer = filled(text, model, n=counts.get(top, counts["first"]), most=layers[top][layer], alike=alike)
+        at_once = self._numbers.over_at_once("layers")
+        shares = {name: model[name] for name in asked if name != "entropy"}
+        numbers = range(len(layers["entropy"].value))
+        by_layer = {name: {str(layer + 1): at_once[name][layer] for layer in numbers} for name in shares}
+        inputs = {name: counts.get(name, counts["first"]) for name in shares}
+        text = surface_answer(shares, by_layer, {name: uniform[name] for name in shares}, inputs)
+        answer = filled(f"{text}; entropy is {{entropy}}", model)
         return Result(
             experiment=self.name,
             scores={f"surface.{name}": model[name] for name in PLAIN},
@@ -161,6 +164,29 @@ class Surface(Analysis):
             headline=[f"surface.{name}" for name in asked],
             answer=answer,
         )
+
+
+def surface_answer(
+    shares: Mapping[str, Estimate],
+    layers: Mapping[str, Mapping[str, Estimate]],
+    uniform: Mapping[str, Floats],
+    inputs: Mapping[str, int],
+) -> str:
+    """Return the kind of token with the largest share of attention, and the layer where this is clearly largest.
+
+    Args:
+        shares: Share of attention over all heads, by kind of token.
+        layers: The same by layer, by its number from 1, with intervals that hold for all layers at once.
+        uniform: Share of uniform attention in each layer, `[layers]`, by kind of token.
+        inputs: Number of inputs, by kind of token.
+    """
+    top = max(shares, key=lambda name: shares[name].value)
+    text = f"on {inputs[top]:,} inputs {said(shares[top])} of attention goes to the {_LABELS[top]}"
+    layer = clear_largest(layers[top])
+    if layer is None:
+        return f"{text}, with no layer clearly ahead"
+    alike = number(float(uniform[top][int(layer) - 1]), "fraction", missing=DASH)
+    return f"{text}, most in layer {layer}, {said(layers[top][layer])} (uniform {alike} %)"
 
 
 def _figures(

@@ -21,8 +21,9 @@ from attention.ablation import AblatedModel, Ablation, Kind, ReferenceOutputs, R
 from attention.capture import Heads
 from datamodules import ClassificationDataModule, PairBatch, PairSplit, SegmentBatch, TextBatch
 from datamodules.batches import LengthBatches, Split
-from metrics.bootstrap import Ratio, Statistic, pearson, resample, spearman
+from metrics.bootstrap import resample
 from metrics.classification import auroc, f1_score, mcc_score, mostly_one_label
+from metrics.statistics import Ratio, Statistic, pearson, spearman
 from models import TransformerClassifier
 from results import Estimate, Flags, Floats, Unit, UserError
 from results.errors import counted
@@ -596,7 +597,9 @@ class MinimalPairs(Task):
         return -torch.stack(losses).view(-1, 2)
 
     def statistic(self) -> Statistic:
-        return Ratio(lambda values: ((values[:, 1] >= values[:, 2]).astype(np.float64), np.ones(len(values))))
+        return Ratio(
+            lambda values: ((values[:, 1] >= values[:, 2]).astype(np.float64), np.ones(len(values))), share=True
+        )
 
     def groups(self) -> Mapping[str, Flags]:
         """Return the pairs of each field of grammar, bool `[pairs]`."""
@@ -617,6 +620,9 @@ In language modelling this is the mean loss of a token: the first output of a te
 gold value is the number of its tokens to predict.
 """
 
+found_of_asked = Ratio(first_output_per_gold.counts, share=True)
+"""Statistic of the share of the words asked for, the first column, that are found, the second."""
+
 
 def _next_tokens(batch: SegmentBatch | PairBatch) -> tuple[Tensor, Tensor]:
     """Return the tokens and, as targets, the next token at each position, int64 `[batch, time]`."""
@@ -636,7 +642,7 @@ def _label_numbers(batch: SegmentBatch, known: Sequence[str]) -> Tensor:
     return torch.tensor([known.index(label) for label in labels], device=batch.tokens.device)
 
 
-_accuracy = Ratio(lambda values: (values[:, 0] == values[:, 1:].argmax(axis=1), np.ones(len(values))))
+_accuracy = Ratio(lambda values: (values[:, 0] == values[:, 1:].argmax(axis=1), np.ones(len(values))), share=True)
 
 
 def _precise(numbers: Tensor) -> Tensor:

@@ -230,7 +230,7 @@ def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0)
     right = _with_all(hits.cpu().numpy())
     total = _with_all(links.cpu().numpy()).reshape(len(links), *[1] * (hits.ndim - 2), -1)
     total = np.broadcast_to(total, right.shape)
-    return bootstrap_ratio(right, total, draws=draws, seed=seed)
+    return bootstrap_ratio(right, total, share=True, draws=draws, seed=seed)
 
 
 def _with_all(counts: NDArray[Any]) -> NDArray[Any]:

@@ -5,6 +5,7 @@ The arcs of a split are columns with one row per word, so that a formula is a fe
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,6 +31,7 @@ class Arcs:
         head: 1-based position of the gold head, 0 for ROOT.
         relation: Id of the relation; the datamodule has the labels by id.
         punctuation: True for punctuation.
+        document: Number of the sentence's document in its split; -1, or None, if no documents are marked.
         reach: `[words, layers, 2]`, first and last word that each word may attend to in each layer of an
             encoder; None if every word may attend to all. The baselines of uniform attention
             and fixed offsets choose heads only within reach.
@@ -45,6 +47,7 @@ class Arcs:
     head: Integers
     relation: Integers
     punctuation: Flags
+    document: Integers | None = None
     reach: NDArray[np.integer] | None = None
 
     def __post_init__(self) -> None:
@@ -72,6 +75,25 @@ class Arcs:
 
     def __len__(self) -> int:
         return int(self.sentence.size)
+
+    @property
+    def units(self) -> Integers:
+        """Number of the unit of each sentence, `[sentences]`, for intervals and tests.
+
+        Sentences of a document are a unit; where no documents are marked, each sentence is.
+        """
+        first = self.word == 1
+        if self.document is None or (self.document < 0).any():
+            return np.arange(int(first.sum()))
+        numbers: Integers = np.unique(self.document[first], return_inverse=True)[1]
+        return numbers
+
+    @property
+    def units_of_words(self) -> Integers:
+        """Number of the unit of each word, `[words]`."""
+        of_sentences = np.cumsum(self.word == 1) - 1
+        units: Integers = self.units[of_sentences]
+        return units
 
 
 def _check_column(arcs: Arcs, predicted: Integers) -> None:
@@ -252,7 +274,7 @@ ATTACHMENT_RATIOS = {
 def attachment_scores(
     arcs: Arcs, attached: Floats, edges: Floats, *, prefix: str = "", seed: int = 0
 ) -> dict[str, Estimate]:
-    """Return `uas`, `uuas` and `uas_with_punctuation`, with 95 % intervals over sentences.
+    """Return `uas`, `uuas` and `uas_with_punctuation`, with 95 % intervals over `Arcs.units`.
 
     The first two leave out punctuation.
 
@@ -265,7 +287,8 @@ def attachment_scores(
         prefix: Beginning of the names of the scores.
         seed: Seed of the resampling.
     """
-    return ratio_scores(sentence_scores(arcs, attached, edges), ATTACHMENT_RATIOS, prefix=prefix, seed=seed)
+    items = sentence_scores(arcs, attached, edges)
+    return ratio_scores(items, ATTACHMENT_RATIOS, prefix=prefix, seed=seed)
 
 
 def ratio_scores(
@@ -274,24 +297,29 @@ def ratio_scores(
     *,
     unit: Unit = "fraction",
     share: bool = True,
+    of_units: bool = False,
     prefix: str = "",
     seed: int = 0,
 ) -> dict[str, Estimate]:
-    """Return scores that are the ratio of the sums of two columns, with 95 % intervals over the rows.
+    """Return scores that are the ratio of the sums of two columns, with 95 % intervals.
 
     A score is nan if its denominator is zero in all rows.
 
     Args:
-        items: One row per independently sampled unit, for instance a sentence.
+        items: One row per item, for instance a sentence. Intervals are over the values of the column `document`, if
+            there is one, else over the rows.
         ratios: Names of the columns with numerator and denominator, by name of the score.
         unit: Unit of the scores.
-        share: False if the numerators are no counts; see `bootstrap_ratio`.
+        share: True if the numerators count some of the items that the denominators count; see `bootstrap_ratio`.
+        of_units: True if the denominators are weights of the rows; see `bootstrap_ratio`.
         prefix: Beginning of the names of the scores.
         seed: Seed of the resampling.
     """
-    right = items[[numerator for numerator, _ in ratios.values()]].to_numpy(dtype=np.float64)
-    scored = items[[denominator for _, denominator in ratios.values()]].to_numpy(dtype=np.float64)
-    found = bootstrap_ratio(right, scored, unit, share=share, seed=seed)
+    units = items["document"].to_numpy() if "document" in items else np.arange(len(items))
+    numerators = items[[numerator for numerator, _ in ratios.values()]].to_numpy(dtype=np.float64)
+    denominators = items[[denominator for _, denominator in ratios.values()]].to_numpy(dtype=np.float64)
+    right, scored = sums_by(units, numerators), sums_by(units, denominators)
+    found = bootstrap_ratio(right, scored, unit, share=share, of_units=of_units, seed=seed)
     return {f"{prefix}{name}": found[place] for place, name in enumerate(ratios)}
 
 
@@ -314,7 +342,7 @@ def groups_of(arcs: Arcs, relations: Sequence[str]) -> dict[str, Flags]:
 def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], *, seed: int = 0) -> pd.DataFrame:
     """Return accuracies on all words, on all words but punctuation, and on each relation that occurs.
 
-    They have 95 % intervals over sentences.
+    They have 95 % intervals over `Arcs.units`.
 
     Args:
         arcs: Gold arcs.
@@ -327,9 +355,9 @@ def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], 
         `relation, n, accuracy, low, high`; n is the number of words.
     """
     groups = groups_of(arcs, relations)
-    totals = np.column_stack([count(arcs, words) for words in groups.values()])
-    right = np.column_stack([count(arcs, attached * words) for words in groups.values()])
-    found = bootstrap_ratio(right, totals, seed=seed)
+    totals = np.column_stack([count_units(arcs, words) for words in groups.values()])
+    right = np.column_stack([count_units(arcs, attached * words) for words in groups.values()])
+    found = bootstrap_ratio(right, totals, share=True, seed=seed)
     return pd.DataFrame(
         {
             "relation": list(groups),
@@ -353,6 +381,7 @@ def sentence_scores(arcs: Arcs, attached: Floats, edges: Floats) -> pd.DataFrame
     Returns:
         A frame with a row for each sentence and these columns:
 
+        - `document`: number of the sentence's document, if documents are marked;
         - `sentence`: index of the sentence in its split;
         - `words`, `scored`: number of words, and of words other than punctuation;
         - `correct`, `correct_with_punctuation`: sums of `attached` without punctuation, and with it;
@@ -362,10 +391,14 @@ def sentence_scores(arcs: Arcs, attached: Floats, edges: Floats) -> pd.DataFrame
     """
     plain = ~arcs.punctuation
     has_edge = plain & ~np.isnan(edges)
+    first = arcs.word == 1
+    marked = arcs.document is not None and (arcs.document >= 0).all()
+    documents = {"document": arcs.document[first]} if marked and arcs.document is not None else {}
     return pd.DataFrame(
         {
-            "sentence": arcs.sentence[arcs.word == 1],
-            "words": arcs.length[arcs.word == 1],
+            **documents,
+            "sentence": arcs.sentence[first],
+            "words": arcs.length[first],
             "scored": count(arcs, plain).astype(np.int64),
             "correct": count(arcs, attached * plain),
             "correct_with_punctuation": count(arcs, attached),
@@ -385,3 +418,26 @@ def count(arcs: Arcs, of_words: Floats | NDArray[np.bool_]) -> Floats:
     first = arcs.word == 1
     sums = np.bincount(np.cumsum(first) - 1, weights=of_words.astype(np.float64), minlength=int(first.sum()))
     return sums.astype(np.float64)  # bincount returns integers for an empty split
+
+
+def count_units(arcs: Arcs, of_words: Floats | NDArray[np.bool_]) -> Floats:
+    """Sum one value per word over the words of each unit of intervals and tests; return float64 `[units]`.
+
+    Args:
+        arcs: Gold arcs, which give the unit of each sentence (`Arcs.units`).
+        of_words: Value of each word, `[words]`.
+    """
+    return sums_by(arcs.units, count(arcs, of_words)[:, None])[:, 0]
+
+
+def sums_by(units: NDArray[Any], values: Floats) -> Floats:
+    """Sum rows `[rows, columns]` that have the same unit; return float64 `[units, columns]`, sorted by unit.
+
+    Args:
+        units: Unit of each row, `[rows]`.
+        values: The rows.
+    """
+    numbers = np.unique(units, return_inverse=True)[1]
+    sums = np.zeros((int(numbers.max(initial=-1)) + 1, values.shape[1]))
+    np.add.at(sums, numbers, values)
+    return sums

@@ -1,72 +1,63 @@
-"""Bootstrap intervals and paired tests, for ratios of counts and for any statistic of a test set.
+"""Intervals and paired tests for any statistic of a test set, such as a ratio, from random subsets of its units.
 
-A bootstrap interval has no width if all items are found or none, and is too narrow if few items are found or missed.
-Shares of few items therefore have exact intervals (`share_interval`): those with fewer than `FEW` items, or with fewer
-than `LEAST_FOUND` found or missed. Only a proportion of counted items is a share: a difference of shares or a mean
-distance is not one, even if it is 0 everywhere.
+Each draw keeps every unit with probability 1/2: the double-or-nothing bootstrap (Owen & Eckles 2012). A *unit* is what
+is independent of the rest: a text, a document with all its sentences, or a sentence where no documents are known.
 
-A resample says how often each unit was drawn. It depends only on the number of units, the number of draws and the seed,
-so all estimates of one test set share their resamples, and runs are compared unit by unit. Seeds are not resampled:
-intervals and p-values describe the variation over units; the standard deviation over seeds is reported beside them.
+Differences on the same units are tested by the draws: p = 2 (1 + k) / (1 + m), where k of m draws are not on the side
+of the difference. For a difference of means this is the test of sign flips (Fisher 1935): the sum over a subset is
+not above zero exactly if the flipped signs of this subset make the sum as large as the observed one. A draw in which
+a number is undefined counts for neither side. All subsets are enumerated for at most `EXACT` units, so p is exact, and
+never below 2 / 2^units. The interval of a difference has the ends at which this p reaches .05 (Hartigan 1969), so it
+contains 0 exactly if p is above .05.
+
+The interval of a number that is not compared is somewhat wider for few units (`LEVEL_MARGIN`), which skewed numbers
+need. An interval is nan where no draw would be left beyond it, as for fewer than six units, and where all draws are
+equal, because the variation of the units is then unknown. These numbers have methods of their own:
+
+- Shares of few items have exact intervals (`share_interval`), differences of shares of few items are wide enough for
+  such intervals of their gains and losses (`_signed_interval`).
+- Correlations have the interval of a jackknife on Fisher's scale (`_fisher_interval`).
+- Means over seeds also vary with the seeds (`_widened_for_seeds`).
+
+The draws depend only on the number of units, the number of draws and the seed, so all estimates of one test set share
+them, and runs are compared unit by unit.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv
+from scipy.stats import norm
 from scipy.stats import t as student
 
-from results import FEW, Estimate, Flags, Floats, Unit
+from metrics.statistics import Correlation, Ratio, Statistic, ratio, two_columns
+from results import FEW, Estimate, Flags, Floats, Integers, Unit
 
-Statistic = Callable[[Floats, Floats], Floats]
-"""Maps values `[units, columns]` without nan and weights `[draws, units]` to one number per draw, `[draws]`.
+TAIL = (1 - 0.95) / 2
+LEVEL_MARGIN = 1.5
+"""The interval of a number that is not compared is that of a normal quantile 1 + LEVEL_MARGIN / units times as large.
+With it, intervals of skewed numbers cover in 92 % at ten units (table of coverage in docs/known_answers.md)."""
 
-The weights count how often each unit was drawn. Draws in which the statistic is undefined get nan.
-"""
-
-_TAILS = ((1 - 0.95) / 2, 1 - (1 - 0.95) / 2)
-
-LEAST_FOUND = 5  # found, and missed, of a share that has a bootstrap interval: the rule of thumb for proportions
+EXACT = 12  # most units whose subsets are all enumerated: 4,095
+LEAST_FOUND = 5  # found, and missed, of a share whose interval is not exact: the rule of thumb for proportions
 CELLS = 1 << 20  # most weights (draws × units) in float64 at a time: 8 MB for a split of any size
 KEPT = 1 << 27  # most weights that are kept for the next statistic of the test set: 128 MB, a byte each
 _MOST_CELLS = 1 << 28  # most draws × units of p-values that are corrected for their number, two bytes each
-SWAPS = 10_000  # random swaps of a permutation test, unless another number is given
+TEST_DRAWS = 10_000  # random subsets of a test of two runs, unless another number is given
 TIE = 1e-12  # ratios that differ by less count as equal: the order of summation changes the last digit
+LEAST_SEEDS = 3  # of an interval over seeds alone
+BLOCKS = 500  # most parts of the units that the jackknife leaves out, one at a time
+POOLED_SEEDS = 1.2
+"""The variance between seeds counts if it is at least so many times what the units explain of it (a preliminary test,
+Bancroft 1944). Without the factor p is below .05 in only 3.0 % of nulls whose seeds do not differ."""
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """Statistic that divides a sum over units by another, such as an accuracy, or a mean.
-
-    Attributes:
-        counts: Function that takes values `[units, columns]` and returns the items that are found in each unit, and
-            all items of the unit, each `[units]`.
-        share: True if the first number counts some of the items of the second; False for other numbers, such as
-            distances, which may look like counts.
-    """
-
-    counts: Callable[[Floats], tuple[Floats, Floats]]
-    share: bool = True
-
-    def __call__(self, values: Floats, weights: Floats) -> Floats:
-        """Return the ratio of the two sums over units, under weights `[draws, units]`: `[draws]`."""
-        found, items = self.counts(values)
-        return ratio(weights @ found, weights @ items)
-
-
-proportion = Ratio(lambda values: (values[:, 0], np.ones(len(values))))
-"""Statistic of the share of units with a yes, from a column of decisions `[units, 1]`: 1 for yes, 0 for no."""
-
-mean = Ratio(proportion.counts, share=False)
-"""Statistic of the weighted mean of a column of any numbers `[units, 1]`."""
-
-
-def share_interval(found: ArrayLike, items: ArrayLike) -> tuple[Any, Any, Any]:
-    """Return the share of items that are found, and the ends of its exact 95 % interval, each `[...]`.
+def share_interval(found: ArrayLike, items: ArrayLike, tail: float = TAIL) -> tuple[Any, Any, Any]:
+    """Return the share of items that are found, and the ends of its exact interval, each `[...]`.
 
     The interval is that of Clopper & Pearson (1934), with the effective number of items as the number of trials. It is
     lower than the number of items if the items of a unit resemble each other (Korn & Graubard 1998, without their
@@ -76,6 +67,7 @@ def share_interval(found: ArrayLike, items: ArrayLike) -> tuple[Any, Any, Any]:
     Args:
         found: Number of items of each unit that are found, `[units, ...]`.
         items: Number of items of each unit, `[units, ...]`.
+        tail: Probability beyond each end; by default that of a 95 % interval.
     """
     found, items = np.asarray(found, np.float64), np.asarray(items, np.float64)
     total = items.sum(axis=0)
@@ -83,19 +75,35 @@ def share_interval(found: ArrayLike, items: ArrayLike) -> tuple[Any, Any, Any]:
     variance = ratio(((found - share * items) ** 2).sum(axis=0), total**2)
     trials = np.fmin(total, ratio(share * (1 - share), variance))
     right = share * trials
-    low = np.where(share > 0, betaincinv(right, trials - right + 1, _TAILS[0]), 0.0)
-    high = np.where(share < 1, betaincinv(right + 1, trials - right, _TAILS[1]), 1.0)
+    low = np.where(share > 0, betaincinv(right, trials - right + 1, tail), 0.0)
+    high = np.where(share < 1, betaincinv(right + 1, trials - right, 1 - tail), 1.0)
     return share[()], low[()], high[()]
 
 
-def _few(found: Floats, items: Floats, unit: Unit, runs: int = 1) -> Flags:
-    """Return True for each column of counts `[units, columns]` that is a share of few items."""
-    right, total = found.sum(axis=0), items.sum(axis=0)
-    few: Flags = np.minimum(right, np.where(total < FEW, 0, total - right)) < LEAST_FOUND
-    counts = np.stack([found, items])[..., few]
-    whole = np.abs(runs * counts - np.rint(runs * counts)) < TIE * (1 + runs * np.abs(counts))
-    few[few] = (unit == "fraction") & (whole & (counts >= 0) & (counts <= counts[1])).all(axis=(0, 1))
-    return few
+def _few(found: Floats, items: Floats) -> Flags:
+    """Return True for each column of counts `[units, columns]` with few items, few found or few missed."""
+    right = found.sum(axis=0)
+    total = items.sum(axis=0)
+    missed = np.where(total < FEW, 0, total - right)
+    return np.asarray(np.minimum(right, missed) < LEAST_FOUND)
+
+
+def _signed_interval(gained: Floats, items: Floats, tail: float) -> tuple[float, float]:
+    """Return an interval of a difference of two shares of the same items, for few items that differ.
+
+    The gains and the losses are shares of the items with exact intervals. Their difference has the interval of Donner &
+    Zou (2012, eq. 6), which recovers variances from the ends of both.
+
+    Args:
+        gained: Difference of the numbers of items found, `[units]`.
+        items: Number of items, `[units]`.
+        tail: Probability beyond each end.
+    """
+    gain, gain_low, gain_high = share_interval(np.maximum(gained, 0), items, tail)
+    loss, loss_low, loss_high = share_interval(np.maximum(-gained, 0), items, tail)
+    low = gain - loss - np.hypot(gain - gain_low, loss_high - loss)
+    high = gain - loss + np.hypot(gain_high - gain, loss - loss_low)
+    return float(low), float(high)
 
 
 def bootstrap_ratio(
@@ -103,71 +111,73 @@ def bootstrap_ratio(
     denominator: ArrayLike,
     unit: Unit = "fraction",
     *,
-    share: bool = True,
+    share: bool,
+    compared: bool = False,
+    of_units: bool = False,
     draws: int = 1000,
     seed: int = 0,
-    runs: int = 1,
 ) -> Estimate[Any]:
-    """Return Σ numerator / Σ denominator with a 95 % interval, by the percentile bootstrap over units.
+    """Return Σ numerator / Σ denominator with a 95 % interval over units.
 
-    See Efron & Tibshirani (1993, ch. 13). The units are sentences, or documents for coreference. Words
-    are not resampled, because the words of a sentence are not independent, and the interval would be
-    too narrow.
-
-    All columns share the resamples. Memory stays bounded, unlike in `scipy.stats.bootstrap`, which
-    copies every resampled column: 12,544 sentences × 60 relations × 1000 draws take 6 GB.
-
-    A share has the interval of `share_interval` if it has few items: fewer than `FEW`, or fewer than `LEAST_FOUND`
-    found or missed. With `share`, a ratio is taken as a share if its unit is `fraction` and its counts are whole
-    numbers, with no numerator below 0 or above its denominator.
+    All columns share the draws. Memory stays bounded, unlike in `scipy.stats.bootstrap`, which copies every resampled
+    column: 12,544 sentences × 60 relations × 1000 draws take 6 GB.
 
     Args:
-        numerator: Counts `[units, ...]`, for instance the right words of each sentence.
-        denominator: Counts `[units, ...]`, for instance all words of each sentence.
+        numerator: Counts `[units, ...]`, for instance the right words of each document.
+        denominator: Counts `[units, ...]`, for instance all words of each document.
         unit: Unit of the ratio.
-        share: True if the numerators count some of the items that the denominators count; False for differences and
-            other numbers, which may look like such counts.
-        draws: Number of resamples.
-        seed: Seed of the resampling.
-        runs: Number of runs whose counts were averaged.
+        share: True if the numerators count some of the items that the denominators count; such a ratio of few items
+            has the interval of `share_interval`. False for other numbers, such as distances.
+        compared: True if the numerators are differences between two sides of the same items. The estimates then have
+            the interval and the p-value of a difference. Differences of shares (`share`) lie between −1 and 1.
+        of_units: True if the denominators are not items, but weights of the units.
+        draws: Number of subsets.
+        seed: Seed of the subsets.
 
     Returns:
-        The ratios and their intervals, `[...]`; `inputs` are the sums of the denominators. A ratio is nan if its
-        denominator is zero in all units. An interval is nan if the denominator is nonzero in fewer than two units.
-        Resamples in which the denominator sums to zero are ignored.
+        The ratios and their intervals, `[...]`; `inputs` are the numbers of items, or of units with a weight. A ratio
+        is nan if its denominator is zero in all units.
 
     Raises:
         ValueError: A count is not finite.
     """
-    counts, totals = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
+    counts = np.asarray(numerator, dtype=np.float64)
+    totals = np.asarray(denominator, dtype=np.float64)
     units, shape = counts.shape[0], counts.shape[1:]
     columns = int(np.prod(shape))
-    both = _finite(np.concatenate([counts.reshape(units, columns), totals.reshape(units, columns)], axis=1))
-    ends = np.full((2, columns), np.nan)
-    sound = np.count_nonzero(both[:, columns:], axis=0) >= 2
-    if sound.any():
-        sums = _resampled_sums(both, draws, seed)
-        ratios = ratio(sums[:, :columns], sums[:, columns:])
-        sound &= ~np.isnan(ratios).all(axis=0)
-    if sound.any():
-        ends[:, sound] = np.nanquantile(ratios[:, sound], _TAILS, axis=0)
-        few = sound & share & _few(both[:, :columns], both[:, columns:], unit, runs)
-        ends[:, few] = share_interval(both[:, :columns][:, few], both[:, columns:][:, few])[1:]
-    low, high = (end.reshape(shape)[()] for end in ends)
-    total = totals.sum(axis=0)[()]
-    return Estimate(ratio(counts.sum(axis=0), total)[()], low, high, unit=unit, inputs=total)
+    right, of = _finite(counts.reshape(units, columns)), _finite(totals.reshape(units, columns))
+    value = ratio(right.sum(axis=0), of.sum(axis=0))
+    known = np.count_nonzero(of, axis=0)
+    drawn = np.full((0, columns), np.nan)
+    if (known >= 2).any():
+        sums = np.concatenate([weights @ np.hstack([right, of]) for weights in resamples(units, draws, seed)])
+        drawn = ratio(sums[:, :columns], sums[:, columns:])
+    tails = np.full(columns, TAIL) if compared else _level_tails(known)
+    low, high = _ends(drawn, tails)
+    few = np.zeros(columns, np.bool_)
+    if share and not compared:
+        few = _few(right, of) & (known >= 2)
+        low[few], high[few] = share_interval(right[:, few], of[:, few])[1:]
+    for column in np.flatnonzero(_few_differ(right, of) & (known >= 2)) if share and compared else ():
+        ends = _signed_interval(right[:, column], of[:, column], TAIL)
+        low[column], high[column] = np.fmin(low[column], ends[0]), np.fmax(high[column], ends[1])
+    p = _p(drawn).reshape(shape)[()] if compared else None
+    inputs = (known if of_units else of.sum(axis=0)).reshape(shape)[()]
+    value, low, high = (end.reshape(shape)[()] for end in (value, low, high))
+    return Estimate(value, low, high, unit=unit, p=p, inputs=inputs)
 
 
-def _resampled_sums(counts: Floats, draws: int, seed: int) -> Floats:
-    """Sum `counts` `[units, columns]` over units drawn with replacement, `[draws, columns]`."""
-    return np.concatenate([weights @ counts for weights in resamples(len(counts), draws, seed)])
+def _few_differ(gained: Floats, items: Floats) -> Flags:
+    """Return True for columns `[units, columns]` with few gains or few losses, or where few items do not differ."""
+    gains, losses = np.maximum(gained, 0), np.maximum(-gained, 0)
+    return _few(gains, items) | _few(losses, items)
 
 
 def resamples(units: int, draws: int = 1000, seed: int = 0) -> Iterator[Floats]:
-    """Yield bootstrap resamples of `units` units as counts of how often each unit was drawn, `[some draws, units]`.
+    """Yield random subsets of `units` units, as weights 1 and 0 `[some draws, units]`.
 
-    Each resample draws as many units as there are, with replacement. The `draws` resamples come in several arrays, to
-    bound memory.
+    Each unit is in a subset with probability 1/2. For at most `EXACT` units these are all subsets but the empty one,
+    whatever `draws` says. The subsets come in several arrays, to bound memory.
     """
     drawn = iter(_kept(units, draws, seed)) if units * draws <= KEPT else _drawn(units, draws, seed)
     for some in drawn:
@@ -175,155 +185,214 @@ def resamples(units: int, draws: int = 1000, seed: int = 0) -> Iterator[Floats]:
 
 
 @lru_cache(maxsize=1)  # statistics of the same test set are computed one after another
-def _kept(units: int, draws: int, seed: int) -> list[NDArray[np.integer]]:
-    return [some.astype(np.min_scalar_type(some.max())) for some in _drawn(units, draws, seed)]
+def _kept(units: int, draws: int, seed: int) -> list[NDArray[np.uint8]]:
+    return list(_drawn(units, draws, seed))
 
 
-def _drawn(units: int, draws: int, seed: int) -> Iterator[NDArray[np.int64]]:
-    rng, chunk = np.random.default_rng(seed), max(1, CELLS // units)
+def _drawn(units: int, draws: int, seed: int) -> Iterator[NDArray[np.uint8]]:
+    if units <= EXACT:
+        numbers = np.arange(1, 1 << units)
+        yield (numbers[:, None] >> np.arange(units) & 1).astype(np.uint8)
+        return
+    rng = np.random.default_rng(seed)
+    chunk = max(1, CELLS // units)
     for start in range(0, draws, chunk):
         size = min(chunk, draws - start)
-        picks = rng.integers(units, size=(size, units)) + units * np.arange(size)[:, None]
-        yield np.bincount(picks.ravel(), minlength=size * units).reshape(size, units)
+        bits = rng.integers(256, size=(size, (units + 7) // 8), dtype=np.uint8)
+        yield np.unpackbits(bits, axis=1)[:, :units]
 
 
-def resample(statistic: Statistic, values: ArrayLike, unit: Unit, *, draws: int = 1000, seed: int = 0) -> Estimate:
-    """Compute a statistic of a test set, its 95 % interval, and its value under each resample.
+def resample(
+    statistic: Statistic,
+    values: ArrayLike,
+    unit: Unit,
+    *,
+    draws: int = 1000,
+    seed: int = 0,
+    units: ArrayLike | None = None,
+) -> Estimate:
+    """Compute a statistic of a test set, its 95 % interval, and its value under each draw.
 
     Args:
-        statistic: Function that takes values `[units, columns]` and weights `[draws, units]`, and
-            returns one number per draw, `[draws]`. A weight is the number of times that a unit was
-            drawn.
-        values: One row per unit, `[units, columns]`. Rows with a nan are ignored, but may be drawn like the others,
-            so that all statistics share their resamples.
+        statistic: Function that takes values `[rows, columns]` and weights `[draws, rows]`, and returns one number per
+            draw, `[draws]`. A weight is 1 if the row is in the draw, else 0.
+        values: One row per item, `[rows, columns]`. Rows with a nan are ignored, but may be drawn like the others, so
+            that all statistics share their draws.
         unit: Unit of the statistic.
-        draws: Number of resamples; 0 for no interval.
-        seed: Seed of the resampling.
+        draws: Number of subsets; 0 for no interval.
+        seed: Seed of the subsets.
+        units: Number of the unit that each row belongs to, such as its document, `[rows]`; None if each row is a unit.
 
     Returns:
-        The estimate. A `Ratio` that is a share of few items has the interval of `share_interval`, as in
-        `bootstrap_ratio`. The interval is nan for fewer than two units (rows with a nan not counted), and if `draws`
-        is 0.
+        The estimate. The interval is nan for fewer than two units (rows with a nan not counted), and if `draws` is 0.
     """
     rows = np.asarray(values, dtype=np.float64)
+    place = np.arange(len(rows)) if units is None else np.unique(np.asarray(units), return_inverse=True)[1]
+    total = int(place.max(initial=-1)) + 1
     sound = ~np.isnan(rows).any(axis=1)
-    kept, value, found = rows[sound], np.nan, np.full(draws, np.nan)
-    if len(kept):
-        value = float(statistic(kept, np.ones((1, len(kept))))[0])
-    if len(kept) > 1 and draws:
-        found = np.concatenate([statistic(kept, weights[:, sound]) for weights in resamples(len(rows), draws, seed)])
-    low, high = _interval(found)
-    inputs = None
-    if len(kept) > 1 and draws and isinstance(statistic, Ratio):
-        right, total = (column[:, None].astype(np.float64) for column in statistic.counts(kept))
-        if statistic.share and _few(right, total, unit)[0]:
-            low, high = (float(end[0]) for end in share_interval(right, total)[1:])
-        inputs = float(total.sum())
-    return Estimate(value, low, high, unit=unit, draws=found, inputs=inputs)
+    kept, place = rows[sound], place[sound]
+    value = float(statistic(kept, np.ones((1, len(kept))))[0]) if len(kept) else np.nan
+    counts = None
+    if isinstance(statistic, Ratio):
+        numerator, denominator = (_sums(column, place, total) for column in statistic.counts(kept))
+        counts = numerator, denominator
+        known = int(np.count_nonzero(denominator))
+        inputs: float = float(denominator.sum()) if statistic.share or statistic.signed else float(known)
+        read = np.column_stack(counts)
+        under = two_columns(share=statistic.share)
+        place = np.arange(total)
+    else:
+        known = len(np.unique(place))
+        inputs = float(len(kept))
+        read, under = kept, statistic  # type: ignore[assignment]
+    found = np.full(draws, np.nan)
+    if known > 1 and draws:
+        found = np.concatenate([under(read, weights[:, place]) for weights in resamples(total, draws, seed)])
+    low, high = (float(end[0]) for end in _ends(found[:, None], _level_tails(np.array([known]))))
+    declared = counts if isinstance(statistic, Ratio) and (statistic.share or statistic.signed) else None
+    if known > 1 and draws:
+        if isinstance(statistic, Correlation):
+            low, high = _fisher_interval(statistic, kept, place, value)
+        elif declared is not None and isinstance(statistic, Ratio):
+            low, high = _few_ends(declared, low, high, signed=statistic.signed)
+    return Estimate(value, low, high, unit=unit, draws=found, inputs=inputs, units=known, counts=declared)
 
 
-def median(values: Floats, weights: Floats) -> Floats:
-    """Return the median of one column, each unit counted as often as it was drawn, `[draws]`.
-
-    For an even number of units it is the mean of the middle two, as in `numpy.median`.
-
-    Args:
-        values: The column, `[units, 1]`.
-        weights: Number of times that each unit was drawn, whole numbers `[draws, units]`.
-    """
-    column = values[:, 0]
-    found = np.full(len(weights), np.nan)
-    counts = weights.sum(axis=1)
-    drawn = counts > 0
-    order = np.argsort(column, kind="stable")
-    # Cumulative counts: the last place of each unit among the drawn ones in ascending order.
-    ends, ascending = weights[drawn][:, order].cumsum(axis=1), column[order]
-    lower, upper = (counts[drawn] - 1) // 2, counts[drawn] // 2
-    middle = [ascending[(ends > place[:, None]).argmax(axis=1)] for place in (lower, upper)]
-    found[drawn] = (middle[0] + middle[1]) / 2
-    return found
+def _sums(column: Floats, place: Integers, total: int) -> Floats:
+    """Sum a column of rows over the units they belong to, `[units]`."""
+    return np.bincount(place, weights=column, minlength=total).astype(np.float64)
 
 
-def pearson(values: Floats, weights: Floats) -> Floats:
-    """Return Pearson's r of two columns, each unit counted as often as it was drawn, `[draws]`.
-
-    Args:
-        values: Two columns, `[units, 2]`.
-        weights: How often each unit was drawn, whole numbers `[draws, units]`.
-
-    Returns:
-        Correlations `[draws]`; nan if a column is constant in a draw.
-    """
-    drawn = (weights > 0)[..., None]
-    spread = np.where(drawn, values, -np.inf).max(axis=1) - np.where(drawn, values, np.inf).min(axis=1)
-    # The computed mean of equal numbers may differ from them in the last digit.
-    return np.where((spread == 0).any(axis=1), np.nan, _correlations(values[:, 0], values[:, 1], weights))
-
-
-def spearman(values: Floats, weights: Floats) -> Floats:
-    """Return Spearman's ρ of two columns, each unit counted as often as it was drawn, `[draws]`.
-
-    Arguments and result are as in `pearson`. The values are ranked again in each draw.
-    """
-    return rank_correlations(values[:, 0], values[:, 1], weights)
+def _few_ends(
+    counts: tuple[Floats, Floats], low: float, high: float, *, signed: bool, tail: float = TAIL
+) -> tuple[float, float]:
+    """Return the ends of an interval, or those for few items if the counts `[units]` are few."""
+    found, items = counts
+    if not signed:
+        if not _few(found[:, None], items[:, None])[0]:
+            return low, high
+        _, *exact = share_interval(found, items, tail)
+        return float(exact[0]), float(exact[1])
+    if not _few_differ(found[:, None], items[:, None])[0]:
+        return low, high
+    ends = _signed_interval(found, items, tail)
+    return float(np.fmin(low, ends[0])), float(np.fmax(high, ends[1]))
 
 
-def rank_correlations(one: ArrayLike, other: ArrayLike, weights: ArrayLike = 1) -> Floats:
-    """Return Spearman's ρ over the last axis, `[...]`: Pearson's r of the ranks; equal values get their mean rank.
+def _fisher_interval(statistic: Statistic, values: Floats, place: Integers, value: float) -> tuple[float, float]:
+    """Return the 95 % interval of a correlation, by the jackknife on Fisher's scale artanh (Efron 1982, §3.1).
 
-    The arguments are broadcast against each other.
+    It is nan for a correlation of ±1, whose sample says nothing of its variation.
 
     Args:
-        one: Finite values, `[..., n]`.
-        other: Values to correlate with, `[..., n]`.
-        weights: How often each pair of values counts, whole numbers `[..., n]`; a mask for those that count once.
-
-    Returns:
-        Correlations; nan if all values of one argument that count are equal.
+        statistic: The correlation.
+        values: Two columns, `[rows, 2]`.
+        place: Unit of each row, `[rows]`.
+        value: Correlation of all rows.
     """
-    counts = np.asarray(weights, np.float64) * np.ones(np.shape(one)[-1])
-    return _correlations(_ranks(one, counts), _ranks(other, counts), counts)
-
-
-def _ranks(values: ArrayLike, weights: Floats) -> Floats:
-    """Return the mean rank of each value among all that count, over the last axis; see `rank_correlations`."""
-    values = np.asarray(values)
-    order = values.argsort(axis=-1, kind="stable")
-    ascending = np.take_along_axis(values, order, -1)
-    new = np.ones(ascending.shape, np.bool_)
-    new[..., 1:] = ascending[..., 1:] != ascending[..., :-1]
-    places, final = np.arange(values.shape[-1]), np.roll(new, -1, -1)
-    first = np.maximum.accumulate(np.where(new, places, 0), axis=-1)
-    last = np.minimum.accumulate(np.where(final, places, values.shape[-1])[..., ::-1], axis=-1)[..., ::-1]
-    shape = np.broadcast_shapes(order.shape, weights.shape)
-    order, first, last = (np.broadcast_to(index, shape) for index in (order, first, last))
-    drawn = np.take_along_axis(np.broadcast_to(weights, shape), order, -1)
-    sums = drawn.cumsum(axis=-1)
-    ranks = (np.take_along_axis(sums - drawn, first, -1) + np.take_along_axis(sums, last, -1) + 1) / 2
-    return np.take_along_axis(ranks, order.argsort(axis=-1), -1)
-
-
-def _correlations(one: Floats, other: Floats, weights: Floats) -> Floats:
-    """Return Pearson's r over the last axis, each pair of values counted as often as its weight says."""
-    total = weights.sum(axis=-1, keepdims=True)
-    centred = [values - ratio((weights * values).sum(axis=-1, keepdims=True), total) for values in (one, other)]
-    products = [(weights * x * y).sum(axis=-1) for x, y in (centred, centred[:1] * 2, centred[1:] * 2)]
-    return ratio(products[0], np.sqrt(products[1] * products[2]))
+    units = np.unique(place, return_inverse=True)[1]
+    parts = min(int(units.max(initial=-1)) + 1, BLOCKS)
+    part = units % parts
+    if parts < 3 or not abs(value) < 1 - TIE:
+        return np.nan, np.nan
+    chunk = max(1, CELLS // len(values))
+    left_out = [
+        statistic(values, (part != np.arange(start, min(start + chunk, parts))[:, None]).astype(np.float64))
+        for start in range(0, parts, chunk)
+    ]
+    limit = 1 - 1e-9
+    scale = np.arctanh(np.clip(np.concatenate(left_out), -limit, limit))
+    error = np.sqrt((parts - 1) / parts * ((scale - scale.mean()) ** 2).sum())
+    margin = student.ppf(1 - TAIL, parts - 1) * error
+    middle = np.arctanh(value)
+    return float(np.tanh(middle - margin)), float(np.tanh(middle + margin))
 
 
 def pooled(seeds: Sequence[Estimate]) -> Estimate:
     """Return the mean of estimates from runs that differ only in the seed.
 
-    The `draws` of all estimates must come from the same resamples of the same units. They are averaged
-    over the runs, and the interval is taken from these averages. If the interval of a run does not come from its draws,
-    as for shares of few items, the ends are the means of the ends of all runs. `sd` is the standard deviation over
+    The `draws` of all estimates must come from the same subsets of the same units. They are averaged over the runs; the
+    interval covers the variation of units and of seeds (`_widened_for_seeds`). `sd` is the standard deviation over
     seeds, nan for one run.
     """
+    if len(seeds) == 1:
+        return replace(seeds[0], sd=np.nan)
     value, sd = mean_and_sd([one.value for one in seeds])
     draws = np.mean([one.draws for one in seeds], axis=0)
-    own, drawn = (np.array([one.interval for one in seeds]), np.array([_interval(one.draws) for one in seeds]))
-    low, high = _interval(draws) if np.array_equal(own, drawn, equal_nan=True) else own.mean(axis=0).tolist()
-    return Estimate(value, low, high, unit=seeds[0].unit, sd=sd, draws=draws, inputs=seeds[0].inputs)
+    counts = None
+    if all(one.counts is not None for one in seeds):
+        sums = [np.mean([one.counts[side] for one in seeds if one.counts], axis=0) for side in (0, 1)]
+        counts = sums[0], sums[1]
+    found = Estimate(
+        value,
+        unit=seeds[0].unit,
+        sd=sd,
+        draws=draws,
+        inputs=seeds[0].inputs,
+        units=seeds[0].units,
+        counts=counts,
+        runs=tuple(seeds),
+    )
+    wide = _widened_for_seeds(value, draws, (found,))
+    known = np.array([found.units])
+    low, high = (float(end[0]) for end in _ends(wide[:, None], _level_tails(known)))
+    if counts is not None:
+        few_low, few_high = _few_ends(counts, low, high, signed=False)
+        if (few_low, few_high) != (low, high):
+            low, high = float(np.fmin(low, few_low)), float(np.fmax(high, few_high))
+    own = np.array([one.interval for one in seeds], np.float64)
+    if np.isnan(draws).all():
+        low, high = own.mean(axis=0).tolist()
+    return replace(found, low=low, high=high)
+
+
+def _widened_for_seeds(value: float, draws: Floats, sides: Sequence[Estimate]) -> Floats:
+    """Spread draws over units about a mean over seeds, or a difference of two, by what the seeds vary.
+
+    Seeds and units are crossed: the variance of the mean over k seeds is that over units, plus σ²/k for seeds of
+    variance σ². The scores of the seeds vary by σ² and by what each seed does on the units beyond the others, of which
+    the draws of the seeds tell the size. The sum has Satterthwaite's (1946) degrees of freedom, and the draws get the
+    quantiles of Student's t in place of normal ones.
+
+    If one side of a difference has a single seed, σ² is that of the other side. It is left out if both have one.
+
+    Args:
+        value: The mean or the difference.
+        draws: Its values under the draws of the units, `[draws]`.
+        sides: The estimates that are averaged over seeds, one or two.
+    """
+    several = [side for side in sides if len(side.runs) > 1]
+    if not several:
+        return draws
+    between = np.array([np.var([run.value for run in side.runs], ddof=1) for side in several])
+    within = np.array([_variance_within(side) for side in several])
+    freedom = np.array([len(side.runs) - 1 for side in several])
+    share = np.array([1 / len(side.runs) for side in several])
+    if len(several) < len(sides):
+        share = share + 1
+    seeds, units = (between * share).sum(), (within * share).sum()
+    if not seeds > POOLED_SEEDS * units + TIE**2:
+        return draws
+    spread = np.nanmean((draws - value) ** 2) if np.isfinite(draws).any() else 0.0
+    total = spread + seeds - units
+    degrees = total**2 / ((between * share) ** 2 / freedom).sum()
+    if spread > TIE**2:
+        normal = np.clip((draws - value) / np.sqrt(spread), -8, 8)
+    else:
+        normal = np.where(np.isnan(draws), np.nan, norm.ppf((np.arange(len(draws)) + 0.5) / max(len(draws), 1)))
+    wide: Floats = value + np.sqrt(total) * np.sign(normal) * student.isf(norm.sf(np.abs(normal)), degrees)
+    return wide
+
+
+def _variance_within(side: Estimate) -> float:
+    """Return the mean variance, over draws of the units, of a seed's number about the mean of all seeds."""
+    draws = np.stack([run.draws for run in side.runs])
+    apart = draws - draws.mean(axis=0)
+    apart = apart - (np.array([run.value for run in side.runs]) - side.value)[:, None]
+    known = np.isfinite(apart).all(axis=0)
+    if not known.any():
+        return 0.0
+    return float((apart[:, known] ** 2).mean(axis=1).sum() / (len(side.runs) - 1))
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
@@ -335,16 +404,71 @@ def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
     return mean, float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
 
 
-def difference(a: Estimate, b: Estimate) -> Estimate:
-    """Return the difference a − b of two estimates, with a 95 % interval and a p-value.
+def seeds_margin(sd: float, seeds: int) -> float:
+    """Return half of the 95 % interval of Student's t of a mean over seeds; nan for fewer than two.
 
-    Both are computed from the differences between the `draws` of the two estimates, which must come
-    from the same resamples of the same units. The p-value is defined as in `paired_bootstrap`.
+    Args:
+        sd: Standard deviation over the seeds.
+        seeds: Number of seeds.
+    """
+    return float(student.isf(TAIL, seeds - 1) * sd / np.sqrt(seeds)) if seeds > 1 else np.nan
+
+
+def mean_over_seeds(values: Sequence[float], unit: Unit) -> Estimate:
+    """Return the mean of numbers of which each seed has one, with Student's 95 % interval over the seeds.
+
+    The interval is nan for fewer than three seeds, and if all numbers are equal.
+    """
+    value, sd = mean_and_sd(values)
+    low = high = np.nan
+    if len(values) >= LEAST_SEEDS and sd > TIE:
+        margin = seeds_margin(sd, len(values))
+        low, high = value - margin, value + margin
+    return Estimate(value, low, high, unit=unit, sd=sd)
+
+
+def difference(a: Estimate, b: Estimate, *, same_runs: bool = False) -> Estimate:
+    """Return the difference a − b of two estimates, with its 95 % interval and p-value.
+
+    Both are computed from the differences between the `draws` of the two estimates, which must come from the same
+    subsets of the same units; for means over seeds (`pooled`) they cover the variation of the seeds too. For few items
+    that differ, the interval of a difference of shares is at least `_signed_interval`.
+
+    Args:
+        a: A number.
+        b: The number that is subtracted.
+        same_runs: True if both are numbers of the same runs, in the same order, such as two rankings of the words by
+            the same models: the seeds are then paired, too.
 
     Raises:
-        ValueError: The numbers of draws differ.
+        ValueError: The numbers of draws, or of paired seeds, differ.
     """
-    return _difference(a.value - b.value, a.draws - b.draws, a.unit)
+    value = a.value - b.value
+    counts = None
+    if a.counts is not None and b.counts is not None and np.array_equal(a.counts[1], b.counts[1]):
+        counts = a.counts[0] - b.counts[0], a.counts[1]
+    sides: tuple[Estimate, ...] = (a, b)
+    if same_runs and a.runs:
+        pairs = zip(a.runs, b.runs, strict=True)
+        runs = [replace(one, value=one.value - other.value, draws=one.draws - other.draws) for one, other in pairs]
+        sides = (replace(a, value=value, runs=tuple(runs)),)
+    draws = _widened_for_seeds(value, a.draws - b.draws, sides)
+    return compared(Estimate(value, unit=a.unit, draws=draws, units=a.units, counts=counts))
+
+
+def compared(apart: Estimate, tests: int = 1) -> Estimate:
+    """Return a difference with the interval and the p-value of its draws.
+
+    Args:
+        apart: The difference, with its draws; its `counts` are differences of items found, and items.
+        tests: Number of differences of which this one was chosen by its size. Interval and p then hold for all of them
+            at once (Bonferroni), and so for the chosen one.
+    """
+    low, high = (float(end[0]) for end in _ends(apart.draws[:, None], np.array([TAIL / tests])))
+    if apart.counts is not None and np.count_nonzero(apart.counts[1]) > 1:
+        low, high = _few_ends(apart.counts, low, high, signed=True, tail=TAIL / tests)
+    p = min(1.0, float(_p(apart.draws[:, None])[0]) * tests) if apart.draws.size else np.nan
+    return replace(apart, low=low, high=high, p=p)
 
 
 def paired_bootstrap(
@@ -354,89 +478,40 @@ def paired_bootstrap(
     b_denominator: ArrayLike,
     *,
     unit: Unit = "fraction",
-    draws: int = 10_000,
+    share: bool = False,
+    units: ArrayLike | None = None,
+    draws: int = TEST_DRAWS,
     seed: int = 0,
 ) -> Estimate:
     """Return the difference a − b of two ratios of counts, with its 95 % interval and p-value.
 
-    Counts are given for each of the units that are resampled, for instance sentences. Both runs are
-    counted on the same units and see the same resamples, so that the difficulty of a sentence cancels
-    out (percentile bootstrap over units; Efron & Tibshirani 1993, ch. 13; Koehn 2004).
-
-    The p-value inverts the interval (Efron & Tibshirani 1993, §15.4). It is 2 (1 + k) / (1 + m), at
-    most 1, where k of m resamples have a difference on the rarer side of zero. It is thus never zero.
+    Both sides are counted on the same items and see the same subsets of units, so that the difficulty of a sentence
+    cancels out. See `difference`.
 
     Args:
-        a_numerator: Counts of run a, `[units]`, for instance the right words of each sentence.
-        a_denominator: Counts of run a, `[units]`, for instance all words of each sentence.
-        b_numerator: Counts of run b, `[units]`, in the same order of units.
-        b_denominator: Counts of run b, `[units]`, in the same order of units.
+        a_numerator: Counts of side a, `[items]`, for instance the right words of each sentence.
+        a_denominator: Counts of side a, `[items]`, for instance all words of each sentence.
+        b_numerator: Counts of side b, `[items]`, in the same order of items.
+        b_denominator: Counts of side b, `[items]`, in the same order of items.
         unit: Unit of measurement of the ratios, recorded in the returned estimate.
-        draws: Number of resamples.
-        seed: Seed of the resampling.
+        share: True if the numerators count some of the items that the denominators count.
+        units: Number of the unit that each item belongs to, `[items]`; None if each item is a unit.
+        draws: Number of subsets.
+        seed: Seed of the subsets.
 
     Returns:
-        The difference with its interval and p-value. The difference is nan if a denominator is zero in
-        every unit. Interval and p-value are nan if a denominator is nonzero in fewer than two units.
-        Resamples in which a denominator sums to zero are ignored.
+        The difference with its interval and p-value. The difference is nan if a denominator is zero in every unit.
+        Interval and p-value are nan if a denominator is nonzero in fewer than two units.
 
     Raises:
         ValueError: A count is not finite.
     """
-    counts = _paired_counts(a_numerator, a_denominator, b_numerator, b_denominator)
-    value = float(_differences(counts.sum(axis=0, keepdims=True))[0])
-    resampled = np.empty(0)
-    if (np.count_nonzero(counts[:, [1, 3]], axis=0) >= 2).all():
-        resampled = _differences(_resampled_sums(counts, draws, seed))
-    return _difference(value, resampled, unit)
-
-
-def paired_permutation(
-    a_numerator: ArrayLike,
-    a_denominator: ArrayLike,
-    b_numerator: ArrayLike,
-    b_denominator: ArrayLike,
-    *,
-    draws: int = SWAPS,
-    seed: int = 0,
-) -> float:
-    """Return the p-value of the difference between two ratios of counts on the same units, by random swaps.
-
-    Approximate randomization (Noreen 1989; Yeh 2000): each draw swaps the counts of each unit between the runs with
-    probability 1/2. The p-value is (1 + k) / (1 + draws), where k draws have a difference of ratios at least as large
-    as the observed one in absolute value. It is nan if a denominator is zero in every unit. Draws that leave a run
-    without a denominator are ignored.
-
-    The counts of both runs must be on one scale: means over seeds, not sums over different numbers of seeds.
-
-    Args:
-        a_numerator: Counts of run a, `[units]`, for instance the right words of each sentence.
-        a_denominator: Counts of run a, `[units]`, for instance all words of each sentence.
-        b_numerator: Counts of run b, `[units]`, in the same order of units.
-        b_denominator: Counts of run b, `[units]`, in the same order of units.
-        draws: Number of random draws.
-        seed: Seed of the draws.
-
-    Raises:
-        ValueError: A count is not finite.
-    """
-    counts = _paired_counts(a_numerator, a_denominator, b_numerator, b_denominator)
-    sums = counts.sum(axis=0)
-    observed = float(_differences(sums[None])[0])
-    if np.isnan(observed):
-        return observed
-    units = len(counts)
-    moved = counts[:, 2:] - counts[:, :2]
-    rng = np.random.default_rng(seed)
-    chunk = max(1, CELLS // units)
-    drawn = as_large = 0
-    for start in range(0, draws, chunk):
-        swapped = rng.integers(2, size=(min(chunk, draws - start), units), dtype=np.int8).astype(np.float64) @ moved
-        found = _differences(np.concatenate([sums[:2] + swapped, sums[2:] - swapped], axis=1))
-        found = found[~np.isnan(found)]
-        drawn += found.size
-        as_large += int(np.count_nonzero(np.abs(found) >= abs(observed) - TIE))
-    return (1 + as_large) / (1 + drawn)
+    statistic = two_columns(share=share)
+    sides = [
+        resample(statistic, _finite(np.column_stack([right, of])), unit, draws=draws, seed=seed, units=units)
+        for right, of in ((a_numerator, a_denominator), (b_numerator, b_denominator))
+    ]
+    return difference(*sides)
 
 
 def max_sign_flip_p(differences: ArrayLike, *, draws: int = 1000, seed: int = 0) -> float:
@@ -465,33 +540,48 @@ def max_sign_flip_p(differences: ArrayLike, *, draws: int = 1000, seed: int = 0)
 def against_random_draws(one: Estimate, others: Sequence[Estimate]) -> tuple[Estimate, Estimate]:
     """Compare a number with N random ones, such as the score without given heads with scores without random heads.
 
-    There are two sources of error, so p is the larger of two p-values, and is small only if both are (Berger 1982):
+    There are two sources of error, and the difference counts only if it is clear of both (Berger 1982):
 
-    - The first tests the hypothesis that the number is one more random number, by Student's prediction of a further
-      value from N values. It is exact if these are normal and equally correlated, as for overlapping random sets. (A
-      test of ranks would not need normality, but its p-value is never below 1 / (N + 1).)
-    - The second is the p-value of the bootstrap over units, as in `difference`, so that no small p stands beside an
-      interval that contains 0.
+    - The number could be one more random number. The error is that of Student's prediction of a further value from N
+      values, which is exact if these are normal and equally correlated, as for overlapping random sets. (A test of
+      ranks would not need normality, but its p-value is never below 1 / (N + 1).)
+    - The units could be others: the draws over units, as in `difference`.
+
+    Each draw is therefore moved out to the farther of the two, and gives interval and p-value.
 
     Args:
         one: The number.
-        others: The random numbers, with draws from the same resamples of the same units.
+        others: The random numbers, with draws from the same subsets of the same units.
 
     Returns:
-        The mean of the others, nan if there are none; and the number minus this mean, with the interval of the
-        bootstrap over units, and p, which is nan for fewer than two others.
+        The mean of the others, nan if there are none; and the number minus this mean, with interval and p, which are
+        nan for fewer than two others.
 
     Raises:
         ValueError: The numbers of draws differ.
     """
-    nothing = replace(one, value=np.nan, low=np.nan, high=np.nan, draws=np.full_like(one.draws, np.nan))
-    average = pooled(others or [nothing])
-    apart = difference(one, average)
+    nothing = replace(one, value=np.nan, low=np.nan, high=np.nan, draws=np.full_like(one.draws, np.nan), counts=None)
+    values = [each.value for each in others]
+    mean, sd = mean_and_sd(values)
+    draws = np.mean([each.draws for each in others], axis=0) if others else nothing.draws
+    low, high = (float(end[0]) for end in _ends(draws[:, None], np.array([TAIL])))
+    average = replace(nothing, value=mean, low=low, high=high, sd=sd, draws=draws)
+    apart = Estimate(one.value - mean, unit=one.unit, draws=one.draws - draws)
     if len(others) < 2:
-        return average, replace(apart, p=np.nan)
-    error = np.std([each.value for each in others], ddof=1) * np.sqrt(1 + 1 / len(others))
-    p = 2 * student.sf(abs(apart.value) / max(error, TIE), len(others) - 1)
-    return average, replace(apart, p=max(float(p), apart.p or 0.0))
+        return average, replace(apart, low=np.nan, high=np.nan, p=np.nan)
+    error = max(sd * np.sqrt(1 + 1 / len(others)), TIE)
+    return average, compared(replace(apart, draws=_moved_out(apart, error, len(others) - 1)))
+
+
+def _moved_out(apart: Estimate, error: float, degrees: int) -> Floats:
+    """Move each draw to the quantile of Student's t with a standard error that has its rank, if that is farther out."""
+    draws = apart.draws.copy()
+    known = np.flatnonzero(~np.isnan(draws))
+    order = known[np.argsort(draws[known], kind="stable")]
+    quantiles = apart.value + error * student.ppf((np.arange(len(order)) + 1) / (len(order) + 1), degrees)
+    farther = np.abs(quantiles - apart.value) > np.abs(draws[order] - apart.value)
+    draws[order] = np.where(farther, quantiles, draws[order])
+    return draws
 
 
 def holm(p_values: Sequence[float]) -> Floats:
@@ -521,6 +611,16 @@ def draws_for(tests: int, units: int, least: int) -> int:
     return min(max(least, 100 * tests), max(_MOST_CELLS // max(units, 1), 1000))
 
 
+def least_p(units: int, draws: int) -> float:
+    """Return the p-value that no draw could make smaller; 0 if all subsets are enumerated, so that each p is exact.
+
+    Args:
+        units: Number of units.
+        draws: Number of subsets that are drawn for more than `EXACT` units.
+    """
+    return 0.0 if units <= EXACT else 2 / (1 + draws)
+
+
 def p_units(p_values: ArrayLike, least: float) -> list[Unit]:
     """Return the unit of each p-value: `least_p` for the smallest possible one, which is printed with ≤.
 
@@ -528,15 +628,53 @@ def p_units(p_values: ArrayLike, least: float) -> list[Unit]:
 
     Args:
         p_values: P-values before correction.
-        least: The smallest possible p-value: 1 / (1 + draws) of a permutation test, twice that of the bootstrap.
+        least: The smallest possible p-value: 1 / (1 + draws) of a one-sided test by draws, else `least_p`.
     """
-    # Draws without a defined statistic are left out, so the smallest value may be somewhat larger.
     return ["least_p" if p < 1.5 * least else "p" for p in np.asarray(p_values, np.float64).tolist()]
 
 
-def _paired_counts(*columns: ArrayLike) -> Floats:
-    """Stack numerator and denominator of a, then of b, `[units, 4]`."""
-    return _finite(np.stack([np.asarray(column, dtype=np.float64) for column in columns], axis=1))
+def _level_tails(units: NDArray[np.integer]) -> Floats:
+    """Return the probability beyond each end of the interval of a number that is not compared, for each of units."""
+    return np.asarray(norm.sf(norm.isf(TAIL) * (1 + LEVEL_MARGIN / np.maximum(units, 1))))
+
+
+def _ends(draws: Floats, tails: Floats) -> tuple[Floats, Floats]:
+    """Return the ends of the intervals that leave a tail of the draws beyond each end, `[columns]`.
+
+    An undefined draw, and the empty subset, count as beyond both ends. The ends are nan if no draw is left for an end,
+    or if all draws are equal.
+
+    Args:
+        draws: Values under the draws, `[draws, columns]`; nan if undefined.
+        tails: Probability beyond each end, `[columns]`.
+    """
+    number, columns = draws.shape
+    nothing = np.full(columns, np.nan)
+    if not number:
+        return nothing, nothing.copy()
+    ascending = np.sort(draws, axis=0)  # nan last
+    known = number - np.count_nonzero(np.isnan(draws), axis=0)
+    beyond = np.floor(tails * (1 + number) + TIE).astype(int) - (1 + number - known)
+    last = np.maximum(known - 1, 0)
+    place = np.clip(beyond, 0, last)
+    column = np.arange(columns)
+    low, high = ascending[place, column], ascending[last - place, column]
+    width = ascending[last, column] - ascending[0, column]
+    sound = (beyond >= 0) & (known > 2 * beyond) & (width > TIE)
+    return np.where(sound, low, nothing), np.where(sound, high, nothing)
+
+
+def _p(draws: Floats) -> Floats:
+    """Return the two-sided p-values that the numbers are 0, from their values under the draws `[draws, columns]`.
+
+    The p-value is nan where no draw is defined.
+    """
+    number = len(draws)
+    undefined = np.count_nonzero(np.isnan(draws), axis=0)
+    below = np.count_nonzero(draws <= TIE, axis=0)
+    above = np.count_nonzero(draws >= -TIE, axis=0)
+    p = np.minimum(1.0, 2 * (1 + undefined + np.minimum(below, above)) / (1 + number))
+    return np.where(undefined < number, p, np.nan)
 
 
 def _finite(counts: Floats) -> Floats:
@@ -546,34 +684,3 @@ def _finite(counts: Floats) -> Floats:
             f"numerators and denominators must be finite, but one is {odd}; give 0 for both in units not scored"
         )
     return counts
-
-
-def _differences(sums: Floats) -> Floats:
-    """Subtract ratio b from ratio a of sums `[draws, 4]`: `[draws]`; nan where a denominator is zero."""
-    numerators, denominators = sums[:, ::2], sums[:, 1::2]
-    ratios = ratio(numerators, denominators)
-    return ratios[:, 0] - ratios[:, 1]
-
-
-def _difference(value: float, resampled: Floats, unit: Unit) -> Estimate:
-    """Return a difference with the interval and the p-value of its resamples `[draws]`."""
-    known = resampled[~np.isnan(resampled)]
-    rarer = min(np.count_nonzero(known <= TIE), np.count_nonzero(known >= -TIE))
-    p = min(1.0, 2 * (1 + rarer) / (1 + known.size)) if known.size else np.nan
-    return Estimate(value, *_interval(known), unit=unit, p=p)
-
-
-def _interval(resampled: Floats) -> tuple[float, float]:
-    """Return the percentile interval of the draws that are not nan."""
-    resampled = resampled[~np.isnan(resampled)]
-    if not resampled.size:
-        return np.nan, np.nan
-    low, high = np.quantile(resampled, _TAILS)
-    return float(low), float(high)
-
-
-def ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> Floats:
-    """Divide element by element in float64, with broadcasting; nan if the denominator is zero."""
-    above, below = np.broadcast_arrays(np.asarray(numerator, np.float64), np.asarray(denominator, np.float64))
-    divided: Floats = np.divide(above, below, out=np.full(above.shape, np.nan), where=below != 0)
-    return divided

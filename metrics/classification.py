@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from metrics.bootstrap import Statistic, mean, pearson, proportion, ratio, resample, spearman
+from metrics.bootstrap import resample
+from metrics.statistics import Ratio, Statistic, mean, pearson, proportion, ratio, spearman
 from results import Estimate, Floats, Integers, Table
 
 CLASSIFICATION_RATIOS = {"accuracy": ("correct", "scored"), "f1": ("f1_right", "f1_found")}
@@ -164,20 +165,20 @@ def f1_drop(positive: int | None, classes: int) -> Statistic:
     return statistic
 
 
-def accuracy_drop(values: Floats, weights: Floats) -> Floats:
-    """Return the accuracy of a classifier minus that of its decisions after a change, `[draws]`.
-
-    A change, such as other attention weights, may give several decisions for a text, which then count
-    with their shares. There is one difference for each resample of the texts.
-
-    Args:
-        values: Columns `[texts, 2 + classes]`: gold class, predicted class, and, for each class, the
-            share of the text's changed decisions that predict it.
-        weights: Number of times that each text was drawn in each resample, `[draws, texts]`.
-    """
+def _lost(values: Floats) -> tuple[Floats, Floats]:
+    """Return the right decisions that a change loses in each text, and 1 for each text; see `accuracy_drop`."""
     gold, predicted = values[:, :2].astype(np.int64).T
     shares = values[np.arange(len(values)), 2 + gold]
-    return mean(((gold == predicted) - shares)[:, None], weights)
+    return (gold == predicted) - shares, np.ones(len(values))
+
+
+accuracy_drop = Ratio(_lost, signed=True)
+"""Statistic of the accuracy of a classifier minus that of its decisions after a change.
+
+A change, such as other attention weights, may give several decisions for a text, which then count with their shares.
+The columns are `[texts, 2 + classes]`: gold class, predicted class, and, for each class, the share of the text's
+changed decisions that predict it.
+"""
 
 
 def classification_scores(

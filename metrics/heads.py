@@ -237,6 +237,11 @@ class Predictions:
         return groups_of(self.arcs, self.relations)
 
     @cached_property
+    def punctuation(self) -> frozenset[str]:
+        """Relations of which every word is punctuation."""
+        return frozenset(name for name, words in self.groups.items() if self.arcs.punctuation[words].all())
+
+    @cached_property
     def counts(self) -> Mapping[str, Integers]:
         """Number of right predictions of each predictor, `[K]` by name of the group of words."""
         return dict(zip(self.groups, hit_counts(self.arcs, self.predicted, self.groups), strict=True))

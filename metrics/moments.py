@@ -46,7 +46,7 @@ class Means:
     unit: Unit | Sequence[Unit]
     differences: "Means | None" = None
 
-    def over(self, groups: Sequence[int] | slice = slice(None)) -> Estimate[Floats]:
+    def over(self, groups: Sequence[int] | slice = slice(None), tests: int = 1) -> Estimate[Floats]:
         """Return the mean of the numbers over all inputs of some groups, with its interval, `[*shape]`.
 
         `student_interval` computes the interval, which is nan for fewer than two inputs. The mean is nan without
@@ -54,6 +54,7 @@ class Means:
 
         Args:
             groups: Indices of the groups, all by default.
+            tests: Number of means whose intervals hold at once (Bonferroni), for the largest or smallest of them.
 
         Raises:
             ValueError: The numbers have several units.
@@ -70,7 +71,7 @@ class Means:
                 f"these means have different units ({', '.join(self.unit)}); select one quantity with `.at(i)` before "
                 "`.over()`"
             )
-        ends = student_interval(mean, error, count, low, high)
+        ends = student_interval(mean, error, count, low, high, tests)
         return Estimate(mean, *ends, unit=self.unit, inputs=count)
 
     def p(self) -> Floats:
@@ -113,7 +114,7 @@ class Means:
 
 
 def student_interval(
-    mean: Floats, error: Floats, count: NDArray[np.int64], low: Floats, high: Floats
+    mean: Floats, error: Floats, count: NDArray[np.int64], low: Floats, high: Floats, tests: int = 1
 ) -> tuple[Floats, Floats]:
     """Return the lower and upper end of the 95 % interval of a mean, within the bounds of its numbers.
 
@@ -134,8 +135,10 @@ def student_interval(
         count: Numbers of inputs.
         low: Lower bounds of the numbers, -inf for none.
         high: Upper bounds, inf for none.
+        tests: Number of means whose intervals hold at once (Bonferroni).
     """
-    margin = student.ppf((1 + CONFIDENCE) / 2, np.maximum(count - 1, 1)) * error
+    tail = (1 - CONFIDENCE) / 2 / tests
+    margin = student.isf(tail, np.maximum(count - 1, 1)) * error
     below, above = mean - low, high - mean
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         share = np.where(np.isfinite(high), below / (high - low), 0.0)

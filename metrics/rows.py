@@ -156,7 +156,7 @@ class ArcRows(ItemRows):
     """
 
     def __init__(self, **predicted: int | None) -> None:
-        gold = dict.fromkeys(("length", "head", "relation", "punctuation"))
+        gold = dict.fromkeys(("document", "length", "head", "relation", "punctuation"))
         kept = {name: None if width is None else (width + 1) // 2 for name, width in predicted.items()}
         super().__init__({**gold, **kept}, keys=("sentence", "word"), dtype=torch.int)
         self._several = {name: width for name, width in predicted.items() if width is not None}
@@ -166,7 +166,8 @@ class ArcRows(ItemRows):
 
         Args:
             batch: Sentences padded to n words, with the tensors `index` (of the sentence in its split) and `lengths`,
-                `[batch]`; `heads` (0 for ROOT), `relations` and `punctuation`, `[batch, n]`.
+                `[batch]`, `documents` (-1 for none), `[batch]`; `heads` (0 for ROOT), `relations` and `punctuation`,
+                `[batch, n]`.
             **predicted: Predictions by name, `[batch, n]` or `[batch, n, width]`.
 
         Raises:
@@ -183,6 +184,7 @@ class ArcRows(ItemRows):
         columns = {
             "sentence": batch.index[:, None].expand_as(heads),
             "word": word,
+            "document": batch.documents[:, None].expand_as(heads),
             "length": length,
             "head": heads,
             "relation": batch.relations,
@@ -199,7 +201,8 @@ class ArcRows(ItemRows):
             ValueError: A sentence was added more than once.
         """
         found = self.take()
-        gold = {name: found.pop(name).astype(np.int64) for name in ("sentence", "word", "length", "head", "relation")}
+        names = ("sentence", "document", "word", "length", "head", "relation")
+        gold = {name: found.pop(name).astype(np.int64) for name in names}
         for name, width in self._several.items():
             found[name] = found[name].view(np.int16)[:, :width]
         return Arcs(**gold, punctuation=found.pop("punctuation").astype(np.bool_)), found

@@ -10,7 +10,7 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import minimum_spanning_tree
 from torch import Tensor
 
-from metrics import bootstrap
+from metrics import statistics
 from metrics.attachment import Arcs
 from results import Floats, Integers
 
@@ -117,8 +117,8 @@ def rank_correlations(predicted: Tensor, gold: Tensor, mask: Tensor) -> Tensor:
         mask: Bool `[..., n]`, True for values that count.
     """
     one, other, counted = (part.cpu().numpy() for part in (predicted, gold, mask))
-    found = np.nan_to_num(bootstrap.rank_correlations(one, other, counted))
-    unordered = np.isnan(bootstrap.rank_correlations(other, other, counted))
+    found = np.nan_to_num(statistics.rank_correlations(one, other, counted))
+    unordered = np.isnan(statistics.rank_correlations(other, other, counted))
     return torch.from_numpy(np.where(unordered, np.nan, found)).to(predicted.device, torch.float32)
 
 

@@ -634,5 +634,6 @@ def classification_result(
         audit=audit,
         items=items,
         ratios={name: pair for name, pair in CLASSIFICATION_RATIOS.items() if set(pair) <= set(items)},
+        shares=("accuracy",),
         headline=("accuracy", "f1", "majority.accuracy"),
     )

@@ -180,6 +180,7 @@ class AntecedentEvaluation(nn.Module):
                     split: int(of_split["no_choice"].sum()) for split, (of_split, _) in counts.items()
                 },
             },
+            shares=tuple(f"{name}.{group}" for name in chosen for group, _ in _SUFFIXES),
             items=_items(self._data.splits[self._scored].documents, links, chosen),
             ratios={f"{name}.{group}": (f"{name}{end}", f"links{end}") for name in chosen for group, end in _SUFFIXES},
         )

@@ -152,6 +152,8 @@ class ArcEvaluation(nn.Module):
             found = attached(test, predicted["heads"])
             items, ratios = sentence_counts(test, predicted, data.splits["test"].ids)
             scores = ratio_scores(items, ratios) | scores
+        split = data.splits["test"]
+        audit = {"units": split.describe_units(), **(audit or {})}
         table = rows_of(relation_table(dev, test, names, found), self.relations)
         every = {"relations": relation_bars(table)}
         headline = ["offset.uas", "uniform.uas"] if found is None else ["uas", "uuas", "offset.uas"]
@@ -160,7 +162,8 @@ class ArcEvaluation(nn.Module):
             text = "the probe finds the governors of {uas} of {n} words; the best fixed offset {offset.uas}"
         text += "; right branching {right_branching.uas}; left branching {left_branching.uas}"
         answer = filled(text, scores, n=int((~test.punctuation).sum()))
-        return Result(experiment, scores, {"relations": table}, every, audit or {}, items, ratios, headline, answer)
+        tables = {"relations": table}
+        return Result(experiment, scores, tables, every, audit, items, ratios, headline, answer, shares=tuple(ratios))
 
 
 def predicted_arcs() -> ArcRows:
@@ -185,7 +188,7 @@ def sentence_counts(
     heads, tree = (predicted[name].astype(np.int64) for name in ("heads", "tree"))
     found = attached(test, heads)
     items = sentence_scores(test, found, edges_found(test, heads))
-    items.insert(1, "id", [ids[index] for index in items["sentence"]])
+    items.insert(1 + ("document" in items), "id", [ids[index] for index in items["sentence"]])
     ratios = {**ATTACHMENT_RATIOS, "tree.uas": ("tree_correct", "scored"), "tree.uuas": ("tree_edges_found", "edges")}
     items["tree_correct"] = count(test, attached(test, tree) * ~test.punctuation)
     items["tree_edges_found"] = sentence_scores(test, found, edges_found(test, tree))["edges_found"]

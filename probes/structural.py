@@ -17,9 +17,10 @@ from attention import EncoderSpec, Options
 from datamodules import AttentionBatch, DependencyDataModule
 from datamodules.dependency import Field
 from metrics import trees
-from metrics.attachment import ratio_scores
-from metrics.bootstrap import bootstrap_ratio, ratio
+from metrics.attachment import ratio_scores, sums_by
+from metrics.bootstrap import bootstrap_ratio
 from metrics.rows import ItemRows
+from metrics.statistics import ratio
 from models import Mean, TrainedModule, over_devices, training_warnings
 from models.trained import Average
 from probes.arc_evaluation import read_fields
@@ -123,7 +124,13 @@ def score_counts(rows: Mapping[str, Floats], words: Integers) -> tuple[tuple[Flo
 
 
 def sweep_table(
-    pairs: Sequence[Pair], epochs: Sequence[int], dev: tuple[Floats, Floats], test: tuple[Floats, Floats]
+    pairs: Sequence[Pair],
+    epochs: Sequence[int],
+    dev: tuple[Floats, Floats],
+    test: tuple[Floats, Floats],
+    units: Integers,
+    *,
+    share: bool,
 ) -> Table:
     """Return the table of a sweep's scores, with a row for each pair of layer and rank.
 
@@ -132,12 +139,15 @@ def sweep_table(
         epochs: Epoch of each pair's lowest loss on dev.
         dev: Numerators and denominators of the score on dev, each `[sentences, k]`.
         test: Numerators and denominators of the score on test, each `[sentences, k]`.
+        units: Number of the unit of each sentence of test, such as its document, `[sentences]`.
+        share: True if the score is a share of edges or roots, False for a mean correlation.
 
     Returns:
         Table with columns `layer, rank, epochs, dev, test, low, high`; `low` and `high` are the interval of the score
         on test.
     """
-    found = bootstrap_ratio(*test)
+    right, total = (sums_by(units, counts) for counts in test)
+    found = bootstrap_ratio(right, total, share=share, of_units=not share)
     on_dev = ratio(dev[0].sum(axis=0), dev[1].sum(axis=0))
     frame = pd.DataFrame(pairs).assign(epochs=epochs, dev=on_dev, test=found.value, low=found.low, high=found.high)
     return Table(frame, dict.fromkeys(("dev", "test"), "fraction"), interval="test", main=("layer", "rank", "test"))
@@ -407,17 +417,24 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
         (share, right, total), names = self.share, (self.share[0], self.correlation)
         on_dev = dict(zip(names, score_counts(dev, self.data.splits["dev"].lengths[dev["index"]]), strict=True))
         on_test = dict(zip(names, score_counts(test, words), strict=True))
-        table = sweep_table(self.pairs, self.best_epoch.tolist(), on_dev[self.headline], on_test[self.headline])
+        split = self.data.splits["test"]
+        both = on_dev[self.headline], on_test[self.headline]
+        units = split.units[test["index"]]
+        epochs_of_pairs = self.best_epoch.tolist()
+        table = sweep_table(self.pairs, epochs_of_pairs, *both, units, share=self.headline == share)
         chosen = int(table.frame["dev"].fillna(-1).argmax())
         weighted, weights = on_test[self.correlation]
-        ids = [self.data.splits["test"].ids[index] for index in test["index"]]
+        ids = [split.ids[index] for index in test["index"]]
         items = pd.DataFrame({"sentence": test["index"], "id": ids, "words": words})
+        if (split.documents >= 0).all():
+            items.insert(0, "document", split.documents[test["index"]])
         items[[total, right]] = np.stack([test["total"], test["right"][:, chosen]], 1).astype(np.int64)
         items["spearman"] = test["correlation"][:, chosen]
         items["spearman_weighted"], items["spearman_weight"] = weighted[:, chosen], weights[:, chosen]
         ratios = {share: (right, total), self.correlation: ("spearman_weighted", "spearman_weight")}
         (layer, rank), epochs = self.pairs[chosen], int(self.best_epoch[chosen])
-        scores = ratio_scores(items, ratios)
+        scores = ratio_scores(items, {share: ratios[share]})
+        scores |= ratio_scores(items, {self.correlation: ratios[self.correlation]}, share=False, of_units=True)
         lowest = self.pairs.index(min(pair for pair in self.pairs if pair.rank == rank))
         best = f", best of {len(self.pairs)} on dev," * int(len(self.pairs) > 1)
         text = f"layer {layer} at rank {rank}{best} finds {{{share}}} of {{n}} {total}; "
@@ -435,11 +452,13 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
                 "epochs": epochs,
                 "layer": layer,
                 "rank": rank,
+                "units": split.describe_units(),
                 **self.trained_on,
                 **training_warnings(self, epochs),
             },
             items=items,
             ratios=ratios,
+            shares=(share,),
             headline=tuple(ratios),
         )
 

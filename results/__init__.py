@@ -15,4 +15,4 @@ from results.figures import (
     on_one_scale,
 )
 from results.result import Provenance, Result, free_name, merged
-from results.sentences import LEVEL, difference_said, filled, largest, p_said, said, significant
+from results.sentences import LEVEL, difference_said, filled, p_said, said, significant

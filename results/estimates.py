@@ -45,8 +45,12 @@ class Estimate(Generic[Number]):
         unit: Unit of the number.
         sd: Standard deviation over seeds.
         p: Two-sided p-value for the hypothesis that the number is zero.
-        inputs: Number of inputs that a mean is taken over.
-        draws: Value in each bootstrap resample of the test set, `[draws]`.
+        inputs: Number of inputs that a mean is taken over, or of items that a share counts.
+        units: Number of independent units, such as documents or texts, that the number is computed over.
+        draws: Value under each draw of the test set, `[draws]`; see `metrics.bootstrap`.
+        counts: Items that are found and all items of each unit, each `[units]`, if the number is a share; differences
+            of the items found for a difference of shares; None for other numbers.
+        runs: Estimates of runs that differ only in the seed, of which this is the mean.
 
     Raises:
         ValueError: There is no such unit, or only one end of the interval.
@@ -59,7 +63,10 @@ class Estimate(Generic[Number]):
     sd: Number | None = field(default=None, kw_only=True)
     p: Number | None = field(default=None, kw_only=True)
     inputs: Any = field(default=None, kw_only=True, compare=False)
+    units: int | None = field(default=None, kw_only=True, compare=False, repr=False)
     draws: Floats = field(default_factory=lambda: np.empty(0), kw_only=True, compare=False, repr=False)
+    counts: tuple[Floats, Floats] | None = field(default=None, kw_only=True, compare=False, repr=False)
+    runs: "tuple[Estimate, ...]" = field(default=(), kw_only=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS:

@@ -4,7 +4,7 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
@@ -87,6 +87,11 @@ class Record:
         """
         return list(_files(self.content["data"]))
 
+    @property
+    def shares(self) -> Collection[str]:
+        """Names of scores with counts that are shares of items; none in results of a version before 1.1."""
+        return tuple(self.content.get("shares", ()))
+
     def has(self, place: str) -> bool:
         """Return whether there is a score of this name, or the table of a cell; see `number`."""
         table, of_cell, _ = place.partition(":")
@@ -135,8 +140,9 @@ class Record:
                 sentence numbers differ if one encoder leaves out a sentence.
 
         Returns:
-            Frame with columns `numerator` and `denominator`, indexed by `id` or by the other columns that
-            identify an item.
+            Frame with columns `numerator`, `denominator` and `unit`, the independent unit that the item belongs to:
+            its document, or the item itself if no documents are marked. It is indexed by `id` or by the other columns
+            that identify an item.
 
         Raises:
             RecordError: There are no such counts, or two items have the same index.
@@ -160,6 +166,7 @@ class Record:
         except (OSError, ValueError, TypeError, KeyError) as error:
             reason = " ".join(str(error).split())
             raise RecordError(f"{self.items} cannot be read ({reason}). Run the experiment again") from None
+        counts["unit"] = frame["document"] if "document" in frame else np.arange(len(frame))
         names = ["id"] if by_id and "id" in frame else [name for name in KEYS if name in frame]
         if not names:
             raise RecordError(
@@ -184,7 +191,7 @@ def ratio_of(counts: pd.DataFrame) -> float:
     Args:
         counts: Columns with numerator and denominator, one row per item.
     """
-    numerator, denominator = counts.sum()
+    numerator, denominator = counts[["numerator", "denominator"]].sum()
     return float(numerator / denominator) if denominator else NAN
 
 
@@ -241,6 +248,8 @@ def read_record(path: Path) -> Record:
         for name, value in {name: content[name] for name in _FORMS}.items():
             if fault := misfit(value, _FORMS[name]):
                 raise TypeError(f"`{name}` must be {fault}")
+        if fault := misfit(content.get("shares", []), list[str]):
+            raise TypeError(f"`shares` must be {fault}")
         if any(len(columns) != 2 for columns in content["ratios"].values()):
             raise TypeError("`ratios` must name two columns for each score")
         if fault := altered(path, content):

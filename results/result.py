@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,8 @@ class Result:
         ratios: Names of two columns of `items`, by name of the score. The score is the sum of the first
             column divided by the sum of the second. Runs on the same items can be compared by such
             scores.
+        shares: Names of scores in `ratios` that are shares: the first column counts some of the items that the second
+            counts. The intervals of shares of few items are exact.
         headline: Names of the scores that answer the question of the experiment; they are printed first.
         answer: The answer in one sentence, with its numbers, intervals, number of items and comparison; see
             `results.sentences`. It is printed before everything else. Empty if there is none.
@@ -53,9 +55,11 @@ class Result:
     ratios: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     headline: Sequence[str] = ()
     answer: str = ""
+    shares: Collection[str] = ()
 
     def __post_init__(self) -> None:
         named = [*(("headline", name) for name in self.headline), *(("ratios", name) for name in self.ratios)]
+        named += [("shares", name) for name in self.shares]
         if strange := [f"`{part}` has {name!r}" for part, name in named if name not in self.scores]:
             raise ValueError(f"Result {self.experiment!r}: {strange[0]}, which is not among `scores`")
         columns = () if self.items is None else tuple(self.items)

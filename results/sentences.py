@@ -1,18 +1,22 @@
 """Sentences that answer an experiment, and numbers as they stand in them."""
 
+import math
 import re
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from results.errors import counted
-from results.estimates import Estimate, Unit
+from results.estimates import FEW, Estimate, Unit
 from results.tables import number
 
 LEVEL = 0.05  # p-values below it are called significant
 UNDEFINED = "undefined"
 _SIGNS = {"fraction": " %", "nats": " nats", "bits": " bits"}
+
+
+TIE = 1e-12  # numbers that differ by less are equal: the order of summation changes the last digit
 
 
 def said(score: Estimate, unit: Unit | None = None) -> str:
@@ -43,13 +47,123 @@ def p_said(value: float, unit: Unit = "p") -> str:
 
 
 def significant(rows: pd.DataFrame, noun: str, p: str) -> str:
-    """Return how many rows have p < .05: `2 of 9 heads`, or `none of 9 heads`."""
-    return f"{int((rows[p] < LEVEL).sum()) or 'none'} of {counted(len(rows), noun)}"
+    """Return how many of the rows that have a p-value have p < .05: `2 of 9 heads`, or `none of 9 heads`."""
+    tested = rows[p].dropna()
+    return f"{int((tested < LEVEL).sum()) or 'none'} of {counted(len(tested), noun)}"
 
 
-def largest(rows: pd.DataFrame, change: str) -> int:
-    """Return the label of the row with the largest change, of either sign; nan is the smallest."""
-    return cast("int", rows[change].abs().fillna(-1).idxmax())
+def direction(change: Estimate, lower: str, higher: str, same: str) -> str:
+    """Return the word for the sign of a change as it is printed: for one below, above or equal to zero.
+
+    Args:
+        change: The change.
+        lower: Word for a change below zero, such as `lowers`.
+        higher: Word for a change above zero, such as `raises`.
+        same: Word for a change that is printed as zero, or is undefined.
+    """
+    shown = number(change.value, change.unit, missing="0")
+    if not re.search("[1-9]", shown):
+        return same
+    return lower if change.value < 0 else higher
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One of several differences from the same base, of which a sentence may name the largest.
+
+    Attributes:
+        name: What differs, for a sentence.
+        value: The difference, with the interval and the p-value that hold for all of the differences at once
+            (`metrics.bootstrap.compared`), so that they also hold for the largest.
+        items: Number of items; None if it is the same for all differences.
+        p_unit: `least_p` for the smallest p-value that the draws allow.
+    """
+
+    name: str
+    value: Estimate
+    items: int | None = None
+    p_unit: Unit = "p"
+
+
+def describe_differences(
+    differences: Sequence[Difference], corrected: Sequence[float], noun: str, verb: str, than: str = ""
+) -> str:
+    """Return how many of several differences are significant, and the largest if a sentence may call it so.
+
+    One difference alone is given with its p-value. Differences without a p-value are not counted.
+
+    Args:
+        differences: The differences.
+        corrected: Their p-values after Holm's correction, in the same order.
+        noun: What each difference is of, such as `head`.
+        verb: Verb and object, such as `change it`.
+        than: What it is compared with, such as ` otherwise than random heads of the same layers`.
+    """
+    pairs = zip(differences, corrected, strict=True)
+    known = [(one, p) for one, p in pairs if p == p and math.isfinite(one.value.value)]
+    if not known:
+        return UNDEFINED
+    if len(known) == 1:
+        (one, _), *_ = known
+        return f"{noun} {one.name}: {_difference(one)}"
+    found = sum(p < LEVEL for _, p in known)
+    text = f"{found or 'none'} of {counted(len(known), noun)} {verb}{than} (p < .05 after Holm)"
+    top = largest_difference([one for one, _ in known])
+    if top is None:
+        return text
+    return f"{text}; the largest difference is that of {top.name}, {_difference(top)}"
+
+
+def _difference(one: Difference) -> str:
+    """Return a difference with interval, p-value and number of items."""
+    p = None if one.value.p is None else Estimate(one.value.p, unit=one.p_unit)
+    items = "" if one.items is None else f", n = {one.items:,}"
+    return difference_said(one.value, p) + items
+
+
+def largest_difference(differences: Sequence[Difference]) -> Difference | None:
+    """Return the largest of several differences, of either sign, if a sentence may call it so; else None.
+
+    It must be significant together with all others, over at least `FEW` items, larger than every other difference of
+    so many items, and one of at least two.
+    """
+    known = [one for one in differences if math.isfinite(one.value.value)]
+    enough = [one for one in known if one.items is None or one.items >= FEW]
+    if len(enough) < 2:
+        return None
+    first, second = sorted(enough, key=lambda one: -abs(one.value.value))[:2]
+    p = first.value.p
+    if p is None or not p < LEVEL:
+        return None
+    tied = abs(first.value.value) - abs(second.value.value) <= TIE
+    return None if tied else first
+
+
+def clear_largest(values: Mapping[str, Estimate]) -> str | None:
+    """Return the name of the largest of several numbers, if it is clear; else None.
+
+    It is clear if its interval lies above those of all others. The intervals should hold for all numbers at once.
+    """
+    known = {name: one for name, one in values.items() if math.isfinite(one.value)}
+    if len(known) < 2:
+        return None
+    top = max(known, key=lambda name: known[name].value)
+    low = known[top].low
+    ends = [one.value if one.high is None else one.high for name, one in known.items() if name != top]
+    if low is None or not all(low > end for end in ends):
+        return None
+    return top
+
+
+def clear_smallest(values: Mapping[str, Estimate]) -> str | None:
+    """Return the name of the smallest of several numbers, if it is clear; see `clear_largest`."""
+    return clear_largest({name: negative(one) for name, one in values.items()})
+
+
+def negative(score: Estimate) -> Estimate:
+    """Return a number and its interval with the opposite sign."""
+    low, high = (None, None) if score.low is None else (-score.interval[1], -score.interval[0])
+    return replace(score, value=-score.value, low=low, high=high)
 
 
 def filled(text: str, scores: Mapping[str, Estimate], **words: Estimate | str | int) -> str:

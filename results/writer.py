@@ -214,6 +214,7 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
         "captions": {name: figure.title for name, figure in result.figures.items()},
         "items": None if result.items is None else "items.parquet",
         "ratios": result.ratios,
+        "shares": list(result.shares),
         "audit": merged_audit(result, provenance),
         "seed": None if seed is None else int(seed),
         "encoder": provenance.encoder,

@@ -24,15 +24,14 @@ from metrics.bootstrap import (
     against_random_draws,
     difference,
     holm,
-    mean,
     paired_bootstrap,
     paired_permutation,
     pooled,
-    proportion,
     resample,
 )
 from metrics.heads import Predictions
 from metrics.moments import Moments, recorded, subtract
+from metrics.statistics import mean, proportion
 from results import Floats
 from results.heads import Names
 

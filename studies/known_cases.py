@@ -49,7 +49,7 @@ from measures.ablation import HeadAblation
 from measures.causal import CausalCheck
 from measures.nested import best_copy, train_copy
 from measures.trainings import nested_trainer, result_of
-from metrics.bootstrap import paired_permutation
+from metrics.bootstrap import paired_bootstrap
 from models import TextClassifier, TrainedModule, quiet
 from models.checkpoints import instantiate
 from probes import AttentionOnlyProbe, StructuralDistanceProbe
@@ -63,6 +63,13 @@ _DECODERS = 20  # seeds
 _COINS = 125  # swapped pairs of one pair of models
 _FEW = 150  # sentences of train, dev and test
 _SIZE, _SMALL, _SHARP = 8, 0.01, 5.0  # of a written classifier: dimensions, noise, and score of the target
+
+
+def paired_p(*counts: Floats, draws: int, seed: int = 0) -> float:
+    """Return p of the difference of two runs on the same items; see `paired_bootstrap`."""
+    p = paired_bootstrap(*counts, share=True, draws=draws, seed=seed).p
+    return 1.0 if p is None else p
+
 
 _OF_BEST = ("p_shuffled", "p_offset")
 
@@ -392,15 +399,15 @@ def _compared(experiment: str, counted: Callable[[str], Sequence[NDArray[np.floa
     planted, null, other = (np.stack(counted(kind)) for kind in ("planted", "null", "other null"))
     test = "p of a comparison with a null model"
     better = planted[0].sum() / planted[1].sum() > null[0].sum() / null[1].sum()
-    found = bool(better and paired_permutation(*planted, *null, draws=1000) <= LEVEL)
+    found = bool(better and paired_p(*planted, *null, draws=1000) <= LEVEL)
     yield Trial(experiment, test, "planted", "heads of obj and det", True, found)
     # Two models that are trained alike differ by their seeds, and p is of the sentences: it promises nothing here.
-    p = paired_permutation(*other, *null, draws=1000)
+    p = paired_p(*other, *null, draws=1000)
     yield Trial(experiment, "two trained models differ by p", "other null", "two null models", False, p <= LEVEL)
     # The null hypothesis of the permutation itself, where p keeps its level by construction: a check of the code.
     for seed in range(_COINS):
         coin = np.random.default_rng(seed).integers(2, size=null.shape[1]) == 1
-        p = paired_permutation(*np.where(coin, null, other), *np.where(coin, other, null), draws=1000, seed=seed)
+        p = paired_p(*np.where(coin, null, other), *np.where(coin, other, null), draws=1000, seed=seed)
         yield Trial(experiment, test, "other null", "two null models, swapped by a coin", False, p <= LEVEL)
 
 

@@ -17,7 +17,7 @@ import pandas as pd
 
 from measures import SingleHeads
 from metrics.attachment import ALL, PLAIN
-from metrics.bootstrap import SWAPS, holm, p_units, paired_bootstrap, paired_permutation
+from metrics.bootstrap import TEST_DRAWS, holm, p_units, paired_bootstrap
 from results import HeatMap, Provenance, Result, Table, Unit, UserError, command
 from results.reader import Record, find_record, read_table, rows_of
 from results.tables import DASH, markdown, written
@@ -50,11 +50,14 @@ def with_both(runs: Runs, own: str, english: str) -> Iterator[tuple[str, Mapping
 
 
 def transferred(own: Record, english: Record, score: str) -> dict[str, float]:
-    """Return `difference`, English − own, with `.low` and `.high`, and `p`; all paired by sentence."""
+    """Return `difference`, English − own, with `.low` and `.high`, and `p`; all paired by sentence or document."""
     sides = [run.counts(score, by_id=True) for run in (english, own)]
-    counts = [column for side in sides for column in side.loc[sides[1].index].to_numpy().T]
-    p = paired_permutation(*counts) if own is not english else np.nan
-    return {**replace(paired_bootstrap(*counts), p=None).named("difference"), "p": p}
+    items = sides[1].index
+    counts = [side.loc[items][name] for side in sides for name in ("numerator", "denominator")]
+    share = all(score in run.shares for run in (english, own))
+    found = paired_bootstrap(*counts, share=share, units=sides[1]["unit"])
+    p = np.nan if own is english or found.p is None else found.p
+    return {**replace(found, p=None).named("difference"), "p": p}
 
 
 def best_heads(runs: Runs) -> pd.DataFrame:
@@ -139,9 +142,9 @@ def result(runs: Runs) -> Result:
     heads = best.drop(columns=["random_init", "p_shuffled", "best_offset"])
     shares = ("dev", "test", "offset", "over_offset", "english", "difference")
     tables = {
-        "heads": _table(heads, shares, SWAPS, p_offset=1 / (1 + SingleHeads.permutations)),
+        "heads": _table(heads, shares, TEST_DRAWS, p_offset=1 / (1 + SingleHeads.permutations)),
         "shared": _table(shared_heads(best), (), DEALS),
-        "probes": _table(of_probes, ("uas", "right", "left", "english", "difference"), SWAPS),
+        "probes": _table(of_probes, ("uas", "right", "left", "english", "difference"), TEST_DRAWS),
     }
     return Result("languages", {}, tables, {"gain": figure})
 

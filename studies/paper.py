@@ -20,10 +20,11 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from commands.seeds import mean_counts, over_seeds
+from commands.seeds import estimate_from_counts, over_seeds
 from commands.sweep_jobs import results_of
 from commands.sweep_plan import Options, Row, options_of, read_sweep
-from metrics.bootstrap import paired_bootstrap
+from metrics.bootstrap import TEST_DRAWS
+from metrics.bootstrap import difference as paired_difference
 from results import Estimate, Unit, UserError, command
 from results.digests import digest
 from results.errors import counted, near
@@ -260,19 +261,24 @@ def numbers_of(rows: Sequence[Row], runs: Mapping[str, Record], before: Kept, no
 
 
 def difference(places: Sequence[str], runs: Runs) -> Estimate:
-    """Return the difference of two scores with counts for each item, with the interval of the paired bootstrap.
-
-    It is the difference of the means over seeds.
+    """Return the difference of two scores with counts for each item, means over seeds, with its interval.
 
     Raises:
         UserError: The scores have no counts, or are over different items.
     """
     named = (place.partition("@") for place in places)
     frames = [[record.counts(score, by_id=True) for record in runs[row]] for row, _, score in named]
-    ours, theirs = (mean_counts(seeds) for seeds in frames)
-    if not ours.index.sort_values().equals(theirs.index.sort_values()):
+    items = frames[0][0].index
+    if not all(one.index.sort_values().equals(items.sort_values()) for seeds in frames for one in seeds):
         raise UserError(f"{' and '.join(places)} are not over the same items, so their difference has no paired test")
-    return paired_bootstrap(*ours.to_numpy().T, *theirs.loc[ours.index].to_numpy().T)
+    sides = []
+    for place, seeds in zip(places, frames, strict=True):
+        row, _, score = place.partition("@")
+        records = runs[row]
+        share = all(score in record.shares for record in records)
+        unit = records[0].number(score).unit
+        sides.append(estimate_from_counts([one.loc[items] for one in seeds], unit, share=share, draws=TEST_DRAWS))
+    return paired_difference(*sides)
 
 
 def judge(finding: Finding, numbers: Numbers) -> tuple[Estimate | None, Estimate | None, str]:

@@ -35,7 +35,8 @@ from fidelity.comparison import (
 from fidelity.experiment import Example, example_page, examples_of
 from fidelity.explanations import write_explanations
 from fidelity.saliency import MEASURES, RANKINGS, Saliency, decision_gradient
-from metrics.bootstrap import mean, median, resample, resamples
+from metrics.bootstrap import resample, resamples
+from metrics.statistics import mean, median
 from results import Estimate, Result
 from results.digests import file_digest
 from results.tables import number

@@ -7,22 +7,19 @@ from scipy.stats import binomtest, ttest_ind
 
 from metrics import bootstrap
 from metrics.bootstrap import (
-    Statistic,
     against_random_draws,
     bootstrap_ratio,
     difference,
     holm,
     max_sign_flip_p,
-    mean,
-    median,
     paired_bootstrap,
     paired_permutation,
     pooled,
-    proportion,
     resample,
     resamples,
 )
 from metrics.classification import accuracy_drop, f1_drop, f1_score
+from metrics.statistics import Statistic, mean, median, proportion
 from results import Estimate, Unit
 
 NAN = float("nan")

@@ -7,7 +7,6 @@ from scipy import stats
 from sklearn.metrics import matthews_corrcoef
 from torchmetrics.functional.classification import binary_auroc, binary_f1_score, multiclass_auroc, multiclass_f1_score
 
-from metrics.bootstrap import pearson, spearman
 from metrics.classification import (
     CLASSIFICATION_RATIOS,
     accuracy,
@@ -22,6 +21,7 @@ from metrics.classification import (
     mostly_one_label,
     ratio_columns,
 )
+from metrics.statistics import pearson, spearman
 from results import numbers
 
 

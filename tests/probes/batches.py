@@ -34,6 +34,7 @@ def random_batch(
         heads=gold,
         relations=relations,
         punctuation=punctuation,
+        documents=torch.full((len(lengths),), -1),
         attention=attention.half(),
         hidden=(torch.randn(len(lengths), hidden[0], words, hidden[1], generator=random) * real[:, None]).half(),
         vectors=torch.randn(len(lengths), words, vectors, generator=random) * real,
