@@ -1,19 +1,22 @@
-"""Calibration of every p-value that this application writes, on simulated null cases and on cases with an effect.
+"""Error rates of every p-value and coverage of every interval that this application writes, on simulated data.
 
     python -m studies.calibration
+    python -m studies.calibration coverage
 
-prints the rows of the table of calibration in docs/known_answers.md. Each case simulates what a statistic reads, and
-calls the function that the experiment calls. Words come in sentences that are easy or hard for both sides.
+print the rows of the tables of calibration and of coverage in docs/known_answers.md. Each case simulates what a statistic
+reads, and calls the function that the experiment calls. Words come in sentences that are easy or hard for both sides;
+documents and seeds differ as users' do.
 """
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.stats import binomtest
+from scipy.stats import binomtest, norm
 
 from fidelity.correlation import agreements
 from measures import clusters
@@ -22,20 +25,23 @@ from measures.single_heads import ChosenHeads
 from metrics.attachment import Arcs
 from metrics.bootstrap import (
     against_random_draws,
+    bootstrap_ratio,
+    compared,
     difference,
     holm,
+    mean_over_seeds,
     paired_bootstrap,
-    paired_permutation,
     pooled,
     resample,
 )
+from metrics.classification import accuracy_drop, f1_score
 from metrics.heads import Predictions
 from metrics.moments import Moments, recorded, subtract
-from metrics.statistics import mean, proportion
-from results import Floats
+from metrics.statistics import mean, median, pearson, proportion, spearman
+from results import Estimate, Floats
 from results.heads import Names
 
-NULLS, DRAWS = 1000, 199
+NULLS, DRAWS = 1000, 999
 Draw = np.random.Generator
 
 
@@ -44,42 +50,97 @@ def sentences(rng: Draw, number: int = 80) -> tuple[Floats, Floats]:
     return rng.integers(1, 12, number).astype(np.float64), rng.beta(3, 2, number)
 
 
-def runs(rng: Draw, effect: float) -> list[Floats]:
+def runs(rng: Draw, effect: float, number: int = 80) -> list[Floats]:
     """Right words and all words of two runs on the same sentences."""
-    words, ease = sentences(rng)
+    words, ease = sentences(rng, number)
     right = [rng.binomial(words.astype(int), np.clip(ease + gain, 0, 1)) for gain in (effect, 0.0)]
     return [right[0].astype(np.float64), words, right[1].astype(np.float64), words]
 
 
-def permuted(rng: Draw, effect: float) -> float:
-    """Return p of random swaps of the sentences of two runs."""
-    return paired_permutation(*runs(rng, effect), draws=DRAWS)
+def two_runs(rng: Draw, effect: float, number: int = 80) -> float:
+    """Return p of two runs on the same sentences."""
+    return paired_bootstrap(*runs(rng, effect, number), share=True, draws=DRAWS).p or 0.0
 
 
-def bootstrapped(rng: Draw, effect: float) -> float:
-    """Return p of the paired bootstrap of two runs."""
-    return paired_bootstrap(*runs(rng, effect), draws=DRAWS).p or 0.0
+def two_runs_f1(rng: Draw, effect: float, number: int = 80) -> float:
+    """Return p of two runs by F1, whose denominators differ."""
+    gold = (rng.random(number) < 0.5).astype(np.float64)
+    sides = []
+    for wrong in (0.2, 0.2 + effect):
+        predicted = np.where(rng.random(number) < wrong, 1 - gold, gold)
+        sides += [2 * gold * predicted, gold + predicted]
+    return paired_bootstrap(*sides, draws=DRAWS).p or 0.0
 
 
-def decisions(rng: Draw, effect: float) -> float:
-    """A model that is changed, as by an ablated head: some of 300 texts flip."""
-    before = rng.random(300) < 0.8
-    to_right, to_wrong = rng.random((2, 300)) < np.array([[0.2], [0.05 + effect]])
+def decisions(rng: Draw, effect: float, number: int = 300) -> float:
+    """A model that is changed, as by an ablated head: some of the texts flip."""
+    before = rng.random(number) < 0.8
+    to_right, to_wrong = rng.random((2, number)) < np.array([[0.2], [0.05 + effect]])
     after = np.where(before, ~to_wrong, to_right)
     both = [resample(proportion, one[:, None], "fraction", draws=DRAWS) for one in (after, before)]
     return difference(*both).p or 0.0
 
 
-def seeds(rng: Draw, effect: float) -> float:
-    """Two variants of three seeds each, by a number of each text, such as a measure of a ranking."""
-    texts = rng.exponential(1, 200)
-    means = [
-        pooled(
-            [resample(mean, (texts + rng.exponential(1, 200) + gain)[:, None], "ratio", draws=DRAWS) for _ in range(3)]
-        )
-        for gain in (effect, 0.0)
-    ]
+def numbers(rng: Draw, effect: float, number: int = 200) -> float:
+    """Two variants of one seed, by a number of each text, such as a measure of a ranking."""
+    texts = rng.exponential(1, number)
+    means = []
+    for gain in (effect, 0.0):
+        values = texts + rng.exponential(1, number) + gain
+        means.append(resample(mean, values[:, None], "ratio", draws=DRAWS))
     return difference(*means).p or 0.0
+
+
+def seeds(
+    rng: Draw, effect: float, number: int = 3, spread: float = 0.0, texts: int = 1821, others: float = 0.1
+) -> float:
+    """Two variants of several seeds each, by accuracy on texts that are easy or hard for all.
+
+    Args:
+        rng: Random generator.
+        effect: Difference of the accuracies of the variants.
+        number: Number of seeds of each variant.
+        spread: Standard deviation of the accuracy between seeds of one variant.
+        texts: Number of texts.
+        others: Standard deviation, over texts, of what a variant does better or worse whatever its seed.
+    """
+    ease = rng.beta(4, 1, texts)
+    sides = []
+    for gain in (effect, 0.0):
+        own = ease + gain + rng.normal(0, others, texts)
+        found = []
+        for _ in range(number):
+            right = rng.random(texts) < np.clip(own + rng.normal(0, spread), 0, 1)
+            found.append(resample(proportion, right[:, None], "fraction", draws=DRAWS))
+        sides.append(pooled(found))
+    return difference(*sides).p or 0.0
+
+
+def documents(rng: Draw, effect: float, number: int = 20, spread: float = 0.1) -> float:
+    """Two runs on 200 sentences of documents on which one or the other is better.
+
+    Args:
+        rng: Random generator.
+        effect: Difference of the accuracies of the runs.
+        number: Number of documents.
+        spread: Standard deviation over documents of the difference of the accuracies.
+    """
+    of = np.arange(200) % number
+    words, ease = sentences(rng, 200)
+    gains = effect + rng.normal(0, spread, number)[of]
+    counts = words.astype(int)
+    right = [rng.binomial(counts, np.clip(ease + gain, 0, 1)).astype(np.float64) for gain in (gains, 0.0)]
+    return paired_bootstrap(right[0], words, right[1], words, share=True, units=of, draws=DRAWS).p or 0.0
+
+
+def largest_of_thirty(rng: Draw, effect: float) -> float:
+    """Return p of the largest of 30 differences of two runs, as a sentence names it; one of them has the effect."""
+    family = []
+    for place in range(30):
+        columns = runs(rng, effect * (place == 0), 40)
+        family.append(paired_bootstrap(*columns, share=True, draws=4 * DRAWS))
+    top = max(family, key=lambda one: abs(one.value))
+    return compared(top, tests=len(family)).p or 0.0
 
 
 def sets(
@@ -192,7 +253,7 @@ def any_of_four(rng: Draw, effect: float) -> float:
 
     It stands for every family of p-values, also of ablation and causal check: the correction is the same function.
     """
-    return float(holm([permuted(rng, effect * (place == 0)) for place in range(4)]).min())
+    return float(holm([two_runs(rng, effect * (place == 0)) for place in range(4)]).min())
 
 
 class Case(NamedTuple):
@@ -202,12 +263,16 @@ class Case(NamedTuple):
         columns: Columns that have it, `<file>: <column>`.
         simulate: Returns a p-value of simulated data; the effect is 0 for a null case.
         effect: Size of the effect of a case that has one.
+        discrete: True if p has few steps, so that it may be below .05 in fewer than 3 % of nulls.
     """
 
     columns: str
     simulate: Callable[[Draw, float], float]
     effect: float
+    discrete: bool = False
 
+
+FEW_UNITS = (3, 5, 8, 10, 20, 50, 200)
 
 CASES: Mapping[str, Case] = {
     "best head, shuffled arcs": Case(
@@ -222,10 +287,51 @@ CASES: Mapping[str, Case] = {
     "the same, chosen and scored on dev ": Case(
         "measures/single_heads.py: p_offset", lambda rng, effect: best(rng, level, effect, "p_offset", True), 0.3
     ),
-    "pairs of runs, swaps": Case("commands/compare.py: permutation.p, commands/sweep_table.py: p", permuted, 0.08),
-    "pairs of runs, bootstrap": Case("commands/compare.py: bootstrap.p", bootstrapped, 0.08),
+    "pairs of runs": Case("commands/compare.py: permutation.p, commands/sweep_table.py: p", two_runs, 0.08),
+    "pairs of runs by F1": Case(
+        "commands/compare.py: permutation.p, commands/sweep_table.py: p", partial(two_runs_f1, number=200), 0.1
+    ),
     "pairs of decisions": Case("measures/ablation.py: p", decisions, 0.1),
-    "pairs of variants": Case("fidelity/comparison.py: p", seeds, 0.2),
+    "pairs of variants": Case("fidelity/comparison.py: p", numbers, 0.3),
+    **{
+        f"pairs of runs, {number} sentences": Case(
+            "commands/compare.py: permutation.p, commands/sweep_table.py: p",
+            partial(two_runs, number=number),
+            0.2,
+            discrete=number <= 20,
+        )
+        for number in FEW_UNITS
+    },
+    **{
+        f"pairs of decisions, {number} texts": Case(
+            "measures/ablation.py: p", partial(decisions, number=number), 0.3, discrete=number <= 50
+        )
+        for number in FEW_UNITS
+    },
+    **{
+        f"pairs of variants, {number} texts": Case(
+            "fidelity/comparison.py: p", partial(numbers, number=number), 1.0, discrete=number <= 5
+        )
+        for number in FEW_UNITS
+    },
+    **{
+        f"{number} seeds a side, sd {100 * spread:.1f} points": Case(
+            "fidelity/comparison.py: p, commands/compare.py: permutation.p, commands/sweep_table.py: p",
+            partial(seeds, number=number, spread=spread),
+            0.04,
+        )
+        for number in (3, 5)
+        for spread in (0.0, 0.005, 0.01, 0.02)
+    },
+    **{
+        f"{number} documents, sd 10 points": Case(
+            "commands/compare.py: permutation.p, measures/single_heads.py: p_offset",
+            partial(documents, number=number),
+            0.1,
+        )
+        for number in (10, 20)
+    },
+    "largest of 30 differences": Case("answers: the named difference", largest_of_thirty, 0.25),
     "set of heads, 5 random sets": Case("measures/causal.py: p, measures/ablation.py: beyond_random_p", sets, 0.6),
     "one head, 3 other heads": Case(
         "measures/causal.py: p, measures/ablation.py: beyond_random_p",
@@ -267,13 +373,203 @@ def row(name: str, case: Case, number: int) -> str:
     return f"| {name.strip()} | {case.columns} | {cells[0]} | {cells[1].partition(' |')[0]} |"
 
 
-def main(number: int = NULLS) -> None:
-    """Print the rows of the table, of so many nulls and effects."""
-    for name, case in CASES.items():
-        start = time.perf_counter()
-        print(row(name, case, number), flush=True)
-        print(f"{name}: {time.perf_counter() - start:.0f} s", file=sys.stderr)
+class Covered(NamedTuple):
+    """Simulated intervals of one kind of number.
+
+    Attributes:
+        simulate: Returns an interval of a simulated sample of a size, and the true number.
+        sizes: Sizes of the samples.
+        few: True if few items have exact intervals, which may cover more than 98 %.
+    """
+
+    simulate: Callable[[Draw, int], tuple[Estimate, float]]
+    sizes: Sequence[int] = (10, 30, 100)
+    few: bool = False
+
+
+def share_of_texts(rng: Draw, number: int, truth: float = 0.8) -> tuple[Estimate, float]:
+    """A share of decisions."""
+    return resample(proportion, (rng.random(number) < truth)[:, None], "fraction"), truth
+
+
+def share_of_words(rng: Draw, number: int) -> tuple[Estimate, float]:
+    """A share of words in sentences, or documents, that are easy or hard."""
+    words, ease = sentences(rng, number)
+    return bootstrap_ratio(rng.binomial(words.astype(int), ease), words, share=True), 0.6
+
+
+def gain_of_words(rng: Draw, number: int) -> tuple[Estimate, float]:
+    """A difference of shares of words."""
+    words, ease = sentences(rng, number)
+    counts = words.astype(int)
+    right = [rng.binomial(counts, 0.9 * ease + gain).astype(np.float64) for gain in (0.1, 0.0)]
+    return paired_bootstrap(right[0], words, right[1], words, share=True, draws=DRAWS), 0.1
+
+
+def gain_of_decisions(rng: Draw, number: int, gains: float = 0.2, losses: float = 0.1) -> tuple[Estimate, float]:
+    """A difference of decisions on the same texts, some of which flip."""
+    flipped = rng.choice([1.0, -1.0, 0.0], number, p=[gains, losses, 1 - gains - losses])
+    before = np.where(flipped == 0, rng.random(number) < 0.8, flipped < 0)
+    after = before + flipped
+    both = [resample(proportion, one[:, None], "fraction", draws=DRAWS) for one in (after, before)]
+    return difference(*both), gains - losses
+
+
+def lost_decisions(rng: Draw, number: int) -> tuple[Estimate, float]:
+    """The share of right decisions that a change loses."""
+    gold = rng.integers(2, size=number)
+    own = np.where(rng.random(number) < 0.8, gold, 1 - gold)
+    after = np.where(rng.random(number) < 0.1, 1 - own, own)
+    values = np.column_stack([gold, own, after == 0, after == 1])
+    return resample(accuracy_drop, values, "fraction"), 0.8 * 0.1 - 0.2 * 0.1
+
+
+def mean_of_texts(rng: Draw, number: int, shape: float = 4.0) -> tuple[Estimate, float]:
+    """A mean of a skewed number of texts between 0 and 1, such as a share of attention."""
+    return resample(mean, rng.beta(1, shape, number)[:, None], "fraction"), 1 / (1 + shape)
+
+
+def exponential_mean(rng: Draw, number: int) -> tuple[Estimate, float]:
+    """A mean of a skewed number of texts without bound, such as a divergence."""
+    return resample(mean, rng.exponential(1, number)[:, None], "nats"), 1.0
+
+
+def median_of_texts(rng: Draw, number: int) -> tuple[Estimate, float]:
+    """A median of a skewed number."""
+    return resample(median, rng.beta(1, 4, number)[:, None], "fraction"), 1 - 0.5**0.25
+
+
+def gain_of_means(rng: Draw, number: int) -> tuple[Estimate, float]:
+    """A difference of means of numbers of the same texts."""
+    texts = rng.exponential(1, number)
+    values = [texts + rng.exponential(1, number) + gain for gain in (0.5, 0.0)]
+    return difference(*(resample(mean, one[:, None], "nats", draws=DRAWS) for one in values)), 0.5
+
+
+def correlation(rng: Draw, number: int, rho: float = 0.5, ranked: bool = False) -> tuple[Estimate, float]:
+    """Pearson's r, or Spearman's ρ, of two normal numbers."""
+    one, noise = rng.normal(size=(2, number))
+    pairs = np.stack([one, rho * one + np.sqrt(1 - rho**2) * noise], axis=1)
+    truth = 6 / np.pi * np.arcsin(rho / 2) if ranked else rho
+    return resample(spearman if ranked else pearson, pairs, "fraction"), float(truth)
+
+
+def f1_of_texts(rng: Draw, number: int) -> tuple[Estimate, float]:
+    """F1 of a class."""
+    gold = rng.integers(2, size=number)
+    predicted = np.where(rng.random(number) < 0.8, gold, 1 - gold)
+    return resample(f1_score(1, 2), np.column_stack([gold, predicted]), "fraction"), 0.8
+
+
+def area_over_seeds(rng: Draw, number: int) -> tuple[Estimate, float]:
+    """A number of each seed, such as RACU."""
+    return mean_over_seeds(rng.normal(0.3, 0.1, number).tolist(), "ratio"), 0.3
+
+
+def score_over_seeds(rng: Draw, number: int, spread: float = 0.01) -> tuple[Estimate, float]:
+    """Accuracy of several seeds on 500 texts."""
+    ease = rng.beta(4, 1, 500)
+    found = []
+    for _ in range(number):
+        right = rng.random(500) < np.clip(ease + rng.normal(0, spread), 0, 1)
+        found.append(resample(proportion, right[:, None], "fraction"))
+    return pooled(found), float(np.mean(np.clip(_EASE + spread * _SHIFTS[:, None], 0, 1)))
+
+
+_EASE = np.random.default_rng(1).beta(4, 1, 20_000)
+_SHIFTS = norm.ppf((np.arange(50) + 0.5) / 50)
+
+
+def gain_over_seeds(rng: Draw, number: int, spread: float = 0.01) -> tuple[Estimate, float]:
+    """Difference of the accuracies of two variants of several seeds on 500 texts."""
+    ease = rng.beta(4, 2, 500) * 0.8
+    sides = []
+    for gain in (0.1, 0.0):
+        found = []
+        for _ in range(number):
+            right = rng.random(500) < np.clip(ease + gain + rng.normal(0, spread), 0, 1)
+            found.append(resample(proportion, right[:, None], "fraction"))
+        sides.append(pooled(found))
+    return difference(*sides), 0.1
+
+
+def named_largest(rng: Draw, number: int, families: int = 30) -> tuple[Estimate, float]:
+    """The largest of 30 differences of ten points, with the interval that a sentence gives it."""
+    wide = []
+    for _ in range(families):
+        words, ease = sentences(rng, number)
+        counts = words.astype(int)
+        right = [rng.binomial(counts, 0.9 * ease + gain).astype(np.float64) for gain in (0.1, 0.0)]
+        wide.append(paired_bootstrap(right[0], words, right[1], words, share=True, draws=4 * DRAWS))
+    top = max(wide, key=lambda one: one.value)
+    return compared(top, tests=families), 0.1
+
+
+COVERED: Mapping[str, Covered] = {
+    "share of texts": Covered(share_of_texts, few=True),
+    "share of words": Covered(share_of_words),
+    "F1 of texts": Covered(f1_of_texts, (100, 300)),
+    "difference of shares of words": Covered(gain_of_words),
+    "difference of decisions, 20 % gained, 10 % lost": Covered(gain_of_decisions, few=True),
+    "difference of decisions, 2 % gained, 1 % lost": Covered(
+        partial(gain_of_decisions, gains=0.02, losses=0.01), few=True
+    ),
+    "decisions lost by a change": Covered(lost_decisions, few=True),
+    "mean between 0 and 1": Covered(mean_of_texts),
+    "mean without bound": Covered(exponential_mean),
+    "median": Covered(median_of_texts),
+    "difference of means": Covered(gain_of_means),
+    "Pearson's r of .5": Covered(correlation),
+    "Pearson's r of .99": Covered(partial(correlation, rho=0.99)),
+    "Spearman's ρ of .5": Covered(partial(correlation, ranked=True)),
+    "Spearman's ρ of .99": Covered(partial(correlation, rho=0.99, ranked=True)),
+    "number over seeds": Covered(area_over_seeds, (3, 5)),
+    "accuracy over seeds": Covered(score_over_seeds, (3, 5)),
+    "difference over seeds": Covered(gain_over_seeds, (3, 5)),
+    "largest of 30 differences": Covered(named_largest, (30, 100)),
+}
+
+
+def coverage(case: Covered, size: int, number: int = NULLS) -> tuple[int, int, int]:
+    """Number of intervals that hold the true number, of intervals, and of samples."""
+    held = given = 0
+    for seed in range(number):
+        found, truth = case.simulate(np.random.default_rng([seed, size]), size)
+        low, high = found.interval
+        if np.isnan(low):
+            continue
+        given += 1
+        held += bool(low - 1e-12 <= truth <= high + 1e-12)
+    return held, given, number
+
+
+def coverage_row(name: str, case: Covered, number: int) -> str:
+    """A row of the table of coverage in docs/known_answers.md."""
+    cells = []
+    for size in case.sizes:
+        held, given, samples = coverage(case, size, number)
+        left_out = f" ({samples - given} left out)" if given < samples else ""
+        cells.append(f"{size}: {100 * held / max(given, 1):.1f}{left_out}")
+    return f"| {name} | {'; '.join(cells)} | {'92–100' if case.few else '92–98'} |"
+
+
+def main(what: str = "calibration", number: int = NULLS, start: int = 0, step: int = 1) -> None:
+    """Print the rows of one of the tables.
+
+    Args:
+        what: `calibration` or `coverage`.
+        number: Number of nulls and of effects, or of samples.
+        start: First row.
+        step: Step between the rows, so that several processes can share them.
+    """
+    for place, name in enumerate(CASES if what == "calibration" else COVERED):
+        if place % step != start:
+            continue
+        begun = time.perf_counter()
+        line = row(name, CASES[name], number) if what == "calibration" else coverage_row(name, COVERED[name], number)
+        print(line, flush=True)
+        print(f"{name}: {time.perf_counter() - begun:.0f} s", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:2]))
+    main(*sys.argv[1:2], *map(int, sys.argv[2:5]))

@@ -65,7 +65,7 @@ _FEW = 150  # sentences of train, dev and test
 _SIZE, _SMALL, _SHARP = 8, 0.01, 5.0  # of a written classifier: dimensions, noise, and score of the target
 
 
-def paired_p(*counts: Floats, draws: int, seed: int = 0) -> float:
+def paired_p(*counts: NDArray[np.float64], draws: int, seed: int = 0) -> float:
     """Return p of the difference of two runs on the same items; see `paired_bootstrap`."""
     p = paired_bootstrap(*counts, share=True, draws=draws, seed=seed).p
     return 1.0 if p is None else p
