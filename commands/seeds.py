@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from metrics.bootstrap import mean_and_sd, pooled, resample, seeds_margin
+from metrics.bootstrap import LEAST_SEEDS, mean_and_sd, pooled, resample, seeds_margin
 from metrics.statistics import two_columns
 from results import Estimate, Unit
 from results.reader import Record
@@ -64,13 +64,13 @@ def averaged(seeds: Sequence[Estimate]) -> Estimate:
     """Return the mean of a number over runs with different seeds, with its standard deviation over them.
 
     Each half of the interval is the mean of the halves of the runs, joined in quadrature with the half of Student's
-    interval over the seeds. The interval is nan if a run has none.
+    interval over the seeds. The interval is nan if a run has none, and for two seeds, which say too little of others.
     """
     mean, sd = mean_and_sd([one.value for one in seeds])
     ends = np.array([(one.low, one.high) for one in seeds], dtype=float)  # None becomes nan
     low, high = ends.mean(axis=0).tolist()
     if len(seeds) > 1:
-        margin = seeds_margin(sd, len(seeds))
+        margin = seeds_margin(sd, len(seeds)) if len(seeds) >= LEAST_SEEDS else math.nan
         low = mean - math.hypot(mean - low, margin)
         high = mean + math.hypot(high - mean, margin)
     return Estimate(mean, low, high, unit=seeds[0].unit, sd=sd)

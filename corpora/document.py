@@ -1,5 +1,7 @@
 """Documents with mentions, from coreference corpora, and windows of documents."""
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, pairwise
@@ -134,6 +136,17 @@ class Window:
 def _offsets(sentences: Sequence[Sequence[str]]) -> list[int]:
     """Return the position of each sentence's first word among the words of all, and the number of words."""
     return list(accumulate(map(len, sentences), initial=0))
+
+
+def whole_documents(ids: Sequence[str]) -> list[str]:
+    """Return the name of the whole document of each document: parts are named `NAME:PART` by the reader.
+
+    Args:
+        ids: Names of documents, and of parts of documents.
+    """
+    stems = [re.sub(r":[0-9]+$", "", one) for one in ids]
+    parts = Counter(stems)
+    return [stem if parts[stem] > 1 else one for stem, one in zip(stems, ids, strict=True)]
 
 
 def anaphoric(mentions: Iterable[Mention]) -> list[bool]:

@@ -883,8 +883,8 @@ class SingleHeads(Measure[DependencyDataModule]):
         totals = {name: int(np.count_nonzero(words)) for name, words in dev.groups.items()}
         relations = [
             name
-            for name in self.relations or scored.groups
-            if name not in (ALL, PLAIN) and name in scored.groups and totals.get(name, 0) >= self.minimum
+            for name in self.relations or given.groups
+            if name not in (ALL, PLAIN) and name in given.groups and totals.get(name, 0) >= self.minimum
         ]
         wanted = list(product(relations, range(len(DIRECTIONS))))
         on_dev = [(dev.groups[name], direction) for name, direction in wanted]
@@ -897,6 +897,8 @@ class SingleHeads(Measure[DependencyDataModule]):
             unit = np.unique(scored.arcs.units_of_words[words], return_inverse=True)[1]
             counts = np.bincount(unit, weights=right), np.bincount(unit)
             low, high = bootstrap_ratio(*counts, share=True, seed=self.seed).interval
+            if given.split == "dev":  # no interval of one ensemble holds for the best of all
+                low = high = np.nan
             single = scored.accuracy(name, heads[0] + direction * len(names))
             together = " + ".join(names.head(head) for head in heads)
             test = np.nan if given.split == "dev" else float(right.mean())

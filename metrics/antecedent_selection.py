@@ -5,6 +5,7 @@ are the head words of earlier mentions, except its own head word. A candidate is
 the same cluster. A *link* is a mention with a gold candidate.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from metrics.attachment import sums_by
 from metrics.bootstrap import bootstrap_ratio
 from metrics.rows import GatheredMetric
 from results import Estimate, Flags, Floats, Integers
@@ -210,7 +212,9 @@ class AntecedentCounts(GatheredMetric):
         return dict(zip(self.predictors, parts, strict=True)), self.links.clone()
 
 
-def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0) -> Estimate[Floats]:
+def accuracies(
+    hits: Tensor, links: Tensor, units: Sequence[str] | None = None, *, draws: int = 1000, seed: int = 0
+) -> Estimate[Floats]:
     """Return the accuracy of each predictor on the `ANTECEDENT_GROUPS`, with 95 % intervals.
 
     Documents are resampled, because the links of one document share its clusters and are not
@@ -220,6 +224,7 @@ def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0)
         hits: Number of right choices of each predictor in each document, `[documents, ..., 4]`. The
             axes `...` are of predictors, the last axis is the mention type: pronoun, proper, nominal, unknown.
         links: Number of links in each document by mention type, `[documents, 4]`.
+        units: Name of the whole document of each, if documents are divided into parts; None if each is a whole one.
         draws: Number of resamples.
         seed: Seed of the resampling.
 
@@ -230,6 +235,10 @@ def accuracies(hits: Tensor, links: Tensor, *, draws: int = 1000, seed: int = 0)
     right = _with_all(hits.cpu().numpy())
     total = _with_all(links.cpu().numpy()).reshape(len(links), *[1] * (hits.ndim - 2), -1)
     total = np.broadcast_to(total, right.shape)
+    if units is not None:
+        shape = right.shape[1:]
+        names = np.asarray(units)
+        right, total = (sums_by(names, one.reshape(len(names), -1)).reshape(-1, *shape) for one in (right, total))
     return bootstrap_ratio(right, total, share=True, draws=draws, seed=seed)
 
 

@@ -35,7 +35,7 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from metrics.statistics import Correlation, Ratio, Statistic, ratio, two_columns
-from results import FEW, Estimate, Flags, Floats, Integers, Unit
+from results import FEW, Counts, Estimate, Flags, Floats, Integers, Unit
 
 TAIL = (1 - 0.95) / 2
 LEVEL_MARGIN = 1.5
@@ -245,16 +245,19 @@ def resample(
         known = len(np.unique(place))
         inputs = float(len(kept))
         read, under = kept, statistic  # type: ignore[assignment]
-    found = np.full(draws, np.nan)
+    number = (1 << total) - 1 if draws and total <= EXACT else draws
+    found = np.full(number, np.nan)
     if known > 1 and draws:
         found = np.concatenate([under(read, weights[:, place]) for weights in resamples(total, draws, seed)])
     low, high = (float(end[0]) for end in _ends(found[:, None], _level_tails(np.array([known]))))
-    declared = counts if isinstance(statistic, Ratio) and (statistic.share or statistic.signed) else None
+    declared = None
+    if counts is not None and isinstance(statistic, Ratio) and (statistic.share or statistic.signed):
+        declared = Counts(*counts, signed=statistic.signed)
     if known > 1 and draws:
         if isinstance(statistic, Correlation):
             low, high = _fisher_interval(statistic, kept, place, value)
-        elif declared is not None and isinstance(statistic, Ratio):
-            low, high = _few_ends(declared, low, high, signed=statistic.signed)
+        elif declared is not None:
+            low, high = _few_ends(declared, low, high)
     return Estimate(value, low, high, unit=unit, draws=found, inputs=inputs, units=known, counts=declared)
 
 
@@ -263,11 +266,9 @@ def _sums(column: Floats, place: Integers, total: int) -> Floats:
     return np.bincount(place, weights=column, minlength=total).astype(np.float64)
 
 
-def _few_ends(
-    counts: tuple[Floats, Floats], low: float, high: float, *, signed: bool, tail: float = TAIL
-) -> tuple[float, float]:
-    """Return the ends of an interval, or those for few items if the counts `[units]` are few."""
-    found, items = counts
+def _few_ends(counts: Counts, low: float, high: float, tail: float = TAIL) -> tuple[float, float]:
+    """Return the ends of an interval, or those for few items if the counts are few."""
+    found, items, signed = counts
     if not signed:
         if not _few(found[:, None], items[:, None])[0]:
             return low, high
@@ -321,8 +322,9 @@ def pooled(seeds: Sequence[Estimate]) -> Estimate:
     draws = np.mean([one.draws for one in seeds], axis=0)
     counts = None
     if all(one.counts is not None for one in seeds):
-        sums = [np.mean([one.counts[side] for one in seeds if one.counts], axis=0) for side in (0, 1)]
-        counts = sums[0], sums[1]
+        known = [one.counts for one in seeds if one.counts is not None]
+        sums = (np.mean([one.found for one in known], axis=0), np.mean([one.items for one in known], axis=0))
+        counts = Counts(*sums, signed=any(one.counts is not None and one.counts.signed for one in seeds))
     found = Estimate(
         value,
         unit=seeds[0].unit,
@@ -334,12 +336,13 @@ def pooled(seeds: Sequence[Estimate]) -> Estimate:
         runs=tuple(seeds),
     )
     wide = _widened_for_seeds(value, draws, (found,))
-    known = np.array([found.units])
-    low, high = (float(end[0]) for end in _ends(wide[:, None], _level_tails(known)))
+    tails = _level_tails(np.array([found.units]))
+    low, high = (float(end[0]) for end in _ends(wide[:, None], tails))
     if counts is not None:
-        few_low, few_high = _few_ends(counts, low, high, signed=False)
+        few_low, few_high = _few_ends(counts, low, high)
         if (few_low, few_high) != (low, high):
             low, high = float(np.fmin(low, few_low)), float(np.fmax(high, few_high))
+        low, high = max(low, -1.0 if counts.signed else 0.0), min(high, 1.0)
     own = np.array([one.interval for one in seeds], np.float64)
     if np.isnan(draws).all():
         low, high = own.mean(axis=0).tolist()
@@ -445,8 +448,8 @@ def difference(a: Estimate, b: Estimate, *, same_runs: bool = False) -> Estimate
     """
     value = a.value - b.value
     counts = None
-    if a.counts is not None and b.counts is not None and np.array_equal(a.counts[1], b.counts[1]):
-        counts = a.counts[0] - b.counts[0], a.counts[1]
+    if a.counts is not None and b.counts is not None and np.array_equal(a.counts.items, b.counts.items):
+        counts = Counts(a.counts.found - b.counts.found, a.counts.items, signed=True)
     sides: tuple[Estimate, ...] = (a, b)
     if same_runs and a.runs:
         pairs = zip(a.runs, b.runs, strict=True)
@@ -465,8 +468,8 @@ def compared(apart: Estimate, tests: int = 1) -> Estimate:
             at once (Bonferroni), and so for the chosen one.
     """
     low, high = (float(end[0]) for end in _ends(apart.draws[:, None], np.array([TAIL / tests])))
-    if apart.counts is not None and np.count_nonzero(apart.counts[1]) > 1:
-        low, high = _few_ends(apart.counts, low, high, signed=True, tail=TAIL / tests)
+    if apart.counts is not None and np.count_nonzero(apart.counts.items) > 1:
+        low, high = _few_ends(apart.counts, low, high, TAIL / tests)
     p = min(1.0, float(_p(apart.draws[:, None])[0]) * tests) if apart.draws.size else np.nan
     return replace(apart, low=low, high=high, p=p)
 

@@ -11,7 +11,7 @@ import torch
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 
-from corpora.document import Window
+from corpora.document import Window, whole_documents
 from datamodules import AntecedentBatch, CoreferenceDataModule
 from datamodules.batches import EncoderOf, Split
 from datamodules.corpus import STAGES
@@ -130,11 +130,15 @@ class AntecedentEvaluation(nn.Module):
         counts = {split: self._counted(split) for split in STAGES["test"]}
         (dev_right, dev_links), (right, links) = counts["dev"], counts[self._scored]
         dev = accuracies(dev_right["heads"], dev_links, draws=1, seed=self.seed).value
-        heads, others = (accuracies(right[kind], links, seed=self.seed) for kind in ("heads", "others"))
-        if (documents := int((links.sum(-1) > 0).sum())) < FEW:
+        names = self._data.splits[self._scored].documents
+        units = whole_documents(names)
+        heads, others = (accuracies(right[kind], links, units, seed=self.seed) for kind in ("heads", "others"))
+        with_links = (links.sum(-1) > 0).tolist()
+        documents = len({unit for unit, counts_it in zip(units, with_links, strict=True) if counts_it})
+        if documents < FEW:
             rank_zero_warn(
-                f"The intervals are over the {counted(documents, 'document')} of {self._scored} with links, and "
-                f"intervals over fewer than {FEW} documents are too narrow. Give more documents."
+                f"The intervals are over the {counted(documents, 'document')} of {self._scored} with links, so they "
+                "are wide. Give more documents."
             )
         # The best head of each group: the first of equals, and the first head without a link.
         own = np.nan_to_num(dev, nan=-1.0).argmax(0).tolist()
@@ -148,7 +152,8 @@ class AntecedentEvaluation(nn.Module):
         if self._data.random_init:
             random = [self._counted(split, "random_init") for split in dict.fromkeys(("dev", self._scored))]
             random_dev, random_scored = (
-                accuracies(one["heads"], of, seed=self.seed) for one, of in (random[0], random[-1])
+                accuracies(one["heads"], of, of_units, seed=self.seed)
+                for (one, of), of_units in ((random[0], None), (random[-1], units))
             )
             tables["random_init.heads"] = self._all_heads(random_dev.value, random_scored, links)
         scores: dict[str, Estimate] = {}
@@ -169,6 +174,7 @@ class AntecedentEvaluation(nn.Module):
             figures=self._figures(tables["antecedent"], heads.value, own),
             audit={
                 "mode": self.mode,
+                "units": counted(documents, "document"),
                 "candidates": self._data.candidates,
                 **(trained_for or {}),
                 **{
@@ -181,7 +187,7 @@ class AntecedentEvaluation(nn.Module):
                 },
             },
             shares=tuple(f"{name}.{group}" for name in chosen for group, _ in _SUFFIXES),
-            items=_items(self._data.splits[self._scored].documents, links, chosen),
+            items=_items(names, units, links, chosen),
             ratios={f"{name}.{group}": (f"{name}{end}", f"links{end}") for name in chosen for group, end in _SUFFIXES},
         )
 
@@ -262,13 +268,18 @@ def check_coreference(data: CoreferenceDataModule, reader: str) -> None:
         raise UserError(f"{reader} needs attention, but --data.encoder is null. Name an encoder with --encoder.")
 
 
-def _items(documents: tuple[str, ...], links: Tensor, right: Mapping[str, Tensor]) -> pd.DataFrame:
+def _items(
+    documents: tuple[str, ...], units: Sequence[str], links: Tensor, right: Mapping[str, Tensor]
+) -> pd.DataFrame:
     """Make a row of counts per document: `document, links`, right choices of every predictor, then the same by type.
 
-    `links` and `right` are `[documents, 4]`.
+    If documents are parts of others, the column `whole_document` follows `document`. `links` and `right` are
+    `[documents, 4]`.
     """
     counts = {"links": links, **right}
     columns: dict[str, object] = {"document": documents}
+    if list(documents) != list(units):
+        columns["whole_document"] = list(units)
     for types, (_, suffix) in zip(([0, 1, 2, 3], [0], [1], [2]), _SUFFIXES, strict=True):
         columns |= {f"{name}{suffix}": of_type[:, types].sum(1).tolist() for name, of_type in counts.items()}
     return pd.DataFrame(columns)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -32,6 +32,20 @@ FEW = 20
 """A share of fewer items has an exact interval, and is marked where it is printed."""
 
 
+class Counts(NamedTuple):
+    """Items of each unit that a share counts.
+
+    Attributes:
+        found: Number of items that are found; for a difference of shares, the difference of these numbers, `[units]`.
+        items: Number of items, `[units]`.
+        signed: True for a difference of shares.
+    """
+
+    found: Floats
+    items: Floats
+    signed: bool = False
+
+
 @dataclass(frozen=True)
 class Estimate(Generic[Number]):
     """Number with its 95 % interval, or an array of numbers with their intervals, for instance one for each head.
@@ -48,8 +62,7 @@ class Estimate(Generic[Number]):
         inputs: Number of inputs that a mean is taken over, or of items that a share counts.
         units: Number of independent units, such as documents or texts, that the number is computed over.
         draws: Value under each draw of the test set, `[draws]`; see `metrics.bootstrap`.
-        counts: Items that are found and all items of each unit, each `[units]`, if the number is a share; differences
-            of the items found for a difference of shares; None for other numbers.
+        counts: Items of each unit, if the number is a share or a difference of shares; None for other numbers.
         runs: Estimates of runs that differ only in the seed, of which this is the mean.
 
     Raises:
@@ -65,7 +78,7 @@ class Estimate(Generic[Number]):
     inputs: Any = field(default=None, kw_only=True, compare=False)
     units: int | None = field(default=None, kw_only=True, compare=False, repr=False)
     draws: Floats = field(default_factory=lambda: np.empty(0), kw_only=True, compare=False, repr=False)
-    counts: tuple[Floats, Floats] | None = field(default=None, kw_only=True, compare=False, repr=False)
+    counts: Counts | None = field(default=None, kw_only=True, compare=False, repr=False)
     runs: "tuple[Estimate, ...]" = field(default=(), kw_only=True, compare=False, repr=False)
 
     def __post_init__(self) -> None:

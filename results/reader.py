@@ -22,6 +22,7 @@ from results.settings import SettingsError, read_yaml, score_settings
 
 NAN = float("nan")
 KEYS = ("document", "sentence", "id")  # columns that identify an item
+UNITS_OF_ITEMS = ("whole_document", "document")  # columns that say which items belong together, the first that is there
 FIRST = 3  # names that a message lists
 COLUMNS = ("run", "experiment", "score", "value", *ENDS, "unit", "seed", "encoder", "weights", "epochs")
 """Columns that `load` returns before the options of the runs."""
@@ -166,7 +167,8 @@ class Record:
         except (OSError, ValueError, TypeError, KeyError) as error:
             reason = " ".join(str(error).split())
             raise RecordError(f"{self.items} cannot be read ({reason}). Run the experiment again") from None
-        counts["unit"] = frame["document"] if "document" in frame else np.arange(len(frame))
+        unit = next((name for name in UNITS_OF_ITEMS if name in frame), None)
+        counts["unit"] = np.arange(len(frame)) if unit is None else frame[unit]
         names = ["id"] if by_id and "id" in frame else [name for name in KEYS if name in frame]
         if not names:
             raise RecordError(

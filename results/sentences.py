@@ -52,21 +52,6 @@ def significant(rows: pd.DataFrame, noun: str, p: str) -> str:
     return f"{int((tested < LEVEL).sum()) or 'none'} of {counted(len(tested), noun)}"
 
 
-def direction(change: Estimate, lower: str, higher: str, same: str) -> str:
-    """Return the word for the sign of a change as it is printed: for one below, above or equal to zero.
-
-    Args:
-        change: The change.
-        lower: Word for a change below zero, such as `lowers`.
-        higher: Word for a change above zero, such as `raises`.
-        same: Word for a change that is printed as zero, or is undefined.
-    """
-    shown = number(change.value, change.unit, missing="0")
-    if not re.search("[1-9]", shown):
-        return same
-    return lower if change.value < 0 else higher
-
-
 @dataclass(frozen=True)
 class Difference:
     """One of several differences from the same base, of which a sentence may name the largest.
@@ -111,7 +96,8 @@ def describe_differences(
     top = largest_difference([one for one, _ in known])
     if top is None:
         return text
-    return f"{text}; the largest difference is that of {top.name}, {_difference(top)}"
+    of_enough = f" (n ≥ {FEW})" if any(one.items is not None and one.items < FEW for one, _ in known) else ""
+    return f"{text}; the largest difference{of_enough} is that of {top.name}, {_difference(top)}"
 
 
 def _difference(one: Difference) -> str:

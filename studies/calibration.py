@@ -3,9 +3,9 @@
     python -m studies.calibration
     python -m studies.calibration coverage
 
-print the rows of the tables of calibration and of coverage in docs/known_answers.md. Each case simulates what a statistic
-reads, and calls the function that the experiment calls. Words come in sentences that are easy or hard for both sides;
-documents and seeds differ as users' do.
+print the rows of the tables of calibration and of coverage in docs/known_answers.md. Each case simulates what a
+statistic reads, and calls the function that the experiment calls. Words come in sentences that are easy or hard for
+both sides; documents and seeds differ as users' do.
 """
 
 import sys
@@ -572,4 +572,5 @@ def main(what: str = "calibration", number: int = NULLS, start: int = 0, step: i
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2], *map(int, sys.argv[2:5]))
+    what, *of_rows = sys.argv[1:] or ["calibration"]
+    main(what, *map(int, of_rows))

@@ -69,6 +69,8 @@ class Finding:
         seen: When the finding is seen: `> X` or `< X`, our interval lies above or below X, which is a
             number (fractions are in 0–1) or a place with its interval; `X to Y`, our interval lies between
             two numbers; `±`, our number lies within a tenth of `published`, and within five as printed.
+        tested: Place of the difference of our number and the bound by a paired test, if a run has one; its interval
+            then decides whether the finding is seen.
         why: Most likely reason if the finding is not seen with the default encoder.
         cannot: Reason why the finding cannot be seen here; then there is no `ours`.
     """
@@ -81,14 +83,18 @@ class Finding:
     ours: str = ""
     minus: str = ""
     seen: str = ""
+    tested: str = ""
     why: str = "no reason is known"
     cannot: str = ""
 
     def places(self) -> list[str]:
         """Return the places of our number, of a number that is subtracted, and of a bound that is no number."""
         bound = "" if _FIXED.fullmatch(self.seen) else self.seen[2:]
-        texts = (text for text in (self.ours, self.minus, bound) if text)
-        return [text if "@" in text else f"{row_of(self.ours)}@{text}" for text in texts]
+        return [self.whole(text) for text in (self.ours, self.minus, bound) if text]
+
+    def whole(self, place: str) -> str:
+        """Return a place with its row, by default that of our number."""
+        return place if "@" in place else f"{row_of(self.ours)}@{place}"
 
     def bound(self, unit: Unit) -> Estimate:
         """Return the fixed number that ours, of this unit, is compared with, or the interval in which it must lie."""
@@ -139,7 +145,8 @@ def read_published(path: Path) -> tuple[Path, str, list[Finding]]:
                 f"{where}: give either `cannot`, or `ours` and `seen`, which is '> X', '< X', 'X to Y', or '±' for a "
                 "number as `published`"
             )
-        for row, place in ((row_of(place), place) for place in one.places()):
+        named = [*one.places(), *([one.whole(one.tested)] if one.tested else [])]
+        for row, place in ((row_of(place), place) for place in named):
             if not _PLACE.fullmatch(place):
                 form = "write ROW@SCORE or ROW@TABLE:COLUMN[KEY=VALUE]"
                 raise UserError(f"{where}: {place!r} is no place of a number: {form}")
@@ -218,6 +225,21 @@ class Numbers:
             return None
         value, low, high, unit, _ = self.now[name]
         return Estimate(value, low, high, unit=unit)
+
+    def paired(self, ours: str, other: str) -> Estimate | None:
+        """Return the difference of two scores by a paired test; None unless both have counts for the same items."""
+        rows = [self.runs.get(row_of(place), ()) for place in (ours, other)]
+        scores = [place.partition("@")[2] for place in (ours, other)]
+        with_counts = [
+            bool(records) and all(score in record.content["ratios"] for record in records)
+            for records, score in zip(rows, scores, strict=True)
+        ]
+        if not all(with_counts) and _MINUS.join((ours, other)) not in self.before:
+            return None
+        try:
+            return self.at(ours, other)
+        except UserError:  # other items
+            return None
 
     def notes(self, file: Path, folder: Path) -> list[str]:
         """Return messages about numbers of the former page: those that are kept, and those that are lost.
@@ -298,8 +320,19 @@ def judge(finding: Finding, numbers: Numbers) -> tuple[Estimate | None, Estimate
         return ours, limit, MISSING
     if math.isnan(ours.value) or math.isnan(limit.value):
         return ours, limit, CANNOT
+    if finding.minus and (ours.low is None or math.isnan(ours.low)):
+        return ours, limit, NOT_SEEN  # a difference over too few items for an interval
     (low, high), (least, most) = map(_interval, (ours, limit))
     if finding.seen[0] in "<>":
+        apart = None
+        if finding.tested:
+            apart = numbers.at(finding.whole(finding.tested))
+        elif len(places) == 2 and not finding.minus:
+            apart = numbers.paired(*places)
+        if apart is not None and (apart.low is None or math.isnan(apart.low)):
+            return ours, limit, NOT_SEEN  # over too few items for an interval
+        if apart is not None:
+            (low, high), (least, most) = _interval(apart), (0.0, 0.0)
         seen = low > most if finding.seen[0] == ">" else high < least
     else:
         low, high = (ours.value, ours.value) if finding.seen == "±" else (low, high)

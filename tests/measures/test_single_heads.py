@@ -1,7 +1,7 @@
 """Heads as predictors of governors, and baselines without attention, against counting in the store and by hand."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, combinations, product
 from pathlib import Path
@@ -25,7 +25,7 @@ from datamodules.dependency import DependencySplit
 from measures import Baselines, Measure, SingleHeads
 from measures.single_heads import ChosenHeads, _right, choose_ensembles, ensemble_hits, heads_answer
 from metrics.attachment import Arcs, attached, uniform_attached
-from metrics.bootstrap import bootstrap_ratio
+from metrics.bootstrap import bootstrap_ratio, resamples
 from metrics.heads import DIRECTIONS, Predictions, most_attended
 from metrics.rows import ArcRows
 from probes.arc_evaluation import baseline_scores, relation_bars, relation_table
@@ -33,12 +33,13 @@ from results import AttentionLines, Bars, Estimate, Flags, HeatMap, Result, Tabl
 from results.errors import UserError
 from results.heads import Names
 from tests.attention.extractions import Extraction
+from tests.measures.subsets import interval_by_hand, p_at, signed_interval_by_hand, sums_of_subsets
 from tests.metrics.samples import arcs
 from tests.tiny import save_gemma3, save_mistral, save_modernbert
 from tests.trainers import changed, scored
 
 BEST = "relation n head direction dev test low high offset best_offset random_init"
-BEST += " over_offset over_offset.low over_offset.high p_offset p_holm p_shuffled"
+BEST += " n_dev dev_gap over_offset over_offset.low over_offset.high p_offset p_holm p_shuffled"
 NAMES = Names((0, 1), (0, 1, 2, 3))
 FORTH, BACK = DIRECTIONS
 
@@ -156,8 +157,12 @@ def test_the_tables_have_the_columns_that_others_read(result: Result) -> None:
     }
     assert len(result.tables["heads"].frame) == 16 * len(result.tables["best_heads"].frame)
     assert set(result.tables["heads"].frame["relation"]) == set(result.tables["best_heads"].frame["relation"])
-    without_weight = {"dev": 0, "test": 0}
-    assert result.audit == {"mode": "held_out", "permutations": 9, "predictions_without_weight": without_weight}
+    assert result.audit == {
+        "mode": "held_out",
+        "units": "17 sentences, taken as independent: no documents are marked (# newdoc)",
+        "permutations": 9,
+        "predictions_without_weight": {"dev": 0, "test": 0},
+    }
 
 
 def test_the_best_heads_equal_counting_in_the_store(
@@ -166,7 +171,7 @@ def test_the_best_heads_equal_counting_in_the_store(
     dev, test = splits
     random_dev, random_test = random_splits
     table = result.tables["best_heads"].frame
-    relations = {"det", "nsubj", "obj", "nmod:poss", "punct", "root"}
+    relations = {"det", "nsubj", "obj", "nmod:poss", "punct"}  # all words of `root` depend on ROOT
     assert set(table["relation"]) == {"all", "all (no punctuation)", *relations}
     for _, row in table.iterrows():
         k = dev.best(row["relation"])
@@ -174,50 +179,86 @@ def test_the_best_heads_equal_counting_in_the_store(
         assert (row["dev"], row["test"]) == (dev.accuracy(k, row["relation"]), test.accuracy(k, row["relation"]))
         assert row["n"] == test.right(k, row["relation"])[1]
         own = test.by_sentence(k, row["relation"])
-        assert_array_equal([row["low"], row["high"]], bootstrap_ratio(own["sum"], own["size"], seed=0).interval)
+        interval = bootstrap_ratio(own["sum"], own["size"], share=True, seed=0).interval
+        assert_array_equal([row["low"], row["high"]], interval)
         on_dev = dev.by_offset(row["relation"])
         assert row["best_offset"] == max(on_dev, key=lambda offset: on_dev[offset])
+        assert row["n_dev"] == dev.right(k, row["relation"])[1]
+        assert row["dev_gap"] == pytest.approx(row["dev"] - on_dev[row["best_offset"]])
         assert row["offset"] == test.by_offset(row["relation"])[row["best_offset"]]
         best_random = random_dev.best(row["relation"])
         assert row["random_init"] == random_test.accuracy(best_random, row["relation"])
     assert (table["random_init"] != table["test"]).any()
     assert table["p_shuffled"].notna().any()
-    assert table[table["relation"] == "root"]["p_shuffled"].isna().all()  # no root is ever found
+    for name in ("best_heads", "best_heads_by_length", "heads", "ensembles"):
+        assert "root" not in set(result.tables[name].frame["relation"])
 
 
-@pytest.mark.parametrize("mode", ["held_out", "paper"])
-def test_the_head_is_compared_with_the_offset_word_by_word(
-    mode: str, result: Result, paper: Result, splits: tuple[Counted, Counted]
+def gains_by_sentence(scored: Counted, row: dict[Any, Any], heads: Sequence[int]) -> dict[int, list[int]]:
+    """Words of a relation that each head finds, minus those that its offset finds, by sentence that has any."""
+    sums: dict[int, list[int]] = {}
+    for item, word, gold in scored.words(row["relation"]):
+        fixed = gold > 0 and gold - word == row["best_offset"]
+        own = sums.setdefault(item, [0] * len(heads))
+        for place, k in enumerate(heads):
+            own[place] += int(gold > 0 and scored.names(k, item, word) == gold) - fixed
+    return sums
+
+
+def holm_by_hand(p_values: pd.Series) -> list[float]:
+    tested = sorted(p_values.dropna())
+    corrected = []
+    for place in range(len(tested)):
+        steps = [min(1, p * (len(tested) - k)) for k, p in enumerate(tested[: place + 1])]
+        corrected.append(max(steps))
+    return corrected
+
+
+def test_the_head_is_compared_with_the_offset_by_subsets_of_the_sentences(
+    result: Result, splits: tuple[Counted, Counted]
 ) -> None:
-    table = (result if mode == "held_out" else paper).tables["best_heads"].frame
-    scored = splits[1] if mode == "held_out" else splits[0]
-    for _, row in table.iterrows():
-        sums: dict[int, list[int]] = {}  # by sentence: each head minus the offset
-        chosen = splits[0].best(row["relation"])
-        heads = [chosen] if mode == "held_out" else range(16)
-        for item, word, gold in scored.words(row["relation"]):
-            fixed = gold > 0 and gold - word == row["best_offset"]
-            for place, k in enumerate(heads):
-                own = sums.setdefault(item, [0] * len(heads))
-                own[place] += int(gold > 0 and scored.names(k, item, word) == gold) - fixed
-        accuracy = row["test"] if mode == "held_out" else row["dev"]
-        assert row["over_offset"] == pytest.approx(accuracy - row["offset"])
+    dev, test = splits
+    table = result.tables["best_heads"].frame
+    draws = [np.flatnonzero(one) for some in resamples(17, 200 * len(table), 0) for one in some]
+    tested = {True: 0, False: 0}
+    for row in table.to_dict("records"):
+        gains = gains_by_sentence(test, row, [dev.best(row["relation"])])
+        assert row["over_offset"] == pytest.approx(row["test"] - row["offset"])
+        below = above = 1
+        for draw in draws:
+            known = [gains[item][0] for item in draw.tolist() if item in gains]
+            below += not known or sum(known) <= 0
+            above += not known or sum(known) >= 0
+        assert row["p_offset"] == pytest.approx(min(1, 2 * min(below, above) / (1 + len(draws))))
         assert row["over_offset.low"] <= row["over_offset"] <= row["over_offset.high"]
-        signs = np.random.default_rng(0).integers(2, size=(100 * len(table), len(sums)), dtype=np.int8)
-        observed = max(map(sum, zip(*sums.values(), strict=True)))
+        inside = row["over_offset.low"] <= 0 <= row["over_offset.high"]
+        # The interval of few words that differ may be wider.
+        assert inside or row["p_offset"] <= 0.05
+        tested[inside] += 1
+    assert min(tested.values()) > 0
+    assert sorted(table["p_holm"].dropna()) == pytest.approx(holm_by_hand(table["p_offset"]))
+
+
+def test_if_dev_is_scored_the_best_head_has_no_interval_and_p_chooses_anew(
+    paper: Result, splits: tuple[Counted, Counted]
+) -> None:
+    dev = splits[0]
+    table = paper.tables["best_heads"].frame
+    assert table[["test", "low", "high", "over_offset.low", "over_offset.high"]].isna().all(axis=None)
+    for row in table.to_dict("records"):
+        gains = gains_by_sentence(dev, row, range(16))
+        assert row["over_offset"] == pytest.approx(row["dev"] - row["offset"]) == pytest.approx(row["dev_gap"])
+        signs = np.random.default_rng(0).integers(2, size=(200 * len(table), len(gains)), dtype=np.int8)
+        observed = max(map(sum, zip(*gains.values(), strict=True)))
         beaten = 0
         for draw in signs:
-            totals = [
-                sum(own[k] if sign else -own[k] for own, sign in zip(sums.values(), draw, strict=True))
-                for k in range(len(heads))
+            flipped = [
+                [gain if sign else -gain for gain in own] for own, sign in zip(gains.values(), draw, strict=True)
             ]
-            beaten += max(totals) >= observed
-        assert row["p_offset"] == pytest.approx((1 + beaten) / (1 + 100 * len(table)))
-    tested = sorted(table["p_offset"].dropna())
-    corrected = [
-        max(min(1, p * (len(tested) - k)) for k, p in enumerate(tested[: place + 1])) for place in range(len(tested))
-    ]
-    assert sorted(table["p_holm"].dropna()) == pytest.approx(corrected)
+            beaten += max(map(sum, zip(*flipped, strict=True))) >= observed
+        assert row["p_offset"] == pytest.approx((1 + beaten) / (1 + len(signs)))
+    assert sorted(table["p_holm"].dropna()) == pytest.approx(holm_by_hand(table["p_offset"]))
+    assert paper.tables["ensembles"].frame[["test", "low", "high"]].isna().all(axis=None)
 
 
 def test_all_heads_and_their_maps_equal_counting_in_the_store(
@@ -297,18 +338,14 @@ def test_attention_to_delimiters_where_the_function_of_a_head_applies_equals_cou
         if pairs:
             assert [row["with"], row["without"]] == pytest.approx(np.mean(pairs, axis=0).tolist(), abs=1e-4)
             assert row["difference"] == pytest.approx(np.mean(own), abs=1e-4)
-            assert row["low"] <= row["difference"] <= row["high"] or len(pairs) < 2
+            if len(pairs) < 6:  # too few for an interval
+                assert np.isnan([row["low"], row["high"]]).all()
+            else:
+                assert row["low"] <= row["difference"] <= row["high"]
     score = result.scores["no_op"]
     assert score.value == pytest.approx(np.mean(differences), abs=1e-4)
     assert score.low is not None
     assert score.low < score.value
-
-
-def by_hand(numbers: list[float]) -> tuple[float, float]:
-    """Percentile bootstrap of a mean over sentences."""
-    rng = np.random.default_rng(0)
-    draws = [np.mean([numbers[pick] for pick in rng.integers(len(numbers), size=len(numbers))]) for _ in range(1000)]
-    return pytest.approx(tuple(np.quantile(draws, [0.025, 0.975])))  # type: ignore[return-value]
 
 
 def of_few(differences: list[int]) -> ChosenHeads:
@@ -327,24 +364,85 @@ def of_few(differences: list[int]) -> ChosenHeads:
     return ChosenHeads(both, replace(both), Names((0,), (0,)))
 
 
-@pytest.mark.parametrize("differences", [[0] * 6, [0] * 5 + [1], [0] * 4 + [1, 1], [-1] + [0] * 5, [0] * 30])
-def test_differences_of_few_words_are_no_shares(differences: list[int]) -> None:
+@pytest.mark.parametrize("differences", [[0] * 6, [0] * 5 + [1], [0] * 4 + [1, 1], [-1] + [0] * 5, [1] * 6, [0] * 30])
+def test_differences_of_few_words_have_the_wider_of_two_intervals(differences: list[int]) -> None:
     chosen = of_few(differences)
     [row] = chosen.best_heads(None, 9).frame.query("relation == 'last'").to_dict("records")
     assert (row["head"], row["best_offset"], row["n"]) == ("1-1", -1, len(differences))
     assert row["over_offset"] == pytest.approx(np.mean(differences))
-    assert (row["over_offset.low"], row["over_offset.high"]) == by_hand([float(one) for one in differences])
+    low, high = signed_interval_by_hand(differences)
+    if len(differences) <= 12:
+        draws = sums_of_subsets(differences, [1] * len(differences))
+        assert row["p_offset"] == pytest.approx(p_at(0, draws))
+        of_subsets = interval_by_hand(draws)
+        low, high = np.fmin(low, of_subsets[0]), np.fmax(high, of_subsets[1])
+    else:
+        assert row["p_offset"] == 1
+    assert (row["over_offset.low"], row["over_offset.high"]) == pytest.approx((low, high))
     if len(differences) < 20:  # the accuracy itself is a share of few words
         assert row["low"] < row["test"] - 0.1
+
+
+def test_sentences_of_a_document_are_one_unit() -> None:
+    chosen = of_few([1] * 12)
+    documents = np.repeat(np.arange(12) // 2, 3)
+    scored = replace(chosen.scored, arcs=replace(chosen.scored.arcs, document=documents))
+    alone, together = (
+        replace(chosen, scored=one).best_heads(None, 9).frame.set_index("relation").loc["last"]
+        for one in (chosen.scored, scored)
+    )
+    assert alone["p_offset"] == 2 / 2**12
+    assert together["p_offset"] == 2 / 2**6
+    assert alone["n"] == together["n"] == 12
+
+
+def test_a_relation_whose_words_all_depend_on_root_has_no_row() -> None:
+    """`first` depends on a word but for one sentence, where it depends on ROOT and `root` does not."""
+    chosen = of_few([0] * 6)
+    assert "root" not in set(chosen.best_heads(None, 9).frame["relation"])
+    heads = chosen.scored.arcs.head.copy()
+    heads[:2] = [2, 0]
+    scored = replace(chosen.scored, arcs=replace(chosen.scored.arcs, head=heads))
+    frame = replace(chosen, scored=scored).best_heads(None, 9).frame.set_index("relation")
+    assert frame.loc[["root", "first"], "n"].tolist() == [6, 6]
+    # The head finds the one word of `root` that has a governor, and five of six words of `first`.
+    assert frame.loc[["root", "first"], "test"].tolist() == pytest.approx([1 / 6, 5 / 6])
 
 
 def test_without_a_word_in_dev_no_head_is_chosen() -> None:
     scored = of_few([0, 1, 1]).scored
     dev = replace(scored, arcs=replace(scored.arcs, relation=np.minimum(scored.arcs.relation, 1)))
     frame = ChosenHeads(dev, scored, Names((0,), (0,))).best_heads(None, 9).frame.set_index("relation")
-    assert frame.loc["last"].drop("n").isna().all()
-    assert frame.loc["last", "n"] == 3
+    assert frame.loc["last"].drop(["n", "n_dev"]).isna().all()
+    assert frame.loc["last", ["n", "n_dev"]].tolist() == [3, 0]
     assert frame.drop("last")[["head", "test", "best_offset", "p_offset"]].notna().all(axis=None)
+
+
+def test_of_another_language_heads_are_compared_with_its_own_best_offset() -> None:
+    """In dev the governor of `last` is the word before; in the language of test it is the word before that."""
+    dev, scored = of_few([0] * 8), of_few([1] * 8)
+    plain = ChosenHeads(dev.scored, scored.scored, Names((0,), (0,)))
+    abroad = replace(plain, transferred=True)
+    rows = [one.best_heads(None, 9).frame.set_index("relation").loc["last"] for one in (plain, abroad)]
+    for row in rows:
+        assert (row["offset"], row["best_offset"], row["test"]) == (0, -1, 1)
+    assert "own_offset" not in rows[0]
+    assert (rows[0]["over_offset"], rows[0]["p_offset"]) == (1, 2 / 2**8)
+    assert (rows[1]["own_offset"], rows[1]["best_own_offset"]) == (1, -2)
+    assert (rows[1]["over_offset"], rows[1]["p_offset"]) == (0, 1)
+    assert rows[1]["dev_gap"] == rows[0]["dev_gap"] == 0
+
+
+def test_only_heads_that_were_chosen_in_another_treebank_are_compared_with_its_own_offset(
+    make_data: MakeData, corpus: str, splits: tuple[Counted, Counted]
+) -> None:
+    own = {"test": corpus.replace("{split}", "test")}
+    table = scored(probe(trees=False), make_data(corpus=own, transfer_from=corpus)).tables["best_heads"].frame
+    for row in table.to_dict("records"):
+        offsets = splits[1].by_offset(row["relation"])
+        assert row["own_offset"] == max(offsets.values())
+        assert offsets[row["best_own_offset"]] == row["own_offset"] >= row["offset"]
+        assert row["over_offset"] == pytest.approx(row["test"] - row["own_offset"])
 
 
 def best_of(split: str, **changed: object) -> Table:
@@ -352,6 +450,8 @@ def best_of(split: str, **changed: object) -> Table:
     columns: dict[str, object] = {
         "relation": ["all", "all (no punctuation)", "det", "obj", "dep"],
         "n": [1300, 1241, 241, 20, 19],
+        "n_dev": [1300, 1241, 240, 20, 19],
+        "dev_gap": [0.1, 0.1, 0.3, 0.2, 0.9],
         "head": ["3-2", "3-2", "3-9", "3-1", "1-1"],
         split: [0.4, 0.409, 0.705, 0.5, 1.0],
         "low": [0.3, 0.402, 0.65, 0.4, 0.9],
@@ -364,34 +464,72 @@ def best_of(split: str, **changed: object) -> Table:
         "p_offset": [0.0004, 0.0004, 0.0004, 0.25, 0.0004],
         "p_holm": [0.0004, 0.0004, 0.0008, 0.25, 0.0004],
     }
-    units: dict[str, Unit] = dict.fromkeys((split, "offset", "over_offset", "random_init"), "fraction")
+    names = (split, "offset", "own_offset", "over_offset", "random_init")
+    units: dict[str, Unit] = {name: "fraction" for name in names if name in columns | changed}
     return Table(pd.DataFrame(columns | changed), {**units, "p_offset": "p", "p_holm": "p"}, split)
 
 
 WORDS = (
     "head 3-2 finds the governors of 40.9 % [40.2, 41.5] of 1,241 words, the best fixed offset 30.9 % (+10.0 points "
-    "[9.3, "
-    "10.7], p < .001 after Holm over 5 rows)"
+    "[9.3, 10.7], p < .001)"
 )
 
 
 def test_the_answer_is_of_all_words_and_of_the_relation_with_the_widest_gap() -> None:
     assert heads_answer(best_of("test")) == (
         f"Chosen on dev, {WORDS}; the best head with random weights 9.4 %. In 1 of 2 relations heads beat the offset "
-        "(p < .05, n ≥ 20); the widest gap is in `det`: head 3-9 finds 70.5 % [65.0, 76.1] of 241 words, the best "
-        "fixed offset 35.7 % (+34.8 points [28.0, 41.0], p < .001)."
-    )
-    # Without a significant gap, without random weights, scored on dev.
-    p = [0.0004, 0.0004, 0.25, 0.25, 0.0004]
-    none = best_of("dev", p_offset=p, p_holm=[0.0004, 0.0004, 0.5, 0.5, 0.0004], random_init=np.nan)
-    assert heads_answer(none).startswith(
-        f"Chosen and scored on dev, {WORDS}. In none of 2 relations heads beat the offset "
+        "(p < .05 after Holm over 5 rows, n ≥ 20); the widest gap on dev is in `det`: head 3-9 finds 70.5 % "
+        "[65.0, 76.1] of 241 words, the best fixed offset 35.7 % (+34.8 points [28.0, 41.0], p < .001)."
     )
     few = best_of("test", n=[19] * 5)
     assert heads_answer(few).endswith(
-        " of 19 words, the best fixed offset 30.9 % (+10.0 points [9.3, 10.7], p < .001 after Holm over 5 rows); "
+        " of 19 words, the best fixed offset 30.9 % (+10.0 points [9.3, 10.7], p < .001); "
         "the best head with random weights 9.4 %."
     )
+
+
+COUNT = "heads beat the offset (p < .05 after Holm over 5 rows, n ≥ 20)."
+ENOUGH: dict[str, object] = {"n": [1300, 1241, 241, 60, 60], "n_dev": [1300, 1241, 240, 60, 60]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "count"),
+    [
+        pytest.param({"n_dev": [1300, 1241, 19, 20, 20]}, 1, id="few words in dev"),
+        pytest.param({"dev_gap": [0.1, 0.1, 0.3, 0.3, 0.0]}, 1, id="a tie on dev"),
+        pytest.param({"dev_gap": [0.1, 0.1, -0.1, -0.2, 0.0]}, 1, id="no gap on dev"),
+        pytest.param({"dev_gap": [0.1, 0.1, 0.2, 0.3, 0.0]}, 1, id="the widest on dev is not significant on test"),
+        pytest.param({"p_holm": [0.0004, 0.0004, 0.06, 0.25, 0.25]}, 0, id="none significant"),
+        pytest.param({"over_offset": [0.1, 0.1, -0.3, 0.1, 0.0]}, 0, id="significantly below"),
+        pytest.param({**ENOUGH, "dev_gap": [0.1, 0.1, 0.2, 0.3, 0.1]}, 2, id="the widest of several on test"),
+    ],
+)
+def test_no_relation_is_named_that_is_not_clearly_ahead(changed: dict[str, object], count: int) -> None:
+    answer = heads_answer(best_of("test", **changed))
+    relations = 3 if "n" in changed else 2
+    assert answer.endswith(f"In {count or 'none'} of {relations} relations {COUNT}")
+
+
+def test_the_relation_named_has_the_widest_gap_on_dev_with_its_numbers_of_test() -> None:
+    answer = heads_answer(best_of("test", **ENOUGH, dev_gap=[0.1, 0.1, 0.3, 0.2, 0.1]))
+    assert "In 2 of 3 relations" in answer
+    # The gap of `dep` is wider on test.
+    assert "the widest gap on dev is in `det`: head 3-9 finds 70.5 % [65.0, 76.1] of 241 words" in answer
+
+
+def test_where_dev_is_scored_no_relation_is_named() -> None:
+    nothing = dict.fromkeys(("low", "high", "over_offset.low", "over_offset.high", "random_init"), np.nan)
+    assert heads_answer(best_of("dev", **nothing)) == (
+        "Chosen and scored on dev, head 3-2 finds the governors of 40.9 % of 1,241 words, the best fixed offset 30.9 % "
+        f"(+10.0 points, p < .001). In 1 of 2 relations {COUNT}"
+    )
+
+
+def test_of_another_language_the_answer_has_its_own_best_offset() -> None:
+    answer = heads_answer(best_of("test", own_offset=[0.2, 0.35, 0.4, 0.4, 0.1]))
+    assert "of 1,241 words, its own best fixed offset 35.0 % (" in answer
+    assert "of 241 words, its own best fixed offset 40.0 % (" in answer
+    assert "30.9" not in answer
 
 
 def test_the_scores_are_those_of_the_head_chosen_on_dev(result: Result, splits: tuple[Counted, Counted]) -> None:

@@ -26,6 +26,7 @@ class Gold:
     heads: Tensor
     relations: Tensor
     punctuation: Tensor
+    documents: Tensor
 
 
 def arcs(
@@ -34,8 +35,9 @@ def arcs(
     relations: Sequence[Sequence[int]] | None = None,
     punctuation: Sequence[Sequence[bool]] | None = None,
     sentences: Sequence[int] | None = None,
+    documents: Sequence[int] | None = None,
 ) -> Arcs:
-    """Columns from one list per sentence."""
+    """Columns from one list per sentence; without documents, none are marked."""
     numbers = range(len(heads)) if sentences is None else sentences
     lengths = [len(sentence) for sentence in heads]
     return Arcs(
@@ -45,6 +47,7 @@ def arcs(
         head=column(heads),
         relation=column(relations or [[0] * n for n in lengths]),
         punctuation=column(punctuation or [[False] * n for n in lengths]).astype(np.bool_),
+        document=np.repeat(np.array(documents or [-1] * len(heads), dtype=np.int64), lengths),
     )
 
 
@@ -52,15 +55,17 @@ def column(sentences: Sequence[Sequence[int]]) -> Integers:
     return np.array([value for sentence in sentences for value in sentence], dtype=np.int64)
 
 
-def random_arcs(sentences: int, seed: int, relations: int = 5) -> Arcs:
-    """Random trees of 1 to 12 words."""
+def random_arcs(sentences: int, seed: int, relations: int = 5, documents: int = 0) -> Arcs:
+    """Random trees of 1 to 12 words, dealt to documents if there are any."""
     rng = np.random.default_rng(seed)
     heads = [random_tree(int(rng.integers(1, 13)), rng) for _ in range(sentences)]
+    dealt = sorted(rng.integers(documents, size=sentences).tolist()) if documents else None
     return arcs(
         heads,
         relations=[rng.integers(relations, size=len(tree)).tolist() for tree in heads],
         punctuation=[(rng.random(len(tree)) < 0.2).tolist() for tree in heads],
         sentences=sorted(rng.choice(sentences * 3, size=sentences, replace=False).tolist()),
+        documents=dealt,
     )
 
 
@@ -83,12 +88,17 @@ def padded_batch(arcs: Arcs, predicted: Integers, sentences: Sequence[int]) -> t
             filled[place, : row.size] = values[row]
         return torch.from_numpy(filled)
 
+    documents = np.full(len(rows), -1)
+    for place, row in enumerate(rows):
+        if arcs.document is not None and row.size:
+            documents[place] = arcs.document[row[0]]
     gold = Gold(
         torch.tensor(sentences, dtype=torch.int64),
         torch.tensor([row.size for row in rows], dtype=torch.int64),
         padded(arcs.head, 77),
         padded(arcs.relation, -100),
         padded(arcs.punctuation, 1).bool(),
+        torch.from_numpy(documents),
     )
     return gold, padded(predicted, 99)
 

@@ -71,7 +71,7 @@ def assert_same(one: tuple[Arcs, dict[str, np.ndarray]], other: tuple[Arcs, Inte
     np.testing.assert_array_equal(predicted, other[1])
 
 
-GOLD = random_arcs(11, seed=11)
+GOLD = random_arcs(11, seed=11, documents=4)
 NUMBERS: list[int] = np.unique(GOLD.sentence).tolist()
 
 

@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 import os
 import re
 import shutil
@@ -314,15 +315,18 @@ def test_a_run_that_is_not_finished_is_not_read(tmp_path: Path) -> None:
     assert notes == ["Default encoder: 2 seen, 1 not seen, 1 cannot be seen here, 0 not run"]
 
 
-def test_without_counts_the_ends_are_means_over_the_seeds(tmp_path: Path) -> None:
+def test_without_counts_the_interval_joins_those_of_the_runs_and_of_the_seeds(tmp_path: Path) -> None:
     records = []
-    for seed, low in enumerate((0.2, 0.4)):
+    for seed, low in enumerate((0.2, 0.4, 0.3)):
         result = Result("t", {"mcc": Estimate(low + 0.1, low, low + 0.3, unit="fraction")})
         write(tmp_path / str(seed), result, Provenance({}, {}, {}))
         records.append(read_record(tmp_path / str(seed) / "results.json"))
     found = over_seeds(records, "mcc")
-    assert [found.value, found.low, found.high] == pytest.approx([0.4, 0.3, 0.6])
-    assert found.sd == pytest.approx(0.2 / 2**0.5)
+    margin = 4.302653 * 0.1 / 3**0.5  # of Student's t with two degrees of freedom, and a standard deviation of .1
+    expected = [0.4, 0.4 - (0.1**2 + margin**2) ** 0.5, 0.4 + (0.2**2 + margin**2) ** 0.5]
+    assert [found.value, found.low, found.high] == pytest.approx(expected)
+    assert all(map(math.isnan, over_seeds(records[:2], "mcc").interval))
+    assert found.sd == pytest.approx(0.1)
 
 
 def test_damaged_results_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -395,8 +399,9 @@ def test_cells_and_paired_differences(tmp_path: Path) -> None:
     assert judged(ours="row@heads:test[layer=2]", seen="< .61")[1] == "seen"
     ours, verdict = judged(ours="row@a", minus="b", seen="> 0")
     assert ours is not None
-    assert [ours.value, ours.low, ours.high] == pytest.approx([1 / 3] * 3)
-    assert verdict == "seen"
+    # Three items are too few for an interval of a difference, so nothing is seen.
+    assert [ours.value, ours.low, ours.high] == pytest.approx([1 / 3, math.nan, math.nan], nan_ok=True)
+    assert verdict == "not seen"
     with pytest.raises(UserError, match="`heads` has not one row with a number in `test` where layer=7: 0 rows"):
         judged(ours="row@heads:test[layer=7]", seen="> 0")
     (tmp_path / "tables/heads.csv").unlink()
