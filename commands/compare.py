@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 from commands import parser_of
-from commands.seeds import estimate_from_counts
+from commands.seeds import estimate_from_counts, with_common_units
 from metrics.bootstrap import compared, difference, holm, least_p, p_units
 from results import Estimate, Table, Unit, difference_said, filled, said
 from results.errors import counted, near
@@ -185,7 +185,11 @@ def compare(groups: Sequence[Sequence[Scored]]) -> tuple[Table, list[Estimate]]:
     """
     score, unit = groups[0][0].name, groups[0][0].record.scores[groups[0][0].name].unit
     share = all(run.name in run.record.shares for group in groups for run in group)
-    found = [estimate_from_counts([run.counts for run in group], unit, share=share, draws=DRAWS) for group in groups]
+    counts = iter(with_common_units([run.counts for group in groups for run in group]))
+    found = []
+    for group in groups:
+        seeds_of_group = [next(counts) for _ in group]
+        found.append(estimate_from_counts(seeds_of_group, unit, share=share, draws=DRAWS))
     folders = [group[0].folder.resolve() for group in groups]
     parent = os.path.commonpath([folder.parent for folder in folders])
     lines = []

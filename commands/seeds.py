@@ -13,6 +13,28 @@ from results import Estimate, Unit
 from results.reader import Record
 
 
+def with_common_units(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+    """Return the counts of several runs, with numbers of units that are the same for an item in all runs.
+
+    Documents are those of the runs that have them, such as runs of a version that read the marks. Without documents
+    each item is a unit; its number in a run would depend on the order of the run's items.
+
+    Args:
+        runs: Counts of each run, from `Record.counts`.
+    """
+    units = pd.concat([counts["unit"] for counts in runs])
+    items = units.index[~units.index.duplicated()]
+    marked = [counts["unit"] for counts in runs if not counts["unit"].is_unique]
+    numbers = np.arange(len(items))
+    if marked:
+        documents = pd.concat(marked)
+        documents = documents[~documents.index.duplicated()].reindex(items)
+        of_documents = pd.factorize(documents, sort=True)[0]
+        numbers = np.where(of_documents < 0, len(items) + numbers, of_documents)
+    common = pd.Series(numbers, index=items)
+    return [counts.assign(unit=common.reindex(counts.index).to_numpy()) for counts in runs]
+
+
 def estimate_from_counts(seeds: Sequence[pd.DataFrame], unit: Unit, *, share: bool, draws: int = 1000) -> Estimate:
     """Return the mean of a score over runs that differ only in the seed, from its counts for each item.
 
@@ -24,11 +46,10 @@ def estimate_from_counts(seeds: Sequence[pd.DataFrame], unit: Unit, *, share: bo
         share: True if the numerators count some of the items that the denominators count.
         draws: Number of draws.
     """
-    items = seeds[0].index
-    for counts in seeds[1:]:
-        items = items.union(counts.index, sort=False)
+    seeds = with_common_units(seeds)
     units = pd.concat([counts["unit"] for counts in seeds])
-    units = units[~units.index.duplicated()].loc[items]
+    units = units[~units.index.duplicated()]
+    items = units.index
     found = []
     for counts in seeds:
         both = counts[["numerator", "denominator"]].reindex(items, fill_value=0.0)

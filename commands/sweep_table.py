@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from commands.seeds import averaged, estimate_from_counts, over_seeds
+from commands.seeds import averaged, estimate_from_counts, over_seeds, with_common_units
 from commands.sweep_plan import RUN_COLUMNS, STATISTICS, Row, Sweep
 from metrics.bootstrap import TEST_DRAWS, difference, holm, least_p, mean_and_sd, p_units
 from results import Estimate, Provenance, Result, Table, Unit, filled, said, significant
@@ -139,10 +139,11 @@ def differences(sweep: Sweep, records: Records, units: Mapping[str, Unit], fault
                 faults.append(f"`{row.name}` and `{other.name}` share no item of {column}")
                 continue
             share = all(_is_share(one, column, records) for one in (row, other))
-            sides = [
-                estimate_from_counts([own.loc[shared] for own in seeds_of], unit, share=share, draws=TEST_DRAWS)
-                for seeds_of in counts
-            ]
+            own = iter(with_common_units([one.loc[shared] for seeds_of in counts for one in seeds_of]))
+            sides = []
+            for seeds_of in counts:
+                of_side = [next(own) for _ in seeds_of]
+                sides.append(estimate_from_counts(of_side, unit, share=share, draws=TEST_DRAWS))
             found = difference(*sides)
             least.append(least_p(sides[0].units or 0, TEST_DRAWS))
             line: dict[str, object] = {**dict(zip(sweep.labels, row.labels, strict=True)), "score": column}

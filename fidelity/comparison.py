@@ -160,7 +160,7 @@ def _mean(seeds: Sequence[Estimate]) -> Estimate:
 
 
 BASELINE, ATTENTION = "random", "attention"
-PRINTED = 22  # most rows of the main table with all rankings
+PRINTED = 20  # most rows of the main table with all rankings
 SECONDS = "seconds per text"
 
 
@@ -324,22 +324,20 @@ def fidelity_table(results: Sequence[CheckpointResult], tests: Sequence[Judged],
     scores, (found, measures) = by_score(results), ranked_scores(results, tests)
     of_rankings, ranked = {_score(*key[1:]) for key in found}, _main(found, measures, asked)
     plain = [name for name in asked if name not in of_rankings and not _is_nan(scores[name])]
-    if len(plain) + sum(map(len, ranked.values())) > PRINTED:
+    beside = {f"{test.test}.{name}": others for test in tests for name, others in test.beside.items()}
+    companions = {name: _companions(name, order, beside.get(name, ()), scores) for name, order in ranked.items()}
+    if len(plain) + sum(len(order) + len(companions[name]) for name, order in ranked.items()) > PRINTED:
         for name in filter(measures.get, ranked):
             ranked[name] = [one for one in ranked[name] if one in (ranked[name][0], ATTENTION, BASELINE)]
     arrows = {f"{test.test}.{score}": arrow for test in tests for score, arrow in test.directions.items()} | measures
     of_tests = {name: ": ".join(map(printed_name, name.split(".", 1))) for name in plain}
     words = {name: f"{text} {arrows.get(name, '')}".strip() for name, text in of_tests.items()}
-    beside = {f"{test.test}.{name}": others for test in tests for name, others in test.beside.items()}
     for name, order in ranked.items():
         measure = f"{printed_name(name.rpartition('.')[2])} {arrows[name]}".strip()
         words |= {_score(name, one): f"{measure}, {printed_name(one)}" for one in order}
-        shown = [one for one in order if one in (order[0], ATTENTION, BASELINE)]
-        for other in beside.get(name, ()):
-            companion = f"{name.rpartition('.')[0]}.{other}"
-            measure = f"{printed_name(other)} {arrows.get(companion, '')}".strip()
-            known = [one for one in shown if _score(companion, one) in scores]
-            words |= {_score(companion, one): f"{measure}, {printed_name(one)}" for one in known}
+        for other, one in companions[name]:
+            measure = f"{printed_name(other.rpartition('.')[2])} {arrows.get(other, '')}".strip()
+            words[_score(other, one)] = f"{measure}, {printed_name(one)}"
     rows = [
         {"test": text + " (nats)" * (_unit(scores[name]) == "nats")}
         | numbers({one: _mean(seeds) for one, seeds in scores[name].items()})
@@ -348,6 +346,23 @@ def fidelity_table(results: Sequence[CheckpointResult], tests: Sequence[Judged],
     ]
     units = {variant: [_unit(scores[name]) for name in words] for variant in by_variant(results)}
     return Table(pd.DataFrame(rows), units, main=("test", *units))
+
+
+def _companions(
+    measure: str, order: Sequence[str], others: Sequence[str], scores: Collection[str]
+) -> list[tuple[str, str]]:
+    """Return the measures to read together with a measure, each with a ranking: the best, attention and random.
+
+    Args:
+        measure: Name of the measure, `<test>.<measure>`.
+        order: Its rankings, the best first.
+        others: Names of the measures to read together with it, without the test.
+        scores: Names of all scores.
+    """
+    test = measure.rpartition(".")[0]
+    shown = [one for one in order if one in (order[0], ATTENTION, BASELINE)]
+    pairs = product([f"{test}.{other}" for other in others], shown)
+    return [(other, one) for other, one in pairs if _score(other, one) in scores]
 
 
 def _is_nan(variants: Mapping[str, Sequence[Estimate]]) -> bool:
@@ -364,9 +379,13 @@ def answer(results: Sequence[CheckpointResult], tests: Sequence[Judged], asked: 
     faults = {variant: chance_fault(runs) for variant, runs in variants.items()}
     at_chance = {variant: fault for variant, fault in faults.items() if fault}
     sentences = []
-    for variant, fault in at_chance.items():
-        name = variant if len(variants) > 1 else "the classifier"
-        sentences.append(f"{name} {fault}")
+    if at_chance:
+        first, *others = at_chance
+        name = first if len(variants) > 1 else "the classifier"
+        sentences.append(f"{name} {at_chance[first]}")
+        if others:
+            verb = "is" if len(others) == 1 else "are"
+            sentences.append(f"nor {verb} {' and '.join(others)} above it")
     best = _best_ranking(results, tests, asked, at_chance)
     before = takewhile(lambda test: not test.rankings, tests) if best else tests
     claims = {f"{test.test}.{score}": claim for test in before for score, claim in test.claims.items()}

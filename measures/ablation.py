@@ -292,9 +292,10 @@ class HeadAblation(TaskMeasure):
         apart = differences[name, kind]
         p = "beyond_random_p_holm" if beyond else "p_holm"
         units = tables[name].unit_rows()[p]
+        tests = max(1, int(own[p].notna().sum()))
         family = []
         for row, (place, one) in zip(own.index, apart.items(), strict=True):
-            at_once = compared(one, tests=len(apart)) if one.draws.size else one
+            at_once = compared(one, tests) if one.draws.size else one
             family.append(Difference(place, at_once, p_unit=units[row]))
         than = " otherwise than random heads of the same layers" if beyond else ""
         score, items = task.score.rpartition(".")[2], "pairs" if isinstance(task, MinimalPairs) else "texts"

@@ -470,7 +470,7 @@ def compared(apart: Estimate, tests: int = 1) -> Estimate:
     low, high = (float(end[0]) for end in _ends(apart.draws[:, None], np.array([TAIL / tests])))
     if apart.counts is not None and np.count_nonzero(apart.counts.items) > 1:
         low, high = _few_ends(apart.counts, low, high, TAIL / tests)
-    p = min(1.0, float(_p(apart.draws[:, None])[0]) * tests) if apart.draws.size else np.nan
+    p = float(np.minimum(1.0, _p(apart.draws[:, None])[0] * tests)) if apart.draws.size else np.nan
     return replace(apart, low=low, high=high, p=p)
 
 

@@ -120,9 +120,17 @@ def _area(is_class: NDArray[np.bool_], ranking: Floats, counts: Floats) -> Float
 def f1_score(positive: int | None, classes: int) -> Statistic:
     """Return a statistic for `resample`: F1 of the class `positive`, or macro F1 if it is None.
 
+    F1 of a class is a share, in which a wrong decision for or against the class counts as half an item that is missed.
     The statistic reads two columns: gold class and predicted class.
     """
-    return _of_confusions(lambda table: f1(table, positive), classes)
+    if positive is None:
+        return _of_confusions(lambda table: f1(table, None), classes)
+
+    def counts(values: Floats) -> tuple[Floats, Floats]:
+        gold, predicted = (values == positive).T
+        return 1.0 * (gold & predicted), (1.0 * gold + predicted) / 2
+
+    return Ratio(counts, share=True)
 
 
 def mcc_score(classes: int) -> Statistic:

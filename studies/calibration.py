@@ -263,13 +263,14 @@ class Case(NamedTuple):
         columns: Columns that have it, `<file>: <column>`.
         simulate: Returns a p-value of simulated data; the effect is 0 for a null case.
         effect: Size of the effect of a case that has one.
-        discrete: True if p has few steps, so that it may be below .05 in fewer than 3 % of nulls.
+        conservative: True if p may be below .05 in fewer than 3 % of nulls: few values of p can occur, as where few items
+            differ, two tests must both find something, or p is Bonferroni's.
     """
 
     columns: str
     simulate: Callable[[Draw, float], float]
     effect: float
-    discrete: bool = False
+    conservative: bool = False
 
 
 FEW_UNITS = (3, 5, 8, 10, 20, 50, 200)
@@ -291,26 +292,26 @@ CASES: Mapping[str, Case] = {
     "pairs of runs by F1": Case(
         "commands/compare.py: permutation.p, commands/sweep_table.py: p", partial(two_runs_f1, number=200), 0.1
     ),
-    "pairs of decisions": Case("measures/ablation.py: p", decisions, 0.1),
+    "pairs of decisions": Case("measures/ablation.py: p", decisions, 0.1, conservative=True),
     "pairs of variants": Case("fidelity/comparison.py: p", numbers, 0.3),
     **{
         f"pairs of runs, {number} sentences": Case(
             "commands/compare.py: permutation.p, commands/sweep_table.py: p",
             partial(two_runs, number=number),
             0.2,
-            discrete=number <= 20,
+            conservative=number <= 20,
         )
         for number in FEW_UNITS
     },
     **{
         f"pairs of decisions, {number} texts": Case(
-            "measures/ablation.py: p", partial(decisions, number=number), 0.3, discrete=number <= 50
+            "measures/ablation.py: p", partial(decisions, number=number), 0.3, conservative=True
         )
         for number in FEW_UNITS
     },
     **{
         f"pairs of variants, {number} texts": Case(
-            "fidelity/comparison.py: p", partial(numbers, number=number), 1.0, discrete=number <= 5
+            "fidelity/comparison.py: p", partial(numbers, number=number), 1.0, conservative=number <= 5
         )
         for number in FEW_UNITS
     },
@@ -331,12 +332,13 @@ CASES: Mapping[str, Case] = {
         )
         for number in (10, 20)
     },
-    "largest of 30 differences": Case("answers: the named difference", largest_of_thirty, 0.25),
+    "largest of 30 differences": Case("answers: the named difference", largest_of_thirty, 0.25, conservative=True),
     "set of heads, 5 random sets": Case("measures/causal.py: p, measures/ablation.py: beyond_random_p", sets, 0.6),
     "one head, 3 other heads": Case(
         "measures/causal.py: p, measures/ablation.py: beyond_random_p",
         lambda rng, effect: sets(rng, effect, 1, 3, 4),
         0.6,
+        conservative=True,
     ),
     "set of heads, skewed effects": Case(
         "measures/causal.py: p, measures/ablation.py: beyond_random_p",
@@ -347,6 +349,7 @@ CASES: Mapping[str, Case] = {
         "measures/causal.py: p, measures/ablation.py: beyond_random_p",
         lambda rng, effect: sets(rng, effect, move="sparse"),
         5.0,
+        conservative=True,
     ),
     "heads of a layer": Case("measures/clusters.py: p", layers, 0.5),
     "fine-tuning": Case("measures/attention_analyses.py: p", inputs, 0.02),

@@ -1,5 +1,6 @@
 """What a terminal shows of a table, at any width."""
 
+import math
 import re
 
 import pandas as pd
@@ -48,6 +49,8 @@ def lost_answers(result: Result) -> list[str]:
 
 
 def share(result: Result, name: str) -> str:
-    """A share and its interval in a sentence, from `results.json`'s numbers."""
+    """A share and its interval, if it is known, in a sentence, from `results.json`'s numbers."""
     value, low, high = (100 * result.numbers[f"{name}{end}"] for end in ("", ".low", ".high"))
+    if math.isnan(low):
+        return f"{value:.1f} %"
     return f"{value:.1f} % [{low:.1f}, {high:.1f}]"

@@ -11,9 +11,19 @@ import pytest
 import yaml
 from rich.console import Console
 
-from commands.compare import Scored, compare, grouped, main, on_same_items, scored, warnings
+from commands.compare import Scored, compare, compare_answer, grouped, main, on_same_items, scored, warnings
 from commands.seeds import over_seeds
-from metrics.bootstrap import bootstrap_ratio, holm, paired_bootstrap, paired_permutation
+from metrics.bootstrap import (
+    bootstrap_ratio,
+    compared,
+    difference,
+    holm,
+    paired_bootstrap,
+    pooled,
+    resample,
+    seeds_margin,
+)
+from metrics.statistics import proportion, two_columns
 from results import Estimate, Provenance, Result, Table
 from results.digests import checksums
 from results.errors import UserError
@@ -50,6 +60,7 @@ def make_run(
     *,
     sha256: str = "1",
     ratios: Mapping[str, tuple[str, str]] | None = None,
+    shares: Sequence[str] = ("uas",),
 ) -> Path:
     """A run's folder, as the callback leaves it."""
     folder.mkdir(parents=True)
@@ -61,9 +72,20 @@ def make_run(
     }
     scores["loss"] = Estimate(2.5, unit="nats")
     data = {"train": {"file": "train.conllu", "sha256": "0"}, "test": {"file": "test.conllu", "sha256": sha256}}
-    result = Result("attention_only", scores, items=frame, ratios=pairs)
+    declared = [name for name in shares if name in pairs]
+    result = Result("attention_only", scores, items=frame, ratios=pairs, shares=declared)
     write(folder, result, Provenance({"name": "a"}, data, {}))
     return folder
+
+
+def counts_of(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    return frame["correct"], frame["scored"]
+
+
+def over_seeds_by_hand(frames: Sequence[pd.DataFrame], draws: int = 10_000) -> Estimate:
+    """The mean of uas over runs on the same items, as a mean of estimates."""
+    columns = [np.column_stack(counts_of(frame)) for frame in frames]
+    return pooled([resample(two_columns(share=True), one, "fraction", draws=draws) for one in columns])
 
 
 def test_the_interval_of_runs_with_unequal_denominators_is_that_of_their_mean(tmp_path: Path) -> None:
@@ -74,14 +96,22 @@ def test_the_interval_of_runs_with_unequal_denominators_is_that_of_their_mean(tm
         right[: SENTENCES // 2] += seed
         frame = pd.DataFrame({"id": names, "right": right, "of": of})
         make_run(tmp_path / str(seed), frame, config(seed), ratios={"f1": ("right", "of")})
-    (line,) = compare(grouped([scored(find_record(tmp_path / str(seed)), "f1") for seed in sides])).frame.to_dict(
-        "records"
-    )
+    records = [find_record(tmp_path / str(seed)) for seed in sides]
+    table, apart = compare(grouped([scored(record, "f1") for record in records]))
+    assert apart == []
+    (line,) = table.frame.to_dict("records")
     mean = np.mean([right.sum() / of.sum() for right, of in sides.values()])
     assert line["f1"] == pytest.approx(mean)
-    assert line["f1.low"] < mean < line["f1.high"]
-    found = over_seeds([find_record(tmp_path / str(seed)) for seed in sides], "f1")
-    assert [found.value, found.low, found.high] == pytest.approx([line["f1"], line["f1.low"], line["f1.high"]])
+    columns = [np.column_stack(side) for side in sides.values()]
+    parts = [resample(two_columns(share=False), one, "fraction", draws=10_000) for one in columns]
+    expected = pooled(parts)
+    assert expected.low < mean < expected.high
+    assert [line["f1.low"], line["f1.high"]] == pytest.approx(expected.interval)
+    # Two seeds of which one has 0 % and the other 75 % say nothing of a third.
+    assert expected.interval[1] - expected.interval[0] > 1
+    found = over_seeds(records, "f1")
+    again = pooled([resample(two_columns(share=False), one, "fraction") for one in columns])
+    assert [found.value, found.low, found.high] == pytest.approx([mean, *again.interval])
 
 
 def change_record(run: Path, **changes: object) -> bool:
@@ -121,24 +151,21 @@ def test_two_runs_are_compared_as_the_tests_say(tmp_path: Path) -> None:
     assert [line["run"] for line in found["lines"]] == ["Probe/version_0", "Words/version_0"]
     assert [line["seeds"] for line in found["lines"]] == [1, 1]
     for line, frame in ((reference, a), (other, b)):
-        low, high = bootstrap_ratio(frame["correct"], frame["scored"]).interval
+        low, high = bootstrap_ratio(frame["correct"], frame["scored"], share=True, draws=10_000).interval
         assert line["uas"] == pytest.approx(frame["correct"].sum() / frame["scored"].sum())
         assert [line["uas.low"], line["uas.high"]] == [float(low), float(high)]
         assert line["sd"] is None
-    assert reference["difference"] is reference["permutation.p"] is reference["bootstrap.p"] is None
-    counts = (b["correct"], b["scored"], a["correct"], a["scored"])
-    expected = paired_bootstrap(*counts)
-    assert [other[key] for key in ("difference", "difference.low", "difference.high", "bootstrap.p")] == numbers(
-        expected
-    )
-    assert other["permutation.p"] == paired_permutation(*counts)
-    assert "holm.p" not in other
+    assert reference["difference"] is reference["permutation.p"] is None
+    expected = paired_bootstrap(*counts_of(b), *counts_of(a), share=True)
+    names = ("difference", "difference.low", "difference.high", "permutation.p")
+    assert [other[key] for key in names] == numbers(expected)
+    assert not other.keys() & {"holm.p", "bootstrap.p", "difference.p"}
     assert other["runs"][0]["folder"] == str(second)
     # The table says the same, ×100, but for p, which has two significant digits.
     row = next(line for line in printed.splitlines() if line.startswith("Words/version_0"))
     assert f"{100 * other['uas']:.1f} [" in row
     assert f"{100 * expected.value:.1f} [" in row
-    assert row.split()[-2:] == [f"{p:.2f}".removeprefix("0") for p in (other["permutation.p"], expected.p)]
+    assert row.split()[-1] == f"{expected.p:.2f}".removeprefix("0")
     assert f"{SENTENCES} items, matched by id" in printed
     of_first = [100 * reference[f"uas{end}"] for end in ("", ".low", ".high")]
     apart = [100 * other[f"difference{end}"] for end in ("", ".low", ".high")]
@@ -146,7 +173,8 @@ def test_two_runs_are_compared_as_the_tests_say(tmp_path: Path) -> None:
         f"Over {SENTENCES} items the uas of Probe/version_0 is {{:.1f}} % [{{:.1f}}, {{:.1f}}]; ".format(*of_first)
         + "the difference of Words/version_0 is "
         + "{:+.1f} points [{:.1f}, {:.1f}], p = ".format(*apart)
-        + f"{other['permutation.p']:.2f}.".removeprefix("0")
+        + f"{other['permutation.p']:.2f}".removeprefix("0")
+        + ", of these two runs: other seeds may differ."
     )
 
 
@@ -157,21 +185,97 @@ def test_seeds_of_one_config_are_one_line(tmp_path: Path) -> None:
     runs += [make_run(tmp_path / f"b{seed}", frame, config(seed, decay=0.5)) for seed, frame in enumerate(others)]
     groups = grouped([read(run) for run in runs])
     assert [[run.folder.name for run in group] for group in groups] == [["a0", "a1", "a2"], ["b0", "b1"]]
-    reference, other = compare(groups).frame.to_dict("records")
+    table, apart = compare(groups)
+    reference, other = table.frame.to_dict("records")
     assert (reference["run"], reference["seeds"], other["seeds"]) == ("a0", 3, 2)
     scores = [frame["correct"].sum() / frame["scored"].sum() for frame in frames]
     assert reference["uas"] == pytest.approx(np.mean(scores))
     assert reference["sd"] == pytest.approx(np.std(scores, ddof=1))
-    a = sum(frame["correct"] for frame in frames) / 3
-    b = sum(frame["correct"] for frame in others) / 2
-    low, high = bootstrap_ratio(a, frames[0]["scored"]).interval
-    assert [reference["uas.low"], reference["uas.high"]] == pytest.approx([float(low), float(high)])
-    counts = (b, others[0]["scored"], a, frames[0]["scored"])
-    expected = paired_bootstrap(*counts)
+    means = [over_seeds_by_hand(group) for group in (frames, others)]
+    assert [reference["uas.low"], reference["uas.high"]] == pytest.approx(means[0].interval)
+    expected = difference(means[1], means[0])
     assert other["difference"] == pytest.approx(other["uas"] - reference["uas"])
-    found = [other[key] for key in ("difference", "difference.low", "difference.high", "bootstrap.p")]
-    assert found == pytest.approx(numbers(expected))
-    assert other["permutation.p"] == pytest.approx(paired_permutation(*counts))
+    found = [other[key] for key in ("difference", "difference.low", "difference.high", "permutation.p")]
+    assert found == pytest.approx(numbers(expected)) == numbers(apart[0])
+    answer = compare_answer(table, apart, "uas", SENTENCES)
+    assert "a0 (mean of 3 seeds)" in answer
+    assert "b0 (mean of 2 seeds)" in answer
+    assert "other seeds may differ" not in answer
+
+
+def test_the_interval_of_seeds_that_differ_much_covers_other_seeds(tmp_path: Path) -> None:
+    frames = [items(1, gain=gain) for gain in (0.0, 0.3, -0.2)]
+    runs = [make_run(tmp_path / f"a{seed}", frame, config(seed)) for seed, frame in enumerate(frames)]
+    [line] = compare(grouped([read(run) for run in runs]))[0].frame.to_dict("records")
+    right, of = sum(frame["correct"] for frame in frames) / 3, frames[0]["scored"]
+    low, high = bootstrap_ratio(right, of, share=True).interval
+    assert line["uas.high"] - line["uas.low"] > 3 * (high - low)
+    students = seeds_margin(line["sd"], 3)
+    assert (line["uas.high"] - line["uas.low"]) / 2 == pytest.approx(students, rel=0.4)
+
+
+def test_items_of_a_document_are_drawn_together(tmp_path: Path) -> None:
+    documents = np.sort(np.random.default_rng(1).integers(15, size=SENTENCES))
+    frames = [items(seed, gain).assign(document=documents) for seed, gain in ((1, 0.0), (2, 0.06))]
+    runs = [make_run(tmp_path / name, frame, config(of=name)) for name, frame in zip("ab", frames, strict=True)]
+    table, apart = compare([[read(run)] for run in runs])
+    sums = [frame.groupby("document")[["correct", "scored"]].sum() for frame in frames]
+    expected = paired_bootstrap(*counts_of(sums[1]), *counts_of(sums[0]), share=True)
+    assert numbers(apart[0]) == pytest.approx(numbers(expected))
+    other = table.frame.to_dict("records")[1]
+    assert other["permutation.p"] == apart[0].p != paired_bootstrap(*counts_of(frames[1]), *counts_of(frames[0])).p
+    interval = bootstrap_ratio(*counts_of(sums[1]), share=True, draws=10_000).interval
+    assert (other["uas.low"], other["uas.high"]) == pytest.approx(interval)
+
+
+def test_a_run_without_documents_is_compared_by_those_of_the_other(tmp_path: Path) -> None:
+    """Such as a run of a version that did not read them."""
+    documents = np.sort(np.random.default_rng(1).integers(15, size=SENTENCES))
+    frames = [items(1).iloc[::-1], items(2, 0.06).assign(document=documents)]
+    runs = [make_run(tmp_path / name, frame, config(of=name)) for name, frame in zip("ab", frames, strict=True)]
+    sums = [frame.groupby(documents)[["correct", "scored"]].sum() for frame in (items(1), frames[1])]
+    expected = paired_bootstrap(*counts_of(sums[1]), *counts_of(sums[0]), share=True)
+    order, _ = on_same_items([read(runs[1]), read(runs[0])], common=False)
+    _, [apart] = compare([[order[1]], [order[0]]])
+    assert numbers(apart) == pytest.approx(numbers(expected))
+
+
+@pytest.mark.parametrize("shares", [("uas",), ()])
+def test_only_declared_shares_have_the_interval_of_few_items(shares: Sequence[str], tmp_path: Path) -> None:
+    frame = items(1).assign(scored=1, correct=(np.arange(SENTENCES) < 3).astype(float))
+    other = frame.assign(correct=(np.arange(SENTENCES) < 4).astype(float))
+    runs = [
+        make_run(tmp_path / name, of_run, config(of=name), shares=shares)
+        for name, of_run in (("a", frame), ("b", other))
+    ]
+    table, [apart] = compare([[read(run)] for run in runs])
+    decisions = resample(proportion, frame[["correct"]].to_numpy(), "fraction")
+    found = table.estimate(0, "uas").interval
+    assert (found == pytest.approx(decisions.interval)) == bool(shares)
+    expected = paired_bootstrap(*counts_of(other), *counts_of(frame), share=bool(shares))
+    assert apart.interval == pytest.approx(expected.interval)
+
+
+def test_the_answer_names_the_largest_of_several_differences_only_if_it_is_significant(tmp_path: Path) -> None:
+    gains = (0.0, 0.3, 0.02, -0.05)
+    runs = [make_run(tmp_path / f"r{n}", items(n, gain), config(of=n)) for n, gain in enumerate(gains)]
+    every = [read(run) for run in runs]
+    table, apart = compare([[run] for run in every])
+    at_once = compared(apart[0], tests=3)
+    assert (at_once.p or 1) < 0.05
+    answer = compare_answer(table, apart, "uas", SENTENCES)
+    clear = int((table.frame["holm.p"] < 0.05).sum())
+    ends = [100 * end for end in (at_once.value, *at_once.interval)]
+    assert answer.split("; ")[1:] == [
+        f"{clear} of 3 other runs differ (p < .05 after Holm)",
+        "the largest difference is that of r1, {:+.1f} points [{:.1f}, {:.1f}], p < .001.".format(*ends),
+    ]
+    table, apart = compare([[every[0]], [every[2]], [every[0]]])
+    assert table.frame["holm.p"].iloc[1] > 0.05
+    answer = compare_answer(table, apart, "uas", SENTENCES)
+    assert answer.endswith("; none of 2 other runs differ (p < .05 after Holm).")
+    table, apart = compare([[every[0]]])
+    assert "; " not in compare_answer(table, apart, "uas", SENTENCES)
 
 
 def test_what_differs_in_more_than_seeds_is_another_line(tmp_path: Path) -> None:
@@ -201,7 +305,7 @@ def test_what_differs_in_more_than_seeds_is_another_line(tmp_path: Path) -> None
 def test_several_comparisons_are_corrected(tmp_path: Path) -> None:
     gains = (0.0, 0.03, 0.05, 0.05)
     runs = [make_run(tmp_path / f"r{n}", items(n, gain), config(decay=n)) for n, gain in enumerate(gains)]
-    frame = compare(grouped([read(run) for run in runs])).frame
+    frame = compare(grouped([read(run) for run in runs]))[0].frame
     p, corrected = frame["permutation.p"].to_numpy(), frame["holm.p"].to_numpy()
     assert np.isnan([p[0], corrected[0]]).all()
     assert corrected[1:].tolist() == holm(p[1:].tolist()).tolist()
@@ -214,7 +318,7 @@ def test_items_in_another_order_and_with_other_numbers_are_the_same_by_id(tmp_pa
     straight = [make_run(tmp_path / "a", a, config()), make_run(tmp_path / "b", b, config(decay=1))]
     shuffled = make_run(tmp_path / "c", turned, config(decay=2))
     tables = [
-        compare([[run] for run in on_same_items([read(straight[0]), read(other)], common=False)[0]])
+        compare([[run] for run in on_same_items([read(straight[0]), read(other)], common=False)[0]])[0]
         for other in (straight[1], shuffled)
     ]
     pd.testing.assert_frame_equal(tables[0].frame.drop(columns="run"), tables[1].frame.drop(columns="run"))
@@ -244,8 +348,8 @@ def test_common_items_are_compared_when_asked(tmp_path: Path) -> None:
     kept = [frame[frame["id"].isin([f"text-{n}" for n in range(2, 50)])] for frame in frames.values()]
     for line, frame in zip(found["lines"], kept, strict=True):
         assert line["uas"] == pytest.approx(frame["correct"].sum() / frame["scored"].sum())
-    counts = (kept[1]["correct"], kept[1]["scored"], kept[0]["correct"], kept[0]["scored"])
-    assert found["lines"][1]["permutation.p"] == paired_permutation(*counts)
+    expected = paired_bootstrap(*counts_of(kept[1]), *counts_of(kept[0]))
+    assert found["lines"][1]["permutation.p"] == expected.p
     assert found["warnings"][0] == (
         f"{runs[0]}: 10 (text-50, text-51, text-52 and 7 more) of 58 items are left out, because not all "
         f"runs have them; its uas is {found['lines'][0]['uas']:.4g} without and "

@@ -1,5 +1,5 @@
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,14 +7,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
+from commands.seeds import averaged, estimate_from_counts
 from commands.sweep_plan import Row, Run, Sweep, columns_of
-from commands.sweep_table import collect
-from metrics.bootstrap import bootstrap_ratio, paired_bootstrap, paired_permutation
+from commands.sweep_table import collect, range_answer
+from metrics.bootstrap import difference, paired_bootstrap, pooled, resample, seeds_margin
+from metrics.statistics import two_columns
 from results import Estimate, Provenance, Result, Table
 from results.reader import NAN, Record, read_record
 from results.writer import write_scores
-from tests.printed import share
+from tests.metrics.subsets import subsets
 
 
 def run(seed: int, config: str = "a.yaml") -> Run:
@@ -63,7 +66,7 @@ def record(
     splits = {"test": {"file": "t.conllu", "sha256": data.get("sha", "1"), **corpus}}
     audit = {} if np.isnan(epochs) else {"epochs": epochs}
     ratios = {} if items is None else {"uas": ("correct", "scored")}
-    result = Result("probe", estimates, items=items, ratios=ratios, audit=audit)
+    result = Result("probe", estimates, items=items, ratios=ratios, audit=audit, shares=tuple(ratios))
     write_scores(folder, result, Provenance({"name": data.get("encoder", "tiny")}, splits, {}))
     return read_record(folder / "results.json")
 
@@ -71,6 +74,12 @@ def record(
 def items(correct: list[float], scored: list[int], order: list[int] | None = None) -> pd.DataFrame:
     frame = pd.DataFrame({"sentence": range(len(correct)), "id": "x", "scored": scored, "correct": correct})
     return frame.iloc[order] if order else frame
+
+
+def mean_of(counts: Sequence[Sequence[float] | np.ndarray], scored: Sequence[int] | np.ndarray, draws: int) -> Estimate:
+    """The mean of a share over seeds, from the right ones of each item in each seed."""
+    columns = [np.column_stack([right, scored]).astype(float) for right in counts]
+    return pooled([resample(two_columns(share=True), one, "fraction", draws=draws) for one in columns])
 
 
 def test_one_seed_has_the_interval_of_its_run(tmp_path: Path) -> None:
@@ -90,17 +99,19 @@ def test_one_seed_has_the_interval_of_its_run(tmp_path: Path) -> None:
 
 def test_seeds_and_their_counts_are_averaged_per_item(tmp_path: Path) -> None:
     row = row_of(0, 1)
-    scored = [3, 9, 5, 1]
-    counts = [[1.0, 4, 5, 0], [2.0, 8, 0, 1]]
+    scored = [3, 9, 5, 1] * 3
+    counts = [[1.0, 4, 5, 0] * 3, [2.0, 8, 0, 1] * 3]
     records = {
-        run(0).key: record(tmp_path, run(0).key, {"uas": 10 / 18}, 3.0, items(counts[0], scored)),
+        run(0).key: record(tmp_path, run(0).key, {"uas": 30 / 54}, 3.0, items(counts[0], scored)),
         # Items are matched by what they are, not by where they stand.
-        run(1).key: record(tmp_path, run(1).key, {"uas": 11 / 18}, 5.0, items(counts[1], scored, [2, 0, 3, 1])),
+        run(1).key: record(
+            tmp_path, run(1).key, {"uas": 33 / 54}, 5.0, items(counts[1], scored, [2, 0, 3, 1, *range(4, 12)])
+        ),
     }
     line = line_of(tmp_path, row, records)
-    low, high = bootstrap_ratio(np.mean(counts, axis=0), scored, runs=2).interval
+    low, high = mean_of(counts, scored, 1000).interval
     assert line["uas"] == pytest.approx(10.5 / 18)
-    assert (line["low"], line["high"]) == (low, high)
+    assert (line["low"], line["high"]) == pytest.approx((low, high))
     assert 0 < low < high < 1
     assert line["sd"] == pytest.approx(np.std([10 / 18, 11 / 18], ddof=1))
     assert (line["seeds"], line["epochs"]) == (2, 4)
@@ -126,24 +137,116 @@ def test_differences_are_those_of_shared_seeds_and_items_after_holm(tmp_path: Pa
     sweep = Sweep("table", ("probe",), tuple(rows), columns, reference={"probe": "a"})
     result = collect(sweep, records, tmp_path)[0]
     b, c = result.tables["table_differences"].frame.to_dict("records")
-    ends = [f"{share(result, f'{name}.uas')} ({name})" for name in "ab"]
+    ends = [f"{100 * result.numbers[f'{name}.uas']:.1f} % ({name})" for name in "ab"]
     clear = sum(line["p_holm"] < 0.05 for line in (b, c))
     assert result.answer == (
-        f"Over 3 rows uas goes from {ends[0]} to {ends[1]}; {clear} of 2 rows differ from their reference (p < .05 "
-        "after Holm)."
+        f"Over 3 rows uas goes from {ends[0]} to {ends[1]}; {clear or 'none'} of 2 rows differ from their reference "
+        "(p < .05 after Holm)."
     )
-    means = {name: (right[name, 0] + right[name, 1]) / 2 for name in "ab"}
-    of_b = [means["b"], scored, means["a"], scored]
-    of_c = [right["c", 1][1:], scored[1:], right["a", 1][1:], scored[1:]]  # the seed that both have
-    for line, sides, left_out in ((b, of_b, 0), (c, of_c, 1)):
-        found = paired_bootstrap(*sides)
-        assert [line[name] for name in ("difference", "low", "high")] == [
-            pytest.approx(one) for one in (found.value, found.low, found.high)
-        ]
-        assert line["p"] == pytest.approx(paired_permutation(*sides))
+    of_b = [[right[name, 0], right[name, 1]] for name in "ba"]
+    of_c = [[right["c", 1][1:]], [right["a", 1][1:]]]  # the seed that both have
+    for line, sides, of, left_out in ((b, of_b, scored, 0), (c, of_c, scored[1:], 1)):
+        found = difference(*(mean_of(counts, of, 10_000) for counts in sides))
+        expected = (found.value, found.low, found.high, found.p)
+        assert [line[name] for name in ("difference", "low", "high", "p")] == pytest.approx(expected)
         assert (line["items"], line["left_out"]) == (40 - left_out, left_out)
+    alone = paired_bootstrap(of_c[0][0], scored[1:], of_c[1][0], scored[1:], share=True)
+    assert (c["low"], c["high"], c["p"]) == pytest.approx((alone.low, alone.high, alone.p))
     assert b["p"] < c["p"] < 1
     assert [b["p_holm"], c["p_holm"]] == pytest.approx([2 * b["p"], max(c["p"], 2 * b["p"])])
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_differences_of_rows_are_over_documents(tmp_path: Path, seeds: int) -> None:
+    random = np.random.default_rng(3)
+    documents, scored = np.repeat(np.arange(10), 3), random.integers(3, 9, 30)
+    rows = [Row((name,), {seed: (run(seed, name),) for seed in range(seeds)}, {"uas": "uas"}) for name in "ab"]
+    records, sums = {}, dict[str, list[np.ndarray]](a=[], b=[])
+    for row, chance in zip(rows, (0.4, 0.5), strict=True):
+        for [one] in row.runs.values():
+            right = random.binomial(scored, chance).astype(float)
+            own = items(right.tolist(), scored.tolist()).assign(id=[f"s{n}" for n in range(30)], document=documents)
+            records[one.key] = record(tmp_path, one.key, {"uas": right.sum() / scored.sum()}, items=own)
+            sums[row.name].append(np.bincount(documents, right))
+    columns = columns_of(["probe"], ["uas"], [], "here")
+    sweep = Sweep("table", ("probe",), tuple(rows), columns, reference={"probe": "a"})
+    [line] = collect(sweep, records, tmp_path)[0].tables["table_differences"].frame.to_dict("records")
+    of = np.bincount(documents, scored)
+    found = difference(*(mean_of(sums[name], of, 1) for name in "ba"))
+    expected = (found.value, found.low, found.high, found.p)
+    assert [line[name] for name in ("difference", "low", "high", "p")] == pytest.approx(expected)
+    if seeds == 1:  # exact: a multiple of one of 2^9
+        assert (line["p"] * 2**9) % 1 == 0
+
+
+def test_the_interval_of_numbers_without_counts_covers_seeds_and_items() -> None:
+    runs = [Estimate(value, value - 0.1, value + 0.2, unit="ratio") for value in (0.5, 0.6, 0.9)]
+    found = averaged(runs)
+    mean, sd = np.mean([0.5, 0.6, 0.9]), np.std([0.5, 0.6, 0.9], ddof=1)
+    margin = seeds_margin(float(sd), 3)
+    assert margin == pytest.approx(stats.t.ppf(0.975, 2) * sd / np.sqrt(3))
+    assert (found.value, found.sd) == pytest.approx((mean, sd))
+    assert found.interval == pytest.approx((mean - np.hypot(0.1, margin), mean + np.hypot(0.2, margin)))
+    assert np.isnan(averaged(runs[:2]).interval).all()  # two seeds say too little of a third
+    assert averaged(runs[:1]).interval == pytest.approx((0.4, 0.7))
+    assert np.isnan(averaged([*runs, Estimate(0.5, unit="ratio")]).interval).all()
+
+
+@pytest.mark.parametrize("marked", ["both", "one", "none"])
+def test_rows_are_paired_by_item_whatever_their_order_and_whether_documents_are_marked(
+    tmp_path: Path, marked: str
+) -> None:
+    """An older run has no documents; then those of the other count."""
+    random = np.random.default_rng(8)
+    documents, scored = np.sort(random.integers(16, size=60)), random.integers(4, 9, 60)
+    right = random.binomial(scored, 0.5)
+    sides = {"a": right.astype(float), "b": np.minimum(right + (random.random(60) < 0.3), scored).astype(float)}
+    rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas"}) for name in "ab"]
+    records = {}
+    for row in rows:
+        own = items(sides[row.name].tolist(), scored.tolist()).assign(id=[f"s{n}" for n in range(60)])
+        if marked == "both" or (marked == "one" and row.name == "a"):
+            own = own.assign(document=documents)
+        if row.name == "a":
+            own = own.sample(frac=1, random_state=0)
+        key = row.runs[0][0].key
+        records[key] = record(tmp_path, key, {"uas": own["correct"].sum() / own["scored"].sum()}, items=own)
+    columns = columns_of(["probe"], ["uas"], [], "here")
+    sweep = Sweep("table", ("probe",), tuple(rows), columns, reference={"probe": "a"})
+    [line] = collect(sweep, records, tmp_path)[0].tables["table_differences"].frame.to_dict("records")
+    units = np.arange(60) if marked == "none" else documents
+    expected = paired_bootstrap(sides["b"], scored, sides["a"], scored, share=True, units=units)
+    found = [line[name] for name in ("difference", "low", "high", "p")]
+    assert found == pytest.approx([expected.value, expected.low, expected.high, expected.p])
+    assert line["p"] < 0.01
+
+
+def test_an_item_that_a_seed_lacks_has_no_counts_in_it() -> None:
+    names = [f"s{n}" for n in range(12)]
+    random = np.random.default_rng(0)
+    frames = []
+    for _ in range(2):
+        of = random.integers(4, 9, 12)
+        counts = {"numerator": random.binomial(of, 0.5), "denominator": of, "unit": [n // 2 for n in range(12)]}
+        frames.append(pd.DataFrame(counts, index=pd.Index(names, name="id")))
+    frames[1] = frames[1].drop("s4").iloc[::-1]
+    found = estimate_from_counts(frames, "fraction", share=False)
+    values = [frame["numerator"].sum() / frame["denominator"].sum() for frame in frames]
+    assert found.value == pytest.approx(np.mean(values))
+    assert found.units == 6
+    of_units = [frame.groupby("unit")[["numerator", "denominator"]].sum() for frame in frames]
+    for draw, picks in zip(found.draws, subsets(6, 1), strict=True):
+        ratios = [frame.loc[picks, "numerator"].sum() / frame.loc[picks, "denominator"].sum() for frame in of_units]
+        assert draw == pytest.approx(np.mean(ratios))
+
+
+def test_the_range_of_rows_has_no_intervals() -> None:
+    low, high = (Estimate(value, value - 0.1, value + 0.1, unit="fraction") for value in (0.25, 0.75))
+    assert range_answer("uas", {"b": high, "a": low, "c": high}) == "over 3 rows uas goes from 25.0 % (a) to 75.0 % (c)"
+    assert range_answer("uas", {"a": low}) == "uas of a is 25.0 % [15.0, 35.0]"
+    alike = {"a": low, "b": replace(low, value=0.2501)}
+    assert range_answer("uas", alike) == "uas is 25.0 % in all 2 rows"
+    assert range_answer("uas", {}) == "undefined"
 
 
 def test_rows_that_cannot_be_compared_are_told(tmp_path: Path) -> None:
@@ -217,7 +320,7 @@ def test_a_score_may_be_a_cell_of_a_table(tmp_path: Path) -> None:
     records = {run(seed).key: with_table(tmp_path, run(seed).key, test) for seed, test in ((0, 0.5), (1, 0.7))}
     result, _ = made(tmp_path, [row], records)
     [line] = result.tables["table"].frame.to_dict("records")
-    assert [line[name] for name in ("uas", "low", "high")] == pytest.approx([0.6, 0.5, 0.7])
+    assert [line[name] for name in ("uas", "low", "high")] == pytest.approx([0.6, NAN, NAN], nan_ok=True)
     assert result.tables["table"].units["uas"] == "fraction"
     assert result.tables["table_runs"].frame["uas"].tolist() == [0.5, 0.7]
     assert not told(result, "faults")

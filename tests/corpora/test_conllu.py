@@ -44,13 +44,14 @@ def test_words_heads_relations_and_tags_are_read_and_other_rows_counted(tmp_path
             ("nsubj", "aux", "advmod", "root", "punct"),
             ("NOUN", "AUX", "PART", "VERB", "PUNCT"),
             ("NNS", "VBD", "RB", "VB", "."),
+            document=0,
         ),
         # "_" is a word here, and the sentence is named by the file and its place in it.
-        Sentence("corpus-2", ("_",), (0,), ("root",), ("SYM",), ("_",)),
+        Sentence("corpus-2", ("_",), (0,), ("root",), ("SYM",), ("_",), document=0),
     )
-    counted = {"sentences": 2, "words": 6, "range_rows": 1, "empty_rows": 1, "generated_ids": 1}
+    counted = {"sentences": 2, "words": 6, "range_rows": 1, "empty_rows": 1, "generated_ids": 1, "documents": 1}
     assert {name: n for name, n in found.audit.items() if n} == counted
-    assert len(found.audit) == 9
+    assert len(found.audit) == 10
 
 
 def test_forms_keep_blanks_and_rare_characters(tmp_path: Path) -> None:
@@ -122,6 +123,26 @@ def test_names_are_made_unique_and_comments_without_rows_are_no_sentence(tmp_pat
     assert [s.id for s in found.sentences] == ["a", "a.2", "a.2.2", "a.3", "corpus-5", "corpus-5.2"]
     audit = found.audit
     assert (audit["repeated_ids"], audit["generated_ids"], audit["comment_blocks"]) == (4, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "documents"),
+    [
+        (["S", "S"], [-1, -1]),
+        (["# newdoc\nS", "S", "# newdoc id = b\nS"], [0, 0, 1]),
+        (["S", "S", "#newdoc\nS", "S"], [0, 0, 1, 1]),  # those before the first mark are a document of their own
+        (["# newdoc id = a", "S", "# licence\n#  newdoc id = b\n# end", "S", "S"], [0, 1, 1]),  # without rows
+        (["# sent_id = x\n# newdoc\nS", "# newdoc\nS"], [0, 1]),  # the mark is not the first comment
+        (["S", "# newdocument\nS", "# newpar\nS", "# a newdoc\nS"], [-1] * 4),
+        (["# newdoc id = a", "# newdoc id = b\nS", "S"], [1, 1]),  # a has no sentence
+        (["S", "# newdoc id = empty"], [-1]),
+    ],
+)
+def test_documents_begin_at_their_marks(blocks: list[str], documents: list[int], tmp_path: Path) -> None:
+    content = "\n".join(block.replace("S", ROW).rstrip("\n") + "\n" for block in blocks)
+    found = read_treebank(write(tmp_path, content))
+    assert [sentence.document for sentence in found.sentences] == documents
+    assert found.audit["documents"] == len({one for one in documents if one >= 0})
 
 
 # What is wrong, the format, the file, the line at which it is found, and words of the message.
@@ -215,6 +236,8 @@ def test_english_ewt_has_its_published_counts(split: str, public_data: Callable[
     audit = found.audit
     assert (audit["sentences"], audit["words"], audit["range_rows"], audit["empty_rows"]) == EWT[split]
     assert audit["multiple_roots"] == audit["generated_ids"] == audit["repeated_ids"] == 0
+    marks = sum(line.startswith("# newdoc") for line in path.read_text(encoding="utf-8").splitlines())
+    assert audit["documents"] == len({sentence.document for sentence in found.sentences}) == marks > 100
     if split == "dev":  # word for word as the library reads the whole file
         with path.open(encoding="utf-8") as file:
             for sentence, tokens in zip(found.sentences, conllu.parse_incr(file), strict=True):

@@ -62,7 +62,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Texts:
 @pytest.mark.parametrize(
     ("write", "digest"),
     [
-        (write_sample_treebank, "6154050b9becbe63879f927c19557d90"),
+        (write_sample_treebank, "4fbd621917f6bfb3d265d6cd313a2e61"),
         (write_sample_reviews, "0c7988d8d4bf3a86b07d88f05c0148ff"),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_seed_gives_the_same_bytes_everywhere(
     found = write(tmp_path / "new" / "deeper")
     assert list(found) == ["train", "dev", "test"]
     assert set(found.values()) <= set((tmp_path / "new" / "deeper").iterdir())
-    assert SAMPLE_VERSION == 2
+    assert SAMPLE_VERSION == 3
     assert hashlib.sha256(b"".join(path.read_bytes() for path in found.values())).hexdigest()[:32] == digest
     assert write(tmp_path / "other", seed=1)["train"].read_bytes() != found["train"].read_bytes()
 
@@ -99,7 +99,13 @@ def test_files_that_are_damaged_are_written_again_and_others_stay(
 
 def test_splits_have_their_sizes_and_share_no_text(treebanks: dict[str, Treebank]) -> None:
     for treebank in treebanks.values():
-        assert set(treebank.audit.values()) == {0, len(treebank), treebank.audit["words"]}
+        audit = dict(treebank.audit)
+        assert (audit.pop("sentences"), audit.pop("documents")) == (len(treebank), len(treebank) // 5)
+        assert audit.pop("words") > 0
+        assert set(audit.values()) == {0}
+        of_ids = [sentence.id.rpartition("-")[0] for sentence in treebank.sentences]
+        places = list(dict.fromkeys(of_ids))
+        assert [sentence.document for sentence in treebank.sentences] == [places.index(one) for one in of_ids]
     texts = {" ".join(one.words).lower() for treebank in treebanks.values() for one in treebank.sentences}
     assert {split: len(treebank) for split, treebank in treebanks.items()} == {"train": 2000, "dev": 250, "test": 250}
     assert len(texts) == 2500

@@ -44,7 +44,7 @@ SENTENCES = (
         "a-1", ("Zoë", "ran", "."), (2, 0, 2), ("nsubj", "root", "punct"), ("X", "VERB", "X"), ("NNP", "VBD", ".")
     ),
     Sentence("a-2", ("_",), (0,), ("root",), ("SYM",), ("_",)),
-    Sentence("a-3", ("her", "dog"), (2, 0), ("nmod:poss", "root"), ("PRON", "NOUN"), ("PRP$", "NN")),
+    Sentence("a-3", ("her", "dog"), (2, 0), ("nmod:poss", "root"), ("PRON", "NOUN"), ("PRP$", "NN"), None, 7),
     Sentence("a-4", ("👩\u200d🔬", "New York"), (0, 1), ("root", "flat"), ("X", "PROPN"), ("NN", "NNP")),
 )
 
@@ -58,7 +58,10 @@ def test_a_table_holds_the_sentences_also_through_parquet(tmp_path: Path) -> Non
     for sentences in (SENTENCES, ()):
         table = to_table(sentences)
         assert table.schema == SCHEMA
-        columns = [[s.id, *map(list, (s.words, s.heads, s.relations, s.upos, s.xpos))] for s in sentences]
+        columns = []
+        for s in sentences:
+            of_words = [list(column) for column in (s.words, s.heads, s.relations, s.upos, s.xpos)]
+            columns.append([s.id, *of_words, s.document])
         assert table.to_pylist() == [dict(zip(SCHEMA.names, values, strict=True)) for values in columns]
         assert parquet(table, tmp_path / "x.parquet").to_pylist() == table.to_pylist()
 

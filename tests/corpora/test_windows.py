@@ -2,7 +2,17 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from corpora.document import SCHEMA, Document, Mention, Window, anaphoric, cut, windows_from_table, windows_to_table
+from corpora.document import (
+    SCHEMA,
+    Document,
+    Mention,
+    Window,
+    anaphoric,
+    cut,
+    whole_documents,
+    windows_from_table,
+    windows_to_table,
+)
 from tests.documents import corpus, document
 
 # Ann sees her dog . | It barks . | She calls it .
@@ -76,3 +86,8 @@ def test_windows_come_back_from_the_table_from_parquet_and_from_a_slice(tmp_path
     pq.write_table(table, tmp_path / "x.parquet", compression="zstd", row_group_size=2)
     assert windows_from_table(pq.read_table(tmp_path / "x.parquet")) == WINDOWS
     assert windows_from_table(windows_to_table([])) == ()
+
+
+def test_parts_of_a_document_have_the_name_of_the_whole() -> None:
+    assert whole_documents(["a:0", "a:1", "b", "c:7", "d:x", "a:12"]) == ["a", "a", "b", "c:7", "d:x", "a"]
+    assert whole_documents([]) == []

@@ -16,6 +16,7 @@ from datamodules import DependencyDataModule, VectorSpec
 from datamodules.batches import Split
 from datamodules.dependency import FIELDS, Field
 from tests.datamodules.conftest import rows, trainer
+from tests.marked import with_documents
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,29 @@ def test_labels_are_those_of_the_file(data: DependencyDataModule, corpus: str) -
         assert (batch.relations[row, n:] == -1).all()
         assert not batch.punctuation[row, n:].any()
     assert sorted(seen) == list(range(len(gold)))
+
+
+def test_sentences_have_the_number_of_their_document(bert: Path, corpus: str, tmp_path: Path) -> None:
+    marked = with_documents(corpus, tmp_path, 3)
+    module = DependencyDataModule(marked, cache=str(tmp_path), max_sentences=5, encoder=EncoderSpec(str(bert)))
+    module.setup("test")
+    split = module.splits["test"]
+    expected = [index // 3 for index in range(17)]
+    assert split.documents.tolist() == split.units.tolist() == expected
+    assert split.describe_units() == "6 documents"
+    seen = dict[int, int]()
+    for batch in module.batches("test"):
+        assert batch.documents.dtype == torch.int64
+        seen |= dict(zip(batch.index.tolist(), batch.documents.tolist(), strict=True))
+    assert seen == dict(enumerate(expected))
+
+
+def test_without_marks_each_sentence_is_a_unit(data: DependencyDataModule) -> None:
+    split = data.splits["test"]
+    assert set(split.documents.tolist()) == {-1}
+    assert split.units.tolist() == list(range(17))
+    assert split.describe_units() == "17 sentences, taken as independent: no documents are marked (# newdoc)"
+    assert all((batch.documents == -1).all() for batch in data.batches("test"))
 
 
 @pytest.mark.parametrize(

@@ -93,12 +93,14 @@ def test_racu_is_the_published_area_between_the_curves() -> None:
 
 def test_intervals_over_seeds_need_three_seeds_that_differ() -> None:
     values = [0.1, 0.25, 0.2, 0.4, 0.32]
-    found = mean_over_seeds(values)
+    found = mean_over_seeds(values, "ratio")
+    assert found.unit == "ratio"
     assert found.value == pytest.approx(sum(values) / 5)
     assert found.sd == pytest.approx(np.std(values, ddof=1))
-    assert min(values) < found.interval[0] < found.value < found.interval[1] < max(values)
+    margin = 2.776445 * np.std(values, ddof=1) / 5**0.5  # Student's t of 4 degrees
+    assert found.interval == pytest.approx((found.value - margin, found.value + margin), rel=1e-6)
     for few in (values[:2], [0.2, 0.2, 0.2], [0.1, math.nan, 0.3]):
-        assert np.isnan(mean_over_seeds(few).interval).all()
+        assert np.isnan(mean_over_seeds(few, "ratio").interval).all()
 
 
 Masks = dict[str, list[list[bool]]]

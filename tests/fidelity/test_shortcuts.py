@@ -122,7 +122,7 @@ def test_judges_are_judged_by_the_planted_words(caplog: pytest.LogCaptureFixture
     }
     assert frame["rankings"].tolist() == [3, 3, 3, 3]
     assert frame["tau"].tolist() == pytest.approx([1, -1, 1, 1 / 3])
-    assert frame["tau.low"].tolist() == pytest.approx([1, -1, 1, 1 / 3])
+    assert frame[["tau.low", "tau.high"]].isna().all(axis=None)  # all texts are alike
     assert frame["first"].tolist() == [1, 0, 1, 0]
     assert frame["best"].tolist() == ["a", "c", "a", "b"]
     assert frame["reachable"].tolist() == [1] * 4

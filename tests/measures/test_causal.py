@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.stats import t as student
@@ -18,10 +19,13 @@ from corpora.sentence import Sentence
 from datamodules import ClassificationDataModule, DependencyDataModule
 from measures import CausalCheck, SingleHeads
 from measures.ablation import random_sets
+from measures.causal import causal_answer
+from metrics.bootstrap import compared, holm
 from models import TransformerClassifier
 from probes import AttentionOnlyProbe, DistancesWordsProbe
-from results import UserError
+from results import Estimate, Table, UserError
 from tests.measures.heads_off import off, seeing
+from tests.measures.intervals import p_at, sums_of_subsets
 from tests.tiny import save_bert, save_gpt2
 from tests.trainers import changed, scored, trained
 
@@ -118,9 +122,12 @@ def hold(row: Mapping[Any, Any], values: Iterable[float], tolerance: float = 1e-
         error = np.std(random, ddof=1) * (1 + 1 / len(random)) ** 0.5
         # Or the p-value of the sentences, if it is larger.
         assert row["p"] >= 2 * student.cdf(-abs(best - np.mean(random)) / error, len(random) - 1) * (1 - 1e-3)
-    if row["p"] <= 0.05:
-        assert not row["beyond.low"] <= 0 <= row["beyond.high"]
+    if np.isnan(row["beyond.low"]):  # too few sentences
+        assert np.isnan(row["beyond.high"])
+        assert row["p"] > 0.05
+        return
     assert row["beyond.low"] - tolerance <= row["beyond"] <= row["beyond.high"] + tolerance
+    assert (row["beyond.low"] <= 0 <= row["beyond.high"]) == (row["p"] > 0.05)
 
 
 @pytest.mark.parametrize("kind", ["zero", "mean"])
@@ -222,22 +229,10 @@ def test_the_score_of_a_fine_tuned_task(
         assert row["n"] == len(dev)
         hold(row, right)
     assert {*result.audit["left_blank"]} == {"loss"}  # type: ignore[misc]
-    parts = []
-    for measure in ("probe", "task"):
-        own = frame[frame["measure"] == measure].reset_index(drop=True)
-        [top] = own.sort_values("beyond", key=abs, ascending=False, kind="stable").head(1).to_dict("records")
-        assert own["p_holm"].min() > 0.05
-        change = [f"{100 * top[name]:.1f}".replace("-0.0", "0.0") for name in ("beyond", "beyond.low", "beyond.high")]
-        sign = "+" * int(top["beyond"] > 0)
-        p = f"{top['p_holm']:.2f}".removeprefix("0") if top["p_holm"] < 0.995 else "1"
-        parts.append(
-            f"the {measure} score for none of {len(own)} relations; the largest difference is that of "
-            f"`{top['relation']}` ({sign}{change[0]} points [{change[1]}, {change[2]}], p = {p}, n = {top['n']:,})"
-        )
+    assert frame["p_holm"].min() > 0.05
     assert result.answer == (
-        "Ablating the 2 best heads of a relation changes, otherwise than random heads do (p < .05 after Holm), "
-        + "; ".join(parts)
-        + "."
+        "With the 2 best heads off, against random heads, none of 3 relations change the probe score (p < .05 after "
+        "Holm); none of 3 relations change the task score (p < .05 after Holm)."
     )
 
     narrow = make_data(seed=0, encoder=EncoderSpec(str(save_bert(tmp_path / "narrow", heads=2))))
@@ -255,7 +250,60 @@ def test_where_all_heads_are_best_there_is_nothing_to_compare(make_data: Callabl
     assert scored_rows[["best", "best.low", "best.high"]].notna().all(axis=None)
     assert {"random and beyond, " + one for one in RELATIONS} < {*result.audit["left_blank"]}  # type: ignore[misc]
     assert result.audit["random_heads_among_best"] == {}
-    assert result.answer == "No score is defined on these data."
+    assert result.answer == "With the 4 best heads off, against random heads, no difference is defined."
+
+
+def beyond(gains: Sequence[float]) -> Estimate:
+    """The difference of means of sentences, with a draw for each subset of them."""
+    draws = sums_of_subsets(gains, [1] * len(gains))
+    return compared(Estimate(float(np.mean(gains)), unit="fraction", draws=np.array(draws), units=len(gains)))
+
+
+def causal_table(differences: Mapping[str, Estimate], numbers_of_words: Mapping[str, int]) -> Table:
+    """The columns of the table `causal` that its answer reads."""
+    rows = []
+    for name, one in differences.items():
+        measure, relation = name.split(".")
+        row = {"measure": measure, "relation": relation, "n": numbers_of_words[relation], "beyond": one.value}
+        rows.append({**row, "p": one.p})
+    frame = pd.DataFrame(rows)
+    frame["p_holm"] = holm(frame["p"].tolist())
+    return Table(frame, {"beyond": "fraction", "p": "p", "p_holm": "p"})
+
+
+CLEAR = [-0.5, -0.4, -0.6, -0.5, -0.4, -0.5, -0.6, -0.5, -0.45, -0.55]
+NOTHING = [0.1, -0.1, 0.05, -0.05, 0.2, -0.2, 0.1, -0.12, 0.0, 0.03]
+
+
+def test_the_largest_difference_is_named_with_an_interval_that_holds_for_all_relations() -> None:
+    differences = {"probe.det": beyond(NOTHING), "probe.obj": beyond(CLEAR), "probe.nsubj": beyond(NOTHING[::-1])}
+    words = {"det": 50, "obj": 40, "nsubj": 30}
+    answer = causal_answer(2, causal_table(differences, words), differences)
+    draws = sorted(sums_of_subsets(CLEAR, [1] * 10))
+    place = int(0.025 / 3 * 1024) - 1
+    low, high = 100 * draws[place], 100 * draws[-1 - place]
+    assert 3 * p_at(0, draws) == pytest.approx(0.0059, abs=5e-5)
+    assert answer == (
+        "with the 2 best heads off, against random heads, 1 of 3 relations change the probe score (p < .05 after Holm); "
+        f"the largest difference is that of `obj`, -50.0 points [{low:.1f}, {high:.1f}], p = .0059, n = 40"
+    )
+
+
+@pytest.mark.parametrize(
+    ("others", "words", "count"),
+    [
+        pytest.param({"probe.obj": NOTHING}, {}, "none of 2", id="none significant"),
+        pytest.param({"probe.obj": CLEAR}, {"obj": 19}, "1 of 2", id="few words"),
+        pytest.param({"probe.obj": CLEAR, "probe.nsubj": [-one for one in CLEAR]}, {}, "2 of 3", id="a tie"),
+    ],
+)
+def test_no_relation_is_named_that_is_not_clearly_ahead(
+    others: Mapping[str, list[float]], words: Mapping[str, int], count: str
+) -> None:
+    differences = {"probe.det": beyond(NOTHING), **{name: beyond(gains) for name, gains in others.items()}}
+    table = causal_table(differences, {"det": 50, "obj": 40, "nsubj": 30, **words})
+    answer = causal_answer(2, table, differences)
+    assert answer.endswith(f"heads, {count} relations change the probe score (p < .05 after Holm)")
 
 
 @pytest.mark.slow

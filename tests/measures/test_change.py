@@ -16,9 +16,11 @@ from attention import Encoder, EncoderSpec
 from attention.quantities import QuantityName
 from datamodules import TextDataModule, TextSource
 from measures import Analysis, AttentionAnalyses, Bags, Change, Patterns, RepeatedSequences, Surface
+from measures.change import change_answer
 from metrics.attention_mass import STATISTICS, TokenKinds, surface_statistics
 from metrics.bootstrap import holm
-from results import HeatMap, Result, UserError
+from results import Estimate, HeatMap, Result, UserError
+from tests.measures.intervals import at_once_by_hand
 from tests.measures.passes import batch_of
 from tests.metrics.samples import student_of_log_odds
 from tests.tiny import save_bert, save_gpt2
@@ -95,10 +97,32 @@ def test_the_change_of_each_map_equals_a_loop_over_its_cells(
         score = result.scores[f"change.{name}.layer_2"]
         assert (score.low, score.high) == (layers[low][1], layers[high][1])
     assert result.audit["change.inputs"] == len(TEXTS)
+    # Of two layers the intervals that hold for both do not meet, so that one is named as the least, the other as the most.
+    ends = []
+    for row in layers.to_dict("records"):
+        low, high = at_once_by_hand(row["cosine"], (row["low"], row["high"]), len(TEXTS), 2)
+        ends.append((row["cosine"], low, high, f"{row['layer']:.0f}, {row['cosine']:.2f} [{low:.2f}, {high:.2f}]"))
+    least, most = sorted(ends)
+    assert least[2] < most[1]
+    assert result.answer.endswith(f" over {len(TEXTS)} inputs, least in layer {least[3]}, most in layer {most[3]}.")
     order = np.argsort(loops["cosine"].mean((0, 2))) + 1
     assert result.audit["change.layers, the most changed first"] == " ".join(map(str, order))
     assert isinstance(shown := result.figures["change_cosine"], HeatMap)
     assert shown.values == pytest.approx(1 - loops["cosine"].mean(0), abs=2e-6)
+
+
+def test_layers_are_named_if_they_are_clearly_ahead() -> None:
+    start = "fine-tuning leaves attention with a cosine of {change.cosine:ratio} over {n} inputs"
+
+    def estimate(value: float) -> Estimate:
+        return Estimate(value, value - 0.05, value + 0.05, unit="fraction")
+
+    layers = {"1": estimate(0.2), "2": estimate(0.5), "3": estimate(0.8)}
+    both = "least in layer 1, 0.20 [0.15, 0.25], most in layer 3, 0.80 [0.75, 0.85]"
+    assert change_answer(layers) == f"{start}, {both}"
+    assert change_answer({**layers, "4": estimate(0.88)}) == f"{start}, {both.partition(', most')[0]}"
+    assert change_answer({"1": estimate(0.2), "2": estimate(0.2)}) == f"{start}, with no layer clearly ahead"
+    assert change_answer({"1": estimate(0.2)}) == f"{start}, with no layer clearly ahead"
 
 
 def test_differences_are_those_of_a_paired_test_over_inputs(

@@ -17,11 +17,12 @@ from attention.capture import intervening
 from corpora.texts import Passage
 from datamodules import SegmentBatch
 from measures import Importance
-from measures.importance import CLASSES, attention_gradients
+from measures.importance import CLASSES, attention_gradients, importance_answer
 from measures.task import LanguageModelling, MeanStateClassification, Task
 from models import TransformerClassifier
-from results import UserError
+from results import Estimate, UserError
 from tests import tiny
+from tests.measures.intervals import at_once_by_hand
 from tests.measures.passes import ENCODERS, batch_of, batches, encoder, sees
 
 TEXTS = SimpleNamespace(names=("texts",))  # encoders with a head for language modelling read none beforehand
@@ -157,6 +158,29 @@ def test_means_are_those_of_a_loop_over_weights(kind: str, tmp_path: Path) -> No
         assert score.low is not None
         assert score.high is not None
         assert 0 <= score.low <= score.value <= score.high <= highest
+    # Intervals that hold for all classes and layers at once tell if one of them is ahead.
+    ends = []
+    for row in frame.to_dict("records"):
+        own = row["low"], row["high"]
+        at_once = at_once_by_hand(row["importance"], own, int(row["inputs"]), len(frame), share=False)
+        ends.append((row["importance"], *at_once, f"attention to {row['class']} in layer {row['layer']} has most"))
+    (_, low, _, first), *others = sorted(ends, reverse=True)
+    clear = all(low > high for _, _, high, _ in others)
+    start = first if clear else "on 7 inputs attention to no class in a layer clearly has most"
+    assert result.answer.startswith(f"{start[0].upper()}{start[1:]} |∂L/∂α|")
+    assert f"; the loss is {result.numbers['importance.loss']:.4g} nats [" in result.answer
+
+
+def test_a_class_and_layer_are_named_if_they_are_clearly_ahead() -> None:
+    candidates = {
+        "end in layer 1": Estimate(0.02, 0.015, 0.03, unit="nats"),
+        "start in layer 2": Estimate(0.5, 0.4, 0.6, unit="nats"),
+    }
+    named = "attention to start in layer 2 has most |∂L/∂α|, 0.5 nats [0.4, 0.6] over {n} inputs"
+    assert importance_answer(candidates) == f"{named}; the loss is {{importance.loss}}"
+    candidates["rest in layer 2"] = Estimate(0.35, 0.3, 0.41, unit="nats")
+    none = "on {n} inputs attention to no class in a layer clearly has most |∂L/∂α|"
+    assert importance_answer(candidates) == f"{none}; the loss is {{importance.loss}}"
 
 
 def test_masks_are_those_of_bert(tmp_path: Path) -> None:

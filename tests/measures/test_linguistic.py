@@ -17,6 +17,7 @@ from corpora.texts import Link, Passage, read_enhanced
 from datamodules import SegmentBatch
 from measures import Linguistic, Relations
 from results.errors import UserError
+from tests.measures.intervals import at_once_by_hand
 from tests.measures.passes import ENCODERS, TREES, batch_of, encoder, passage, show, uniform
 
 NEGATION = ("not", "never")
@@ -109,6 +110,29 @@ def test_attention_is_that_of_a_loop_over_tokens(kind: str, tmp_path: Path) -> N
     to_nouns = analysis.by_head()["to_nouns"]
     assert to_nouns.over().value[1, 2] == pytest.approx(
         tables["linguistic"].query("layer == 2 and head == 3")["attention"].iloc[0]
+    )
+
+
+def test_intervals_of_the_best_heads_hold_for_all_heads(tmp_path: Path) -> None:
+    one = encoder("bert", tmp_path)
+    analysis = begun(one)
+    for batch in batches(one):
+        show(one, batch, analysis)
+    result = analysis.result({})
+    parts = []
+    for name, rows in result.tables["linguistic"].frame.groupby("class", sort=False):
+        [best] = rows.nlargest(1, "attention").to_dict("records")
+        ends = at_once_by_hand(best["attention"], (best["low"], best["high"]), best["inputs"], len(rows))
+        score = result.scores[f"linguistic.{name}"]
+        assert (score.value, *score.interval) == pytest.approx((best["attention"], *ends))
+        value, low, high, alike = (100 * number for number in (best["attention"], *ends, best["uniform"]))
+        head = f"head {best['layer']}-{best['head']}"
+        if name in CLASSES:
+            parts.append(f"{value:.1f} % [{low:.1f}, {high:.1f}] to {name} ({head}, uniform {alike:.1f} %)")
+    inputs = result.tables["linguistic"].frame["inputs"].max()
+    assert len(parts) == len(CLASSES)
+    assert result.answer == (
+        f"The heads that attend most to a class of words, of all on {inputs} inputs, give {', '.join(parts)}."
     )
 
 
@@ -256,7 +280,10 @@ def test_heads_above_the_percentile_are_listed(tmp_path: Path) -> None:
     assert len(listed) == frame["label"].nunique()  # of eight heads, one
     for label, best in frame.groupby("label")["attention"].max().items():
         assert listed[listed["label"] == label]["attention"].tolist() == [best]
-    assert result.scores["relations.all"].value == frame[frame["label"] == "all"]["attention"].max()
+    [best] = frame[frame["label"] == "all"].nlargest(1, "attention").to_dict("records")
+    ends = at_once_by_hand(best["attention"], (best["attention.low"], best["attention.high"]), best["passages"], 8)
+    score = result.scores["relations.all"]
+    assert (score.value, *score.interval) == pytest.approx((best["attention"], *ends))
 
 
 WIDE = passage(WORDS, (Link("wide", (0,), (2, 3, 4, 5)), Link("near", (2, 3), (4,)), Link("far", (0,), (2,))))

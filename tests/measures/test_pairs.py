@@ -8,12 +8,14 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 import yaml
+from scipy.stats import binomtest
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
 
 from attention import Encoder, resolve
@@ -22,9 +24,10 @@ from attention.capture import Head
 from attention.encoder import EncoderSpec
 from datamodules import DependencyDataModule, PairDataModule, PairSplit
 from measures import HeadAblation, MinimalPairAccuracy
+from measures.pairs import _at_once, pairs_answer
 from measures.task import MinimalPairs, make_ablation
 from metrics.bootstrap import holm
-from results import Result, UserError
+from results import Estimate, Result, UserError
 from studies.blank import blank_model
 from tests.measures.heads_off import off
 from tests.measures.test_ablation import rows_of
@@ -103,13 +106,36 @@ def test_the_accuracy_is_that_of_a_loop_over_tokens(kind: str, tmp_path: Path) -
     assert table["accuracy"].to_dict() == pytest.approx({f"p{one}": right[one::3].mean() for one in range(3)})
     assert (found.audit["ties"], found.audit["equal_sentences"]) == (1, 1)
     assert table["ties"].to_dict() == {"p0": 0, "p1": 0, "p2": 1}
-    order = sorted(("semantics", "syntax"), key=lambda field: -right[fields == field].mean())
-    best, worst = (f"{field} {share(found, f'pairs.{field}.accuracy')}" for field in order)
     accuracy = share(found, "pairs.accuracy")
-    assert found.answer == (
-        f"{accuracy} of 12 acceptable sentences are at least as probable as their pair; in the field {best}, "
-        f"in {worst}."
-    )
+    assert found.answer == f"{accuracy} of 12 acceptable sentences are at least as probable as their pair."
+
+
+def of_field(right: int, pairs: int, fields: int) -> Estimate:
+    """Accuracy with an exact interval that holds for several fields at once."""
+    ends = binomtest(right, pairs).proportion_ci(1 - 0.05 / fields, "exact")
+    return Estimate(right / pairs, ends.low, ends.high, unit="fraction")
+
+
+def test_fields_are_named_if_they_are_clearly_ahead_or_behind() -> None:
+    whole = "{pairs.accuracy} of {n} acceptable sentences are at least as probable as their pair"
+    fields = {"a": of_field(95, 100, 3), "b": of_field(60, 100, 3), "c": of_field(55, 100, 3)}
+    low, high = (100 * end for end in fields["a"].interval)
+    assert pairs_answer(fields) == f"{whole}, most in the field a, 95.0 % [{low:.1f}, {high:.1f}]"
+    fields["c"] = of_field(20, 100, 3)
+    low, high = (100 * end for end in fields["c"].interval)
+    assert pairs_answer(fields).endswith(f", fewest in the field c, 20.0 % [{low:.1f}, {high:.1f}]")
+    # Equal fields, and fields whose intervals meet.
+    assert pairs_answer({"a": fields["a"], "b": fields["a"]}) == whole
+    assert pairs_answer({"a": of_field(7, 10, 2), "b": of_field(4, 10, 2)}) == whole
+    assert pairs_answer({"a": fields["a"]}) == whole
+
+
+def test_the_interval_of_a_field_in_the_answer_holds_for_all_fields() -> None:
+    outputs = Mock()
+    for right, pairs, fields in ((8, 8, 2), (0, 4, 3), (3, 7, 1)):
+        outputs.outputs = {("zero", frozenset()): np.array([[0.0, -1.0]] * right + [[-1.0, 0.0]] * (pairs - right))}
+        found, expected = _at_once(outputs, fields), of_field(right, pairs, fields)
+        assert (found.value, *found.interval) == pytest.approx((expected.value, *expected.interval))
 
 
 def test_fields_and_the_first_pairs_of_each_paradigm_are_chosen(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from measures import RepeatedSequences, lookback_ratio, retrieval_scores
 from measures.repeated import role_patterns, role_scores
 from results.errors import UserError
 from tests.attention.test_checks import save
+from tests.measures.intervals import at_once_by_hand
 from tests.measures.passes import ENCODERS, encoder, uniform
 from tests.metrics.samples import student_of_log_odds
 
@@ -125,7 +126,10 @@ def test_best_heads_are_named(tmp_path: Path) -> None:
     for role in ROLES:
         best = frame.sort_values(role).iloc[-1]
         assert result.scores[f"repeated.{role}"].value == best[role] > 0
-        assert result.scores[f"repeated.{role}"].low == best[f"{role}.low"] < best[role]
+        alone = best[f"{role}.low"], best[f"{role}.high"]
+        at_once = at_once_by_hand(best[role], alone, 12, len(frame))
+        assert result.scores[f"repeated.{role}"].interval == pytest.approx(at_once)
+        assert at_once[0] < alone[0] < alone[1] < at_once[1]
         assert result.audit[f"best_{role}"] == f"{int(best['layer'])}-{int(best['head'])}"
     table = result.tables["repeated_roles"].frame.set_index("role")
     tokens = analysis.tokens(encoder("llama", tmp_path))

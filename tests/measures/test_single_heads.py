@@ -33,7 +33,7 @@ from results import AttentionLines, Bars, Estimate, Flags, HeatMap, Result, Tabl
 from results.errors import UserError
 from results.heads import Names
 from tests.attention.extractions import Extraction
-from tests.measures.subsets import interval_by_hand, p_at, signed_interval_by_hand, sums_of_subsets
+from tests.measures.intervals import interval_by_hand, p_at, signed_interval_by_hand, sums_of_subsets
 from tests.metrics.samples import arcs
 from tests.tiny import save_gemma3, save_mistral, save_modernbert
 from tests.trainers import changed, scored
@@ -219,23 +219,25 @@ def test_the_head_is_compared_with_the_offset_by_subsets_of_the_sentences(
 ) -> None:
     dev, test = splits
     table = result.tables["best_heads"].frame
-    draws = [np.flatnonzero(one) for some in resamples(17, 200 * len(table), 0) for one in some]
-    tested = {True: 0, False: 0}
+    subsets = [np.flatnonzero(one).tolist() for some in resamples(17, 200 * len(table), 0) for one in some]
     for row in table.to_dict("records"):
         gains = gains_by_sentence(test, row, [dev.best(row["relation"])])
+        words = pd.Series([item for item, _, _ in test.words(row["relation"])]).value_counts()
+        draws = []
+        for subset in subsets:
+            total = sum(int(words.get(item, 0)) for item in subset)
+            more = sum(gains[item][0] for item in subset if item in gains)
+            draws.append(more / total if total else np.nan)
         assert row["over_offset"] == pytest.approx(row["test"] - row["offset"])
-        below = above = 1
-        for draw in draws:
-            known = [gains[item][0] for item in draw.tolist() if item in gains]
-            below += not known or sum(known) <= 0
-            above += not known or sum(known) >= 0
-        assert row["p_offset"] == pytest.approx(min(1, 2 * min(below, above) / (1 + len(draws))))
-        assert row["over_offset.low"] <= row["over_offset"] <= row["over_offset.high"]
-        inside = row["over_offset.low"] <= 0 <= row["over_offset.high"]
-        # The interval of few words that differ may be wider.
-        assert inside or row["p_offset"] <= 0.05
-        tested[inside] += 1
-    assert min(tested.values()) > 0
+        assert row["p_offset"] == pytest.approx(p_at(0, draws))
+        # The interval is that of the subsets, or wider, because few words differ.
+        low, high = interval_by_hand(draws)
+        ends = row["over_offset.low"], row["over_offset.high"]
+        assert ends == pytest.approx((np.fmin(ends[0], low), np.fmax(ends[1], high)))
+        more = [gains.get(item, [0])[0] for item in range(17)]
+        of = [int(words.get(item, 0)) for item in range(17)]
+        expected = bootstrap_ratio(more, of, share=True, compared=True, draws=len(subsets)).interval
+        assert ends == pytest.approx(expected)
     assert sorted(table["p_holm"].dropna()) == pytest.approx(holm_by_hand(table["p_offset"]))
 
 
@@ -338,9 +340,9 @@ def test_attention_to_delimiters_where_the_function_of_a_head_applies_equals_cou
         if pairs:
             assert [row["with"], row["without"]] == pytest.approx(np.mean(pairs, axis=0).tolist(), abs=1e-4)
             assert row["difference"] == pytest.approx(np.mean(own), abs=1e-4)
-            if len(pairs) < 6:  # too few for an interval
+            if len(pairs) < 7:  # too few for an interval
                 assert np.isnan([row["low"], row["high"]]).all()
-            else:
+            elif len(pairs) > 8:
                 assert row["low"] <= row["difference"] <= row["high"]
     score = result.scores["no_op"]
     assert score.value == pytest.approx(np.mean(differences), abs=1e-4)
@@ -364,7 +366,7 @@ def of_few(differences: list[int]) -> ChosenHeads:
     return ChosenHeads(both, replace(both), Names((0,), (0,)))
 
 
-@pytest.mark.parametrize("differences", [[0] * 6, [0] * 5 + [1], [0] * 4 + [1, 1], [-1] + [0] * 5, [1] * 6, [0] * 30])
+@pytest.mark.parametrize("differences", [[0] * 6, [0] * 5 + [1], [0] * 4 + [1, 1], [-1] + [0] * 5, [0] * 30])
 def test_differences_of_few_words_have_the_wider_of_two_intervals(differences: list[int]) -> None:
     chosen = of_few(differences)
     [row] = chosen.best_heads(None, 9).frame.query("relation == 'last'").to_dict("records")
@@ -384,7 +386,7 @@ def test_differences_of_few_words_have_the_wider_of_two_intervals(differences: l
 
 
 def test_sentences_of_a_document_are_one_unit() -> None:
-    chosen = of_few([1] * 12)
+    chosen = ChosenHeads(of_few([0] * 12).scored, of_few([1] * 12).scored, Names((0,), (0,)))
     documents = np.repeat(np.arange(12) // 2, 3)
     scored = replace(chosen.scored, arcs=replace(chosen.scored.arcs, document=documents))
     alone, together = (
@@ -464,7 +466,7 @@ def best_of(split: str, **changed: object) -> Table:
         "p_offset": [0.0004, 0.0004, 0.0004, 0.25, 0.0004],
         "p_holm": [0.0004, 0.0004, 0.0008, 0.25, 0.0004],
     }
-    names = (split, "offset", "own_offset", "over_offset", "random_init")
+    names = (split, "offset", "own_offset", "over_offset", "random_init", "dev_gap")
     units: dict[str, Unit] = {name: "fraction" for name in names if name in columns | changed}
     return Table(pd.DataFrame(columns | changed), {**units, "p_offset": "p", "p_holm": "p"}, split)
 

@@ -5,10 +5,12 @@ from torch import Tensor
 
 from metrics.antecedent_selection import (
     AntecedentCounts,
+    accuracies,
     antecedent_hits,
     antecedent_hits_among_words,
     find_links,
 )
+from metrics.bootstrap import bootstrap_ratio
 from results import Integers
 
 Window = tuple[Integers, Integers, Integers]
@@ -165,3 +167,23 @@ class TestAntecedentCounts:
                         assert right[name][document, k, code] == sum(bool(f) for t, f in pairs if t == code)
         assert right["heads"][3].sum() == links[3].sum() == 0
         assert links[:3].min() > 0
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_accuracies_have_intervals_over_whole_documents(divided: bool) -> None:
+    rng = np.random.default_rng(0)
+    links = rng.integers(2, 9, (24, 4))
+    hits = rng.binomial(links[:, None], 0.6, (24, 3, 4))
+    names = [f"d{9 - part // 3}" for part in range(24)]
+    found = accuracies(torch.tensor(hits), torch.tensor(links), names if divided else None, draws=300, seed=2)
+    wholes = sorted(set(names)) if divided else range(24)
+    of_wholes = [[part for part in range(24) if (names[part] if divided else part) == whole] for whole in wholes]
+    for predictor in range(3):
+        for group in range(4):
+            types = slice(None) if group == 0 else slice(group - 1, group)
+            right = [hits[parts, predictor, types].sum() for parts in of_wholes]
+            of = [links[parts, types].sum() for parts in of_wholes]
+            expected = bootstrap_ratio(right, of, share=True, draws=300, seed=2)
+            assert found.value[predictor, group] == pytest.approx(expected.value)
+            ends = tuple(end[predictor, group] for end in found.interval)
+            assert ends == pytest.approx(expected.interval)

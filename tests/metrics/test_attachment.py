@@ -13,12 +13,14 @@ from metrics.attachment import (
     attached,
     attachment_scores,
     best_offsets,
+    count_units,
     edges_found,
     left_branching,
     offset_heads,
     relation_accuracies,
     right_branching,
     sentence_scores,
+    sums_by,
     uniform_attached,
     uniform_edges_found,
 )
@@ -176,11 +178,13 @@ GOLD = arcs(
 PREDICTED = column([[2, 1, 0, 3], [0, 1]])
 
 
-def over_sentences(gold: Arcs, values: Floats, scored: Flags, seed: int) -> list[float]:
-    """Mean of the values of the scored words, and the ends of its interval over sentences."""
-    of_sentences = [scored & (gold.sentence == sentence) for sentence in sorted(set(gold.sentence.tolist()))]
-    found = bootstrap_ratio([values[of].sum() for of in of_sentences], list(map(sum, of_sentences)), seed=seed)
-    return [float(values[scored].mean()), *found.interval]
+def over_units(gold: Arcs, values: Floats, scored: Flags, seed: int) -> list[float]:
+    """Mean of the values of the scored words, and the ends of its interval over documents, or sentences if none."""
+    assert gold.document is not None
+    of_units = gold.sentence if gold.document[0] < 0 else gold.document
+    words = [scored & (of_units == unit) for unit in sorted(set(of_units.tolist()))]
+    found = [float(values[of].sum()) for of in words], [int(of.sum()) for of in words]
+    return [float(values[scored].mean()), *bootstrap_ratio(*found, share=True, seed=seed).interval]
 
 
 class TestAttachmentScores:
@@ -197,14 +201,15 @@ class TestAttachmentScores:
 
 
 class TestRelationAccuracies:
-    def test_against_a_loop(self) -> None:
-        gold = random_arcs(80, seed=2, relations=4)
+    @pytest.mark.parametrize("documents", [0, 25])
+    def test_against_a_loop(self, documents: int) -> None:
+        gold = random_arcs(80, seed=2, relations=4, documents=documents)
         [right] = uniform_attached(gold)
         table = relation_accuracies(gold, right, LABELS, seed=3)
         for index, label in enumerate(LABELS[:4]):
             of = gold.relation == index
             row = table[table["relation"] == label][["n", "accuracy", "low", "high"]].to_numpy()
-            np.testing.assert_allclose(row, [[of.sum(), *over_sentences(gold, right, of, seed=3)]])
+            np.testing.assert_allclose(row, [[of.sum(), *over_units(gold, right, of, seed=3)]])
         assert table["n"].iloc[2:].is_monotonic_decreasing
         assert table["n"].tolist()[:2] == [len(gold), (~gold.punctuation).sum()]
 
@@ -220,6 +225,38 @@ def test_sentence_scores() -> None:
         "edges": [2, 1],
         "edges_found": [1.0, 1.0],
     }
+
+
+def test_sentences_have_the_number_of_their_document_only_if_all_are_marked() -> None:
+    marked = replace(GOLD, document=np.array([7, 7, 7, 7, 3, 3]))
+    table = sentence_scores(marked, attached(GOLD, PREDICTED), edges_found(GOLD, PREDICTED))
+    assert list(table)[:2] == ["document", "sentence"]
+    assert table["document"].tolist() == [7, 3]
+    for document in (None, np.full(6, -1), np.array([-1, -1, -1, -1, 0, 0])):
+        gold = replace(GOLD, document=document)
+        assert "document" not in sentence_scores(gold, attached(GOLD, PREDICTED), edges_found(GOLD, PREDICTED))
+        assert gold.units.tolist() == [0, 1]
+        assert gold.units_of_words.tolist() == [0, 0, 0, 0, 1, 1]
+
+
+def test_intervals_of_attachment_are_over_documents() -> None:
+    gold = random_arcs(60, seed=5, documents=20)
+    assert gold.document is not None
+    heads = np.where(np.random.default_rng(0).random(len(gold)) < 0.6, gold.head, -1)
+    right, plain = attached(gold, heads), ~gold.punctuation
+    scores = attachment_scores(gold, right, edges_found(gold, heads), seed=3)
+    uas = scores["uas"]
+    assert [uas.value, *uas.interval] == over_units(gold, right, plain, 3)
+    assert uas.interval != tuple(over_units(replace(gold, document=np.full(len(gold), -1)), right, plain, 3)[1:])
+    # Sums by unit are those of a dictionary.
+    sums = dict.fromkeys(sorted(set(gold.document.tolist())), 0.0)
+    for document, value in zip(gold.document.tolist(), right.tolist(), strict=True):
+        sums[document] += value
+    assert count_units(gold, right).tolist() == list(sums.values())
+    names = np.array([f"d{9 - document % 10}" for document in gold.document])
+    of_names = sums_by(names, right[:, None])[:, 0]
+    assert of_names.tolist() == [right[names == name].sum() for name in sorted(set(names.tolist()))]
+    assert sums_by(np.zeros(0), np.zeros((0, 2))).shape == (0, 2)
 
 
 @pytest.mark.slow

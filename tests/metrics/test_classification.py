@@ -23,6 +23,7 @@ from metrics.classification import (
 )
 from metrics.statistics import pearson, spearman
 from results import numbers
+from tests.metrics.subsets import level_tail, sorted_ends, subsets
 
 
 def scores_of(gold: np.ndarray, probabilities: np.ndarray, positive: int | None, **options: Any) -> dict[str, float]:  # noqa: ANN401
@@ -54,17 +55,17 @@ def test_scores_agree_with_torchmetrics(positive: int | None, classes: int) -> N
 
 
 @pytest.mark.parametrize(("classes", "positive"), [(2, 1), (3, None)])
-def test_intervals_are_those_of_texts_drawn_one_by_one(classes: int, positive: int | None) -> None:
+def test_intervals_are_those_of_subsets_of_the_texts_one_by_one(classes: int, positive: int | None) -> None:
     """The slow way: copy the drawn texts, and score the copy."""
     gold, probabilities = drawn(60, classes, seed=1)
     found = scores_of(gold, probabilities, positive, draws=200, seed=3, prefix="dev.")
     slow = []
-    for pick in np.random.default_rng(3).integers(60, size=(200, 60)):
+    for pick in subsets(60, 200, seed=3):
         table = confusion(gold[pick], probabilities[pick].argmax(axis=1), classes)
-        area = auroc(gold[pick], probabilities[pick], positive, np.ones((1, 60)))
+        area = auroc(gold[pick], probabilities[pick], positive, np.ones((1, len(pick))))
         slow.append([float(accuracy(table)), float(f1(table, positive)), float(area[0]), float(matthews(table))])
     for place, name in enumerate(("accuracy", "f1", "auroc", "mcc")):
-        low, high = np.quantile(np.array(slow)[:, place], [0.025, 0.975])
+        low, high = sorted_ends([row[place] for row in slow], level_tail(60))
         assert found[f"dev.{name}.low"] == pytest.approx(low)
         assert found[f"dev.{name}.high"] == pytest.approx(high)
         assert low < found[f"dev.{name}"] < high
@@ -116,6 +117,20 @@ def test_predictions_of_one_label_are_told(other: int, says: bool) -> None:
     assert mostly_one_label(gold, predicted, ["bad", "good"]) == share * says
 
 
+def exact_f1(gold: np.ndarray, predicted: np.ndarray, label: int) -> tuple[float, float]:
+    """The interval of Clopper & Pearson of F1, in which a wrong decision is half an item that is missed."""
+    found, items = [], []
+    for one, other in zip(gold.tolist(), predicted.tolist(), strict=True):
+        found.append(float(one == other == label))
+        items.append(((one == label) + (other == label)) / 2)
+    share = sum(found) / sum(items)
+    variance = sum((f - share * n) ** 2 for f, n in zip(found, items, strict=True)) / sum(items) ** 2
+    trials = min(sum(items), share * (1 - share) / variance)
+    right = share * trials
+    low = stats.beta.ppf(0.025, right, trials - right + 1)
+    return float(low), float(stats.beta.ppf(0.975, right + 1, trials - right))
+
+
 def test_each_class_has_its_row() -> None:
     gold = np.array([0, 0, 0, 1, 1, 2])
     predicted = np.array([0, 0, 1, 1, 0, 1])
@@ -124,8 +139,23 @@ def test_each_class_has_its_row() -> None:
     np.testing.assert_allclose(table["precision"], [2 / 3, 1 / 3, np.nan])
     np.testing.assert_allclose(table["recall"], [2 / 3, 1 / 2, 0])
     np.testing.assert_allclose(table["f1"], [2 / 3, 2 / 5, 0])
-    assert (table["low"] <= table["f1"]).all()
-    assert (table["high"] >= table["f1"]).all()
+    assert table[["low", "high"]].iloc[2].isna().all()  # of one text
+    for row in range(2):
+        ends = table[["low", "high"]].to_numpy()[row].tolist()
+        assert ends == pytest.approx(exact_f1(gold, predicted, row))
+    gold, predicted = np.tile(gold, 10), np.tile(predicted, 10)
+    table = class_table(gold, predicted, ["a", "b", "c"]).frame
+    np.testing.assert_allclose(table["f1"], [2 / 3, 2 / 5, 0])
+    for row in range(2):
+        pairs = []
+        for pick in subsets(60, 1000):
+            right = ((gold[pick] == row) & (predicted[pick] == row)).sum()
+            pairs.append(2 * right / ((gold[pick] == row).sum() + (predicted[pick] == row).sum()))
+        ends = table[["low", "high"]].to_numpy()[row].tolist()
+        texts = int(((gold == row) | (predicted == row)).sum())
+        assert ends == pytest.approx(sorted_ends(pairs, level_tail(texts)))
+    # Ten wrong decisions for or against the third class are five items, none of which is found.
+    assert table[["low", "high"]].iloc[2].tolist() == pytest.approx([0, 1 - 0.025 ** (1 / 5)])
 
 
 @pytest.mark.parametrize("positive", [1, None])

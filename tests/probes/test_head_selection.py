@@ -16,12 +16,14 @@ from attention.quantities import QuantityName
 from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
 from measures import Baselines
 from metrics.antecedent_selection import ANTECEDENT_DIRECTIONS
+from metrics.bootstrap import bootstrap_ratio
 from metrics.trees import maximum_arborescence
 from models import TrainingError
 from probes import AttentionOnlyProbe, AttentionWordsProbe, DistancesWordsProbe
 from probes.frozen import Sizes, weight_maps
 from probes.head_selection import HeadSelectionProbe
 from results import Bars, HeatMap, Result
+from tests.marked import with_documents
 from tests.printed import share
 from tests.probes.batches import random_batch
 from tests.tiny import save_bert
@@ -238,6 +240,29 @@ def test_a_trained_probe_and_its_trees(data: DependencyDataModule, make_data: Ma
     assert baselines.answer == (
         f"The best fixed offset finds the governors of {offset} of 54 words; uniform attention {uniform}{rest}"
     )
+
+
+def test_intervals_of_a_marked_treebank_are_over_documents(
+    make_data: MakeData, corpus: str, data: DependencyDataModule, tmp_path: Path
+) -> None:
+    marked = with_documents(corpus, tmp_path, 2)
+    probe = AttentionOnlyProbe(learning_rate=0.1)
+    trainer(1).fit(probe, datamodule=data)
+    result, alone = scored(probe, make_data(corpus=marked, cache=str(tmp_path))), scored(probe, data)
+    items = result.items
+    assert items is not None
+    assert list(items)[:3] == ["document", "sentence", "id"]
+    assert items["document"].tolist() == [index // 2 for index in range(17)]
+    assert result.audit["units"] == "9 documents"
+    assert str(alone.audit["units"]).startswith("17 sentences, taken as independent")
+    assert set(result.shares) == set(result.ratios)
+    for name, columns in result.ratios.items():
+        sums = items.groupby("document")[list(columns)].sum()
+        expected = bootstrap_ratio(*sums.to_numpy(float).T, share=True)
+        ends = result.numbers[f"{name}.low"], result.numbers[f"{name}.high"]
+        assert ends == pytest.approx(expected.interval)
+        assert result.numbers[name] == alone.numbers[name]
+    assert result.numbers["uas.low"] != alone.numbers["uas.low"]
 
 
 def test_the_relations_that_are_named_are_in_table_and_figure(make_data: MakeData) -> None:

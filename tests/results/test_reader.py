@@ -17,7 +17,7 @@ from commands import compare
 from results import Bars, Estimate, Provenance, Result, Table
 from results.digests import RECORD, checksums
 from results.errors import UserError
-from results.reader import RecordError, find_record, load, read_table, rows_of
+from results.reader import RecordError, find_record, load, ratio_of, read_table, rows_of
 from results.writer import FigureFiles, write, write_scores
 
 SCORES = {
@@ -178,7 +178,7 @@ def sweep(folder: Path) -> dict[str, Any]:
     figures = {"curve": Bars("t", ("a", "b"), {"x": [0.125, 0.75]}, "y", unit="fraction")}
     result = Result("p", {"uas": Estimate(0.375, 0.25, 0.5, unit="fraction")}, tables, figures, {"epochs": 2}, items)
     provenance = Provenance({"name": "bert", "layers": 2}, {"test": {"file": "a.conllu", "sha256": "0"}}, {})
-    write(folder, replace(result, ratios={"uas": ("right", "of")}), provenance)
+    write(folder, replace(result, ratios={"uas": ("right", "of")}, shares=("uas",)), provenance)
     content: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     return content
 
@@ -188,6 +188,40 @@ def seal(folder: Path, content: dict[str, Any]) -> None:
     with suppress(AttributeError, TypeError, ValueError, KeyError, OSError):  # what stands there cannot be sealed
         content = {**content, "checksums": checksums(folder, content)}
     (folder / RECORD).write_text(json.dumps(content), encoding="utf-8")
+
+
+def test_a_record_of_a_version_without_shares_is_read(tmp_path: Path) -> None:
+    content = sweep(tmp_path)
+    assert find_record(tmp_path).shares == ("uas",)
+    del content["shares"]
+    seal(tmp_path, content)
+    record = find_record(tmp_path)
+    assert record.shares == ()
+    assert record.counts("uas")["numerator"].tolist() == [1, 2]
+    seal(tmp_path, {**content, "shares": "uas"})
+    with pytest.raises(RecordError, match="`shares` must be"):
+        find_record(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("columns", "units"),
+    [
+        ({}, [0, 1, 2]),
+        ({"document": [4, 7, 4]}, [4, 7, 4]),
+        ({"document": ["a:1", "a:2", "b"], "whole_document": ["a", "a", "b"]}, ["a", "a", "b"]),
+    ],
+)
+def test_the_counts_of_an_item_have_its_unit(
+    columns: dict[str, list[object]], units: list[object], tmp_path: Path
+) -> None:
+    items = pd.DataFrame({**columns, "id": ["x", "y", "z"], "right": [1.0, 2.0, 0.0], "of": [4, 4, 2]})
+    result = Result("p", {"uas": Estimate(0.3, unit="fraction")}, items=items, ratios={"uas": ("right", "of")})
+    write_scores(tmp_path, result, Provenance({}, {}, {}))
+    counts = find_record(tmp_path).counts("uas", by_id=True)
+    assert list(counts) == ["numerator", "denominator", "unit"]
+    assert counts["unit"].tolist() == units
+    assert counts.index.tolist() == ["x", "y", "z"]
+    assert ratio_of(counts) == 0.3
 
 
 def places(node: object, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

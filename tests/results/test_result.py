@@ -80,6 +80,11 @@ class TestResult:
         with pytest.raises(ValueError, match=fault):
             Result("probe", uas(0.5), items=items, ratios=ratios)
 
+    def test_a_share_is_a_score(self) -> None:
+        assert Result("probe", uas(0.5), shares=("uas",)).shares == ("uas",)
+        with pytest.raises(ValueError, match="`shares` has 'las', which is not among `scores`"):
+            Result("probe", uas(0.5), shares=("las",))
+
 
 def test_results_are_merged_and_keep_what_another_has_taken() -> None:
     frame = pd.DataFrame({"layer": [1]})

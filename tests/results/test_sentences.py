@@ -2,7 +2,19 @@ import pandas as pd
 import pytest
 
 from results import Estimate, Unit
-from results.sentences import difference_said, filled, largest, p_said, said, significant
+from results.sentences import (
+    Difference,
+    clear_largest,
+    clear_smallest,
+    describe_differences,
+    difference_said,
+    filled,
+    largest_difference,
+    negative,
+    p_said,
+    said,
+    significant,
+)
 
 NAN = float("nan")
 
@@ -52,11 +64,80 @@ def test_parts_with_an_undefined_number_are_left_out() -> None:
     assert filled("the error is {mse}", scores) == "No score is defined on these data."
 
 
-def test_significant_rows_are_counted_and_the_largest_change_is_that_of_any_row() -> None:
-    rows = pd.DataFrame({"change": [-0.3, 0.2, NAN, 0.9], "p": [0.01, 0.04, NAN, 0.05]}, index=[4, 5, 6, 7])
-    assert significant(rows, "head", "p") == "2 of 4 heads"
-    assert significant(rows[2:], "head", "p") == "none of 2 heads"
-    assert (largest(rows, "change"), largest(rows[:3], "change"), largest(rows[2:3], "change")) == (7, 4, 6)
+def test_significant_rows_are_counted_among_those_with_a_p_value() -> None:
+    rows = pd.DataFrame({"p": [0.01, 0.04, NAN, 0.05]}, index=[4, 5, 6, 7])
+    assert significant(rows, "head", "p") == "2 of 3 heads"
+    assert significant(rows[2:], "head", "p") == "none of 1 head"
+
+
+def apart(name: str, value: float, p: float | None = 0.01, items: int | None = None) -> Difference:
+    return Difference(name, Estimate(value, value - 0.1, value + 0.1, unit="fraction", p=p), items)
+
+
+@pytest.mark.parametrize(
+    ("differences", "expected"),
+    [
+        ([apart("a", 0.2), apart("b", -0.3), apart("c", 0.1)], "b"),  # of either sign
+        ([apart("a", 0.2), apart("b", -0.3, p=0.05)], None),  # not significant together with all others
+        ([apart("a", 0.2), apart("b", -0.3, p=None)], None),
+        ([apart("a", 0.2), apart("b", -0.3, p=NAN)], None),
+        ([apart("a", 0.3), apart("b", -0.3)], None),  # two are the largest
+        ([apart("a", 0.3), apart("b", 0.1 + 0.2)], None),  # but for the last digit
+        ([apart("a", 0.3)], None),  # one of one
+        ([apart("a", 0.3), apart("b", NAN)], None),
+        ([], None),
+        ([apart("a", 0.2, items=20), apart("b", 0.9, items=19), apart("c", 0.1, items=50)], "a"),  # of few items
+        ([apart("a", 0.2, items=20), apart("b", 0.9, items=19)], None),
+    ],
+)
+def test_the_largest_difference_is_significant_over_enough_items_and_one_of_several(
+    differences: list[Difference], expected: str | None
+) -> None:
+    for order in (differences, differences[::-1]):
+        found = largest_difference(order)
+        assert (None if found is None else found.name) == expected
+
+
+def test_differences_are_counted_and_the_largest_is_named_if_it_is_clear() -> None:
+    three = [apart("a", 0.2, p=0.03, items=40), apart("b", -0.3, items=30), apart("c", 0.1, p=0.6, items=90)]
+    counted = "2 of 3 heads change it more than chance (p < .05 after Holm)"
+    found = describe_differences(three, [0.03, 0.01, 0.6], "head", "change it", " more than chance")
+    largest = "that of b, -30.0 points [-40.0, -20.0], p = .010, n = 30"
+    assert found == f"{counted}; the largest difference is {largest}"
+    few = [*three, apart("d", 0.9, items=3)]
+    found = describe_differences(few, [0.03, 0.01, 0.6, 0.02], "head", "change it")
+    assert found == (f"3 of 4 heads change it (p < .05 after Holm); the largest difference (n ≥ 20) is {largest}")
+    assert describe_differences(three[::2], [0.05, 0.6], "head", "differ") == (
+        "1 of 2 heads differ (p < .05 after Holm); the largest difference is that of a, "
+        "+20.0 points [10.0, 30.0], p = .030, n = 40"
+    ).replace("1 of", "none of")
+    alone = describe_differences(
+        [apart("a", 0.2), apart("b", NAN), apart("c", 0.1)], [0.01, 0.02, NAN], "head", "differ"
+    )
+    assert alone == "head a: +20.0 points [10.0, 30.0], p = .010"
+    assert describe_differences([apart("b", NAN)], [NAN], "head", "differ") == "undefined"
+    least = Difference("a", Estimate(0.2, unit="nats", p=0.002), p_unit="least_p")
+    assert describe_differences([least], [0.002], "head", "differ") == "head a: +0.2 nats, p ≤ .0020"
+
+
+def test_the_clear_largest_has_an_interval_above_all_others() -> None:
+    values = {"a": Estimate(0.5, 0.4, 0.6, unit="ratio"), "b": Estimate(0.3, 0.2, 0.39, unit="ratio")}
+    touching = {**values, "c": Estimate(0.2, 0.1, 0.4, unit="ratio")}
+    unknown = Estimate(NAN, NAN, NAN, unit="ratio")
+    bare = Estimate(0.45, unit="ratio")  # its value must be below
+    assert clear_largest(values) == clear_largest({**values, "x": unknown}) == "a"
+    assert clear_largest(touching) is clear_largest({**values, "x": bare}) is None
+    assert clear_largest({"a": values["a"]}) is clear_largest({"a": values["a"], "x": unknown}) is None
+    assert clear_largest({"a": Estimate(0.9, unit="ratio"), "b": values["b"]}) is None
+    assert clear_largest({"a": Estimate(0.9, NAN, NAN, unit="ratio"), "b": values["b"]}) is None
+    open_ended = Estimate(0.1, NAN, NAN, unit="ratio")
+    assert clear_largest({**values, "x": open_ended}) is None
+    assert clear_smallest(values) == "b"
+    assert clear_smallest(touching) is None
+    assert clear_smallest({name: negative(one) for name, one in values.items()}) == "a"
+    turned = negative(values["a"])
+    assert (turned.value, turned.interval) == (-0.5, (-0.6, -0.4))
+    assert negative(bare).low is None
 
 
 @pytest.mark.parametrize(

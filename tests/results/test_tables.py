@@ -398,7 +398,7 @@ def test_a_p_that_could_not_be_smaller_is_an_upper_bound() -> None:
 
 
 def test_scores_of_few_items_are_marked() -> None:
-    few, enough = (bootstrap_ratio([1] * size, [1] * size) for size in (6, 20))
+    few, enough = (bootstrap_ratio([1] * size, [1] * size, share=True) for size in (6, 20))
     assert cells(scores_table("t", {"few": few, "enough": enough}))[1:] == [
         ["few", "100.0 [54.1, 100.0]*"],
         ["enough", "100.0 [83.2, 100.0]"],

@@ -64,6 +64,7 @@ RESULT = Result(
     audit={"too_long": 2, "unscored": 0},
     items=ITEMS,
     ratios={"uas": ("correct", "sentence")},
+    shares=("uas",),
 )
 COLUMNS = {
     "relations": {"numeric": ["n", "accuracy"], "units": {"accuracy": "fraction"}, "interval": None},
@@ -185,6 +186,7 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
         "captions": {name: f"{figure.title} (tiny; en_ewt-ud, test)" for name, figure in RESULT.figures.items()},
         "items": "items.parquet",
         "ratios": {"uas": ["correct", "sentence"]},
+        "shares": ["uas"],
         "audit": {"data.too_long": 1, "range_rows": [3, 4], "too_long": 2, "unscored": 0},
         "seed": 17,
         "encoder": {"name": "tiny", "layers": 2, "heads": [4, 4]},

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from commands.sweep_plan import read_sweep
-from metrics.bootstrap import holm, paired_bootstrap, paired_permutation
+from metrics.bootstrap import holm, paired_bootstrap
 from results import Estimate, Provenance, Result, Table, UserError
 from results.writer import FigureFiles, write
 from studies.languages import ENGLISH, ENGLISH_PROBE, KINDS, OWN, PROBE, main, read_runs, result, shared_heads
@@ -53,7 +53,7 @@ def run(language: str, kind: str) -> Result:
         best.loc[best["relation"] == ("det" if kind == OWN else "obj"), "head"] = np.nan
     shares = ("dev", "test", "offset", "random_init", "over_offset", "p_offset", "p_shuffled")
     tables = {} if "probe" in kind else {"best_heads": Table(best, dict.fromkeys(shares, "fraction"), "test")}
-    return Result(kind.replace(" ", "_"), scores, tables, items=items, ratios=ratios)
+    return Result(kind.replace(" ", "_"), scores, tables, items=items, ratios=ratios, shares=tuple(ratios))
 
 
 def write_sweep(folder: Path, languages: Sequence[str]) -> Path:
@@ -98,11 +98,12 @@ def test_what_english_chose_is_compared_by_sentence_with_holm_over_the_other_lan
     for language in ("German", "Basque"):
         one, other = (found_by(language, kind) for kind in (ENGLISH, OWN))
         counts = one, [WORDS] * SENTENCES, other, [WORDS] * SENTENCES
-        expected, row = paired_bootstrap(*counts), heads.loc[("obj", language)]
+        expected, row = paired_bootstrap(*counts, share=True), heads.loc[("obj", language)]
         assert row["difference"] == pytest.approx(RIGHT[language, ENGLISH] - RIGHT[language, OWN])
         assert row["english"] == RIGHT[language, ENGLISH]
         assert (row["difference.low"], row["difference.high"]) == (expected.low, expected.high)
-        p.append(paired_permutation(*counts))
+        assert expected.p is not None
+        p.append(expected.p)
     assert heads.loc["obj"].loc[["German", "Basque"], "p_holm"].tolist() == holm(p).tolist()
     assert np.isnan(heads.loc[("obj", "English"), "p_holm"])
     of_probes = tables["probes"].set_index("language")

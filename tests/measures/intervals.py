@@ -1,10 +1,12 @@
-"""Intervals and p-values of a few numbers from all subsets of their units, one subset after the other."""
+"""Intervals and p-values by hand: from all subsets of a few units, one after the other, and for several numbers."""
 
 from collections.abc import Sequence
 from itertools import chain, combinations
 
 import numpy as np
+from scipy.special import expit, logit
 from scipy.stats import binomtest
+from scipy.stats import t as student
 
 
 def sums_of_subsets(gains: Sequence[float], items: Sequence[float]) -> list[float]:
@@ -45,4 +47,22 @@ def signed_interval_by_hand(gains: Sequence[int]) -> tuple[float, float]:
     difference = shares[0] - shares[1]
     low = difference - ((shares[0] - lows[0]) ** 2 + (highs[1] - shares[1]) ** 2) ** 0.5
     high = difference + ((highs[0] - shares[0]) ** 2 + (shares[1] - lows[1]) ** 2) ** 0.5
+    return low, high
+
+
+def at_once_by_hand(
+    value: float, interval: tuple[float, float], inputs: int, numbers: int, *, share: bool = True
+) -> tuple[float, float]:
+    """Student's interval of a mean that holds for several means at once, from that of the mean alone.
+
+    Args:
+        value: The mean.
+        interval: Its 95 % interval.
+        inputs: Number of inputs.
+        numbers: Number of means (Bonferroni).
+        share: True for means from 0 to 1, whose interval is symmetric in log odds; False if it is in logarithms.
+    """
+    wider = student.isf(0.025 / numbers, inputs - 1) / student.isf(0.025, inputs - 1)
+    scale, back = (logit, expit) if share else (np.log, np.exp)
+    low, high = (float(back(scale(value) + wider * (scale(end) - scale(value)))) for end in interval)
     return low, high
