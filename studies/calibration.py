@@ -263,8 +263,8 @@ class Case(NamedTuple):
         columns: Columns that have it, `<file>: <column>`.
         simulate: Returns a p-value of simulated data; the effect is 0 for a null case.
         effect: Size of the effect of a case that has one.
-        conservative: True if p may be below .05 in fewer than 3 % of nulls: few values of p can occur, as where few items
-            differ, two tests must both find something, or p is Bonferroni's.
+        conservative: True if p may be below .05 in fewer than 3 % of nulls: few values of p can occur, as where few
+            items differ, two tests must both find something, or p is Bonferroni's.
     """
 
     columns: str
@@ -529,7 +529,7 @@ COVERED: Mapping[str, Covered] = {
     "number over seeds": Covered(area_over_seeds, (3, 5)),
     "accuracy over seeds": Covered(score_over_seeds, (3, 5)),
     "difference over seeds": Covered(gain_over_seeds, (3, 5)),
-    "largest of 30 differences": Covered(named_largest, (30, 100)),
+    "named largest of 30 differences": Covered(named_largest, (30, 100)),
 }
 
 

@@ -19,7 +19,8 @@ from datamodules.corpus import SPLITS
 from fidelity.checkpoints import Checkpoint
 from fidelity.classified import classify
 from fidelity.consistent_adversary import Recipe
-from fidelity.roar import Roar, mean_over_seeds, relative_area
+from fidelity.roar import Roar, relative_area
+from metrics.bootstrap import mean_over_seeds
 from results import Curves, UserError
 from tests.fidelity import tiny
 from tests.fidelity.tiny import measurements

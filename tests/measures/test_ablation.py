@@ -93,8 +93,8 @@ def test_every_score_is_that_of_a_loop_over_texts(checkpoint: Path, data: Classi
     (of_both,) = table.frame.index[table.frame["set"] == "both"]
     gain = difference_said(*(table.estimate(of_both, name) for name in ("beyond_random", "beyond_random_p_holm")))
     assert found.answer == (
-        f"The accuracy of the intact model is {share(found, 'accuracy')} over 40 texts; ablated alone (zero), set both: "
-        f"{gain}."
+        f"The accuracy of the intact model is {share(found, 'accuracy')} over 40 texts; ablated alone (zero), set "
+        f"both: {gain}."
     )
     assert {"ablation_zero", "layers_zero"} <= set(found.figures)
 

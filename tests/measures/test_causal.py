@@ -284,8 +284,8 @@ def test_the_largest_difference_is_named_with_an_interval_that_holds_for_all_rel
     low, high = 100 * draws[place], 100 * draws[-1 - place]
     assert 3 * p_at(0, draws) == pytest.approx(0.0059, abs=5e-5)
     assert answer == (
-        "with the 2 best heads off, against random heads, 1 of 3 relations change the probe score (p < .05 after Holm); "
-        f"the largest difference is that of `obj`, -50.0 points [{low:.1f}, {high:.1f}], p = .0059, n = 40"
+        "with the 2 best heads off, against random heads, 1 of 3 relations change the probe score (p < .05 after "
+        f"Holm); the largest difference is that of `obj`, -50.0 points [{low:.1f}, {high:.1f}], p = .0059, n = 40"
     )
 
 

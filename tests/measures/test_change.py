@@ -97,11 +97,12 @@ def test_the_change_of_each_map_equals_a_loop_over_its_cells(
         score = result.scores[f"change.{name}.layer_2"]
         assert (score.low, score.high) == (layers[low][1], layers[high][1])
     assert result.audit["change.inputs"] == len(TEXTS)
-    # Of two layers the intervals that hold for both do not meet, so that one is named as the least, the other as the most.
+    # The intervals that hold for both layers do not meet, so that one is named as the least, the other as the most.
     ends = []
     for row in layers.to_dict("records"):
-        low, high = at_once_by_hand(row["cosine"], (row["low"], row["high"]), len(TEXTS), 2)
-        ends.append((row["cosine"], low, high, f"{row['layer']:.0f}, {row['cosine']:.2f} [{low:.2f}, {high:.2f}]"))
+        bottom, top = at_once_by_hand(row["cosine"], (row["low"], row["high"]), len(TEXTS), 2)
+        shown_row = f"{row['layer']:.0f}, {row['cosine']:.2f} [{bottom:.2f}, {top:.2f}]"
+        ends.append((row["cosine"], bottom, top, shown_row))
     least, most = sorted(ends)
     assert least[2] < most[1]
     assert result.answer.endswith(f" over {len(TEXTS)} inputs, least in layer {least[3]}, most in layer {most[3]}.")

@@ -160,10 +160,10 @@ def test_means_are_those_of_a_loop_over_weights(kind: str, tmp_path: Path) -> No
         assert 0 <= score.low <= score.value <= score.high <= highest
     # Intervals that hold for all classes and layers at once tell if one of them is ahead.
     ends = []
-    for row in frame.to_dict("records"):
-        own = row["low"], row["high"]
-        at_once = at_once_by_hand(row["importance"], own, int(row["inputs"]), len(frame), share=False)
-        ends.append((row["importance"], *at_once, f"attention to {row['class']} in layer {row['layer']} has most"))
+    for line in frame.to_dict("records"):
+        own = line["low"], line["high"]
+        at_once = at_once_by_hand(line["importance"], own, int(line["inputs"]), len(frame), share=False)
+        ends.append((line["importance"], *at_once, f"attention to {line['class']} in layer {line['layer']} has most"))
     (_, low, _, first), *others = sorted(ends, reverse=True)
     clear = all(low > high for _, _, high, _ in others)
     start = first if clear else "on 7 inputs attention to no class in a layer clearly has most"

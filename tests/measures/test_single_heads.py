@@ -234,9 +234,9 @@ def test_the_head_is_compared_with_the_offset_by_subsets_of_the_sentences(
         low, high = interval_by_hand(draws)
         ends = row["over_offset.low"], row["over_offset.high"]
         assert ends == pytest.approx((np.fmin(ends[0], low), np.fmax(ends[1], high)))
-        more = [gains.get(item, [0])[0] for item in range(17)]
+        gained = [gains.get(item, [0])[0] for item in range(17)]
         of = [int(words.get(item, 0)) for item in range(17)]
-        expected = bootstrap_ratio(more, of, share=True, compared=True, draws=len(subsets)).interval
+        expected = bootstrap_ratio(gained, of, share=True, compared=True, draws=len(subsets)).interval
         assert ends == pytest.approx(expected)
     assert sorted(table["p_holm"].dropna()) == pytest.approx(holm_by_hand(table["p_offset"]))
 
@@ -415,8 +415,9 @@ def test_without_a_word_in_dev_no_head_is_chosen() -> None:
     scored = of_few([0, 1, 1]).scored
     dev = replace(scored, arcs=replace(scored.arcs, relation=np.minimum(scored.arcs.relation, 1)))
     frame = ChosenHeads(dev, scored, Names((0,), (0,))).best_heads(None, 9).frame.set_index("relation")
-    assert frame.loc["last"].drop(["n", "n_dev"]).isna().all()
-    assert frame.loc["last", ["n", "n_dev"]].tolist() == [3, 0]
+    unseen = frame.loc[["last"]]
+    assert unseen.drop(columns=["n", "n_dev"]).isna().all(axis=None)
+    assert unseen[["n", "n_dev"]].to_numpy().tolist() == [[3, 0]]
     assert frame.drop("last")[["head", "test", "best_offset", "p_offset"]].notna().all(axis=None)
 
 

@@ -76,7 +76,7 @@ def test_every_kind_of_interval_has_a_row_in_the_table_of_coverage() -> None:
             assert 92 <= float(rate_of_size) <= (100 if case.few else 98), line
     kinds = {case.sizes for case in COVERED.values()}
     assert {(10, 30, 100), (3, 5)} <= kinds
-    assert "largest of 30 differences" in COVERED
+    assert "named largest of 30 differences" in COVERED
 
 
 @pytest.mark.parametrize(
