@@ -1,4 +1,4 @@
-"""Gradient of the loss by attention to delimiters, punctuation and other tokens (Clark et al. 2019, §3.3)."""
+"""Gradient of the loss by attention to delimiters, punctuation and other tokens (Clark et al. 2019, §3.2)."""
 
 from collections.abc import Mapping
 

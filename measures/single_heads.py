@@ -194,7 +194,8 @@ class ChosenHeads:
             }
         )
         if (unseen := frame["dev"].isna()).any():  # without a word in dev, nothing is chosen
-            frame["best_offset"] = frame["best_offset"].astype("Int64")
+            of_offsets = [name for name in ("best_offset", "best_own_offset") if name in frame]
+            frame[of_offsets] = frame[of_offsets].astype("Int64")
             frame.loc[unseen, frame.columns.difference(["relation", "n", "n_dev"])] = pd.NA
         shares = ["dev", "test", "offset", "random_init", "dev_gap", "over_offset"]
         shares += ["own_offset"] if self.transferred else []
@@ -671,8 +672,12 @@ def heads_answer(best: Table, punctuation: Collection[str] = ()) -> str:
 
 def _finds(best: Table) -> str:
     """Return the part of a sentence on a row with the accuracies of head and offset, and their difference."""
-    offset, name = ("own_offset", "its own best") if "own_offset" in best.frame else ("offset", "the best")
-    return f"{{{best.interval}}} of {{n}} words, {name} fixed offset {{{offset}}} ({{gain}})"
+    offset = "offset"
+    of_language = ""
+    if "own_offset" in best.frame:
+        offset = "own_offset"
+        of_language = " of the target language"
+    return f"{{{best.interval}}} of {{n}} words, the best fixed offset{of_language} {{{offset}}} ({{gain}})"
 
 
 def _fill_row(best: Table, text: str, row: int) -> str:

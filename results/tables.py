@@ -54,6 +54,15 @@ def markdown(table: pd.DataFrame) -> str:
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
 
 
+def lacks_interval(table: Table) -> bool:
+    """Return True if a number of the table has no interval, though others of its column may have one."""
+    for column, ends in table.intervals().items():
+        known = table.frame[column].notna()
+        if table.frame.loc[known, list(ends)].isna().any(axis=None):
+            return True
+    return False
+
+
 def _few_items(table: Table) -> list[int]:
     """Return the numbers, from 0, of the rows with fewer than `FEW` items by the column `n`; none without shares."""
     if "n" not in table.frame or not any("fraction" in unit for unit in table.units.values()):
@@ -91,9 +100,13 @@ def _p_value(value: float, *, least: bool) -> str:
 
 
 def _cell(values: Iterable[float], unit: Unit, missing: str) -> str:
-    """Format a number, with its interval if that is defined: `54.3 [53.5, 55.1]`."""
+    """Format a number, with its interval if that is defined: `54.3 [53.5, 55.1]`; `54.3†` if it has none."""
     first, *bounds = (number(value, unit, missing="") for value in values)
-    return f"{first or missing} [{bounds[0]}, {bounds[1]}]" if bounds and all(bounds) else first or missing
+    if not first:
+        return missing
+    if not bounds:
+        return first
+    return f"{first} [{bounds[0]}, {bounds[1]}]" if all(bounds) else f"{first}{NO_INTERVAL}"
 
 
 ROWS = 25  # rows of a table, of the scores and of the audit that are printed
@@ -101,6 +114,8 @@ LISTED = 5  # longest list that is printed; a longer list is given by its length
 SHOWN = 20  # entries of a list that a page shows
 _MEASURED = re.compile(r"(^|\.)(inputs|scored)\b")  # names of counts over which scores are averaged
 DASH = "–"
+NO_INTERVAL = "†"  # behind a number whose interval is left out
+WHY_NO_INTERVAL = "no interval: under six units (documents, texts), equal values, or chosen on these data"
 LEGEND = f"Fractions ×100, 95 % intervals in brackets, * < {FEW} items. See docs/glossary.md."
 SIGNS: Mapping[str, str] = {"nats": "nats", "bits": "bits"}
 
@@ -326,7 +341,7 @@ _SIGNS = str.maketrans(
     | {sign: rf"$\{name}$" for sign, name in _MATH.items()}
     | {"−": "$-$", "…": r"\ldots{}"}
 )
-_NUMERIC = str.maketrans({"-": "$-$", "<": "$<$", "≤": r"$\leq$", "*": r"\rlap{*}"})
+_NUMERIC = str.maketrans({"-": "$-$", "<": "$<$", "≤": r"$\leq$", "*": r"\rlap{*}", NO_INTERVAL: r"\rlap{$^\dagger$}"})
 
 
 def printed_name(name: str) -> str:
@@ -422,7 +437,10 @@ def _caption(table: Table, columns: Collection[str], title: str, left: Mapping[s
             notes.append(f"{', '.join(of_sign)} in {sign}")
     notes += [r"95\,\% intervals in brackets"] if table.intervals().keys() & {*columns} else []
     tested = [column for column in columns if column in _tested(table)]
-    notes += ["$p$ from permutation or bootstrap tests"] if tested else []
+    if tested:
+        notes.append("$p$ from sign flips or permutations")
+    if any(column in table.intervals() for column in columns) and lacks_interval(table):
+        notes.append(rf"$^\dagger$\,{WHY_NO_INTERVAL}")
     notes += ["Holm: corrected for multiple tests"] if any("holm" in column for column in tested) else []
     notes += [rf"*\,is fewer than {FEW} items"] if _few_items(table) else []
     notes += [f"{counted(number, 'row')} {which} left out" for which, number in left.items() if number > 0]

@@ -26,7 +26,19 @@ from results.errors import counted
 from results.files import csv_text, is_full, write_atomically
 from results.page import PAGE, write_page
 from results.reader import first_of
-from results.tables import LEGEND, audit_text, data_table, few_of, latex_table, main_scores, score_cell, scores_table
+from results.tables import (
+    LEGEND,
+    NO_INTERVAL,
+    WHY_NO_INTERVAL,
+    audit_text,
+    data_table,
+    few_of,
+    lacks_interval,
+    latex_table,
+    main_scores,
+    score_cell,
+    scores_table,
+)
 from results.texts import html_page
 
 SCHEMA = 3
@@ -122,6 +134,8 @@ def print_result(result: Result, audit: Mapping[str, object], console: Console) 
         said = f"Warning: fewer than {FEW} items, marked * where printed: {first_of(few)}. Such intervals are wide"
         console.print(Text(said, "yellow"), soft_wrap=True)
     console.print(Text(LEGEND))
+    if any(map(lacks_interval, main.values())) or any(NO_INTERVAL in score_cell(one) for one in scores.values()):
+        console.print(Text(f"{NO_INTERVAL} {WHY_NO_INTERVAL}."))
     more = {"score": (left, RECORD), "table": (len(result.tables) - len(main), f"{TABLES}/")}
     if others := ", ".join(f"{counted(number, kind)} in {place}" for kind, (number, place) in more.items() if number):
         console.print(Text(f"More: {others}."))

@@ -530,8 +530,8 @@ def test_where_dev_is_scored_no_relation_is_named() -> None:
 
 def test_of_another_language_the_answer_has_its_own_best_offset() -> None:
     answer = heads_answer(best_of("test", own_offset=[0.2, 0.35, 0.4, 0.4, 0.1]))
-    assert "of 1,241 words, its own best fixed offset 35.0 % (" in answer
-    assert "of 241 words, its own best fixed offset 40.0 % (" in answer
+    assert "of 1,241 words, the best fixed offset of the target language 35.0 % (" in answer
+    assert "of 241 words, the best fixed offset of the target language 40.0 % (" in answer
     assert "30.9" not in answer
 
 
