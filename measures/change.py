@@ -108,7 +108,7 @@ def change_answer(layers: Mapping[str, Estimate]) -> str:
         ends.append(f"least in layer {least}, {said(layers[least], 'ratio')}")
     if most is not None:
         ends.append(f"most in layer {most}, {said(layers[most], 'ratio')}")
-    return ", ".join([answer, *(ends or ["with no layer clearly ahead"])])
+    return ", ".join([answer, *ends])
 
 
 def _table(found: Mapping[str, Estimate[Floats]], main: tuple[str, ...] = ()) -> Table:

@@ -849,6 +849,10 @@ class SingleHeads(Measure[DependencyDataModule]):
         items = pd.concat([sentence_scores(scored.arcs, *hits), counts], axis=1)
         if pairs:
             scores |= ratio_scores(items, pairs, prefix="heads.", seed=self.seed)
+        if self._scored == "dev":
+            # No interval of one head holds for the head that was chosen on the same words.
+            scores = {name: replace(one, low=np.nan, high=np.nan) for name, one in scores.items()}
+            role_table.frame[["low", "high"]] = np.nan
         items.insert(1 + ("document" in items), "id", [split.ids[index] for index in items["sentence"]])
         return Result(
             experiment=self.experiment,

@@ -11,8 +11,8 @@ never below 2 / 2^units. The interval of a difference has the ends at which this
 contains 0 exactly if p is above .05.
 
 The interval of a number that is not compared is somewhat wider for few units (`LEVEL_MARGIN`), which skewed numbers
-need. An interval is nan where no draw would be left beyond it, as for fewer than six units, and where all draws are
-equal, because the variation of the units is then unknown. These numbers have methods of their own:
+need. An interval is nan where no draw would be left beyond it, as for fewer than six units, or seven, and where all
+draws are equal, because the variation of the units is then unknown. These numbers have methods of their own:
 
 - Shares of few items have exact intervals (`share_interval`), differences of shares of few items are wide enough for
   such intervals of their gains and losses (`_signed_interval`).
@@ -312,9 +312,9 @@ def _fisher_interval(statistic: Statistic, values: Floats, place: Integers, valu
 def pooled(seeds: Sequence[Estimate]) -> Estimate:
     """Return the mean of estimates from runs that differ only in the seed.
 
-    The `draws` of all estimates must come from the same subsets of the same units. They are averaged over the runs; the
-    interval covers the variation of units and of seeds (`_widened_for_seeds`). `sd` is the standard deviation over
-    seeds, nan for one run.
+    The `draws` of all estimates must come from the same subsets of the same units. They are averaged over the runs. The
+    interval covers the variation of units and of seeds (`_widened_for_seeds`), and is nan for two seeds that differ.
+    `sd` is the standard deviation over seeds, nan for one run.
     """
     if len(seeds) == 1:
         return replace(seeds[0], sd=np.nan)
@@ -346,6 +346,8 @@ def pooled(seeds: Sequence[Estimate]) -> Estimate:
     own = np.array([one.interval for one in seeds], np.float64)
     if np.isnan(draws).all():
         low, high = own.mean(axis=0).tolist()
+    if len(seeds) < LEAST_SEEDS and wide is not draws:
+        low, high = np.nan, np.nan  # two seeds that differ say too little of others
     return replace(found, low=low, high=high)
 
 

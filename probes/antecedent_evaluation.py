@@ -159,6 +159,9 @@ class AntecedentEvaluation(nn.Module):
         scores: dict[str, Estimate] = {}
         for name, found in {"antecedent": heads[own[0]], **each}.items():
             scores |= {f"{name}.{of_mentions}": found[place] for place, of_mentions in enumerate(ANTECEDENT_GROUPS)}
+        if self._scored == "dev":
+            of_head = [name for name in scores if name.startswith("antecedent.")]
+            scores |= {name: replace(scores[name], low=np.nan, high=np.nan) for name in of_head}
         chosen = {"antecedent": right["heads"][:, own[0]]}
         chosen |= {name: right["others"][:, place] for place, name in enumerate(self.others)}
         text = f"head {{head}} (best on dev) finds an antecedent of {{antecedent.all}} of {{n}} {self._scored} mentions"
@@ -224,6 +227,8 @@ class AntecedentEvaluation(nn.Module):
         of_head = rows[["head", "direction", "dev", "test", "low", "high"]]
         named = rows[["mentions", "n"]].assign(**trained).join(of_head)
         frame = named.assign(**{key: values for one in columns.values() for key, values in one.items()})
+        if self._scored == "dev":
+            frame[["low", "high"]] = np.nan  # no interval of one head holds for the best of all on the same mentions
         units: dict[str, Unit] = dict.fromkeys(("dev", "test", *map(_column, others)), "fraction")
         main = ("mentions", "head", self._scored, *map(_column, others))
         return Table(frame.reset_index(drop=True), units, interval=self._scored, main=main)

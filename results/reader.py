@@ -126,8 +126,10 @@ class Record:
             units = about["units"].get(column, "count")
             unit: Unit = units if isinstance(units, str) else units[rows.index[0]]  # type: ignore[assignment]
             ends = ("low", "high") if about["interval"] == column else (f"{column}.low", f"{column}.high")
-            interval = rows.reindex(columns=ends).astype(float).iloc[0].tolist()
-            return Estimate(float(rows[column].iloc[0]), *interval, unit=unit)
+            value = float(rows[column].iloc[0])
+            if not {*ends} <= {*map(str, rows)}:
+                return Estimate(value, unit=unit)
+            return Estimate(value, *rows[list(ends)].astype(float).iloc[0].tolist(), unit=unit)
         except (LookupError, ValueError, TypeError, AttributeError) as error:
             fault = f"table `{name}` has not one row with a number in `{column}` where {where}: {error}"
             raise RecordError(f"{self.path}: {fault}") from None
