@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.text import Text
 
 from commands import parser_of
-from commands.seeds import estimate_from_counts, with_common_units
-from metrics.bootstrap import compared, difference, holm, least_p, p_units
+from commands.seeds import as_left_out, estimate_from_counts, with_common_units
+from metrics.bootstrap import TEST_DRAWS, compared, difference, holm, least_p, p_units
 from results import Estimate, Table, Unit, difference_said, filled, said
 from results.errors import counted, near
 from results.reader import Record, RecordError, find_record, first_of, ratio_of, rows_of
@@ -27,8 +27,6 @@ from results.sentences import Difference, describe_differences
 from results.settings import read_yaml, seeds, settings
 from results.tables import LEGEND, data_table
 from results.writer import plain
-
-DRAWS = 10_000  # resamples and random swaps of the tests
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +187,8 @@ def compare(groups: Sequence[Sequence[Scored]]) -> tuple[Table, list[Estimate]]:
     found = []
     for group in groups:
         seeds_of_group = [next(counts) for _ in group]
-        found.append(estimate_from_counts(seeds_of_group, unit, share=share, draws=DRAWS))
+        estimate = estimate_from_counts(seeds_of_group, unit, share=share, draws=TEST_DRAWS)
+        found.append(as_left_out(estimate, [run.record.scores[score] for run in group]))
     folders = [group[0].folder.resolve() for group in groups]
     parent = os.path.commonpath([folder.parent for folder in folders])
     lines = []
@@ -206,7 +205,7 @@ def compare(groups: Sequence[Sequence[Scored]]) -> tuple[Table, list[Estimate]]:
     frame = pd.DataFrame(lines)
     units: dict[str, Unit | Sequence[Unit]] = {score: unit}
     if len(groups) > 1:
-        least = least_p(found[0].units or 0, DRAWS)
+        least = least_p(found[0].units or 0, TEST_DRAWS)
         units |= {"difference": unit, "permutation.p": p_units(frame["permutation.p"], least)}
     if len(groups) > 2:
         frame["holm.p"] = holm(frame["permutation.p"].tolist())
@@ -229,7 +228,6 @@ def compare_answer(table: Table, differences: Sequence[Estimate], score: str, it
     text = f"over {counted(items, 'item')} the {score} of {runs[0]} is {said(table.estimate(0, score))}"
     if not differences:
         return filled(text, {})
-    p = "holm.p" if len(differences) > 1 else "permutation.p"
     units = table.unit_rows()["permutation.p"]
     family = []
     for place, one in enumerate(differences, start=1):
@@ -237,12 +235,13 @@ def compare_answer(table: Table, differences: Sequence[Estimate], score: str, it
         family.append(Difference(runs[place], at_once, p_unit=units[place]))
     if len(family) == 1:
         (only,) = family
-        gain = difference_said(only.value, Estimate(only.value.p or 0.0, unit=only.p_unit))
+        p = None if only.value.p is None else Estimate(only.value.p, unit=only.p_unit)
+        gain = difference_said(only.value, p)
         text += f"; the difference of {only.name} is {gain}"
         if table.frame["seeds"].max() == 1:
             text += ", of these two runs: other seeds may differ"
         return filled(text, {})
-    changes = describe_differences(family, table.frame[p][1:].tolist(), "other run", "differ")
+    changes = describe_differences(family, table.frame["holm.p"][1:].tolist(), "other run", "differ")
     return filled(f"{text}; {changes}", {})
 
 
@@ -355,7 +354,7 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     console.print(data_table(f"{score}, against the first", table, "the output of --json FILE", console.width))
     console.print()
     console.print(Text(LEGEND))
-    console.print(Text(f"{counted(items, 'item')}, matched by {names}; {DRAWS:,} draws a test."), soft_wrap=True)
+    console.print(Text(f"{counted(items, 'item')}, matched by {names}; {TEST_DRAWS:,} draws a test."), soft_wrap=True)
     for group in groups:
         if len(group) > 1:
             seeds = ", ".join(str(run.folder) for run in group)
@@ -369,7 +368,7 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
             {**line, "runs": [{"folder": str(run.folder), "score": run.value} for run in group]}
             for line, group in zip(table.frame.to_dict("records"), groups, strict=True)
         ]
-        content = plain({"score": score, "items": items, "draws": DRAWS, "lines": lines, "warnings": cautions})
+        content = plain({"score": score, "items": items, "draws": TEST_DRAWS, "lines": lines, "warnings": cautions})
         text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         options.json.write_text(text, encoding="utf-8")
         console.print(Text(f"Written to {options.json}"), soft_wrap=True)

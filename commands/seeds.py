@@ -57,6 +57,18 @@ def estimate_from_counts(seeds: Sequence[pd.DataFrame], unit: Unit, *, share: bo
     return pooled(found)
 
 
+def as_left_out(estimate: Estimate, runs: Sequence[Estimate]) -> Estimate:
+    """Return an estimate without its interval if a run has left out its own, as for a head chosen on the scored words.
+
+    Args:
+        estimate: The estimate over the runs.
+        runs: The score of each run.
+    """
+    if any(one.low is not None and math.isnan(one.low) for one in runs):
+        return replace(estimate, low=math.nan, high=math.nan)
+    return estimate
+
+
 def over_seeds(records: Sequence[Record], score: str) -> Estimate:
     """Return the mean of a score over runs that differ only in the seed, with its standard deviation over them.
 
@@ -78,6 +90,7 @@ def over_seeds(records: Sequence[Record], score: str) -> Estimate:
         return found
     share = all(score in one.shares for one in records)
     own = estimate_from_counts([one.counts(score) for one in records], found.unit, share=share)
+    own = as_left_out(own, [one.scores[score] for one in records])
     return replace(found, low=own.low, high=own.high)
 
 

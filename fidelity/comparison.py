@@ -373,7 +373,7 @@ def answer(results: Sequence[CheckpointResult], tests: Sequence[Judged], asked: 
     """Return the answer: which classifiers are at chance, the first claim of the tests, and the best ranking.
 
     The best ranking is by the first main measure with a direction, of the first variant that has it. Rankings of a
-    classifier that is not above the most frequent label are not named: it has no decisions to explain.
+    classifier that is not above the most frequent label are not named: it may have no decisions to explain.
     """
     variants = by_variant(results)
     faults = {variant: chance_fault(runs) for variant, runs in variants.items()}
@@ -422,9 +422,9 @@ def chance_fault(runs: Sequence[CheckpointResult]) -> str:
     if above.value > 0 and above.p is not None and above.p < LEVEL:
         return ""
     frequent = said(replace(baseline, low=None, high=None))
-    text = f"is right on {said(accuracy)}, not above always the most frequent label ({frequent})"
+    text = f"is right on {said(accuracy)}, not significantly above always the most frequent label ({frequent})"
     one_class = all(run.values["predicted"].nunique() == 1 for run in runs)
-    return f"{text}{', and predicts one class' if one_class else ''}: it has no decisions to explain"
+    return f"{text}{', and predicts one class' if one_class else ''}: no ranking is named"
 
 
 def _claim(clause: str, variants: Mapping[str, Sequence[Estimate]], results: Sequence[CheckpointResult]) -> str:
@@ -443,7 +443,12 @@ def _claim(clause: str, variants: Mapping[str, Sequence[Estimate]], results: Seq
     if not others:
         return text
     apart = _compared([one for _, one in others], own, same_runs=False)
-    family = [_named(variant, one, len(others), results) for (variant, _), (one, _) in zip(others, apart, strict=True)]
+    family = []
+    for (variant, _), (one, _) in zip(others, apart, strict=True):
+        named_one = _named(variant, one, len(others), results)
+        if "{change}" in clause:
+            named_one = replace(named_one, value=negative(named_one.value))
+        family.append(named_one)
     trained = "variant" if max(map(len, variants.values())) > 1 else "other trained model"
     return f"{text}; {describe_differences(family, [p for _, p in apart], trained, f'differ from {first}')}"
 
@@ -489,13 +494,16 @@ def _best_ranking(
             apart, _ = _against(found, baseline)[variant, name, best]
             parts[baseline] = _named(baseline, apart, len(others), results)
     to_random = parts.get(BASELINE)
-    if best == BASELINE or (to_random is not None and not (to_random.value.p or 0.0) < LEVEL):
+    if best != BASELINE and to_random is None:
+        return f"{start}, none is compared with random words, so none is named"
+    p = None if to_random is None else to_random.value.p
+    if p is None or not p < LEVEL:
         return f"{start}, none is better than random by {printed_name(measure)} (p < .05, all at once)"
     does = claims.get(measure, f"has the best {printed_name(measure)}")
     clauses = [f"{start}, {printed_name(best)} {does}: {_plain(own)}"]
     for baseline, one in reversed(parts.items()):
-        p = None if one.value.p is None else Estimate(one.value.p, unit=one.p_unit)
-        clauses.append(f"difference to {baseline} {difference_said(one.value, p)}")
+        of_p = None if one.value.p is None else Estimate(one.value.p, unit=one.p_unit)
+        clauses.append(f"difference to {baseline} {difference_said(one.value, of_p)}")
     return "; ".join(clauses)
 
 

@@ -23,7 +23,17 @@ from datamodules.corpus import CorpusDataModule, data_for
 from measures.by_head import head_rows
 from measures.contract import Measure
 from measures.task import REFERENCES, Classification, LanguageModelling, MinimalPairs, Task, TaskOutputs, make_ablation
-from metrics.bootstrap import against_random_draws, compared, difference, draws_for, holm, least_p, p_units, pooled
+from metrics.bootstrap import (
+    EXACT,
+    against_random_draws,
+    compared,
+    difference,
+    draws_for,
+    holm,
+    least_p,
+    p_units,
+    pooled,
+)
 from metrics.moments import Moments
 from metrics.rows import ItemRows
 from models import recorded_gradients
@@ -32,7 +42,7 @@ from results import Bars, Curves, Estimate, Figure, Floats, Result, Table, Unit
 from results.errors import UserError, check_names, check_numbers, check_values, counted
 from results.heads import head_map
 from results.progress import Progress
-from results.sentences import LEVEL, Difference, describe_differences, filled, said
+from results.sentences import LEVEL, UNDEFINED, Difference, describe_differences, filled, said
 
 _ABLATED = {"sets": "set", "ablation": "head", "layers": "layer"}
 DRAWS = 10_000  # of the bootstrap, or more, as far as they fit into memory
@@ -257,12 +267,13 @@ class HeadAblation(TaskMeasure):
     def summary(self, outputs: TaskOutputs) -> Result:
         task, tests = self.task, self.task.layers * self.task.heads
         draws = draws_for(tests, len(outputs), DRAWS)
-        least = min(1.0, 2 / (1 + draws) * tests)
+        smallest = max(2 / (1 + draws), 2 * 0.5 ** len(outputs))
+        least = min(1.0, smallest * tests)
         if self.each_head and least >= LEVEL:
             rank_zero_warn(
-                f"With {len(outputs)} texts only {draws} bootstrap resamples fit into memory, so none of {tests} heads "
-                "can be significant after Holm's correction. The counts of significant heads stay empty. To get them, "
-                "score fewer texts."
+                f"With {len(outputs)} texts the smallest p is {smallest:.2g}, so none of {tests} heads can be "
+                "significant after Holm's correction. The counts of significant heads stay empty. To get them, score "
+                f"{'more' if len(outputs) <= EXACT else 'fewer'} texts."
             )
         outputs.warn_of_one_label(self.kinds[0])
         whole = outputs.score(self.kinds[0], frozenset(), draws)
@@ -424,7 +435,7 @@ def against_whole(found: Sequence[Estimate], whole: Estimate) -> dict[str, float
     """
     score = pooled(found)  # random orders, which vary like seeds
     row = {name.removeprefix("score."): number for name, number in score.named("score").items()}
-    apart = difference(score, whole).named("difference")
+    apart = difference(score, whole, fixed=True).named("difference")
     return row | {name.replace("difference.p", "p"): number for name, number in apart.items()}
 
 
@@ -638,7 +649,7 @@ class Pruning(TaskMeasure):
         scores = {task.score: whole}
         for name, own in frame.groupby("ranking", sort=False):
             # The least share whose score lies below the interval of the whole model; nan for none.
-            least = own.loc[own["score"] < whole.interval[0], "pruned"].min()
+            least = own.loc[own["score"] < whole.interval[0], "pruned"].min()  # nan without an interval, too
             scores[f"pruning.{name}.leaves_at"] = Estimate(float(least), unit="fraction")
         audit = {
             "texts": len(outputs),
@@ -648,7 +659,8 @@ class Pruning(TaskMeasure):
         least = least_p(whole.units or 0, draws)
         tables, figures = self._tables(frame, p_units(frame["p"], least)), self._figures(frame, whole)
         shares = {name: scores[f"pruning.{name}.leaves_at"] for name in self._orders}
-        falls = (f"{'never' if one.value != one.value else said(one)} by {name}" for name, one in shares.items())
+        never = UNDEFINED if np.isnan(whole.interval[0]) else "never"
+        falls = (f"{never if one.value != one.value else said(one)} by {name}" for name, one in shares.items())
         text = f"the {task.score} of the intact model is {{{task.score}}} over {{n}} texts; heads pruned when it "
         answer = filled(f"{text}falls below this interval: {', '.join(falls)}", scores, n=len(outputs))
         return Result(self.experiment, scores, tables, figures, audit, headline=list(scores), answer=answer)

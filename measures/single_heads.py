@@ -98,7 +98,11 @@ class ChosenHeads:
         Heads and offsets predict words, so they cannot find a word whose governor is ROOT.
         """
         arcs = self.scored.arcs
-        return {name: words for name, words in self.scored.groups.items() if (arcs.head[words] > 0).any()}
+        return {
+            name: words
+            for name, words in self.scored.groups.items()
+            if name in (ALL, PLAIN) or (arcs.head[words] > 0).any()
+        }
 
     @property
     def split(self) -> Split:
@@ -637,6 +641,19 @@ def best_bars(best: Table) -> Bars:
     return Bars.from_table(title, named, "name", series, "accuracy (%)", label)
 
 
+def without_intervals(scores: Mapping[str, Estimate], tables: Iterable[Table | None]) -> dict[str, Estimate]:
+    """Leave out the intervals of heads that were chosen on the scored words, for which no interval of one head holds.
+
+    Args:
+        scores: Scores of chosen heads.
+        tables: Tables of chosen heads, whose columns `low` and `high` are blanked.
+    """
+    for table in tables:
+        if table is not None:
+            table.frame[["low", "high"]] = np.nan
+    return {name: replace(one, low=np.nan, high=np.nan) for name, one in scores.items()}
+
+
 def heads_answer(best: Table, punctuation: Collection[str] = ()) -> str:
     """Return two sentences on the table `ChosenHeads.best_heads`: all words, and relations whose heads beat offsets.
 
@@ -711,9 +728,10 @@ class SingleHeads(Measure[DependencyDataModule]):
     second, it is the word that attends most to w.
 
     The best attention head of each relation, and of all words, is chosen on dev and scored on test,
-    with a 95 % interval over sentences. A paired test compares it with the best fixed offset, and a
-    permutation test with heads that are chosen on permuted arcs. Tables also have the best head of an
-    encoder with random weights if the datamodule's `random_init` is set.
+    with a 95 % interval over documents, or over sentences where no documents are marked. A paired test
+    compares it with the best fixed offset, and a permutation test with heads that are chosen on permuted
+    arcs. Tables also have the best head of an encoder with random weights if the datamodule's `random_init`
+    is set.
 
     Args:
         mode: `held_out` chooses on dev and scores on test; `paper` chooses and scores on dev, as the
@@ -850,9 +868,7 @@ class SingleHeads(Measure[DependencyDataModule]):
         if pairs:
             scores |= ratio_scores(items, pairs, prefix="heads.", seed=self.seed)
         if self._scored == "dev":
-            # No interval of one head holds for the head that was chosen on the same words.
-            scores = {name: replace(one, low=np.nan, high=np.nan) for name, one in scores.items()}
-            role_table.frame[["low", "high"]] = np.nan
+            scores = without_intervals(scores, [tables.get(name) for name in ("roles", "random_init.roles")])
         items.insert(1 + ("document" in items), "id", [split.ids[index] for index in items["sentence"]])
         return Result(
             experiment=self.experiment,

@@ -145,9 +145,11 @@ class Surface(Analysis):
         units = UNITS | {f"uniform.{name}": UNITS[name] for name in compared}
         counts = {name: int(model[name].inputs) for name in ("first", "start", "end", "punctuation")}
         asked = [name for name in ASKED if counts.get(name, 1) and (name != "first" or not counts["start"])]
-        at_once = self._numbers.over_at_once("layers")
-        shares = {name: model[name] for name in asked if name != "entropy"}
-        numbers = range(len(layers["entropy"].value))
+        kinds = [name for name in asked if name != "entropy"]
+        number_of_layers = len(layers["entropy"].value)
+        at_once = self._numbers.over("layers", tests=len(kinds) * number_of_layers)
+        shares = {name: self._numbers.over("model", tests=len(kinds))[name] for name in kinds}
+        numbers = range(number_of_layers)
         by_layer = {name: {str(layer + 1): at_once[name][layer] for layer in numbers} for name in shares}
         inputs = {name: counts.get(name, counts["first"]) for name in shares}
         text = surface_answer(shares, by_layer, {name: uniform[name] for name in shares}, inputs)

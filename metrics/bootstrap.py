@@ -158,7 +158,8 @@ def bootstrap_ratio(
     if share and not compared:
         few = _few(right, of) & (known >= 2)
         low[few], high[few] = share_interval(right[:, few], of[:, few])[1:]
-    for column in np.flatnonzero(_few_differ(right, of) & (known >= 2)) if share and compared else ():
+    testable = 0.5**known <= TAIL
+    for column in np.flatnonzero(_few_differ(right, of) & testable) if share and compared else ():
         ends = _signed_interval(right[:, column], of[:, column], TAIL)
         low[column], high[column] = np.fmin(low[column], ends[0]), np.fmax(high[column], ends[1])
     p = _p(drawn).reshape(shape)[()] if compared else None
@@ -276,6 +277,8 @@ def _few_ends(counts: Counts, low: float, high: float, tail: float = TAIL) -> tu
         return float(exact[0]), float(exact[1])
     if not _few_differ(found[:, None], items[:, None])[0]:
         return low, high
+    if 0.5 ** np.count_nonzero(items) > tail:
+        return np.nan, np.nan  # no p of so few units reaches the tail
     ends = _signed_interval(found, items, tail)
     return float(np.fmin(low, ends[0])), float(np.fmax(high, ends[1]))
 
@@ -432,7 +435,7 @@ def mean_over_seeds(values: Sequence[float], unit: Unit) -> Estimate:
     return Estimate(value, low, high, unit=unit, sd=sd)
 
 
-def difference(a: Estimate, b: Estimate, *, same_runs: bool = False) -> Estimate:
+def difference(a: Estimate, b: Estimate, *, same_runs: bool = False, fixed: bool = False) -> Estimate:
     """Return the difference a − b of two estimates, with its 95 % interval and p-value.
 
     Both are computed from the differences between the `draws` of the two estimates, which must come from the same
@@ -444,6 +447,7 @@ def difference(a: Estimate, b: Estimate, *, same_runs: bool = False) -> Estimate
         b: The number that is subtracted.
         same_runs: True if both are numbers of the same runs, in the same order, such as two rankings of the words by
             the same models: the seeds are then paired, too.
+        fixed: True if `b` is no run with a seed, such as the intact model of which several random changes are scored.
 
     Raises:
         ValueError: The numbers of draws, or of paired seeds, differ.
@@ -457,6 +461,8 @@ def difference(a: Estimate, b: Estimate, *, same_runs: bool = False) -> Estimate
         pairs = zip(a.runs, b.runs, strict=True)
         runs = [replace(one, value=one.value - other.value, draws=one.draws - other.draws) for one, other in pairs]
         sides = (replace(a, value=value, runs=tuple(runs)),)
+    elif fixed:
+        sides = (a,)
     draws = _widened_for_seeds(value, a.draws - b.draws, sides)
     return compared(Estimate(value, unit=a.unit, draws=draws, units=a.units, counts=counts))
 

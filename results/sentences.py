@@ -90,7 +90,8 @@ def describe_differences(
         return UNDEFINED
     if len(known) == 1:
         (one, _), *_ = known
-        return f"{noun} {one.name}: {_difference(one)}"
+        head, _, rest = verb.partition(" ")
+        return f"{noun} {one.name} {' '.join([f'{head}s', rest]).strip()}{than} by {_difference(one)}"
     found = sum(p < LEVEL for _, p in known)
     text = f"{found or 'none'} of {counted(len(known), noun)} {verb}{than} (p < .05 after Holm)"
     top = largest_difference([one for one, _ in known])
@@ -128,14 +129,15 @@ def largest_difference(differences: Sequence[Difference]) -> Difference | None:
 def clear_largest(values: Mapping[str, Estimate]) -> str | None:
     """Return the name of the largest of several numbers, if it is clear; else None.
 
-    It is clear if its interval lies above those of all others. The intervals should hold for all numbers at once.
+    It is clear if its interval lies above those of all others, and all have one. The intervals should hold for all
+    numbers at once.
     """
     known = {name: one for name, one in values.items() if math.isfinite(one.value)}
     if len(known) < 2:
         return None
     top = max(known, key=lambda name: known[name].value)
     low = known[top].low
-    ends = [one.value if one.high is None else one.high for name, one in known.items() if name != top]
+    ends = [math.nan if one.high is None else one.high for name, one in known.items() if name != top]
     if low is None or not all(low > end for end in ends):
         return None
     return top

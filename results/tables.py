@@ -115,7 +115,7 @@ SHOWN = 20  # entries of a list that a page shows
 _MEASURED = re.compile(r"(^|\.)(inputs|scored)\b")  # names of counts over which scores are averaged
 DASH = "–"
 NO_INTERVAL = "†"  # behind a number whose interval is left out
-WHY_NO_INTERVAL = "no interval: too few units (documents, texts) or seeds, equal values, or chosen on these data"
+WHY_NO_INTERVAL = "no interval: too few units or seeds, equal values, or chosen on these data"
 LEGEND = f"Fractions ×100, 95 % intervals in brackets, * < {FEW} items. See docs/glossary.md."
 SIGNS: Mapping[str, str] = {"nats": "nats", "bits": "bits"}
 

@@ -8,6 +8,7 @@ statistic reads, and calls the function that the experiment calls. Words come in
 both sides; documents and seeds differ as users' do.
 """
 
+import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -556,24 +557,28 @@ def coverage_row(name: str, case: Covered, number: int) -> str:
     return f"| {name} | {'; '.join(cells)} | {'92–100' if case.few else '92–98'} |"
 
 
-def main(what: str = "calibration", number: int = NULLS, start: int = 0, step: int = 1) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the rows of one of the tables.
 
     Args:
-        what: `calibration` or `coverage`.
-        number: Number of nulls and of effects, or of samples.
-        start: First row.
-        step: Step between the rows, so that several processes can share them.
+        arguments: Words of the command line; None for those of the process.
     """
-    for place, name in enumerate(CASES if what == "calibration" else COVERED):
-        if place % step != start:
-            continue
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", nargs="?", choices=("calibration", "coverage"), default="calibration")
+    parser.add_argument("--number", type=int, default=NULLS, help="nulls and effects, or samples")
+    parser.add_argument("--start", type=int, default=0, help="first row")
+    parser.add_argument("--step", type=int, default=1, help="step between rows, so that processes can share them")
+    options = parser.parse_args(arguments)
+    names = list(CASES if options.table == "calibration" else COVERED)
+    for name in names[options.start :: options.step]:
         begun = time.perf_counter()
-        line = row(name, CASES[name], number) if what == "calibration" else coverage_row(name, COVERED[name], number)
+        if options.table == "calibration":
+            line = row(name, CASES[name], options.number)
+        else:
+            line = coverage_row(name, COVERED[name], options.number)
         print(line, flush=True)
         print(f"{name}: {time.perf_counter() - begun:.0f} s", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    what, *of_rows = sys.argv[1:] or ["calibration"]
-    main(what, *map(int, of_rows))
+    main()

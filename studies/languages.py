@@ -150,7 +150,7 @@ def result(runs: Runs) -> Result:
 
 
 def _table(frame: pd.DataFrame, shares: Sequence[str], draws: int, **least: float) -> Table:
-    least = {"p": 1 / (1 + draws), **least}
+    least = {"p": 2 / (1 + draws), **least}
     units: dict[str, Unit | Sequence[Unit]] = dict.fromkeys(shares, "fraction")
     units |= {name: p_units(frame[name], bound) for name, bound in least.items()}
     return Table(frame, {**units, "p_holm": units["p"]}, "test" if "test" in frame else None)

@@ -20,7 +20,7 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from commands.seeds import estimate_from_counts, over_seeds
+from commands.seeds import estimate_from_counts, over_seeds, with_common_units
 from commands.sweep_jobs import results_of
 from commands.sweep_plan import Options, Row, options_of, read_sweep
 from metrics.bootstrap import TEST_DRAWS
@@ -224,6 +224,8 @@ class Numbers:
         else:
             return None
         value, low, high, unit, _ = self.now[name]
+        if low is None or math.isnan(low):
+            return Estimate(value, unit=unit)
         return Estimate(value, low, high, unit=unit)
 
     def paired(self, ours: str, other: str) -> Estimate | None:
@@ -294,12 +296,14 @@ def difference(places: Sequence[str], runs: Runs) -> Estimate:
     if not all(one.index.sort_values().equals(items.sort_values()) for seeds in frames for one in seeds):
         raise UserError(f"{' and '.join(places)} are not over the same items, so their difference has no paired test")
     sides = []
+    numbered = iter(with_common_units([one.loc[items] for seeds in frames for one in seeds]))
     for place, seeds in zip(places, frames, strict=True):
         row, _, score = place.partition("@")
         records = runs[row]
         share = all(score in record.shares for record in records)
         unit = records[0].number(score).unit
-        sides.append(estimate_from_counts([one.loc[items] for one in seeds], unit, share=share, draws=TEST_DRAWS))
+        of_side = [next(numbered) for _ in seeds]
+        sides.append(estimate_from_counts(of_side, unit, share=share, draws=TEST_DRAWS))
     return paired_difference(*sides)
 
 
@@ -321,7 +325,7 @@ def judge(finding: Finding, numbers: Numbers) -> tuple[Estimate | None, Estimate
     if math.isnan(ours.value) or math.isnan(limit.value):
         return ours, limit, CANNOT
     if finding.minus and (ours.low is None or math.isnan(ours.low)):
-        return ours, limit, NOT_SEEN  # a difference over too few items for an interval
+        return ours, limit, CANNOT  # a difference over too few items for an interval
     (low, high), (least, most) = map(_interval, (ours, limit))
     if finding.seen[0] in "<>":
         apart = None
@@ -330,7 +334,7 @@ def judge(finding: Finding, numbers: Numbers) -> tuple[Estimate | None, Estimate
         elif len(places) == 2 and not finding.minus:
             apart = numbers.paired(*places)
         if apart is not None and (apart.low is None or math.isnan(apart.low)):
-            return ours, limit, NOT_SEEN  # over too few items for an interval
+            return ours, limit, CANNOT  # over too few items for an interval
         if apart is not None:
             (low, high), (least, most) = _interval(apart), (0.0, 0.0)
         seen = low > most if finding.seen[0] == ">" else high < least

@@ -361,7 +361,7 @@ def test_rankings_are_praised_only_of_classifiers_above_chance_alone_and_beyond_
         assert text.lower().startswith(start.lower())
         assert f"({100 * majority:.1f} %)" in text
         assert "flips first" not in text
-        assert ("predicts one class" in text.split(": it has no decisions")[0]) == (
+        assert ("predicts one class" in text.split(": no ranking is named")[0]) == (
             kind == "constant" or frame["predicted"].nunique() == 1
         )
     elif p < 0.03:

@@ -1,6 +1,6 @@
 """Set the stars of docs/papers/explanations.md: differences to the first classifier that exceed the variation of seeds.
 
-    python docs/scripts/seed_stars.py docs/papers/explanations.md [--seeds 3]
+    python docs/scripts/seed_stars.py [--page docs/papers/explanations.md] [--seeds 3]
 
 A cell `61.3 [59.7, 62.9] (6.2)` has a mean over seeds, its interval over texts and the standard deviation over seeds.
 Each cell is compared with the first one of its row by Welch's test over the seeds; a star marks p < .05 after Holm's
@@ -40,7 +40,7 @@ def starred(line: str, seeds: int) -> str:
 def main() -> None:
     """Rewrite the page, and print how many stars it had and has."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("page", type=Path)
+    parser.add_argument("--page", type=Path, default=Path("docs/papers/explanations.md"))
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
     text = options.page.read_text(encoding="utf-8")

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ def test_first_sentences_are_the_first_ones_across_files(tmp_path: Path) -> None
     files = write_sample_treebank(tmp_path)
     dev, test = (read_treebank(files[split]).sentences for split in ("dev", "test"))
     both = read_treebank(first_sentences([files["dev"], files["test"]], tmp_path / "some.conllu", len(dev) + 3))
-    assert both.sentences == (*dev, *test[:3])
+    documents = dev[-1].document + 1
+    assert both.sentences == (*dev, *(replace(one, document=one.document + documents) for one in test[:3]))
     fewer = read_treebank(first_sentences([files["dev"]], tmp_path / "few.conllu", 7))
     assert fewer.sentences == dev[:7]
     all_there_are = first_sentences([files["dev"]], tmp_path / "all.conllu", 10**6)

@@ -89,8 +89,9 @@ def over_seeds_by_hand(frames: Sequence[pd.DataFrame], draws: int = 10_000) -> E
 
 
 def test_the_interval_of_runs_with_unequal_denominators_is_that_of_their_mean(tmp_path: Path) -> None:
-    """F1 of two seeds, of which one predicts little: its denominators are smaller."""
+    """F1 of three seeds, of which one predicts little: its denominators are smaller."""
     sides = {0: (np.zeros(SENTENCES), np.full(SENTENCES, 1.0)), 1: (np.full(SENTENCES, 4.0), np.full(SENTENCES, 6.0))}
+    sides[2] = np.full(SENTENCES, 2.0), np.full(SENTENCES, 6.0)
     names = [f"text-{number}" for number in range(SENTENCES)]
     for seed, (right, of) in sides.items():
         right[: SENTENCES // 2] += seed

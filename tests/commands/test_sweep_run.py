@@ -81,7 +81,7 @@ def test_a_table_is_made_and_only_what_is_new_is_run_later(tmp_path: Path) -> No
     assert record["audit"] == {"runs": 4, "done": 4, "faults": [], "warnings": []}
     assert (tmp_path / "out" / record["config"]).read_text() == SPEC
     assert "attention & $3$" not in (tmp_path / "out" / record["latex"]["t"]).read_text()
-    assert "attention & 60.0 & 3 & 4 & 10.0" in (tmp_path / "out" / record["latex"]["t"]).read_text()
+    assert r"attention & 60.0\rlap{$^\dagger$} & 3 & 4 & 10.0" in (tmp_path / "out" / record["latex"]["t"]).read_text()
     assert len(pd.read_csv(tmp_path / "out" / record["tables"]["t_runs"])) == 5
     lines = text.splitlines()
     assert lines[0].startswith(f"Runs to do: 4. Log of the first: {tmp_path}/out/runs/")

@@ -94,7 +94,7 @@ def test_every_score_is_that_of_a_loop_over_texts(checkpoint: Path, data: Classi
     gain = difference_said(*(table.estimate(of_both, name) for name in ("beyond_random", "beyond_random_p_holm")))
     assert found.answer == (
         f"The accuracy of the intact model is {share(found, 'accuracy')} over 40 texts; ablated alone (zero), set "
-        f"both: {gain}."
+        f"both changes it otherwise than random heads of the same layers by {gain}."
     )
     assert {"ablation_zero", "layers_zero"} <= set(found.figures)
 
@@ -126,7 +126,8 @@ def test_the_loss_of_a_language_model_with_a_head_off_is_that_of_a_loop_over_tex
     corpus = tmp_path / "texts.txt"
     corpus.write_text("\n".join(TEXTS[:9]), encoding="utf-8")
     data = TextDataModule(str(corpus), EncoderSpec(str(tmp_path / "encoder")))
-    result = scored(HeadAblation(layers=False), data)
+    with pytest.warns(UserWarning, match="With 4 texts the smallest p is 0.12, so none of 8 heads can be significant"):
+        result = scored(HeadAblation(layers=False), data)
 
     task = LanguageModelling(encoder, 0)
     kind_of_model = AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM

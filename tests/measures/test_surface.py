@@ -25,7 +25,6 @@ from tests.measures.intervals import at_once_by_hand
 from tests.measures.passes import ENCODERS, batches, encoder, make_even, sees, show
 from tests.measures.passes import uniform as even_rows
 from tests.metrics.attention_mass import KINDS, mean, statistics
-from tests.printed import share
 
 NO_DATA = cast(TextDataModule, None)  # which this analysis does not ask
 
@@ -121,9 +120,13 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
     }
     low, _ = ends.pop(most["layer"])
     assert all(low <= high for _, high in ends.values())  # these encoders are too small for a layer clearly ahead
+    found = result.scores[f"surface.{top}"]
+    kinds = len(compared)
+    wide = at_once_by_hand(found.value, found.interval, inputs_with, kinds)  # of all kinds of tokens at once
+    low, high = (f"{100 * end:.1f}" for end in wide)
     assert result.answer.startswith(
-        f"On {inputs_with} inputs {share(result, f'surface.{top}')} of attention goes to the {names[top]}, with no "
-        f"layer clearly ahead; entropy is {result.numbers['surface.entropy']:.4g} nats ["
+        f"On {inputs_with} inputs {100 * found.value:.1f} % [{low}, {high}] of attention goes to the {names[top]}, "
+        f"with no layer clearly ahead; entropy is {result.numbers['surface.entropy']:.4g} nats ["
     )
     assert ("end_delimiters" in result.figures) == ("bert" in kind)
     blank = {name for name in PLAIN if table[name].isna().all()}

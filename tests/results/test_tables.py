@@ -183,7 +183,7 @@ nmod:poss & 1,234 & 3-9 & dependent $\rightarrow$ head & 80.8 {\scriptsize [79.0
 \bottomrule
 \end{tabular}}
 \caption{Heads. Fractions are $\times$100; 95\,\% intervals in brackets; $p$ from sign flips or permutations; \
-$^\dagger$\,no interval: too few units (documents, texts) or seeds, equal values, or chosen on these data; \
+$^\dagger$\,no interval: too few units or seeds, equal values, or chosen on these data; \
 *\,is fewer than 20 items.}
 \label{tab:heads-best_heads}
 \end{table*}
