@@ -487,7 +487,8 @@ def _best_ranking(
     start = f"{1 + len(others)} rankings{several}"
     equal = [one for one in others if abs(found[variant, name, one].value - own.value) <= TIE]
     if equal:
-        return f"{start}, {1 + len(equal)} share the best {printed_name(measure)}: {_plain(own)}"
+        names = ", ".join(map(printed_name, (best, *equal)))
+        return f"{start}, {1 + len(equal)} share the best {printed_name(measure)} ({names}): {_plain(own)}"
     parts = {}
     for baseline in (BASELINE, ATTENTION):
         if baseline in others:

@@ -678,7 +678,8 @@ def heads_answer(best: Table, punctuation: Collection[str] = ()) -> str:
     beat = (tested["p_holm"] < LEVEL) & (tested["over_offset"] > 0)
     count = f"{int(beat.sum()) or 'none'} of {counted(len(tested), 'relation')}"
     family = f"p < .05 after Holm over {counted(rows, 'row')}, n ≥ {FEW}"
-    text = f"in {count} heads beat the offset ({family})"
+    without = " without punctuation" if frame["relation"].isin(punctuation).any() else ""
+    text = f"in {count}{without} {'heads' if beat.any() else 'do heads'} beat the offset ({family})"
     top = _widest_on_dev(tested) if held_out else None
     if top is not None and beat[top]:
         relation = frame["relation"][top]
@@ -703,6 +704,8 @@ def _fill_row(best: Table, text: str, row: int) -> str:
     names += ["own_offset"] if "own_offset" in best.frame else []
     found = {name: best.estimate(row, name) for name in names}
     gain = difference_said(best.estimate(row, "over_offset"), best.estimate(row, "p_offset"))
+    if best.interval == "dev":
+        gain += " one-sided"
     return filled(text, found, head=best.frame["head"][row], n=int(best.frame["n"][row]), gain=gain)
 
 

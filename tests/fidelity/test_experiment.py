@@ -656,7 +656,7 @@ def test_of_rankings_that_share_the_best_value_none_is_named() -> None:
     same = {"rationale.file.v2.naopc": RESULTS[0].scores["rationale.attention.naopc"]}
     equal = answer([replace(RESULTS[0], scores={**RESULTS[0].scores, **same})], JUDGED, MAIN)
     value = RESULTS[0].scores["rationale.attention.naopc"].value
-    assert equal == f"On 40 texts, of 3 rankings, 2 share the best NAOPC: {100 * value:.1f} %."
+    assert equal == f"On 40 texts, of 3 rankings, 2 share the best NAOPC (attention, file.v2): {100 * value:.1f} %."
 
 
 def shifted(attention: float, file: float) -> CheckpointResult:

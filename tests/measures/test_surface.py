@@ -120,12 +120,12 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
     }
     low, _ = ends.pop(most["layer"])
     assert all(low <= high for _, high in ends.values())  # these encoders are too small for a layer clearly ahead
-    found = result.scores[f"surface.{top}"]
-    kinds = len(compared)
-    wide = at_once_by_hand(found.value, found.interval, inputs_with, kinds)  # of all kinds of tokens at once
-    low, high = (f"{100 * end:.1f}" for end in wide)
+    of_top = result.scores[f"surface.{top}"]
+    of_kinds = len(compared)
+    wide = at_once_by_hand(of_top.value, of_top.interval, inputs_with, of_kinds)  # of all kinds of tokens at once
+    first, last = (f"{100 * end:.1f}" for end in wide)
     assert result.answer.startswith(
-        f"On {inputs_with} inputs {100 * found.value:.1f} % [{low}, {high}] of attention goes to the {names[top]}, "
+        f"On {inputs_with} inputs {100 * of_top.value:.1f} % [{first}, {last}] of attention goes to the {names[top]}, "
         f"with no layer clearly ahead; entropy is {result.numbers['surface.entropy']:.4g} nats ["
     )
     assert ("end_delimiters" in result.figures) == ("bert" in kind)
