@@ -89,9 +89,10 @@ def describe_differences(
     if not known:
         return UNDEFINED
     if len(known) == 1:
-        (one, _), *_ = known
+        (one, p), *_ = known
         head, _, rest = verb.partition(" ")
-        return f"{noun} {one.name} {' '.join([f'{head}s', rest]).strip()}{than} by {_difference(one)}"
+        does = f"{head}s {rest}".strip() if p < LEVEL else f"does not significantly {verb}"
+        return f"{noun} {one.name} {does}{than}: {_difference(one)}"
     found = sum(p < LEVEL for _, p in known)
     text = f"{found or 'none'} of {counted(len(known), noun)} {verb}{than} (p < .05 after Holm)"
     top = largest_difference([one for one, _ in known])

@@ -94,7 +94,7 @@ def test_every_score_is_that_of_a_loop_over_texts(checkpoint: Path, data: Classi
     gain = difference_said(*(table.estimate(of_both, name) for name in ("beyond_random", "beyond_random_p_holm")))
     assert found.answer == (
         f"The accuracy of the intact model is {share(found, 'accuracy')} over 40 texts; ablated alone (zero), set "
-        f"both changes it otherwise than random heads of the same layers by {gain}."
+        f"both does not significantly change it otherwise than random heads of the same layers: {gain}."
     )
     assert {"ablation_zero", "layers_zero"} <= set(found.figures)
 

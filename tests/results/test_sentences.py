@@ -114,10 +114,10 @@ def test_differences_are_counted_and_the_largest_is_named_if_it_is_clear() -> No
     alone = describe_differences(
         [apart("a", 0.2), apart("b", NAN), apart("c", 0.1)], [0.01, 0.02, NAN], "head", "differ"
     )
-    assert alone == "head a differs by +20.0 points [10.0, 30.0], p = .010"
+    assert alone == "head a differs: +20.0 points [10.0, 30.0], p = .010"
     assert describe_differences([apart("b", NAN)], [NAN], "head", "differ") == "undefined"
     least = Difference("a", Estimate(0.2, unit="nats", p=0.002), p_unit="least_p")
-    assert describe_differences([least], [0.002], "head", "differ") == "head a differs by +0.2 nats, p ≤ .0020"
+    assert describe_differences([least], [0.002], "head", "differ") == "head a differs: +0.2 nats, p ≤ .0020"
 
 
 def test_the_clear_largest_has_an_interval_above_all_others() -> None:
