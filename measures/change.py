@@ -13,7 +13,7 @@ from measures.attention_analyses import Analysis
 from measures.by_head import HeadMeans, head_rows
 from metrics.distributions import map_cosines, map_divergences
 from metrics.moments import Means
-from results import Curves, Estimate, Figure, Floats, Result, Table, Unit, filled, said
+from results import Curves, Estimate, Figure, Floats, Result, Table, Unit, filled
 from results.errors import UserError
 from results.heads import head_map, head_name
 from results.sentences import clear_largest, clear_smallest
@@ -105,9 +105,9 @@ def change_answer(layers: Mapping[str, Estimate]) -> str:
     least, most = clear_smallest(layers), clear_largest(layers)
     ends = []
     if least is not None:
-        ends.append(f"least in layer {least}, {said(layers[least], 'ratio')}")
+        ends.append(f"least in layer {least} ({layers[least].value:.2f})")
     if most is not None:
-        ends.append(f"most in layer {most}, {said(layers[most], 'ratio')}")
+        ends.append(f"most in layer {most} ({layers[most].value:.2f})")
     return ", ".join([answer, *ends])
 
 

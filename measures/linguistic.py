@@ -427,7 +427,7 @@ def linguistic_answer(best: Mapping[str, tuple[tuple[int, int], Estimate]], unif
         alike = shown(uniform[name].value, "fraction", missing=DASH)
         parts.append(f"{said(most)} to {name} (head {head_name(*place)}, uniform {alike} %)")
     inputs = max(int(most.inputs) for _, most in best.values())
-    text = f"on up to {inputs:,} inputs the heads that attend most give {', '.join(parts)}"
+    text = f"on up to {inputs:,} inputs the best heads give {', '.join(parts)}"
     return filled(text, {})
 
 

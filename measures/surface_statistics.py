@@ -186,7 +186,7 @@ def surface_answer(
     text = f"on {inputs[top]:,} inputs {said(shares[top])} of attention goes to the {_LABELS[top]}"
     layer = clear_largest(layers[top])
     if layer is None:
-        return f"{text}, with no layer clearly ahead"
+        return text
     alike = number(float(uniform[top][int(layer) - 1]), "fraction", missing=DASH)
     return f"{text}, most in layer {layer}, {said(layers[top][layer])} (uniform {alike} %)"
 

@@ -1,6 +1,7 @@
 """Change by fine-tuning, and analyses of norms in place of weights, against loops over cells."""
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,8 @@ def test_the_change_of_each_map_equals_a_loop_over_its_cells(
         ends.append((row["cosine"], bottom, top, shown_row))
     least, most = sorted(ends)
     assert least[2] < most[1]
-    assert result.answer.endswith(f" over {len(TEXTS)} inputs, least in layer {least[3]}, most in layer {most[3]}.")
+    shown = [re.sub(r", (\S+) \[.*", r" (\1)", one[3]) for one in (least, most)]  # without the intervals
+    assert result.answer.endswith(f" over {len(TEXTS)} inputs, least in layer {shown[0]}, most in layer {shown[1]}.")
     order = np.argsort(loops["cosine"].mean((0, 2))) + 1
     assert result.audit["change.layers, the most changed first"] == " ".join(map(str, order))
     assert isinstance(shown := result.figures["change_cosine"], HeatMap)
@@ -119,7 +121,7 @@ def test_layers_are_named_if_they_are_clearly_ahead() -> None:
         return Estimate(value, value - 0.05, value + 0.05, unit="fraction")
 
     layers = {"1": estimate(0.2), "2": estimate(0.5), "3": estimate(0.8)}
-    both = "least in layer 1, 0.20 [0.15, 0.25], most in layer 3, 0.80 [0.75, 0.85]"
+    both = "least in layer 1 (0.20), most in layer 3 (0.80)"
     assert change_answer(layers) == f"{start}, {both}"
     assert change_answer({**layers, "4": estimate(0.88)}) == f"{start}, {both.partition(', most')[0]}"
     assert change_answer({"1": estimate(0.2), "2": estimate(0.2)}) == start

@@ -133,7 +133,7 @@ def test_intervals_of_the_best_heads_hold_for_all_heads(tmp_path: Path) -> None:
             parts.append(f"{value:.1f} % [{low:.1f}, {high:.1f}] to {name} ({head}, uniform {alike:.1f} %)")
     inputs = frame["inputs"].max()
     assert len(parts) == len(CLASSES)
-    assert result.answer == f"On up to {inputs} inputs the heads that attend most give {', '.join(parts)}."
+    assert result.answer == f"On up to {inputs} inputs the best heads give {', '.join(parts)}."
     assert len(result.answer) <= 400
 
 
