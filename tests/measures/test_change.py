@@ -106,8 +106,10 @@ def test_the_change_of_each_map_equals_a_loop_over_its_cells(
         ends.append((row["cosine"], bottom, top, shown_row))
     least, most = sorted(ends)
     assert least[2] < most[1]
-    shown = [re.sub(r", (\S+) \[.*", r" (\1)", one[3]) for one in (least, most)]  # without the intervals
-    assert result.answer.endswith(f" over {len(TEXTS)} inputs, least in layer {shown[0]}, most in layer {shown[1]}.")
+    named_ends = [re.sub(r", (\S+) \[.*", r" (\1)", one[3]) for one in (least, most)]  # without the intervals
+    assert result.answer.endswith(
+        f" over {len(TEXTS)} inputs, least in layer {named_ends[0]}, most in layer {named_ends[1]}."
+    )
     order = np.argsort(loops["cosine"].mean((0, 2))) + 1
     assert result.audit["change.layers, the most changed first"] == " ".join(map(str, order))
     assert isinstance(shown := result.figures["change_cosine"], HeatMap)
