@@ -449,7 +449,7 @@ def _claim(clause: str, variants: Mapping[str, Sequence[Estimate]], results: Seq
         if "{change}" in clause:
             named_one = replace(named_one, value=negative(named_one.value))
         family.append(named_one)
-    trained = "variant" if max(map(len, variants.values())) > 1 else "other trained model"
+    trained = "variant" if max(map(len, variants.values())) > 1 else "trained model"
     return f"{text}; {describe_differences(family, [p for _, p in apart], trained, f'differ from {first}')}"
 
 
