@@ -77,15 +77,23 @@ class Arcs:
         return int(self.sentence.size)
 
     @property
+    def documents(self) -> Integers | None:
+        """Number of the document of each sentence, `[sentences]`; None if not all sentences have one."""
+        if self.document is None or (self.document < 0).any():
+            return None
+        documents: Integers = self.document[self.word == 1]
+        return documents
+
+    @property
     def units(self) -> Integers:
         """Number of the unit of each sentence, `[sentences]`, for intervals and tests.
 
         Sentences of a document are a unit; where no documents are marked, each sentence is.
         """
-        first = self.word == 1
-        if self.document is None or (self.document < 0).any():
-            return np.arange(int(first.sum()))
-        numbers: Integers = np.unique(self.document[first], return_inverse=True)[1]
+        documents = self.documents
+        if documents is None:
+            return np.arange(np.count_nonzero(self.word == 1))
+        numbers: Integers = np.unique(documents, return_inverse=True)[1]
         return numbers
 
     @property
@@ -287,8 +295,7 @@ def attachment_scores(
         prefix: Beginning of the names of the scores.
         seed: Seed of the resampling.
     """
-    items = sentence_scores(arcs, attached, edges)
-    return ratio_scores(items, ATTACHMENT_RATIOS, prefix=prefix, seed=seed)
+    return ratio_scores(sentence_scores(arcs, attached, edges), ATTACHMENT_RATIOS, prefix=prefix, seed=seed)
 
 
 def ratio_scores(
@@ -392,11 +399,10 @@ def sentence_scores(arcs: Arcs, attached: Floats, edges: Floats) -> pd.DataFrame
     plain = ~arcs.punctuation
     has_edge = plain & ~np.isnan(edges)
     first = arcs.word == 1
-    marked = arcs.document is not None and (arcs.document >= 0).all()
-    documents = {"document": arcs.document[first]} if marked and arcs.document is not None else {}
+    documents = arcs.documents
     return pd.DataFrame(
         {
-            **documents,
+            **({} if documents is None else {"document": documents}),
             "sentence": arcs.sentence[first],
             "words": arcs.length[first],
             "scored": count(arcs, plain).astype(np.int64),

@@ -34,7 +34,7 @@ from scipy.special import betaincinv
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from metrics.statistics import Correlation, Ratio, Statistic, ratio, two_columns
+from metrics.statistics import CorrelationStatistic, Ratio, Statistic, ratio, two_columns
 from results import FEW, Counts, Estimate, Flags, Floats, Integers, Unit
 
 TAIL = (1 - 0.95) / 2
@@ -255,7 +255,7 @@ def resample(
     if counts is not None and isinstance(statistic, Ratio) and (statistic.share or statistic.signed):
         declared = Counts(*counts, signed=statistic.signed)
     if known > 1 and draws:
-        if isinstance(statistic, Correlation):
+        if isinstance(statistic, CorrelationStatistic):
             low, high = _fisher_interval(statistic, kept, place, value)
         elif declared is not None:
             low, high = _few_ends(declared, low, high)

@@ -63,7 +63,7 @@ def two_columns(*, share: bool) -> Ratio:
 
 
 @dataclass(frozen=True)
-class Correlation:
+class CorrelationStatistic:
     """Statistic of two columns `[units, 2]` between −1 and 1, whose interval is computed on Fisher's scale.
 
     Attributes:
@@ -123,7 +123,7 @@ def _spearman(values: Floats, weights: Floats) -> Floats:
     return rank_correlations(values[:, 0], values[:, 1], weights)
 
 
-pearson, spearman = Correlation(_pearson), Correlation(_spearman)
+pearson, spearman = CorrelationStatistic(_pearson), CorrelationStatistic(_spearman)
 """Statistics of Pearson's r and of Spearman's ρ of two columns `[units, 2]`."""
 
 

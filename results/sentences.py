@@ -13,10 +13,8 @@ from results.tables import number
 
 LEVEL = 0.05  # p-values below it are called significant
 UNDEFINED = "undefined"
-_SIGNS = {"fraction": " %", "nats": " nats", "bits": " bits"}
-
-
 TIE = 1e-12  # numbers that differ by less are equal: the order of summation changes the last digit
+_SIGNS = {"fraction": " %", "nats": " nats", "bits": " bits"}
 
 
 def said(score: Estimate, unit: Unit | None = None) -> str:
