@@ -11,9 +11,9 @@ import pandas as pd
 
 from metrics.bootstrap import compared, difference, holm, least_p, p_units, pooled, resample
 from metrics.statistics import proportion, ratio
-from results import Estimate, Floats, Table, Unit, numbers
+from results import TIE, Estimate, Floats, Table, Unit, numbers
 from results.errors import counted
-from results.sentences import LEVEL, TIE, Difference, describe_differences, difference_said, negative, said
+from results.sentences import LEVEL, Difference, describe_differences, difference_said, negative, said
 from results.tables import printed_name
 
 

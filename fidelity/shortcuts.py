@@ -15,9 +15,9 @@ from fidelity.classified import ClassifiedBatch, ranks_of
 from fidelity.comparison import CheckpointResult, by_variant, column_means
 from fidelity.experiment import FidelityTest, Measurements, Score, means, proportions
 from fidelity.saliency import RANKINGS, Explainer, Saliency
-from metrics.bootstrap import TIE, pooled, resample
+from metrics.bootstrap import pooled, resample
 from metrics.statistics import ratio
-from results import Floats, Table, Unit
+from results import TIE, Floats, Table, Unit
 from results.errors import UserError
 from results.progress import warn
 

@@ -35,7 +35,7 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from metrics.statistics import CorrelationStatistic, Ratio, Statistic, ratio, two_columns
-from results import FEW, Counts, Estimate, Flags, Floats, Integers, Unit
+from results import FEW, TIE, Counts, Estimate, Flags, Floats, Integers, Unit
 
 TAIL = (1 - 0.95) / 2
 LEVEL_MARGIN = 1.5
@@ -48,7 +48,6 @@ CELLS = 1 << 20  # most weights (draws × units) in float64 at a time: 8 MB for 
 KEPT = 1 << 27  # most weights that are kept for the next statistic of the test set: 128 MB, a byte each
 _MOST_CELLS = 1 << 28  # most draws × units of p-values that are corrected for their number, two bytes each
 TEST_DRAWS = 10_000  # random subsets of a test of two runs, unless another number is given
-TIE = 1e-12  # ratios that differ by less count as equal: the order of summation changes the last digit
 LEAST_SEEDS = 3  # of an interval over seeds alone
 BLOCKS = 500  # most parts of the units that the jackknife leaves out, one at a time
 POOLED_SEEDS = 1.2

@@ -1,7 +1,7 @@
 """Results of experiments as plain data: estimates with units, tables and figures; no drawing and no files."""
 
 from results.errors import UserError
-from results.estimates import FEW, Counts, Estimate, Flags, Floats, Integers, Table, Unit, numbers
+from results.estimates import FEW, TIE, Counts, Estimate, Flags, Floats, Integers, Table, Unit, numbers
 from results.figures import (
     AttentionLines,
     Bars,

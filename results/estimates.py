@@ -28,6 +28,9 @@ that no draw could have made smaller is a `least_p`, and printed with ≤."""
 UNITS: tuple[Unit, ...] = get_args(Unit)
 ENDS = ("low", "high", "sd", "p")
 """Numbers that belong to a value, named `<name>.low` and so on."""
+TIE = 1e-12
+"""Numbers that differ by less are equal: the order of summation changes the last digit."""
+
 FEW = 20
 """A share of fewer items has an exact interval, and is marked where it is printed."""
 

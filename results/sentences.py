@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from results.errors import counted
-from results.estimates import FEW, Estimate, Unit
+from results.estimates import FEW, TIE, Estimate, Unit
 from results.tables import number
 
 LEVEL = 0.05  # p-values below it are called significant
 UNDEFINED = "undefined"
-TIE = 1e-12  # numbers that differ by less are equal: the order of summation changes the last digit
 _SIGNS = {"fraction": " %", "nats": " nats", "bits": " bits"}
 
 
