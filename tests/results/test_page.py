@@ -154,7 +154,7 @@ class TestTables:
         rows = [column(page, "scores", place) for place in (1, 2, 3, 4)]
         assert rows == [
             ["uas", "loss", "codelength_bits"],
-            ["54.3 [50.0, 60.0]", "1.5", "–"],
+            ["54.3 [50.0, 60.0]", "1.5†", "–"],
             [".010", "–", "–"],
             ["fraction", "nats", "bits"],
         ]
@@ -233,7 +233,7 @@ def test_of_a_sweep_with_its_problems_and_links_to_its_runs(tmp_path: Path, open
     assert [column(page, "table", place) for place in (1, 2, 3)] == [
         ["a", "b"],
         ["1", "1"],
-        ["50.0 [40.0, 60.0]", "25.0"],
+        ["50.0 [40.0, 60.0]", "25.0†"],
     ]
     assert page.locator("[data-name=table_runs] tbody a").count() == 1
     link = page.locator("[data-name=table_runs] tbody a").get_attribute("href")
