@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from corpora.registry import no_file
 from corpora.sentence import CorpusError
+from results.files import irregular_kind
 
 _LONGEST = 1 << 26  # bytes of a line
 Format = TypeVar("Format", bound=str)
@@ -17,11 +18,14 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     r"""Yield the number, counted from 1, and the text of each line of a UTF-8 file; only `\n` or `\r\n` ends a line.
 
     Raises:
-        CorpusError: The file is missing or cannot be read, or a line is not UTF-8, holds a NUL byte, or has 64 MiB.
+        CorpusError: The file is missing, not a regular file, or cannot be read, or a line is not UTF-8, holds a NUL
+            byte, or has 64 MiB.
     """
     if "\0" in str(path):
         raise CorpusError.at(repr(str(path)), None, "the path contains a NUL character", "Remove it from the path")
     try:
+        if irregular_kind(path) is not None:  # before it is opened: a pipe would wait for its writer
+            raise no_file(path)
         # Read as bytes: an error then has a line number, and only \n ends a line.
         with path.open("rb") as lines:
             for number, raw in enumerate(iter(partial(lines.readline, _LONGEST), b""), start=1):
@@ -37,7 +41,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                     raise CorpusError.at(path, number, "the line holds a NUL byte", remedy)
                 # The byte-order mark of some editors.
                 yield number, line.removeprefix("\ufeff") if number == 1 else line
-    except (FileNotFoundError, IsADirectoryError):
+    except FileNotFoundError:
         raise no_file(path) from None
     except OSError as error:
         wrong = f"the file cannot be read ({error.strerror})"

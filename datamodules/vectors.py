@@ -1,12 +1,9 @@
 """Word vectors for the words of a corpus: found by name, read once, and stored in a file that is mapped into memory."""
 
 import glob
-import gzip
 import io
 import json
 import logging
-import re
-import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,12 +17,13 @@ from pytorch_lightning.utilities import rank_zero_info
 
 from attention import Encoder
 from attention.encoder import EncoderSource, embed_words
+from corpora.word_vectors import check_word_vectors, latin_remedy, read_word_vectors
 from results.digests import Digests, digest
 from results.errors import UserError, check_values, refuse_lack_of_memory
-from results.files import keep, kept, remove_leftovers
+from results.files import irregular_kind, keep, kept, remove_leftovers
 from results.progress import warn
 
-VECTORS_VERSION = 3  # part of every key: raise it when what is kept of a file would come out differently
+VECTORS_VERSION = 4  # part of every key: raise it when what is kept of a file would come out differently
 ENCODER = "encoder"  # the name that stands for the encoder's own input embeddings
 SUBSET = ".subset.txt.gz"  # suffix of a file that holds some rows of a larger one
 
@@ -34,7 +32,6 @@ _ACCEPTED = (
     "(for instance glove-wiki-gigaword-50), or glove.6B.50d, a file of https://nlp.stanford.edu/projects/glove in the "
     "data root"
 )
-_HEADER = re.compile(rb"[0-9]+\s+[0-9]+\s*")  # number of rows, and of values of each
 MIN_COVERAGE = 0.5
 """Warn if vectors cover a smaller share of the tokens of a corpus."""
 
@@ -73,6 +70,8 @@ class WordVectors:
     - `types` and `tokens`: numbers of distinct forms and of all tokens of the corpus; `types_covered`
       and `tokens_covered`: numbers of types and tokens with a vector.
     - `coverage`: fraction of the tokens with a vector, 0–1.
+    - `rows`, only for a text or binary file: number of its rows; `rows_not_utf8` and `rows_repeated`: rows
+      left out, see `corpora.word_vectors.WordRows`.
     - `types_all_unknown`, only for `encoder`: number of types whose pieces are all the unknown token.
 
     Attributes:
@@ -161,6 +160,8 @@ def load_vectors(
         if file.endswith(SUBSET):
             remedy = f"Put the full {file.removesuffix(SUBSET)}.txt into {path.parent}, or name other vectors"
         warn(f"{file}: the word vectors cover only {share}. {remedy}.")
+    if left_out := found.audit.get("rows_not_utf8"):
+        warn(f"{path}: rows left out, because their words are not UTF-8: {left_out}. {latin_remedy(path)}.")
     size, identity = found.matrix.shape[1], {**identity, "lowercase": lowercase}
     rank_zero_info(f"Word vectors: {file}, {size} values, {share}.")
     known = {"file": file, "size": size, **audit, **found.audit}
@@ -210,17 +211,25 @@ def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Pa
         fetch: Permit gensim's downloader to download the file.
 
     Raises:
-        UserError: There is no such file and it cannot be downloaded, or it is a `.kv`, which is a
-            pickle, and `spec.allow_pickle` is False.
+        UserError: There is no such file and it cannot be downloaded; it is no regular file; its beginning
+            is not that of word vectors; or it is a `.kv`, which is a pickle, and `spec.allow_pickle` is
+            False.
     """
     path = Path(spec.name).expanduser()
     full, *others = (root / "glove" / f"{spec.name}{suffix}" for suffix in (".txt", ".txt.gz", SUBSET))
-    found = next(filter(Path.is_file, (path, full, *others)), None)
+    candidates = (path, full, *others)
+    found = next(filter(Path.is_file, candidates), None)
+    kind = irregular_kind(path)
+    if found is None and kind not in (None, "folder"):
+        wrong = f"this is a {kind}, not a regular file"
+        raise UserError.at(path, None, wrong, "Save its content in a file, and name that")
     if found is None and (path.suffix or len(path.parts) > 1 or path.exists()):
         wrong = f"there is no such file of word vectors; {full} does not exist either"
         raise UserError.at(path, None, wrong, _ACCEPTED)
     path = found or _download(spec.name, fetch)
-    if path.suffix == ".kv" and not spec.allow_pickle:
+    if path.suffix != ".kv":
+        check_word_vectors(path)
+    elif not spec.allow_pickle:
         remedy = "If you trust its source, allow it with --data.vectors.allow_pickle=true, which no config may set; "
         remedy += "else convert it with KeyedVectors.save_word2vec_format"
         raise UserError.at(path, None, "this file is a pickle, and opening a pickle can run any program", remedy)
@@ -256,21 +265,24 @@ def read_vectors(path: Path, wanted: Collection[str]) -> WordVectors:
     Raises:
         UserError: The file is malformed.
     """
-    from gensim.models import KeyedVectors
-
     rank_zero_info(
         f"{path.name}: reading {path.stat().st_size / 1e6:,.0f} MB of word vectors, and caching those of the words."
     )
     try:
         if path.suffix == ".kv":
-            loaded = KeyedVectors.load(str(path), mmap="r")
-        else:
-            with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-                header, start = _HEADER.fullmatch(file.readline(1 << 12)), file.read(1 << 20)
-            binary = header is not None and b"\0" in start
-            form = {"binary": binary, "no_header": header is None, "datatype": np.float32}
-            with warnings.catch_warnings(action="ignore", category=ResourceWarning):  # gensim leaves the file open
-                loaded = KeyedVectors.load_word2vec_format(str(path), **form)
+            return _read_kv(path, wanted)
+        found = read_word_vectors(path, wanted)
+    except MemoryError as error:
+        refuse_lack_of_memory(error, path)
+        raise
+    return WordVectors({word: row for row, word in enumerate(found.words)}, found.matrix, found.audit)
+
+
+def _read_kv(path: Path, wanted: Collection[str]) -> WordVectors:
+    from gensim.models import KeyedVectors  # here, as gensim takes a second to import, and most runs need none of it
+
+    try:
+        loaded = KeyedVectors.load(str(path), mmap="r")
         # Known words alone: fastText makes up vectors from a word's letters, and coverage would always be 1.
         known = [word for word in loaded.index_to_key if word in wanted]
         rows = [loaded.key_to_index[word] for word in known]
@@ -278,6 +290,7 @@ def read_vectors(path: Path, wanted: Collection[str]) -> WordVectors:
     except Exception as error:  # whatever a pickle may raise
         refuse_lack_of_memory(error, path)
         wrong = f"the word vectors cannot be read ({type(error).__name__}: {error})"
-        remedy = "Fetch the file again if it is cut off; words must not contain blanks; a .kv needs its .npy files"
-        raise UserError.at(path, None, wrong, remedy) from error
+        raise UserError.at(
+            path, None, wrong, "Fetch the file again if it is cut off; it needs its .npy files"
+        ) from error
     return WordVectors({word: row for row, word in enumerate(known)}, matrix, {})

@@ -25,6 +25,18 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")  # beginning of text that 
 log = logging.getLogger(__name__)
 
 
+def irregular_kind(path: Path) -> str | None:
+    """Return `folder`, `pipe or socket` or `device` if a path is not a regular file; None if it is one, or is absent.
+
+    A pipe may have no end, and can be read only once; a device may have no end either.
+    """
+    if path.is_file() or not path.exists():
+        return None
+    if path.is_dir():
+        return "folder"
+    return "pipe or socket" if path.is_fifo() or path.is_socket() else "device"
+
+
 def keep(path: Path, content: bytes | memoryview) -> Path:
     """Write a file atomically, with a checksum that `kept` verifies; return its path.
 
