@@ -1,7 +1,7 @@
 """Readers of labelled texts in TSV, CSV and JSONL files; every record is validated.
 
-In TSV there is no quoting: a double quote is text, as in the files of GLUE. CSV follows RFC 4180. JSONL has one object
-a line.
+In TSV there is no quoting: a double quote is text, as in the files of GLUE. CSV follows RFC 4180, except that blanks
+after a comma are dropped, so that a quote behind them encloses a field. JSONL has one object a line.
 """
 
 import csv
@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from corpora.lines import format_of, numbered_lines
+from corpora.lines import BYTE_ORDER_MARK, format_of, numbered_lines
 from corpora.sentence import CorpusError
 from results.errors import check_values, counted
 
@@ -32,6 +32,13 @@ _SEPARATED = {
     "csv": "Enclose a text with commas, quotes or line breaks in double quotes, and double the quotes inside",
 }
 _QUOTED = re.compile(r'"(?:[^"]|(""))*"')  # a field of CSV that had to be quoted; the group is a quote inside
+_BEHIND_SPACE = re.compile(r'\s+".*"\s*', re.DOTALL)  # a field of CSV whose quotes are read as text
+# Soft hyphens, marks of direction and of byte order, and others without a width. A joiner is one between other letters
+# than ASCII's, where Persian and emoji need it.
+_INVISIBLE = re.compile(
+    "[\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff]"
+    "|(?<![^\\x00-\\x7f])[\u200c\u200d]|[\u200c\u200d](?![^\\x00-\\x7f])"
+)
 _PLACE = re.compile("[0-9]{1,9}")
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # JSON can escape them
 _KINDS: Mapping[type, str] = {
@@ -74,8 +81,12 @@ class LabelledTexts:
     - `empty`: records skipped because the text or pair is empty.
     - `labels_left_out`: records skipped because of their label, see `Columns.leave_out`; this entry exists only if
       there are any.
-    - `quoted_texts`: records of a TSV file that are quoted as in CSV, see `is_quoted`; this entry exists only if there
-      are any.
+    - `quoted_texts`: records of a TSV or CSV file that were read with the quotes of CSV, see `is_quoted`; this entry
+      exists only if there are any.
+    - `multiline_records`: records of a CSV file that span several lines; `longest_record_lines`: lines of the longest
+      of them; `longest_record_line`: the line at which it starts. These entries exist only if there are any.
+    - `invisible_characters`: characters without a width that were removed, see `visible`, from labels, ids, splits and
+      names of columns, and byte-order marks from the beginnings of texts; this entry exists only if there are any.
     - `malformed`: records skipped because the number of fields is wrong; this entry exists
       only with `read_labelled(skip_malformed=True)`.
 
@@ -201,18 +212,36 @@ def collect(file: "LabelledFile", skip: Sequence[Skipped] = ()) -> LabelledTexts
 
 
 def is_quoted(*fields: str | None) -> bool:
-    """Return True if a TSV record is quoted as in CSV.
+    """Return True if a record is quoted as in CSV, with quotes that were read as text.
 
     That is a record with a quoted field that has doubled quotes inside, or with several fields, all quoted.
 
-    TSV is read without quoting, so these quotes are read as text.
+    TSV is read without quoting; a CSV file may have been quoted twice.
     """
     found = [_QUOTED.fullmatch(field) for field in fields if field]
     return any(field and field[1] for field in found) or (len(found) > 1 and all(found))
 
 
+def visible(name: str, audit: Counter[str]) -> str:
+    """Return a label or a name without characters that have no width, and without white space at its ends.
+
+    These characters make two labels of what looks like one. They come from joined files, each with a byte-order mark,
+    and from web pages. A joiner between other letters than ASCII's stays, as in Persian and in emoji.
+
+    Args:
+        name: The label or name.
+        audit: Receives the count `invisible_characters`.
+    """
+    if name.isascii():
+        return name.strip()
+    shown, removed = _INVISIBLE.subn("", name)
+    if removed:
+        audit["invisible_characters"] += removed
+    return shown.strip()
+
+
 def separated_rows(
-    path: Path, form: Literal["tsv", "csv"], left_out: Counter[str] | None = None
+    path: Path, form: Literal["tsv", "csv"], audit: Counter[str], left_out: Counter[str] | None = None
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number and the fields of each record of a TSV or CSV file, the header included.
 
@@ -221,6 +250,7 @@ def separated_rows(
     Args:
         path: The file, in UTF-8.
         form: `tsv` or `csv`.
+        audit: Receives the count `invisible_characters` of byte-order marks, see `numbered_lines`.
         left_out: Counter of skipped records: a record with more or fewer fields than the first is skipped and
             counted as `malformed`. None raises CorpusError for such a record.
 
@@ -229,7 +259,8 @@ def separated_rows(
             `left_out` is None.
     """
     width = 0
-    rows = _comma_rows(path) if form == "csv" else ((number, line.split("\t")) for number, line in numbered_lines(path))
+    lines = numbered_lines(path, audit)
+    rows = _comma_rows(path, lines) if form == "csv" else ((number, line.split("\t")) for number, line in lines)
     for number, row in rows:
         if len(row) < 2 and not "".join(row).strip():
             continue
@@ -243,13 +274,17 @@ def separated_rows(
             raise CorpusError.at(path, number, wrong, _SEPARATED[form])
 
 
-def numbered_objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def numbered_objects(path: Path, audit: Counter[str] | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the line number and the object of each line of a JSONL file that is not blank.
+
+    Args:
+        path: The file, in UTF-8.
+        audit: Receives the count of byte-order marks, see `numbered_lines`.
 
     Raises:
         CorpusError: The file is missing or in another encoding, or a line is not a JSON object.
     """
-    for number, line in numbered_lines(path):
+    for number, line in numbered_lines(path, audit):
         if not line.strip():
             continue
         try:
@@ -274,9 +309,10 @@ def _shown(names: Iterable[str]) -> str:
     return ", ".join(name[:_SHOWN] + "…" * (len(name) > _SHOWN) if name else unnamed for name in names)
 
 
-def _comma_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _comma_rows(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of a CSV file, each with its first line; a row may go over several lines."""
-    rows, start = csv.reader((f"{line}\n" for _, line in numbered_lines(path)), strict=True), 1
+    rows = csv.reader((f"{line}\n" for _, line in lines), strict=True, skipinitialspace=True)
+    start = 1
     while True:
         before = csv.field_size_limit(_LONGEST)  # of all readers of the process
         try:
@@ -303,7 +339,8 @@ class LabelledFile:
         split: Split to read of a file with a column `split`; None reads all records.
 
     Attributes:
-        audit: Receives the counts `labels_left_out` and `quoted_texts`; see `LabelledTexts`.
+        audit: Receives the counts `labels_left_out`, `quoted_texts`, `invisible_characters` and those of records over
+            several lines; see `LabelledTexts`.
     """
 
     def __init__(
@@ -311,7 +348,8 @@ class LabelledFile:
     ) -> None:
         self.path, self.option, self.split = path, option, split
         self.format = format or format_of(path, _SUFFIXES, f"`{option}.format`")
-        self._leave_out, self.audit = set(map(str, columns.leave_out)), Counter[str]()
+        self.audit = Counter[str]()
+        self._leave_out = {visible(str(label), Counter()) for label in columns.leave_out}
         self._columns = columns.named
         self._header = not all(map(str.isdecimal, self._columns.values()))
 
@@ -329,22 +367,46 @@ class LabelledFile:
                 or a rationale outside its text.
         """
         for found in self._texts(left_out):
-            skipped = found.label in self._leave_out
-            quoted = self.format == "tsv" and is_quoted(found.text, found.pair, found.label)
-            self.audit.update(["labels_left_out"] * skipped + ["quoted_texts"] * quoted)
-            if not skipped:
+            if found.label in self._leave_out:
+                self.audit["labels_left_out"] += 1
+            else:
                 yield found
 
     def _texts(self, left_out: Counter[str] | None) -> Iterator[LabelledText]:
         """Yield the texts with labels that are left out, too."""
-        records = self._objects() if self.format == "jsonl" else self._records(self.format, left_out)
-        return (self._text(line, values) for line, values in records if self._is_of_split(line, values))
+        if self.format == "jsonl":
+            for line, values in self._objects():
+                if self._is_of_split(line, values):
+                    yield self._text(line, values)
+            return
+        for line, fields, length in self._records(self.format, left_out):
+            if not self._is_of_split(line, fields):
+                continue
+            self._count_lines(line, length)
+            found = self._text(line, fields)
+            behind_space = self.format == "csv" and any(map(_BEHIND_SPACE.fullmatch, fields.values()))
+            if behind_space or is_quoted(found.text, found.pair, found.label):
+                self.audit["quoted_texts"] += 1
+            yield found
 
     def _is_of_split(self, line: int, values: Mapping[str, object]) -> bool:
-        if "split" in values and values["split"] not in _SPLITS:
-            wrong = f"the {self.named('split')} is {values['split']!r}"
+        if "split" not in values:
+            return self.split is None
+        given = values["split"]
+        split = visible(given, self.audit) if isinstance(given, str) else given
+        if split not in _SPLITS:
+            wrong = f"the {self.named('split')} is {given!r}"
             raise self._error(line, wrong, f"Write one of {', '.join(_SPLITS)}, or remove the row")
-        return self.split is None or values.get("split") == self.split
+        return self.split is None or split == self.split
+
+    def _count_lines(self, line: int, length: int) -> None:
+        """Count a record that spans several lines, and remember the longest."""
+        if length == 1:
+            return
+        self.audit["multiline_records"] += 1
+        if length > self.audit["longest_record_lines"]:
+            self.audit["longest_record_lines"] = length
+            self.audit["longest_record_line"] = line
 
     def named(self, field: str) -> str:
         """Return the description of a field for error messages, such as `label (column 'gold')`.
@@ -359,11 +421,13 @@ class LabelledFile:
 
     def _objects(self) -> Iterator[Record]:
         """Yield the records of a JSONL file."""
-        for number, found in numbered_objects(self.path):
+        for number, found in numbered_objects(self.path, self.audit):
             yield number, self._values(number, found)
 
     def _values(self, line: int, found: Mapping[str, object]) -> dict[str, object]:
         """Return the values of an object by the fields of `Columns`."""
+        if not all(name in found for name in self._columns.values()):
+            found = {visible(name, self.audit): value for name, value in found.items()} | dict(found)
         for field, name in self._columns.items():
             if name not in found:
                 keys = f"; its keys are {_shown(found)}" if found else ", because it is empty"
@@ -371,19 +435,24 @@ class LabelledFile:
                 raise self._error(line, f"the object has no key {name!r}{keys}", remedy)
         return {field: found[name] for field, name in self._columns.items()}
 
-    def _records(self, form: Literal["tsv", "csv"], left_out: Counter[str] | None) -> Iterator[Record]:
-        """Yield the records of a TSV or CSV file."""
+    def _records(
+        self, form: Literal["tsv", "csv"], left_out: Counter[str] | None
+    ) -> Iterator[tuple[int, Mapping[str, str], int]]:
+        """Yield the records of a TSV or CSV file, each with the number of its lines."""
         places: dict[str, int] = {}
-        for number, row in separated_rows(self.path, form, left_out):
+        for number, row in separated_rows(self.path, form, self.audit, left_out):
             if not places:
                 places = self._places(number, row)
                 if self._header:
                     continue
-            yield number, {field: row[place] for field, place in places.items()}
+            length = 1 + sum(field.count("\n") for field in row)
+            yield number, {field: row[place] for field, place in places.items()}, length
 
     def _places(self, number: int, first: list[str]) -> dict[str, int]:
         """Return the place of each column in a row, from the first row."""
-        names = [name.strip() for name in first] if self._header else [str(place + 1) for place in range(len(first))]
+        names = [str(place + 1) for place in range(len(first))]
+        if self._header:
+            names = [visible(name, self.audit) for name in first]
         for field, name in self._columns.items():
             if name not in names:
                 raise self._no_column(number, name, field, names)
@@ -416,9 +485,16 @@ class LabelledFile:
                 kind = "NUL" if odd[0] == "\0" else "half of a surrogate pair"
                 wrong = f"character {odd.start() + 1} of the {self.named(field)} is \\u{ord(odd[0]):04x}, {kind}"
                 raise self._error(line, wrong, "Remove this character")
-            return value.strip()
+            if field in ("label", "id"):
+                return visible(value, self.audit)
+            value = value.strip()
+            if value.startswith(BYTE_ORDER_MARK):
+                self.audit["invisible_characters"] += 1
+                value = value.removeprefix(BYTE_ORDER_MARK).lstrip()
+            return value
 
-        text, label = string("text"), sys.intern(string("label", bool, int)) if "label" in values else ""
+        text = string("text")
+        label = sys.intern(string("label", bool, int)) if "label" in values else ""
         name = string("id", int) if "id" in values else str(line)
         for field, value in (("label", label), ("id", name)):
             if not value and field in values:

@@ -1,6 +1,7 @@
 """Numbered lines of a text file, decoded one by one so that every error names its line."""
 
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -10,12 +11,22 @@ from corpora.registry import no_file
 from corpora.sentence import CorpusError
 from results.files import irregular_kind
 
+BYTE_ORDER_MARK = "\ufeff"
+"""Mark at the beginning of files of some editors."""
+
 _LONGEST = 1 << 26  # bytes of a line
 Format = TypeVar("Format", bound=str)
 
 
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+def numbered_lines(path: Path, audit: Counter[str] | None = None) -> Iterator[tuple[int, str]]:
     r"""Yield the number, counted from 1, and the text of each line of a UTF-8 file; only `\n` or `\r\n` ends a line.
+
+    A byte-order mark at the beginning of the file is dropped.
+
+    Args:
+        path: The file.
+        audit: Receives the count `invisible_characters` of byte-order marks at the beginning of later lines, where
+            files were joined; they are dropped, too. With None they stay.
 
     Raises:
         CorpusError: The file is missing, not a regular file, or cannot be read, or a line is not UTF-8, holds a NUL
@@ -39,13 +50,22 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                 if "\0" in line:
                     remedy = "Check that it is the text file you meant; if it is in UTF-16, convert it to UTF-8"
                     raise CorpusError.at(path, number, "the line holds a NUL byte", remedy)
-                # The byte-order mark of some editors.
-                yield number, line.removeprefix("\ufeff") if number == 1 else line
+                if line.startswith(BYTE_ORDER_MARK):
+                    line = _without_mark(number, line, audit)
+                yield number, line
     except FileNotFoundError:
         raise no_file(path) from None
     except OSError as error:
         wrong = f"the file cannot be read ({error.strerror})"
         raise CorpusError.at(path, None, wrong, "Check the path and its permissions") from None
+
+
+def _without_mark(number: int, line: str, audit: Counter[str] | None) -> str:
+    if number > 1:
+        if audit is None:
+            return line
+        audit["invisible_characters"] += 1
+    return line.removeprefix(BYTE_ORDER_MARK)
 
 
 def format_of(path: Path, suffixes: Mapping[str, Format], option: str | None = None) -> Format:

@@ -17,7 +17,7 @@ from conllu.parser import parse_paired_list_value
 
 from corpora.conllu import Format as TreebankFormat
 from corpora.conllu import sentences_with_rows
-from corpora.labelled import Columns, LabelledFile, is_quoted, separated_rows
+from corpora.labelled import Columns, LabelledFile, is_quoted, separated_rows, visible
 from corpora.labelled import Format as LabelledFormat
 from corpora.lines import numbered_lines
 from corpora.sentence import CorpusError, Sentence
@@ -83,12 +83,13 @@ def read_plain(path: Path, audit: Counter[str]) -> Iterator[Text]:
 
     Args:
         path: The file, in UTF-8.
-        audit: Receives the counts of omitted lines: `headings` of WikiText (` = Title = `) and `empty_lines`.
+        audit: Receives the counts of omitted lines: `headings` of WikiText (` = Title = `) and `empty_lines`, and
+            of dropped byte-order marks, `invisible_characters`.
 
     Raises:
         CorpusError: The file is missing, in another encoding, or binary.
     """
-    for number, line in numbered_lines(path):
+    for number, line in numbered_lines(path, audit):
         if not (words := tuple(line.split())):
             audit["empty_lines"] += 1
         elif _HEADING.fullmatch(line):
@@ -158,13 +159,14 @@ def read_links(path: Path, audit: Counter[str]) -> Iterator[Text]:
 
     Args:
         path: The file, in UTF-8.
-        audit: Receives the count `quoted_texts` of sentences; see `corpora.labelled.is_quoted`.
+        audit: Receives the counts `quoted_texts` of sentences, see `corpora.labelled.is_quoted`, and
+            `invisible_characters`, see `corpora.labelled.visible`.
 
     Raises:
         CorpusError: The file is missing, in another encoding, lacks a column, or a row names a word that is not in
             the sentence.
     """
-    for sentence, rows in groupby(_link_rows(path), key=lambda row: row[1]["sentence"]):
+    for sentence, rows in groupby(_link_rows(path, audit), key=lambda row: row[1]["sentence"]):
         words, links, first = tuple(sentence.split()), list[Link](), 0
         audit.update(["quoted_texts"] * is_quoted(sentence))
         for line, row in rows:
@@ -174,12 +176,12 @@ def read_links(path: Path, audit: Counter[str]) -> Iterator[Text]:
         yield (Passage(str(first), words, first, links=tuple(links)),)
 
 
-def _link_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+def _link_rows(path: Path, audit: Counter[str]) -> Iterator[tuple[int, dict[str, str]]]:
     names: list[str] = []
-    for number, row in separated_rows(path, "tsv"):
+    for number, row in separated_rows(path, "tsv", audit):
         fields = [field.strip() for field in row]
         if not names:
-            names = fields
+            names = [visible(field, audit) for field in fields]
             if missing := [name for name in _COLUMNS if name not in names]:
                 wrong = f"the header has no column {missing[0]!r}"
                 remedy = f"Name the columns {', '.join(_COLUMNS)} in the first line, separated by tabs"
@@ -188,7 +190,7 @@ def _link_rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         found = dict(zip(names, fields, strict=True))
         if empty := [name for name in _COLUMNS if not found[name]]:
             raise CorpusError.at(path, number, f"column {empty[0]!r} is empty", "Fill it, or remove the row")
-        yield number, found
+        yield number, {**found, "label": visible(found["label"], audit)}
 
 
 def _places(path: Path, line: int, column: str, entry: str, words: tuple[str, ...]) -> tuple[int, ...]:

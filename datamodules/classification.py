@@ -33,7 +33,7 @@ from datamodules.corpus import (
     CorpusDataModule,
     corpus_of,
     count_shared,
-    warn_of_quotes,
+    warn_of_records,
     warn_of_split,
 )
 from datamodules.tokenization import SPECIALS, Numbers, Punctuation, TokenizedTexts, TokenOptions, Vocabulary, Words
@@ -599,7 +599,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         # Two splits of one file are the same by intention.
         same = [] if self.columns.split else [one for one in self._contents if files[one] == files[split]]
         others = {one: texts for one, texts in self._contents.items() if one == split or one not in same}
-        warn_of_quotes(str(self.corpus if self._known_labels else files[split]), read.audit)
+        warn_of_records(str(self.corpus if self._known_labels else files[split]), read.audit)
         shared = count_shared(others, split)
         warn_of_split(split, shared, len(data), self.unit)
         data.warn_of_unknown(str(files[split]))

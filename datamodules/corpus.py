@@ -171,17 +171,35 @@ def warn_of_roots(name: Path | str, audit: Mapping[str, int]) -> None:
         )
 
 
-def warn_of_quotes(name: str, audit: Mapping[str, int]) -> None:
-    """Log a warning if texts of a TSV file are quoted as in CSV; those of the registry are read as GLUE reads them.
+def warn_of_records(name: str, audit: Mapping[str, int]) -> None:
+    """Log warnings if records of a table may have been read otherwise than they were meant.
+
+    These are texts with the quotes of CSV, records of CSV over several lines, and characters without a width. Corpora
+    of the registry are as they should be.
 
     Args:
         name: Name of a corpus of the registry, or the file.
-        audit: Counts of the corpus's reader; `quoted_texts` is the number of such texts.
+        audit: Counts of the corpus's reader, see `corpora.labelled.LabelledTexts`.
     """
-    if name not in CORPORA and (count := audit.get("quoted_texts", 0)):
+    if name in CORPORA:
+        return
+    if quoted := audit.get("quoted_texts", 0):
         warn(
-            f"{name}: {counted(count, 'text')} in double quotes with all quotes inside doubled, as in CSV. TSV is "
-            "read without quoting: these quotes are words. Save it as CSV, in pandas to_csv('my.csv', index=False)."
+            f"{name}: {counted(quoted, 'text')} in double quotes with all quotes inside doubled, as in CSV, but these "
+            "quotes were read as words. TSV is read without quoting; in CSV a text was quoted twice, or white space "
+            "other than a blank stands before its quotes. Save it as CSV, in pandas to_csv('my.csv', index=False)."
+        )
+    if joined := audit.get("multiline_records", 0):
+        longest = f"the longest has {audit['longest_record_lines']}, from line {audit['longest_record_line']}"
+        warn(
+            f"{name}: {counted(joined, 'record')} over several lines; {longest}. If texts have no line breaks, "
+            "there is a double quote too many, and several records were read as one text: remove it, or double it in "
+            "a quoted text."
+        )
+    if invisible := audit.get("invisible_characters", 0):
+        warn(
+            f"{name}: {counted(invisible, 'character')} without a width, such as a byte-order mark, dropped from the "
+            "beginning of lines and texts, from labels, ids or names of columns. Check the program that wrote the file."
         )
 
 

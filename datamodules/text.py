@@ -27,7 +27,7 @@ from corpora.sample import SAMPLE_VERSION, write_sample_text
 from corpora.sentence import CorpusError
 from corpora.texts import OPTION, Passage, Text
 from datamodules.batches import EncoderOf, SegmentBatch, Split, batch_bounds
-from datamodules.corpus import DEFAULT_ENCODER, CorpusDataModule, corpus_of, warn_of_quotes, warn_of_roots
+from datamodules.corpus import DEFAULT_ENCODER, CorpusDataModule, corpus_of, warn_of_records, warn_of_roots
 from results import Provenance
 from results.digests import Digests
 from results.errors import check_numbers, check_values, from_options, near
@@ -654,13 +654,13 @@ def _check_before(before: Encoder, given: Encoder) -> None:
 
 
 def warn_of_left_out(data: TextDataModule) -> None:
-    """Log a warning if many texts were left out as too long, if trees have several roots, or if TSV is quoted.
+    """Log warnings if many texts were left out as too long, trees have several roots, or records of a table are odd.
 
     Only rank 0 logs.
     """
     for name, audit in data.audits.items():
         warn_of_roots(name, audit)
-        warn_of_quotes(name, audit)
+        warn_of_records(name, audit)
         left_out, read = audit["too_long"], audit["too_long"] + audit["segments"]
         if left_out > LEFT_OUT * read:
             warn(

@@ -11,6 +11,7 @@ from corpora.sentence import CorpusError
 from tests.corpora.conftest import writer
 
 TSV = 'label\ttext\n1\tA "fine" film .\n0\t  Dull , dull .  \n'
+LINES = ("multiline_records", "longest_record_lines", "longest_record_line")
 WITH_ALL = Columns("text", "label", "pair", "id", "rationale")
 ALL = "id\ttext\tpair\tlabel\trationale\textra\n"
 FIRST = ALL + "first\tone\ttwo\t0\t0\t\n"
@@ -53,8 +54,75 @@ def test_texts_that_are_quoted_as_in_csv_are_counted(tmp_path: Path, end: str) -
     path = write(tmp_path, 'text\tlabel\n"So it is ."\t1\n"A" and "B"\t0\n"\t0\n""A""\t0\n')
     assert "quoted_texts" not in read_labelled(path).audit
     path = tmp_path / "corpus.csv"
-    path.write_text('text,label\n"""Hm"" , she",1\n', encoding="utf-8")
+    path.write_text('text,label\n"""Hm"" , she",1\n"""So it is .""",1\n', encoding="utf-8")
     assert "quoted_texts" not in read_labelled(path).audit
+    # Of CSV: a text that was quoted twice, and quotes behind white space that is no blank.
+    rows = ['1,"""""""Hm"""" , she said ."""', '1,\t"plain"', '1,\u00a0"plain" ', "1,plain"]
+    path.write_text("label,text\n" + "\n".join(rows), encoding="utf-8")
+    found = read_labelled(path)
+    assert found.audit["quoted_texts"] == 3
+    assert [text.text for text in found.texts] == ['"""Hm"" , she said ."', '"plain"', '"plain"', "plain"]
+
+
+def test_blanks_after_a_comma_of_csv_are_dropped_before_quotes(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.csv"
+    path.write_text('label, "text"\n1, "warm, ""good"" bread"\n 0,  plain  \n1, ""\n', encoding="utf-8")
+    found = read_labelled(path, skip=("empty",))
+    assert [(text.label, text.text) for text in found.texts] == [("1", 'warm, "good" bread'), ("0", "plain")]
+    assert found.audit == {"texts": 2, "duplicates": 0, "conflicting": 0, "empty": 1}
+
+
+def test_records_over_several_lines_are_counted_by_split(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.csv"
+    rows = [
+        'train,1,one,""',
+        'dev,0,"two\nlines",',
+        '\ntrain,1,"3\n\nlines",',
+        'train,0,four,"a\nnote"',
+        "test,1,five,",
+    ]
+    path.write_text("part,label,text,note\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    columns = Columns(split="part")
+    counts = [
+        [read_labelled(path, columns=columns, split=split).audit.get(name, 0) for name in LINES]
+        for split in ("train", "dev", "test")
+    ]
+    assert counts == [[2, 3, 6], [1, 2, 3], [0, 0, 0]]
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "csv", "jsonl"])
+def test_a_mark_without_a_width_makes_no_other_label_or_column(tmp_path: Path, suffix: str) -> None:
+    rows = [
+        ("la\u200bbel", "id", "text"),
+        ("0", "a\u2060", "one"),
+        ("0\ufeff", "b", "two"),
+        ("\ufeff1", "c", "\ufeffthree"),
+    ]
+    rows += [("\u200e1\u200d", "d", "fo\u200bur"), ("می\u200cشود", "e", "five"), ("no\u200cne", "f", "six")]
+    path = tmp_path / f"corpus.{suffix}"
+    separator = "\t" if suffix == "tsv" else ","
+    lines = [separator.join(row) for row in rows]
+    if suffix == "jsonl":
+        lines = [json.dumps(dict(zip(rows[0], row, strict=True)), ensure_ascii=False) for row in rows[1:]]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    found = read_labelled(path, columns=Columns(id="id", leave_out=("none",)))
+    assert [(text.label, text.id) for text in found.texts] == [
+        ("0", "a"), ("0", "b"), ("1", "c"), ("1", "d"), ("می\u200cشود", "e"),
+    ]  # fmt: skip
+    assert [text.text for text in found.texts] == ["one", "two", "three", "fo\u200bur", "five"]
+    # Of six records of JSONL each names its keys.
+    assert found.audit["invisible_characters"] == 7 + (6 if suffix == "jsonl" else 1)
+    assert found.audit["labels_left_out"] == 1
+
+
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_files_that_were_joined_with_their_byte_order_marks(tmp_path: Path, quote: str) -> None:
+    part = f"\ufeff{quote}one{quote},1\n{quote}two{quote},0\n"
+    path = tmp_path / "corpus.csv"
+    path.write_text(part + part.replace("o", "0"), encoding="utf-8")
+    found = read_labelled(path, columns=Columns("1", "2"))
+    assert [text.text for text in found.texts] == ["one", "two", "0ne", "tw0"]
+    assert found.audit["invisible_characters"] == 1  # the mark of the first is as usual
 
 
 def test_labels_are_left_out_and_counted(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What the readers of all formats share: lines, missing files, encodings; and what they may not import."""
 
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -90,6 +91,17 @@ def test_files_that_cannot_be_read_say_what_to_do(reader: Reader, tmp_path: Path
             reader.read(path)
     with pytest.raises(CorpusError, match=r"\\x00.*: the path contains a NUL character\. Remove it"):
         reader.read(tmp_path / f"my\0corpus{suffix}")
+
+
+@every_reader
+def test_a_pipe_or_a_device_is_refused_unread(reader: Reader, tmp_path: Path) -> None:
+    pipe = tmp_path / reader.name
+    os.mkfifo(pipe)
+    device = tmp_path / f"zero{pipe.suffix}"
+    device.symlink_to("/dev/zero")
+    for path, kind in [(pipe, "pipe or socket"), (device, "device")]:
+        with pytest.raises(CorpusError, match=f"^{path}: this is a {kind}, not a regular file\\. Save its content in"):
+            reader.read(path)
 
 
 @every_reader

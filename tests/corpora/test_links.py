@@ -26,6 +26,14 @@ def test_rows_of_one_sentence_are_one_passage(tmp_path: Path) -> None:
     ]
 
 
+def test_a_mark_without_a_width_makes_no_other_link(tmp_path: Path) -> None:
+    audit: Counter[str] = Counter()
+    content = HEADER.replace("to", "to\u200b") + f"{FOX}\tA\ufeff\tsaw\t1\n\ufeff{FOX}\tA\tsaw\t2\n"
+    [(passage,)] = read_links(write(tmp_path, content), audit)
+    assert passage.links == (Link("A", (2,), (0,)), Link("A", (2,), (1,)))
+    assert audit == {"invisible_characters": 3}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -21,6 +21,13 @@ def test_a_paragraph_is_a_line_and_headings_of_wikitext_are_counted(tmp_path: Pa
     assert audit == {"headings": 2, "empty_lines": 2}
 
 
+def test_byte_order_marks_of_joined_files_are_dropped_and_counted(tmp_path: Path) -> None:
+    audit: Counter[str] = Counter()
+    found = list(read_plain(write(tmp_path, "\ufeffA fox .\n\ufeffIt sleeps .\nSo\ufeff .\n"), audit))
+    assert [passage.words for (passage,) in found] == [("A", "fox", "."), ("It", "sleeps", "."), ("So\ufeff", ".")]
+    assert audit == {"invisible_characters": 1}
+
+
 def test_texts_of_a_table_have_labels_pairs_or_neither(tmp_path: Path) -> None:
     path = write(tmp_path, "title\ttext\tother\tlabel\nT\tThe  fox .\tIt sleeps .\t1\nT\t \tx\t0\n", "corpus.tsv")
     audit: Counter[str] = Counter()

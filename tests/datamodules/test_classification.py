@@ -221,10 +221,34 @@ def test_texts_that_a_program_has_quoted_are_told(tmp_path: Path, caplog: pytest
     module = opened(tmp_path, quoted)
     [message] = [message for message in caplog.messages if "quotes" in message]
     assert message.startswith(
-        f"{tmp_path / 'train.tsv'}: 1 text in double quotes with all quotes inside doubled, as in CSV."
+        f"{tmp_path / 'train.tsv'}: 1 text in double quotes with all quotes inside doubled, as in CSV, but these "
+        "quotes were read as words. TSV is read without quoting; "
     )
     assert message.endswith("Save it as CSV, in pandas to_csv('my.csv', index=False).")
     assert (audit(module, "train")["quoted_texts"], "quoted_texts" in audit(module, "dev")) == (1, False)
+
+
+def test_records_that_a_quote_joins_and_marks_in_labels_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = "\n".join(f"the fox is number {number} ,{number % 2}" for number in range(20))
+    swallowed = rows.replace("the fox is number 3 ", '"the fox is number 3 ').replace("number 13 ", 'number 13 "')
+    for split, content in {"train": swallowed, "dev": rows, "test": rows.replace(" ,1", " ,1\u200b")}.items():
+        (tmp_path / f"{split}.csv").write_text(f"text,label\n{content}\n", encoding="utf-8")
+    module = ClassificationDataModule(str(tmp_path / "{split}.csv"), cache=str(tmp_path / "cache"))
+    module.setup("fit")
+    module.setup("test")
+    assert module.labels == ("0", "1")
+    lines = {"multiline_records": 1, "longest_record_lines": 11, "longest_record_line": 5}
+    assert audit(module, "train").items() >= {"texts": 10, **lines}.items()
+    assert lines.keys().isdisjoint(audit(module, "dev"))
+    assert audit(module, "test")["invisible_characters"] == 10
+    [joined] = [message for message in caplog.messages if "over several lines" in message]
+    assert joined.startswith(
+        f"{tmp_path / 'train.csv'}: 1 record over several lines; the longest has 11, from line 5. If texts have no"
+    )
+    [marked] = [message for message in caplog.messages if "without a width" in message]
+    assert marked.startswith(f"{tmp_path / 'test.csv'}: 10 characters without a width, such as a byte-order mark, drop")
 
 
 @pytest.mark.parametrize("mark", ["-", "-1"])

@@ -219,8 +219,8 @@ def test_a_corpus_is_streamed(make: Make, tmp_path: Path, monkeypatch: pytest.Mo
     read = Counter[str]()
     lines = numbered_lines
 
-    def counted(path: Path) -> Iterator[tuple[int, str]]:
-        for line in lines(path):
+    def counted(path: Path, audit: Counter[str]) -> Iterator[tuple[int, str]]:
+        for line in lines(path, audit):
             read["lines"] += 1
             yield line
 
