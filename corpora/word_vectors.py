@@ -74,9 +74,8 @@ def read_word_vectors(path: Path, wanted: Collection[str]) -> WordRows:
 
     Raises:
         CorpusError: The file is in none of the formats, a row has another number of values than the header or the first
-            row, the number of rows is not that of the header, the values of a wanted word are not finite numbers, or a
-            `.gz` is damaged or unpacks to far more bytes than word vectors do.
-        OSError: The file cannot be read.
+            row, the number of rows is not that of the header, the values of a wanted word are not finite numbers, a
+            `.gz` is damaged or unpacks to far more bytes than word vectors do, or the file cannot be read.
     """
     with _opened(path) as file:
         blocks = _blocks(path, file)
@@ -107,8 +106,8 @@ def check_word_vectors(path: Path) -> None:
     """Raise an error if the beginning of a file is not that of word vectors; it takes no time, however large the file.
 
     Raises:
-        CorpusError: The beginning is in none of the formats, or a vector has more than 16,384 values.
-        OSError: The file cannot be read.
+        CorpusError: The beginning is in none of the formats, a vector has more than 16,384 values, or the file cannot
+            be read.
     """
     with _opened(path) as file:
         _Layout.of(path, next(_blocks(path, file), b""))
@@ -116,12 +115,15 @@ def check_word_vectors(path: Path) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BufferedIOBase]:
-    """Open a file, unpacked; raise a CorpusError if it is a damaged .gz."""
+    """Open a file, unpacked; raise a CorpusError if it cannot be read or is a damaged .gz."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             yield file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise CorpusError.at(path, None, f"the .gz file is damaged ({error})", "Fetch it again") from error
+    except OSError as error:
+        wrong = f"the file cannot be read ({error.strerror})"
+        raise CorpusError.at(path, None, wrong, "Check the path and its permissions") from error
 
 
 def _blocks(path: Path, file: BufferedIOBase) -> Iterator[bytes]:

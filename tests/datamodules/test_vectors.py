@@ -431,6 +431,10 @@ def test_a_bound_is_known_before_rows_are_read(tmp_path: Path, monkeypatch: pyte
     assert refusal(path).startswith(": the .gz file unpacks to more than 1,000,000 bytes, 20 times its size or more.")
 
 
+def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
+    assert refusal(tmp_path) == ": the file cannot be read (Is a directory). Check the path and its permissions."
+
+
 def test_a_pipe_a_device_and_what_is_no_vectors_are_refused_unread(files: Files, tmp_path: Path) -> None:
     pipe = tmp_path / "v.vec"
     os.mkfifo(pipe)
