@@ -1,4 +1,4 @@
-"""Reader of FrameNet: exemplars of its lexical units, with links from the target of a frame to the frame's core elements.
+"""Reader of FrameNet: exemplars of its lexical units, with links from the target of a frame to its core elements.
 
 The layout is that of the releases 1.5 to 1.7: `luIndex.xml` lists the lexical units, and `lu/lu<ID>.xml` has the
 annotated sentences of one, those of full texts among them.

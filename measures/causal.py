@@ -19,6 +19,7 @@ from attention.ablation import PIECES, Ablation, Kind
 from attention.alignment import AlignedPieces, FromPieces, Reduction, reduction
 from attention.capture import Head, Heads
 from attention.extraction import pad
+from corpora.pairs import PairColumns
 from datamodules import AttentionBatch, ClassificationDataModule, DependencyDataModule, PairDataModule, PairSplit
 from datamodules.batches import LengthBatches, Ranks, Split
 from datamodules.corpus import corpus_of
@@ -323,10 +324,11 @@ class CausalCheck(ProbeMeasure):
         pairs: `blimp`, or a file of minimal pairs (`PairDataModule`), on which the encoder, a decoder with a
             language-modelling head, is scored in place of a `checkpoint`.
         per_paradigm: Largest number of pairs of each paradigm; None for all.
+        pair_columns: Names of the columns in a file of minimal pairs; None for those of BLiMP.
 
     Raises:
-        UserError: Both `checkpoint` and `pairs` are given, or `per_paradigm` without `pairs`. In `prepare`: there are
-            no such relations, layers or heads, or the probe reads no attention.
+        UserError: Both `checkpoint` and `pairs` are given, or `per_paradigm` or `pair_columns` without `pairs`. In
+            `prepare`: there are no such relations, layers or heads, or the probe reads no attention.
     """
 
     experiment = "causal"
@@ -343,6 +345,7 @@ class CausalCheck(ProbeMeasure):
         max_epochs: int = 100,
         pairs: str | None = None,
         per_paradigm: int | None = None,
+        pair_columns: PairColumns | None = None,
     ) -> None:
         super().__init__(probe, max_epochs)
         check_values(self, kind=kind)
@@ -352,11 +355,13 @@ class CausalCheck(ProbeMeasure):
         self.relations = tuple(relations)
         self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
         self.heads, self.random, self.kind = heads, random, kind
-        self.pairs, self.per_paradigm = pairs, per_paradigm
+        self.pairs, self.per_paradigm, self.pair_columns = pairs, per_paradigm, pair_columns
         if checkpoint is not None and pairs is not None:
             raise UserError("CausalCheck scores one task: give --model.checkpoint or --model.pairs, not both.")
         if per_paradigm is not None and pairs is None:
             raise UserError("--model.per_paradigm limits minimal pairs: give --model.pairs=blimp too, or leave it out.")
+        if pair_columns is not None and pairs is None:
+            raise UserError("--model.pair_columns is of a file of minimal pairs: name it with --model.pairs.")
 
     def prepare(self) -> None:
         super().prepare()
@@ -526,9 +531,10 @@ class CausalCheck(ProbeMeasure):
     def _minimal_pairs(self, corpus: str) -> AblatedScore:
         """Read and tokenize the minimal pairs."""
         root, cache = str(self.data.root), str(self.data.cache)
-        data = PairDataModule(corpus, per_paradigm=self.per_paradigm, root=root, cache=cache)
+        columns = self.pair_columns
+        data = PairDataModule(corpus, per_paradigm=self.per_paradigm, root=root, cache=cache, columns=columns)
         path = data.files()["test"]
-        data.splits["test"] = PairSplit(path, data.read(), self._encoder)
+        data.splits["test"] = PairSplit(path, data.read("--model.pair_columns"), self._encoder)
         on = f": {corpus_of(path)['corpus']}"
         return self._on_texts(MinimalPairs(data.splits["test"]), data, "test", "accuracy on minimal pairs", on)
 
