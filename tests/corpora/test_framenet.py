@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from corpora.framenet import Half, framenet_files, read_framenet
+from corpora.framenet import HALVES, Half, framenet_files, read_framenet
 from corpora.sentence import CorpusError
 from corpora.texts import Link, Passage
 
@@ -142,7 +142,7 @@ def test_a_sample_reads_no_more_units_than_it_needs(tmp_path: Path) -> None:
 
 def test_halves_share_no_sentence_and_no_document(tmp_path: Path) -> None:
     whole, _ = read(many(tmp_path))
-    dev, test = (read(tmp_path / "frameIndex.xml", half)[0] for half in ("dev", "test"))
+    dev, test = (read(tmp_path / "frameIndex.xml", half)[0] for half in HALVES)
     assert {passage.id for passage in dev}.isdisjoint(passage.id for passage in test)
     assert len(dev) + len(test) == len(whole)
     assert 200 < len(dev) < 280
@@ -150,7 +150,7 @@ def test_halves_share_no_sentence_and_no_document(tmp_path: Path) -> None:
     sentences = [(text, annotation(AGENT)) for text in (f"The fox gave {number} ." for number in range(20))]
     twice = [unit(*(sentence(k + key, own, text=text) for k, (text, own) in enumerate(sentences))) for key in (0, 50)]
     path = release(tmp_path / "texts", {1: "A", 2: "B"}, dict(enumerate(twice, 1)))
-    for half in ("dev", "test"):
+    for half in HALVES:
         assert set(Counter(passage.words for passage in read(path, half)[0]).values()) == {2}
     marked = [
         unit(
@@ -162,9 +162,9 @@ def test_halves_share_no_sentence_and_no_document(tmp_path: Path) -> None:
         for key in (0, 50)
     ]
     path = release(tmp_path / "documents", {1: "A", 2: "B"}, dict(enumerate(marked, 1)))
-    for half in ("dev", "test"):
+    for half in HALVES:
         documents = Counter(int(passage.id.partition("/")[2]) % 50 // 4 for passage in read(path, half)[0])
-        assert set(documents.values()) <= {8}
+        assert set(documents.values()) == {8}
 
 
 def test_a_file_that_is_listed_and_missing_is_counted(tmp_path: Path) -> None:
