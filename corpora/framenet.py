@@ -76,7 +76,8 @@ def framenet_files(path: Path) -> list[Path]:
         path: `frameIndex.xml` in the folder of the data.
 
     Raises:
-        CorpusError: The index is missing or malformed, or none of the files is there.
+        CorpusError: The index is missing or malformed, none of the files is there, or one is not a regular file or too
+            large.
     """
     return [path.parent / _INDEX, *_units(path, Counter())]
 
@@ -96,6 +97,8 @@ def _units(path: Path, audit: Counter[str]) -> dict[Path, str]:
             number = _attribute(index, unit, "ID", _NUMBER)
             units[path.parent / "lu" / f"lu{number}.xml"] = _attribute(index, unit, "frameName")
     found = {file: frame for file, frame in units.items() if file.exists()}
+    for file in found:
+        _check_size(file)
     if not found:
         wrong = f"none of the files of its {len(units):,} lexical units with annotation is in {path.parent / 'lu'}"
         raise CorpusError.at(index, None, wrong, _RELEASE)
@@ -176,13 +179,10 @@ def _parsed(path: Path, root: str) -> Element:
     """Return the root element of an XML file, of which the name is known.
 
     Raises:
-        CorpusError: The file is missing, no regular file, too large, not in UTF-8 or malformed, has a document type, or
+        CorpusError: The file is no regular file, too large, not in UTF-8 or malformed, has a document type, or
             another root element.
     """
-    if path.exists() and not path.is_file():
-        raise CorpusError.at(path, None, "this is not a regular file", _RELEASE)
-    if path.exists() and path.stat().st_size > _LARGEST:
-        raise CorpusError.at(path, None, f"the file has more than {_LARGEST:,} bytes", _RELEASE)
+    _check_size(path)
     text = "\n".join(line for _, line in numbered_lines(path))
     if "<!DOCTYPE" in text:  # can define entities that fill the memory; no file of the releases has one
         raise CorpusError.at(path, None, "the file has a document type (<!DOCTYPE)", _RELEASE)
@@ -194,6 +194,14 @@ def _parsed(path: Path, root: str) -> Element:
         wrong = f"the root element is {element.tag[:80]!r}, not {root} of FrameNet"
         raise CorpusError.at(path, None, wrong, "Check that it is a file of FrameNet")
     return element
+
+
+def _check_size(path: Path) -> None:
+    """Raise a CorpusError if what is there is not a regular file, or too large to be parsed."""
+    if not path.is_file():
+        raise CorpusError.at(path, None, "this is not a regular file", _RELEASE)
+    if path.stat().st_size > _LARGEST:
+        raise CorpusError.at(path, None, f"the file has more than {_LARGEST:,} bytes", _RELEASE)
 
 
 def _attribute(path: Path, element: Element, name: str, pattern: re.Pattern[str] | None = None) -> str:

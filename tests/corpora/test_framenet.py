@@ -203,8 +203,9 @@ def test_a_file_that_is_not_of_framenet_is_refused(content: str, message: str, t
 def test_a_pipe_is_not_opened(tmp_path: Path) -> None:
     path = release(tmp_path, {1: "Giving"}, {})
     os.mkfifo(tmp_path / "lu" / "lu1.xml")
-    with pytest.raises(CorpusError, match=r"lu1\.xml: this is not a regular file\."):
-        read(path)
+    for reader in (read, framenet_files):
+        with pytest.raises(CorpusError, match=r"lu1\.xml: this is not a regular file\."):
+            reader(path)
 
 
 def test_an_index_names_numbers_only(tmp_path: Path) -> None:
