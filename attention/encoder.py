@@ -80,8 +80,8 @@ _CODE = "*.py"
 _NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
 _OWN_CODE = (
     "its files contain code (auto_map), which is not run. If you trust its author, allow it with "
-    "--data.encoder.trust_remote_code=true (for a classifier --data.tokenizer.trust_remote_code=true), which no config "
-    "may set; else choose an architecture that transformers has."
+    "--data.encoder.trust_remote_code=true (for a classifier --data.tokenizer.trust_remote_code=true, in `view` "
+    "--trust_remote_code), which no config may set; else choose an architecture that transformers has."
 )
 
 
