@@ -165,7 +165,7 @@ class EncoderSource:
         if not self.spec.trust_remote_code or not _own_classes(self.folder):
             return []
         folders = [self.folder] if self.code_folder is None else [self.folder, self.code_folder]
-        return sorted(path for folder in folders for path in folder.rglob(_CODE))
+        return [path for folder in folders for path in sorted(folder.rglob(_CODE))]
 
     @property
     def code_options(self) -> dict[str, Any]:
@@ -324,10 +324,13 @@ def _refuse_adapter(source: EncoderSource) -> None:
     if not files:
         return
     known = dict(_named_values(source.folder / _ADAPTER))
-    base, kind = known.get("base_model_name_or_path") or known.get("model_name"), known.get("peft_type")
-    found = f"{f'an adapter of kind {kind}' if kind else 'an adapter'} ({', '.join(files)})"
+    kind = known.get("peft_type")
+    base = known.get("base_model_name_or_path") or known.get("model_name")
+    found = f"an adapter ({', '.join(files)})"
+    if kind:
+        found = f"{found} of kind {kind!r:.100}"
     if base:
-        found = f"{found} of the model {base}"
+        found = f"{found} of the model {base!r:.200}"
     merge = (
         f"PeftModel.from_pretrained(base, {source.spec.name!r}).merge_and_unload().save_pretrained(FOLDER), save the "
         "tokenizer there too, and give FOLDER"

@@ -373,18 +373,18 @@ MERGE = r"\.merge_and_unload\(\)\.save_pretrained\(FOLDER\), save the tokenizer 
         (
             {"peft_type": "LORA", "base_model_name_or_path": "some/base", "r": 2},
             "adapter_model.safetensors",
-            rf"an adapter of kind LORA \(adapter_config\.json, adapter_model\.s\S+\) of the model some/base, .*{MERGE}",
+            rf"an adapter \(adapter_config\.json, adapter_model\.s\S+\) of kind 'LORA' of the model 'some/b.*{MERGE}",
         ),
         (
             {"peft_type": "PREFIX_TUNING", "base_model_name_or_path": "some/base"},
             "adapter_model.bin",
-            r"an adapter of kind PREFIX_TUNING .* cannot be merged into the weights of the model, so it cannot be r",
+            r"an adapter .* of kind 'PREFIX_TUNING' .* cannot be merged into the weights of the model, so it cannot ",
         ),
         # Of AdapterHub's package, whose config has other keys.
         (
             {"config": {"reduction_factor": 16}, "model_name": "some/base", "version": "1.0"},
             "pytorch_adapter.bin",
-            rf"an adapter \(adapter_config\.json, pytorch_adapter\.bin\) of the model some/b.* merge_adapter.*{MERGE}",
+            rf"an adapter \(adapter_config\.json, pytorch_adapter\.bin\) of the model 'some/.* merge_adapter.*{MERGE}",
         ),
         (None, "pytorch_lora_weights.safetensors", r"an adapter \(pytorch_lora_weights\.safetensors\), whose weights"),
         (None, "adapter_model.safetensors", f"an adapter .*{MERGE}"),
