@@ -484,7 +484,7 @@ def _lines_by_reason(title: str, rows: Sequence[Row], attribute: str) -> list[st
 def page_with_lowest(rows: Sequence[Row], seconds: float) -> str:
     """Return the page of docs/architectures.md with another paragraph on the lowest version of transformers."""
     before, mark, after = PAGE.read_text(encoding="utf-8").partition(LOWEST)
-    rest = after.partition("\n\n")[2]
+    rest = after.partition("\n\n")[2].lstrip()
     silent = [one.model_type for one in Counts.of(rows).silent]
     wrong = f" Wrong: {listed(silent)}." if silent else ""
     return (
