@@ -225,6 +225,7 @@ class _Batch:
     outputs: list[Tensor] = field(default_factory=list)  # by layer [batch, heads, pieces, dim]
     uniform: dict[int, Tensor] = field(default_factory=dict)  # by layer, as `outputs`
     left: list[object] = field(default_factory=list)  # by layer, the output of its module
+    projected: dict[nn.Module, Tensor] = field(default_factory=dict)  # zeros of the shape of its output for one text
 
     @property
     def mask(self) -> Tensor:
@@ -250,11 +251,14 @@ class AblatedModel:
     def __init__(self, model: nn.Module, layers: int, heads: int, *, width: int = 0, share: bool = True) -> None:
         self.model, self.layers, self.heads, self.width = model, layers, heads, width
         self._blocks: list[nn.Module] = []
-        self._projections: list[dict[nn.Module, tuple[int, ...]]] = []  # with the sizes of their outputs
+        self._projections: list[list[nn.Module]] = []  # by layer
         if share:
             self._find()
             if not self._starts_anywhere():
-                self._blocks = []
+                # A gate that is computed before the softmax is needed after it (AfMoE, Qwen3-Next).
+                self._projections = [[] for _ in self._projections]
+                if not self._starts_anywhere():
+                    self._blocks = []
 
     @property
     def shares(self) -> bool:
@@ -311,9 +315,14 @@ class AblatedModel:
                     batch.uniform[layer] = uniform_outputs(mixture, batch.mask)
             return mixture.outputs
 
+        def keep_shape(module: nn.Module, args: object, output: Tensor) -> None:
+            batch.projected[module] = output.new_zeros(1).expand(1, *output.shape[1:])
+
         with ExitStack() as hooks, replacing(replace):
             for block in self._blocks:
                 hooks.enter_context(block.register_forward_hook(lambda module, args, left: batch.left.append(left)))
+            for projection in chain.from_iterable(self._projections if self.shares else ()):
+                hooks.enter_context(projection.register_forward_hook(keep_shape))
             batch.result = batch.run(batch.inputs)
 
     def _run_from(self, start: int, sets: Sequence[Heads], batch: _Batch) -> Tensor:
@@ -346,9 +355,10 @@ class AblatedModel:
                 left = _repeated(batch.left[start - 1], copies, size) if start else None
                 for block in self._blocks[:start]:
                     skipped.enter_context(_returning(block, left))
-                blank, pieces = batch.outputs[start].new_zeros(1), batch.mask.size(1)
-                for projection, sizes in self._projections[start].items():  # their outputs are known already
-                    skipped.enter_context(_returning(projection, blank.expand(copies * size, pieces, *sizes)))
+                for projection in self._projections[start]:  # the outputs of the heads are known already
+                    blank = batch.projected[projection]
+                    blank = blank.expand(copies * size, *blank.shape[1:])
+                    skipped.enter_context(_returning(projection, blank))
             skipped.enter_context(replacing(replace, start if shares else 0))
             result = batch.run(repeated)
         return result.view(copies, len(result) // copies, *result.shape[1:])
@@ -356,17 +366,19 @@ class AblatedModel:
     def _find(self) -> None:
         """Find the module of each layer, and the projections inside its attention that run before the softmax."""
         names = {module: name for name, module in self.model.named_modules()}
-        passed: dict[nn.Module, tuple[int, ...]] = {}  # modules without submodules, with the sizes of their outputs
+        passed: Counter[nn.Module] = Counter()  # calls of modules without submodules that return a tensor for each text
         paths: list[list[str]] = []  # to the attention of each layer: the names of all modules around it
+        [sample, *_] = self._samples()
+        texts = len(sample["input_ids"])
 
         def leave(module: nn.Module, args: object, output: object) -> None:
-            if isinstance(output, Tensor):
-                passed[module] = tuple(output.shape[2:])
+            if isinstance(output, Tensor) and output.dim() and len(output) == texts:
+                passed[module] += 1
 
         def attend(layer: int, module: nn.Module, mixture: Mixture) -> Tensor:
             paths.append([*accumulate(names[module].split("."), "{}.{}".format)])
-            inside = [one for one in module.modules() if one in passed and [*one.parameters()]]
-            self._projections.append({one: passed[one] for one in inside})
+            inside = [one for one in module.modules() if passed[one] == 1 and [*one.parameters()]]
+            self._projections.append(inside)
             passed.clear()
             return mixture.outputs
 
@@ -374,28 +386,34 @@ class AblatedModel:
             for module in self.model.modules():
                 if not any(module.children()):
                     hooks.enter_context(module.register_forward_hook(leave))
-            self.model(**self._sample)
+            self.model(**sample)
         times = Counter(chain.from_iterable(paths))
         own = [[name for name in path if times[name] == 1] for path in paths]
         self._blocks = [self.model.get_submodule(path[0]) for path in own if path]
 
-    @property
-    def _sample(self) -> dict[str, Tensor]:
+    def _samples(self) -> Iterator[dict[str, Tensor]]:
+        """Yield batches of texts that differ in the number of texts and of pieces."""
         device = next(self.model.parameters()).device
-        tokens = torch.tensor([[1, 2, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1]], device=device)
-        return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        for texts, pieces in ((3, 5), (2, 8)):
+            places = torch.arange(texts * pieces, device=device).view(texts, pieces)
+            tokens = places % 6 + 1
+            yield {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
 
     def _starts_anywhere(self) -> bool:
         """Return True if a pass from each layer on, with its first head ablated, gives the output of a whole pass."""
         if len(self._blocks) != self.layers:
             return False
+        return all(self._starts_as_whole_pass(inputs) for inputs in self._samples())
+
+    def _starts_as_whole_pass(self, inputs: Mapping[str, Tensor]) -> bool:
+        """Return True if passes from each layer on give the output of whole passes for these inputs."""
 
         def run(inputs: Mapping[str, Tensor]) -> Tensor:
             output: Tensor = self.model(**inputs)[0]
             return output
 
         sets = [frozenset({(layer, 0)}) for layer in range(self.layers)]
-        given = run, self._sample, Ablation("zero"), sets
+        given = run, inputs, Ablation("zero"), sets
         plain = AblatedModel(self.model, self.layers, self.heads, share=False).run(*given)
         try:
             ours = self.run(*given)

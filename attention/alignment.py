@@ -45,9 +45,9 @@ UNKNOWN_WORDS = "words_with_unknown_token"
 """Name in the audit: number of words whose pieces include the unknown token."""
 WORDS_APART = "words_cut_apart"
 """Name in the audit: number of words whose pieces differ from those in running text."""
-SHARED = ("pieces_across_words", "words_without_own_piece", "words_respelled")
-"""Names in the audit of running text: numbers of pieces that extend over several words, of words without a piece, and
-of words of multiword tokens that their forms do not spell."""
+SHARED = ("pieces_across_words", "words_without_own_piece", "words_respelled", "texts_unlike_comment")
+"""Names in the audit of running text: numbers of pieces that extend over several words, of words without a piece, of
+words of multiword tokens that their forms do not spell, and of sentences whose comment `# text` is another text."""
 SPELLED = tuple(
     f"spelled_{kind}" for kind in ("as_written", "normalised", "with_unknown_token", "with_others", "otherwise")
 )
@@ -231,7 +231,8 @@ def counts_of(
     if texts:
         across = len(np.unique(np.searchsorted(pieces.positions, pieces.joined)))
         respelled = sum(text.respelled for text in texts)
-        counts.update(dict(zip(SHARED, (across, len(pieces.without), respelled), strict=True)))
+        unlike = sum(text.unlike_comment for text in texts)
+        counts.update(dict(zip(SHARED, (across, len(pieces.without), respelled, unlike), strict=True)))
     forms = [part for text in texts for part in text.parts] or words
     bounds = np.searchsorted(pieces.positions, np.arange(1, pieces.words + 2)).tolist()
     starts = [word for word in range(pieces.words) if word + 1 not in pieces.joined]

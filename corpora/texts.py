@@ -1,17 +1,15 @@
 """Readers of passages (words with labels, trees or links) from plain text, labelled texts, treebanks and link corpora.
 
-Links between words come from a table, from the enhanced edges of Universal Dependencies, or from FrameNet. All readers
-are generators.
+Links between words come from a table, or from the enhanced edges of Universal Dependencies; `corpora.framenet` reads
+those of FrameNet. All readers are generators.
 """
 
-import importlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from conllu.parser import parse_paired_list_value
 
@@ -28,8 +26,6 @@ OPTION = "--data.corpora"
 _HEADING = re.compile(r"\s*=( .*)? =\s*")  # of WikiText: ` = = Career = = `
 _COLUMNS = ("sentence", "label", "from", "to")
 _ID, _DEPS = 0, 8  # columns of CoNLL-U
-_WORD = re.compile(r"\w+|[^\w\s]")  # FrameNet's texts are not tokenised
-_FRAMENET_FILES = ("frRelation.xml", "frameIndex.xml", "fulltextIndex.xml", "luIndex.xml", "semTypes.xml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +50,8 @@ class Passage:
     Attributes:
         id: Name of the passage in its file, shared by the two passages of a pair.
         words: Word forms, at least one.
-        line: Line of the file at which the passage starts, counted from 1. In FrameNet, which has several files, it is
-            the number of the sentence in the order of reading, from 1.
+        line: Line of the file at which the passage starts, counted from 1. In FrameNet it is the number of the sentence
+            in the file of its lexical unit, from 1.
         label: Label of the text; None in a corpus without labels.
         sentence: The sentence with its tags and dependency tree; None if the corpus is not a treebank.
         links: Labelled links between the words; None in a corpus without links.
@@ -256,52 +252,3 @@ def _edges(path: Path, line: int, sentence: Sentence, word: int, written: str, a
             raise CorpusError.at(path, line, wrong, "Correct column DEPS")
         else:
             yield Link(relation, (word,), (head - 1,))
-
-
-def read_framenet(path: Path, audit: Counter[str]) -> Iterator[Text]:
-    """Yield FrameNet's annotated sentences, with links from the target of a frame to the frame's core elements.
-
-    NLTK reads both the exemplars and the full texts. `Passage.line` is the number of the sentence, from 1.
-
-    Args:
-        path: `frameIndex.xml` in the folder of the data.
-        audit: Receives `unlinked_sentences`, the number of sentences without a link, which are omitted.
-
-    Raises:
-        CorpusError: NLTK is not installed, or the folder is not FrameNet's.
-    """
-    try:
-        reader = importlib.import_module("nltk.corpus.reader.framenet")
-    except ImportError:
-        remedy = "Install it: `pip install nltk`, and fetch the data: `python -m nltk.downloader framenet_v17`"
-        raise CorpusError.at(path, None, "FrameNet is read by NLTK, which is not installed", remedy) from None
-    if absent := [name for name in _FRAMENET_FILES if not (path.parent / name).is_file()]:
-        remedy = "Name frameIndex.xml in the folder that `python -m nltk.downloader framenet_v17` fetches"
-        raise CorpusError.at(path, None, f"{absent[0]} is missing in the same folder", remedy)
-    for number, annotated in enumerate(reader.FramenetCorpusReader(str(path.parent), list(_FRAMENET_FILES)).sents(), 1):
-        spans = [found.span() for found in _WORD.finditer(annotated["text"])]
-        links = tuple(link for one in annotated["annotationSet"] for link in _elements(one, spans))
-        if not links:
-            audit["unlinked_sentences"] += 1
-            continue
-        words = tuple(annotated["text"][start:end] for start, end in spans)
-        yield (Passage(str(annotated["ID"]), words, number, links=links),)
-
-
-def _elements(annotation: Mapping[str, Any], spans: list[tuple[int, int]]) -> Iterator[Link]:
-    """Yield the links of one annotation, to the frame elements of its first layer that occur in the text."""
-    if "Target" not in annotation or "FE" not in annotation:
-        return
-    target = _within(annotation["Target"], spans)
-    elements = annotation["frame"]["FE"]
-    spelled, _ = annotation["FE"]
-    for start, end, name in spelled:
-        places = _within([(start, end)], spans)
-        if target and places and name in elements and elements[name]["coreType"] == "Core":
-            yield Link(name, target, places)
-
-
-def _within(stretches: Iterable[tuple[int, int]], spans: list[tuple[int, int]]) -> tuple[int, ...]:
-    """Return the positions of the words that overlap one of the stretches of characters."""
-    found = (any(start < last and first < end for first, last in stretches) for start, end in spans)
-    return tuple(place for place, within in enumerate(found) if within)

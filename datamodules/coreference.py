@@ -58,8 +58,9 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
     - `words_with_unknown_token`: words of the kept windows with the unknown token, or without a piece.
     - `words_cut_apart`: words of the kept windows whose pieces differ from those in running text.
     - `spelled_…`: words of the kept windows by how their pieces spell them, see `attention.alignment.spelling`.
-    - with `spacing: text`, `pieces_across_words`, `words_without_own_piece` and `words_respelled`: pieces that extend
-      over several words, words in which no piece begins, and words of multiword tokens that their forms do not spell.
+    - with `spacing: text`, `pieces_across_words`, `words_without_own_piece`, `words_respelled` and
+      `texts_unlike_comment`: pieces that extend over several words, words in which no piece begins, words of multiword
+      tokens that their forms do not spell, and sentences whose comment `# text` in the treebank is another text.
 
     Args:
         extraction: Specification of the extraction, with the policy for sentences over the limit.

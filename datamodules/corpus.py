@@ -171,6 +171,21 @@ def warn_of_roots(name: Path | str, audit: Mapping[str, int]) -> None:
         )
 
 
+def warn_of_texts(path: Path, audit: Mapping[str, int]) -> None:
+    """Log a warning if running text is not that of the comments `# text`; both are read with `spacing: text` alone.
+
+    Args:
+        path: The corpus file, for the message.
+        audit: Counts of the items; `texts_unlike_comment` is the number of such sentences.
+    """
+    if count := audit.get("texts_unlike_comment", 0):
+        warn(
+            f"{path}: the running text of {counted(count, 'sentence')}, made from column FORM and SpaceAfter=No in "
+            "column MISC, is not the text in the comment `# text`, and is read as it is. Correct them: validate.py of "
+            "Universal Dependencies names their lines."
+        )
+
+
 def warn_of_records(name: str, audit: Mapping[str, int]) -> None:
     """Log warnings if records of a table may have been read otherwise than they were meant.
 
@@ -224,7 +239,7 @@ def warn_of_tags(path: Path, store: Store) -> None:
 
 
 def warn_of_words(path: Path, store: Store) -> None:
-    """Log warnings if many words of a file have the tokenizer's unknown token, or if its trees have several roots.
+    """Log warnings if many words of a file have the tokenizer's unknown token, or if something in it is unclear.
 
     Args:
         path: The corpus file.
@@ -239,6 +254,7 @@ def warn_of_words(path: Path, store: Store) -> None:
             "trained on this language: --encoder."
         )
     warn_of_roots(path, store.manifest.audit)
+    warn_of_texts(path, store.manifest.audit)
     warn_of_tags(path, store)
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 from attention import Encoder, EncoderSpec, resolve
 from attention.ablation import pieces_at_once
-from corpora.pairs import MinimalPair, read_pairs
+from corpora.pairs import MinimalPair, PairColumns, read_pairs
 from corpora.registry import CORPORA, locate
 from corpora.sentence import CorpusError
 from datamodules.batches import BatchLoader, PairBatch, Split
@@ -93,12 +93,13 @@ class PairDataModule(CorpusDataModule[PairBatch]):
     """Datamodule of minimal pairs, for measurements of a decoder.
 
     Args:
-        corpus: `blimp`, or a JSONL file in its format, see `corpora.pairs.read_pairs`.
+        corpus: `blimp`, or a JSONL, TSV or CSV file, see `corpora.pairs.read_pairs`.
         encoder: The decoder.
         fields: Fields of grammar to read; None for all.
         per_paradigm: Largest number of pairs of each paradigm, the first of the file; None for all.
         root: Folder of the public corpora; else `$PROBING_DATA`, else `./data`.
         cache: Folder for the checksums of files; else `$PROBING_CACHE`, else `./stores`.
+        columns: Names of the columns in a file of another project; None for those of BLiMP.
 
     Raises:
         UserError: On `setup`, the file is absent or malformed, a field is unknown, or the decoder cannot read the
@@ -116,12 +117,14 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         per_paradigm: int | None = None,
         root: str | None = None,
         cache: str | None = None,
+        columns: PairColumns | None = None,
     ) -> None:
         super().__init__(corpus, root, cache)
         check_numbers(self, least=1, per_paradigm=per_paradigm)
         if fields is not None:
             check_names("--data.fields", fields)
         self.encoder, self.fields, self.per_paradigm = encoder, fields, per_paradigm
+        self.columns = columns or PairColumns()
 
     def files(self) -> Mapping[str, Path]:
         """Return the file of the pairs, under the key `test`."""
@@ -139,14 +142,17 @@ class PairDataModule(CorpusDataModule[PairBatch]):
             raise CorpusError(f"{type(self).__name__} is for measurements alone. Run `python train.py measure`.")
         return ["test"], []
 
-    def read(self) -> tuple[MinimalPair, ...]:
+    def read(self, option: str = "--data.columns") -> tuple[MinimalPair, ...]:
         """Return the pairs of the file that the options choose.
+
+        Args:
+            option: Command-line option that holds `columns`, for error messages.
 
         Raises:
             CorpusError: The file is absent or malformed.
             UserError: A field is unknown.
         """
-        pairs = read_pairs(self.files()["test"])
+        pairs = read_pairs(self.files()["test"], self.columns, option)
         known = sorted({pair.field for pair in pairs})
         for field in self.fields or ():
             if field not in known:

@@ -20,6 +20,7 @@ from attention.alignment import WORDS_APART
 from attention.inputs import Segment, Segmenter, WordPieces
 from attention.quantities import QuantityName
 from corpora import registry, texts
+from corpora.framenet import HALVES, framenet_files, read_framenet
 from corpora.labelled import Columns
 from corpora.lines import format_of
 from corpora.registry import CORPORA, data_root, no_file
@@ -29,7 +30,7 @@ from corpora.texts import OPTION, Passage, Text
 from datamodules.batches import EncoderOf, SegmentBatch, Split, batch_bounds
 from datamodules.corpus import DEFAULT_ENCODER, CorpusDataModule, corpus_of, warn_of_records, warn_of_roots
 from results import Provenance
-from results.digests import Digests
+from results.digests import Digests, digest
 from results.errors import check_numbers, check_values, from_options, near
 from results.progress import warn
 
@@ -60,16 +61,19 @@ class TextSource:
             With `format: conllu`, `sample` is the test split of the generated treebank.
         name: Name in tables; None for the name in the registry, or the stem of the file.
         split: Split of a corpus of the registry, or of a path with `{split}` in it; None for test. If a
-            corpus of the registry has no test split, None stands for dev, or else for the whole corpus.
+            corpus of the registry has no test split, None stands for dev, or else for the whole corpus. Of
+            FrameNet, `dev` and `test` are two halves of the sentences, and None is all.
         format: Format of the file; None for the format that the suffix implies. A file of word links
             needs a format: `links` for a TSV file, `enhanced` for column DEPS of a CoNLL-U file,
-            `framenet` for `frameIndex.xml` in the folder of FrameNet; see `corpora.texts`.
+            `framenet` for `frameIndex.xml` in the folder of a release of FrameNet; see `corpora.texts` and
+            `corpora.framenet`.
         columns: Columns of labelled texts, by name or, in a file without a header, by number; None for the
             columns in the registry, else `text` alone. Labels are read if their column is named:
             `{text: text, label: label}`.
         packing: `single` makes each passage a segment; `pairs` packs two consecutive passages into one
             segment, as in BERT's pre-training.
-        limit: Largest number of segments; None for all.
+        limit: Largest number of segments; None for all. Those of FrameNet are drawn from all frames; of other
+            corpora they are the first of the file.
     """
 
     corpus: str = "sample"
@@ -130,7 +134,9 @@ class _Corpus:
             self.path = data_root(root) / self._file(self.known)
             columns = replace(Columns(label=None), **self.known.columns) if self.known.columns else Columns()
             self.source = replace(source, columns=source.columns or columns)
-        elif source.split is not None and "{split}" not in source.corpus:
+        elif source.split is not None and not _can_split(source, source.split):
+            if source.format == "framenet":
+                raise CorpusError(f"{OPTION}: FrameNet has the splits {', '.join(HALVES)} and all, not {source.split}.")
             raise CorpusError(
                 f"{source.corpus}: this is neither a corpus of the registry{near(source.corpus, CORPORA)} nor a path "
                 f"with `{{split}}` in it, so it has no splits. Correct the name, or leave `{OPTION}.split` out."
@@ -170,10 +176,27 @@ class _Corpus:
             case "enhanced":
                 return texts.read_enhanced(self.path, audit)
             case "framenet":
-                return texts.read_framenet(self.path, audit)
+                half = next((half for half in HALVES if half == self.source.split), None)
+                return read_framenet(self.path, audit, half)
         columns = self.source.columns or Columns(label=None)
         skips = self.known is not None and "malformed" in self.known.skip
         return texts.read_texts(self.path, audit, columns=columns, format=form, skip_malformed=skips)
+
+    def sha256(self, digests: Digests) -> str:
+        """Return the SHA-256 of the file; of FrameNet, that of the names and checksums of all files that are read."""
+        if self.source.format != "framenet":
+            return digests.one(self.path)
+        found = digests.of(framenet_files(self.path))
+        return digest("".join(f"{path.name} {sha256}\n" for path, sha256 in found.items()).encode())
+
+
+def _can_split(source: TextSource, split: registry.Split) -> bool:
+    """Return True if the source has this split, by the registry, by `{split}` in its path, or as a half of FrameNet."""
+    if source.corpus in CORPORA:
+        return split in CORPORA[source.corpus].splits
+    if source.format == "framenet":
+        return split in (*HALVES, "all")
+    return "{split}" in source.corpus
 
 
 Stretch = tuple[Passage, WordPieces]
@@ -542,7 +565,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
             audit: Counter[str] = Counter()
             if next(segments.read(audit), None) is None:
                 raise _no_segment(self.files()[name], audit)
-        self._sha256 = {corpus.name: digests.one(corpus.path) for corpus in self._corpora}
+        self._sha256 = {corpus.name: corpus.sha256(digests) for corpus in self._corpora}
         ready = f"{', '.join(self.names)} in segments of at most {self.max_length} tokens"
         rank_zero_info(f"Data ready in {time.perf_counter() - entered:.1f} s: {ready}.")
 
@@ -569,18 +592,13 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return chosen
 
     def passages(self) -> Iterator[Text]:
-        """Yield every text of all corpora, as a tuple of its one or two passages.
-
-        The passages are whole: they are not yet cut to the encoder's length limit, nor left out if too
-        long or too short. Records without a text, such as empty lines, are skipped.
-        """
-        for corpus in self._corpora:
-            yield from corpus.texts(Counter())
+        """Yield the one or two passages of each segment that a test reads, of all corpora; call it after `setup`."""
+        for segments in self.segments().values():
+            yield from (segment.passages for segment in segments.read(Counter()))
 
     def has_split(self, split: registry.Split) -> bool:
-        """Return True if every corpus has this split, because the registry names it or the path contains `{split}`."""
-        names = [source.corpus for source in self.sources]
-        return all(split in CORPORA[name].splits if name in CORPORA else "{split}" in name for name in names)
+        """Return True if every corpus has this split; see `TextSource`."""
+        return all(_can_split(source, split) for source in self.sources)
 
     def drawn(self, split: registry.Split | None, most: int, seed: int) -> Iterator[SegmentBatch]:
         """Draw segments of each corpus at random, and yield them in batches; every rank draws the same segments.

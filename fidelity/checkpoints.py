@@ -119,7 +119,8 @@ def classifier_of(path: Path, config: Config) -> TextClassifier:
 def is_model(path: Path) -> bool:
     """Return True for the folder of a Hugging Face model, and for a name of the hub, `owner/name`."""
     if path.exists() or path.is_absolute():
-        return (path / "config.json").is_file()
+        # An adapter alone is one too: it is refused as what it is.
+        return any((path / name).is_file() for name in ("config.json", "adapter_config.json"))
     return len(path.parts) == 2 and path.suffix != ".ckpt" and not path.parent.exists()
 
 

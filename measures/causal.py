@@ -19,6 +19,7 @@ from attention.ablation import PIECES, Ablation, Kind
 from attention.alignment import AlignedPieces, FromPieces, Reduction, reduction
 from attention.capture import Head, Heads
 from attention.extraction import pad
+from corpora.pairs import PairColumns
 from datamodules import AttentionBatch, ClassificationDataModule, DependencyDataModule, PairDataModule, PairSplit
 from datamodules.batches import LengthBatches, Ranks, Split
 from datamodules.corpus import corpus_of
@@ -48,6 +49,7 @@ from probes.head_selection import HeadSelectionProbe
 from results import Bars, Estimate, Result, Table, Unit, filled, numbers
 from results.errors import UserError, check_names, check_numbers, check_values, counted
 from results.heads import Names, head_name
+from results.progress import warn
 from results.sentences import UNDEFINED, Difference, describe_differences
 
 _PARTS = 4  # of what may run at once is one batch, so that several copies of it run together
@@ -310,7 +312,8 @@ class CausalCheck(ProbeMeasure):
 
     Args:
         probe: Probe that predicts governors from attention.
-        relations: Relations whose attention heads are ablated.
+        relations: Relations whose attention heads are ablated. The rows of a relation that no word of dev or of test
+            has are blank, with n = 0.
         checkpoint: Checkpoint of a `TransformerClassifier` fine-tuned from the same encoder, scored on
             the dev split of its training data. Without it and `pairs`, the score `task` is left out.
         heads: Number of best attention heads that are ablated together.
@@ -323,10 +326,11 @@ class CausalCheck(ProbeMeasure):
         pairs: `blimp`, or a file of minimal pairs (`PairDataModule`), on which the encoder, a decoder with a
             language-modelling head, is scored in place of a `checkpoint`.
         per_paradigm: Largest number of pairs of each paradigm; None for all.
+        pair_columns: Names of the columns in a file of minimal pairs; None for those of BLiMP.
 
     Raises:
-        UserError: Both `checkpoint` and `pairs` are given, or `per_paradigm` without `pairs`. In `prepare`: there are
-            no such relations, layers or heads, or the probe reads no attention.
+        UserError: Both `checkpoint` and `pairs` are given, or `per_paradigm` or `pair_columns` without `pairs`. In
+            `prepare`: there are no such relations, layers or heads, or the probe reads no attention.
     """
 
     experiment = "causal"
@@ -343,6 +347,7 @@ class CausalCheck(ProbeMeasure):
         max_epochs: int = 100,
         pairs: str | None = None,
         per_paradigm: int | None = None,
+        pair_columns: PairColumns | None = None,
     ) -> None:
         super().__init__(probe, max_epochs)
         check_values(self, kind=kind)
@@ -352,11 +357,13 @@ class CausalCheck(ProbeMeasure):
         self.relations = tuple(relations)
         self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
         self.heads, self.random, self.kind = heads, random, kind
-        self.pairs, self.per_paradigm = pairs, per_paradigm
+        self.pairs, self.per_paradigm, self.pair_columns = pairs, per_paradigm, pair_columns
         if checkpoint is not None and pairs is not None:
             raise UserError("CausalCheck scores one task: give --model.checkpoint or --model.pairs, not both.")
         if per_paradigm is not None and pairs is None:
             raise UserError("--model.per_paradigm limits minimal pairs: give --model.pairs=blimp too, or leave it out.")
+        if pair_columns is not None and pairs is None:
+            raise UserError("--model.pair_columns is of a file of minimal pairs: name it with --model.pairs.")
 
     def prepare(self) -> None:
         super().prepare()
@@ -409,6 +416,7 @@ class CausalCheck(ProbeMeasure):
             blank["loss"] = reason
         lone = {one.relation for one in chosen if len(one.sets) == 2}
         blank |= {f"random and beyond, {name}": "its layers have no other set of as many heads" for name in lone}
+        blank |= self._without_words()
         audit: dict[str, object] = {
             "kind": self.kind,
             "probe_reads_layers": f"{len(self.data.layers) - self._upper + 1}-{len(self.data.layers)}",
@@ -461,10 +469,14 @@ class CausalCheck(ProbeMeasure):
         rows: list[dict[str, object]] = []
         units: list[Unit] = []
         scores: dict[str, Estimate] = {}
-        for name, one in product(("probe", "task", "loss"), chosen):
-            own = {"measure": name, "relation": one.relation, "heads": one.heads, "best_of_all": one.best_of_all}
-            rows.append(dict(own))
+        by_relation = {one.relation: one for one in chosen}
+        for name, relation in product(("probe", "task", "loss"), self.relations):
             units.append(measures[name].task.unit if name in measures else "fraction")
+            if relation not in by_relation:
+                rows.append({"measure": name, "relation": relation, "n": 0})
+                continue
+            one = by_relation[relation]
+            rows.append({"measure": name, "relation": relation, "heads": one.heads, "best_of_all": one.best_of_all})
             if name in measures:
                 found, scores[f"{name}.{one.relation}"] = measures[name].row(one, self.device, self.data.ranks)
                 rows[-1] |= found
@@ -482,12 +494,15 @@ class CausalCheck(ProbeMeasure):
         arcs, predicted = self._dev.arcs()
         data, found = self.data, []
         dev, names = Predictions(arcs, data.relations, predicted["heads"]), Names(data.layers, data.heads)
+        absent = self._without_words()
+        if len(absent) == len(self.relations):
+            reasons = "; ".join(f"{relation}: {reason}" for relation, reason in absent.items())
+            raise UserError(f"--model.relations: no relation can be scored ({reasons}). Name others.")
         for place, relation in enumerate(self.relations):
-            if relation not in dev.groups:
-                raise UserError(
-                    f"--model.relations: no dev word has the relation {relation}, so no attention heads can "
-                    f"be selected for it. Leave it out."
-                )
+            if relation in absent:
+                if relation in data.relations:  # else `check_relations` has warned
+                    warn(f"--model.relations: {absent[relation]} {relation!r}: such rows are blank.")
+                continue
             order = np.argsort(-dev.accuracies(relation).reshape(2, -1).max(0), kind="stable").tolist()
             ranked = [divmod(head, len(data.heads)) for head in order]
             best = [head for head in ranked if head[0] < len(data.layers) - self._upper][: self.heads]
@@ -497,6 +512,15 @@ class CausalCheck(ProbeMeasure):
             sets = (frozenset[Head](), frozenset(best), *random)
             found.append(RelationHeads(relation, data.relations.index(relation), sets, heads, names.head(order[0])))
         return found
+
+    def _without_words(self) -> dict[str, str]:
+        """Return the reason why heads of a relation cannot be chosen or scored, by the names of such relations."""
+        known, reasons = self.data.relations, dict[str, str]()
+        for relation in self.relations:
+            for split in ("dev", "test"):
+                if relation not in known or not words_of(self.data.splits[split], known.index(relation)):
+                    reasons.setdefault(relation, f"no {split} word has the relation")
+        return reasons
 
     def _ablation(self, encoder: Encoder) -> Ablation:
         """Return an ablation whose references are sentences of dev."""
@@ -526,9 +550,10 @@ class CausalCheck(ProbeMeasure):
     def _minimal_pairs(self, corpus: str) -> AblatedScore:
         """Read and tokenize the minimal pairs."""
         root, cache = str(self.data.root), str(self.data.cache)
-        data = PairDataModule(corpus, per_paradigm=self.per_paradigm, root=root, cache=cache)
+        columns = self.pair_columns
+        data = PairDataModule(corpus, per_paradigm=self.per_paradigm, root=root, cache=cache, columns=columns)
         path = data.files()["test"]
-        data.splits["test"] = PairSplit(path, data.read(), self._encoder)
+        data.splits["test"] = PairSplit(path, data.read("--model.pair_columns"), self._encoder)
         on = f": {corpus_of(path)['corpus']}"
         return self._on_texts(MinimalPairs(data.splits["test"]), data, "test", "accuracy on minimal pairs", on)
 
@@ -582,6 +607,8 @@ def causal_bars(table: pd.DataFrame, name: str, measure: AblatedScore) -> Bars:
         measure: The score.
     """
     units: dict[str, Unit] = {**dict.fromkeys(_CHANGES, measure.task.unit), "p": "p", "p_holm": "p"}
-    rows, label = Table(table[table["measure"] == name], units), f"change of the {measure.label}"
+    # Relations without words have no bars.
+    shown = table[(table["measure"] == name) & (table["n"] > 0)]
+    rows, label = Table(shown, units), f"change of the {measure.label}"
     series = {"best heads off": "best", "random heads of the same layers off": "random"}
     return Bars.from_table(f"Heads of a relation off{measure.on}", rows, "relation", series, label, "relation")

@@ -130,7 +130,7 @@ class Relations(Analysis):
 
     As in the paper, links are left out if they are in a passage of more than `MAX_WORDS` words, have
     more than `MAX_ELEMENT` words at one end, or have ends less than `MIN_DISTANCE` words apart. The
-    audit counts the links that are left out, over all texts of the corpus.
+    audit counts the links that are left out, over all segments that are read.
 
     Raises:
         UserError: The texts have no links, or all links are left out. In `result`: no segment that was

@@ -51,6 +51,7 @@ from probes.arc_evaluation import (
     SHOWN,
     ArcEvaluation,
     baseline_scores,
+    blank_relations,
     check_relations,
     read_fields,
     rows_of,
@@ -488,7 +489,7 @@ class ChosenHeads:
             minimum: Least number of words of a relation.
         """
         scored, arcs = self.scored, self.scored.arcs
-        relations = best[~best["relation"].isin([ALL, PLAIN]) & (best["n"] >= minimum)]
+        relations = best[~best["relation"].isin([ALL, PLAIN]) & (best["n"] >= max(minimum, 1))]
         gain = relations["test"].fillna(relations["dev"]) - relations["offset"]
         found = dict[str, AttentionLines]()
         for _, row in relations.loc[gain.sort_values(ascending=False, kind="stable").index].iterrows():
@@ -744,7 +745,8 @@ class SingleHeads(Measure[DependencyDataModule]):
             text or the number of heads.
         relations: Relations shown in tables and figures, in this order, after the rows for all
             words; by default all relations. The roles of heads always count all relations. Each relation
-            given, and `all`, is also a score `heads.<relation>` with counts, by which runs can be compared.
+            given, and `all`, is also a score `heads.<relation>` with counts, by which runs can be compared. The row of
+            a relation that no word of the scored split has is blank, with n = 0, and its score is nan.
 
     Attributes:
         permutations: Number of draws of the permutation test, and least number of those of the test against the offset.
@@ -839,7 +841,7 @@ class SingleHeads(Measure[DependencyDataModule]):
         )
         control = random if len(random.dev.arcs) else None
         dev, scored, split = given.dev, given.scored, self.data.splits[self._scored]
-        best = rows_of(given.best_heads(control, self.permutations), self.relations)
+        best = rows_of(given.best_heads(control, self.permutations), self.relations, blank=True)
         unit: Unit = "fraction" if self.data.options.measured.sums_to_one else "ratio"
         role_table, shares = given.roles(confidence["given"], self.minimum, unit)
         tables = {
@@ -886,6 +888,7 @@ class SingleHeads(Measure[DependencyDataModule]):
                 "mode": self.mode,
                 "units": split.describe_units(),
                 "permutations": self.permutations,
+                **blank_relations(best),
                 # Behind a causal mask, or where a weight is below the least number that the store keeps.
                 "predictions_without_weight": {split: found[split].without_weight for split in STAGES["test"]},
             },
@@ -1000,7 +1003,8 @@ class Baselines(Measure[DependencyDataModule]):
 
     Args:
         relations: Relations shown in the table and the figure, in this order, after the row for
-            all words and the row for all words but punctuation; by default all relations.
+            all words and the row for all words but punctuation; by default all relations. The row of a relation that
+            no word of test has is blank, with n = 0.
     """
 
     experiment = "baselines"

@@ -70,7 +70,7 @@ def command_of(name: str) -> str:
 ROOMS = ("attention", "corpora", "datamodules", "fidelity", "measures", "models", "probes", "commands.writer")
 """Packages of this program with classes that settings may name."""
 LIBRARIES = ("pytorch_lightning", "torch.optim")
-PERMISSIONS = frozenset({"allow_pickle"})
+PERMISSIONS = frozenset({"allow_pickle", "trust_remote_code"})
 """Options that let a file run code. Only the command line or a caller in Python may set them."""
 
 

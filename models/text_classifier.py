@@ -135,9 +135,12 @@ class TextSizes:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "TextSizes":
-        """Return the sizes from the output of `dataclasses.asdict`, as a checkpoint stores them."""
+        """Return the sizes from the output of `dataclasses.asdict`, as a checkpoint stores them.
+
+        A checkpoint permits nothing: code that comes with the tokenizer is not run.
+        """
         parts = {"vocabulary": Vocabulary(**plain["vocabulary"]), "options": TokenOptions(**plain["options"])}
-        tokenizer = plain["tokenizer"] and EncoderSpec(**plain["tokenizer"])
+        tokenizer = plain["tokenizer"] and EncoderSpec(**{**plain["tokenizer"], "trust_remote_code": False})
         return cls(**{**plain, **parts, "tokenizer": tokenizer})
 
     def tokenize(self, texts: Sequence[str | tuple[str, str]]) -> TextSplit:

@@ -1,7 +1,7 @@
 """Evaluation of predicted governors against gold arcs, beside baselines without attention."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -34,6 +34,7 @@ from metrics.attachment import (
 from metrics.rows import ArcRows
 from results import Bars, Estimate, Floats, Integers, Result, Table, filled
 from results.errors import UserError
+from results.progress import warn
 
 
 def read_fields(data: DependencyDataModule, reads: Collection[str], reader: str, *, random_init: bool = False) -> None:
@@ -69,17 +70,24 @@ def split_key(split: Split, encoder: EncoderOf) -> str:
 
 
 def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
-    """Raise a UserError if the corpus lacks any of the relations that the user has named.
+    """Warn of the relations that the user has named and the corpus lacks, whose rows are blank (`rows_of`).
+
+    Treebanks of some languages lack a relation, as the Japanese ones lack `flat`.
 
     Args:
         wanted: Relations that the user has named.
         known: Relations of the corpus.
+
+    Raises:
+        UserError: The corpus has none of the relations.
     """
-    if strange := [name for name in wanted if name not in known]:
-        raise UserError(
-            f"--model.relations: no word of the corpus has the relation {', '.join(map(repr, strange))}; the "
-            f"relations are {', '.join(known)}."
-        )
+    absent = [name for name in wanted if name not in known]
+    if not absent:
+        return
+    wrong = f"--model.relations: no word of the corpus has the relation {', '.join(map(repr, absent))}"
+    if len(absent) == len(wanted):
+        raise UserError(f"{wrong}; the relations are {', '.join(known)}.")
+    warn(f"{wrong}: such rows are blank. The relations are {', '.join(known)}.")
 
 
 @dataclass(frozen=True)
@@ -109,7 +117,8 @@ class ArcEvaluation(nn.Module):
 
     Args:
         relations: Relations shown in the table and the figure, in this order, after the row for
-            all words and the row for all words but punctuation; empty for all relations.
+            all words and the row for all words but punctuation; empty for all relations. The row of a relation that no
+            word of test has is blank, with n = 0.
     """
 
     def __init__(self, relations: Sequence[str] = ()) -> None:
@@ -153,8 +162,8 @@ class ArcEvaluation(nn.Module):
             items, ratios = sentence_counts(test, predicted, data.splits["test"].ids)
             scores = ratio_scores(items, ratios) | scores
         split = data.splits["test"]
-        audit = {"units": split.describe_units(), **(audit or {})}
-        table = rows_of(relation_table(dev, test, names, found), self.relations)
+        table = rows_of(relation_table(dev, test, names, found), self.relations, blank=True)
+        audit = {"units": split.describe_units(), **blank_relations(table), **(audit or {})}
         every = {"relations": relation_bars(table)}
         headline = ["offset.uas", "uniform.uas"] if found is None else ["uas", "uuas", "offset.uas"]
         text = "the best fixed offset finds the governors of {offset.uas} of {n} words; uniform attention {uniform.uas}"
@@ -267,7 +276,7 @@ def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Flo
     return Table(frame, dict.fromkeys(("probe", "offset"), "fraction"), interval, main)
 
 
-def rows_of(table: Table, relations: Sequence[str]) -> Table:
+def rows_of(table: Table, relations: Sequence[str], *, blank: bool = False) -> Table:
     """Return a table with only the rows of some relations, in the order of `relations`.
 
     The row for all words and the row for all words but punctuation are kept too, and come first.
@@ -275,21 +284,48 @@ def rows_of(table: Table, relations: Sequence[str]) -> Table:
     Args:
         table: Table with a column `relation`.
         relations: Relations to keep; if empty, the whole table is returned.
+        blank: Add a row with n = 0 and nothing else for each relation that the table lacks.
     """
     if not relations:
         return table
+    if blank:
+        known = set(table.frame["relation"])
+        table = _with_blank_rows(table, [name for name in relations if name not in known])
     order = [ALL, PLAIN, *relations]
     shown = table.frame[table.frame["relation"].isin(order)]
     place = shown["relation"].map(order.index)
     return table.rows(place.sort_values(kind="stable").index.tolist())
 
 
+def blank_relations(table: Table) -> dict[str, list[str]]:
+    """Return the audit entry `blank_relations`, the relations of a table without words; empty if there are none."""
+    names = table.frame.loc[table.frame["n"] == 0, "relation"].tolist()
+    return {"blank_relations": names} if names else {}
+
+
+def _with_blank_rows(table: Table, relations: Sequence[str]) -> Table:
+    """Add a row for each of these relations, with n = 0 and without any other number."""
+    if not relations:
+        return table
+    frame, rows = table.frame, len(table.frame)
+    # Integers that pandas would turn into floats where one is missing.
+    whole = frame.select_dtypes("integer").columns
+    frame = frame.astype(dict.fromkeys(whole, "Int64")).reindex(range(rows + len(relations)))
+    frame.loc[rows:, "relation"] = list(relations)
+    frame["n"] = frame["n"].fillna(0).astype(np.int64)
+    units = {
+        name: unit if isinstance(unit, str) else [*unit, *[unit[0]] * len(relations)]
+        for name, unit in table.units.items()
+    }
+    return replace(table, frame=frame, units=units)
+
+
 def relation_bars(table: Table) -> Bars:
-    """Return a bar chart of the accuracies in the first 25 rows of a table from `relation_table`.
+    """Return a bar chart of the accuracies in the first 25 rows of a table from `relation_table` that are not blank.
 
     The bars are the accuracy of the probe, if there is one, and of the best fixed offset.
     """
-    shown = table.rows(range(min(SHOWN, len(table.frame))))
+    shown = table.rows(np.flatnonzero(table.frame["n"] > 0)[:SHOWN].tolist())
     probe = {"probe": "probe"} if shown.frame["probe"].notna().any() else {}
     series = {**probe, "best fixed offset": "offset"}
     return Bars.from_table("Words with the right head, per relation", shown, "relation", series, "accuracy (%)")

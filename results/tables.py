@@ -64,10 +64,14 @@ def lacks_interval(table: Table) -> bool:
 
 
 def _few_items(table: Table) -> list[int]:
-    """Return the numbers, from 0, of the rows with fewer than `FEW` items by the column `n`; none without shares."""
+    """Return the numbers, from 0, of the rows with few items, 1 to `FEW` − 1, by the column `n`; none without shares.
+
+    A row without items is blank, so no number of it needs a star.
+    """
     if "n" not in table.frame or not any("fraction" in unit for unit in table.units.values()):
         return []
-    return np.flatnonzero(table.frame["n"].astype(float) < FEW).tolist()
+    items = table.frame["n"].astype(float)
+    return np.flatnonzero((items > 0) & (items < FEW)).tolist()
 
 
 def number(value: float, unit: Unit, *, missing: str) -> str:

@@ -1,8 +1,9 @@
-"""Captured attention against the model's own, for every text model of transformers that can be built small.
+"""Captured and changed attention against the model's own, for every text model of transformers that can be built small.
 
-    python -m studies.architectures [MODEL TYPE …]
+    python -m studies.architectures [--lowest] [MODEL TYPE …]
 
-Without arguments it writes docs/architectures.md; with some, it prints their rows.
+Without model types it writes docs/architectures.md; with some, it prints their rows. With `--lowest` it writes only the
+paragraph on the lowest version of transformers, which must be the one that is installed.
 """
 
 import os
@@ -12,7 +13,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,22 @@ import transformers
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, MODEL_MAPPING, AutoModel, PreTrainedModel
 
-from attention.capture import capture_attention, read
+from attention.ablation import AblatedModel, Ablation
+from attention.capture import LayerCall, capture_attention, read
 from attention.checks import AttentionLayers, EncoderError, check
+from attention.quantities import LayerParts, Norms, find_parts
+from results.errors import UserError
+from studies.by_hand import NoReferenceError, largest_difference, norms_by_hand, run_with_heads_off
 
 PAGE = Path(__file__).parents[1] / "docs" / "architectures.md"
+MADE, LOWEST = "<!-- made by studies/architectures.py -->", "<!-- lowest version -->"
 VOCABULARY, LAYERS, WINDOW = 60, 4, 8
-SHORT, LONG = 5, 19
+LENGTHS = (5, 28, 14)
+"""Numbers of pieces of the texts: below, above and next to the windows."""
+OFF = (frozenset({(0, 0)}), frozenset({(1, 2), (2, 1)}))
+"""Sets of 0-based (layer, head) pairs to switch off."""
+CLOSE = 1e-5
+"""Largest difference of what heads that are off leave, and of norms, from what is computed by hand."""
 LARGEST = 30_000_000
 """Parameters of a model that its sizes below do not make small; it is left out."""
 SIZES: Sequence[tuple[str, int]] = (
@@ -75,6 +86,7 @@ FAMILIES = ("bert", "roberta", "deberta-v2", "modernbert", "t5", "gpt2", "llama"
 """The ten families with the most published models."""
 REASONS = {
     "mixes padding": "padding reaches the text",
+    "not attention weights": "scores before the softmax instead of weights",
     "no attention weights": "no attention weights (linear attention, convolution or state space)",
     "attention of the shapes": "pooled, windowed or linear attention",
     "replaces its attention": "the mode changes with the length of a text",
@@ -141,21 +153,22 @@ def texts(model: PreTrainedModel) -> Iterator[tuple[str, dict[str, Tensor], tupl
     """Yield each padding with inputs of a model, and the real positions of each row."""
     generator = torch.Generator().manual_seed(1)
     pad = getattr(model.config, "pad_token_id", None) or 0
-    long, short = (torch.randint(5, VOCABULARY, (size,), generator=generator) for size in (LONG, SHORT))
-    fill = torch.full((LONG - SHORT,), pad)
+    rows = [torch.randint(5, VOCABULARY, (length,), generator=generator) for length in LENGTHS]
+    longest = max(LENGTHS)
 
-    def inputs(*rows: Tensor, real: Sequence[slice]) -> tuple[dict[str, Tensor], tuple[slice, ...]]:
-        ids = torch.stack(rows)
+    for row in rows:
+        yield "alone", {"input_ids": row[None], "attention_mask": torch.ones_like(row)[None]}, (slice(0, len(row)),)
+    for padding in ("right", "left"):
+        ids = torch.full((len(rows), longest), pad)
         mask = torch.zeros_like(ids)
-        for row, some in enumerate(real):
-            mask[row, some] = 1
-        return {"input_ids": ids, "attention_mask": mask}, tuple(real)
-
-    whole = slice(0, LONG)
-    yield "alone", *inputs(short, real=[slice(0, SHORT)])
-    yield "alone", *inputs(long, real=[whole])
-    yield "right", *inputs(torch.cat([short, fill]), long, real=[slice(0, SHORT), whole])
-    yield "left", *inputs(torch.cat([fill, short]), long, real=[slice(LONG - SHORT, LONG), whole])
+        real = []
+        for number, row in enumerate(rows):
+            start = 0 if padding == "right" else longest - len(row)
+            some = slice(start, start + len(row))
+            ids[number, some] = row
+            mask[number, some] = 1
+            real.append(some)
+        yield padding, {"input_ids": ids, "attention_mask": mask}, tuple(real)
 
 
 @dataclass(frozen=True)
@@ -167,8 +180,14 @@ class Row:
         layers: How it is read; None if it is refused or cannot be built small.
         refused: The message of the refusal.
         unbuilt: The reason why no small model can be built.
-        gaps: Largest difference of weights by padding and length, such as `left, short`.
+        gaps: Largest difference of weights by padding and length, such as `left, 5`.
         states: Largest difference of last hidden states, relative to the largest number.
+        intact: The same with no head switched off; None if heads cannot be switched off.
+        off: The same with heads switched off, from zeroing by hand; None if heads cannot be switched off.
+        shares: True if the layers below the heads that are off are computed once for all sets of heads.
+        unchanged: Why heads cannot be switched off, or their zeroing cannot be compared.
+        norms: Largest difference of norms from norms by hand, relative to the largest; None if there are no norms.
+        without_norms: Why there are no norms, or they cannot be compared.
     """
 
     model_type: str
@@ -177,6 +196,12 @@ class Row:
     unbuilt: str = ""
     gaps: Mapping[str, float] | None = None
     states: float = 0.0
+    intact: float | None = None
+    off: float | None = None
+    shares: bool = False
+    unchanged: str = ""
+    norms: float | None = None
+    without_norms: str = ""
 
     @property
     def gap(self) -> float:
@@ -185,8 +210,18 @@ class Row:
 
     @property
     def is_equal(self) -> bool:
-        """True if all differences are within rounding."""
+        """True if all differences of weights and states are within rounding."""
         return self.gap <= 1e-4
+
+    @property
+    def changes_equal(self) -> bool:
+        """True if switching heads off is zeroing by hand, and switching nothing off is the model, within rounding."""
+        return max(self.intact or 0, self.off or 0) <= CLOSE
+
+    @property
+    def norms_equal(self) -> bool:
+        """True if the norms are those by hand, within rounding."""
+        return (self.norms or 0) <= CLOSE
 
     @property
     def cells(self) -> str:
@@ -197,11 +232,13 @@ class Row:
         notes = [f"layers {', '.join(str(one + 1) for one in self.layers.attending)} of {self.layers.layers}"]
         notes = [*(notes if self.layers.is_hybrid else []), *(["sinks"] if self.layers.has_sinks else [])]
         numbers = [_shown(gap) for gap in (*self.gaps.values(), self.states)]
+        numbers.append(self.unchanged if self.off is None else f"off {_shown(self.off)}, intact {_shown(self.intact)}")
+        numbers.append(self.without_norms if self.norms is None else f"norms {_shown(self.norms)}")
         return f"| {' | '.join((f'`{self.model_type}`', ', '.join([through, *notes]), *numbers))} |"
 
 
-def _shown(gap: float) -> str:
-    return "0" if gap < 1e-6 else f"{gap:.0e}"
+def _shown(gap: float | None) -> str:
+    return "0" if not gap or gap < 1e-6 else f"{gap:.0e}"
 
 
 def row(model_type: str) -> Row:
@@ -220,7 +257,9 @@ def row(model_type: str) -> Row:
             layers = check(model, model_type)
         except EncoderError as error:
             return Row(model_type, refused=str(error))
-        return compared(model_type, model, eager, layers)
+        found = compared(model_type, model, eager, layers)
+        found = replace(found, **compare_heads_off(model, eager, layers))
+        return replace(found, **compare_norms(model, eager, layers))
 
 
 @torch.inference_mode()
@@ -235,17 +274,67 @@ def compared(model_type: str, model: PreTrainedModel, eager: PreTrainedModel, la
         own = eager(**inputs, output_attentions=True)
         weights = [one for one in own.attentions if one is not None]
         assert len(product) == len(found.weights) == len(weights)
+        pairs = [*zip(product.values(), weights, strict=True), *zip(found.weights, weights, strict=True)]
         for number, some in enumerate(real):
-            size = "short" if some.stop - some.start == SHORT else "long"
-            pairs = [*zip(product.values(), weights, strict=True), *zip(found.weights, weights, strict=True)]
             differences = [(one - other)[number, :, some, some].abs().max() for one, other in pairs]
-            gaps[f"{padding}, {size}"] = float(torch.stack(differences).max().nan_to_num(9))
-            mine, other = found.state[number], own[0][number]
-            if mine.dim() > 1:  # not the state of a whole text
-                mine, other = mine[some], other[some]
-            state = (mine - other).abs().max() / other.abs().max().clamp_min(1)
-            states = max(states, float(state.nan_to_num(9)))
+            gaps[f"{padding}, {some.stop - some.start}"] = float(torch.stack(differences).max().nan_to_num(9))
+        states = max(states, largest_difference(found.state, own[0], real, square=False))
     return Row(model_type, layers, gaps=gaps, states=states)
+
+
+def compare_heads_off(model: PreTrainedModel, eager: PreTrainedModel, layers: AttentionLayers) -> dict[str, Any]:
+    """Return the differences of a model with heads off from zeroing by hand, as attributes of a `Row`."""
+    if layers.tapped:
+        return {"unchanged": "own weights, which cannot be changed"}
+    if layers.is_hybrid:
+        return {"unchanged": "hybrid, and interventions need attention in every layer"}
+    ablated = AblatedModel(model, layers.layers, layers.heads)
+    intact = off = 0.0
+    for _, inputs, real in texts(model):
+        try:
+            expected = [run_with_heads_off(eager, inputs, heads, layers.layers) for heads in OFF]
+        except NoReferenceError as error:
+            return {"unchanged": f"not compared: {error}"}
+        same, *ours = ablated.run(lambda given: model(**given)[0], inputs, Ablation("zero"), [frozenset(), *OFF])
+        with torch.inference_mode():
+            own = eager(**inputs)[0]
+        intact = max(intact, largest_difference(same, own, real, square=False))
+        for one, other in zip(ours, expected, strict=True):
+            off = max(off, largest_difference(one, other, real, square=False))
+    return {"intact": intact, "off": off, "shares": ablated.shares}
+
+
+def compare_norms(model: PreTrainedModel, eager: PreTrainedModel, layers: AttentionLayers) -> dict[str, Any]:
+    """Return the difference of norms from norms by hand, as attributes of a `Row`."""
+    if layers.tapped:
+        return {"without_norms": "own weights, without values"}
+    try:
+        parts = find_parts(model, "it")
+    except UserError as error:
+        return {"without_norms": str(error)}
+    largest = 0.0
+    for _, inputs, real in texts(model):
+        try:
+            expected = norms_by_hand(eager, inputs, len(layers.attending))
+        except NoReferenceError as error:
+            return {"without_norms": f"not compared: {error}"}
+        ours = read_norms(model, inputs, parts)
+        for one, other in zip(ours, expected, strict=True):
+            largest = max(largest, largest_difference(one, other, real, square=True))
+    return {"norms": largest}
+
+
+def read_norms(model: PreTrainedModel, inputs: Mapping[str, Tensor], parts: Sequence[LayerParts]) -> list[Tensor]:
+    """Return the quantity `norms` of every layer, `[batch, heads, from, to]`, as captures compute it."""
+    reduction: Any = None  # from pieces to words, which is not asked for
+    quantity = Norms(dict(enumerate(parts)), inputs["attention_mask"].bool(), reduction)
+    found: dict[int, Tensor] = {}
+
+    def measure(layer: int, call: LayerCall) -> Tensor:
+        return quantity.maps(layer, call)
+
+    capture_attention(model, inputs, found.__setitem__, frozenset(range(len(parts))), measure=measure)
+    return list(found.values())
 
 
 def reason(refused: str) -> str:
@@ -258,60 +347,165 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
+@dataclass(frozen=True)
+class Counts:
+    """Rows of the page by what became of them.
+
+    Attributes:
+        built: Model types that can be built small.
+        unbuilt: Those that cannot.
+        equal: Those whose weights and states are the model's own.
+        silent: Those whose weights, states, heads that are off or norms differ without a word.
+        changed: Those whose heads can be switched off, and were compared with zeroing by hand.
+        with_norms: Those that have norms, which were compared with norms by hand.
+    """
+
+    built: Sequence[Row]
+    unbuilt: Sequence[Row]
+    equal: Sequence[Row]
+    silent: Sequence[Row]
+    changed: Sequence[Row]
+    with_norms: Sequence[Row]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> "Counts":
+        """Sort the rows."""
+        built = [one for one in rows if not one.unbuilt]
+        loaded = [one for one in built if one.layers]
+        wrong = [one for one in loaded if not (one.is_equal and one.changes_equal and one.norms_equal)]
+        return cls(
+            built,
+            unbuilt=[one for one in rows if one.unbuilt],
+            equal=[one for one in loaded if one.is_equal],
+            silent=wrong,
+            changed=[one for one in loaded if one.off is not None],
+            with_norms=[one for one in loaded if one.norms is not None],
+        )
+
+    @property
+    def refused(self) -> dict[str, list[str]]:
+        """Model types that are refused, by the short form of the refusal."""
+        found = dict[str, list[str]]()
+        for one in self.built:
+            if one.refused:
+                found.setdefault(reason(one.refused), []).append(one.model_type)
+        return found
+
+    @property
+    def summary(self) -> str:
+        """One sentence for each comparison, with its counts."""
+        refused = sum(map(len, self.refused.values()))
+        off = sum(one.changes_equal for one in self.changed)
+        norms = sum(one.norms_equal for one in self.with_norms)
+        sharing = sum(one.shares for one in self.changed)
+        return (
+            f"**{len(self.equal)} equal, {refused} refused, {len(self.silent)} wrong without a word.** "
+            f"Heads can be switched off in {len(self.changed)} types: {off} equal zeroing by hand, and with nothing "
+            f"off the model itself; {sharing} compute the layers below only once. "
+            f"Norms exist for {len(self.with_norms)} types: {norms} equal norms by hand."
+        )
+
+
+def _sentence_of_run(rows: Sequence[Row], seconds: float) -> str:
+    return (
+        f"transformers {transformers.__version__}, {seconds:.0f} s on {os.cpu_count()} cores: {len(rows)} model types "
+        f"of text, of which {len(Counts.of(rows).built)} can be built small. {Counts.of(rows).summary}"
+    )
+
+
 def page(rows: Sequence[Row], seconds: float) -> str:
     """Return the Markdown of docs/architectures.md."""
-    built, unbuilt = [one for one in rows if not one.unbuilt], [one.model_type for one in rows if one.unbuilt]
-    equal = [one for one in built if one.layers and one.is_equal]
-    silent = [one for one in built if one.layers and not one.is_equal]
-    refused = dict[str, list[str]]()
-    for one in built:
-        if one.refused:
-            refused.setdefault(reason(one.refused), []).append(one.model_type)
-    head = PAGE.read_text(encoding="utf-8").partition("<!-- made by studies/architectures.py -->")[0]
+    counts = Counts.of(rows)
+    text = PAGE.read_text(encoding="utf-8")
+    head = text.partition(MADE)[0]
+    lowest = text.partition(LOWEST)[2].partition("\n\n")[0].strip()
+    tapped = [one for one in counts.equal if one.layers and one.layers.tapped]
     kinds = {
-        "Read from their own weights": [one for one in equal if one.layers and one.layers.tapped],
-        "With sinks": [one for one in equal if one.layers and one.layers.has_sinks],
-        "Hybrid": [one for one in equal if one.layers and one.layers.is_hybrid],
+        "Read from their own weights": tapped,
+        "With sinks": [one for one in counts.equal if one.layers and one.layers.has_sinks],
+        "Hybrid": [one for one in counts.equal if one.layers and one.layers.is_hybrid],
     }
-    direct = len(equal) - len(kinds["Read from their own weights"])
+    families = [one.model_type for one in counts.equal if one.model_type in FAMILIES]
+    largest = max(1e-6, *(one.gap for one in counts.equal))
+    largest_change = max(1e-6, *(max(one.intact or 0, one.off or 0, one.norms or 0) for one in counts.equal))
+    short, long, middle = LENGTHS
     lines = [
-        "<!-- made by studies/architectures.py -->",
+        MADE,
         "",
-        f"`python -m studies.architectures`, transformers {transformers.__version__}, {seconds:.0f} s on "
-        f"{os.cpu_count()} cores: {len(rows)} model types of text, of which {len(built)} can be built small. "
-        f"**{len(equal)} equal, {sum(map(len, refused.values()))} refused, {len(silent)} wrong without a word.** "
-        f"Of the ten largest families, equal: {listed(one.model_type for one in equal if one.model_type in FAMILIES)}.",
+        f"`python -m studies.architectures`, {_sentence_of_run(rows, seconds)} "
+        f"Of the ten largest families, equal: {listed(families)}.",
         "",
-        f"Weights and last hidden states are compared in single precision, for a text of {SHORT} and one of {LONG} "
+        f"Weights and last hidden states are compared in single precision, for texts of {short}, {middle} and {long} "
         f"pieces (windows, chunks and top-k are {WINDOW}), alone, padded on the right and padded on the left. "
-        f"Equal models differ by at most {max(1e-6, *(one.gap for one in equal)):.0e}.",
+        f"Equal models differ by at most {largest:.0e}. *By hand* means in the eager attention function of the model's "
+        "own file, without the code of this application: outputs of heads are set to zero, and the value of each head "
+        f"at each position passes through the output projection alone. States and norms differ from those by hand by "
+        f"at most {largest_change:.0e}, relative to the largest number.",
         "",
-        f"- Read through the interface ({direct}): all types not named below",
-        *(f"- {kind} ({len(some)}): {listed(one.model_type for one in some)}" for kind, some in kinds.items()),
-        *(f"- `{one.model_type}` differs by {one.gap:.0e}" for one in silent),
+        LOWEST,
+        lowest,
         "",
-        "## Refused",
-        "",
-        *(
-            f"- {why} ({len(names)}): {listed(names)}"
-            for why, names in sorted(refused.items(), key=lambda item: -len(item[1]))
-        ),
-        "",
-        f"Not built small, as their configurations want other sizes: {listed(unbuilt)}.",
-        "",
+        f"- Read through the interface ({len(counts.equal) - len(tapped)}): all types not named below",
     ]
+    for kind, some in kinds.items():
+        lines.append(f"- {kind} ({len(some)}): {listed(one.model_type for one in some)}")
+    for one in counts.silent:
+        lines.append(f"- `{one.model_type}` differs: {one.cells}")
+    lines += ["", "## Heads off and norms", ""]
+    lines += _lines_by_reason("Heads are not switched off", counts.equal, "unchanged")
+    whole = [one.model_type for one in counts.changed if not one.shares]
+    lines.append(f"- Every set of heads that is off is a pass through the whole model ({len(whole)}): {listed(whole)}")
+    lines += _lines_by_reason("No norms", counts.equal, "without_norms")
+    lines += ["", "## Refused", ""]
+    for why, names in sorted(counts.refused.items(), key=lambda item: -len(item[1])):
+        lines.append(f"- {why} ({len(names)}): {listed(names)}")
+    unbuilt = listed(one.model_type for one in counts.unbuilt)
+    lines += ["", f"Not built small, as their configurations want other sizes: {unbuilt}.", ""]
     return head + "\n".join(lines)
 
 
-def main(names: Sequence[str] = ()) -> None:
+NORM_REASONS = {
+    "no linear layer reads": "no linear layer reads the outputs of the heads, for instance behind a gate",
+    "one block computes several": "one block computes several attentions",
+}
+
+
+def _lines_by_reason(title: str, rows: Sequence[Row], attribute: str) -> list[str]:
+    """Return a line for each reason that rows give in an attribute, with the model types that give it."""
+    by_reason = dict[str, list[str]]()
+    for one in rows:
+        given = getattr(one, attribute)
+        if given:
+            short = next((name for part, name in NORM_REASONS.items() if part in given), given)
+            by_reason.setdefault(short, []).append(one.model_type)
+    return [f"- {title}: {why} ({len(names)}): {listed(names)}" for why, names in by_reason.items()]
+
+
+def page_with_lowest(rows: Sequence[Row], seconds: float) -> str:
+    """Return the page of docs/architectures.md with another paragraph on the lowest version of transformers."""
+    before, mark, after = PAGE.read_text(encoding="utf-8").partition(LOWEST)
+    rest = after.partition("\n\n")[2].lstrip()
+    silent = [one.model_type for one in Counts.of(rows).silent]
+    wrong = f" Wrong: {listed(silent)}." if silent else ""
+    return (
+        f"{before}{mark}\nThe lowest version: `python -m studies.architectures --lowest`, "
+        f"{_sentence_of_run(rows, seconds)}{wrong}\n\n{rest}"
+    )
+
+
+def main(arguments: Sequence[str] = ()) -> None:
     """Print the rows of some model types, or write the page of all."""
-    start, found = time.monotonic(), list[Row]()
+    names = [one for one in arguments if one != "--lowest"]
+    start = time.monotonic()
+    rows = list[Row]()
     for name in names or text_models():
-        found.append(row(name))
-        last = found[-1]
-        print(last.cells if last.layers else f"{name}: {last.refused or last.unbuilt}", flush=True)
-    if not names:
-        PAGE.write_text(page(found, time.monotonic() - start), encoding="utf-8")
+        found = row(name)
+        rows.append(found)
+        print(found.cells if found.layers else f"{name}: {found.refused or found.unbuilt}", flush=True)
+    if names:
+        return
+    write = page_with_lowest if "--lowest" in arguments else page
+    PAGE.write_text(write(rows, time.monotonic() - start), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -64,6 +64,16 @@ def schema() -> Iterator[Draft202012Validator]:
         yield validator
 
 
+@pytest.fixture(scope="session")
+def own_code_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The folder of this session from which transformers imports the code of encoders."""
+    folder = tmp_path_factory.mktemp("modules")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(folder))
+        patch.syspath_prepend(folder)
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def parser() -> Iterator[None]:
     """The parser of `train.main`, made once for all command lines of a process."""

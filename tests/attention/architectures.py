@@ -24,6 +24,8 @@ ARCHITECTURES: dict[str, tuple[dict[str, object], str]] = {
         SIZES | {"num_key_value_heads": 2, "head_dim": DIM, "sliding_window": 4, "attn_logit_softcapping": 0.5},
         "self_attn.o_proj",
     ),
+    # Norms of queries and keys, `[batch, heads, pieces, dim]`.
+    "gemma3_text": (SIZES | {"num_key_value_heads": 2, "head_dim": DIM, "sliding_window": 4}, "self_attn.o_proj"),
     "modernbert": (
         SIZES
         | {"global_attn_every_n_layers": 2, "local_attention": 6, "pad_token_id": 0}

@@ -15,7 +15,7 @@ from attention.capture import NAME, Head, Heads, named_heads
 from results.errors import UserError
 from tests.attention.architectures import DIM, HEADS, build, projections
 
-MODELS = ("bert", "roberta", "electra", "distilbert", "gpt2", "llama", "gpt_neox")
+MODELS = ("bert", "roberta", "electra", "distilbert", "gpt2", "llama", "gpt_neox", "gemma3_text")
 SETS: Sequence[Heads] = (
     frozenset(),
     *(frozenset({(layer, head)}) for layer in range(3) for head in (0, 3)),

@@ -184,7 +184,10 @@ def pickled(content: bytes) -> Change:
         (lambda folder: os.truncate(folder / WEIGHTS, 1000), "cannot be loaded"),
         (remove(WEIGHTS), "cannot be loaded"),
         (without("layer.1."), r"lack 16 weights of BertModel, for instance encoder\.layer\.1"),
-        (reweigh(lambda w: w.update({f"{QUERY}.weight": torch.zeros(5, 5)})), "cannot be loaded"),
+        (
+            reweigh(lambda w: w.update({f"{QUERY}.weight": torch.zeros(5, 5)})),
+            rf"{QUERY}\.weight has the shape \[5, 5\] .*\[32, 32\]",
+        ),
         (
             reweigh(lambda w: w[f"{QUERY}.bias"].fill_(torch.nan)),
             rf"its {QUERY}\.bias has infinite or undefined numbers",
@@ -348,7 +351,7 @@ def test_a_program_among_the_files_is_refused_and_nobody_is_asked(
         read(folder)
     assert not asked.called
     assert str(folder) in str(refusal.value)
-    assert "its files contain code (auto_map), which is not run. Choose " in str(refusal.value)
+    assert "its files contain code (auto_map), which is not run. If you trust its author, " in str(refusal.value)
     assert "\n" not in str(refusal.value)
 
 
@@ -358,6 +361,86 @@ def test_a_folder_without_config_or_weights_is_refused_by_name(folder: Path, tmp
     (folder / WEIGHTS).unlink()
     with pytest.raises(EncoderError, match=rf"{folder}: the folder has no weights \(model\*\.safetensors or pyt"):
         source(folder).identity(Digests(tmp_path))
+
+
+MERGE = r"\.merge_and_unload\(\)\.save_pretrained\(FOLDER\), save the tokenizer there too, and give FOLDER"
+
+
+@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize(
+    ("config", "weights", "reason"),
+    [
+        (
+            {"peft_type": "LORA", "base_model_name_or_path": "some/base", "r": 2},
+            "adapter_model.safetensors",
+            rf"an adapter \(adapter_config\.json, adapter_model\.s\S+\) of kind 'LORA' of the model 'some/b.*{MERGE}",
+        ),
+        (
+            {"peft_type": "PREFIX_TUNING", "base_model_name_or_path": "some/base"},
+            "adapter_model.bin",
+            r"an adapter .* of kind 'PREFIX_TUNING' .* cannot be merged into the weights of the model, so it cannot ",
+        ),
+        # Of AdapterHub's package, whose config has other keys.
+        (
+            {"config": {"reduction_factor": 16}, "model_name": "some/base", "version": "1.0"},
+            "pytorch_adapter.bin",
+            rf"an adapter \(adapter_config\.json, pytorch_adapter\.bin\) of the model 'some/.* merge_adapter.*{MERGE}",
+        ),
+        (None, "pytorch_lora_weights.safetensors", r"an adapter \(pytorch_lora_weights\.safetensors\), whose weights"),
+        (None, "adapter_model.safetensors", f"an adapter .*{MERGE}"),
+    ],
+)  # fmt: skip
+def test_an_adapter_is_never_left_out_in_silence(
+    config: object, weights: str, reason: str, beside: bool, folder: Path
+) -> None:
+    """Neither in the folder of its whole base, nor alone."""
+    if not beside:
+        for file in ("config.json", WEIGHTS):
+            (folder / file).unlink()
+    save_file({"a.lora_A.weight": torch.ones(2)}, folder / weights)
+    if config is not None:
+        (folder / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(EncoderError, match=rf"^{folder}: the files hold {reason}") as refusal:
+        load(folder)
+    assert "To read the model without it, give a folder without these files." in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_adapters_in_folders_of_a_model_are_warned_of(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(4):
+        (folder / f"checkpoint-{number}").mkdir()
+        (folder / f"checkpoint-{number}" / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    told = "4 adapters in its folders (checkpoint-0, checkpoint-1, checkpoint-2, …). To read it with one, give that"
+    for loaded in (load, classifier):
+        loaded(folder)
+        assert f"Left out of {folder}: {told}" in caplog.text
+        caplog.clear()
+    (folder / "config.json").unlink()
+    with pytest.raises(EncoderError, match=r"has no config\.json.* Its folder checkpoint-0 has an adapter: give that"):
+        load(folder)
+
+
+def test_a_model_whose_heads_were_pruned_is_refused_by_that(folder: Path) -> None:
+    configure(pruned_heads={})(folder)
+    assert load(folder).heads == 4
+
+    def prune(weights: dict[str, Tensor]) -> None:
+        for part in ("query", "key", "value"):
+            for kind in ("weight", "bias"):
+                name = f"encoder.layer.0.attention.self.{part}.{kind}"
+                weights[name] = weights[name][8:].clone()
+        name = "encoder.layer.0.attention.output.dense.weight"
+        weights[name] = weights[name][:, 8:].clone()
+
+    reweigh(prune)(folder)
+    configure(pruned_heads={"0": [0]})(folder)
+    with pytest.raises(
+        EncoderError, match=r'`pruned_heads` \{"0": \[0\]\} in config\.json.* as it was before the prun'
+    ):
+        load(folder)
+    configure(pruned_heads={})(folder)
+    with pytest.raises(EncoderError, match=r"layer\.0\.\S+ has the shape \[\d+(, \d+)?\] in its files, but BertModel"):
+        load(folder)
 
 
 def test_a_name_that_is_not_found_is_refused_at_once_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:

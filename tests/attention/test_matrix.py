@@ -1,5 +1,6 @@
 """Captured attention against the model's own, for many architectures, paddings and types."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from inspect import signature
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from attention.ablation import AblatedModel
 from attention.capture import capture_attention
 from attention.checks import check
 from studies import architectures as matrix
@@ -96,14 +98,15 @@ def test_captured_weights_are_the_models_own_under_any_padding(name: str, kind: 
     assert [*gaps(name, kind)] == [0] * len(LENGTHS)
 
 
-SAMPLE = (*matrix.FAMILIES, "gpt_oss", "deepseek_v32", "jamba", "gpt_neo", "convbert", "longformer", "mamba")
+SAMPLE = [*matrix.FAMILIES, "gpt_oss", "deepseek_v32", "jamba", "gpt_neo", "convbert", "longformer", "mamba"]
+SAMPLE += ["afmoe", "apertus", "exaone4", "prophetnet", "deepseek_v3"]
 
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_the_page_has_what_a_model_gives(name: str) -> None:
     found = matrix.row(name)
     assert not found.unbuilt
-    assert found.layers is None or found.is_equal
+    assert found.layers is None or (found.is_equal and found.changes_equal and found.norms_equal)
     text = matrix.PAGE.read_text(encoding="utf-8")
     if found.layers is None:
         kinds = {matrix.reason(found.refused)}
@@ -111,13 +114,49 @@ def test_the_page_has_what_a_model_gives(name: str) -> None:
         kinds = {"Read from their own weights"} if found.layers.tapped else set()  # the others are not named
         kinds |= {"With sinks"} if found.layers.has_sinks else set()
         kinds |= {"Hybrid"} if found.layers.is_hybrid else set()
-    lines = [line for line in text.splitlines() if line.startswith("- ") and f"`{name}`" in line]
-    assert {line[2:].rpartition(" (")[0] for line in lines} == kinds
+    parts = dict(re.findall(r"## ([^\n]*)\n(.*?)(?=\n## |\Z)", f"## Read\n{text}", re.DOTALL))
+    for title, part in parts.items():
+        lines = [line for line in part.splitlines() if line.startswith("- ") and f"`{name}`" in line]
+        named = {line[2:].rpartition(" (")[0] for line in lines}
+        if title == "Heads off and norms":
+            assert any("Heads are not switched off" in one for one in named) == bool(found.unchanged)
+            assert any("pass through the whole model" in one for one in named) == (
+                found.off is not None and not found.shares
+            )
+            assert any("No norms" in one for one in named) == bool(found.without_norms)
+        else:
+            assert named == {kind for kind in kinds if (kind in matrix.REASONS.values()) == (title == "Refused")}
 
 
-def test_a_difference_is_counted_as_silent() -> None:
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [({"gaps": {"left, 5": 0.1}}, "| 1e-01 | 0 |"), ({"off": 0.1}, "off 1e-01"), ({"norms": 0.1}, "norms 1e-01")],
+)
+def test_a_difference_is_counted_as_silent(change: dict[str, Any], shown: str) -> None:
     good = matrix.row("bert")
-    wrong = replace(good, model_type="wrong", gaps={**(good.gaps or {}), "left, short": 0.1})
-    page = matrix.page([good, wrong], 1)
-    assert "**1 equal, 0 refused, 1 wrong without a word.**" in page
-    assert "\n- `wrong` differs by 1e-01\n" in page
+    page = matrix.page([good, replace(good, model_type="wrong", **change)], 1)
+    assert re.search(r"\*\*[12] equal, 0 refused, 1 wrong without a word.\*\*", page)
+    [line] = [line for line in page.splitlines() if line.startswith("- `wrong` differs: ")]
+    assert shown in line
+
+
+def test_the_paragraph_on_the_lowest_version_is_replaced_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [matrix.row("bert")]
+    before = matrix.PAGE.read_text(encoding="utf-8")
+    monkeypatch.setattr("transformers.__version__", "5.0.0")
+    after = matrix.page_with_lowest(rows, 1)
+    differing = set(after.splitlines()) ^ set(before.splitlines())
+    assert all("studies.architectures --lowest" in line for line in differing)
+    assert "transformers 5.0.0, 1 s" in after
+
+
+def test_heads_that_are_off_wrongly_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong_heads(self: AblatedModel, run: Any, inputs: Any, ablation: Any, sets: Any) -> Tensor:  # noqa: ANN401
+        others = [frozenset((layer, (head + 1) % self.heads) for layer, head in heads) for heads in sets]
+        return plain(self, run, inputs, ablation, others)
+
+    plain = AblatedModel.run
+    monkeypatch.setattr(AblatedModel, "run", wrong_heads)
+    found = matrix.row("bert")
+    assert found.is_equal
+    assert not found.changes_equal

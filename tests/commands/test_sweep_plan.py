@@ -255,6 +255,8 @@ def test_options_for_all_runs_have_other_names_in_some_rows(tmp_path: Path) -> N
             "only the command line may set --data.init_args.vectors.allow_pickle true. If you trust the plan, add",
         ),
         ("data.init_args.vectors: {allow_pickle: true}", [], "add `-- --data.init_args.vectors.allow_pickle true`"),
+        ("data.encoder.trust_remote_code: true", [], "add `-- --data.init_args.encoder.trust_remote_code true`"),
+        ("data.encoder: {name: a, trust_remote_code: true}", [], "only the command line may set --data.init_args.enc"),
         ("trust: strange_module.evil", [], "add `-- --trust strange_module.evil`"),
         ("model: strange_module.evil", [], "add `-- --trust strange_module`"),
         ("model: torch.nn.Linear", ["--optimizer=torch.optim.AdamW"], "add `-- --trust torch`"),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention import Encoder, Options
+from attention import Encoder, EncoderError, Options
 from commands.view import main
 from corpora.conllu import read_treebank
 from corpora.document import Documents
@@ -19,6 +19,7 @@ from models import TextClassifier
 from results.errors import UserError
 from tests import documents
 from tests.fidelity.trained import fitted
+from tests.own_code import save_own
 
 TEXT = "the fox sleeps ."
 
@@ -55,6 +56,16 @@ def test_texts_with_their_pieces(bert: Path, show: Callable[..., dict[str, Any]]
     assert second["grids"]["pieces"]["of"] == [0, *[1] * (len(second["grids"]["pieces"]["of"]) - 3), 2, 3]
     expected = Encoder(str(bert)).attention([TEXT], options=Options(precision="float32"))[0].to_numpy()[1, [0, 2]]
     np.testing.assert_allclose(first["grids"]["words"]["values"], expected, atol=1 / 255)
+
+
+def test_code_among_the_files_of_an_encoder_is_run_if_the_command_says_so(
+    own_code_cache: None, show: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    folder = save_own(tmp_path / "own", tmp_path / "ran")
+    with pytest.raises(EncoderError, match=r"in `view` --trust_remote_code"):
+        show("--text", TEXT, "--encoder", folder)
+    assert not (tmp_path / "ran").exists()
+    assert show("--text", TEXT, "--encoder", folder, "--trust_remote_code")["texts"][0]["layers"] == [1, 2]
 
 
 def test_sentences_of_a_treebank_bring_their_arcs(corpus: str, show: Callable[..., dict[str, Any]]) -> None:

@@ -101,6 +101,29 @@ def test_running_text_has_the_blanks_of_the_file_and_the_words_divide_it(
     assert without == replace(sentence, running=None)
 
 
+@pytest.mark.parametrize(
+    ("comments", "differs"),
+    [
+        ("", False),
+        ("# text = He didn't.\n", False),
+        ("#text=He didn't. \n", False),
+        ("# text_en = Another.\n# text = He didn't.\n", False),
+        ("# text = He did n't.\n", True),
+        ("# text = He\u00a0didn't.\n", True),
+        ("# text = He didn't\n# sent_id = a\n", True),
+        ("# text =\n", True),
+    ],
+)
+def test_running_text_is_compared_with_the_comment_that_has_it(comments: str, differs: bool, tmp_path: Path) -> None:
+    tokens = [("He", "_"), ("did", "SpaceAfter=No"), ("n't", "SpaceAfter=No"), (".", "_")]
+    rows = "".join(
+        row(place, form, place - 1).removesuffix("_\n") + f"{misc}\n" for place, (form, misc) in enumerate(tokens, 1)
+    )
+    [sentence] = read_treebank(write(tmp_path, comments + rows), texts=True).sentences
+    assert sentence.running is not None
+    assert (sentence.running.text, sentence.running.unlike_comment) == ("He didn't.", differs)
+
+
 def test_a_format_without_blanks_has_no_running_text(tmp_path: Path) -> None:
     path = write(tmp_path, ROW, "wsj.conllx")
     with pytest.raises(

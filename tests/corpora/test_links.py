@@ -1,13 +1,11 @@
-import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from corpora.sentence import CorpusError
-from corpora.texts import Link, Passage, Text, read_enhanced, read_framenet, read_links
+from corpora.texts import Link, Passage, read_enhanced, read_links
 from tests.corpora.conftest import writer
 
 HEADER = "sentence\tlabel\tfrom\tto\n"
@@ -105,61 +103,3 @@ def test_every_edge_of_ewt_is_read_or_counted(public_data: Callable[..., Path]) 
     assert links + audit["root_edges"] + audit["empty_node_edges"] == sum(
         columns[8].count("|") + 1 for columns in rows if "-" not in columns[0]
     )
-
-
-# As NLTK's reader gives it: the first set of a sentence is of parts of speech, and has no frame.
-FRAME = {"FE": {"Agent": {"coreType": "Core"}, "Theme": {"coreType": "Core"}, "Time": {"coreType": "Peripheral"}}}
-SENTENCES = [
-    {
-        "ID": 17,
-        "text": "The fox gave it up yesterday.",
-        "annotationSet": [
-            {"POS": []},
-            {
-                "Target": [(8, 12), (16, 18)],
-                "FE": ([(0, 7, "Agent"), (13, 15, "Theme"), (19, 28, "Time")], {"Recipient": "INI"}),
-                "frame": FRAME,
-            },
-        ],
-    },
-    {"ID": 18, "text": "Nothing is annotated.", "annotationSet": [{"POS": []}, {"frame": FRAME}]},
-]
-
-
-def framenet(folder: Path) -> Path:
-    for name in ("frRelation.xml", "frameIndex.xml", "fulltextIndex.xml", "luIndex.xml", "semTypes.xml"):
-        (folder / name).touch()
-    return folder / "frameIndex.xml"
-
-
-def test_framenet_links_a_target_with_its_core_elements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Reader:
-        def __init__(self, root: str, files: Sequence[str]) -> None:
-            assert all(Path(root, name).is_file() for name in files)
-
-        def sents(self) -> Sequence[object]:
-            return SENTENCES
-
-    module = ModuleType("nltk.corpus.reader.framenet")
-    module.FramenetCorpusReader = Reader  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    for name in ("nltk", "nltk.corpus", "nltk.corpus.reader"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    audit: Counter[str] = Counter()
-    found: list[Text] = list(read_framenet(framenet(tmp_path), audit))
-    words = ("The", "fox", "gave", "it", "up", "yesterday", ".")
-    assert found == [
-        (Passage("17", words, 1, links=(Link("Agent", (2, 4), (0, 1)), Link("Theme", (2, 4), (3,)))),),
-    ]
-    assert audit == {"unlinked_sentences": 1}
-    (tmp_path / "luIndex.xml").unlink()
-    with pytest.raises(
-        CorpusError, match=r"frameIndex\.xml: luIndex\.xml is missing in the same folder\. .*framenet_v17"
-    ):
-        list(read_framenet(tmp_path / "frameIndex.xml", audit))
-
-
-def test_framenet_needs_nltk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "nltk", None)
-    with pytest.raises(CorpusError, match=r"NLTK, which is not installed\. Install it: `pip install nltk`"):
-        list(read_framenet(framenet(tmp_path), Counter()))

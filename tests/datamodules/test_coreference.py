@@ -287,9 +287,9 @@ def test_running_text_comes_from_the_treebank_beside_the_documents(encoder: Enco
     without = ["SpaceAfter=No", "_", "_"], ["_", "SpaceAfter=No", "_"]  # the blank after these words
     columns = (0, 1, 2), ("root", "dep", "dep"), ("X",) * 3, ("X",) * 3
     trees = zip((Sentence("s", words, *columns) for words in text.sentences), without, strict=True)
-    (tmp_path / "a.conllu").write_text("".join(tree.conllu(misc=misc) for tree, misc in trees), encoding="utf-8")
+    (tmp_path / "a.conllu").write_text("".join(tree.conllu("the fox", misc) for tree, misc in trees), encoding="utf-8")
     [read] = read_documents(path, texts=True).documents
-    assert read.texts == (RunningText("the fox", (0, 1, 4)), RunningText("the dogs.", (0, 4, 8)))
+    assert read.texts == (RunningText("the fox", (0, 1, 4)), RunningText("the dogs.", (0, 4, 8), unlike_comment=True))
     items, _ = cut_up(encoder, read)
     assert encoder.tokenizer.convert_ids_to_tokens(items.inputs[0].ids.tolist())[1:-1] == [
         "the",
@@ -300,6 +300,7 @@ def test_running_text_comes_from_the_treebank_beside_the_documents(encoder: Enco
     ]
     assert items.inputs[0].positions.tolist() == [0, 1, 3, 4, 5, 6, 7]
     assert (items.audit["words_without_own_piece"], items.audit["spelled_with_others"]) == (1, 2)
+    assert items.audit["texts_unlike_comment"] == 1
     assert read_documents(path).documents[0].texts == ()
 
 

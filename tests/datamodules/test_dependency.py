@@ -3,7 +3,7 @@ import shutil
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import pytest
@@ -457,6 +457,24 @@ def test_running_text_is_read_as_it_was_written(bert: Path, tmp_path: Path) -> N
     assert (text[..., 2, 1] == 0).all()
     torch.testing.assert_close(text[..., 2, [0, 3, 4, 5]], text[..., 1, [0, 3, 4, 5]])
     torch.testing.assert_close(text[..., 2, 2], text[..., 1, 1])
+
+
+@pytest.mark.parametrize("store", ["disk", "stream"])
+def test_sentences_whose_text_is_not_that_of_their_comment_are_counted_and_warned_of(
+    store: Literal["disk", "stream"], bert: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    comments = ("# text = the fox", "# text = thefox", "# text = the\u00a0fox", "# sent_id = s")
+    rows = "1\tthe\t_\tX\tX\t_\t0\troot\t_\t_\n2\tfox\t_\tX\tX\t_\t1\tdep\t_\t_\n\n"
+    (path := tmp_path / "a.conllu").write_text("".join(f"{one}\n{rows}" for one in comments), encoding="utf-8")
+    told = f"{path}: the running text of 2 sentences, made from column FORM and SpaceAfter=No in column MISC, is not "
+    for spacing, count in (("text", 2), ("blanks", None)):
+        options: dict[str, Any] = {"options": Options(spacing=spacing), "store": store}  # type: ignore[arg-type]
+        corpus = dict.fromkeys(("dev", "test"), str(path))
+        module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=str(tmp_path / "s"), **options)
+        module.setup("test")
+        assert audit(module)["test"].get("texts_unlike_comment") == count
+        assert (told in caplog.text) == (spacing == "text")
+        caplog.clear()
 
 
 def test_a_treebank_without_running_text_is_refused_in_a_line(bert: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -11,6 +12,7 @@ import torch
 
 from attention import EncoderError, EncoderSpec
 from corpora import texts
+from corpora.framenet import HALVES
 from corpora.labelled import Columns
 from corpora.lines import numbered_lines
 from corpora.sentence import CorpusError
@@ -399,3 +401,55 @@ def test_corpora_of_the_registry_need_no_options(
     assert " ".join(passages[0].words[:6]) == first
     assert passages[0].label == label
     assert len(passages) == (6 if name == "wnli" else 3)
+
+
+def test_passages_are_those_of_the_segments_that_a_test_reads(make: Make, tmp_path: Path) -> None:
+    path = write_treebank(tmp_path / "trees.conllu", sentences=200)
+    rest = path.read_text(encoding="utf-8").split("\n\n")
+    # What comes after the last segment is not read: here it cannot be.
+    path.write_text("\n\n".join([*rest[:100], "broken"]), encoding="utf-8")
+    data = make([TextSource(str(path), limit=3), TextSource(str(write(tmp_path / "text.txt")), limit=4)])
+    found = list(data.passages())
+    assert len(found) == 7
+    assert found == [batch.passages[row] for batch, row in rows(data)]
+    with pytest.raises(CorpusError, match="the row has no tab"):
+        list(make(TextSource(str(path))).passages())
+
+
+def frames(folder: Path, sentences: int = 40) -> Path:
+    """Write lexical units with a sentence each, in the layout of FrameNet."""
+    space = 'xmlns="http://framenet.icsi.berkeley.edu"'
+    (folder / "lu").mkdir()
+    (folder / "frameIndex.xml").touch()
+    units = "".join(f'<lu hasAnnotation="true" frameName="F{key}" ID="{key}"/>' for key in range(sentences))
+    (folder / "luIndex.xml").write_text(f"<luIndex {space}>{units}</luIndex>", encoding="utf-8")
+    header = '<header><frame><FE type="Core" name="Agent"/></frame></header>'
+    for key in range(sentences):
+        target = '<layer name="Target" rank="1"><label start="0" end="0" name="Target"/></layer>'
+        layers = target + '<layer name="FE" rank="1"><label start="2" end="2" name="Agent"/></layer>'
+        made = f'<sentence ID="7"><text>a b {key}</text><annotationSet>{layers}</annotationSet></sentence>'
+        (folder / "lu" / f"lu{key}.xml").write_text(f"<lexUnit {space}>{header}{made}</lexUnit>", encoding="utf-8")
+    return folder / "frameIndex.xml"
+
+
+def test_framenet_has_two_halves_and_a_checksum_of_all_its_files(make: Make, tmp_path: Path) -> None:
+    source = TextSource(str(frames(tmp_path)), format="framenet")
+    whole, *halves = (make(source if split is None else replace(source, split=split)) for split in (None, *HALVES))
+    names, *of_halves = ({passage.id for (passage,) in data.passages()} for data in (whole, *halves))
+    assert len(names) == 40
+    assert of_halves[0] | of_halves[1] == names
+    assert all(of_halves)
+    assert not of_halves[0] & of_halves[1]
+    assert halves[0].has_split("test")
+    assert {passage.id for batch in whole.drawn("dev", 40, 0) for (passage,) in batch.passages} == of_halves[0]
+    with pytest.raises(CorpusError, match="FrameNet has the splits dev, test and all, not train"):
+        make(replace(source, split="train"))
+
+    def checksum() -> str:
+        described: Any = make(source).provenance.data["frameIndex"]
+        return str(described["sha256"])
+
+    before = checksum()
+    file = tmp_path / "lu" / "lu3.xml"
+    file.write_text(file.read_text(encoding="utf-8").replace("a b", "a c"), encoding="utf-8")
+    assert checksum() != before

@@ -391,6 +391,7 @@ def test_what_cannot_be_tested_is_told_with_the_folder_and_a_remedy(
                   r"DRINK, but the data have drink, other \(sorted by name\)\. Rename the labels .* OTHER to 0_OTHER"),
         "nowhere": ([tmp_path / "nowhere"], [], r"nowhere: there is no such checkpoint\. Give .* folders of Hugging"),
         "empty": ([tmp_path / "empty"], [], r"empty: the folder .* no checkpoint .* no config\.json of a Hugging Face"),
+        "adapter": ([tmp_path / "adapter"], [], r"adapter: the files hold an adapter .*merge_and_unload\(\)"),
         "attention": ([deberta], [], rf"{deberta} .*outside transformers' attention interface"),
         "head": ([bert], ["--model.level=3-1"], r"--model\.level: 3-1 does not exist; there are"),
         "level": ([bert], ["--model.level=word"], r"model\.level: 'word' is not a head.*or all\."),
@@ -398,6 +399,8 @@ def test_what_cannot_be_tested_is_told_with_the_folder_and_a_remedy(
                       rf"{roberta}\. Test it in a run of its own, with --encoder {bert} or without"),
         "two": ([bert, roberta], [], rf"{roberta}: its tokenizer is not the tokenizer of the data, {bert}\. Test it"),
     }  # fmt: skip
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text('{"peft_type": "LORA"}')
     for name, (checkpoints, more, expected) in told.items():
         words = command(checkpoints, only("Perturbation"), *options(corpus, tmp_path), *more, folder=tmp_path / name)
         found = message(words, capsys)

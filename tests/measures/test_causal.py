@@ -23,7 +23,7 @@ from measures.causal import causal_answer
 from metrics.bootstrap import compared, holm
 from models import TransformerClassifier
 from probes import AttentionOnlyProbe, DistancesWordsProbe
-from results import Estimate, Table, UserError
+from results import Bars, Estimate, Table, UserError
 from tests.measures.heads_off import off, seeing
 from tests.measures.intervals import p_at, sums_of_subsets
 from tests.tiny import save_bert, save_gpt2
@@ -253,6 +253,37 @@ def test_where_all_heads_are_best_there_is_nothing_to_compare(make_data: Callabl
     assert result.answer == "With the 4 best heads off, against random heads, no difference is defined."
 
 
+def test_a_relation_without_words_has_blank_rows(
+    make_data: Callable[..., DependencyDataModule], corpus: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`flat` is nowhere; `vocative` is in dev alone, and `goeswith` in test alone."""
+    files = {split: tmp_path / f"{split}.conllu" for split in ("train", "dev", "test")}
+    for split, path in files.items():
+        content = Path(corpus.replace("{split}", split)).read_text(encoding="utf-8")
+        name = {"dev": "vocative", "test": "goeswith"}.get(split, "nsubj")
+        path.write_text(content.replace("\tnsubj\t", f"\t{name}\t"), encoding="utf-8")
+    data = {"corpus": {split: str(path) for split, path in files.items()}, "seed": 0}
+    with caplog.at_level("WARNING"):
+        result = scored(check(relations=("det", "flat", "vocative", "goeswith")), make_data(**data))
+    alone = scored(check(relations=("det",)), make_data(**data))
+    frame = result.tables["causal"].frame
+    blank = frame[frame["relation"] != "det"]
+    assert (blank["n"] == 0).all()
+    assert blank.drop(columns=["measure", "relation", "n"]).isna().all(axis=None)
+    words = frame[frame["relation"] == "det"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(words, alone.tables["causal"].frame, check_dtype=False)
+    assert result.numbers == alone.numbers
+    assert result.answer == alone.answer
+    assert all(isinstance(bars, Bars) and bars.categories == ("det",) for bars in result.figures.values())
+    reasons = {"flat": "dev", "vocative": "test", "goeswith": "dev"}
+    expected = {name: f"no {split} word has the relation" for name, split in reasons.items()}
+    assert expected.items() <= result.audit["left_blank"].items()  # type: ignore[attr-defined]
+    assert "no word of the corpus has the relation 'flat': such rows are blank" in caplog.text
+    assert "no test word has the relation 'vocative': such rows are blank" in caplog.text
+    with pytest.raises(UserError, match=r"no relation can be scored \(vocative: no test word has the relation; goes"):
+        scored(check(relations=("vocative", "goeswith")), make_data(**data))
+
+
 def beyond(gains: Sequence[float]) -> Estimate:
     """The difference of means of sentences, with a draw for each subset of them."""
     draws = sums_of_subsets(gains, [1] * len(gains))
@@ -321,7 +352,7 @@ def test_one_and_two_processes_say_the_same(run_config: Callable[..., Any], corp
 @pytest.mark.parametrize(
     ("options", "of_data", "message"),
     [
-        ({"relations": ("det", "dative")}, {}, "no word of the corpus has the relation 'dative'"),
+        ({"relations": ("dative",)}, {}, "no word of the corpus has the relation 'dative'; the relations are"),
         ({"heads": 5}, {}, "`heads` is 5, but only 4 heads are in the 1 layers below"),
         ({"random": 1}, {}, "random is 1, but must be at least 2"),
         ({"probe": DistancesWordsProbe()}, {}, "reads attention; DistancesWordsProbe does not"),

@@ -22,6 +22,7 @@ from attention import Encoder, resolve
 from attention.ablation import Kind
 from attention.capture import Head
 from attention.encoder import EncoderSpec
+from corpora.pairs import PairColumns
 from datamodules import DependencyDataModule, PairDataModule, PairSplit
 from measures import HeadAblation, MinimalPairAccuracy
 from measures.pairs import _at_once, pairs_answer
@@ -83,6 +84,20 @@ def items_of(found: Result) -> pd.DataFrame:
 
 def data_of(folder: Path, rows: Rows, **options: Any) -> PairDataModule:  # noqa: ANN401
     return PairDataModule(str(write(folder, rows)), EncoderSpec(str(folder / "model")), cache=str(folder), **options)
+
+
+def test_pairs_of_another_project_have_the_same_numbers(tmp_path: Path) -> None:
+    language_model("gpt2", tmp_path / "model")
+    rows = some_pairs()
+    one, other = data_of(tmp_path, rows), tmp_path / "other.jsonl"
+    names = {"sentence_good": "grammatical", "sentence_bad": "ungrammatical", "UID": "rule", "field": "area"}
+    content = one.files()["test"].read_text(encoding="utf-8")
+    for name, new in names.items():
+        content = content.replace(f'"{name}"', f'"{new}"')
+    other.write_text(content, encoding="utf-8")
+    columns = PairColumns("grammatical", "ungrammatical", "rule", "area")
+    renamed = PairDataModule(str(other), EncoderSpec(str(tmp_path / "model")), cache=str(tmp_path), columns=columns)
+    assert scored(MinimalPairAccuracy(), renamed).numbers == scored(MinimalPairAccuracy(), one).numbers
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
@@ -314,6 +329,8 @@ def test_a_task_of_two_kinds_and_a_number_of_no_pairs_are_refused(tmp_path: Path
         check(checkpoint=str(write(tmp_path, some_pairs())), pairs="blimp")
     with pytest.raises(UserError, match=r"^`per_paradigm` limits minimal pairs: give `pairs='blimp'` too"):
         check(per_paradigm=3)
+    with pytest.raises(UserError, match=r"^`pair_columns` is of a file of minimal pairs: name it with `pairs`\.$"):
+        check(pair_columns=PairColumns())
 
 
 @pytest.mark.slow

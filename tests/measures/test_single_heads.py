@@ -582,6 +582,56 @@ def test_the_relations_that_are_named_are_shown_with_the_same_numbers(result: Re
         assert (right / words, words) == (best.loc[name, "test"], best.loc[name, "n"])
 
 
+def test_a_relation_that_the_corpus_lacks_has_a_blank_row(
+    make_data: MakeData, caplog: pytest.LogCaptureFixture
+) -> None:
+    without = scored(probe(relations=("nsubj", "det")), make_data(random_init=True))
+    with caplog.at_level("WARNING"):
+        found = scored(probe(relations=("nsubj", "flat", "det")), make_data(random_init=True))
+    assert "no word of the corpus has the relation 'flat': such rows are blank. The relations are" in caplog.text
+    best = found.tables["best_heads"]
+    assert best.frame["relation"].tolist() == ["all", "all (no punctuation)", "nsubj", "flat", "det"]
+    blank = best.frame.iloc[3]
+    assert blank["n"] == 0
+    assert blank.drop(["relation", "n"]).isna().all()
+    # Nothing is counted, corrected, ranked or drawn but the rows with words.
+    rest = best.rows([0, 1, 2, 4])
+    pd.testing.assert_frame_equal(rest.frame, without.tables["best_heads"].frame, check_dtype=False)
+    assert list(rest.units["p_holm"]) == list(without.tables["best_heads"].units["p_holm"])
+    assert found.answer == without.answer
+    assert found.figures.keys() == without.figures.keys()
+    bars = found.figures["best_heads"]
+    assert isinstance(bars, Bars)
+    assert len(bars.categories) == 4
+    for name in ("best_heads_by_length", "heads", "ensembles"):
+        pd.testing.assert_frame_equal(found.tables[name].frame, without.tables[name].frame)
+    ends = {f"heads.flat{end}" for end in ("", ".low", ".high")}
+    assert {name: number for name, number in found.numbers.items() if name not in ends} == without.numbers
+    assert np.isnan(found.numbers["heads.flat"])
+    assert found.audit["blank_relations"] == ["flat"]
+    assert "blank_relations" not in without.audit
+
+
+def test_a_relation_that_only_dev_has_is_a_blank_row_of_the_baselines(
+    make_data: MakeData, corpus: str, tmp_path: Path
+) -> None:
+    files = {split: tmp_path / f"{split}.conllu" for split in ("train", "dev", "test")}
+    for split, path in files.items():
+        content = Path(corpus.replace("{split}", split)).read_text(encoding="utf-8")
+        path.write_text(content.replace("\tdet\t", "\tflat\t") if split == "dev" else content, encoding="utf-8")
+    data = make_data(corpus={split: str(path) for split, path in files.items()})
+    found = scored(Baselines(relations=("flat", "obj")), data)
+    [*_, blank, obj] = found.tables["relations"].frame.to_dict("records")
+    assert (blank.pop("relation"), blank.pop("n")) == ("flat", 0)
+    assert pd.isna(list(blank.values())).all()
+    assert obj["n"] > 0
+    assert isinstance(obj["best_offset"], int)
+    assert found.audit["blank_relations"] == ["flat"]
+    bars = found.figures["relations"]
+    assert isinstance(bars, Bars)
+    assert bars.categories == ("all", "all (no punctuation)", "obj")
+
+
 def test_a_device_without_a_sentence_adds_nothing(make_data: MakeData, monkeypatch: pytest.MonkeyPatch) -> None:
     module, alone = probe(), scored(probe(), make_data())
     update = SingleHeads.update
@@ -679,7 +729,7 @@ def test_baselines_are_of_what_the_heads_may_attend_to(
             "`random_init` is true, but Baselines has no such control",
         ),
         (
-            probe(relations=("nsbj", "det", "x")),
+            probe(relations=("nsbj", "x")),
             {},
             "`relations`: no word of the corpus has the relation 'nsbj', 'x'; the relations are ",
         ),

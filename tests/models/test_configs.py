@@ -1,6 +1,7 @@
 """Files that were received: what they name is not imported, and what they permit is not permitted."""
 
 import importlib
+import json
 import pickle
 import re
 import subprocess
@@ -19,14 +20,16 @@ import yaml
 from jsonargparse._common import parsing_settings
 
 import train
+from attention import EncoderSpec
 from commands.lightning import check
 from commands.sweep_plan import read_sweep
 from commands.trust import trusted_modules, typed_options
 from datamodules import ClassificationDataModule
-from models import TextClassifier, TrainingError
+from models import AttentionClassifier, TextClassifier, TrainingError
 from models.checkpoints import config_of, data_settings, datamodule_from, read_checkpoint
 from models.configs import explained, only_known_classes
 from results.errors import UserError, command_line
+from tests.own_code import save_own
 from tests.test_train import ROOT, classifier_arguments
 from tests.trainers import CONTINUES
 
@@ -310,6 +313,56 @@ def test_a_config_imports_and_permits_nothing(
         assert f"add --{allow} true." in told()
         command.pop(2)
         assert "x.kv: there is no such file of word vectors" in told(f"--{allow}=true")
+
+
+@pytest.mark.parametrize("option", ["--config", "--data", "neither"])
+def test_code_among_the_files_of_an_encoder_is_run_by_the_users_word_alone(
+    option: str, own_code_cache: None, corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, ran = save_own(tmp_path / "own", tmp_path / "ran"), tmp_path / "ran"
+    config = yaml.safe_load((CONFIGS / "clark2019" / "heads.yaml").read_text(encoding="utf-8"))
+    config["data"]["init_args"] |= {"corpus": corpus, "random_init": False, "encoder": {"name": str(folder)}}
+    if option != "neither":
+        config["data"]["init_args"]["encoder"]["trust_remote_code"] = True
+    given = {"config.yaml": config, "data.yaml": config["data"]}
+    for name, content in given.items():
+        (tmp_path / name).write_text(yaml.safe_dump(content), encoding="utf-8")
+    command = ["measure", f"--config={CONFIGS}/clark2019/heads.yaml", f"--data={tmp_path}/data.yaml"]
+    command = ["measure", f"--config={tmp_path}/config.yaml"] if option == "--config" else command
+    command += [f"--data.cache={tmp_path}/stores", f"--trainer.default_root_dir={tmp_path}/runs", CPU]
+
+    def told(*more: str) -> str:
+        assert train.run([*command, *more]) == 1
+        assert not ran.exists()
+        return capsys.readouterr().err
+
+    if option == "neither":
+        assert "it with --data.encoder.trust_remote_code=true (for a classifier" in told()
+    else:
+        allow = "data.init_args.encoder.trust_remote_code"
+        assert f"{allow} is true in a config file, but only the command line may allow that" in told()
+        assert f"add --{allow} true." in told("--data.encoder.dtype=float32")
+        assert "files contain code (auto_map), which is not run" in told("--data.encoder.trust_remote_code=false")
+    assert train.run([*command, "--data.encoder.trust_remote_code", "true"]) == 0
+    assert ran.exists()
+    (record,) = (tmp_path / "runs").rglob("results.json")
+    assert json.loads(record.read_text())["encoder"]["code_sha256"]
+    # The config of the run permits nothing either.
+    ran.unlink()
+    command = ["measure", f"--config={record.parent}/config.yaml"]
+    assert "encoder.trust_remote_code is true in a config file" in told()
+
+
+def test_a_checkpoint_lets_no_code_of_an_encoder_run(trained: Path, tmp_path: Path) -> None:
+    spec = {"name": "some", "trust_remote_code": True}
+    change: Change = lambda config: config["data"]["init_args"].update(tokenizer=spec)  # noqa: E731
+    path = forged(trained, tmp_path / "forged.ckpt", change)
+    data = datamodule_from(data_settings(path, read_checkpoint(path)))
+    assert isinstance(data, ClassificationDataModule)
+    content = torch.load(path, weights_only=True)
+    content[AttentionClassifier.checkpoint_key]["sizes"]["tokenizer"] = spec
+    torch.save(content, path)
+    assert AttentionClassifier.load_from_checkpoint(path).sizes.tokenizer == data.tokenizer == EncoderSpec("some")
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 
 from metrics.bootstrap import bootstrap_ratio
 from results import Estimate, Table, Unit
-from results.tables import audit_text, data_table, escape, latex_table, scores_table
+from results.tables import DASH, audit_text, data_table, escape, few_of, latex_table, scores_table, written
 
 NAN = float("nan")
 
@@ -396,6 +396,12 @@ def test_a_p_that_could_not_be_smaller_is_an_upper_bound() -> None:
     last = known.rows([3, 0])
     assert last.unit_rows()["p"] == ["p", "least_p"]
     assert last.frame["p"].tolist()[1] == 2 / 1001
+
+
+def test_a_row_without_items_is_blank_and_not_of_few() -> None:
+    table = Table(pd.DataFrame({"n": [0, 6, 20], "share": [np.nan, 0.5, 0.5]}), {"share": "fraction"})
+    assert written(table, missing=DASH) == {"n": ["0", "6*", "20"], "share": [DASH, "50.0", "50.0"]}
+    assert few_of({}, {"t": table}) == ["1 row of t.csv"]
 
 
 def test_scores_of_few_items_are_marked() -> None:
