@@ -241,7 +241,10 @@ def visible(name: str, audit: Counter[str]) -> str:
 
 
 def separated_rows(
-    path: Path, form: Literal["tsv", "csv"], audit: Counter[str], left_out: Counter[str] | None = None
+    path: Path,
+    form: Literal["tsv", "csv"],
+    audit: Counter[str] | None = None,
+    left_out: Counter[str] | None = None,
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the line number and the fields of each record of a TSV or CSV file, the header included.
 
