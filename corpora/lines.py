@@ -8,25 +8,31 @@ from typing import TypeVar
 
 from corpora.registry import no_file
 from corpora.sentence import CorpusError
+from results.files import check_regular
 
-_LONGEST = 1 << 26  # bytes of a line
+_LONGEST = 1 << 21  # bytes of a line: about 400,000 words, for which a tokenizer takes half a gigabyte
 Format = TypeVar("Format", bound=str)
 
 
-def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+def numbered_lines(path: Path, longest: int = _LONGEST) -> Iterator[tuple[int, str]]:
     r"""Yield the number, counted from 1, and the text of each line of a UTF-8 file; only `\n` or `\r\n` ends a line.
 
+    Args:
+        path: The file.
+        longest: Number of bytes below which a line must be.
+
     Raises:
-        CorpusError: The file is missing or cannot be read, or a line is not UTF-8, holds a NUL byte, or has 64 MiB.
+        CorpusError: The file is missing, cannot be read or is no regular file, or a line is not UTF-8, holds a NUL
+            byte, or is too long.
     """
     if "\0" in str(path):
         raise CorpusError.at(repr(str(path)), None, "the path contains a NUL character", "Remove it from the path")
     try:
         # Read as bytes: an error then has a line number, and only \n ends a line.
-        with path.open("rb") as lines:
-            for number, raw in enumerate(iter(partial(lines.readline, _LONGEST), b""), start=1):
-                if len(raw) == _LONGEST:
-                    wrong = f"the line has more than {_LONGEST:,} bytes"
+        with check_regular(path).open("rb") as lines:
+            for number, raw in enumerate(iter(partial(lines.readline, longest), b""), start=1):
+                if len(raw) == longest:
+                    wrong = f"the line has {longest:,} bytes or more"
                     raise CorpusError.at(path, number, wrong, "Check that it is the text file you meant")
                 try:
                     line = raw.decode("utf-8").rstrip("\r\n")

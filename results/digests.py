@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from results.files import keep, kept
+from results.files import check_regular, keep, kept
 
 RECORD = "results.json"
 _NUMBERS = ("tables", "latex", "figure_data")  # entries of a record that name files with numbers
@@ -25,8 +25,12 @@ def digest(data: bytes) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal."""
-    with path.open("rb") as file:
+    """Return the SHA-256 of a file in hexadecimal.
+
+    Raises:
+        OSError: The file cannot be read, or is not a regular file.
+    """
+    with check_regular(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
