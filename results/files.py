@@ -244,10 +244,10 @@ def read_csv(path: Path, **options: Any) -> pd.DataFrame:  # noqa: ANN401 # argu
         **options: Arguments of `pandas.read_csv`.
 
     Raises:
-        OSError: The file cannot be read.
+        OSError: The file cannot be read, or is not a regular file.
         ValueError: It is no table.
     """
-    frame: pd.DataFrame = pd.read_csv(path, keep_default_na=False, **options)
+    frame: pd.DataFrame = pd.read_csv(check_regular(path), keep_default_na=False, **options)
     return frame.map(unquoted).rename(columns=unquoted)
 
 
