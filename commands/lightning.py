@@ -39,6 +39,7 @@ from commands.state import (
 from commands.tasks import check_tasks, refuse_shell
 from commands.trust import Parser, import_trusted, refuse_permissions, trusted_modules
 from commands.writer import ResultWriter
+from datamodules.corpus import CorpusDataModule
 from models import TrainedModule, TrainingError, ignore_signals, quiet
 from models.checkpoints import checkpoint_file, configured_model, read_checkpoint
 from models.configs import ROOMS, only_known_classes
@@ -283,7 +284,8 @@ class ProbingCLI(CommandLine):
             self.model.epochs_run = ended["epochs_run"]
         else:
             best = best_checkpoint(self.trainer)
-        test = self.datamodule.files().get("test")
+        files = self.datamodule.files() if isinstance(self.datamodule, CorpusDataModule) else {}
+        test = files.get("test")
         if test is None:
             rank_zero_info("Not tested: the data have no test split.")
         elif not test.is_file():
@@ -335,8 +337,9 @@ class CheckedCLI(ProbingCLI):
             UserError: See `check_model`.
         """
         self.check_model()
-        for absent in self.datamodule.absent((str(self.subcommand), "test")):
-            raise absent
+        if isinstance(self.datamodule, CorpusDataModule):  # not of another package
+            for absent in self.datamodule.absent((str(self.subcommand), "test")):
+                raise absent
 
     def run_command(self) -> None:
         """Do nothing: the command line is only checked."""

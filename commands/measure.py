@@ -25,7 +25,7 @@ from datamodules.corpus import CorpusDataModule, data_for
 from measures.contract import Measure, run_measurement
 from models import quiet
 from results import Result
-from results.errors import UserError, check_numbers
+from results.errors import check_numbers
 from results.files import is_full
 from results.writer import FigureFiles, publish
 

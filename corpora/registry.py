@@ -25,7 +25,7 @@ import yaml
 from corpora.sentence import CorpusError
 from results.digests import file_digest
 from results.errors import near
-from results.files import write_atomically
+from results.files import check_regular, write_atomically
 
 Split = Literal["train", "dev", "test", "all"]  # all: the corpus comes as one piece
 Score = Literal["accuracy", "f1", "auroc", "mcc", "pearson", "spearman"]
@@ -291,7 +291,7 @@ def remedy_for(path: Path) -> str:
 
 
 def no_file(path: Path, otherwise: str = "") -> CorpusError:
-    """Return the CorpusError for a missing file, with advice on how to get the file.
+    """Return the CorpusError for a file that is missing or not a regular one, with advice on how to get the file.
 
     Args:
         path: The file.
@@ -299,6 +299,12 @@ def no_file(path: Path, otherwise: str = "") -> CorpusError:
     """
     if path.is_dir():
         return CorpusError.at(path, None, "this is a folder", f"Name a file in it{otherwise}")
+    try:
+        check_regular(path)
+    except FileNotFoundError:
+        pass  # as said below
+    except OSError as error:
+        return CorpusError.at(path, None, f"the file cannot be read ({error.strerror})", f"Check the path{otherwise}")
     return CorpusError.at(path, None, "there is no such file", f"{remedy_for(path)}{otherwise}")
 
 

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 import torch
 import yaml
 from jsonargparse import ArgumentError, Namespace
-from pytorch_lightning import LightningDataModule, LightningModule
+from pytorch_lightning import LightningModule
 from pytorch_lightning.cli import LightningArgumentParser
 
+from datamodules.corpus import CorpusDataModule
 from models.configs import ROOMS, explained, imported_classes, only_known_classes, without_permissions
 from results.errors import UserError, refuse_lack_of_memory
 from results.files import check_regular
@@ -155,8 +156,8 @@ def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
             f"Train the model again with that command."
         )
     # Parsed twice, because settings in a file may be text or have dotted names, and lack their defaults afterwards.
-    found = _parsed(LightningDataModule, "data", path, data)
-    return _parsed(LightningDataModule, "data", path, _without(LOCAL, found))
+    found = _parsed(CorpusDataModule, "data", path, data)
+    return _parsed(CorpusDataModule, "data", path, _without(LOCAL, found))
 
 
 def _without(options: Collection[str], settings: Any) -> Any:  # noqa: ANN401 # of any kind
@@ -168,10 +169,10 @@ def _without(options: Collection[str], settings: Any) -> Any:  # noqa: ANN401 # 
     return [_without(options, one) for one in entries] if isinstance(entries, list | tuple) else entries
 
 
-def datamodule_from(settings: Namespace) -> LightningDataModule:
+def datamodule_from(settings: Namespace) -> CorpusDataModule[Any]:
     """Construct the datamodule that settings describe; its `setup` is not called."""
-    data = _made(LightningDataModule, "data", settings)
-    assert isinstance(data, LightningDataModule)
+    data = _made(CorpusDataModule, "data", settings)
+    assert isinstance(data, CorpusDataModule)
     return data
 
 

@@ -62,10 +62,7 @@ def may_read(path: str) -> bool:
 
 def _read_text(path: _paths.Path) -> str:
     """Return the content of a file of settings, in place of the method of jsonargparse."""
-    if path.relative == "-":
-        place = "-"  # standard input
-    else:
-        place = path.absolute
+    place = "-" if path.relative == "-" else path.absolute  # "-" is standard input
     if not may_read(place):
         raise TypeError(f"{path.relative} {IS_FILE}")
     if place != "-" and not place.startswith(PIPES):
@@ -77,7 +74,7 @@ def _read_text(path: _paths.Path) -> str:
 
 
 _of_library = _paths.Path.read_text
-_paths.Path.read_text = _read_text  # type: ignore[method-assign]
+_paths.Path.read_text = _read_text  # type: ignore[method-assign, assignment]
 
 
 def explained(message: str) -> str:

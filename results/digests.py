@@ -59,7 +59,11 @@ def checksums(folder: Path, content: Mapping[str, Any]) -> dict[str, str]:
 
 def _named(content: Mapping[str, Any], kinds: Iterable[str] = _NUMBERS) -> list[str]:
     """Return the names of the items and the config, and of the files in some entries of a record."""
-    names = [content.get("items"), content.get("config"), *(name for kind in kinds for name in content.get(kind, {}).values())]
+    names = [
+        content.get("items"),
+        content.get("config"),
+        *(name for kind in kinds for name in content.get(kind, {}).values()),
+    ]
     return [name for name in names if name is not None]
 
 

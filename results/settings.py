@@ -129,7 +129,7 @@ class Bounded:
         return node
 
 
-class BoundedLoader(Bounded, _PARSER):  # type: ignore[misc]
+class BoundedLoader(Bounded, _PARSER):  # type: ignore[misc, valid-type]
     """Safe loader that is bounded."""
 
 

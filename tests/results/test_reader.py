@@ -163,7 +163,9 @@ def test_a_changed_digit_is_refused_by_every_reader(file: str, tmp_path: Path) -
     figures = {"curve": Bars("t", ("a", "b"), {"x": [0.125, 0.75]}, "y", unit="fraction")}
     scores = {"uas": Estimate(0.375, 0.25, 0.5, unit="fraction")}
     result = Result("probe", scores, tables, figures, items=items, ratios={"uas": ("right", "of")})
-    (tmp_path / "config.yaml").write_text("seed_everything: 3\nmodel: {class_path: x.Probe, init_args: {rate: 0.125}}\n")
+    (tmp_path / "config.yaml").write_text(
+        "seed_everything: 3\nmodel: {class_path: x.Probe, init_args: {rate: 0.125}}\n"
+    )
     write(tmp_path, result, Provenance({}, {}, {}), figures=FigureFiles(formats=("csv",)))
     find_record(tmp_path)
     path = tmp_path / file
