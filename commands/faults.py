@@ -55,6 +55,25 @@ def wait_for_the_first() -> None:
         time.sleep(TOGETHER)
 
 
+_ABSENT = re.compile(r"Requirement '([^']+)' not met|No module named '([\w.]+)'")
+_CLASS = re.compile(r"class_path '([\w.]+)'")
+
+
+def not_installed(error: Exception) -> str | None:
+    """Return the message for an error that a class raises because a package is missing; None for any other error.
+
+    Args:
+        error: Error of the parser that makes the object.
+    """
+    absent = _ABSENT.search(str(error))
+    if absent is None:
+        return None
+    package = absent[1] or absent[2]
+    kind = _CLASS.search(str(error))
+    named = kind[1] if kind else "A class of the settings"
+    return f"{named} needs the package {package}, which is not installed. Install it, or leave the class out."
+
+
 def full_disk(run: Path, error: OSError) -> UserError:
     """Return the UserError for a run that has stopped because the disk is full.
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
@@ -198,10 +199,7 @@ def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, FileL
             state.tidy()
     except OSError as error:
         if found is None:
-            raise UserError(
-                f"{parent}: no folder can be made there for the run ({error.strerror}). Give "
-                f"--trainer.default_root_dir a folder that can be written."
-            ) from error
+            raise no_folder(parent, error) from error
         raise UserError(
             f"{found.folder}: the saved state of the interrupted run cannot be read or written ({error.strerror}). "
             "Nothing was removed: repair the fault, then repeat the command."
@@ -210,13 +208,49 @@ def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, FileL
 
 
 def new_folder(parent: Path) -> Path:
-    """Make the folder `<parent>/version_<n>` of a new run, and return its path."""
-    parent.mkdir(parents=True, exist_ok=True)
-    for number in count():
-        with suppress(FileExistsError):
-            (folder := parent / f"version_{number}").mkdir()
-            break
+    """Make the folder `<parent>/version_<n>` of a new run, and return its path.
+
+    Raises:
+        UserError: It cannot be made.
+    """
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for number in count():
+            with suppress(FileExistsError):
+                (folder := parent / f"version_{number}").mkdir()
+                break
+    except OSError as error:
+        raise no_folder(parent, error) from error
     return folder
+
+
+def check_new_folder(parent: Path) -> None:
+    """Make the folder of a new run and delete it again, with the folders above it that were not there.
+
+    Permissions alone would not tell: a link may lead nowhere, a name may be too long, a disk may be read-only.
+
+    Raises:
+        UserError: It cannot be made.
+    """
+    absent = list[Path]()
+    try:
+        absent += [one for one in (parent, *parent.parents) if not one.exists()]
+        parent.mkdir(parents=True, exist_ok=True)
+        TemporaryDirectory(dir=parent).cleanup()
+    except OSError as error:
+        raise no_folder(parent, error) from error
+    finally:
+        for one in absent:
+            with suppress(OSError):  # not made, or another run has begun in it
+                one.rmdir()
+
+
+def no_folder(parent: Path, error: OSError) -> UserError:
+    """Return the UserError for a folder in which no folder of a run can be made."""
+    return UserError(
+        f"{parent}: no folder can be made there for the run ({error.strerror}). Give --trainer.default_root_dir a "
+        "folder that can be written."
+    )
 
 
 def save_config(parser: LightningArgumentParser, config: Namespace, path: Path) -> None:

@@ -21,7 +21,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 import train
 from commands.lightning_private import random_states, set_random_states
-from commands.state import Resume, RunConfig, RunState, SavedWork, run_digest
+from commands.state import Resume, RunConfig, RunState, SavedWork, check_new_folder, new_folder, run_digest
 from commands.sweep_jobs import results_of
 from commands.trust import Parser
 from measures.trainings import save_tensors
@@ -454,3 +454,23 @@ def test_a_lost_connection_is_told_in_a_line(
     said = capsys.readouterr().err
     assert said.startswith("Error: Another process of the run has ended")
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", ["link to nothing", "long name", "file", "below a file"])
+def test_a_folder_that_cannot_be_made_is_told_before_the_work(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("/nowhere/at/all")
+    places = {"link to nothing": "link", "long name": "n" * 300, "file": "file", "below a file": "file/runs"}
+    parent = tmp_path / places[kind]
+    for make in (check_new_folder, new_folder):
+        with pytest.raises(UserError, match=rf"^{parent}: no folder can be made there for the run \(.+\)\. Give"):
+            make(parent)
+
+
+def test_a_folder_that_can_be_made_is_not_left(tmp_path: Path) -> None:
+    check_new_folder(tmp_path / "runs" / "SingleHeads")
+    assert not [*tmp_path.iterdir()]
+    (tmp_path / "runs").mkdir()
+    check_new_folder(tmp_path / "runs" / "SingleHeads")
+    assert [path.name for path in tmp_path.rglob("*")] == ["runs"]
+    assert new_folder(tmp_path / "runs" / "SingleHeads").name == "version_0"
