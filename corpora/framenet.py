@@ -184,7 +184,7 @@ def _parsed(path: Path, root: str) -> Element:
             another root element.
     """
     _check_size(path)
-    text = "\n".join(line for _, line in numbered_lines(path))
+    text = "\n".join(line for _, line in numbered_lines(path, longest=_LARGEST + 1))
     if "<!DOCTYPE" in text:  # can define entities that fill the memory; no file of the releases has one
         raise CorpusError.at(path, None, "the file has a document type (<!DOCTYPE)", _RELEASE)
     try:
