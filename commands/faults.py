@@ -4,7 +4,8 @@ import logging
 import re
 import signal
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch.distributed as dist
@@ -14,7 +15,6 @@ from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedExc
 from commands import GOES_ON
 from results.errors import UserError
 from results.locks import held
-
 
 TOGETHER = 10.0
 """Seconds within which all processes of a run find the same fault, and end with the first of them."""
@@ -128,6 +128,17 @@ class RankLocks:
         if ranks:
             names = " and ".join(map(str, ranks))
             error.add_note(f"Rank {names} of the run has ended" if len(ranks) == 1 else f"Ranks {names} have ended")
+
+
+@contextmanager
+def ranks_named(folder: Path, rank: int, ranks: int) -> Iterator[None]:
+    """Within the block, name the ranks that have ended in an error about another process; see `RankLocks`."""
+    locks = RankLocks(folder, rank, ranks)
+    try:
+        yield
+    except RuntimeError as error:
+        locks.explain(error)
+        raise
 
 
 def wait_for_the_first() -> None:
