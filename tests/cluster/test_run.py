@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -102,6 +103,18 @@ def test_a_preempted_run_is_requeued_with_and_without_a_grace_time(
     wait_for(slurm, job, "Continues the unfinished run")
     assert slurm.wait(job, seconds=480) == "COMPLETED", log_of(slurm, job)
     assert scores(tmp_path) == whole
+
+
+@DEVICES
+def test_a_killed_task_is_named_and_its_job_is_not_requeued(slurm: Slurm, submit: Submit, tmp_path: Path) -> None:
+    job = submit(PROBE, tmp_path, *LONG, "--trainer.strategy=ddp")
+    wait_for(slurm, job, "Training AttentionOnlyProbe")
+    rows = [row.split() for row in slurm.run("scontrol", "listpids", job).splitlines()]
+    pids = [int(pid) for pid, _, step, *_, rank in rows if (step, rank) == ("0", "1")]
+    os.kill(pids[0], signal.SIGKILL)
+    assert slurm.wait(job) == "FAILED"
+    assert "Rank 1 of the run has ended" in log_of(slurm, job)
+    assert "The same command goes on from what is kept" in log_of(slurm, job)
 
 
 def test_a_cancelled_run_is_not_requeued(slurm: Slurm, submit: Submit, tmp_path: Path) -> None:
