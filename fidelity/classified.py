@@ -23,8 +23,8 @@ from results.progress import Progress
 OUTSIDE = 2.0  # noise of positions that get no weight: above all other noise
 ON_GPU = 16  # a GPU is busy with as many times more
 
-UNCOUNTED = "how many there are depends on the decisions for them"
-"""Reason that the number of changed copies of texts is not known before they are classified."""
+UNCOUNTED = "this test does not count them beforehand"
+"""Reason that a line of progress has no total of changed copies; see `FidelityTest.changed_copies`."""
 
 Removal = Literal["delete", "mask"]
 """Treatment of removed words; see `ClassifiedBatch.reread`."""

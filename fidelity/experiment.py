@@ -389,11 +389,11 @@ class Fidelity(Measure[ClassificationDataModule]):
         if classified is not None:
             saliency = Saliency(classified, self._explanations)
             measured = dict[FidelityTest, Measurements]()
+            texts = counted(len(classified.batch.index), "text")
             for test in self.tests:
-                texts = counted(len(classified.batch.index), "text")
-                classified.progress.begin(
-                    f"{test.name}, changed copies of {texts}", test.changed_copies(classified), UNCOUNTED
-                )
+                copies = test.changed_copies(classified)
+                why = UNCOUNTED if math.isinf(copies) else ""
+                classified.progress.begin(f"{test.name}, changed copies of {texts}", copies, why)
                 measured[test] = test.measure(classified, saliency)
             tested = torch.isin(batch.index, classified.batch.index)
             for test, one in measured.items():
