@@ -21,7 +21,7 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from rich.console import Console
 
 from commands import measure
-from commands.faults import fault, full_disk, not_installed, trainer_fault, wait_for_the_first
+from commands.faults import fault, full_disk, not_installed, reword, trainer_fault, wait_for_the_first
 from commands.lightning_private import CommandLine, ContinuedCSVLogger, guard_restoring, overwrite, set_root
 from commands.measure import QUIET, TRUST
 from commands.shorthand import expanded
@@ -452,3 +452,4 @@ for _name in ("pytorch_lightning.utilities.rank_zero", "lightning_fabric.utiliti
             or not {"pytorch_lightning", "lightning_fabric"}.intersection(Path(record.pathname).parts)
         )
     )
+logging.getLogger("lightning_fabric.strategies.launchers.subprocess_script").addFilter(reword)

@@ -17,7 +17,7 @@ from pytorch_lightning import seed_everything
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
 from rich.console import Console
 
-from commands.faults import full_disk, trainer_fault
+from commands.faults import full_disk, ranks_named, trainer_fault
 from commands.state import RunState, check_new_folder, new_folder, run_digest, save_config, sources_of
 from commands.tasks import check_tasks, refuse_shell
 from commands.trust import Parser, import_trusted, refuse_permissions, silent_parser
@@ -174,12 +174,13 @@ def run(words: Sequence[str]) -> Result | None:
         unfinished.rmdir()
 
     def work(fabric: Fabric) -> Result | None:
-        result = run_measurement(measurement, data, fabric, limit=devices.limit, bar=bar)
-        if devices.fast_dev_run:
-            rank_zero_info("One batch of each dataloader was measured, and nothing was written.")
-        elif fabric.global_rank == 0 and result is not None:
-            write(result)
-        fabric.barrier()  # the first process prints, and deletes what the others may still read
+        with ranks_named(measurement.kept, fabric.global_rank, fabric.world_size):
+            result = run_measurement(measurement, data, fabric, limit=devices.limit, bar=bar)
+            if devices.fast_dev_run:
+                rank_zero_info("One batch of each dataloader was measured, and nothing was written.")
+            elif fabric.global_rank == 0 and result is not None:
+                write(result)
+            fabric.barrier()  # the first process prints, and deletes what the others may still read
         if fabric.global_rank == 0:
             rmtree(measurement.kept, ignore_errors=True)
         return result if fabric.world_size == 1 else None

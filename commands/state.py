@@ -27,7 +27,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.utilities import rank_zero_info
 
-from commands.faults import is_of_another
+from commands.faults import RankLocks, is_of_another
 from commands.lightning_private import (
     continue_training,
     random_states,
@@ -331,6 +331,7 @@ class Resume(Callback):
         self.state = state
         self._saving: dict[str, Any] | None = None
         self._restored: Mapping[str, Any] | None = None
+        self._locks: RankLocks | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Send the path of the state folder from rank 0 to all ranks.
@@ -345,6 +346,8 @@ class Resume(Callback):
                     f"{self.state.folder}: rank {trainer.global_rank} does not see this folder of rank 0. Give "
                     f"--trainer.default_root_dir a folder on a file system that all nodes share."
                 )
+            if self._locks is None:  # not by the training before this test
+                self._locks = RankLocks(self.state.folder, trainer.global_rank, trainer.world_size)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
         """Save the state before the first batch of an epoch; at the first batch of a continued training, restore it."""
@@ -394,6 +397,8 @@ class Resume(Callback):
         The folder stays if the same command can continue the run: after an interruption, the end of another process,
         or on a full disk.
         """
+        if self._locks is not None:
+            self._locks.explain(exception)
         goes_on = not isinstance(exception, Exception) or is_of_another(exception) or is_full(exception)
         if trainer.is_global_zero and not goes_on and not self.state.holds_work:
             self.state.clear()

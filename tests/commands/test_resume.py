@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import signal
 from collections.abc import Callable
 from fnmatch import fnmatch
 from functools import partial, partialmethod
@@ -19,6 +20,7 @@ import torch
 from matplotlib.figure import Figure
 from pytorch_lightning.utilities import rank_zero_only
 
+import commands
 import train
 from commands.lightning_private import random_states, set_random_states
 from commands.state import Resume, RunConfig, RunState, SavedWork, check_new_folder, new_folder, run_digest
@@ -437,6 +439,38 @@ def test_random_numbers_go_on_where_they_were() -> None:
     buffer.seek(0)
     set_random_states(torch.load(buffer, weights_only=True))
     assert drawn() == first
+
+
+def interrupt(probe: AttentionOnlyProbe, batch: object) -> None:
+    """As Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("config", ["clark2019/attention_only.yaml", "hewitt2019/control.yaml"])
+def test_ctrl_c_in_a_training_says_that_the_same_command_goes_on(
+    config: str,
+    corpus: str,
+    bert: Path,
+    cache: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = arguments(ROOT / "configs" / config, corpus, bert, cache, tmp_path)
+    handler = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patched:
+        patched.setattr(AttentionOnlyProbe, "training_step", interrupt)
+        assert commands.main(command) == 130
+    signal.signal(signal.SIGINT, handler)  # Lightning ignores it from now on
+    assert capsys.readouterr().err.endswith("Interrupted. The same command goes on from what is kept.\n")
+    assert train.run(command) == 0
+
+
+def test_other_exits_keep_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commands.lightning.main", Mock(side_effect=SystemExit(2)))
+    with pytest.raises(SystemExit) as end:
+        commands.main(["fit", "--config=demo"])
+    assert end.value.code == 2
 
 
 @pytest.mark.parametrize("rank", [0, 1])
