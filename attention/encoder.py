@@ -53,6 +53,7 @@ from attention.checks import EncoderError, Scores, check, quiet
 from attention.quantities import LayerParts, find_parts
 from results.digests import Digests, digest
 from results.errors import UserError, check_numbers, check_values, counted, refuse_lack_of_memory
+from results.files import check_regular
 from results.progress import warn
 from results.settings import leaves
 
@@ -74,6 +75,7 @@ _LAYERS = re.compile("layers?$|depths?$|block_sizes$")  # keys of config.json; e
 _COUNTED = re.compile(f"{_LAYERS.pattern}|num_labels$|experts$")
 _LEAST, _SPARE = 1000, 10**8  # layers or classes, and numbers of a new head, that a model may have without weights
 _GROWTH = 100_000
+_LONGEST = 1 << 26  # bytes of a file of settings or pieces; the largest tokenizer.json have half as much
 _AHEAD = 128  # pieces; a multiple of the length would be quicker, and take a multiple of the memory for long inputs
 _CODE = "*.py"
 # Without `trust_remote_code` transformers asks at the terminal whether to run code that comes with the files.
@@ -237,8 +239,8 @@ def resolve(spec: EncoderSpec) -> EncoderSource:
     """Find the files of an encoder in a local folder, in the package of the default encoder, or on the hub.
 
     Raises:
-        EncoderError: The encoder is in none of these places, the folder has no config.json, or there is an adapter
-            among the files.
+        EncoderError: The encoder is in none of these places, the folder has no config.json, or something else than
+            files of a model, or there is an adapter among the files.
     """
     source = _find(spec)
     _refuse_adapter(source)
@@ -256,6 +258,7 @@ def _find(spec: EncoderSpec) -> EncoderSource:
     """Return the place of an encoder's files, of which none is read."""
     folder = Path(spec.name).expanduser()
     if folder.is_dir():
+        _refuse_endless(folder)
         return EncoderSource(spec, folder, "folder")
     if spec.name.startswith((".", "/", "~")):
         raise EncoderError(
@@ -282,6 +285,20 @@ def _reason_and_remedy(error: Exception, name: str) -> tuple[str, str]:
         return "offline, and not downloaded before", f"Download it where there is a network (`hf download {name}`)"
     reason = next(iter(str(error).strip().splitlines()), "no reason given")
     return f"{type(error).__name__}: {reason}", "Check the name and the network"
+
+
+def _refuse_endless(folder: Path) -> None:
+    """Raise EncoderError if a file that may be read of a folder is a pipe or a device, or too long to be of a model."""
+    for pattern in {*_TEXTS, *_WEIGHTS, "*.json"}:
+        for path in folder.glob(pattern):
+            if path.is_dir():
+                continue
+            try:
+                check_regular(path, None if pattern in _WEIGHTS else _LONGEST)
+            except OSError as error:
+                raise EncoderError(
+                    f"{path}: the file cannot be read ({error.strerror}). Copy or download the encoder again."
+                ) from error
 
 
 def _snapshot(spec: EncoderSpec) -> Path:

@@ -1,5 +1,6 @@
 """Specification of an extraction (it determines the name of its store), and corpora cut into inputs of an encoder."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -327,15 +328,18 @@ class Items:
             labels: File of the labels.
             shards: Files of the tensors, in order.
         """
+        # In the order of a kept store: results of a new store, a kept one and a stream are equal, byte for byte.
+        description = encoder.description if encoder is not None else {}
+        identity, description, audit = json.loads(json.dumps([identity, description, self.audit], sort_keys=True))
         return Manifest(
             key=store_key(identity),
             identity=identity,
-            encoder=encoder.description if encoder is not None else {},
+            encoder=description,
             layers=self.layers,
             heads=self.heads,
             delimiters=self.delimiters,
             items=len(self),
-            audit=self.audit,
+            audit=audit,
             labels=labels,
             shards=shards,
             hidden=self.hidden,

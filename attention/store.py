@@ -23,7 +23,7 @@ from torch.nn.functional import hardshrink, leaky_relu_
 
 from results.digests import Digests, digest
 from results.errors import UserError
-from results.files import commit, set_aside
+from results.files import check_regular, commit, set_aside
 
 FORMAT = 5
 """Part of every store's key: raise it when the layout on disk or the meaning of its numbers changes."""
@@ -192,13 +192,15 @@ def find_part(folder: Path, stem: str, digests: Digests) -> Part | None:
         digests: Cache of the SHA-256 of files.
 
     Raises:
-        UserError: A damaged file cannot be deleted.
+        UserError: A damaged file cannot be deleted, or something else than a file has its name.
     """
     for path in sorted(path for path in folder.glob(f"{stem}-*") if _PART.fullmatch(path.name)):
         try:
             part = Part(path.name, path.stat().st_size, digests.one(path))
         except FileNotFoundError:
             continue  # another process has deleted the damaged file, or it is a link to nothing
+        except OSError as error:
+            raise _unreadable(path, error) from error
         if path.stem == f"{stem}-{part.sha256[:_NAMED]}":
             return part
         _remove(path)
@@ -230,13 +232,15 @@ class Store:
             digests: Cache of the SHA-256 of files.
 
         Raises:
-            UserError: A file cannot be deleted, or the folder holds another store.
+            UserError: A file cannot be deleted or read, or the folder holds another store.
         """
         path = folder / MANIFEST
         try:
-            manifest = Manifest.load(path.read_bytes())
+            manifest = Manifest.load(check_regular(path).read_bytes())
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise _unreadable(path, error) from error
         except ValueError as error:
             _remove(path, aside=True)
             log.warning("%s: damaged or truncated (%s); it is rebuilt", path, error)
@@ -405,6 +409,13 @@ def unpack_half_(weights: Tensor) -> Tensor:
 def tensor_name(quantity: str, item: int) -> str:
     """Return the name under which a shard holds a quantity of an item, `<quantity>.<item>`."""
     return f"{quantity}.{item}"
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    return UserError(
+        f"{path}: this file of a store cannot be read ({error.strerror}). Move away what is there, or put the stores "
+        "elsewhere (--data.cache)."
+    )
 
 
 def _remove(path: Path, *, aside: bool = False) -> None:

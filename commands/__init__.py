@@ -25,6 +25,7 @@ A config is a published experiment; options change parts of it:
 Documentation: docs/index.md. Configs, by folder; --config FOLDER/NAME:
 """
 
+import os
 import re
 import sys
 import textwrap
@@ -38,6 +39,8 @@ from typing import Any
 HELP = str(__doc__)  # the docstring, so that the commands and what they do stand in one place
 COMMANDS = dict(re.findall(r"^  (\w+) +(.+)$", HELP.partition("A config")[0], re.MULTILINE))
 RUNS = ("fit", "validate", "test", "predict", "measure")
+GOES_ON = "The same command goes on from what is kept."
+"""What is said of a run that was ended from outside."""
 CONFIGS = Path(__file__).parents[1] / "configs"
 
 
@@ -92,8 +95,12 @@ def main(words: Sequence[str]) -> int:
         except UserError as error:
             command.print_fault(error)
             return 1
-        except KeyboardInterrupt:  # outside of the trainer, which ends itself
-            print("Interrupted. The same command goes on from what is kept.", file=sys.stderr)
+        except (KeyboardInterrupt, SystemExit) as end:
+            # Lightning's trainer turns a KeyboardInterrupt into an exit with code 1.
+            if not isinstance(end, KeyboardInterrupt) and not isinstance(end.__context__, KeyboardInterrupt):
+                raise
+            if (os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_PROCID") or "0") == "0":
+                print(f"Interrupted. {GOES_ON}", file=sys.stderr)
             return 130
     if name not in COMMANDS:
         fault = f"the first word is {name}, which is no command" if name else "no command is given"

@@ -22,9 +22,9 @@ from commands.seeds import as_left_out, estimate_from_counts, with_common_units
 from metrics.bootstrap import TEST_DRAWS, compared, difference, holm, least_p, p_units
 from results import Estimate, Table, Unit, difference_said, filled, said
 from results.errors import counted, near
-from results.reader import Record, RecordError, find_record, first_of, ratio_of, rows_of
+from results.reader import Record, RecordError, config_of, find_record, first_of, ratio_of, rows_of
 from results.sentences import Difference, describe_differences
-from results.settings import read_yaml, seeds, settings
+from results.settings import seeds, settings
 from results.tables import LEGEND, data_table
 from results.writer import plain
 
@@ -93,8 +93,7 @@ def scored(record: Record, score: str | None, label: str = "", beside: Record | 
         has = [f"{one.path.parent} has {first_of(list(one.content['ratios'])) or 'none'}" for one in (beside, record)]
         raise RecordError(f"{name} has counts per item in one run alone: {' and '.join(has)}. {remedy}")
     counts = record.counts(name, by_id=True)
-    config = record.path.parent / "config.yaml"
-    return Scored(record, name, counts, read_yaml(config) if config.is_file() else None, label)
+    return Scored(record, name, counts, config_of(record), label)
 
 
 def grouped(runs: Sequence[Scored]) -> list[list[Scored]]:

@@ -1,14 +1,20 @@
 """Errors that a user reads as one line with a remedy, instead of a traceback."""
 
+import logging
 import re
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch.distributed as dist
 from pytorch_lightning.utilities import rank_zero_only
-from torch.multiprocessing.spawn import ProcessRaisedException
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
+from commands import GOES_ON
 from results.errors import UserError
+from results.locks import held
 
 TOGETHER = 10.0
 """Seconds within which all processes of a run find the same fault, and end with the first of them."""
@@ -20,39 +26,144 @@ _LOST = re.compile(
 """Messages of gloo, NCCL and their store about a process that has ended or does not answer."""
 
 
+_OBSERVED = re.compile(r"\[rank: (\d+)\] Child process .* terminated with code (-?\d+)")
+"""Message of Lightning before it kills all processes of a run, because one that it started has ended."""
+
+
 def fault(error: BaseException | None) -> BaseException | None:
     """Return the error to print without a traceback; None for a bug, which keeps its traceback.
 
     It is the first `UserError` among an exception and its causes. The causes are searched because the command line's
     parser wraps exceptions of constructors. For an error of torch which reports that another process of the run has
-    ended or does not answer, it is a new `UserError`.
+    ended or does not answer, it is a new `UserError`, which names the rank if `RankLocks.explain` or torch did.
 
     Args:
         error: The exception.
     """
     while error is not None and not isinstance(error, UserError):
+        if isinstance(error, ProcessExitedException):
+            return UserError(f"{how_rank_ended(error.error_index, error.exit_code)} {GOES_ON}")
         if is_of_another(error):
             lines = str(error).strip().splitlines()
             said = lines[-1 if isinstance(error, ProcessRaisedException) else 0]  # the last line of the traceback
-            return UserError(
-                f"Another process of the run has ended or does not answer: look at its output. Give the same "
-                f"command again. ({said})"
-            )
+            said = said.partition(" This is typically")[0]  # gloo's advice
+            who = getattr(error, "__notes__", ["Another process of the run has ended or does not answer"])[0]
+            return UserError(f"{who}: look at its output. {GOES_ON} ({said})")
         error = error.__cause__  # not __context__: a bug in the handling of a fault gets its traceback
     return error
 
 
 def is_of_another(error: BaseException) -> bool:
     """Return True if an error reports that another process of the run has ended or does not answer."""
+    if isinstance(error, ProcessExitedException):
+        return True
     if isinstance(error, ProcessRaisedException):  # by a process that was spawned; the last line is the error
         return _LOST.search(str(error).rstrip().rpartition("\n")[2]) is not None
     return isinstance(error, RuntimeError) and dist.is_initialized() and _LOST.search(str(error)) is not None
+
+
+def how_rank_ended(rank: int, code: int) -> str:
+    """Return a sentence about a process of the run that has ended.
+
+    Args:
+        rank: Its rank.
+        code: Its exit code; below 0 the number of a signal.
+    """
+    how = f"exit code {code}"
+    if code < 0:
+        how = signal.Signals(-code).name
+    if -code == signal.SIGKILL:
+        how = f"{how} (often: out of memory)"
+    return f"Rank {rank} of the run was ended by {how}."
+
+
+def reword(record: logging.LogRecord) -> bool:
+    """Reword the message of Lightning about a process that has ended; a filter of its logger, which keeps all lines."""
+    if found := _OBSERVED.match(record.getMessage()):
+        rank, code = int(found[1]), int(found[2])
+        record.msg = f"Error: {how_rank_ended(rank, code)} {GOES_ON}"
+        record.args = None
+    return True
+
+
+class RankLocks:
+    """Locks that tell the ranks of a run which others have ended: SLURM and gloo tell that one did, not which.
+
+    Each rank holds the lock of a file until its process ends, however it ends.
+
+    Args:
+        folder: Folder that all ranks share, made if it is missing. If it cannot be written, no lock is held there.
+        rank: Rank of this process.
+        ranks: Number of ranks; a single one needs no lock.
+    """
+
+    def __init__(self, folder: Path, rank: int, ranks: int) -> None:
+        self._files = dict[int, Path]()
+        if ranks == 1:
+            return
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._own = held(folder / f".rank-{rank}")  # released with this object, or with the process
+            self._files = {one: folder / f".rank-{one}" for one in range(ranks) if one != rank}
+
+    def ended(self) -> list[int]:
+        """Return the other ranks that have ended."""
+        found = []
+        for rank, file in self._files.items():
+            if (lock := held(file)) is not None:
+                lock.release()
+                found.append(rank)
+        return found
+
+    def explain(self, error: BaseException) -> None:
+        """Add a note to an error of torch about another process: the ranks that have ended, if there are any.
+
+        A process may close its connections a moment before its lock, so the locks are looked at for a second.
+        """
+        if not self._files or not is_of_another(error):
+            return
+        latest = time.monotonic() + 1
+        while not (ranks := self.ended()) and time.monotonic() < latest:
+            time.sleep(0.05)
+        if ranks:
+            names = " and ".join(map(str, ranks))
+            error.add_note(f"Rank {names} of the run has ended" if len(ranks) == 1 else f"Ranks {names} have ended")
+
+
+@contextmanager
+def ranks_named(folder: Path, rank: int, ranks: int) -> Iterator[None]:
+    """Within the block, name the ranks that have ended in an error about another process; see `RankLocks`."""
+    locks = RankLocks(folder, rank, ranks)
+    try:
+        yield
+    except RuntimeError as error:
+        locks.explain(error)
+        raise
 
 
 def wait_for_the_first() -> None:
     """Let a rank other than 0 wait, so that rank 0 alone prints a fault of all, and ends this process meanwhile."""
     if rank_zero_only.rank != 0:  # type: ignore[attr-defined]
         time.sleep(TOGETHER)
+
+
+_ABSENT = re.compile(r"Requirement '([^']+)' not met|No module named '([\w.]+)'")
+_CLASS = re.compile(r"class_path '([\w.]+)'")
+
+
+def not_installed(error: Exception) -> str | None:
+    """Return the message for an error that a class raises because a package is missing; None for any other error.
+
+    Args:
+        error: Error of the parser that makes the object.
+    """
+    absent = _ABSENT.search(str(error))
+    if absent is None:
+        return None
+    package = absent[1] or absent[2]
+    kind = _CLASS.search(str(error))
+    named = kind[1] if kind else "A class of the settings"
+    return f"{named} needs the package {package}, which is not installed. Install it, or leave the class out."
 
 
 def full_disk(run: Path, error: OSError) -> UserError:

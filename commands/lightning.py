@@ -21,8 +21,8 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from rich.console import Console
 
 from commands import measure
-from commands.faults import fault, full_disk, trainer_fault, wait_for_the_first
-from commands.lightning_private import CommandLine, ContinuedCSVLogger, overwrite, set_root
+from commands.faults import fault, full_disk, not_installed, reword, trainer_fault, wait_for_the_first
+from commands.lightning_private import CommandLine, ContinuedCSVLogger, guard_restoring, overwrite, set_root
 from commands.measure import QUIET, TRUST
 from commands.shorthand import expanded
 from commands.state import (
@@ -39,14 +39,15 @@ from commands.state import (
 from commands.tasks import check_tasks, refuse_shell
 from commands.trust import Parser, import_trusted, refuse_permissions, trusted_modules
 from commands.writer import ResultWriter
-from models import TrainedModule, ignore_signals, quiet
+from datamodules.corpus import CorpusDataModule
+from models import TrainedModule, TrainingError, ignore_signals, quiet
 from models.checkpoints import checkpoint_file, configured_model, read_checkpoint
 from models.configs import ROOMS, only_known_classes
 from results.command import print_fault
-from results.errors import UserError, command_line
+from results.errors import UserError, command_line, lacks_memory
 from results.files import is_full
 from results.progress import ProgressLines
-from results.settings import leaves
+from results.settings import in_a_line, leaves
 from results.writer import FigureFiles
 
 for _room in ROOMS:
@@ -151,6 +152,19 @@ class ProbingCLI(CommandLine):
         if path is None and self.subcommand != "fit" and needs_training:
             self.model.refuse_untrained()  # before hours of extraction
 
+    def instantiate_classes(self) -> None:
+        """Make the objects of the settings.
+
+        Raises:
+            UserError: A class of the settings, such as a logger, needs a package that is not installed.
+        """
+        try:
+            super().instantiate_classes()
+        except (ImportError, ValueError) as error:
+            if absent := not_installed(error):
+                raise UserError(absent) from error
+            raise
+
     def instantiate_trainer(self, **kwargs: object) -> Trainer:
         """Make the trainer; its logs, checkpoints and results go to the folder of the run.
 
@@ -247,6 +261,17 @@ class ProbingCLI(CommandLine):
             return
         if self.state.saved_work.training is not None:
             options["ckpt_path"] = self.state.saved_work.training
+
+        def refuse(error: Exception) -> None:
+            if fault(error) is None and not lacks_memory(error):
+                raise TrainingError(
+                    f"{options['ckpt_path']}: training cannot be continued from this checkpoint "
+                    f"({type(error).__name__}: {in_a_line(str(error))}). Give the model and the optimizer that it was "
+                    "trained with, or leave out --ckpt_path."
+                ) from error
+
+        if options.get("ckpt_path") is not None:
+            guard_restoring(self.trainer, refuse)
         self.trainer.fit(**options)
 
     def after_fit(self) -> None:
@@ -259,7 +284,8 @@ class ProbingCLI(CommandLine):
             self.model.epochs_run = ended["epochs_run"]
         else:
             best = best_checkpoint(self.trainer)
-        test = self.datamodule.files().get("test")
+        files = self.datamodule.files() if isinstance(self.datamodule, CorpusDataModule) else {}
+        test = files.get("test")
         if test is None:
             rank_zero_info("Not tested: the data have no test split.")
         elif not test.is_file():
@@ -311,8 +337,9 @@ class CheckedCLI(ProbingCLI):
             UserError: See `check_model`.
         """
         self.check_model()
-        for absent in self.datamodule.absent((str(self.subcommand), "test")):
-            raise absent
+        if isinstance(self.datamodule, CorpusDataModule):  # not of another package
+            for absent in self.datamodule.absent((str(self.subcommand), "test")):
+                raise absent
 
     def run_command(self) -> None:
         """Do nothing: the command line is only checked."""
@@ -425,3 +452,4 @@ for _name in ("pytorch_lightning.utilities.rank_zero", "lightning_fabric.utiliti
             or not {"pytorch_lightning", "lightning_fabric"}.intersection(Path(record.pathname).parts)
         )
     )
+logging.getLogger("lightning_fabric.strategies.launchers.subprocess_script").addFilter(reword)

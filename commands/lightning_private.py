@@ -87,6 +87,31 @@ class ContinuedCSVLogger(CSVLogger):
         return self._experiment
 
 
+def guard_restoring(trainer: Trainer, refuse: Callable[[Exception], None]) -> None:
+    """Let a trainer call `refuse` with any exception that it raises while it restores a training.
+
+    A checkpoint that was received may hold anything, and Lightning and PyTorch raise what they meet in it.
+
+    Args:
+        trainer: The trainer, before it restores.
+        refuse: Function that raises another exception, or returns to let this one pass.
+    """
+    connector = trainer._checkpoint_connector
+
+    def guarded(restore: Callable[..., None]) -> Callable[..., None]:
+        def call(*args: Any, **options: Any) -> None:  # noqa: ANN401 # of Lightning
+            try:
+                restore(*args, **options)
+            except Exception as error:
+                refuse(error)
+                raise
+
+        return call
+
+    for name in ("_restore_modules_and_callbacks", "restore_training_state"):
+        setattr(connector, name, guarded(getattr(connector, name)))
+
+
 def overwrite(checkpoint: ModelCheckpoint) -> None:
     """Let a callback overwrite checkpoints of an earlier attempt, like `enable_version_counter: false`."""
     checkpoint._enable_version_counter = False

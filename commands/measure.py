@@ -1,6 +1,5 @@
 """Measure what attention knows, or test it as an explanation: one measurement over the data, on any devices."""
 
-import os
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -15,18 +14,18 @@ from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-define
 from lightning_fabric import Fabric
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning import seed_everything
-from pytorch_lightning.utilities import rank_zero_info
+from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
 from rich.console import Console
 
-from commands.faults import full_disk, trainer_fault
-from commands.state import RunState, new_folder, run_digest, save_config, sources_of
+from commands.faults import full_disk, ranks_named, trainer_fault
+from commands.state import RunState, check_new_folder, new_folder, run_digest, save_config, sources_of
 from commands.tasks import check_tasks, refuse_shell
 from commands.trust import Parser, import_trusted, refuse_permissions, silent_parser
 from datamodules.corpus import CorpusDataModule, data_for
 from measures.contract import Measure, run_measurement
 from models import quiet
 from results import Result
-from results.errors import UserError, check_numbers
+from results.errors import check_numbers
 from results.files import is_full
 from results.writer import FigureFiles, publish
 
@@ -159,7 +158,8 @@ def run(words: Sequence[str]) -> Result | None:
     fabric = devices.fabric()
     _refuse_unfit(objects)  # before anything is loaded
     parent = Path(devices.default_root_dir) / type(measurement).__name__
-    _require_writable(parent)  # before hours of work
+    if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+        check_new_folder(parent)  # before hours of work
     digest = _digest(made, settings, data)
     measurement.kept = data.cache / "trained" / digest
     bar = devices.enable_progress_bar and not settings.quiet and Console().is_terminal
@@ -174,12 +174,13 @@ def run(words: Sequence[str]) -> Result | None:
         unfinished.rmdir()
 
     def work(fabric: Fabric) -> Result | None:
-        result = run_measurement(measurement, data, fabric, limit=devices.limit, bar=bar)
-        if devices.fast_dev_run:
-            rank_zero_info("One batch of each dataloader was measured, and nothing was written.")
-        elif fabric.global_rank == 0 and result is not None:
-            write(result)
-        fabric.barrier()  # the first process prints, and deletes what the others may still read
+        with ranks_named(measurement.kept, fabric.global_rank, fabric.world_size):
+            result = run_measurement(measurement, data, fabric, limit=devices.limit, bar=bar)
+            if devices.fast_dev_run:
+                rank_zero_info("One batch of each dataloader was measured, and nothing was written.")
+            elif fabric.global_rank == 0 and result is not None:
+                write(result)
+            fabric.barrier()  # the first process prints, and deletes what the others may still read
         if fabric.global_rank == 0:
             rmtree(measurement.kept, ignore_errors=True)
         return result if fabric.world_size == 1 else None
@@ -229,11 +230,3 @@ def _data_of(settings: Namespace) -> Namespace | None:
     module, _, name = settings.model.class_path.rpartition(".")
     kind = cast("type[Measure[Any]]", getattr(import_module(module), name))
     return kind.data_of(settings.model.get("init_args", settings.model), settings.data)
-
-
-def _require_writable(folder: Path) -> None:
-    there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(
-            f"{folder}: no folder can be made there for the run. Give another with --trainer.default_root_dir."
-        )

@@ -28,10 +28,14 @@ def config_file(given: str) -> str:
     """Return the path of a config or plan, given by its path or its name below configs/; YAML text is returned as is.
 
     Raises:
-        UserError: There is no such file.
+        UserError: There is no such file, or it is not a regular file.
     """
-    if Path(given).is_file() or Path(given).is_fifo() or not re.fullmatch(r"[\w./~+-]+", given):
+    own = Path(given)
+    # The shell of the user has opened the pipe of `--config <(…)`.
+    if own.is_file() or given.startswith("/dev/fd/") or not re.fullmatch(r"[\w./~+-]+", given):
         return given
+    if own.exists() and not own.is_dir():
+        read_yaml(own)  # refuses a pipe and a device
     path = CONFIGS / f"{given.removeprefix('configs/').removesuffix('.yaml')}.yaml"
     if not path.is_file():
         hint = near(config_name(path), map(config_name, CONFIGS.rglob("*.yaml")))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.utilities import rank_zero_info
 
-from commands.faults import is_of_another
+from commands.faults import RankLocks, is_of_another
 from commands.lightning_private import (
     continue_training,
     random_states,
@@ -198,10 +199,7 @@ def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, FileL
             state.tidy()
     except OSError as error:
         if found is None:
-            raise UserError(
-                f"{parent}: no folder can be made there for the run ({error.strerror}). Give "
-                f"--trainer.default_root_dir a folder that can be written."
-            ) from error
+            raise no_folder(parent, error) from error
         raise UserError(
             f"{found.folder}: the saved state of the interrupted run cannot be read or written ({error.strerror}). "
             "Nothing was removed: repair the fault, then repeat the command."
@@ -210,13 +208,49 @@ def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, FileL
 
 
 def new_folder(parent: Path) -> Path:
-    """Make the folder `<parent>/version_<n>` of a new run, and return its path."""
-    parent.mkdir(parents=True, exist_ok=True)
-    for number in count():
-        with suppress(FileExistsError):
-            (folder := parent / f"version_{number}").mkdir()
-            break
+    """Make the folder `<parent>/version_<n>` of a new run, and return its path.
+
+    Raises:
+        UserError: It cannot be made.
+    """
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for number in count():
+            with suppress(FileExistsError):
+                (folder := parent / f"version_{number}").mkdir()
+                break
+    except OSError as error:
+        raise no_folder(parent, error) from error
     return folder
+
+
+def check_new_folder(parent: Path) -> None:
+    """Make the folder of a new run and delete it again, with the folders above it that were not there.
+
+    Permissions alone would not tell: a link may lead nowhere, a name may be too long, a disk may be read-only.
+
+    Raises:
+        UserError: It cannot be made.
+    """
+    absent = list[Path]()
+    try:
+        absent += [one for one in (parent, *parent.parents) if not one.exists()]
+        parent.mkdir(parents=True, exist_ok=True)
+        TemporaryDirectory(dir=parent).cleanup()
+    except OSError as error:
+        raise no_folder(parent, error) from error
+    finally:
+        for one in absent:
+            with suppress(OSError):  # not made, or another run has begun in it
+                one.rmdir()
+
+
+def no_folder(parent: Path, error: OSError) -> UserError:
+    """Return the UserError for a folder in which no folder of a run can be made."""
+    return UserError(
+        f"{parent}: no folder can be made there for the run ({error.strerror}). Give --trainer.default_root_dir a "
+        "folder that can be written."
+    )
 
 
 def save_config(parser: LightningArgumentParser, config: Namespace, path: Path) -> None:
@@ -297,6 +331,7 @@ class Resume(Callback):
         self.state = state
         self._saving: dict[str, Any] | None = None
         self._restored: Mapping[str, Any] | None = None
+        self._locks: RankLocks | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Send the path of the state folder from rank 0 to all ranks.
@@ -311,6 +346,8 @@ class Resume(Callback):
                     f"{self.state.folder}: rank {trainer.global_rank} does not see this folder of rank 0. Give "
                     f"--trainer.default_root_dir a folder on a file system that all nodes share."
                 )
+            if self._locks is None:  # not by the training before this test
+                self._locks = RankLocks(self.state.folder, trainer.global_rank, trainer.world_size)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
         """Save the state before the first batch of an epoch; at the first batch of a continued training, restore it."""
@@ -360,6 +397,8 @@ class Resume(Callback):
         The folder stays if the same command can continue the run: after an interruption, the end of another process,
         or on a full disk.
         """
+        if self._locks is not None:
+            self._locks.explain(exception)
         goes_on = not isinstance(exception, Exception) or is_of_another(exception) or is_full(exception)
         if trainer.is_global_zero and not goes_on and not self.state.holds_work:
             self.state.clear()

@@ -27,8 +27,11 @@ OWN = ("config", "seed_everything", "trainer.default_root_dir", "ckpt_path")
 Options = Mapping[str, object]
 Reads = Literal["checkpoints", "checkpoint", "encoder", "ablation"]
 STATISTICS = ("low", "high", "sd")
-MOST = 10_000
-"""Largest number of rows of a grid."""
+MOST = 5_000
+"""Largest number of rows of a plan, which takes seconds to read."""
+MOST_RUNS = 10_000
+"""Largest number of runs of a plan: of its rows, by their seeds."""
+_TOO_MANY = f"the plan has more than {MOST:,} rows. Divide it into several plans"
 RUN_COLUMNS = ("seed", "command", "config", "folder", "epochs")
 """Columns of the table of runs, between the labels and the scores."""
 
@@ -253,19 +256,12 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
             f"{path}: the sweep is called {name!r}, but its name becomes a file name. Set `name` to letters, digits "
             "and . _ + -, with a letter or digit first"
         )
-    if bool(plan.rows) == bool(plan.grid):
-        raise UserError(f"{path}: a plan has either `rows` or a `grid`. Give one of them")
-    if plan.grid:
-        labels, entries = _grid(plan.grid, f"{path}: `grid`", extra or {})
-    else:
-        labels, entries = (plan.label or "row",), {(row,): [entry] for row, entry in plan.rows.items()}
+    labels, entries = _entries(plan, path, extra or {})
     rows: list[Row] = []
+    planned = 0
     for row, layers in entries.items():
         where = f"{path}: row `{' × '.join(row)}`"
-        content: dict[str, Any] = {}
-        for layer in layers:
-            typed(Entry, layer, where)
-            content = _over(content, layer)
+        content = _merged(layers, where)
         entry = typed(Entry, content, where)
         if strange := sorted(entry.scores.keys() - set(plan.scores)):
             raise UserError(
@@ -274,13 +270,17 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
             )
         for place, part in enumerate(entry.runs, 1):
             typed(RowPart, part, f"{where}, run {place}")
-        parts = [typed(Entry, _over(content, part), where) for part in entry.runs or [{}]]
+        parts = [typed(Entry, _over(content, part), where) for part in entry.runs] or [entry]
+        seeds = entry.seeds or plan.seeds
+        planned += len(seeds) * len(parts)
+        if planned > MOST_RUNS:
+            raise UserError(f"{path}: the plan has more than {MOST_RUNS:,} runs. Divide it into several plans")
         read = [_read(part, path, where, rows, extra, above) for part in parts]
         runs = {
             seed: tuple(
                 _run(part, seed, path, where, extra or {}, *known) for part, known in zip(parts, read, strict=True)
             )
-            for seed in entry.seeds or plan.seeds
+            for seed in seeds
         }
         rows.append(Row(row, runs, {score: entry.scores.get(score, score) or "" for score in plan.scores}))
     columns = columns_of(labels, plan.scores, plan.columns, f"{path}: `columns`")
@@ -343,6 +343,31 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return {**below, **above, **{name: content for name, content in both.items() if content}}
 
 
+def _merged(layers: Sequence[Mapping[str, Any]], where: str) -> dict[str, Any]:
+    """Return the entry of the settings of a row, given as one or several entries, the later ones over the others."""
+    content: dict[str, Any] = {}
+    for layer in layers:
+        if len(layers) > 1 or not isinstance(layer, Mapping):  # of one alone, the caller checks the merged entry
+            typed(Entry, layer, where)
+        content = _over(content, layer)
+    return content
+
+
+def _entries(plan: Plan, path: Path, extra: Options) -> tuple[tuple[str, ...], dict[tuple[str, ...], list[Any]]]:
+    """Return the names of the label columns, and the entries to merge for each row, by its labels.
+
+    Raises:
+        UserError: The plan has both rows and a grid, or neither, or too many rows; see also `_grid`.
+    """
+    if bool(plan.rows) == bool(plan.grid):
+        raise UserError(f"{path}: a plan has either `rows` or a `grid`. Give one of them")
+    if plan.grid:
+        return _grid(plan.grid, f"{path}: `grid`", extra)
+    if len(plan.rows) > MOST:
+        raise UserError(f"{path}: {_TOO_MANY}")
+    return (plan.label or "row",), {(row,): [entry] for row, entry in plan.rows.items()}
+
+
 def _grid(
     grid: dict[str, Any], where: str, extra: Options
 ) -> tuple[tuple[str, ...], dict[tuple[str, ...], list[dict[str, Any]]]]:
@@ -359,7 +384,7 @@ def _grid(
             "gru: {}}}`"
         )
     if prod(map(len, axes.values())) > MOST:
-        raise UserError(f"{where}: the plan has more than {MOST:,} rows. Divide it into several plans")
+        raise UserError(f"{where}: {_TOO_MANY}")
     entries = [(axis, entry) for axis, values in axes.items() for entry in values.values() if isinstance(entry, dict)]
     given = set[str]().union(*map(_meanings, extra))
     for axis, name in ((axis, name) for axis, entry in entries for name in entry.get("set") or {}):

@@ -16,7 +16,7 @@ from pytorch_lightning.cli import LightningArgumentParser
 
 from commands.faults import wait_for_the_first
 from commands.shorthand import SHORT, config_name, options
-from models.configs import LIBRARIES, ROOMS, explained, permissions_in
+from models.configs import IS_FILE, LIBRARIES, ROOMS, explained, may_read, only_named_files, permissions_in
 from results.errors import UserError, near
 from results.settings import BoundedLoader, SettingsError, leaves, read_yaml
 
@@ -43,14 +43,20 @@ class Parser(LightningArgumentParser):
         if args and len(args) == 1 and args[0].endswith("=None"):
             # An option of a dataclass inside a class: jsonargparse 4.53 has read `null`, and asks for Python's word.
             args = [f"{args[0].removesuffix('None')}null"]
-        return super().parse_args(args, *rest, **options)
+        words = [str(word) for word in (sys.argv[1:] if args is None else args)]
+        texts = [leaf for _, value in typed_options(words) for _, leaf in leaves(value)]
+        with only_named_files([*words, *texts]):
+            return super().parse_args(args, *rest, **options)
 
     def parse_path(self, path: str, *args: Any, **options: Any) -> Namespace:  # noqa: ANN401
         """Parse a config file and return its settings.
 
         Raises:
-            SettingsError: The file cannot be read, or its content does not have the form of a config.
+            SettingsError: The file cannot be read, its content does not have the form of a config, or a config names
+                it.
         """
+        if not may_read(path):
+            raise SettingsError(f"{self._file}config: {path} {IS_FILE}. Give it with --config, if you want it read.")
         if Path(path).is_file():  # not a pipe, which can be read only once
             content = read_yaml(Path(path))  # refuses what would take for ever
             if isinstance(content, Mapping) and content.keys() & {"rows", "grid"}:

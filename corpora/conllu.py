@@ -36,6 +36,9 @@ _NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
 _TEXT = re.compile(r"#\s*text\s*=(.*)")
 _CONTROL = re.compile(r"[\x01-\x08\x0b-\x1f\x7f-\x9f]")
 _SUFFIXES: dict[str, Format] = {".conllu": "conllu", ".conll": "conllx", ".conllx": "conllx"}
+_LONGEST = 1 << 17  # bytes of a row, all its columns together
+_DIGITS = 1_000
+_NUMBER = re.compile(rf"\d{{{_DIGITS}}}")  # Python refuses one of 4,300 digits
 _COLUMNS = 10
 _COUNTS = """sentences words range_rows empty_rows multiple_roots duplicates generated_ids repeated_ids comment_blocks
 documents"""
@@ -122,10 +125,12 @@ def blocks(path: Path) -> Iterator[Block]:
 
     Raises:
         CorpusError: The file cannot be read as UTF-8 text, or a row has a control character, which a tokenizer
-            would drop.
+            would drop, a number of 1,000 digits, or 128 KiB.
     """
     block: Block = []
-    for number, line in numbered_lines(path):
+    for number, line in numbered_lines(path, longest=_LONGEST):
+        if len(line) >= _DIGITS and _NUMBER.search(line):
+            raise CorpusError.at(path, number, f"the line has a number of {_DIGITS:,} digits or more", "Correct it")
         if (found := _CONTROL.search(line)) and not line.startswith("#"):
             wrong = f"character {found.start() + 1} of the line is the control character U+{ord(found[0]):04X}"
             raise CorpusError.at(path, number, wrong, "Remove it")

@@ -18,6 +18,7 @@ from xml.etree.ElementTree import Element
 from corpora.lines import numbered_lines
 from corpora.sentence import CorpusError
 from corpora.texts import Link, Passage, Text
+from results.files import check_regular
 
 Half = Literal["dev", "test"]
 HALVES: tuple[Half, ...] = ("dev", "test")
@@ -183,7 +184,7 @@ def _parsed(path: Path, root: str) -> Element:
             another root element.
     """
     _check_size(path)
-    text = "\n".join(line for _, line in numbered_lines(path))
+    text = "\n".join(line for _, line in numbered_lines(path, longest=_LARGEST + 1))
     if "<!DOCTYPE" in text:  # can define entities that fill the memory; no file of the releases has one
         raise CorpusError.at(path, None, "the file has a document type (<!DOCTYPE)", _RELEASE)
     try:
@@ -198,10 +199,10 @@ def _parsed(path: Path, root: str) -> Element:
 
 def _check_size(path: Path) -> None:
     """Raise a CorpusError if what is there is not a regular file, or too large to be parsed."""
-    if not path.is_file():
-        raise CorpusError.at(path, None, "this is not a regular file", _RELEASE)
-    if path.stat().st_size > _LARGEST:
-        raise CorpusError.at(path, None, f"the file has more than {_LARGEST:,} bytes", _RELEASE)
+    try:
+        check_regular(path, _LARGEST)
+    except OSError as error:
+        raise CorpusError.at(path, None, f"the file cannot be read ({error.strerror})", _RELEASE) from None
 
 
 def _attribute(path: Path, element: Element, name: str, pattern: re.Pattern[str] | None = None) -> str:

@@ -9,16 +9,16 @@ from typing import TypeVar
 
 from corpora.registry import no_file
 from corpora.sentence import CorpusError
-from results.files import irregular_kind
+from results.files import check_regular
 
 BYTE_ORDER_MARK = "\ufeff"
 """Mark at the beginning of files of some editors."""
 
-_LONGEST = 1 << 26  # bytes of a line
+_LONGEST = 1 << 21  # bytes of a line: about 400,000 words, for which a tokenizer takes half a gigabyte
 Format = TypeVar("Format", bound=str)
 
 
-def numbered_lines(path: Path, audit: Counter[str] | None = None) -> Iterator[tuple[int, str]]:
+def numbered_lines(path: Path, audit: Counter[str] | None = None, longest: int = _LONGEST) -> Iterator[tuple[int, str]]:
     r"""Yield the number, counted from 1, and the text of each line of a UTF-8 file; only `\n` or `\r\n` ends a line.
 
     A byte-order mark at the beginning of the file is dropped.
@@ -27,21 +27,20 @@ def numbered_lines(path: Path, audit: Counter[str] | None = None) -> Iterator[tu
         path: The file.
         audit: Receives the count `invisible_characters` of byte-order marks at the beginning of later lines, where
             files were joined; they are dropped, too. With None they stay.
+        longest: Number of bytes below which a line must be.
 
     Raises:
-        CorpusError: The file is missing, not a regular file, or cannot be read, or a line is not UTF-8, holds a NUL
-            byte, or has 64 MiB.
+        CorpusError: The file is missing, cannot be read or is no regular file, or a line is not UTF-8, holds a NUL
+            byte, or is too long.
     """
     if "\0" in str(path):
         raise CorpusError.at(repr(str(path)), None, "the path contains a NUL character", "Remove it from the path")
     try:
-        if irregular_kind(path) is not None:  # before it is opened: a pipe would wait for its writer
-            raise no_file(path)
         # Read as bytes: an error then has a line number, and only \n ends a line.
-        with path.open("rb") as lines:
-            for number, raw in enumerate(iter(partial(lines.readline, _LONGEST), b""), start=1):
-                if len(raw) == _LONGEST:
-                    wrong = f"the line has more than {_LONGEST:,} bytes"
+        with check_regular(path).open("rb") as lines:
+            for number, raw in enumerate(iter(partial(lines.readline, longest), b""), start=1):
+                if len(raw) == longest:
+                    wrong = f"the line has {longest:,} bytes or more"
                     raise CorpusError.at(path, number, wrong, "Check that it is the text file you meant")
                 try:
                     line = raw.decode("utf-8").rstrip("\r\n")
@@ -53,7 +52,7 @@ def numbered_lines(path: Path, audit: Counter[str] | None = None) -> Iterator[tu
                 if line.startswith(BYTE_ORDER_MARK):
                     line = _without_mark(number, line, audit)
                 yield number, line
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         raise no_file(path) from None
     except OSError as error:
         wrong = f"the file cannot be read ({error.strerror})"

@@ -25,7 +25,7 @@ import yaml
 from corpora.sentence import CorpusError
 from results.digests import file_digest
 from results.errors import near
-from results.files import irregular_kind, write_atomically
+from results.files import check_regular, write_atomically
 
 Split = Literal["train", "dev", "test", "all"]  # all: the corpus comes as one piece
 Score = Literal["accuracy", "f1", "auroc", "mcc", "pearson", "spearman"]
@@ -291,17 +291,20 @@ def remedy_for(path: Path) -> str:
 
 
 def no_file(path: Path, otherwise: str = "") -> CorpusError:
-    """Return the CorpusError for a missing file, a folder, a pipe or a device, with advice on how to get the file.
+    """Return the CorpusError for a file that is missing or not a regular one, with advice on how to get the file.
 
     Args:
         path: The file.
         otherwise: Further advice, added at the end of the message.
     """
-    kind = irregular_kind(path)
-    if kind == "folder":
+    if path.is_dir():
         return CorpusError.at(path, None, "this is a folder", f"Name a file in it{otherwise}")
-    if kind is not None:
-        wrong = f"this is a {kind}, not a regular file"
+    try:
+        check_regular(path)
+    except FileNotFoundError:
+        pass  # as said below
+    except OSError as error:
+        wrong = f"the file cannot be read ({error.strerror})"
         return CorpusError.at(path, None, wrong, f"Save its content in a file, and name that{otherwise}")
     return CorpusError.at(path, None, "there is no such file", f"{remedy_for(path)}{otherwise}")
 

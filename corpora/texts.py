@@ -23,6 +23,7 @@ from corpora.sentence import CorpusError, Sentence
 OPTION = "--data.corpora"
 """Option of the command line with the options of a corpus, for messages."""
 
+_DIGITS = 9  # of the number of a word; Python refuses one of 4,300
 _HEADING = re.compile(r"\s*=( .*)? =\s*")  # of WikiText: ` = = Career = = `
 _COLUMNS = ("sentence", "label", "from", "to")
 _ID, _DEPS = 0, 8  # columns of CoNLL-U
@@ -194,7 +195,7 @@ def _places(path: Path, line: int, column: str, entry: str, words: tuple[str, ..
     numbers = [number.strip() for number in entry.split(",")]
     if all(number.isdecimal() for number in numbers):
         for number in numbers:
-            if not 1 <= int(number) <= len(words):
+            if len(number) > _DIGITS or not 1 <= int(number) <= len(words):
                 wrong = f"column {column!r} contains word number {number}, but there are {len(words)} in the sentence"
                 raise CorpusError.at(path, line, wrong, "Count the words between white space from 1")
         return tuple(sorted({int(number) - 1 for number in numbers}))

@@ -20,7 +20,7 @@ from attention.encoder import EncoderSource, embed_words
 from corpora.word_vectors import check_word_vectors, latin_remedy, read_word_vectors
 from results.digests import Digests, digest
 from results.errors import UserError, check_values, refuse_lack_of_memory
-from results.files import irregular_kind, keep, kept, remove_leftovers
+from results.files import check_regular, keep, kept, remove_leftovers
 from results.progress import warn
 
 VECTORS_VERSION = 4  # part of every key: raise it when what is kept of a file would come out differently
@@ -219,10 +219,12 @@ def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Pa
     full, *others = (root / "glove" / f"{spec.name}{suffix}" for suffix in (".txt", ".txt.gz", SUBSET))
     candidates = (path, full, *others)
     found = next(filter(Path.is_file, candidates), None)
-    kind = irregular_kind(path)
-    if found is None and kind not in (None, "folder"):
-        wrong = f"this is a {kind}, not a regular file"
-        raise UserError.at(path, None, wrong, "Save its content in a file, and name that")
+    if found is None and path.exists() and not path.is_dir():
+        try:
+            check_regular(path)
+        except OSError as error:
+            wrong = f"the file cannot be read ({error.strerror})"
+            raise UserError.at(path, None, wrong, "Save its content in a file, and name that") from None
     if found is None and (path.suffix or len(path.parts) > 1 or path.exists()):
         wrong = f"there is no such file of word vectors; {full} does not exist either"
         raise UserError.at(path, None, wrong, _ACCEPTED)

@@ -105,6 +105,21 @@ class Adversary(FidelityTest):
     def columns(self, classes: int) -> Sequence[str]:
         return (*self._divergences, "tvd", "max_attention", *map(_at, self.epsilons))
 
+    @property
+    def _limits(self) -> list[float]:
+        """All limits on the output distance, each once."""
+        return list(dict.fromkeys([*self.epsilons, self.epsilon, self.tolerance]))
+
+    def changed_copies(self, classified: ClassifiedBatch) -> float:
+        _, texts, positions = classified.weights.shape
+        copies = (self.steps + 1) * self.copies
+        if self.search == "best":
+            ascents = len({self.epsilon, self.tolerance}) * min(self.ascents, self.draws)
+            copies += self.draws + ascents * self.ascent_steps
+            if classified.probabilities.size(-1) == 2:
+                copies += 2 * positions + 2 * len(self._limits)  # all weight on a position is classified twice
+        return copies * texts
+
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
         """Search adversarial attention for each text of a batch, and return the values of `columns`.
 
@@ -112,7 +127,7 @@ class Adversary(FidelityTest):
         heads.
         """
         require_one_distribution(classified, self.name)
-        farthest = Farthest(classified, [*self.epsilons, self.epsilon, self.tolerance], self.tolerance)
+        farthest = Farthest(classified, self._limits, self.tolerance)
         farthest.offer(self.published(classified))
         numbers = {"max_attention": max_attention(classified)}
         if self.search == "best":

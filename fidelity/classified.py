@@ -1,5 +1,6 @@
 """A batch of texts with a classifier's decisions, which can be repeated with other attention or with fewer words."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -21,6 +22,9 @@ from results.progress import Progress
 
 OUTSIDE = 2.0  # noise of positions that get no weight: above all other noise
 ON_GPU = 16  # a GPU is busy with as many times more
+
+UNCOUNTED = "this test does not count them beforehand"
+"""Reason that a line of progress has no total of changed copies; see `FidelityTest.changed_copies`."""
 
 Removal = Literal["delete", "mask"]
 """Treatment of removed words; see `ClassifiedBatch.reread`."""
@@ -54,7 +58,7 @@ class ClassifiedBatch:
     names: tuple[str, ...]
     seed: int
     vocabulary: Vocabulary
-    progress: Progress = field(default_factory=partial(Progress, "One batch of texts, changed copies", float("inf")))
+    progress: Progress = field(default_factory=partial(Progress, "Changed copies of texts", math.inf, UNCOUNTED))
 
     @cached_property
     def weights(self) -> Tensor:

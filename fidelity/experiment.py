@@ -1,5 +1,6 @@
 """The measurement that runs fidelity tests over checkpoints, and the base class of a test."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from attention import EncoderSpec
 from datamodules import ClassificationDataModule, TextBatch
 from fidelity.checkpoints import Checkpoint, files_of, is_model, load, read
-from fidelity.classified import ClassifiedBatch, classify, to_tokens
+from fidelity.classified import UNCOUNTED, ClassifiedBatch, classify, to_tokens
 from fidelity.comparison import (
     CheckpointResult,
     Judged,
@@ -175,6 +176,16 @@ class FidelityTest(ABC):
         """
         read = (column for score in self.scores(classes, None).values() for column in score.columns)
         return list(dict.fromkeys([*read, *self.further]))
+
+    def changed_copies(self, classified: ClassifiedBatch) -> float:
+        """Return how many changed copies of these texts `measure` has classified, for the time left in the log.
+
+        It is infinite if that is not known before, which is the default.
+
+        Args:
+            classified: The texts.
+        """
+        return math.inf
 
     @abstractmethod
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
@@ -377,7 +388,13 @@ class Fidelity(Measure[ClassificationDataModule]):
         columns |= dict.fromkeys(self._columns, unknown)
         if classified is not None:
             saliency = Saliency(classified, self._explanations)
-            measured = {test: test.measure(classified, saliency) for test in self.tests}
+            measured = dict[FidelityTest, Measurements]()
+            texts = counted(len(classified.batch.index), "text")
+            for test in self.tests:
+                copies = test.changed_copies(classified)
+                why = UNCOUNTED if math.isinf(copies) else ""
+                classified.progress.begin(f"{test.name}, changed copies of {texts}", copies, why)
+                measured[test] = test.measure(classified, saliency)
             tested = torch.isin(batch.index, classified.batch.index)
             for test, one in measured.items():
                 for column, values in one.numbers.items():

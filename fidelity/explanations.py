@@ -27,7 +27,7 @@ from fidelity.classified import ClassifiedBatch
 from results import Floats
 from results.digests import file_digest
 from results.errors import UserError, counted, misfit, near
-from results.files import write_atomically
+from results.files import check_regular, write_atomically
 
 FILE = "file:"
 """Beginning of a ranking that is read from a file."""
@@ -38,6 +38,7 @@ _LINE: Mapping[str, Any] = {
 }  # fmt: skip
 """Types of the values of a line."""
 
+_LONGEST = 1 << 27  # bytes of a file of inseq
 _PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
 _OTHERS = sorted({*range(256)} - {*_PRINTABLE})
 _BYTES = dict(zip(map(chr, (*_PRINTABLE, *range(256, 324))), (*_PRINTABLE, *_OTHERS), strict=True))
@@ -159,7 +160,7 @@ def from_inseq(path: Path | str, texts: Mapping[str, Sequence[str]]) -> list[dic
         UserError: The file is not inseq's, has another number of texts, or a prompt does not contain its text.
     """
     try:
-        found = json.loads(Path(path).read_bytes())["attributes"]["sequence_attributions"]
+        found = json.loads(check_regular(Path(path), _LONGEST).read_bytes())["attributes"]["sequence_attributions"]
         read = [_of_sequence(one["attributes"]) for one in found]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
         raise UserError(

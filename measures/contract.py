@@ -83,6 +83,9 @@ class Measure(nn.Module, Generic[Data]):
         raise NotImplementedError(f"{type(self).__name__} must implement outcome().")
 
 
+STREAMED = "texts are read as they come, so their number is not known before"
+"""Reason that a loop over a stream of texts has no total."""
+
 Corpus = str | Path | Mapping[str, str]
 Reader = str | Encoder | EncoderSpec | None
 Given = Corpus | CorpusDataModule[Any] | None
@@ -180,9 +183,9 @@ def run_measurement(
     with torch.inference_mode(), fabric.autocast():
         measurement.begin()
         total = None if None in limits else sum(filter(None, limits))
-        progress = Progress("Measuring, batches", total or math.inf)
+        progress = Progress("Measuring, batches", total or math.inf, "" if total else STREAMED)
         found = (one for loader, most in zip(loaders, limits, strict=True) for one in islice(loader, most))
-        for batch in track(found, "Measuring", total, disable=not bar):
+        for batch in track(found, "Measuring" if total else f"Measuring; {STREAMED}", total, disable=not bar):
             if measurement.reads_batch(batch):
                 measurement.update(batch.to(fabric.device))
             if not bar:

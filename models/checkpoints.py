@@ -11,11 +11,13 @@ from typing import Any, TypeVar
 import torch
 import yaml
 from jsonargparse import ArgumentError, Namespace
-from pytorch_lightning import LightningDataModule, LightningModule
+from pytorch_lightning import LightningModule
 from pytorch_lightning.cli import LightningArgumentParser
 
+from datamodules.corpus import CorpusDataModule
 from models.configs import ROOMS, explained, imported_classes, only_known_classes, without_permissions
 from results.errors import UserError, refuse_lack_of_memory
+from results.files import check_regular
 from results.settings import BoundedLoader, leaves
 
 FORMAT = 1
@@ -38,11 +40,17 @@ def checkpoint_file(path: str | Path) -> Path:
         TrainingError: There is no such file.
     """
     file = Path(path).expanduser()
-    if not file.is_file():
-        fault = "this is a folder, not a checkpoint" if file.is_dir() else "there is no such checkpoint"
+    try:
+        check_regular(file)
+    except OSError as error:
+        fault = f"the checkpoint cannot be read ({error.strerror})"
+        if isinstance(error, FileNotFoundError):
+            fault = "there is no such checkpoint"
+        elif isinstance(error, IsADirectoryError):
+            fault = "this is a folder, not a checkpoint"
         raise TrainingError(
             f"{file}: {fault}. Give a file that `python train.py fit` has written to checkpoints/ of its run."
-        )
+        ) from None
     return file
 
 
@@ -89,10 +97,13 @@ def _damage(path: Path) -> str | None:
     """Return why a file cannot be a whole checkpoint, which is a zip archive, with a remedy; None if it can."""
     advice = "Give another file from checkpoints/ of its run, or train again."
     try:
-        with path.open("rb") as file:
+        with check_regular(path).open("rb") as file:
             if file.read(2) != b"PK":
                 return NOT_OF_A_RUN
         with zipfile.ZipFile(path) as archive:
+            # PyTorch compresses nothing. What is compressed may be a thousand times as long as the file.
+            if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
+                return NOT_OF_A_RUN
             part = archive.testzip()  # PyTorch compares no checksum: a flipped weight would be loaded
     except OSError as error:
         return f"the checkpoint cannot be read ({error.strerror or error}). Check its permissions."
@@ -145,8 +156,8 @@ def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
             f"Train the model again with that command."
         )
     # Parsed twice, because settings in a file may be text or have dotted names, and lack their defaults afterwards.
-    found = _parsed(LightningDataModule, "data", path, data)
-    return _parsed(LightningDataModule, "data", path, _without(LOCAL, found))
+    found = _parsed(CorpusDataModule, "data", path, data)
+    return _parsed(CorpusDataModule, "data", path, _without(LOCAL, found))
 
 
 def _without(options: Collection[str], settings: Any) -> Any:  # noqa: ANN401 # of any kind
@@ -158,10 +169,10 @@ def _without(options: Collection[str], settings: Any) -> Any:  # noqa: ANN401 # 
     return [_without(options, one) for one in entries] if isinstance(entries, list | tuple) else entries
 
 
-def datamodule_from(settings: Namespace) -> LightningDataModule:
+def datamodule_from(settings: Namespace) -> CorpusDataModule[Any]:
     """Construct the datamodule that settings describe; its `setup` is not called."""
-    data = _made(LightningDataModule, "data", settings)
-    assert isinstance(data, LightningDataModule)
+    data = _made(CorpusDataModule, "data", settings)
+    assert isinstance(data, CorpusDataModule)
     return data
 
 

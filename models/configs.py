@@ -1,16 +1,20 @@
 """Classes and permissions that settings may name, and errors of the parser in one line."""
 
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
 
-from jsonargparse import Namespace, _loaders_dumpers, set_parsing_settings
+from jsonargparse import Namespace, _loaders_dumpers, _paths, set_parsing_settings
 from jsonargparse._common import parsing_settings
 from pytorch_lightning import LightningModule
 
 from results.errors import near
-from results.settings import Bounded, in_a_line, leaves
+from results.files import check_regular
+from results.settings import LONGEST_TEXT, Bounded, in_a_line, leaves
 
 # Unclear messages of jsonargparse. tests/models/test_configs.py provokes each of them.
 _REQUIRED = re.compile(r"the following arguments are required: ([\w, ]+);? Given value")
@@ -27,6 +31,50 @@ class _Loader(Bounded, _loaders_dumpers.get_yaml_default_loader()):  # type: ign
 
 
 _loaders_dumpers.yaml_default_loader = _Loader  # type: ignore[assignment]
+
+_named: ContextVar[frozenset[str]] = ContextVar("named", default=frozenset())
+"""Absolute paths that the command line names."""
+IS_FILE = "is the path of a file, and only the command line may name a file of settings"
+PIPES = "/dev/fd/"  # `--config <(…)`, which the shell of the user has opened
+
+
+@contextmanager
+def only_named_files(words: Iterable[object]) -> Iterator[None]:
+    """Within the block, let parsers read the files of settings that the words of a command line name, and no others.
+
+    jsonargparse takes any text in place of a class or a config for a path, also one inside a file that was received.
+
+    Args:
+        words: Words of the command line, and texts within them.
+    """
+    named = {os.path.abspath(str(word)) for word in words if "\0" not in str(word)}
+    token = _named.set(_named.get() | named)
+    try:
+        yield
+    finally:
+        _named.reset(token)
+
+
+def may_read(path: str) -> bool:
+    """Return True if the command line names this file of settings; see `only_named_files`."""
+    return os.path.abspath(path) in _named.get()
+
+
+def _read_text(path: _paths.Path) -> str:
+    """Return the content of a file of settings, in place of the method of jsonargparse."""
+    place = "-" if path.relative == "-" else path.absolute  # "-" is standard input
+    if not may_read(place):
+        raise TypeError(f"{path.relative} {IS_FILE}")
+    if place != "-" and not place.startswith(PIPES):
+        try:
+            check_regular(Path(place), LONGEST_TEXT)
+        except OSError as error:
+            raise TypeError(f"{path.relative} cannot be read: {error.strerror}") from None
+    return _of_library(path)
+
+
+_of_library = _paths.Path.read_text
+_paths.Path.read_text = _read_text  # type: ignore[method-assign, assignment]
 
 
 def explained(message: str) -> str:

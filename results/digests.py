@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from results.files import keep, kept
+from results.files import check_regular, keep, kept
 
 RECORD = "results.json"
 _NUMBERS = ("tables", "latex", "figure_data")  # entries of a record that name files with numbers
@@ -25,8 +25,12 @@ def digest(data: bytes) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal."""
-    with path.open("rb") as file:
+    """Return the SHA-256 of a file in hexadecimal.
+
+    Raises:
+        OSError: The file cannot be read, or is not a regular file.
+    """
+    with check_regular(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -42,7 +46,7 @@ def source_digest() -> str:
 
 
 def checksums(folder: Path, content: Mapping[str, Any]) -> dict[str, str]:
-    """Return the SHA-256 of a record, without its checksums, and of its tables and items, by file name.
+    """Return the SHA-256 of a record, without its checksums, and of its config, tables and items, by file name.
 
     Args:
         folder: Folder of the record; files that it does not have are left out.
@@ -54,8 +58,12 @@ def checksums(folder: Path, content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _named(content: Mapping[str, Any], kinds: Iterable[str] = _NUMBERS) -> list[str]:
-    """Return the names of the items, and of the files in some entries of a record."""
-    names = [content.get("items"), *(name for kind in kinds for name in content.get(kind, {}).values())]
+    """Return the names of the items and the config, and of the files in some entries of a record."""
+    names = [
+        content.get("items"),
+        content.get("config"),
+        *(name for kind in kinds for name in content.get(kind, {}).values()),
+    ]
     return [name for name in names if name is not None]
 
 
@@ -71,9 +79,18 @@ def altered(path: Path, content: Mapping[str, Any]) -> str | None:
     for name in _named(content, (*_NUMBERS, "figures")):
         if not (path.parent / name).resolve().is_relative_to(path.parent.resolve()):
             return f"{path} names {name}, which is not in its folder. Run the experiment again"
-    names = [name for name, found in checksums(path.parent, content).items() if found != content["checksums"].get(name)]
+    known = content["checksums"]
+    current = checksums(path.parent, content)
+    if not has_config_checksum(content):
+        current.pop(str(content.get("config")), None)
+    names = [name for name, found in current.items() if found != known.get(name)]
     fault = f"was changed after the run: its SHA-256 differs from the one in {RECORD}. Restore it, or test again"
     return f"{path.parent / names[0]} {fault}" if names else None
+
+
+def has_config_checksum(content: Mapping[str, Any]) -> bool:
+    """Return True if a record has the SHA-256 of the config of its run, which versions before 1.2 did not write."""
+    return content.get("config") in content["checksums"]
 
 
 class Digests:

@@ -86,7 +86,17 @@ class UserError(ValueError):
             remedy: What to do.
         """
         place = f"{path}:{line}" if line is not None else f"{path}"
-        return cls(f"{place}: {wrong}. {remedy}.")
+        return cls(f"{place}: {shortened(wrong)}. {remedy}.")
+
+
+_SHOWN, _ENDING = 600, 100  # characters of a part of a message, and those of them after `…`
+
+
+def shortened(text: str) -> str:
+    """Return a part of a message, with `…` in place of the middle of one that shows a long value."""
+    if len(text) <= _SHOWN:
+        return text
+    return f"{text[: _SHOWN - _ENDING]} … {text[-_ENDING:]}"
 
 
 def lacks_memory(error: BaseException) -> bool:

@@ -7,6 +7,7 @@ import mmap
 import os
 import platform
 import re
+import stat
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,19 +23,39 @@ _SEALED = len(_SEAL) + 64  # bytes
 _READ = 1 << 20  # bytes read at a time
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")  # beginning of text that a spreadsheet would compute
 
+_IRREGULAR = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
 log = logging.getLogger(__name__)
 
 
-def irregular_kind(path: Path) -> str | None:
-    """Return `folder`, `pipe or socket` or `device` if a path is not a regular file; None if it is one, or is absent.
+def check_regular(path: Path, most: int | None = None) -> Path:
+    """Return the path of a file that has an end, before anything of it is read.
 
-    A pipe may have no end, and can be read only once; a device may have no end either.
+    Every reader of files that somebody else may have made calls it: a pipe may block for ever, and a device such as
+    `/dev/zero` never ends.
+
+    Args:
+        path: The file, or a link to it.
+        most: Largest size in bytes; None for any.
+
+    Raises:
+        OSError: There is no such file, it is a folder, a pipe, a device or a socket, or it is larger than `most`. The
+            error names `path`.
     """
-    if path.is_file() or not path.exists():
-        return None
-    if path.is_dir():
-        return "folder"
-    return "pipe or socket" if path.is_fifo() or path.is_socket() else "device"
+    found = path.stat()
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", str(path))
+    kind = _IRREGULAR.get(stat.S_IFMT(found.st_mode))
+    if kind is not None:
+        raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
+    if most is not None and found.st_size > most:
+        raise OSError(errno.EINVAL, f"it has {found.st_size:,} bytes, but at most {most:,} are read", str(path))
+    return path
 
 
 def keep(path: Path, content: bytes | memoryview) -> Path:
@@ -223,10 +244,10 @@ def read_csv(path: Path, **options: Any) -> pd.DataFrame:  # noqa: ANN401 # argu
         **options: Arguments of `pandas.read_csv`.
 
     Raises:
-        OSError: The file cannot be read.
+        OSError: The file cannot be read, or is not a regular file.
         ValueError: It is no table.
     """
-    frame: pd.DataFrame = pd.read_csv(path, keep_default_na=False, **options)
+    frame: pd.DataFrame = pd.read_csv(check_regular(path), keep_default_na=False, **options)
     return frame.map(unquoted).rename(columns=unquoted)
 
 

@@ -29,15 +29,26 @@ def warn(message: str) -> None:
 class Progress:
     """Progress of a computation: logs the finished fraction and the estimated time left, every 30 s.
 
-    The first line comes after 10 s.
+    The first line comes after 10 s. If the total is unknown or only an upper bound, each line says why.
 
     Args:
         what: Name of the computation, with the unit of its amounts, such as `Training, batches`.
-        total: Sum of all amounts that will be given to `advance`; infinite if unknown.
+        total: Sum of all amounts that will be given to `advance`, or an upper bound of it; infinite if unknown.
+        why: Reason that `total` is an upper bound or infinite, such as `early stopping may end it before`.
+
+    Raises:
+        ValueError: The total is infinite, without a reason.
     """
 
-    def __init__(self, what: str, total: float) -> None:
-        self._what, self._total, self._done = what, total, 0.0
+    def __init__(self, what: str, total: float, why: str = "") -> None:
+        self.begin(what, total, why)
+
+    def begin(self, what: str, total: float, why: str = "") -> None:
+        """Start anew with another computation; arguments as of the class."""
+        if math.isinf(total) and not why:
+            raise ValueError(f"{what}: a computation without a total needs a reason for it.")
+        self._what, self._total, self._why = what, total, why
+        self._done = 0.0
         self._began = time.monotonic()
         self._next = self._began + FIRST
 
@@ -52,11 +63,25 @@ class Progress:
         now = time.monotonic()
         if now < self._next or self._done >= self._total:
             return
-        self._next, passed = now + EVERY, now - self._began
-        known = f" of {self._total:,.0f} ({self._done / self._total:.0%})" if math.isfinite(self._total) else ""
-        left = f", about {_clock(passed * (self._total / self._done - 1))} to go" if known else ""
+        self._next = now + EVERY
+        passed = now - self._began
         rate = f"{self._done / passed:{',.0f' if self._done >= 100 * passed else '.3g'}} a second"
-        _log_line(f"{self._what}: {self._done:,.0f}{known} in {_clock(passed)}, {rate}{left}{note and f'; {note}'}.")
+        end = f"; {note}" if note else ""
+        _log_line(f"{self._what}: {self._amount()} in {_clock(passed)}, {rate}, {self._left(passed)}{end}.")
+
+    def _amount(self) -> str:
+        """Return the finished amount, with its share of a known total."""
+        if math.isinf(self._total):
+            return f"{self._done:,.0f}"
+        most = "at most " if self._why else ""
+        return f"{self._done:,.0f} of {most}{self._total:,.0f} ({self._done / self._total:.0%})"
+
+    def _left(self, passed: float) -> str:
+        """Return the time left, given the seconds so far; or the reason that it is not known."""
+        if math.isinf(self._total):
+            return f"time left unknown: {self._why}"
+        left = _clock(passed * (self._total / self._done - 1))
+        return f"at most {left} to go: {self._why}" if self._why else f"about {left} to go"
 
 
 def is_logged() -> bool:
@@ -80,10 +105,14 @@ class ProgressLines(Callback):
         self._progress = Progress("", 0)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start counting the batches of the training, over all remaining epochs if their number is known."""
-        most = None if trainer.early_stopping_callbacks else trainer.max_epochs
-        epochs = most - trainer.current_epoch if most not in (None, -1) else float("inf")
-        self._progress = Progress("Training, batches", epochs * trainer.num_training_batches)
+        """Start counting the batches of the training over all remaining epochs, which early stopping may leave out."""
+        why = "early stopping may end it before" if trainer.early_stopping_callbacks else ""
+        epochs = math.inf
+        if trainer.max_epochs not in (None, -1):
+            epochs = trainer.max_epochs - trainer.current_epoch
+        elif not why:
+            why = "the training has no largest number of epochs"
+        self._progress.begin("Training, batches", epochs * trainer.num_training_batches, why)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:  # noqa: ANN401
         """Count a finished training batch; if a line is due, log it with the epoch and the latest dev scores."""

@@ -14,15 +14,16 @@ import numpy as np
 import pandas as pd
 
 from results import Estimate, Unit
-from results.digests import RECORD, altered
+from results.digests import RECORD, altered, has_config_checksum
 from results.errors import UserError, counted, misfit, near
 from results.estimates import ENDS, score_rows
-from results.files import below, read_csv
+from results.files import below, check_regular, read_csv
 from results.settings import SettingsError, read_yaml, score_settings
 
 NAN = float("nan")
 KEYS = ("document", "sentence", "id")  # columns that identify an item
 UNITS_OF_ITEMS = ("whole_document", "document")  # columns that say which items belong together, the first that is there
+_LONGEST = 1 << 24  # bytes of a results.json
 FIRST = 3  # names that a message lists
 COLUMNS = ("run", "experiment", "score", "value", *ENDS, "unit", "seed", "encoder", "weights", "epochs")
 """Columns that `load` returns before the options of the runs."""
@@ -243,7 +244,7 @@ def read_record(path: Path) -> Record:
         RecordError: The file cannot be read, or was not written by a run of this application.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(check_regular(path, _LONGEST).read_text(encoding="utf-8"))
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
@@ -337,7 +338,7 @@ def load(runs: str | Path | Iterable[str | Path], table: str | None = None) -> p
         is missing. Options that change no number, such as locations of files, are left out.
 
     Raises:
-        RecordError: There is no run, or no run has the table.
+        RecordError: There is no run, or no run has the table, or rows in it.
     """
     patterns = [runs] if isinstance(runs, str | Path) else list(runs)
     rows, tables, faults = list[dict[str, object]](), set[str](), list[str]()
@@ -352,6 +353,8 @@ def load(runs: str | Path | Iterable[str | Path], table: str | None = None) -> p
             warnings.warn(f"left out: {error}", stacklevel=2)
     if not rows:
         wanted = f"a table {table}{near(table, tables)}" if table else "scores"
+        if table in tables:
+            raise RecordError(f"{', '.join(map(str, patterns))}: the table {table} has no rows in any run.")
         why = "; ".join([*faults[:1], *([f"there are the tables {', '.join(sorted(tables))}"] if tables else [])])
         raise RecordError(f"{', '.join(map(str, patterns))}: no run has {wanted}. {why or 'Give tested runs.'}")
     frame = pd.DataFrame(rows)
@@ -406,10 +409,28 @@ def _table_rows(record: Record, table: str) -> list[dict[str, object]]:
     return [{**_shared(record), **{str(name): value for name, value in row.items()}} for row in rows]
 
 
+def config_of(record: Record) -> object:
+    """Return the config of a run; None if it has no `config.yaml`.
+
+    Its SHA-256 was compared with the one in `results.json` when the record was read. A warning says if there is no
+    SHA-256 of it, or no file although the run has written one.
+
+    Raises:
+        SettingsError: The config cannot be read.
+    """
+    path = record.path.parent / "config.yaml"
+    if not path.exists():
+        if record.content["config"] is not None:
+            warnings.warn(f"{path} is missing, so the options of the run are not known", stacklevel=2)
+        return None
+    if not has_config_checksum(record.content):
+        warnings.warn(f"{path} is not verified: {RECORD} of an older version has no SHA-256 of it", stacklevel=2)
+    return read_yaml(path)
+
+
 def _score_rows(record: Record) -> list[dict[str, object]]:
     """Return a row for each score of a run, with the options of its config that change numbers."""
-    path = record.path.parent / "config.yaml"
-    config = read_yaml(path) if path.is_file() else {}
+    config = config_of(record) or {}
     chosen = ((name.split("."), value) for name, value in score_settings(config).items())
     options = {
         ".".join(part for part in name if part not in ("init_args", "class_path")): value

@@ -4,14 +4,16 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from functools import cache
 from itertools import chain
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from results.errors import UserError, near
+from results.errors import UserError, near, shortened
+from results.files import check_regular
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -56,8 +58,41 @@ class SettingsError(UserError):
     """Error for a settings file that cannot be read or used."""
 
 
-MOST = 100_000
-"""Largest number of values in a file of settings."""
+MOST = 20_000
+"""Largest number of values in a file of settings; jsonargparse takes seconds for so many."""
+DEEPEST = 100
+"""Largest number of lists and mappings of settings in each other."""
+LONGEST_TEXT = 1 << 22
+"""Largest number of bytes of a file of settings, and of characters of a text that is read as settings."""
+_DIGITS = 1000  # of a number
+_NUMBER = re.compile(r"[-+]?[.\d][-+.:_x\da-fA-F]*")  # also in base 60, 1:59, and in base 16
+_PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C library may not be there
+
+
+def _refuse_excess(text: str) -> None:
+    """Raise YAMLError for text of more values, deeper brackets or longer numbers than settings have.
+
+    The text is read as a stream of events, and no further than its first excess: nothing is kept of it.
+    """
+    if len(text) > LONGEST_TEXT:
+        raise yaml.constructor.ConstructorError(problem=f"it has more than {LONGEST_TEXT:,} characters")
+    values = depth = 0
+    for event in yaml.parse(text, _PARSER):
+        fault = ""
+        if isinstance(event, yaml.NodeEvent):
+            values += 1
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.ScalarEvent) and len(event.value) > _DIGITS and _NUMBER.fullmatch(event.value):
+            fault = f"a number has more than {_DIGITS:,} digits: write text in quotes" * event.implicit[0]
+        if values > MOST:
+            fault = f"it has more than {MOST:,} values"
+        if depth > DEEPEST:
+            fault = f"its lists and mappings are more than {DEEPEST} deep"
+        if fault:
+            raise yaml.constructor.ConstructorError(problem=fault, problem_mark=event.start_mark)
 
 
 def _values(node: yaml.Node | None, known: dict[yaml.Node, float]) -> float:
@@ -71,7 +106,19 @@ def _values(node: yaml.Node | None, known: dict[yaml.Node, float]) -> float:
 
 
 class Bounded:
-    """Mixin of loaders of YAML that refuses text whose aliases stand for more than `MOST` values."""
+    """Mixin of loaders of YAML that refuses text of more than `MOST` values, each alias being all it stands for.
+
+    It also refuses deeper brackets than `DEEPEST`, and numbers of too many digits. All but the aliases are counted
+    before anything is composed.
+
+    Args:
+        stream: The text, or a file of text.
+    """
+
+    def __init__(self, stream: str | IO[str]) -> None:
+        text = stream if isinstance(stream, str) else stream.read(LONGEST_TEXT + 1)
+        _refuse_excess(text)
+        super().__init__(text)  # type: ignore[call-arg]
 
     def get_single_node(self) -> yaml.Node | None:
         """Return the only document of the text, as a tree in which an alias is the node that it stands for."""
@@ -82,7 +129,7 @@ class Bounded:
         return node
 
 
-class BoundedLoader(Bounded, yaml.SafeLoader):  # type: ignore[misc]
+class BoundedLoader(Bounded, _PARSER):  # type: ignore[misc, valid-type]
     """Safe loader that is bounded."""
 
 
@@ -107,11 +154,11 @@ def read_yaml(path: Path) -> object:
     """Return the content of a YAML file.
 
     Raises:
-        SettingsError: The file cannot be read or is not YAML in UTF-8, or a key occurs twice in a mapping or is not
-            a string.
+        SettingsError: The file cannot be read, is not a regular file or not YAML in UTF-8, has more values than
+            settings have, or a key occurs twice in a mapping or is not a string.
     """
     try:
-        with path.open(encoding="utf-8") as file:
+        with check_regular(path, LONGEST_TEXT).open(encoding="utf-8") as file:
             return yaml.load(file, _Loader)
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from None
@@ -156,7 +203,7 @@ _FRAME = (
 def in_a_line(message: str) -> str:
     """Return an error message of jsonargparse in one line, without the lines that do not describe the error."""
     lines = (line.strip(" -") for line in message.splitlines())
-    told = dict.fromkeys(line for line in lines if line and not line.startswith(_FRAME))
+    told = dict.fromkeys(shortened(line) for line in lines if line and not line.startswith(_FRAME))
     return re.sub(r"<class '([\w.]+)'>", r"\1", "; ".join(told))
 
 
@@ -185,7 +232,7 @@ def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
         SettingsError: `content` is not a mapping, or one of its entries is unknown, empty, of the wrong type, or
             a list with duplicates.
     """
-    from jsonargparse import ArgumentError, ArgumentParser  # takes long, and most readers of settings do not need it
+    from jsonargparse import ArgumentError  # takes long, and most readers of settings do not need it
 
     if not isinstance(content, Mapping):
         found = "empty" if content is None else "a list" if isinstance(content, list) else f"{str(content)[:40]!r}"
@@ -201,12 +248,20 @@ def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
             raise SettingsError(f"{where}: `{name}` lists more than {LONGEST} values. Divide the file into several")
         if twice := [one for one, number in times.items() if number > 1]:
             raise SettingsError(f"{where}: `{name}` lists {twice[0]} more than once: name it once")
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(kind)
     try:
-        return kind(**parser.parse_object(dict(content)).as_dict())
+        return kind(**_parser_of(kind).parse_object(dict(content), defaults=False).as_dict())
     except ArgumentError as error:
         fault = in_a_line(re.sub(r'Parser key "([^"]+)":\s*', r"`\1`: ", str(error)))
         for pattern, words in _PLAIN:
             fault = re.sub(pattern, words, fault)
         raise SettingsError(f"{where}: {fault}") from None
+
+
+@cache
+def _parser_of(kind: type) -> Any:  # noqa: ANN401 # jsonargparse takes long to import
+    """Return the parser of the fields of a dataclass, which takes far longer to make than a mapping to parse."""
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(kind)
+    return parser

@@ -296,6 +296,22 @@ def test_a_second_run_has_a_folder_of_its_own_and_the_same_scores(
     assert not [word for word in ("Tip", "litlogger", "litmodels", "TPU", "ArcPredictions") if word in printed]
 
 
+def test_a_new_store_and_a_kept_one_give_the_same_files_byte_for_byte(
+    corpus: str, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = arguments(ROOT / "configs" / HEADS, corpus, bert, str(tmp_path / "stores"), Path("runs"))
+    contents = []
+    for name in ("new", "kept"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert train.run(command) == 0
+        run = Path("runs/SingleHeads/version_0")
+        contents.append({path.name: path.read_bytes() for path in run.rglob("*") if path.is_file()})
+    new, kept = contents
+    assert {"page.html", "results.json"} <= new.keys()
+    assert [name for name in new.keys() | kept.keys() if new.get(name) != kept.get(name)] == []
+
+
 def test_predictions_are_written(checkpoint: Path, corpus: str, of_config: Given, tmp_path: Path) -> None:
     command = of_config()
     train.main(["predict", *command[1:-1], f"--ckpt_path={checkpoint}"])

@@ -13,7 +13,17 @@
 #SBATCH --open-mode=append
 #SBATCH --output=%x-%j.out
 
-trap 'scontrol requeue "$SLURM_JOB_ID"' USR1 # before the time limit; SLURM itself requeues after a preemption
+trap 'scontrol requeue "$SLURM_JOB_ID"' USR1 # before the time limit
 srun --kill-on-bad-exit=1 python train.py "$1" --config configs/trainer/slurm.yaml "${@:2}" \
     --trainer.num_nodes "$SLURM_NNODES" --trainer.devices "$SLURM_NTASKS_PER_NODE" &
 wait $!
+code=$?
+((code == 0)) && exit
+# Where the partition has a GraceTime, a preemption ends the tasks, and SLURM requeues only a job that runs until its end.
+job=$(scontrol --oneliner show job "$SLURM_JOB_ID")
+if [[ $job == *JobState=RUNNING* && $job =~ PreemptTime=[0-9] ]]; then # not cancelled, nor requeued above
+    scontrol requeue "$SLURM_JOB_ID"
+elif [[ $job == *JobState=RUNNING* ]] && ((code > 128)); then
+    echo "The run was ended by a signal; srun says above which task. Submit the same command again: it goes on from what is kept."
+fi
+exit $code

@@ -729,6 +729,19 @@ def test_values_that_no_model_has_are_refused_in_a_line(
             architecture(source(folder))
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", "pytorch_model.bin"])
+def test_files_without_an_end_are_refused_before_they_are_opened(name: str, kind: str, folder: Path) -> None:
+    path = folder / name
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(EncoderError, match=rf"^{path}: the file cannot be read \(it is a {kind}, not a regular file"):
+        source(folder)
+
+
 def test_weights_in_another_folder_are_refused(folder: Path) -> None:
     index = {"metadata": {}, "weight_map": {"a": f"../{WEIGHTS}"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))

@@ -294,6 +294,24 @@ def test_a_file_of_the_user_in_a_store_is_not_deleted(extraction: Extraction) ->
     assert [path.read_bytes() for path in extraction.folder.iterdir()].count(b"years of work") == 3
 
 
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+@pytest.mark.parametrize("stem", ["00001", "labels", "manifest"])
+def test_what_is_no_file_in_the_place_of_one_is_an_error_with_a_remedy(
+    stem: str, kind: str, extraction: Extraction, digests: Digests
+) -> None:
+    extraction.prepare()
+    path = extraction.file(stem)
+    path.unlink()
+    if kind == "folder":
+        (path / "mine").mkdir(parents=True)
+    else:
+        os.mkfifo(path)
+    fault = "it is a folder, not a file" if kind == "folder" else "it is a pipe, not a regular file"
+    with pytest.raises(UserError, match=rf"^{path}: this file of a store cannot be read \({fault}\)\. Move away"):
+        Store.open(extraction.folder, digests)
+    assert path.exists()
+
+
 @pytest.mark.parametrize("stem", ["00001", "labels", "manifest"])
 def test_damage_in_a_store_that_cannot_be_written_is_an_error_with_a_remedy(
     stem: str, extraction: Extraction, digests: Digests, monkeypatch: pytest.MonkeyPatch

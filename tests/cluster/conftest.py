@@ -51,9 +51,10 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2 RealMemory={memory} State=UNKNOWN
 PartitionName=low Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
+PartitionName=sudden Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=0
 PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
-"""Two cores; jobs in `high` preempt those in `low`, which are requeued after a signal. No accounting."""
+"""Two cores; jobs in `high` preempt those in `low`, 20 s after a signal, and in `sudden`, at once. No accounting."""
 
 
 @dataclass

@@ -1,9 +1,9 @@
 """Signals at random moments of real runs: `python -m tests.cluster.interruptions [--stages …]`.
 
 Each trial starts a command, sends a signal at a random moment, gives the same command again until it has results (on
-SLURM only where the job was not requeued), and compares all that lies on the disk then with a run that was left alone:
-scores, tables, items, weights, stores, and the names of all files. One row a trial; exit code 1 if any trial differs
-or hangs.
+SLURM only where the job was not requeued; after a preemption it must be), and compares all that lies on the disk then
+with a run that was left alone: scores, tables, items, weights, stores, and the names of all files. One row a trial;
+exit code 1 if any trial differs or hangs.
 """
 
 import argparse
@@ -30,7 +30,9 @@ from corpora.sample import write_sample_treebank
 from tests.cluster.conftest import Slurm, running_slurm
 
 ROOT = Path(__file__).parent.parent.parent
-SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL)
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+PREEMPTION = signal.SIGUSR2
+"""Stands for a preemption in `send`."""
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
 HANGS = 240.0
 """Seconds without an end after which a run hangs."""
@@ -100,6 +102,28 @@ STAGES = {
         extracts=True,  # adversaries are kept beside the stores
     ),
     "sweep": Stage("", (), "begun"),
+    "classifier": Stage(
+        "AttentionClassifier", ("fit", "--config=configs/demo_classifier.yaml", "--trainer.max_epochs=8"), "Training"
+    ),
+    "description": Stage(
+        "DescriptionLength",
+        ("measure", "--config=configs/voita2020/mdl.yaml", *PROBE, "--model.max_epochs=2"),
+        "Data ready",
+    ),
+    "heads": Stage("SingleHeads", ("measure", "--config=configs/clark2019/heads.yaml", *PROBE), "Data ready"),
+    "stream": Stage(
+        "SingleHeads", ("measure", "--config=configs/clark2019/heads.yaml", *PROBE, "--data.store=stream"), "Data ready"
+    ),
+    "erasure": Stage(
+        "Fidelity",
+        (
+            "measure",
+            "--config=configs/fidelity/quick.yaml",
+            "--model.checkpoints=SHARED/classifier",
+            "--model.tests=[SetErasure, SingleWeight, Correlation]",
+        ),
+        "Data ready",
+    ),
 }
 
 
@@ -119,6 +143,7 @@ class Run:
     folder: Path
     shared: Path  # stores and a classifier
     slurm: Slurm | None
+    partition: str = "low"
     process: subprocess.Popen[bytes] | None = None
     jobs: list[str] = field(default_factory=list)
     spent: dict[int, float] = field(default_factory=dict)  # seconds of CPU of each process
@@ -146,7 +171,7 @@ class Run:
             executor = ["--jobs=2"]
             if self.slurm:
                 limits = f"--slurm.cpus_per_task={self.ranks}", f"--slurm.array_parallelism={2 // self.ranks}"
-                executor = ["--executor=slurm", "--slurm.partition=low", *limits]
+                executor = ["--executor=slurm", f"--slurm.partition={self.partition}", *limits]
             options = [*PROBE, "--trainer.accelerator=cpu", "--trainer.max_epochs=8", *devices, *several]
             command = [
                 "train.py",
@@ -163,7 +188,8 @@ class Run:
             command += ["--trainer.accelerator=cpu", f"--trainer.default_root_dir={self.folder / 'runs'}", *several]
         command = [word.replace("SHARED", str(self.shared)) for word in command]
         if self.slurm is not None and self._submits:
-            options = [f"--output={self.folder}/%j.log", f"--ntasks-per-node={self.ranks}", "--partition=low"]
+            options = [f"--output={self.folder}/%j.log", f"--ntasks-per-node={self.ranks}"]
+            options.append(f"--partition={self.partition}")
             script = str(ROOT / "configs/trainer/slurm.sh")
             submit = ["sbatch", "--parsable", f"--chdir={ROOT}", *options, script, *command]
             done = subprocess.run(submit, env=environment, capture_output=True, text=True, check=True)
@@ -246,18 +272,20 @@ class Run:
 
 
 def send(run: Run, number: signal.Signals, draw: random.Random) -> str:
-    """Send a signal to some process, or by SLURM's means; return to whom, or nothing where there was nobody."""
+    """Send a signal to some process, or by SLURM's means; return to whom, or nothing where there was nobody.
+
+    SIGUSR2 stands for a preemption by a job of a higher partition.
+    """
     found = sorted(run.processes())
     roles = sorted({process.role for process in found})
     if run.slurm is not None:
         roles += ["SLURM"]
-        roles += ["preemption"] if number == signal.SIGTERM else []
-    elif len(found) > 1 and number == signal.SIGKILL:
+    elif len(found) > 1 and number != signal.SIGTERM:
         roles += ["all"]
+    if number == PREEMPTION and run.slurm is not None:
+        run.slurm.wait(run.slurm.submit("sleep 1", "--partition=high", "--ntasks=2"))
+        return f"job in {run.partition}"
     role = draw.choice(roles)
-    if role == "preemption" and run.slurm is not None:
-        run.slurm.submit("sleep 1", "--partition=high", "--ntasks=2")
-        return role
     if role == "SLURM" and run.slurm is not None:
         shown = run.slurm.run("squeue", "--noheader", "--array", "--states=RUNNING", "--format=%i").split()
         if not shown:
@@ -350,6 +378,7 @@ def trial(run: Run, number: signal.Signals, left_alone: Reference, draw: random.
         run.stop()
         return None
     ways = [run.wait()]
+    lost = number == PREEMPTION and not run.done()
     while not run.done() and ways[-1] != "hangs" and len(ways) < 4:
         run.start()
         ways.append(run.wait())
@@ -365,7 +394,7 @@ def trial(run: Run, number: signal.Signals, left_alone: Reference, draw: random.
     run.stop()
     kept = re.findall(r"(\d+ of \d+ shards)|(λ = \S+) of .*: found", said)
     return {
-        "signal": number.name.removeprefix("SIG"),
+        "signal": "preemption" if number == PREEMPTION else number.name.removeprefix("SIG"),
         "to": to,
         "at_s": f"{at:.1f}",
         "ended": ", then ".join(ways),
@@ -375,7 +404,7 @@ def trial(run: Run, number: signal.Signals, left_alone: Reference, draw: random.
         "seconds": f"{time.monotonic() - began:.0f}",
         "undisturbed_s": f"{left_alone.seconds:.0f}",
         "outcome": "equal" if not differ else f"{len(differ)} differ: {'; '.join(differ[:3])}",
-        "fault": bool(differ or alive or "hangs" in ways or "Traceback" in said),
+        "fault": bool(differ or lost or alive or "hangs" in ways or "Traceback" in said),
     }
 
 
@@ -402,7 +431,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--signals", type=int, default=5, help="of each stage, scheduler and number of ranks")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--preemptions", type=int, default=1, help="of each stage and number of ranks, by partition")
     given = parser.parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what is in its background ignore it
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # SLURM is to end with this program
     rows: list[dict[str, object]] = []
     with ExitStack() as stack:
@@ -412,9 +443,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (work / "shared").mkdir()
         prepare(work / "shared")
 
-        def new(stage: str, ranks: int, cluster: Slurm | None) -> Run:
+        def new(stage: str, ranks: int, cluster: Slurm | None, partition: str = "low") -> Run:
             folder = Path(tempfile.mkdtemp(prefix=f"{stage}-", dir=work))
-            run = Run(STAGES[stage], ranks, folder, work / "shared", cluster)
+            run = Run(STAGES[stage], ranks, folder, work / "shared", cluster, partition)
             stack.callback(run.stop)
             return run
 
@@ -422,19 +453,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             left_alone = reference(run := new(stage, ranks, None))
             shutil.rmtree(run.folder)
             for scheduler in given.schedulers:
+                cluster = slurm if scheduler == "slurm" else None
                 draw = random.Random(f"{given.seed} {stage} {ranks} {scheduler}")
-                for place in range(given.signals):
+                planned = [(SIGNALS[place % len(SIGNALS)], "low") for place in range(given.signals)]
+                if cluster is not None:
+                    planned += [(PREEMPTION, partition) for partition in ("low", "sudden")] * given.preemptions
+                for number, partition in planned:
                     row = None
                     while row is None:
-                        run = new(stage, ranks, slurm if scheduler == "slurm" else None)
-                        row = trial(run, SIGNALS[place % len(SIGNALS)], left_alone, draw)
+                        run = new(stage, ranks, cluster, partition)
+                        row = trial(run, number, left_alone, draw)
                         if row is None:
                             shutil.rmtree(run.folder)
                     rows.append({"stage": stage, "scheduler": scheduler, "ranks": ranks, **row})
                     print(*rows[-1].values(), sep=" | ", flush=True)
                     shutil.rmtree(run.folder)
     faults = sum(bool(row["fault"]) for row in rows)
-    print(f"{len(rows)} signals, {faults} faults")
+    print(f"{len(rows)} signals and preemptions, {faults} faults")
     return 1 if faults else 0
 
 

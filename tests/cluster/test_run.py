@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -48,6 +49,7 @@ def wait_for(slurm: Slurm, job: str, text: str, seconds: float = 240) -> None:
     end = time.monotonic() + seconds
     while text not in log_of(slurm, job):
         assert time.monotonic() < end, log_of(slurm, job)
+        assert slurm.state(job) not in ("COMPLETED", "FAILED", "CANCELLED"), log_of(slurm, job)
         time.sleep(0.1)
 
 
@@ -57,25 +59,71 @@ def scores(runs: Path) -> dict[str, float]:
     return found
 
 
+PROBE = "clark2019/attention_only.yaml"
 LONG = ("--trainer.max_epochs=120", "--data.max_sentences=4")
+
+
+@pytest.fixture(scope="module")
+def whole(corpus: str, bert: Path, cache: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
+    """Scores of the run of these tests on two processes, left alone."""
+    runs = tmp_path_factory.mktemp("whole")
+    command = arguments(ROOT / "configs" / PROBE, corpus, bert, cache, runs)
+    train.main([*command, *LONG, "--trainer.strategy=ddp_fork", "--trainer.devices=2"])
+    return scores(runs)
+
+
+def preempt(slurm: Slurm) -> None:
+    """Let a job of a higher partition take the whole machine, and wait for its end."""
+    assert slurm.wait(slurm.submit("sleep 1", "--partition=high", "--ntasks=2")) == "COMPLETED"
 
 
 @DEVICES
 def test_a_run_on_two_tasks_is_requeued_in_training_and_ends_with_the_same_scores(
-    slurm: Slurm, submit: Submit, corpus: str, bert: Path, cache: str, tmp_path: Path
+    slurm: Slurm, submit: Submit, whole: dict[str, float], tmp_path: Path
 ) -> None:
-    config = "clark2019/attention_only.yaml"
-    whole = arguments(ROOT / "configs" / config, corpus, bert, cache, tmp_path / "whole")
-    train.main([*whole, *LONG, "--trainer.strategy=ddp_fork", "--trainer.devices=2"])
-    job = submit(config, tmp_path / "stopped", *LONG, "--trainer.strategy=ddp")
+    job = submit(PROBE, tmp_path, *LONG, "--trainer.strategy=ddp")
     wait_for(slurm, job, "Training AttentionOnlyProbe")
     time.sleep(1)
     slurm.run("scancel", "--batch", "--signal=USR1", job)
     wait_for(slurm, job, "Continues the unfinished run")
     assert slurm.wait(job, seconds=480) == "COMPLETED", log_of(slurm, job)
     assert "Training AttentionOnlyProbe" in log_of(slurm, job)
-    assert scores(tmp_path / "stopped") == scores(tmp_path / "whole")
+    assert scores(tmp_path) == whole
     assert not list(tmp_path.rglob("*state-*"))
+
+
+@DEVICES
+@pytest.mark.parametrize("partition", ["low", "sudden"])
+def test_a_preempted_run_is_requeued_with_and_without_a_grace_time(
+    slurm: Slurm, submit: Submit, whole: dict[str, float], tmp_path: Path, partition: str
+) -> None:
+    job = submit(PROBE, tmp_path, *LONG, "--trainer.strategy=ddp", sbatch=(f"--partition={partition}",))
+    wait_for(slurm, job, "Training AttentionOnlyProbe")
+    preempt(slurm)
+    wait_for(slurm, job, "Continues the unfinished run")
+    assert slurm.wait(job, seconds=480) == "COMPLETED", log_of(slurm, job)
+    assert scores(tmp_path) == whole
+
+
+@DEVICES
+def test_a_killed_task_is_named_and_its_job_is_not_requeued(slurm: Slurm, submit: Submit, tmp_path: Path) -> None:
+    job = submit(PROBE, tmp_path, *LONG, "--trainer.strategy=ddp")
+    wait_for(slurm, job, "Training AttentionOnlyProbe")
+    rows = [row.split() for row in slurm.run("scontrol", "listpids", job).splitlines()]
+    pids = [int(pid) for pid, _, step, *_, rank in rows if (step, rank) == ("0", "1")]
+    os.kill(pids[0], signal.SIGKILL)
+    assert slurm.wait(job) == "FAILED"
+    assert "Rank 1 of the run has ended" in log_of(slurm, job)
+    assert "The same command goes on from what is kept" in log_of(slurm, job)
+
+
+def test_a_cancelled_run_is_not_requeued(slurm: Slurm, submit: Submit, tmp_path: Path) -> None:
+    job = submit(PROBE, tmp_path, *LONG, "--trainer.strategy=ddp")
+    wait_for(slurm, job, "Training AttentionOnlyProbe")
+    slurm.run("scancel", job)
+    assert slurm.wait(job) == "CANCELLED"
+    time.sleep(10)  # a requeued job would wait in the queue by now
+    assert slurm.state(job) == "CANCELLED"
 
 
 def test_more_tasks_than_devices_are_refused_and_nothing_is_removed(

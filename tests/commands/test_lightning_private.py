@@ -4,6 +4,8 @@ import csv
 import multiprocessing
 import os
 import signal
+import subprocess
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -12,11 +14,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from lightning_fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.cli import LightningCLI
 from torch import Tensor
+from torch.multiprocessing.spawn import ProcessExitedException
 
-from commands.faults import is_of_another
+import commands.lightning  # noqa: F401 # changes what Lightning says
+from commands.faults import RankLocks, fault, is_of_another
 from commands.lightning_private import (
     CommandLine,
     ContinuedCSVLogger,
@@ -193,3 +198,71 @@ def test_what_gloo_says_of_a_lost_process_is_understood(group: Callable[..., Non
     with pytest.raises(RuntimeError) as error:
         dist.all_reduce(torch.ones(()))
     assert is_of_another(error.value), str(error.value)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_the_rank_that_ended_is_named(group: Callable[..., None], tmp_path: Path) -> None:
+    group(lambda: RankLocks(tmp_path / "locks", 1, 2))
+    locks = RankLocks(tmp_path / "locks", 0, 2)
+    with pytest.raises(RuntimeError) as error:
+        dist.all_reduce(torch.ones(()))
+    locks.explain(error.value)
+    said = str(fault(error.value))
+    assert said.startswith(
+        "Rank 1 of the run has ended: look at its output. The same command goes on from what is kept."
+    )
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_rank_that_is_killed_gives_its_lock_back(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    ready = context.Event()
+
+    def work() -> None:
+        locks = RankLocks(tmp_path, 2, 3)
+        ready.set()
+        time.sleep(60)
+        locks.ended()
+
+    other = context.Process(target=work)
+    other.start()
+    assert ready.wait(60)
+    locks = RankLocks(tmp_path, 0, 3)
+    own = RankLocks(tmp_path, 1, 3)
+    assert locks.ended() == []
+    assert own.ended() == []
+    other.kill()
+    other.join()
+    assert locks.ended() == [2]
+
+
+def test_an_error_of_this_process_gets_no_note(tmp_path: Path) -> None:
+    error = RuntimeError("shapes differ")
+    RankLocks(tmp_path, 0, 2).explain(error)
+    assert not hasattr(error, "__notes__")
+
+
+def test_what_torch_says_of_a_forked_rank_is_told_in_a_line() -> None:
+    with pytest.raises(ProcessExitedException) as error:
+        torch.multiprocessing.start_processes(_end_rank_1, nprocs=2, start_method="fork")
+    said = "Rank 1 of the run was ended by SIGKILL (often: out of memory). The same command goes on from what is kept."
+    assert str(fault(error.value)) == said
+
+
+def _end_rank_1(rank: int) -> None:
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_what_lightning_says_of_a_process_that_it_started_is_reworded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    process.kill()
+    process.wait()
+    observer = _ChildProcessObserver(os.getpid(), [process])
+    monkeypatch.setattr(observer, "_terminate_all", lambda: None)
+    with caplog.at_level("INFO", "lightning_fabric"):
+        assert observer._run()
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith("Error: Rank 1 of the run was ended by SIGKILL")

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import signal
 from collections.abc import Callable
 from fnmatch import fnmatch
 from functools import partial, partialmethod
@@ -19,9 +20,10 @@ import torch
 from matplotlib.figure import Figure
 from pytorch_lightning.utilities import rank_zero_only
 
+import commands
 import train
 from commands.lightning_private import random_states, set_random_states
-from commands.state import Resume, RunConfig, RunState, SavedWork, run_digest
+from commands.state import Resume, RunConfig, RunState, SavedWork, check_new_folder, new_folder, run_digest
 from commands.sweep_jobs import results_of
 from commands.trust import Parser
 from measures.trainings import save_tensors
@@ -439,6 +441,38 @@ def test_random_numbers_go_on_where_they_were() -> None:
     assert drawn() == first
 
 
+def interrupt(probe: AttentionOnlyProbe, batch: object) -> None:
+    """As Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("config", ["clark2019/attention_only.yaml", "hewitt2019/control.yaml"])
+def test_ctrl_c_in_a_training_says_that_the_same_command_goes_on(
+    config: str,
+    corpus: str,
+    bert: Path,
+    cache: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = arguments(ROOT / "configs" / config, corpus, bert, cache, tmp_path)
+    handler = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patched:
+        patched.setattr(AttentionOnlyProbe, "training_step", interrupt)
+        assert commands.main(command) == 130
+    signal.signal(signal.SIGINT, handler)  # Lightning ignores it from now on
+    assert capsys.readouterr().err.endswith("Interrupted. The same command goes on from what is kept.\n")
+    assert train.run(command) == 0
+
+
+def test_other_exits_keep_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("commands.lightning.main", Mock(side_effect=SystemExit(2)))
+    with pytest.raises(SystemExit) as end:
+        commands.main(["fit", "--config=demo"])
+    assert end.value.code == 2
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_lost_connection_is_told_in_a_line(
     rank: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -454,3 +488,23 @@ def test_a_lost_connection_is_told_in_a_line(
     said = capsys.readouterr().err
     assert said.startswith("Error: Another process of the run has ended")
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", ["link to nothing", "long name", "file", "below a file"])
+def test_a_folder_that_cannot_be_made_is_told_before_the_work(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("/nowhere/at/all")
+    places = {"link to nothing": "link", "long name": "n" * 300, "file": "file", "below a file": "file/runs"}
+    parent = tmp_path / places[kind]
+    for make in (check_new_folder, new_folder):
+        with pytest.raises(UserError, match=rf"^{parent}: no folder can be made there for the run \(.+\)\. Give"):
+            make(parent)
+
+
+def test_a_folder_that_can_be_made_is_not_left(tmp_path: Path) -> None:
+    check_new_folder(tmp_path / "runs" / "SingleHeads")
+    assert not [*tmp_path.iterdir()]
+    (tmp_path / "runs").mkdir()
+    check_new_folder(tmp_path / "runs" / "SingleHeads")
+    assert [path.name for path in tmp_path.rglob("*")] == ["runs"]
+    assert new_folder(tmp_path / "runs" / "SingleHeads").name == "version_0"

@@ -188,7 +188,7 @@ def test_shipped_sweeps_can_be_run(path: Path) -> None:
             r"a\.yaml, line 4 is not valid .*: the key `one` occurs twice in one mapping: remove one$",
         ),
         ("false: 1\n", r"line 1 .*: the key `false` is not a string: write it in quotes$"),
-        ("[" * 100_000, r"a\.yaml is not valid YAML in UTF-8: maximum recursion depth"),
+        ("[" * 100_000, r"a\.yaml, line 1 is not valid YAML in UTF-8: its lists and mappings are more than 100"),
         ("- rows: {}\n- scores: []\n", r"a\.yaml is a list, but must be a mapping, such as `name: value`$"),
         ("", r"a\.yaml is empty, but must be a mapping, such as `name: value`$"),
         ("\udcff", r"a\.yaml is not valid YAML in UTF-8: .*position 0"),
@@ -200,6 +200,24 @@ def test_faults_of_a_file(content: str | None, message: str, tmp_path: Path) -> 
         (tmp_path / "a.yaml").write_text(content, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(UserError, match=f"(?s){message}"):
         read_sweep(tmp_path / "a.yaml")
+
+
+TOO_LARGE = {
+    "rows": "scores: [a]\nrows:\n" + "".join(f"  r{row}: {{}}\n" for row in range(5_001)),
+    "grid": f"scores: [a]\ngrid: {{config: a.yaml, axes: {{a: {{{', '.join(f'v{one}: {{}}' for one in range(80))}}}, "
+    + f"b: {{{', '.join(f'v{one}: {{}}' for one in range(80))}}}}}}}",
+    "runs": f"scores: [a]\nseeds: {[*range(500)]}\nrows:\n"
+    + "".join(f"  r{row}: {{config: a.yaml}}\n" for row in range(21)),
+}
+
+
+@pytest.mark.parametrize("kind", TOO_LARGE)
+def test_a_plan_of_too_many_runs_is_refused_before_they_are_read(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("model: SingleHeads\n", encoding="utf-8")
+    (tmp_path / "plan.yaml").write_text(TOO_LARGE[kind], encoding="utf-8")
+    fault = "the plan has more than 10,000 runs" if kind == "runs" else "the plan has more than 5,000 rows"
+    with pytest.raises(UserError, match=f"{fault}. Divide it into several plans$"):
+        read_sweep(tmp_path / "plan.yaml")
 
 
 @pytest.mark.parametrize(("model", "command"), [("SingleHeads", "measure"), ("probes.AttentionOnlyProbe", "fit")])

@@ -269,3 +269,19 @@ def test_english_ewt_has_its_published_counts(split: str, public_data: Callable[
                 columns = (sentence.words, sentence.heads, sentence.relations, sentence.upos, sentence.xpos)
                 for ours, name in zip(columns, ("form", "head", "deprel", "upos", "xpos"), strict=True):
                     assert list(ours) == ["_" if token[name] is None else token[name] for token in rows]
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (row("1" * 5000, "a", 0), "the line has a number of 1,000 digits or more"),
+        (row(1, "a", "2" * 5000), "the line has a number of 1,000 digits or more"),
+        (row(1, "a", "0").replace("_\t_\n", f"{'3' * 5000}:dep\t_\n"), "the line has a number of 1,000 digits or more"),
+        (row(1, "a" * (1 << 17), 0), "the line has 131,072 bytes or more"),
+    ],
+    ids=["id", "head", "enhanced head", "word"],
+)
+def test_a_number_and_a_word_have_a_bound(content: str, fault: str, tmp_path: Path) -> None:
+    path = write(tmp_path, ROW + "\n" + content)
+    with pytest.raises(CorpusError, match=rf"^{path}:3: {fault}\. .*\.$"):
+        read_treebank(path)

@@ -94,17 +94,6 @@ def test_files_that_cannot_be_read_say_what_to_do(reader: Reader, tmp_path: Path
 
 
 @every_reader
-def test_a_pipe_or_a_device_is_refused_unread(reader: Reader, tmp_path: Path) -> None:
-    pipe = tmp_path / reader.name
-    os.mkfifo(pipe)
-    device = tmp_path / f"zero{pipe.suffix}"
-    device.symlink_to("/dev/zero")
-    for path, kind in [(pipe, "pipe or socket"), (device, "device")]:
-        with pytest.raises(CorpusError, match=f"^{path}: this is a {kind}, not a regular file\\. Save its content in"):
-            reader.read(path)
-
-
-@every_reader
 def test_other_encodings_are_named_with_the_command_that_converts(reader: Reader, tmp_path: Path) -> None:
     line = next(i for i, text in enumerate(reader.content.split("\n"), start=1) if "é" in text)
     path = write(tmp_path, reader.content.encode("latin-1"), reader.name)
@@ -139,9 +128,24 @@ def test_corpora_are_read_without_torch_or_a_network_client() -> None:
     assert loaded.stdout == "\n"
 
 
-def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corpora.lines._LONGEST", 8)
+def test_a_line_without_end_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    path.write_text("six 12\n" + "x" * 9)
-    with pytest.raises(CorpusError, match=rf"^{path}:2: the line has more than 8 bytes\. Check"):
+    path.write_text("six 12\n" + "x" * 7 + "\n")
+    assert list(numbered_lines(path, longest=9)) == [(1, "six 12"), (2, "xxxxxxx")]
+    with pytest.raises(CorpusError, match=rf"^{path}:2: the line has 8 bytes or more\. Check"):
+        list(numbered_lines(path, longest=8))
+    path.write_text("x" * (1 << 21))
+    with pytest.raises(CorpusError, match=rf"^{path}:1: the line has 2,097,152 bytes or more\. Check"):
         list(numbered_lines(path))
+
+
+@every_reader
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_has_no_end_is_refused_before_it_is_opened(kind: str, reader: Reader, tmp_path: Path) -> None:
+    path = tmp_path / reader.name
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(CorpusError, match=rf"^{path}: the file cannot be read \(it is a {kind}, not a regular file\)"):
+        reader.read(path)

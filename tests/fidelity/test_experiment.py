@@ -81,6 +81,21 @@ def test_without_data_the_texts_are_those_of_the_first_checkpoint(runs: Path, mo
     assert 0 <= implied.numbers["single_weight.flips_top"] <= 1
 
 
+def test_a_test_gives_the_total_of_its_work_or_says_that_it_has_none(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("results.progress.FIRST", 0)
+    monkeypatch.setattr("results.progress.EVERY", 0)
+    monkeypatch.setenv("PROBING_CACHE", str(runs.parent / "stores"))
+    adversary = fidelity.Adversary("published", steps=3)
+    tests: list[FidelityTest] = [adversary, fidelity.Permutation()]
+    with caplog.at_level("INFO", "pytorch_lightning.progress"):
+        measures.measure(measurements=Fidelity(str(runs / "base-0"), tests, texts=10))
+    (first, *_) = re.findall(r"adversary, changed copies of 10 texts: (.*)", caplog.text)
+    assert re.fullmatch(r"50 of 200 \(25%\) in .* a second, about 0:\d\d:\d\d to go\.", first)
+    assert re.search(r"permutation, changed copies .* time left unknown: this test does not count", caplog.text)
+
+
 def run_over(
     checkpoints: list[Path], config: str, *options: str, folder: Path
 ) -> tuple[Result | None, Path, dict[str, Any]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from results.files import is_full, keep, kept, remove_leftovers, write_atomically
+from results.files import check_regular, is_full, keep, kept, remove_leftovers, write_atomically
 
 HOST = os.uname().nodename
 
@@ -122,3 +122,22 @@ def test_leftovers_of_dead_processes_on_this_host_are_removed(tmp_path: Path) ->
         (tmp_path / name).touch()
     remove_leftovers(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == kept
+
+
+def test_a_regular_file_is_told_from_what_has_no_end(file: Path, tmp_path: Path) -> None:
+    (link := tmp_path / "link").symlink_to(file)
+    assert check_regular(file) == file
+    assert check_regular(link, 10) == link
+    with pytest.raises(OSError, match="it has 10 bytes, but at most 9 are read"):
+        check_regular(link, 9)
+    os.mkfifo(pipe := tmp_path / "pipe")
+    (device := tmp_path / "device").symlink_to("/dev/zero")
+    for path, kind in ((pipe, "pipe"), (device, "device")):
+        with pytest.raises(OSError, match=f"it is a {kind}, not a regular file") as caught:
+            check_regular(path)
+        assert caught.value.filename == str(path)
+        assert not is_full(caught.value)
+    with pytest.raises(IsADirectoryError, match="it is a folder, not a file"):
+        check_regular(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        check_regular(tmp_path / "nothing")

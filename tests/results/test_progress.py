@@ -1,9 +1,11 @@
 import logging
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from results.progress import Progress
+from results.progress import Progress, ProgressLines
 
 
 @pytest.fixture
@@ -34,17 +36,54 @@ def test_a_line_now_and_then_with_the_time_to_go(lines: list[str], monkeypatch: 
     assert len(lines) == 5
 
 
-def test_of_what_has_no_known_end_the_count_and_the_rate_are_logged(
+def test_what_has_no_total_says_why_and_a_bound_is_called_one(
     lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
     monkeypatch.setattr("results.progress.time", SimpleNamespace(monotonic=lambda: now))
-    work = Progress("Training, batches", float("inf"))
+    work = Progress("Measuring, batches", float("inf"), "texts are streamed")
     now = 20.0
     work.advance(5000, "epoch 2")
+    work.begin("Training, batches", 1000, "early stopping may end it before")
     now = 60.0
-    work.advance(241_000)
+    work.advance(250)
     assert lines == [
-        "Training, batches: 5,000 in 0:00:20, 250 a second; epoch 2.",
-        "Training, batches: 246,000 in 0:01:00, 4,100 a second.",
+        "Measuring, batches: 5,000 in 0:00:20, 250 a second, time left unknown: texts are streamed; epoch 2.",
+        "Training, batches: 250 of at most 1,000 (25%) in 0:00:40, 6.25 a second, at most 0:02:00 to go: early "
+        "stopping may end it before.",
     ]
+
+
+def test_a_total_is_left_out_only_with_a_reason() -> None:
+    with pytest.raises(ValueError, match="needs a reason"):
+        Progress("Training, batches", float("inf"))
+
+
+@pytest.mark.parametrize(
+    ("epochs", "stops", "expected"),
+    [
+        (5, False, "10 of 100 (10%)"),
+        (5, True, "10 of at most 100 (10%)"),
+        (-1, True, "time left unknown: early stopping may end it before"),
+        (-1, False, "time left unknown: the training has no largest number of epochs"),
+    ],
+)
+def test_a_training_logs_its_largest_number_of_batches(
+    lines: list[str], monkeypatch: pytest.MonkeyPatch, epochs: int, stops: bool, expected: str
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("results.progress.time", SimpleNamespace(monotonic=lambda: now))
+    trainer: Any = SimpleNamespace(
+        early_stopping_callbacks=[object()] if stops else [],
+        max_epochs=epochs,
+        current_epoch=0,
+        num_training_batches=20,
+        callback_metrics={},
+    )
+    progress = ProgressLines()
+    progress.on_train_start(trainer, Mock())
+    for _ in range(20):
+        now += 1
+        progress.on_train_batch_end(trainer)
+    (line,) = lines
+    assert expected in line

@@ -17,7 +17,7 @@ from commands import compare
 from results import Bars, Estimate, Provenance, Result, Table
 from results.digests import RECORD, checksums
 from results.errors import UserError
-from results.reader import RecordError, find_record, load, ratio_of, read_table, rows_of
+from results.reader import RecordError, find_record, load, ratio_of, read_record, read_table, rows_of
 from results.writer import FigureFiles, write, write_scores
 
 SCORES = {
@@ -102,6 +102,39 @@ def test_one_table_of_all_runs_that_have_it(tmp_path: Path) -> None:
         load(tmp_path / "probe", table="best_heads")
 
 
+def test_a_table_without_rows_is_told_from_one_that_is_not_there(tmp_path: Path) -> None:
+    empty = Table(pd.DataFrame(columns=["head", "test"]))
+    write(tmp_path, Result("heads", SCORES, {"no_op": empty}), Provenance({}, {}, {}))
+    with pytest.raises(RecordError, match=rf"^{tmp_path}: the table no_op has no rows in any run\.$"):
+        load(tmp_path, "no_op")
+
+
+def test_a_config_is_verified_and_an_older_one_is_said_not_to_be(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run(folder, 0.1)
+    frame = load(folder)
+    path = folder / "config.yaml"
+    whole = path.read_text(encoding="utf-8")
+    for damaged in (whole.replace("0.1", "0.2"), whole.replace("model:", "modal:"), whole[:40], "", whole + "# more\n"):
+        assert damaged != whole
+        path.write_text(damaged, encoding="utf-8")
+        with pytest.warns(UserWarning, match=rf"{path} was changed after the run"), pytest.raises(RecordError):
+            load(folder)
+    path.unlink()
+    with pytest.warns(UserWarning, match=rf"^{path} is missing, so the options of the run are not known$"):
+        assert "model.learning_rate" not in load(folder)
+    path.write_text(whole, encoding="utf-8")
+    record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    del record["checksums"]["config.yaml"]  # as versions before 1.2 wrote it
+    (folder / RECORD).write_text(json.dumps(record), encoding="utf-8")
+    with pytest.warns(UserWarning, match=rf"^{path} is not verified: results.json of an older version"):
+        pd.testing.assert_frame_equal(load(folder), frame)
+    (folder / RECORD).unlink()
+    (folder / RECORD).symlink_to("/dev/zero")
+    with pytest.raises(RecordError, match="cannot be read: it is a device, not a regular file"):
+        read_record(folder / RECORD)
+
+
 READERS: dict[str, Callable[[Path], object]] = {
     "load": load,
     "compare": lambda run: compare.main([str(run)]),
@@ -118,7 +151,10 @@ def digits(text: bytes) -> list[int]:
 
 @pytest.mark.parametrize(
     "file",
-    ["results.json", "tables/probe_runs.csv", "main.csv", "main.tex", "figures/curve.data.csv", "items.parquet"],
+    [
+        *("results.json", "config.yaml", "tables/probe_runs.csv", "main.csv", "main.tex", "figures/curve.data.csv"),
+        "items.parquet",
+    ],
 )
 def test_a_changed_digit_is_refused_by_every_reader(file: str, tmp_path: Path) -> None:
     items = pd.DataFrame({"id": ["a", "b"], "right": [1, 2], "of": [4, 4]})
@@ -127,6 +163,9 @@ def test_a_changed_digit_is_refused_by_every_reader(file: str, tmp_path: Path) -
     figures = {"curve": Bars("t", ("a", "b"), {"x": [0.125, 0.75]}, "y", unit="fraction")}
     scores = {"uas": Estimate(0.375, 0.25, 0.5, unit="fraction")}
     result = Result("probe", scores, tables, figures, items=items, ratios={"uas": ("right", "of")})
+    (tmp_path / "config.yaml").write_text(
+        "seed_everything: 3\nmodel: {class_path: x.Probe, init_args: {rate: 0.125}}\n"
+    )
     write(tmp_path, result, Provenance({}, {}, {}), figures=FigureFiles(formats=("csv",)))
     find_record(tmp_path)
     path = tmp_path / file

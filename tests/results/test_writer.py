@@ -161,7 +161,7 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
     assert versions["pytorch-lightning"] == version("pytorch-lightning")
     sums = record.pop("checksums")
     assert isinstance(sums, dict)
-    numbers = {name for name in files_of(tmp_path) if name.endswith((".csv", ".tex", ".parquet"))}
+    numbers = {name for name in files_of(tmp_path) if name.endswith((".csv", ".tex", ".parquet", ".yaml"))}
     assert sums.keys() == numbers | {"results.json"}
     for name in numbers:
         assert sums[name] == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
