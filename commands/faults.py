@@ -8,7 +8,8 @@ import torch.distributed as dist
 from pytorch_lightning.utilities import rank_zero_only
 from torch.multiprocessing.spawn import ProcessRaisedException
 
-from results.errors import UserError
+from results.errors import UserError, lacks_memory
+from results.settings import in_a_line
 
 TOGETHER = 10.0
 """Seconds within which all processes of a run find the same fault, and end with the first of them."""
@@ -25,7 +26,7 @@ def fault(error: BaseException | None) -> BaseException | None:
 
     It is the first `UserError` among an exception and its causes. The causes are searched because the command line's
     parser wraps exceptions of constructors. For an error of torch which reports that another process of the run has
-    ended or does not answer, it is a new `UserError`.
+    ended or does not answer, or of a lack of memory, it is a new `UserError`.
 
     Args:
         error: The exception.
@@ -37,6 +38,10 @@ def fault(error: BaseException | None) -> BaseException | None:
             return UserError(
                 f"Another process of the run has ended or does not answer: look at its output. Give the same "
                 f"command again. ({said})"
+            )
+        if lacks_memory(error):
+            return UserError(
+                f"There is not enough memory. Free some, or give something smaller. ({in_a_line(str(error))})"
             )
         error = error.__cause__  # not __context__: a bug in the handling of a fault gets its traceback
     return error
