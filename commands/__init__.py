@@ -25,8 +25,10 @@ A config is a published experiment; options change parts of it:
 Documentation: docs/index.md. Configs, by folder; --config FOLDER/NAME:
 """
 
+import math
 import os
 import re
+import resource
 import sys
 import textwrap
 from argparse import HelpFormatter
@@ -70,6 +72,15 @@ def parser_of(name: str) -> Any:  # noqa: ANN401 # jsonargparse takes long to im
     return ArgumentParser(prog=prog, description=does[0].upper() + does[1:], formatter_class=HelpFormatter)
 
 
+_LEAST = 1.5e9  # bytes; with less, libraries end in errors of any kind, or wait for ever, while they are imported
+
+
+def _address_space() -> float:
+    """Return the bytes of memory that this process may map; infinite without a limit."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return math.inf if limit == resource.RLIM_INFINITY else limit
+
+
 def main(words: Sequence[str]) -> int:
     """Run a command of train.py.
 
@@ -87,6 +98,10 @@ def main(words: Sequence[str]) -> int:
     from results.errors import command_line
 
     if name in RUNS:
+        if _address_space() < _LEAST:
+            fault = f"`ulimit -v` allows {_address_space() / 1e9:.1f} GB of memory, but PyTorch alone needs 1.5 GB"
+            print(f"Error: {fault}: there is not enough memory. Raise the limit.", file=sys.stderr)
+            return 1
         try:
             with command_line():  # reports a wrong name before the imports below
                 import_module("commands.shorthand").expanded(words)

@@ -13,8 +13,9 @@ from pytorch_lightning.utilities import rank_zero_only
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
 from commands import GOES_ON
-from results.errors import UserError
+from results.errors import UserError, lacks_memory
 from results.locks import held
+from results.settings import in_a_line
 
 TOGETHER = 10.0
 """Seconds within which all processes of a run find the same fault, and end with the first of them."""
@@ -35,7 +36,8 @@ def fault(error: BaseException | None) -> BaseException | None:
 
     It is the first `UserError` among an exception and its causes. The causes are searched because the command line's
     parser wraps exceptions of constructors. For an error of torch which reports that another process of the run has
-    ended or does not answer, it is a new `UserError`, which names the rank if `RankLocks.explain` or torch did.
+    ended or does not answer, it is a new `UserError`, which names the rank if `RankLocks.explain` or torch did; for a
+    lack of memory, too.
 
     Args:
         error: The exception.
@@ -49,6 +51,10 @@ def fault(error: BaseException | None) -> BaseException | None:
             said = said.partition(" This is typically")[0]  # gloo's advice
             who = getattr(error, "__notes__", ["Another process of the run has ended or does not answer"])[0]
             return UserError(f"{who}: look at its output. {GOES_ON} ({said})")
+        if lacks_memory(error):
+            return UserError(
+                f"There is not enough memory. Free some, or give something smaller. ({in_a_line(str(error))})"
+            )
         error = error.__cause__  # not __context__: a bug in the handling of a fault gets its traceback
     return error
 

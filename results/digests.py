@@ -89,7 +89,7 @@ def altered(path: Path, content: Mapping[str, Any]) -> str | None:
 
 
 def has_config_checksum(content: Mapping[str, Any]) -> bool:
-    """Return True if a record has the SHA-256 of the config of its run, which versions before 1.2 did not write."""
+    """Return True if a record has the SHA-256 of the config of its run, which versions before 1.1 did not write."""
     return content.get("config") in content["checksums"]
 
 

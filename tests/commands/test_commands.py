@@ -1,6 +1,7 @@
 """The commands of train.py: their help, and their exit codes."""
 
 import re
+import resource
 import subprocess
 import sys
 from importlib import import_module
@@ -111,3 +112,17 @@ def test_measure_names_the_splits_there_are_before_it_loads_anything(tmp_path: P
     ]
     with pytest.raises(UserError, match=r"own-dev.conllu: there is no such file.* The corpus has test\. Name its file"):
         measure.run(line)
+
+
+@pytest.mark.parametrize("megabytes", [300, 600, 900, 1_200, 1_400])
+def test_too_little_memory_for_the_program_is_said_in_a_line(megabytes: int, tmp_path: Path) -> None:
+    words = ["measure", "--config=clark2019/heads", "--corpus=sample", f"--trainer.default_root_dir={tmp_path}"]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "train.py"), *words, f"--data.cache={tmp_path / 'cache'}"],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20)),
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "there is not enough memory" in done.stderr.splitlines()[-1]

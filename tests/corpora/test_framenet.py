@@ -183,7 +183,10 @@ def test_a_file_that_is_listed_and_missing_is_counted(tmp_path: Path) -> None:
             '<!DOCTYPE a [<!ENTITY x "y"><!ENTITY z "&x;&x;">]>' + unit(sentence(1, text="&z;")),
             r"lu1\.xml: the file has a document type \(<!DOCTYPE\)\. Unpack the release of FrameNet again\.$",
         ),
-        (" " * (1 << 23) + unit(), r"lu1\.xml: the file cannot be read \(it has 8,388,[0-9]+ bytes, but at most 8,388,608 are read"),
+        (
+            " " * (1 << 23) + unit(),
+            r"lu1\.xml: the file cannot be read \(it has 8,388,[0-9]+ bytes, but at most 8,388,608 are read",
+        ),
         (
             unit(sentence(1, annotation('<label start="-4" end="6" name="Agent"/>'))),
             r"lu1\.xml: the attribute 'start' of an element 'label' is '-4'\. ",
