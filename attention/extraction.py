@@ -487,6 +487,7 @@ def make_store(items: Items, cache: Path, digests: Digests, encoder: LoadedEncod
                 advance = advance or _begun(items, folder, missing)
                 if not _write_unheld(items, folder, digests, encoder, missing, advance):
                     time.sleep(POLL)  # other processes hold all that is missing
+        remove_leftovers(folder)  # of processes that have ended since, whose shards this one took
         manifest = items.manifest(identity, encoder, *filter(None, parts))
         write_atomically(folder / MANIFEST, manifest.dump())
     except OSError as error:

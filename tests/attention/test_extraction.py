@@ -1,8 +1,10 @@
 import errno
 import os
+import platform
 import re
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -183,6 +185,21 @@ def test_a_run_that_fails_goes_on_where_it_stopped(
     assert stems(extraction.files()) == ["00000", "00001", "labels"]
     extraction.prepare()
     assert extracted == [2]
+    assert extraction.files() == undisturbed
+
+
+def test_what_a_process_leaves_that_ends_meanwhile_is_removed(
+    extraction: Extraction, undisturbed: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+
+    def leave(encoder: Encoder, items: Items, shards: Iterable[int]) -> Iterator[object]:
+        (extraction.folder / f".00001.safetensors.{platform.node()}.{dead.pid}.tmp").write_bytes(b"half")
+        yield from extract(encoder, items, shards)
+
+    monkeypatch.setattr("attention.extraction.extract", leave)
+    extraction.prepare()
     assert extraction.files() == undisturbed
 
 

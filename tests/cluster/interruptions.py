@@ -114,13 +114,13 @@ STAGES = {
     "stream": Stage(
         "SingleHeads", ("measure", "--config=configs/clark2019/heads.yaml", *PROBE, "--data.store=stream"), "Data ready"
     ),
-    "erasure": Stage(
+    "fidelity": Stage(  # without rankings, whose seconds are in a table
         "Fidelity",
         (
             "measure",
             "--config=configs/fidelity/quick.yaml",
             "--model.checkpoints=SHARED/classifier",
-            "--model.tests=[SetErasure, SingleWeight, Correlation]",
+            "--model.tests=[Permutation, Perturbation, SingleToken]",
         ),
         "Data ready",
     ),

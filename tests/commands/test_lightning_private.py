@@ -18,7 +18,7 @@ from lightning_fabric.strategies.launchers.subprocess_script import _ChildProces
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.cli import LightningCLI
 from torch import Tensor
-from torch.multiprocessing.spawn import ProcessExitedException
+from torch.multiprocessing.spawn import ProcessExitedException, start_processes
 
 import commands.lightning  # noqa: F401 # changes what Lightning says
 from commands.faults import RankLocks, fault, is_of_another
@@ -244,7 +244,7 @@ def test_an_error_of_this_process_gets_no_note(tmp_path: Path) -> None:
 
 def test_what_torch_says_of_a_forked_rank_is_told_in_a_line() -> None:
     with pytest.raises(ProcessExitedException) as error:
-        torch.multiprocessing.start_processes(_end_rank_1, nprocs=2, start_method="fork")
+        start_processes(_end_rank_1, nprocs=2, start_method="fork")  # type: ignore[no-untyped-call]
     said = "Rank 1 of the run was ended by SIGKILL (often: out of memory). The same command goes on from what is kept."
     assert str(fault(error.value)) == said
 
