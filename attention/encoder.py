@@ -66,11 +66,12 @@ EMBEDDINGS_VERSION = 2  # raise it when the embedding of a word changes
 
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
 _ADAPTER = "adapter_config.json"  # of the package peft, and of AdapterHub's package adapters
-_ADAPTERS = (_ADAPTER, "*adapter*.safetensors", "*adapter*.bin", "*lora*.safetensors", "*lora*.bin")
+_ADAPTERS = (_ADAPTER, "*adapter*.safetensors", "*adapter*.bin", "*lora*.safetensors")
 _PROMPTS = re.compile("PROMPT|P_TUNING|PREFIX|CPT")
 """Kinds of adapters of peft that are tokens to be read before a text, so that no weights of the base can have them."""
 _VOCABULARIES = ("tokenizer.json", "vocab*", "*.model")
 _TEXTS = ("config.json", "tokenizer*", *_VOCABULARIES, "merges.txt", "special_tokens_map.json", "added_tokens.json")
+_SETTINGS = ("generation_config.json", "chat_template*", "*.index.json", _ADAPTER)  # read besides, where they are
 _LAYERS = re.compile("layers?$|depths?$|block_sizes$")  # keys of config.json; each layer has weights of its own
 _COUNTED = re.compile(f"{_LAYERS.pattern}|num_labels$|experts$")
 _LEAST, _SPARE = 1000, 10**8  # layers or classes, and numbers of a new head, that a model may have without weights
@@ -167,7 +168,7 @@ class EncoderSource:
         if not self.spec.trust_remote_code or not _own_classes(self.folder):
             return []
         folders = [self.folder] if self.code_folder is None else [self.folder, self.code_folder]
-        return [path for folder in folders for path in sorted(folder.rglob(_CODE))]
+        return [path for folder in folders for path in sorted(folder.glob(_CODE))]
 
     @property
     def code_options(self) -> dict[str, Any]:
@@ -289,9 +290,9 @@ def _reason_and_remedy(error: Exception, name: str) -> tuple[str, str]:
 
 def _refuse_endless(folder: Path) -> None:
     """Raise EncoderError if a file that may be read of a folder is a pipe or a device, or too long to be of a model."""
-    for pattern in {*_TEXTS, *_WEIGHTS, "*.json"}:
+    for pattern in {*_TEXTS, *_SETTINGS, *_WEIGHTS}:
         for path in folder.glob(pattern):
-            if path.is_dir():
+            if path.is_dir() or not path.exists():  # a link may lead nowhere
                 continue
             try:
                 check_regular(path, None if pattern in _WEIGHTS else _LONGEST)
@@ -1084,11 +1085,12 @@ def save_model(model: PreTrainedModel, source: EncoderSource, folder: Path, labe
     if labels:
         config.id2label = dict(enumerate(labels))
         config.label2id = {label: number for number, label in enumerate(labels)}
-    files = {path for pattern in _TEXTS[1:] for path in source.folder.glob(pattern)} | set(source.code)
+    files = {path for pattern in _TEXTS[1:] for path in source.folder.glob(pattern)}
+    files.update(source.code)
     with new_folder(folder) as partial:
         model.save_pretrained(partial)
         config.save_pretrained(partial)
-        for path in files:
+        for path in sorted(files):
             shutil.copyfile(path, partial / path.name)
 
 

@@ -52,9 +52,9 @@ def fault(error: BaseException | None) -> BaseException | None:
             who = getattr(error, "__notes__", ["Another process of the run has ended or does not answer"])[0]
             return UserError(f"{who}: look at its output. {GOES_ON} ({said})")
         if lacks_memory(error):
-            return UserError(
-                f"There is not enough memory. Free some, or give something smaller. ({in_a_line(str(error))})"
-            )
+            said = in_a_line(str(error))
+            detail = f" ({said})" if said else ""
+            return UserError(f"There is not enough memory. Free some, or give something smaller.{detail}")
         error = error.__cause__  # not __context__: a bug in the handling of a fault gets its traceback
     return error
 
@@ -75,9 +75,10 @@ def how_rank_ended(rank: int, code: int) -> str:
         rank: Its rank.
         code: Its exit code; below 0 the number of a signal.
     """
-    how = f"exit code {code}"
-    if code < 0:
-        how = signal.Signals(-code).name
+    if code >= 0:
+        return f"Rank {rank} of the run ended with exit code {code}."
+    names = {one.value: one.name for one in signal.Signals}
+    how = names.get(-code, f"signal {-code}")
     if -code == signal.SIGKILL:
         how = f"{how} (often: out of memory)"
     return f"Rank {rank} of the run was ended by {how}."

@@ -264,10 +264,13 @@ class ProbingCLI(CommandLine):
 
         def refuse(error: Exception) -> None:
             if fault(error) is None and not lacks_memory(error):
+                remedy = "leave out --ckpt_path"
+                if self.state.saved_work.training is not None:
+                    remedy = f"delete {self.state.folder} to train anew"
                 raise TrainingError(
                     f"{options['ckpt_path']}: training cannot be continued from this checkpoint "
                     f"({type(error).__name__}: {in_a_line(str(error))}). Give the model and the optimizer that it was "
-                    "trained with, or leave out --ckpt_path."
+                    f"trained with, or {remedy}."
                 ) from error
 
         if options.get("ckpt_path") is not None:

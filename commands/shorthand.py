@@ -9,7 +9,7 @@ from typing import Any
 from commands import CONFIGS
 from corpora import registry
 from results.errors import UserError, counted, near
-from results.settings import read_yaml
+from results.settings import PIPES, read_yaml
 
 SHORT: Mapping[str, Mapping[str, str]] = {
     "--corpus": {"TextDataModule": "data.corpora", "": "data.corpus"},
@@ -31,8 +31,7 @@ def config_file(given: str) -> str:
         UserError: There is no such file, or it is not a regular file.
     """
     own = Path(given)
-    # The shell of the user has opened the pipe of `--config <(…)`.
-    if own.is_file() or given.startswith("/dev/fd/") or not re.fullmatch(r"[\w./~+-]+", given):
+    if own.is_file() or given.startswith(PIPES) or not re.fullmatch(r"[\w./~+-]+", given):
         return given
     if own.exists() and not own.is_dir():
         read_yaml(own)  # refuses a pipe and a device

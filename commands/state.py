@@ -232,13 +232,21 @@ def check_new_folder(parent: Path) -> None:
     Raises:
         UserError: It cannot be made.
     """
+    try:
+        try:
+            _try_new_folder(parent)
+        except FileNotFoundError:  # another run may just have deleted what it had made here to try
+            _try_new_folder(parent)
+    except OSError as error:
+        raise no_folder(parent, error) from error
+
+
+def _try_new_folder(parent: Path) -> None:
     absent = list[Path]()
     try:
         absent += [one for one in (parent, *parent.parents) if not one.exists()]
         parent.mkdir(parents=True, exist_ok=True)
         TemporaryDirectory(dir=parent).cleanup()
-    except OSError as error:
-        raise no_folder(parent, error) from error
     finally:
         for one in absent:
             with suppress(OSError):  # not made, or another run has begun in it
@@ -346,7 +354,7 @@ class Resume(Callback):
                     f"{self.state.folder}: rank {trainer.global_rank} does not see this folder of rank 0. Give "
                     f"--trainer.default_root_dir a folder on a file system that all nodes share."
                 )
-            if self._locks is None:  # not by the training before this test
+            if self._locks is None:  # else set by the training that precedes this test
                 self._locks = RankLocks(self.state.folder, trainer.global_rank, trainer.world_size)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:

@@ -166,8 +166,16 @@ def _running_text(block: Block, rows: Block) -> RunningText:
             forms.append(columns[1])
             respelled += len(forms) * (int(position) == last and "".join(forms) != surface)
     text = text.rstrip()
-    comments = [found[1].strip() for _, line in block if (found := _TEXT.match(line))]
-    return RunningText(text, tuple(starts), respelled, any(comment != text for comment in comments))
+    return RunningText(text, tuple(starts), respelled, _differs_from_comment(text, block))
+
+
+def _differs_from_comment(text: str, block: Block) -> bool:
+    """Return True if a comment `# text` of a sentence is another text, apart from the kind of its white space."""
+    for _, line in block:
+        found = _TEXT.match(line)
+        if found is not None and found[1].split() != text.split():
+            return True
+    return False
 
 
 class _Reader:

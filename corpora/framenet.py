@@ -52,8 +52,8 @@ def read_framenet(path: Path, audit: Counter[str], half: Half | None = None) -> 
         audit: Receives the counts of what is left out: `missing_files` of lexical units with annotation;
             `unlinked_sentences`; `null_elements`, core elements that are not in the text; `elements_not_core`;
             `repeated_links`, labels that stand twice; and `misplaced_labels`, which cover no word.
-        half: Half of the sentences to read; None reads all. The sentences of one document, and equal sentences, are in
-            the same half.
+        half: Half of the sentences to read; None reads all. The sentences of one document are in the
+            same half, and so are equal sentences that name no document.
 
     Raises:
         CorpusError: A file is missing, malformed, too large, has a document type, or is not FrameNet's.

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import cast
@@ -416,7 +417,7 @@ class CausalCheck(ProbeMeasure):
             blank["loss"] = reason
         lone = {one.relation for one in chosen if len(one.sets) == 2}
         blank |= {f"random and beyond, {name}": "its layers have no other set of as many heads" for name in lone}
-        blank |= self._without_words()
+        blank |= self._absent
         audit: dict[str, object] = {
             "kind": self.kind,
             "probe_reads_layers": f"{len(self.data.layers) - self._upper + 1}-{len(self.data.layers)}",
@@ -494,7 +495,7 @@ class CausalCheck(ProbeMeasure):
         arcs, predicted = self._dev.arcs()
         data, found = self.data, []
         dev, names = Predictions(arcs, data.relations, predicted["heads"]), Names(data.layers, data.heads)
-        absent = self._without_words()
+        absent = self._absent
         if len(absent) == len(self.relations):
             reasons = "; ".join(f"{relation}: {reason}" for relation, reason in absent.items())
             raise UserError(f"--model.relations: no relation can be scored ({reasons}). Name others.")
@@ -513,7 +514,8 @@ class CausalCheck(ProbeMeasure):
             found.append(RelationHeads(relation, data.relations.index(relation), sets, heads, names.head(order[0])))
         return found
 
-    def _without_words(self) -> dict[str, str]:
+    @cached_property
+    def _absent(self) -> dict[str, str]:
         """Return the reason why heads of a relation cannot be chosen or scored, by the names of such relations."""
         known, reasons = self.data.relations, dict[str, str]()
         for relation in self.relations:

@@ -15,7 +15,14 @@ from pytorch_lightning import LightningModule
 from pytorch_lightning.cli import LightningArgumentParser
 
 from datamodules.corpus import CorpusDataModule
-from models.configs import ROOMS, explained, imported_classes, only_known_classes, without_permissions
+from models.configs import (
+    ROOMS,
+    explained,
+    imported_classes,
+    only_known_classes,
+    only_named_files,
+    without_permissions,
+)
 from results.errors import UserError, refuse_lack_of_memory
 from results.files import check_regular
 from results.settings import BoundedLoader, leaves
@@ -238,7 +245,7 @@ def _parsed(base: type, part: str, path: Path, settings: Mapping[str, Any]) -> N
     """
     parser = _parser(base, part)
     try:
-        with only_known_classes(imported_classes(settings)):
+        with only_known_classes(imported_classes(settings)), only_named_files(()):
             parsed = parser.parse_object({part: settings})
     except ArgumentError as error:
         fault = explained(str(error))

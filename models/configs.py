@@ -14,7 +14,7 @@ from pytorch_lightning import LightningModule
 
 from results.errors import near
 from results.files import check_regular
-from results.settings import LONGEST_TEXT, Bounded, in_a_line, leaves
+from results.settings import LONGEST_TEXT, PIPES, Bounded, in_a_line, leaves
 
 # Unclear messages of jsonargparse. tests/models/test_configs.py provokes each of them.
 _REQUIRED = re.compile(r"the following arguments are required: ([\w, ]+);? Given value")
@@ -32,10 +32,9 @@ class _Loader(Bounded, _loaders_dumpers.get_yaml_default_loader()):  # type: ign
 
 _loaders_dumpers.yaml_default_loader = _Loader  # type: ignore[assignment]
 
-_named: ContextVar[frozenset[str]] = ContextVar("named", default=frozenset())
-"""Absolute paths that the command line names."""
+_named: ContextVar[frozenset[str] | None] = ContextVar("named", default=None)
+"""Absolute paths that the command line names; None in parsers that are not of this program."""
 IS_FILE = "is the path of a file, and only the command line may name a file of settings"
-PIPES = "/dev/fd/"  # `--config <(…)`, which the shell of the user has opened
 
 
 @contextmanager
@@ -48,7 +47,7 @@ def only_named_files(words: Iterable[object]) -> Iterator[None]:
         words: Words of the command line, and texts within them.
     """
     named = {os.path.abspath(str(word)) for word in words if "\0" not in str(word)}
-    token = _named.set(_named.get() | named)
+    token = _named.set((_named.get() or frozenset()) | named)
     try:
         yield
     finally:
@@ -57,7 +56,8 @@ def only_named_files(words: Iterable[object]) -> Iterator[None]:
 
 def may_read(path: str) -> bool:
     """Return True if the command line names this file of settings; see `only_named_files`."""
-    return os.path.abspath(path) in _named.get()
+    named = _named.get()
+    return named is None or os.path.abspath(path) in named
 
 
 def _read_text(path: _paths.Path) -> str:

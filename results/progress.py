@@ -106,13 +106,17 @@ class ProgressLines(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start counting the batches of the training over all remaining epochs, which early stopping may leave out."""
-        why = "early stopping may end it before" if trainer.early_stopping_callbacks else ""
-        epochs = math.inf
-        if trainer.max_epochs not in (None, -1):
-            epochs = trainer.max_epochs - trainer.current_epoch
-        elif not why:
+        total = math.inf
+        why = ""
+        if math.isinf(trainer.num_training_batches):
+            why = "the number of batches is not known before"
+        elif trainer.max_epochs in (None, -1):
             why = "the training has no largest number of epochs"
-        self._progress.begin("Training, batches", epochs * trainer.num_training_batches, why)
+        else:
+            total = (trainer.max_epochs - trainer.current_epoch) * trainer.num_training_batches
+            if trainer.early_stopping_callbacks:
+                why = "early stopping may end it before"
+        self._progress.begin("Training, batches", total, why)
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:  # noqa: ANN401
         """Count a finished training batch; if a line is due, log it with the epoch and the latest dev scores."""

@@ -62,11 +62,20 @@ MOST = 20_000
 """Largest number of values in a file of settings; jsonargparse takes seconds for so many."""
 DEEPEST = 100
 """Largest number of lists and mappings of settings in each other."""
+PIPES = ("/dev/fd/", "/proc/self/fd/")
+"""Beginnings of the paths of `--config <(…)`: pipes that the user's bash or zsh has opened."""
 LONGEST_TEXT = 1 << 22
 """Largest number of bytes of a file of settings, and of characters of a text that is read as settings."""
 _DIGITS = 1000  # of a number
 _NUMBER = re.compile(r"[-+]?[.\d][-+.:_x\da-fA-F]*")  # also in base 60, 1:59, and in base 16
 _PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C library may not be there
+
+
+def _is_long_number(event: yaml.Event) -> bool:
+    """Return True for a scalar without quotes that would be read as a number of too many digits."""
+    if not isinstance(event, yaml.ScalarEvent) or not event.implicit[0]:
+        return False
+    return len(event.value) > _DIGITS and _NUMBER.fullmatch(event.value) is not None
 
 
 def _refuse_excess(text: str) -> None:
@@ -85,8 +94,8 @@ def _refuse_excess(text: str) -> None:
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
-        elif isinstance(event, yaml.ScalarEvent) and len(event.value) > _DIGITS and _NUMBER.fullmatch(event.value):
-            fault = f"a number has more than {_DIGITS:,} digits: write text in quotes" * event.implicit[0]
+        elif _is_long_number(event):
+            fault = f"a number has more than {_DIGITS:,} digits: write text in quotes"
         if values > MOST:
             fault = f"it has more than {MOST:,} values"
         if depth > DEEPEST:

@@ -729,6 +729,13 @@ def test_values_that_no_model_has_are_refused_in_a_line(
             architecture(source(folder))
 
 
+def test_files_that_are_not_read_do_not_matter(folder: Path) -> None:
+    with (folder / "nbest_predictions.json").open("wb") as file:
+        file.truncate(1 << 27)  # as long answers of other programs beside a model
+    (folder / "old.json").symlink_to("/nowhere")
+    assert Encoder(source(folder)).layers
+
+
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", "pytorch_model.bin"])
 def test_files_without_an_end_are_refused_before_they_are_opened(name: str, kind: str, folder: Path) -> None:

@@ -133,7 +133,8 @@ class OwnAttention""",
 
 def test_code_that_may_be_run_belongs_to_the_identity_of_an_encoder(own: Path, tmp_path: Path) -> None:
     digests = Digests(tmp_path / "cache")
-    (corpus := tmp_path / "a.conllu").write_text("1\ta\n")
+    corpus = tmp_path / "a.conllu"
+    corpus.write_text("1\ta\n")
 
     def keys(folder: Path) -> tuple[str, str]:
         sources = (resolve(EncoderSpec(str(folder), trust_remote_code=trust)) for trust in (False, True))
@@ -143,7 +144,8 @@ def test_code_that_may_be_run_belongs_to_the_identity_of_an_encoder(own: Path, t
     without, code = keys(own)
     assert without != code
     for file in (f"{MODULE}.py", "sharpness.py"):
-        shutil.copytree(own, other := tmp_path / f"changed {file}")
+        other = tmp_path / f"changed {file}"
+        shutil.copytree(own, other)
         (other / file).write_text((own / file).read_text() + "# changed\n")
         assert keys(other)[0] == without
         assert keys(other)[1] != code
@@ -184,7 +186,8 @@ def test_code_of_another_repository_is_read_in_one_revision_and_belongs_to_the_i
         for file in whole.glob("*.py"):
             shutil.copy(file, snapshot)
     (snapshot / "sharpness.py").write_text("SHARPNESS = 3.0\n")
-    (refs := tmp_path / "hub" / "models--some--code" / "refs").mkdir()
+    refs = tmp_path / "hub" / "models--some--code" / "refs"
+    refs.mkdir()
     (refs / "main").write_text(revisions[0])
     source = trusted(folder)
     assert source.code_options == {"trust_remote_code": True, "code_revision": revisions[0]}

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.multiprocessing.spawn import ProcessExitedException, start_processes
 
 import commands.lightning  # noqa: F401 # changes what Lightning says
-from commands.faults import RankLocks, fault, is_of_another
+from commands.faults import RankLocks, fault, how_rank_ended, is_of_another
 from commands.lightning_private import (
     CommandLine,
     ContinuedCSVLogger,
@@ -247,6 +247,23 @@ def test_what_torch_says_of_a_forked_rank_is_told_in_a_line() -> None:
         start_processes(_end_rank_1, nprocs=2, start_method="fork")  # type: ignore[no-untyped-call]
     said = "Rank 1 of the run was ended by SIGKILL (often: out of memory). The same command goes on from what is kept."
     assert str(fault(error.value)) == said
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(1, "Rank 2 of the run ended with exit code 1."), (-64, "Rank 2 of the run was ended by SIGRTMAX.")],
+)
+def test_how_a_rank_ended(code: int, said: str) -> None:
+    assert how_rank_ended(2, code) == said
+
+
+def test_a_signal_without_a_name_is_told_by_its_number() -> None:
+    assert how_rank_ended(0, -40) == "Rank 0 of the run was ended by signal 40."
+
+
+def test_a_lack_of_memory_is_a_line() -> None:
+    assert str(fault(MemoryError())) == "There is not enough memory. Free some, or give something smaller."
+    assert str(fault(MemoryError("8 GB"))).endswith("something smaller. (8 GB)")
 
 
 def _end_rank_1(rank: int) -> None:

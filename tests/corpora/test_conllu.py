@@ -109,7 +109,7 @@ def test_running_text_has_the_blanks_of_the_file_and_the_words_divide_it(
         ("#text=He didn't. \n", False),
         ("# text_en = Another.\n# text = He didn't.\n", False),
         ("# text = He did n't.\n", True),
-        ("# text = He\u00a0didn't.\n", True),
+        ("# text = He\u00a0didn't.\n", False),
         ("# text = He didn't\n# sent_id = a\n", True),
         ("# text =\n", True),
     ],

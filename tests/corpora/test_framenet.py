@@ -148,20 +148,19 @@ def test_halves_share_no_sentence_and_no_document(tmp_path: Path) -> None:
     assert 200 < len(dev) < 280
     # The same text in two units, and a document in two units, with other texts.
     sentences = [(text, annotation(AGENT)) for text in (f"The fox gave {number} ." for number in range(20))]
-    twice = [unit(*(sentence(k + key, own, text=text) for k, (text, own) in enumerate(sentences))) for key in (0, 50)]
-    path = release(tmp_path / "texts", {1: "A", 2: "B"}, dict(enumerate(twice, 1)))
+    unmarked: dict[int, str] = {}
+    marked: dict[int, str] = {}
+    for number, key in ((1, 0), (2, 50)):
+        without, within = [], []
+        for place, (text, own) in enumerate(sentences):
+            without.append(sentence(place + key, own, text=text))
+            within.append(sentence(place + key, own, text=f"{text} {key}", docID=str(place // 4)))
+        unmarked[number] = unit(*without)
+        marked[number] = unit(*within)
+    path = release(tmp_path / "texts", {1: "A", 2: "B"}, unmarked)
     for half in HALVES:
         assert set(Counter(passage.words for passage in read(path, half)[0]).values()) == {2}
-    marked = [
-        unit(
-            *(
-                sentence(k + key, own, text=f"{text} {key}", docID=str(k // 4))
-                for k, (text, own) in enumerate(sentences)
-            )
-        )
-        for key in (0, 50)
-    ]
-    path = release(tmp_path / "documents", {1: "A", 2: "B"}, dict(enumerate(marked, 1)))
+    path = release(tmp_path / "documents", {1: "A", 2: "B"}, marked)
     for half in HALVES:
         documents = Counter(int(passage.id.partition("/")[2]) % 50 // 4 for passage in read(path, half)[0])
         assert set(documents.values()) == {8}

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import pickle
 import re
 import subprocess
@@ -17,6 +18,7 @@ from uuid import uuid4
 import pytest
 import torch
 import yaml
+from jsonargparse import ArgumentError, ArgumentParser
 from jsonargparse._common import parsing_settings
 
 import train
@@ -27,8 +29,9 @@ from commands.trust import trusted_modules, typed_options
 from datamodules import ClassificationDataModule
 from models import AttentionClassifier, TextClassifier, TrainingError
 from models.checkpoints import config_of, data_settings, datamodule_from, read_checkpoint
-from models.configs import explained, only_known_classes
+from models.configs import IS_FILE, explained, only_known_classes, only_named_files
 from results.errors import UserError, command_line
+from results.settings import PIPES
 from tests.own_code import save_own
 from tests.test_train import ROOT, classifier_arguments
 from tests.trainers import CONTINUES
@@ -577,3 +580,27 @@ def test_a_training_goes_on_from_no_other_optimizer(
     *_, told = capsys.readouterr().err.splitlines()
     assert f"{path}: training cannot be continued from this checkpoint" in told
     assert not [*(tmp_path / "runs").rglob("*")], "no folder of a run is left"
+
+
+def test_parsers_of_other_programs_in_the_process_read_their_own_files(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.yaml"
+    path.write_text("rate: 2\n", encoding="utf-8")
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--config", action="config")
+    parser.add_argument("--rate", type=int)
+    assert parser.parse_args([f"--config={path}"]).rate == 2
+    with only_named_files(()), pytest.raises(ArgumentError, match=IS_FILE):
+        parser.parse_args([f"--config={path}"])
+
+
+@pytest.mark.parametrize("prefix", PIPES)
+def test_a_pipe_of_the_shell_is_a_config(prefix: str) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"rate: 2\n")
+    os.close(writing)
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--config", action="config")
+    parser.add_argument("--rate", type=int)
+    with only_named_files([f"{prefix}{reading}"]):
+        assert parser.parse_args([f"--config={prefix}{reading}"]).rate == 2
+    os.close(reading)

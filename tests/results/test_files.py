@@ -125,13 +125,16 @@ def test_leftovers_of_dead_processes_on_this_host_are_removed(tmp_path: Path) ->
 
 
 def test_a_regular_file_is_told_from_what_has_no_end(file: Path, tmp_path: Path) -> None:
-    (link := tmp_path / "link").symlink_to(file)
+    link = tmp_path / "link"
+    link.symlink_to(file)
     assert check_regular(file) == file
     assert check_regular(link, 10) == link
     with pytest.raises(OSError, match="it has 10 bytes, but at most 9 are read"):
         check_regular(link, 9)
-    os.mkfifo(pipe := tmp_path / "pipe")
-    (device := tmp_path / "device").symlink_to("/dev/zero")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    device = tmp_path / "device"
+    device.symlink_to("/dev/zero")
     for path, kind in ((pipe, "pipe"), (device, "device")):
         with pytest.raises(OSError, match=f"it is a {kind}, not a regular file") as caught:
             check_regular(path)

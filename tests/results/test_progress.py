@@ -60,16 +60,17 @@ def test_a_total_is_left_out_only_with_a_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("epochs", "stops", "expected"),
+    ("epochs", "batches", "stops", "expected"),
     [
-        (5, False, "10 of 100 (10%)"),
-        (5, True, "10 of at most 100 (10%)"),
-        (-1, True, "time left unknown: early stopping may end it before"),
-        (-1, False, "time left unknown: the training has no largest number of epochs"),
+        (5, 20, False, "10 of 100 (10%)"),
+        (5, 20, True, "10 of at most 100 (10%)"),
+        (-1, 20, True, "time left unknown: the training has no largest number of epochs"),
+        (-1, 20, False, "time left unknown: the training has no largest number of epochs"),
+        (5, float("inf"), False, "time left unknown: the number of batches is not known before"),
     ],
 )
 def test_a_training_logs_its_largest_number_of_batches(
-    lines: list[str], monkeypatch: pytest.MonkeyPatch, epochs: int, stops: bool, expected: str
+    lines: list[str], monkeypatch: pytest.MonkeyPatch, epochs: int, batches: float, stops: bool, expected: str
 ) -> None:
     now = 0.0
     monkeypatch.setattr("results.progress.time", SimpleNamespace(monotonic=lambda: now))
@@ -77,7 +78,7 @@ def test_a_training_logs_its_largest_number_of_batches(
         early_stopping_callbacks=[object()] if stops else [],
         max_epochs=epochs,
         current_epoch=0,
-        num_training_batches=20,
+        num_training_batches=batches,
         callback_metrics={},
     )
     progress = ProgressLines()

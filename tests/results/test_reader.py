@@ -125,7 +125,7 @@ def test_a_config_is_verified_and_an_older_one_is_said_not_to_be(tmp_path: Path)
         assert "model.learning_rate" not in load(folder)
     path.write_text(whole, encoding="utf-8")
     record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    del record["checksums"]["config.yaml"]  # as versions before 1.2 wrote it
+    del record["checksums"]["config.yaml"]  # as versions before 1.1 wrote it
     (folder / RECORD).write_text(json.dumps(record), encoding="utf-8")
     with pytest.warns(UserWarning, match=rf"^{path} is not verified: results.json of an older version"):
         pd.testing.assert_frame_equal(load(folder), frame)

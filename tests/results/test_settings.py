@@ -48,8 +48,10 @@ def test_as_much_as_settings_may_have_is_read(tmp_path: Path) -> None:
 
 
 def test_what_has_no_end_is_not_opened(tmp_path: Path) -> None:
-    os.mkfifo(pipe := tmp_path / "pipe.yaml")
-    (device := tmp_path / "device.yaml").symlink_to("/dev/zero")
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    device = tmp_path / "device.yaml"
+    device.symlink_to("/dev/zero")
     for path, kind in ((pipe, "pipe"), (device, "device")):
         with pytest.raises(SettingsError, match=f"^{path} cannot be read: it is a {kind}, not a regular file"):
             read_yaml(path)
