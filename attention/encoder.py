@@ -373,8 +373,17 @@ def _adapters_inside(folder: Path) -> list[str]:
     return sorted(path.parent.name for path in folder.glob(f"*/{_ADAPTER}"))
 
 
-def _warn_of_adapters(source: EncoderSource) -> None:
-    """Log a warning if folders in the folder of a model have adapters; which of them belong to it is not known."""
+def _warn_of_left_out(source: EncoderSource) -> None:
+    """Log warnings if code among the files of a model, or an adapter in a folder in its folder, is not read.
+
+    Transformers has a model of its own for the type of such a model. To which model an adapter belongs is not known.
+    """
+    if not source.spec.trust_remote_code and _own_classes(source.folder):
+        warn(
+            f"{source.spec.name}: its files contain code (auto_map), which is not run: the model that transformers has "
+            "for its type is read instead. If you trust its author and want the code to run, add "
+            "--data.encoder.trust_remote_code=true."
+        )
     if inside := _adapters_inside(source.folder):
         named = ", ".join(inside[:3]) + ", …" * (len(inside) > 3)
         warn(
@@ -918,7 +927,7 @@ def load_whole(source: EncoderSource, *, needs_decoder: bool = True) -> PreTrain
         EncoderError: The model cannot be loaded, or weights are missing.
     """
     config = load_config(source)
-    _warn_of_adapters(source)
+    _warn_of_left_out(source)
     pretrained, report = _pretrained(AutoModel, source, config)
     _refuse_mismatched(pretrained, source, report)
     unused = ("pooler.", "decoder.") if config.is_encoder_decoder and not needs_decoder else ("pooler.",)
@@ -1040,7 +1049,7 @@ def load_classifier(source: EncoderSource, classes: int) -> tuple[PreTrainedMode
         raise EncoderError("encoder.device_map is for encoders that are only read, not for classifiers. Leave it out.")
     config.num_labels = classes
     kind, purpose = AutoModelForSequenceClassification, f" as a classifier of {classes} classes"
-    _warn_of_adapters(source)
+    _warn_of_left_out(source)
     model, report = _pretrained(kind, source, config, purpose)
     if config.is_encoder_decoder:
         raise EncoderError(

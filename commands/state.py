@@ -186,8 +186,10 @@ def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, FileL
     Raises:
         UserError: Another process is working on the run, or its folder cannot be made or read.
     """
-    found = RunState.find(parent, digest) if resume else None
+    found = None
     try:
+        if resume:
+            found = RunState.find(parent, digest)
         state = found or RunState(new_folder(parent) / f"state-{digest}")
         state.folder.mkdir(exist_ok=True)
         if (lock := held(state.folder / "lock")) is None:

@@ -220,3 +220,15 @@ def test_a_package_that_the_code_needs_is_named(own_code_cache: None, tmp_path: 
     folder = save_own(tmp_path / "own", tmp_path / "ran", replaced=needs)
     with pytest.raises(EncoderError, match=re.escape("pip install not_installed_here")):
         Encoder(trusted(folder))
+
+
+def test_code_beside_a_model_that_transformers_has_is_said_to_be_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tiny.save_bert(tmp_path / "bert")
+    path = folder / "config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings["auto_map"] = {"AutoModel": "modeling_own.OwnModel"}
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    assert Encoder(resolve(EncoderSpec(str(folder)))).layers
+    assert f"{folder}: its files contain code (auto_map), which is not run" in caplog.text
