@@ -49,6 +49,7 @@ class WordRows:
 
     - `rows`: rows of the file.
     - `rows_not_utf8`: rows left out because their word is not UTF-8.
+    - `words_with_blanks`: rows whose word has blanks inside, such as `. . .`; they are kept like others.
     - `rows_repeated`: rows left out because an earlier row has the same wanted word.
 
     Attributes:
@@ -64,6 +65,9 @@ class WordRows:
 
 def read_word_vectors(path: Path, wanted: Collection[str]) -> WordRows:
     """Return the rows of the wanted words in a file of word vectors.
+
+    A word in a text may have blanks inside, unless a number stands at its end: this could be one value too many. Without
+    a header, the number of values is the number of those in the first row.
 
     A file is binary if it has a header and its second line is not a row of text. All of its rows must then fit this
     format, in number and in length.
@@ -83,9 +87,10 @@ def read_word_vectors(path: Path, wanted: Collection[str]) -> WordRows:
         layout = _Layout.of(path, start)
         rows = layout.rows(chain([start], blocks))
         found: dict[str, NDArray[np.float32]] = {}
-        audit = {"rows": 0, "rows_not_utf8": 0, "rows_repeated": 0}
+        audit = {"rows": 0, "rows_not_utf8": 0, "words_with_blanks": 0, "rows_repeated": 0}
         for number, raw, values in rows:
             audit["rows"] += 1
+            audit["words_with_blanks"] += b" " in raw
             try:
                 word = raw.decode("utf-8")
             except UnicodeDecodeError:
@@ -117,8 +122,12 @@ def check_word_vectors(path: Path) -> None:
 def _opened(path: Path) -> Iterator[BufferedIOBase]:
     """Open a file, unpacked; raise a CorpusError if it cannot be read or is a damaged .gz."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield file
+        if path.suffix == ".gz":
+            with gzip.open(path) as unpacked:
+                yield unpacked
+        else:
+            with path.open("rb") as file:
+                yield file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise CorpusError.at(path, None, f"the .gz file is damaged ({error})", "Fetch it again") from error
     except OSError as error:
@@ -191,7 +200,9 @@ class _Layout:
         Raises:
             CorpusError: A row has another length.
         """
-        return self._text_rows(blocks) if self.form == "text" else self._binary_rows(blocks)
+        if self.form == "text":
+            return self._text_rows(blocks)
+        return self._binary_rows(blocks)
 
     def _text_rows(self, blocks: Iterator[bytes]) -> Iterator[Row]:
         for line, raw in enumerate(self._lines(blocks), start=1):
@@ -199,14 +210,22 @@ class _Layout:
             if not row or (line == 1 and self.header):
                 continue
             word, _, values = row.partition(b" ")
-            size = row.count(b" ")
-            if size != self.size:
-                first = "the first row" if self.promised is None else "the header"
-                wrong = f"the row has {counted(size, 'value')}, but by {first} it has {self.size}"
-                command = _converted(self.path, f"awk 'NF == {self.size + 1}'")  # which drops the header, too
-                remedy = f"Fetch the file again if it is cut off; to leave out words with blanks: `{command}`"
-                raise self._error(line, wrong, remedy)
+            if row.count(b" ") != self.size:
+                if _numbers_of_row(row) != self.size:
+                    raise self._other_size(line, row)
+                word, *several = row.rsplit(b" ", self.size)
+                values = b" ".join(several)
             yield line, word, values
+
+    def _other_size(self, line: int, row: bytes) -> CorpusError:
+        """Return the error for a row with another number of values than the header or the first row."""
+        size = counted(_numbers_of_row(row) or 0, "value")
+        remedy = "Fetch the file again if it is cut off"
+        if self.promised is not None:
+            return self._error(line, f"the row has {size}, but by the header it has {self.size}", remedy)
+        remedy += "; if the word of the first row ends in a number, write a header before it, as word2vec does: the "
+        remedy += "number of rows, a blank, the number of values"
+        return self._error(line, f"the row has {size}, but by the first row it has {self.size}", remedy)
 
     def _lines(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         rest = b""
@@ -252,7 +271,10 @@ class _Layout:
             CorpusError: A value is not a finite number.
         """
         try:
-            vector = np.frombuffer(values, "<f4") if self.form == "binary" else _parse(values)
+            if self.form == "binary":
+                vector = np.frombuffer(values, "<f4")
+            else:
+                vector = _parse(values)
         except ValueError as error:
             raise self._error(number, f"a value of the word {word!r} is not a number ({error})", _REMEDY) from None
         if not np.isfinite(vector).all():
@@ -279,14 +301,28 @@ def _parse(values: bytes) -> NDArray[np.float32]:
 
 
 def _numbers_of_row(line: bytes) -> int | None:
-    """Return the number of values after the word of a line; None if the line is not a word and numbers."""
-    _, *values = line.rstrip().split(b" ")
-    try:
-        for value in values:
-            float(value)
-    except ValueError:
+    """Return the number of values at the end of a line, after its word; None if the line is not a word and numbers.
+
+    A word that ends in a number has one value too many, as nothing tells that number from a value.
+    """
+    word, *rest = line.removeprefix(_MARK).rstrip().split(b" ")
+    numbers = 0
+    for value in reversed(rest):
+        if not _is_number(value):
+            break
+        numbers += 1
+    word_parts = [word, *rest[: len(rest) - numbers]]
+    if not numbers or (len(word_parts) > 1 and not all(word_parts)):  # two blanks
         return None
-    return len(values) or None
+    return numbers
+
+
+def _is_number(value: bytes) -> bool:
+    try:
+        float(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _remedy(path: Path, start: bytes) -> str:
