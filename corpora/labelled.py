@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from corpora.lines import BYTE_ORDER_MARK, LONGEST, format_of, numbered_lines
+from corpora.lines import BYTE_ORDER_MARK, LONGEST, check_words, format_of, numbered_lines
 from corpora.sentence import CorpusError
 from results.errors import check_values, counted
 
@@ -166,7 +166,7 @@ def read_labelled(
 
     Raises:
         CorpusError: The file is missing, empty, in another encoding, malformed, lacks a column, or has an empty
-            label, a repeated id, another split than train, dev and test, or a rationale outside its text; the message
+            label, a repeated id, a word of a million characters, another split than train, dev and test, or a rationale outside its text; the message
             names file, line and remedy.
         UserError: An option has a value that is not allowed.
     """
@@ -318,11 +318,8 @@ def separated_rows(
     """
     width = 0
     lines = numbered_lines(path, audit)
-    if form == "csv":
-        rows = _comma_rows(path, lines)
-    else:
-        rows = ((number, line.split("\t")) for number, line in lines)
-    for number, row in rows:
+    split_lines = _comma_rows if form == "csv" else _tab_rows
+    for number, row in split_lines(path, lines):
         if len(row) < 2 and not "".join(row).strip():
             continue
         width = width or len(row)
@@ -368,6 +365,11 @@ def _json_fault(error: ValueError | RecursionError) -> str:
 def _shown(names: Iterable[str]) -> str:
     unnamed = "'' (an index of pandas, which to_csv(index=False) leaves out)"
     return ", ".join(name[:_SHOWN] + "…" * (len(name) > _SHOWN) if name else unnamed for name in names)
+
+
+def _tab_rows(_: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
+    for number, line in lines:
+        yield number, line.split("\t")
 
 
 def _comma_rows(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
@@ -534,6 +536,7 @@ class LabelledFile:
                 raise self._error(line, wrong, "Remove this character")
             if field in ("label", "id"):
                 return visible(value, self.audit)
+            check_words(self.path, line, value)
             return without_mark(value, self.audit)
 
         text = string("text")

@@ -17,6 +17,9 @@ BYTE_ORDER_MARK = "\ufeff"
 LONGEST = 1 << 24
 """Bytes of a line, and characters of a field of CSV, below which they must be: more than a long book has."""
 
+LONGEST_WORD = 1 << 20
+"""Characters below which a word must be; text of languages without blanks may be one word."""
+
 Format = TypeVar("Format", bound=str)
 
 
@@ -57,6 +60,22 @@ def numbered_lines(path: Path, audit: Counter[str] | None = None, longest: int =
                 yield number, line
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+def check_words(path: Path, line: int, text: str) -> None:
+    """Raise a CorpusError if a text has a word so long that a tokenizer would take gigabytes for it.
+
+    Args:
+        path: The file.
+        line: Line of the file at which the text starts.
+        text: The text, with white space between its words.
+    """
+    if len(text) < LONGEST_WORD:
+        return
+    longest = max(map(len, text.split()), default=0)
+    if longest >= LONGEST_WORD:
+        wrong = f"a word has {longest:,} characters, but must have fewer than {LONGEST_WORD:,}"
+        raise CorpusError.at(path, line, wrong, "Separate the words of the text by blanks, or remove it")
 
 
 def _without_mark(number: int, line: str, audit: Counter[str] | None) -> str:

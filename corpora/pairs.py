@@ -17,6 +17,7 @@ from corpora.labelled import (
     with_visible_keys,
     without_mark,
 )
+from corpora.lines import check_words
 from corpora.sentence import CorpusError
 from results.errors import check_values
 
@@ -105,6 +106,7 @@ def read_pairs(
             if not value:
                 wrong = f"the value of {key!r} is {found[key]!r}"
                 raise CorpusError.at(path, line, wrong, f"Give each pair a text for `{option}.{field}`")
+            check_words(path, line, value)
             values[field] = value
         values["field"] = values["field"].replace("/", "_")
         pair = MinimalPair(**values, line=line)

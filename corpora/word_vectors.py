@@ -66,8 +66,8 @@ class WordRows:
 def read_word_vectors(path: Path, wanted: Collection[str]) -> WordRows:
     """Return the rows of the wanted words in a file of word vectors.
 
-    A word in a text may have blanks inside, unless a number stands at its end: this could be one value too many. Without
-    a header, the number of values is the number of those in the first row.
+    A word in a text may have blanks inside, but a number at its end only without them: it could be one value too many.
+    Without a header, all rows have as many values as the first.
 
     A file is binary if it has a header and its second line is not a row of text. All of its rows must then fit this
     format, in number and in length.
@@ -177,15 +177,17 @@ class _Layout:
             raise CorpusError.at(path, 1, f"the line has more than {_BLOCK:,} bytes", _REMEDY)
         header = _HEADER.fullmatch(first.removeprefix(_MARK))
         if header is None:
-            size = _numbers_of_row(first)
-            if size is None:
+            size = _count_numbers(first)
+            if not size:
                 wrong = "the first line is neither a word and its values nor the header of word2vec's formats"
                 raise CorpusError.at(path, 1, wrong, _remedy(path, start))
             cls._check_size(path, size)
             return cls(path, "text", size, None, 0)
         promised, size = int(header[1]), int(header[2])
         cls._check_size(path, size)
-        is_text = _numbers_of_row(rest.partition(b"\n")[0]) is not None
+        second = rest.partition(b"\n")[0].rstrip()
+        numbers = _count_numbers(second)
+        is_text = numbers > 0 and numbers in (size, second.count(b" "))
         return cls(path, "text" if is_text else "binary", size, promised, len(first + end))
 
     @staticmethod
@@ -211,21 +213,23 @@ class _Layout:
                 continue
             word, _, values = row.partition(b" ")
             if row.count(b" ") != self.size:
-                if _numbers_of_row(row) != self.size:
+                if _count_numbers(row) != self.size:
                     raise self._other_size(line, row)
-                word, *several = row.rsplit(b" ", self.size)
-                values = b" ".join(several)
+                word, *numbers = row.rsplit(b" ", self.size)
+                values = b" ".join(numbers)
+                if b"" in word.split(b" "):
+                    raise self._error(line, "the row has two blanks in succession", _REMEDY)
             yield line, word, values
 
     def _other_size(self, line: int, row: bytes) -> CorpusError:
         """Return the error for a row with another number of values than the header or the first row."""
-        size = counted(_numbers_of_row(row) or 0, "value")
-        remedy = "Fetch the file again if it is cut off"
-        if self.promised is not None:
-            return self._error(line, f"the row has {size}, but by the header it has {self.size}", remedy)
-        remedy += "; if the word of the first row ends in a number, write a header before it, as word2vec does: the "
-        remedy += "number of rows, a blank, the number of values"
-        return self._error(line, f"the row has {size}, but by the first row it has {self.size}", remedy)
+        first, remedy = "the header", "Fetch the file again if it is cut off"
+        if self.promised is None:
+            first = "the first row"
+            remedy += "; if the word of the first row ends in a number, write the header of word2vec before it, which "
+            remedy += "is the number of rows, a blank, and the number of values"
+        wrong = f"the row has {counted(_count_numbers(row), 'value')}, but by {first} it has {self.size}"
+        return self._error(line, wrong, remedy)
 
     def _lines(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         rest = b""
@@ -271,15 +275,18 @@ class _Layout:
             CorpusError: A value is not a finite number.
         """
         try:
-            if self.form == "binary":
-                vector = np.frombuffer(values, "<f4")
-            else:
-                vector = _parse(values)
+            vector = self._parse(values)
         except ValueError as error:
             raise self._error(number, f"a value of the word {word!r} is not a number ({error})", _REMEDY) from None
         if not np.isfinite(vector).all():
             raise self._error(number, f"a value of the word {word!r} is infinite or not a number", _REMEDY)
         return vector
+
+    def _parse(self, values: bytes) -> NDArray[np.float32]:
+        if self.form == "binary":
+            return np.frombuffer(values, "<f4")
+        with np.errstate(over="ignore"):  # an infinite value is refused
+            return np.array([float(value) for value in values.split(b" ")]).astype(np.float32)
 
     def check_number(self, rows: int) -> None:
         """Raise a CorpusError if the number of rows is not the one in the header."""
@@ -295,25 +302,17 @@ class _Layout:
         return CorpusError.at(self.path, None, f"row {number:,}: {wrong}", remedy)
 
 
-def _parse(values: bytes) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):  # an infinite value is refused
-        return np.array([float(value) for value in values.split(b" ")]).astype(np.float32)
+def _count_numbers(row: bytes) -> int:
+    """Return the number of values at the end of a row, after its word.
 
-
-def _numbers_of_row(line: bytes) -> int | None:
-    """Return the number of values at the end of a line, after its word; None if the line is not a word and numbers.
-
-    A word that ends in a number has one value too many, as nothing tells that number from a value.
+    If the word ends in a number, this counts as a value: nothing tells them apart.
     """
-    word, *rest = line.removeprefix(_MARK).rstrip().split(b" ")
+    _, *parts = row.rstrip().split(b" ")
     numbers = 0
-    for value in reversed(rest):
-        if not _is_number(value):
+    for part in reversed(parts):
+        if not _is_number(part):
             break
         numbers += 1
-    word_parts = [word, *rest[: len(rest) - numbers]]
-    if not numbers or (len(word_parts) > 1 and not all(word_parts)):  # two blanks
-        return None
     return numbers
 
 

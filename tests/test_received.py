@@ -139,7 +139,7 @@ FILES = {
     ),
     "plan: pipe": Received(endless("a.yaml", "pipe"), PLAN, "pipe"),
     "CoNLL-U: word of 45 MB": Received(text("a.conllu", lambda: conllu("ab" * 22_500_000)), TREES, "bytes or more"),
-    "CoNLL-U: word of 160 kB": Received(text("a.conllu", lambda: conllu("ab" * 80_000)), TREES, "bytes or more"),
+    "CoNLL-U: word of 160 kB": Received(text("a.conllu", lambda: conllu("ab" * 80_000)), TREES, "characters or more"),
     "CoNLL-U: id of 9,000 digits": Received(text("a.conllu", lambda: conllu("a", "1" * 9_000)), TREES, "digits"),
     "CoNLL-U: head of 90,000 digits": Received(
         text("a.conllu", lambda: conllu("a", head="2" * 90_000)), TREES, "digits"
