@@ -166,8 +166,8 @@ def read_labelled(
 
     Raises:
         CorpusError: The file is missing, empty, in another encoding, malformed, lacks a column, or has an empty
-            label, a repeated id, a word of a million characters, another split than train, dev and test, or a rationale outside its text; the message
-            names file, line and remedy.
+            label, a repeated id, a word of a million characters, another split than train, dev and test, or a
+            rationale outside its text; the message names file, line and remedy.
         UserError: An option has a value that is not allowed.
     """
     check_values(read_labelled, format=format, skip=skip)
