@@ -13,10 +13,11 @@ import pytest
 import corpora
 from corpora.conll2012 import read_documents
 from corpora.conllu import read_treebank
-from corpora.labelled import read_labelled
+from corpora.labelled import Columns, read_labelled
 from corpora.lines import numbered_lines
+from corpora.pairs import read_pairs
 from corpora.sentence import CorpusError
-from corpora.texts import read_plain
+from corpora.texts import read_links, read_plain
 from tests.corpora.conftest import writer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,6 +144,27 @@ def test_a_line_without_end_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(CorpusError, match=rf"^{path}:1: {wrong} into lines\.$"):
         list(numbered_lines(path))
+
+
+@pytest.mark.parametrize(
+    ("read", "name", "content"),
+    [
+        (lambda path: list(read_plain(path, Counter())), "a.txt", "the fox\nthe {}\n"),
+        (lambda path: list(read_links(path, Counter())), "a.tsv", "sentence\tlabel\tfrom\tto\nthe {}\tdet\t1\t2\n"),
+        (read_labelled, "a.tsv", "text\tlabel\nthe {}\t1\n"),
+        (read_labelled, "a.csv", "text,label\nthe {},1\n"),
+        (lambda path: read_labelled(path, columns=Columns(pair="other")), "a.tsv", "text\tother\tlabel\na\t{}\t1\n"),
+        (read_pairs, "a.csv", "sentence_good,sentence_bad,UID,field,pairID\nI sleep,I {},a,b,c\n"),
+    ],
+    ids=["plain", "links", "TSV", "CSV", "pair of texts", "minimal pair"],
+)
+def test_a_word_without_end_is_refused(read: Callable[[Path], object], name: str, content: str, tmp_path: Path) -> None:
+    word = "x" * (1 << 20)
+    read(write(tmp_path, content.format(word[1:]), name))
+    path = write(tmp_path, content.format(word), name)
+    wrong = r"a word has 1,048,576 characters, but must have fewer than 1,048,576\. Separate the words"
+    with pytest.raises(CorpusError, match=rf"^{path}:2: {wrong}"):
+        read(path)
 
 
 @every_reader
