@@ -36,7 +36,7 @@ _NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
 _TEXT = re.compile(r"#\s*text\s*=(.*)")
 _CONTROL = re.compile(r"[\x01-\x08\x0b-\x1f\x7f-\x9f]")
 _SUFFIXES: dict[str, Format] = {".conllu": "conllu", ".conll": "conllx", ".conllx": "conllx"}
-_LONGEST = 1 << 17  # bytes of a row, all its columns together
+_LONGEST = 1 << 17  # characters of a row, all its columns together; a comment may be longer
 _DIGITS = 1_000
 _NUMBER = re.compile(rf"\d{{{_DIGITS}}}")  # Python refuses one of 4,300 digits
 _COLUMNS = 10
@@ -124,16 +124,13 @@ def blocks(path: Path) -> Iterator[Block]:
     """Yield the blocks of consecutive non-blank lines of a file, as (line number, line) pairs without line ends.
 
     Raises:
-        CorpusError: The file cannot be read as UTF-8 text, or a row has a control character, which a tokenizer
-            would drop, a number of 1,000 digits, or 128 KiB.
+        CorpusError: The file cannot be read as UTF-8 text, or a row that is no comment has a control character, which
+            a tokenizer would drop, a number of 1,000 digits, or 131,072 characters.
     """
     block: Block = []
-    for number, line in numbered_lines(path, longest=_LONGEST):
-        if len(line) >= _DIGITS and _NUMBER.search(line):
-            raise CorpusError.at(path, number, f"the line has a number of {_DIGITS:,} digits or more", "Correct it")
-        if (found := _CONTROL.search(line)) and not line.startswith("#"):
-            wrong = f"character {found.start() + 1} of the line is the control character U+{ord(found[0]):04X}"
-            raise CorpusError.at(path, number, wrong, "Remove it")
+    for number, line in numbered_lines(path):
+        if not line.startswith("#"):
+            _check_row(path, number, line)
         if line and (not line.isspace() or "\t" in line):
             block.append((number, line))
         elif block:
@@ -141,6 +138,18 @@ def blocks(path: Path) -> Iterator[Block]:
             block = []
     if block:
         yield block
+
+
+def _check_row(path: Path, number: int, line: str) -> None:
+    """Raise a CorpusError if a row is too long, or has characters that no column should have."""
+    if len(line) >= _LONGEST:
+        remedy = "Correct it, if columns or rows were joined, or remove its sentence"
+        raise CorpusError.at(path, number, f"the row has {_LONGEST:,} characters or more", remedy)
+    if len(line) >= _DIGITS and _NUMBER.search(line):
+        raise CorpusError.at(path, number, f"the line has a number of {_DIGITS:,} digits or more", "Correct it")
+    if found := _CONTROL.search(line):
+        wrong = f"character {found.start() + 1} of the line is the control character U+{ord(found[0]):04X}"
+        raise CorpusError.at(path, number, wrong, "Remove it")
 
 
 def _running_text(block: Block, rows: Block) -> RunningText:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from corpora.lines import BYTE_ORDER_MARK, format_of, numbered_lines
+from corpora.lines import BYTE_ORDER_MARK, LONGEST, check_words, format_of, numbered_lines
 from corpora.sentence import CorpusError
 from results.errors import check_values, counted
 
@@ -25,14 +25,14 @@ Record = tuple[int, Mapping[str, object]]
 
 _SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl"}
 _SPLITS = ("train", "dev", "test")
-_LONGEST = 1 << 24  # characters of a CSV field; that of csv itself, 131,072, is less than a long document
 _SHOWN = 40  # characters of a foreign column name in a message
 _SEPARATED = {
     "tsv": "Separate fields by exactly one tab; replace tabs and line breaks inside a text by spaces",
     "csv": "Enclose a text with commas, quotes or line breaks in double quotes, and double the quotes inside",
 }
 _QUOTED = re.compile(r'"(?:[^"]|(""))*"')  # a field of CSV that had to be quoted; the group is a quote inside
-_BEHIND_SPACE = re.compile(r'\s+".*"\s*', re.DOTALL)  # a field of CSV whose quotes are read as text
+# A field of CSV whose quotes are read as text. A quoted text may begin with a line break, and end in a quotation.
+_BEHIND_SPACE = re.compile(r'[^\S\n]+".*"\s*', re.DOTALL)
 # Soft hyphens, marks of direction and of byte order, and others without a width. A joiner is one between other letters
 # than ASCII's, where Persian and emoji need it.
 _INVISIBLE = re.compile(
@@ -166,8 +166,8 @@ def read_labelled(
 
     Raises:
         CorpusError: The file is missing, empty, in another encoding, malformed, lacks a column, or has an empty
-            label, a repeated id, another split than train, dev and test, or a rationale outside its text; the message
-            names file, line and remedy.
+            label, a repeated id, a word of a million characters, another split than train, dev and test, or a
+            rationale outside its text; the message names file, line and remedy.
         UserError: An option has a value that is not allowed.
     """
     check_values(read_labelled, format=format, skip=skip)
@@ -222,6 +222,31 @@ def is_quoted(*fields: str | None) -> bool:
     return any(field and field[1] for field in found) or (len(found) > 1 and all(found))
 
 
+def count_doubtful(
+    audit: Counter[str], form: Literal["tsv", "csv"], line: int, row: Sequence[str], texts: Sequence[str]
+) -> None:
+    """Count a record of a table if it may have been read otherwise than it was meant.
+
+    Args:
+        audit: Receives the counts `quoted_texts`, `multiline_records`, `longest_record_lines` and
+            `longest_record_line`, see `LabelledTexts`.
+        form: `tsv` or `csv`.
+        line: Line at which the record starts.
+        row: All fields of the record.
+        texts: The fields that are read as texts or labels, as they are in the file.
+    """
+    behind_space = form == "csv" and any(map(_BEHIND_SPACE.fullmatch, texts))
+    if behind_space or is_quoted(*(text.strip() for text in texts)):
+        audit["quoted_texts"] += 1
+    length = 1 + sum(field.count("\n") for field in row)
+    if length == 1:
+        return
+    audit["multiline_records"] += 1
+    if length > audit["longest_record_lines"]:
+        audit["longest_record_lines"] = length
+        audit["longest_record_line"] = line
+
+
 def visible(name: str, audit: Counter[str]) -> str:
     """Return a label or a name without characters that have no width, and without white space at its ends.
 
@@ -238,6 +263,36 @@ def visible(name: str, audit: Counter[str]) -> str:
     if removed:
         audit["invisible_characters"] += removed
     return shown.strip()
+
+
+def without_mark(text: str, audit: Counter[str]) -> str:
+    """Return a text without a byte-order mark at its beginning, and without white space at its ends.
+
+    Args:
+        text: The text.
+        audit: Receives the count `invisible_characters`.
+    """
+    text = text.strip()
+    if not text.startswith(BYTE_ORDER_MARK):
+        return text
+    audit["invisible_characters"] += 1
+    return text.removeprefix(BYTE_ORDER_MARK).lstrip()
+
+
+def with_visible_keys(found: Mapping[str, object], wanted: Iterable[str], audit: Counter[str]) -> Mapping[str, object]:
+    """Return an object of JSONL that has its keys as `visible` returns them, too, if it lacks a wanted key.
+
+    Args:
+        found: The object.
+        wanted: Names of the keys that are read.
+        audit: Receives the count `invisible_characters`.
+    """
+    if all(name in found for name in wanted):
+        return found
+    values = dict(found)
+    for name, value in found.items():
+        values.setdefault(visible(name, audit), value)
+    return values
 
 
 def separated_rows(
@@ -263,8 +318,8 @@ def separated_rows(
     """
     width = 0
     lines = numbered_lines(path, audit)
-    rows = _comma_rows(path, lines) if form == "csv" else ((number, line.split("\t")) for number, line in lines)
-    for number, row in rows:
+    split_lines = _comma_rows if form == "csv" else _tab_rows
+    for number, row in split_lines(path, lines):
         if len(row) < 2 and not "".join(row).strip():
             continue
         width = width or len(row)
@@ -312,12 +367,17 @@ def _shown(names: Iterable[str]) -> str:
     return ", ".join(name[:_SHOWN] + "…" * (len(name) > _SHOWN) if name else unnamed for name in names)
 
 
+def _tab_rows(_: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
+    for number, line in lines:
+        yield number, line.split("\t")
+
+
 def _comma_rows(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows of a CSV file, each with its first line; a row may go over several lines."""
     rows = csv.reader((f"{line}\n" for _, line in lines), strict=True, skipinitialspace=True)
     start = 1
     while True:
-        before = csv.field_size_limit(_LONGEST)  # of all readers of the process
+        before = csv.field_size_limit(LONGEST)  # of all readers of the process; its own, 131,072, is short
         try:
             row = next(rows, None)
         except csv.Error as error:
@@ -382,15 +442,12 @@ class LabelledFile:
                 if self._is_of_split(line, values):
                     yield self._text(line, values)
             return
-        for line, fields, length in self._records(self.format, left_out):
+        for line, fields, row in self._records(self.format, left_out):
             if not self._is_of_split(line, fields):
                 continue
-            self._count_lines(line, length)
-            found = self._text(line, fields)
-            behind_space = self.format == "csv" and any(map(_BEHIND_SPACE.fullmatch, fields.values()))
-            if behind_space or is_quoted(found.text, found.pair, found.label):
-                self.audit["quoted_texts"] += 1
-            yield found
+            texts = [fields[name] for name in ("text", "pair", "label") if name in fields]
+            count_doubtful(self.audit, self.format, line, row, texts)
+            yield self._text(line, fields)
 
     def _is_of_split(self, line: int, values: Mapping[str, object]) -> bool:
         if "split" not in values:
@@ -401,15 +458,6 @@ class LabelledFile:
             wrong = f"the {self.named('split')} is {given!r}"
             raise self._error(line, wrong, f"Write one of {', '.join(_SPLITS)}, or remove the row")
         return self.split is None or split == self.split
-
-    def _count_lines(self, line: int, length: int) -> None:
-        """Count a record that spans several lines, and remember the longest."""
-        if length == 1:
-            return
-        self.audit["multiline_records"] += 1
-        if length > self.audit["longest_record_lines"]:
-            self.audit["longest_record_lines"] = length
-            self.audit["longest_record_line"] = line
 
     def named(self, field: str) -> str:
         """Return the description of a field for error messages, such as `label (column 'gold')`.
@@ -429,8 +477,7 @@ class LabelledFile:
 
     def _values(self, line: int, found: Mapping[str, object]) -> dict[str, object]:
         """Return the values of an object by the fields of `Columns`."""
-        if not all(name in found for name in self._columns.values()):
-            found = {visible(name, self.audit): value for name, value in found.items()} | dict(found)
+        found = with_visible_keys(found, self._columns.values(), self.audit)
         for field, name in self._columns.items():
             if name not in found:
                 keys = f"; its keys are {_shown(found)}" if found else ", because it is empty"
@@ -440,16 +487,15 @@ class LabelledFile:
 
     def _records(
         self, form: Literal["tsv", "csv"], left_out: Counter[str] | None
-    ) -> Iterator[tuple[int, Mapping[str, str], int]]:
-        """Yield the records of a TSV or CSV file, each with the number of its lines."""
+    ) -> Iterator[tuple[int, Mapping[str, str], list[str]]]:
+        """Yield the line, the values by field, and the whole row of each record of a TSV or CSV file."""
         places: dict[str, int] = {}
         for number, row in separated_rows(self.path, form, self.audit, left_out):
             if not places:
                 places = self._places(number, row)
                 if self._header:
                     continue
-            length = 1 + sum(field.count("\n") for field in row)
-            yield number, {field: row[place] for field, place in places.items()}, length
+            yield number, {field: row[place] for field, place in places.items()}, row
 
     def _places(self, number: int, first: list[str]) -> dict[str, int]:
         """Return the place of each column in a row, from the first row."""
@@ -490,11 +536,8 @@ class LabelledFile:
                 raise self._error(line, wrong, "Remove this character")
             if field in ("label", "id"):
                 return visible(value, self.audit)
-            value = value.strip()
-            if value.startswith(BYTE_ORDER_MARK):
-                self.audit["invisible_characters"] += 1
-                value = value.removeprefix(BYTE_ORDER_MARK).lstrip()
-            return value
+            check_words(self.path, line, value)
+            return without_mark(value, self.audit)
 
         text = string("text")
         label = sys.intern(string("label", bool, int)) if "label" in values else ""
@@ -509,7 +552,9 @@ class LabelledFile:
         """Return the places of the deciding words of a text of `words` words."""
         if value is None:  # JSON's null
             return None
-        given = value.split() if isinstance(value, str) else value if isinstance(value, list) else [value]
+        if isinstance(value, str):
+            value = value.split()
+        given = value if isinstance(value, list) else [value]
         for place in given:
             if not (type(place) is int or (isinstance(place, str) and _PLACE.fullmatch(place))):
                 wrong = f"the {self.named('rationale')} contains {place!r}, which is not a word index"

@@ -7,18 +7,23 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from corpora.registry import no_file
+from corpora.registry import no_file, unreadable
 from corpora.sentence import CorpusError
 from results.files import check_regular
 
 BYTE_ORDER_MARK = "\ufeff"
 """Mark at the beginning of files of some editors."""
 
-_LONGEST = 1 << 21  # bytes of a line: about 400,000 words, for which a tokenizer takes half a gigabyte
+LONGEST = 1 << 24
+"""Bytes of a line, and characters of a field of CSV, below which they must be: more than a long book has."""
+
+LONGEST_WORD = 1 << 20
+"""Characters below which a word must be; text of languages without blanks may be one word."""
+
 Format = TypeVar("Format", bound=str)
 
 
-def numbered_lines(path: Path, audit: Counter[str] | None = None, longest: int = _LONGEST) -> Iterator[tuple[int, str]]:
+def numbered_lines(path: Path, audit: Counter[str] | None = None, longest: int = LONGEST) -> Iterator[tuple[int, str]]:
     r"""Yield the number, counted from 1, and the text of each line of a UTF-8 file; only `\n` or `\r\n` ends a line.
 
     A byte-order mark at the beginning of the file is dropped.
@@ -41,7 +46,8 @@ def numbered_lines(path: Path, audit: Counter[str] | None = None, longest: int =
             for number, raw in enumerate(iter(partial(lines.readline, longest), b""), start=1):
                 if len(raw) == longest:
                     wrong = f"the line has {longest:,} bytes or more"
-                    raise CorpusError.at(path, number, wrong, "Check that it is the text file you meant")
+                    remedy = "Check that it is the text file you meant; if it is, break its text into lines"
+                    raise CorpusError.at(path, number, wrong, remedy)
                 try:
                     line = raw.decode("utf-8").rstrip("\r\n")
                 except UnicodeDecodeError as error:
@@ -52,11 +58,24 @@ def numbered_lines(path: Path, audit: Counter[str] | None = None, longest: int =
                 if line.startswith(BYTE_ORDER_MARK):
                     line = _without_mark(number, line, audit)
                 yield number, line
-    except (FileNotFoundError, IsADirectoryError):
-        raise no_file(path) from None
     except OSError as error:
-        wrong = f"the file cannot be read ({error.strerror})"
-        raise CorpusError.at(path, None, wrong, "Check the path and its permissions") from None
+        raise unreadable(path, error) from None
+
+
+def check_words(path: Path, line: int, text: str) -> None:
+    """Raise a CorpusError if a text has a word so long that a tokenizer would take gigabytes for it.
+
+    Args:
+        path: The file.
+        line: Line of the file at which the text starts.
+        text: The text, with white space between its words.
+    """
+    if len(text) < LONGEST_WORD:
+        return
+    longest = max(map(len, text.split()), default=0)
+    if longest >= LONGEST_WORD:
+        wrong = f"a word has {longest:,} characters, but must have fewer than {LONGEST_WORD:,}"
+        raise CorpusError.at(path, line, wrong, "Separate the words of the text by blanks, or remove it")
 
 
 def _without_mark(number: int, line: str, audit: Counter[str] | None) -> str:

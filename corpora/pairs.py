@@ -3,14 +3,25 @@
 The format is that of BLiMP (Warstadt et al. 2020), one JSON object a line, or that of another project with other names.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
-from corpora.labelled import numbered_objects, separated_rows
+from corpora.labelled import (
+    count_doubtful,
+    numbered_objects,
+    separated_rows,
+    visible,
+    with_visible_keys,
+    without_mark,
+)
+from corpora.lines import check_words
 from corpora.sentence import CorpusError
 from results.errors import check_values
 
+_SENTENCES = ("good", "bad")
 _ALL = "all"
 """Paradigm and field of pairs whose file has no such column."""
 
@@ -62,7 +73,10 @@ class MinimalPair:
 
 
 def read_pairs(
-    path: Path, columns: PairColumns = PairColumns(), option: str = "--data.columns"
+    path: Path,
+    columns: PairColumns = PairColumns(),
+    option: str = "--data.columns",
+    audit: Counter[str] | None = None,
 ) -> tuple[MinimalPair, ...]:
     """Return the minimal pairs of a JSONL file, or of a table (`.tsv`, `.csv`) with a header.
 
@@ -72,17 +86,28 @@ def read_pairs(
         path: The file, in UTF-8.
         columns: Names of the columns.
         option: Command-line option that holds `columns`, for error messages.
+        audit: Receives the counts `quoted_texts`, `invisible_characters` and those of records over several lines, see
+            `corpora.labelled.LabelledTexts`.
 
     Raises:
         CorpusError: The file is missing, in another encoding, malformed, or holds no pair with two different sentences;
             a line lacks a key, or has an empty value or one of another type; or a pair is given twice.
     """
     pairs: dict[tuple[str, str], MinimalPair] = {}
-    for line, found in _records(path):
+    if audit is None:
+        audit = Counter()
+    named = {field: key for field, key in asdict(columns).items() if key is not None}
+    for line, found in _records(path, named, audit):
         values = {"paradigm": _ALL, "field": _ALL, "id": str(line)}
-        for field, key in asdict(columns).items():
-            if key is not None:
-                values[field] = _value(path, line, found, field, key, option)
+        for field, key in named.items():
+            if key not in found:
+                raise _no_key(path, line, found, field, key, option)
+            value = _text(found[key], field, audit)
+            if not value:
+                wrong = f"the value of {key!r} is {found[key]!r}"
+                raise CorpusError.at(path, line, wrong, f"Give each pair a text for `{option}.{field}`")
+            check_words(path, line, value)
+            values[field] = value
         values["field"] = values["field"].replace("/", "_")
         pair = MinimalPair(**values, line=line)
         first = pairs.setdefault((pair.paradigm, pair.id), pair)
@@ -96,38 +121,52 @@ def read_pairs(
     return tuple(pairs.values())
 
 
-def _records(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
-    """Yield the line and the values of each record, by the name of the column."""
-    match path.suffix.lower():
-        case ".tsv":
-            rows = separated_rows(path, "tsv")
-        case ".csv":
-            rows = separated_rows(path, "csv")
-        case _:
-            yield from numbered_objects(path)
-            return
+def _records(path: Path, named: Mapping[str, str], audit: Counter[str]) -> Iterator[tuple[int, Mapping[str, object]]]:
+    """Yield the line and the values of each record, by the name of the column.
+
+    Args:
+        path: The file.
+        named: Names of the columns that are read, by field.
+        audit: See `read_pairs`.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in (".tsv", ".csv"):
+        for line, found in numbered_objects(path, audit):
+            yield line, with_visible_keys(found, named.values(), audit)
+        return
+    form: Literal["tsv", "csv"] = "csv" if suffix == ".csv" else "tsv"
     header: list[str] = []
-    for line, row in rows:
-        if header:
-            yield line, dict(zip(header, row, strict=True))
+    for line, row in separated_rows(path, form, audit):
+        if not header:
+            header = _header(path, line, row, audit)
             continue
-        header = [name.strip() for name in row]
-        if twice := [name for name in header if header.count(name) > 1]:
-            raise CorpusError.at(path, line, f"the header has several columns {twice[0]!r}", "Rename all but one")
+        fields = dict(zip(header, row, strict=True))
+        texts = [fields[key] for field, key in named.items() if field != "id" and key in fields]
+        count_doubtful(audit, form, line, row, texts)
+        yield line, fields
 
 
-def _value(path: Path, line: int, found: Mapping[str, object], field: str, key: str, option: str) -> str:
-    """Return one value of a record as text."""
-    if key not in found:
-        wrong = f"there is no key {key!r}; the keys are {', '.join(map(str, found)) or 'none'}"
-        remedy = f"Name the right one with `{option}.{field}`"
-        if field in ("paradigm", "field", "id"):
-            remedy += ", or null if there is none"
-        raise CorpusError.at(path, line, wrong, remedy)
-    value = found[key]
-    if type(value) is int and field in ("paradigm", "field", "id"):
-        value = str(value)
-    if not isinstance(value, str) or not value.strip():
-        wrong = f"the value of {key!r} is {value!r}"
-        raise CorpusError.at(path, line, wrong, f"Give each pair a text for `{option}.{field}`")
-    return value.strip()
+def _header(path: Path, line: int, row: list[str], audit: Counter[str]) -> list[str]:
+    header = [visible(name, audit) for name in row]
+    for name in header:
+        if header.count(name) > 1:
+            raise CorpusError.at(path, line, f"the header has several columns {name!r}", "Rename all but one")
+    return header
+
+
+def _no_key(path: Path, line: int, found: Mapping[str, object], field: str, key: str, option: str) -> CorpusError:
+    wrong = f"there is no key {key!r}; the keys are {', '.join(map(str, found)) or 'none'}"
+    remedy = f"Name the right one with `{option}.{field}`"
+    if field not in _SENTENCES:
+        remedy += ", or null if there is none"
+    return CorpusError.at(path, line, wrong, remedy)
+
+
+def _text(value: object, field: str, audit: Counter[str]) -> str:
+    """Return a sentence or a name as text; empty if the value is of another type."""
+    if type(value) is int and field not in _SENTENCES:
+        return str(value)
+    if not isinstance(value, str):
+        return ""
+    clean = without_mark if field in _SENTENCES else visible
+    return clean(value, audit)

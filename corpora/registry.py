@@ -6,6 +6,7 @@ file. A file that is made from others has no address; its entry describes the st
 Dependencies is one line of `corpora/treebanks.yaml`.
 """
 
+import errno
 import hashlib
 import logging
 import os
@@ -297,16 +298,30 @@ def no_file(path: Path, otherwise: str = "") -> CorpusError:
         path: The file.
         otherwise: Further advice, added at the end of the message.
     """
-    if path.is_dir():
-        return CorpusError.at(path, None, "this is a folder", f"Name a file in it{otherwise}")
     try:
         check_regular(path)
-    except FileNotFoundError:
-        pass  # as said below
     except OSError as error:
-        wrong = f"the file cannot be read ({error.strerror})"
-        return CorpusError.at(path, None, wrong, f"Save its content in a file, and name that{otherwise}")
-    return CorpusError.at(path, None, "there is no such file", f"{remedy_for(path)}{otherwise}")
+        return unreadable(path, error, otherwise)
+    return unreadable(path, FileNotFoundError(), otherwise)  # another process has made it since
+
+
+def unreadable(path: Path, error: OSError, otherwise: str = "") -> CorpusError:
+    """Return the CorpusError for a file that could not be opened or read.
+
+    Args:
+        path: The file.
+        error: Error of `results.files.check_regular` or of the system.
+        otherwise: Further advice, added at the end of the message.
+    """
+    if isinstance(error, FileNotFoundError):
+        return CorpusError.at(path, None, "there is no such file", f"{remedy_for(path)}{otherwise}")
+    if isinstance(error, IsADirectoryError):
+        return CorpusError.at(path, None, "this is a folder", f"Name a file in it{otherwise}")
+    remedy = "Check the path and its permissions"
+    if error.errno == errno.EINVAL:  # of check_regular: a pipe, a device or a socket
+        remedy = "Save its content in a file, and name that"
+    wrong = f"the file cannot be read ({error.strerror})"
+    return CorpusError.at(path, None, wrong, f"{remedy}{otherwise}")
 
 
 def _remedy(corpus: Corpus, root: Path) -> str:

@@ -17,7 +17,7 @@ from corpora.conllu import Format as TreebankFormat
 from corpora.conllu import sentences_with_rows
 from corpora.labelled import Columns, LabelledFile, is_quoted, separated_rows, visible
 from corpora.labelled import Format as LabelledFormat
-from corpora.lines import numbered_lines
+from corpora.lines import check_words, numbered_lines
 from corpora.sentence import CorpusError, Sentence
 
 OPTION = "--data.corpora"
@@ -84,9 +84,10 @@ def read_plain(path: Path, audit: Counter[str]) -> Iterator[Text]:
             of dropped byte-order marks, `invisible_characters`.
 
     Raises:
-        CorpusError: The file is missing, in another encoding, or binary.
+        CorpusError: The file is missing, in another encoding, or binary, or a word is too long.
     """
     for number, line in numbered_lines(path, audit):
+        check_words(path, number, line)
         if not (words := tuple(line.split())):
             audit["empty_lines"] += 1
         elif _HEADING.fullmatch(line):
@@ -187,6 +188,7 @@ def _link_rows(path: Path, audit: Counter[str]) -> Iterator[tuple[int, dict[str,
         found = dict(zip(names, fields, strict=True))
         if empty := [name for name in _COLUMNS if not found[name]]:
             raise CorpusError.at(path, number, f"column {empty[0]!r} is empty", "Fill it, or remove the row")
+        check_words(path, number, found["sentence"])
         yield number, {**found, "label": visible(found["label"], audit)}
 
 

@@ -49,6 +49,7 @@ class WordRows:
 
     - `rows`: rows of the file.
     - `rows_not_utf8`: rows left out because their word is not UTF-8.
+    - `words_with_blanks`: rows whose word has blanks inside, such as `. . .`; they are kept like others.
     - `rows_repeated`: rows left out because an earlier row has the same wanted word.
 
     Attributes:
@@ -64,6 +65,9 @@ class WordRows:
 
 def read_word_vectors(path: Path, wanted: Collection[str]) -> WordRows:
     """Return the rows of the wanted words in a file of word vectors.
+
+    A word in a text may have blanks inside, but a number at its end only without them: it could be one value too many.
+    Without a header, all rows have as many values as the first.
 
     A file is binary if it has a header and its second line is not a row of text. All of its rows must then fit this
     format, in number and in length.
@@ -83,9 +87,10 @@ def read_word_vectors(path: Path, wanted: Collection[str]) -> WordRows:
         layout = _Layout.of(path, start)
         rows = layout.rows(chain([start], blocks))
         found: dict[str, NDArray[np.float32]] = {}
-        audit = {"rows": 0, "rows_not_utf8": 0, "rows_repeated": 0}
+        audit = {"rows": 0, "rows_not_utf8": 0, "words_with_blanks": 0, "rows_repeated": 0}
         for number, raw, values in rows:
             audit["rows"] += 1
+            audit["words_with_blanks"] += b" " in raw
             try:
                 word = raw.decode("utf-8")
             except UnicodeDecodeError:
@@ -117,8 +122,12 @@ def check_word_vectors(path: Path) -> None:
 def _opened(path: Path) -> Iterator[BufferedIOBase]:
     """Open a file, unpacked; raise a CorpusError if it cannot be read or is a damaged .gz."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield file
+        if path.suffix == ".gz":
+            with gzip.open(path) as unpacked:
+                yield unpacked
+        else:
+            with path.open("rb") as file:
+                yield file
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise CorpusError.at(path, None, f"the .gz file is damaged ({error})", "Fetch it again") from error
     except OSError as error:
@@ -168,15 +177,17 @@ class _Layout:
             raise CorpusError.at(path, 1, f"the line has more than {_BLOCK:,} bytes", _REMEDY)
         header = _HEADER.fullmatch(first.removeprefix(_MARK))
         if header is None:
-            size = _numbers_of_row(first)
-            if size is None:
+            size = _count_numbers(first)
+            if not size:
                 wrong = "the first line is neither a word and its values nor the header of word2vec's formats"
                 raise CorpusError.at(path, 1, wrong, _remedy(path, start))
             cls._check_size(path, size)
             return cls(path, "text", size, None, 0)
         promised, size = int(header[1]), int(header[2])
         cls._check_size(path, size)
-        is_text = _numbers_of_row(rest.partition(b"\n")[0]) is not None
+        second = rest.partition(b"\n")[0].rstrip()
+        numbers = _count_numbers(second)
+        is_text = numbers > 0 and numbers in (size, second.count(b" "))
         return cls(path, "text" if is_text else "binary", size, promised, len(first + end))
 
     @staticmethod
@@ -191,7 +202,9 @@ class _Layout:
         Raises:
             CorpusError: A row has another length.
         """
-        return self._text_rows(blocks) if self.form == "text" else self._binary_rows(blocks)
+        if self.form == "text":
+            return self._text_rows(blocks)
+        return self._binary_rows(blocks)
 
     def _text_rows(self, blocks: Iterator[bytes]) -> Iterator[Row]:
         for line, raw in enumerate(self._lines(blocks), start=1):
@@ -199,14 +212,24 @@ class _Layout:
             if not row or (line == 1 and self.header):
                 continue
             word, _, values = row.partition(b" ")
-            size = row.count(b" ")
-            if size != self.size:
-                first = "the first row" if self.promised is None else "the header"
-                wrong = f"the row has {counted(size, 'value')}, but by {first} it has {self.size}"
-                command = _converted(self.path, f"awk 'NF == {self.size + 1}'")  # which drops the header, too
-                remedy = f"Fetch the file again if it is cut off; to leave out words with blanks: `{command}`"
-                raise self._error(line, wrong, remedy)
+            if row.count(b" ") != self.size:
+                if _count_numbers(row) != self.size:
+                    raise self._other_size(line, row)
+                word, *numbers = row.rsplit(b" ", self.size)
+                values = b" ".join(numbers)
+                if b"" in word.split(b" "):
+                    raise self._error(line, "the row has two blanks in succession", _REMEDY)
             yield line, word, values
+
+    def _other_size(self, line: int, row: bytes) -> CorpusError:
+        """Return the error for a row with another number of values than the header or the first row."""
+        first, remedy = "the header", "Fetch the file again if it is cut off"
+        if self.promised is None:
+            first = "the first row"
+            remedy += "; if the word of the first row ends in a number, write the header of word2vec before it, which "
+            remedy += "is the number of rows, a blank, and the number of values"
+        wrong = f"the row has {counted(_count_numbers(row), 'value')}, but by {first} it has {self.size}"
+        return self._error(line, wrong, remedy)
 
     def _lines(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         rest = b""
@@ -252,12 +275,18 @@ class _Layout:
             CorpusError: A value is not a finite number.
         """
         try:
-            vector = np.frombuffer(values, "<f4") if self.form == "binary" else _parse(values)
+            vector = self._parse(values)
         except ValueError as error:
             raise self._error(number, f"a value of the word {word!r} is not a number ({error})", _REMEDY) from None
         if not np.isfinite(vector).all():
             raise self._error(number, f"a value of the word {word!r} is infinite or not a number", _REMEDY)
         return vector
+
+    def _parse(self, values: bytes) -> NDArray[np.float32]:
+        if self.form == "binary":
+            return np.frombuffer(values, "<f4")
+        with np.errstate(over="ignore"):  # an infinite value is refused
+            return np.array([float(value) for value in values.split(b" ")]).astype(np.float32)
 
     def check_number(self, rows: int) -> None:
         """Raise a CorpusError if the number of rows is not the one in the header."""
@@ -273,20 +302,26 @@ class _Layout:
         return CorpusError.at(self.path, None, f"row {number:,}: {wrong}", remedy)
 
 
-def _parse(values: bytes) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):  # an infinite value is refused
-        return np.array([float(value) for value in values.split(b" ")]).astype(np.float32)
+def _count_numbers(row: bytes) -> int:
+    """Return the number of values at the end of a row, after its word.
+
+    If the word ends in a number, this counts as a value: nothing tells them apart.
+    """
+    _, *parts = row.rstrip().split(b" ")
+    numbers = 0
+    for part in reversed(parts):
+        if not _is_number(part):
+            break
+        numbers += 1
+    return numbers
 
 
-def _numbers_of_row(line: bytes) -> int | None:
-    """Return the number of values after the word of a line; None if the line is not a word and numbers."""
-    _, *values = line.rstrip().split(b" ")
+def _is_number(value: bytes) -> bool:
     try:
-        for value in values:
-            float(value)
+        float(value)
     except ValueError:
-        return None
-    return len(values) or None
+        return False
+    return True
 
 
 def _remedy(path: Path, start: bytes) -> str:

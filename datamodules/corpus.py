@@ -200,9 +200,9 @@ def warn_of_records(name: str, audit: Mapping[str, int]) -> None:
         return
     if quoted := audit.get("quoted_texts", 0):
         warn(
-            f"{name}: {counted(quoted, 'text')} in double quotes with all quotes inside doubled, as in CSV, but these "
-            "quotes were read as words. TSV is read without quoting; in CSV a text was quoted twice, or white space "
-            "other than a blank stands before its quotes. Save it as CSV, in pandas to_csv('my.csv', index=False)."
+            f"{name}: {counted(quoted, 'text')} in double quotes, as in CSV, but these quotes were read as words. TSV "
+            "is read without quoting; in CSV a text was quoted twice, or white space other than a blank stands before "
+            "its quotes. Save it as CSV, in pandas to_csv('my.csv', index=False)."
         )
     if joined := audit.get("multiline_records", 0):
         longest = f"the longest has {audit['longest_record_lines']}, from line {audit['longest_record_line']}"

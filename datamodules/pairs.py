@@ -19,7 +19,7 @@ from corpora.pairs import MinimalPair, PairColumns, read_pairs
 from corpora.registry import CORPORA, locate
 from corpora.sentence import CorpusError
 from datamodules.batches import BatchLoader, PairBatch, Split
-from datamodules.corpus import DEFAULT_ENCODER, CorpusDataModule, corpus_of
+from datamodules.corpus import DEFAULT_ENCODER, CorpusDataModule, corpus_of, warn_of_records
 from results import Provenance
 from results.digests import Digests
 from results.errors import UserError, check_names, check_numbers, one_of
@@ -101,6 +101,9 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         cache: Folder for the checksums of files; else `$PROBING_CACHE`, else `./stores`.
         columns: Names of the columns in a file of another project; None for those of BLiMP.
 
+    Attributes:
+        audit: Counts of the reader, see `corpora.pairs.read_pairs`; empty before `read`.
+
     Raises:
         UserError: On `setup`, the file is absent or malformed, a field is unknown, or the decoder cannot read the
             pairs.
@@ -125,6 +128,7 @@ class PairDataModule(CorpusDataModule[PairBatch]):
             check_names("--data.fields", fields)
         self.encoder, self.fields, self.per_paradigm = encoder, fields, per_paradigm
         self.columns = columns or PairColumns()
+        self.audit = Counter[str]()
 
     def files(self) -> Mapping[str, Path]:
         """Return the file of the pairs, under the key `test`."""
@@ -143,7 +147,7 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         return ["test"], []
 
     def read(self, option: str = "--data.columns") -> tuple[MinimalPair, ...]:
-        """Return the pairs of the file that the options choose.
+        """Return the pairs of the file that the options choose; warn if some may have been read wrongly.
 
         Args:
             option: Command-line option that holds `columns`, for error messages.
@@ -152,7 +156,9 @@ class PairDataModule(CorpusDataModule[PairBatch]):
             CorpusError: The file is absent or malformed.
             UserError: A field is unknown.
         """
-        pairs = read_pairs(self.files()["test"], self.columns, option)
+        self.audit = Counter()
+        pairs = read_pairs(self.files()["test"], self.columns, option, self.audit)
+        warn_of_records(str(self.corpus), self.audit)
         known = sorted({pair.field for pair in pairs})
         for field in self.fields or ():
             if field not in known:
@@ -177,8 +183,9 @@ class PairDataModule(CorpusDataModule[PairBatch]):
 
     @property
     def provenance(self) -> Provenance:
-        """Description of the decoder and the file, with counts of the pairs."""
+        """Description of the decoder and the file, with counts of the pairs by field, and those of the reader."""
         [path], digests, split = self.files().values(), Digests(self.cache), self.splits["test"]
         encoder = {**split.encoder.description, **split.encoder.source.identity(digests)}
         known = {**corpus_of(path), "file": path.name, "sha256": digests.one(path), "pairs": len(split)}
-        return Provenance(encoder, {"test": known}, {"test": dict(Counter(pair.field for pair in split.pairs))})
+        fields = Counter(pair.field for pair in split.pairs)
+        return Provenance(encoder, {"test": known}, {"test": {**fields, **self.audit}})

@@ -17,13 +17,14 @@ from pytorch_lightning.utilities import rank_zero_info
 
 from attention import Encoder
 from attention.encoder import EncoderSource, embed_words
+from corpora.registry import no_file
 from corpora.word_vectors import check_word_vectors, latin_remedy, read_word_vectors
 from results.digests import Digests, digest
 from results.errors import UserError, check_values, refuse_lack_of_memory
-from results.files import check_regular, keep, kept, remove_leftovers
+from results.files import keep, kept, remove_leftovers
 from results.progress import warn
 
-VECTORS_VERSION = 4  # part of every key: raise it when what is kept of a file would come out differently
+VECTORS_VERSION = 5  # part of every key: raise it when what is kept of a file would come out differently
 ENCODER = "encoder"  # the name that stands for the encoder's own input embeddings
 SUBSET = ".subset.txt.gz"  # suffix of a file that holds some rows of a larger one
 
@@ -220,11 +221,7 @@ def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Pa
     candidates = (path, full, *others)
     found = next(filter(Path.is_file, candidates), None)
     if found is None and path.exists() and not path.is_dir():
-        try:
-            check_regular(path)
-        except OSError as error:
-            wrong = f"the file cannot be read ({error.strerror})"
-            raise UserError.at(path, None, wrong, "Save its content in a file, and name that") from None
+        raise no_file(path)
     if found is None and (path.suffix or len(path.parts) > 1 or path.exists()):
         wrong = f"there is no such file of word vectors; {full} does not exist either"
         raise UserError.at(path, None, wrong, _ACCEPTED)

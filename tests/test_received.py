@@ -140,13 +140,17 @@ FILES = {
     ),
     "plan: pipe": Received(endless("a.yaml", "pipe"), PLAN, "pipe"),
     "CoNLL-U: word of 45 MB": Received(text("a.conllu", lambda: conllu("ab" * 22_500_000)), TREES, "bytes or more"),
-    "CoNLL-U: word of 160 kB": Received(text("a.conllu", lambda: conllu("ab" * 80_000)), TREES, "bytes or more"),
+    "CoNLL-U: word of 160 kB": Received(text("a.conllu", lambda: conllu("ab" * 80_000)), TREES, "characters or more"),
     "CoNLL-U: id of 9,000 digits": Received(text("a.conllu", lambda: conllu("a", "1" * 9_000)), TREES, "digits"),
     "CoNLL-U: head of 90,000 digits": Received(
         text("a.conllu", lambda: conllu("a", head="2" * 90_000)), TREES, "digits"
     ),
     "CoNLL-U: device": Received(endless("a.conllu", "device"), TREES, "device"),
     "text: line of 25 MB": Received(text("a.txt", lambda: "word " * 5_000_000), TEXTS, "bytes or more"),
+    "text: word of 15 MB": Received(text("a.txt", lambda: "ab" * 7_500_000), TEXTS, "a word has"),
+    "TSV: word of 14 MB": Received(
+        text("a.tsv", lambda: f"text\tlabel\n{'ab' * 7_000_000}\t1\n"), TEXTS, "a word has 14,000,000"
+    ),
     "encoder: pipe as tokenizer.json": Received(of_encoder("tokenizer.json", "pipe"), ENCODER, "pipe"),
     "encoder: device as tokenizer.json": Received(of_encoder("tokenizer.json", "device"), ENCODER, "device"),
     "encoder: pipe as weights": Received(of_encoder("model.safetensors", "pipe"), ENCODER, "pipe"),

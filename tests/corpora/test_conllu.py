@@ -277,7 +277,7 @@ def test_english_ewt_has_its_published_counts(split: str, public_data: Callable[
         (row("1" * 5000, "a", 0), "the line has a number of 1,000 digits or more"),
         (row(1, "a", "2" * 5000), "the line has a number of 1,000 digits or more"),
         (row(1, "a", "0").replace("_\t_\n", f"{'3' * 5000}:dep\t_\n"), "the line has a number of 1,000 digits or more"),
-        (row(1, "a" * (1 << 17), 0), "the line has 131,072 bytes or more"),
+        (row(1, "a" * (1 << 17), 0), "the row has 131,072 characters or more"),
     ],
     ids=["id", "head", "enhanced head", "word"],
 )
@@ -285,3 +285,9 @@ def test_a_number_and_a_word_have_a_bound(content: str, fault: str, tmp_path: Pa
     path = write(tmp_path, ROW + "\n" + content)
     with pytest.raises(CorpusError, match=rf"^{path}:3: {fault}\. .*\.$"):
         read_treebank(path)
+
+
+def test_a_comment_may_be_longer_than_a_row(tmp_path: Path) -> None:
+    comment = f"# text = {'word ' * 60_000}{'1' * 2_000}\n# sent_id = long\n"
+    [sentence] = read_treebank(write(tmp_path, comment + ROW)).sentences
+    assert (sentence.id, sentence.words) == ("long", read_treebank(write(tmp_path, ROW)).sentences[0].words)

@@ -62,6 +62,11 @@ def test_texts_that_are_quoted_as_in_csv_are_counted(tmp_path: Path, end: str) -
     found = read_labelled(path)
     assert found.audit["quoted_texts"] == 3
     assert [text.text for text in found.texts] == ['"""Hm"" , she said ."', '"plain"', '"plain"', "plain"]
+    # A text that begins with a line break, and is rightly quoted.
+    path.write_text('text,label\n"\n""I see,"" he said. ""Bye.""",1\n', encoding="utf-8")
+    found = read_labelled(path)
+    assert [text.text for text in found.texts] == ['"I see," he said. "Bye."']
+    assert "quoted_texts" not in found.audit
 
 
 def test_blanks_after_a_comma_of_csv_are_dropped_before_quotes(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ import pytest
 import corpora
 from corpora.conll2012 import read_documents
 from corpora.conllu import read_treebank
-from corpora.labelled import read_labelled
+from corpora.labelled import Columns, read_labelled
 from corpora.lines import numbered_lines
+from corpora.pairs import read_pairs
 from corpora.sentence import CorpusError
-from corpora.texts import read_plain
+from corpora.texts import read_links, read_plain
 from tests.corpora.conftest import writer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,7 +86,7 @@ def test_files_that_cannot_be_read_say_what_to_do(reader: Reader, tmp_path: Path
         (tmp_path / f"my{suffix}", r"there is no such file\. Check the path\.$"),
         (tmp_path, "this is a folder"),
         (folder, "this is a folder"),
-        (tmp_path / f"{'x' * 300}{suffix}", r"the file cannot be read \(.*Check the path"),
+        (tmp_path / f"{'x' * 300}{suffix}", r"the file cannot be read \(.*Check the path and its permissions\.$"),
     ]:
         with pytest.raises(CorpusError, match=f"^{path}: {wrong}"):
             reader.read(path)
@@ -134,9 +135,36 @@ def test_a_line_without_end_is_refused(tmp_path: Path) -> None:
     assert list(numbered_lines(path, longest=9)) == [(1, "six 12"), (2, "xxxxxxx")]
     with pytest.raises(CorpusError, match=rf"^{path}:2: the line has 8 bytes or more\. Check"):
         list(numbered_lines(path, longest=8))
-    path.write_text("x" * (1 << 21))
-    with pytest.raises(CorpusError, match=rf"^{path}:1: the line has 2,097,152 bytes or more\. Check"):
+    book = "word " * 500_000
+    path.write_text(book)
+    assert list(numbered_lines(path)) == [(1, book)]
+    path.write_text("x" * (1 << 24))
+    wrong = (
+        r"the line has 16,777,216 bytes or more\. Check that it is the text file you meant; if it is, break its text"
+    )
+    with pytest.raises(CorpusError, match=rf"^{path}:1: {wrong} into lines\.$"):
         list(numbered_lines(path))
+
+
+@pytest.mark.parametrize(
+    ("read", "name", "content"),
+    [
+        (lambda path: list(read_plain(path, Counter())), "a.txt", "the fox\nthe {}\n"),
+        (lambda path: list(read_links(path, Counter())), "a.tsv", "sentence\tlabel\tfrom\tto\nthe {}\tdet\t1\t2\n"),
+        (read_labelled, "a.tsv", "text\tlabel\nthe {}\t1\n"),
+        (read_labelled, "a.csv", "text,label\nthe {},1\n"),
+        (lambda path: read_labelled(path, columns=Columns(pair="other")), "a.tsv", "text\tother\tlabel\na\t{}\t1\n"),
+        (read_pairs, "a.csv", "sentence_good,sentence_bad,UID,field,pairID\nI sleep,I {},a,b,c\n"),
+    ],
+    ids=["plain", "links", "TSV", "CSV", "pair of texts", "minimal pair"],
+)
+def test_a_word_without_end_is_refused(read: Callable[[Path], object], name: str, content: str, tmp_path: Path) -> None:
+    word = "x" * (1 << 20)
+    read(write(tmp_path, content.format(word[1:]), name))
+    path = write(tmp_path, content.format(word), name)
+    wrong = r"a word has 1,048,576 characters, but must have fewer than 1,048,576\. Separate the words"
+    with pytest.raises(CorpusError, match=rf"^{path}:2: {wrong}"):
+        read(path)
 
 
 @every_reader
@@ -147,5 +175,6 @@ def test_what_has_no_end_is_refused_before_it_is_opened(kind: str, reader: Reade
         os.mkfifo(path)
     else:
         path.symlink_to("/dev/zero")
-    with pytest.raises(CorpusError, match=rf"^{path}: the file cannot be read \(it is a {kind}, not a regular file\)"):
+    wrong = rf"the file cannot be read \(it is a {kind}, not a regular file\)"
+    with pytest.raises(CorpusError, match=rf"^{path}: {wrong}\. Save its content in a file, and name that\.$"):
         reader.read(path)

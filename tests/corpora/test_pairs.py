@@ -1,6 +1,8 @@
 """Minimal pairs in the format of BLiMP, and what is wrong with them."""
 
+import csv
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -86,6 +88,58 @@ def test_a_table_holds_pairs_too(tmp_path: Path, suffix: str, between: str) -> N
     path.write_text(between.join(["rule", "rule", "bad"]), encoding="utf-8")
     with pytest.raises(CorpusError, match=r":1: the header has several columns 'rule'\. Rename all but one\."):
         read_pairs(path, OTHER)
+
+
+SENTENCES = PairColumns("good", "bad", None, None, None)
+
+
+def test_a_quote_too_many_that_joins_pairs_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    rows = "".join(f"The fox {number} sleeps.,The fox {number} sleep.\n" for number in range(5))
+    joined = rows.replace("The fox 1 sleeps", '"The fox 1 sleeps').replace("3 sleeps.", '3 sleeps."')
+    audit = Counter[str]()
+    path.write_text(f"good,bad\n{rows}", encoding="utf-8")
+    assert len(read_pairs(path, SENTENCES, audit=audit)) == 5
+    assert not audit
+    path.write_text(f"good,bad\n{joined}", encoding="utf-8")
+    assert [pair.line for pair in read_pairs(path, SENTENCES, audit=audit)] == [2, 3, 6]
+    assert audit == {"multiline_records": 1, "longest_record_lines": 3, "longest_record_line": 3}
+
+
+def test_quotes_of_csv_in_a_table_with_tabs_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.tsv"
+    pairs = [
+        ('He said "hi" to me.', 'He say "hi" to me.'),
+        ("I sleep.", "I sleeps."),
+        ('"Go," he said.', '"Go," he say.'),
+    ]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter="\t", lineterminator="\n").writerows([("good", "bad"), *pairs])
+    audit = Counter[str]()
+    assert read_pairs(path, SENTENCES, audit=audit)[0].good == '"He said ""hi"" to me."'
+    assert audit == {"quoted_texts": 2}
+    path.write_text("good\tbad\n" + "".join(f"{good}\t{bad}\n" for good, bad in pairs), encoding="utf-8")
+    audit.clear()
+    assert [(pair.good, pair.bad) for pair in read_pairs(path, SENTENCES, audit=audit)] == pairs
+    assert not audit
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "csv", "jsonl"])
+def test_characters_without_a_width_do_not_hide_a_column_or_split_a_paradigm(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"pairs.{suffix}"
+    rows = [["UID", "\u200bgood", "bad"], ["a", "\ufeffI sleep.", "I sleeps."], ["a\u200b", "We go.", "We goes."]]
+    between = "," if suffix == "csv" else "\t"
+    lines = [between.join(row) for row in rows]
+    if suffix == "jsonl":
+        lines = [json.dumps(dict(zip(rows[0], row, strict=True))) for row in rows[1:]]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    audit = Counter[str]()
+    pairs = read_pairs(path, PairColumns("good", "bad", "UID", None, None), audit=audit)
+    assert [(pair.paradigm, pair.good, pair.bad) for pair in pairs] == [
+        ("a", "I sleep.", "I sleeps."),
+        ("a", "We go.", "We goes."),
+    ]
+    assert audit == {"invisible_characters": 4 if suffix == "jsonl" else 3}  # of JSONL each object has the keys
 
 
 def test_pairs_of_equal_sentences_alone_are_refused(tmp_path: Path) -> None:

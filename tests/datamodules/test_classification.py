@@ -221,8 +221,8 @@ def test_texts_that_a_program_has_quoted_are_told(tmp_path: Path, caplog: pytest
     module = opened(tmp_path, quoted)
     [message] = [message for message in caplog.messages if "quotes" in message]
     assert message.startswith(
-        f"{tmp_path / 'train.tsv'}: 1 text in double quotes with all quotes inside doubled, as in CSV, but these "
-        "quotes were read as words. TSV is read without quoting; "
+        f"{tmp_path / 'train.tsv'}: 1 text in double quotes, as in CSV, but these quotes were read as words. TSV "
+        "is read without quoting; "
     )
     assert message.endswith("Save it as CSV, in pandas to_csv('my.csv', index=False).")
     assert (audit(module, "train")["quoted_texts"], "quoted_texts" in audit(module, "dev")) == (1, False)

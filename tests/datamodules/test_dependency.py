@@ -465,7 +465,8 @@ def test_sentences_whose_text_is_not_that_of_their_comment_are_counted_and_warne
 ) -> None:
     comments = ("# text = the fox", "# text = thefox", "# text = a fox", "# sent_id = s")
     rows = "1\tthe\t_\tX\tX\t_\t0\troot\t_\t_\n2\tfox\t_\tX\tX\t_\t1\tdep\t_\t_\n\n"
-    (path := tmp_path / "a.conllu").write_text("".join(f"{one}\n{rows}" for one in comments), encoding="utf-8")
+    path = tmp_path / "a.conllu"
+    path.write_text("".join(f"{one}\n{rows}" for one in comments), encoding="utf-8")
     told = f"{path}: the running text of 2 sentences, made from column FORM and SpaceAfter=No in column MISC, is not "
     for spacing, count in (("text", 2), ("blanks", None)):
         options: dict[str, Any] = {"options": Options(spacing=spacing), "store": store}  # type: ignore[arg-type]

@@ -184,7 +184,7 @@ def test_quoted_texts_and_labels_left_out_are_counted(
     assert (audit["segments"], audit["labels_left_out"], audit["quoted_texts"]) == (2, 1, 1)
     warn_of_left_out(data)
     [message] = [message for message in caplog.messages if "quotes" in message]
-    assert message.startswith("table: 1 text in double quotes with all quotes inside doubled")
+    assert message.startswith("table: 1 text in double quotes, as in CSV, but these quotes")
 
 
 def test_several_ranks_together_have_the_batches_of_one(make: Make, tmp_path: Path) -> None:

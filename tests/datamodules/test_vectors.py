@@ -82,7 +82,7 @@ def test_the_binary_format_of_word2vec(tmp_path: Path, native: KeyedVectors, suf
     path = write(tmp_path / f"v{suffix}", content, packed=suffix.endswith("gz"))
     found, audit = read(path)
     assert found == {"fox": [1, 2, 3], "the": [7, 8, 9]}
-    assert audit == {"rows": 3, "rows_not_utf8": 0, "rows_repeated": 0}
+    assert audit == {"rows": 3, "rows_not_utf8": 0, "words_with_blanks": 0, "rows_repeated": 0}
     write(tmp_path / "v.bin", content[:-5])
     assert "the file ends within row 3 of 3" in refusal(tmp_path / "v.bin")
 
@@ -325,9 +325,24 @@ def test_damage_is_mended(files: Files, text: str, conversions: list[str], caplo
     assert len(conversions) == 2
 
 
+@pytest.mark.parametrize("header", [b"", b"4 3\n"])
+@pytest.mark.parametrize("place", range(3))
+def test_words_with_blanks_are_read_and_counted(header: bytes, place: int, tmp_path: Path) -> None:
+    rows = [b"the 1 2 3\n", b"at name@domain.com 4 5 6\n", b"fox 7 8 9\n"]
+    rows.insert(place, b". . . -1 0.5 2e1 \n")  # also as the first row, from which the number of values is known
+    found, audit = read(write(tmp_path / "v.txt", header + b"".join(rows)), {"the", "fox", ". . ."})
+    assert found == {"the": [1, 2, 3], "fox": [7, 8, 9], ". . .": [-1, 0.5, 20]}
+    assert audit == {"rows": 4, "rows_not_utf8": 0, "words_with_blanks": 2, "rows_repeated": 0}
+
+
 DAMAGED: list[tuple[bytes, str]] = [
     (b"the 1 2 3\nfox 1 2\n", ":2: the row has 2 values, but by the first row it has 3"),
-    (b"the 1 2\n. . . 1 2\n", ":2: the row has 4 values, but by the first row it has 2"),
+    (b"the 1 2\n. . . 1\n", ":2: the row has 1 value, but by the first row it has 2"),
+    (b"the 1 2\n. . O.5 1 2 x\n", ":2: the row has 0 values, but by the first row it has 2"),
+    (b"the 1 2\nroute 66 1 2\n", ":2: the row has 3 values, but by the first row it has 2. Fetch the file again if"),
+    (b"route 66 1 2\nthe 1 2\n", ":2: the row has 2 values, but by the first row it has 3. Fetch the file again if"),
+    (b"2 2\nthe 1 2\nroute 66 1 2\n", ":3: the row has 3 values, but by the header it has 2. Fetch the file again if"),
+    (b"the 1 2\nfox  1 2\n", ":2: the row has two blanks in succession. Name a text file with a word and its values"),
     (b"9 2\nthe 1 2\nfox 1\n", ":3: the row has 1 value, but by the header it has 2"),
     (b"the 1 2\nfox 1 O.5\n", ":2: a value of the word 'fox' is not a number (could not convert"),
     (b"the 1 2\nfox 1 nan\n", ":2: a value of the word 'fox' is infinite or not a number"),
@@ -381,7 +396,12 @@ def test_odd_words_are_left_out_and_counted_and_no_word_is_lost(
 
 
 def test_rows_of_a_word_that_is_repeated_are_counted(tmp_path: Path) -> None:
-    assert read(write(tmp_path / "v.txt"))[1] == {"rows": 6, "rows_not_utf8": 0, "rows_repeated": 1}
+    assert read(write(tmp_path / "v.txt"))[1] == {
+        "rows": 6,
+        "rows_not_utf8": 0,
+        "words_with_blanks": 0,
+        "rows_repeated": 1,
+    }
 
 
 @pytest.mark.parametrize("end", [b"", b"\n"])  # gensim writes none, word2vec does
@@ -392,7 +412,7 @@ def test_a_binary_file_is_told_from_a_text_by_its_rows(tmp_path: Path, end: byte
     rows = [word.encode("latin-1") + b" " + row.tobytes() + end for word, row in zip(words, values, strict=True)]
     found, audit = read(write(tmp_path / "v.bin", b"5 2\n" + b"".join(rows)), {"the", "fox", "a"})
     assert found == {"the": values[0].tolist(), "fox": values[1].tolist(), "a": values[4].tolist()}
-    assert audit == {"rows": 5, "rows_not_utf8": 1, "rows_repeated": 0}
+    assert audit == {"rows": 5, "rows_not_utf8": 1, "words_with_blanks": 0, "rows_repeated": 0}
     for promised in (4, 6):
         told = refusal(write(tmp_path / "v.bin", b"%d 2\n" % promised + b"".join(rows)))
         assert told.startswith(f":1: the header promises {promised} rows, but the file has 5. ")

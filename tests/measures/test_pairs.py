@@ -100,6 +100,29 @@ def test_pairs_of_another_project_have_the_same_numbers(tmp_path: Path) -> None:
     assert scored(MinimalPairAccuracy(), renamed).numbers == scored(MinimalPairAccuracy(), one).numbers
 
 
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_pairs_that_may_be_read_wrongly_are_in_the_audit_and_warned_of(
+    suffix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    language_model("gpt2", tmp_path / "model")
+    path = tmp_path / f"pairs.{suffix}"
+    rows = 'He said ""hi"" to me,He say ""hi"" to me\n"He sleeps,He sleep\nWe go",We goes\n'
+    if suffix == "tsv":
+        rows = '"He said ""hi"" to me"\tHe say\nWe go\tWe goes\n'
+    path.write_text(f"good{',' if suffix == 'csv' else chr(9)}bad\n{rows}", encoding="utf-8")
+    columns = PairColumns("good", "bad", None, None, None)
+    data = PairDataModule(str(path), EncoderSpec(str(tmp_path / "model")), cache=str(tmp_path), columns=columns)
+    data.setup("test")
+    counts = {"quoted_texts": 1}
+    told = "1 text in double quotes, as in CSV, but these quotes were read as words"
+    if suffix == "csv":
+        counts = {"multiline_records": 1, "longest_record_lines": 2, "longest_record_line": 3}
+        told = "1 record over several lines; the longest has 2, from line 3"
+    assert data.provenance.audit == {"test": {"all": 2, **counts}}
+    [warned] = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert warned.startswith(f"{path}: {told}. ")
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_the_accuracy_is_that_of_a_loop_over_tokens(kind: str, tmp_path: Path) -> None:
     language_model(kind, tmp_path / "model")
