@@ -31,7 +31,8 @@ _SMALL = 1 << 24  # bytes that any .gz may unpack to
 _MOST_TIMES = 20  # that a larger .gz may grow; word vectors grow two or three times
 _MARK = b"\xef\xbb\xbf"  # byte-order mark of some editors; in the middle of a file where two were joined
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
-_HEADER = re.compile(rb"([0-9]{1,18})[ \t]+([0-9]{1,18})\s*")
+_HEADER = re.compile(rb"([+-]?[0-9]{1,40})[ \t]+([+-]?[0-9]{1,40})\s*")
+_MOST_ROWS = 10**12
 _REMEDY = (
     "Name a text file with a word and its values in each line, separated by single blanks, or a file in the binary "
     "format of word2vec; fetch it again if it is cut off"
@@ -184,6 +185,8 @@ class _Layout:
             cls._check_size(path, size)
             return cls(path, "text", size, None, 0)
         promised, size = int(header[1]), int(header[2])
+        if not 0 <= promised <= _MOST_ROWS:
+            raise CorpusError.at(path, 1, f"the header promises {promised:,} rows", _REMEDY)
         cls._check_size(path, size)
         second = rest.partition(b"\n")[0].rstrip()
         numbers = _count_numbers(second)
@@ -331,8 +334,14 @@ def _remedy(path: Path, start: bytes) -> str:
 
 
 def latin_remedy(path: Path) -> str:
-    """Return the advice to convert a text file in Latin-1, for a message about words that are not UTF-8."""
-    return f"If it is a text in Latin-1, convert it: `{_converted(path, 'iconv -f LATIN1 -t UTF-8')}`"
+    """Return the advice to convert a file in Latin-1, for a message about words that are not UTF-8."""
+    with _opened(path) as file:
+        form = _Layout.of(path, next(_blocks(path, file), b"")).form
+    if form == "binary":
+        load = f"KeyedVectors.load_word2vec_format({str(path)!r}, binary=True, encoding='latin1')"
+        return f"If all of its words are in Latin-1, convert it with gensim: {load}.save_word2vec_format('new.txt')"
+    command = _converted(path, "iconv -f LATIN1 -t UTF-8")
+    return f"If all of its words are in Latin-1, convert it: `{command}`"
 
 
 def _converted(path: Path, command: str) -> str:

@@ -238,6 +238,23 @@ def warn_of_tags(path: Path, store: Store) -> None:
         )
 
 
+def warn_of_unknown(path: Path | str, count: int, total: int, unit: str, encoder: object) -> None:
+    """Log a warning if more than the fraction `UNKNOWN_SHARE` of the words contain the tokenizer's unknown token.
+
+    Args:
+        path: The corpus, for the message.
+        count: Number of words, or other units, that contain it.
+        total: Number of all of them.
+        unit: Name of the units in the plural, such as `words`.
+        encoder: Name of the encoder, for the message.
+    """
+    if count > UNKNOWN_SHARE * total:
+        warn(
+            f"{path}: {count} of {total} {unit} ({count / total:.0%}) contain the unknown token of {encoder}, so the "
+            "encoder cannot see what they are. Choose an encoder that was trained on this language: --encoder."
+        )
+
+
 def warn_of_words(path: Path, store: Store) -> None:
     """Log warnings if many words of a file have the tokenizer's unknown token, or if something in it is unclear.
 
@@ -247,12 +264,7 @@ def warn_of_words(path: Path, store: Store) -> None:
     """
     words = len(store.labels["words"].combine_chunks().values)
     count = store.manifest.audit.get(UNKNOWN_WORDS, 0)
-    if count > UNKNOWN_SHARE * words:
-        warn(
-            f"{path}: {count} of {words} words ({count / words:.0%}) contain the unknown token of "
-            f"{store.manifest.encoder['name']}, so the encoder cannot see what they are. Choose an encoder that was "
-            "trained on this language: --encoder."
-        )
+    warn_of_unknown(path, count, words, "words", store.manifest.encoder["name"])
     warn_of_roots(path, store.manifest.audit)
     warn_of_texts(path, store.manifest.audit)
     warn_of_tags(path, store)

@@ -19,7 +19,7 @@ from corpora.pairs import MinimalPair, PairColumns, read_pairs
 from corpora.registry import CORPORA, locate
 from corpora.sentence import CorpusError
 from datamodules.batches import BatchLoader, PairBatch, Split
-from datamodules.corpus import DEFAULT_ENCODER, CorpusDataModule, corpus_of, warn_of_records
+from datamodules.corpus import DEFAULT_ENCODER, CorpusDataModule, corpus_of, warn_of_records, warn_of_unknown
 from results import Provenance
 from results.digests import Digests
 from results.errors import UserError, check_names, check_numbers, one_of
@@ -62,6 +62,8 @@ class PairSplit(Dataset[PairBatch]):
             )
         texts = [f" {sentence}" for pair in pairs for sentence in (pair.good, pair.bad)]
         found = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        unknown = sum(tokenizer.unk_token_id in ids for ids in found)
+        warn_of_unknown(path, unknown, len(found), "sentences", name)
         self._ids = [torch.tensor(ids if ids[:1] == [start] else [start, *ids]) for ids in found]
         longer = np.array([len(ids) for ids in self._ids], np.int64).reshape(-1, 2).max(1)
         if longer.max() > encoder.max_length:

@@ -28,7 +28,14 @@ from corpora.sample import SAMPLE_VERSION, write_sample_text
 from corpora.sentence import CorpusError
 from corpora.texts import OPTION, Passage, Text
 from datamodules.batches import EncoderOf, SegmentBatch, Split, batch_bounds
-from datamodules.corpus import DEFAULT_ENCODER, CorpusDataModule, corpus_of, warn_of_records, warn_of_roots
+from datamodules.corpus import (
+    DEFAULT_ENCODER,
+    CorpusDataModule,
+    corpus_of,
+    warn_of_records,
+    warn_of_roots,
+    warn_of_unknown,
+)
 from results import Provenance
 from results.digests import Digests, digest
 from results.errors import check_numbers, check_values, from_options, near
@@ -679,6 +686,7 @@ def warn_of_left_out(data: TextDataModule) -> None:
     for name, audit in data.audits.items():
         warn_of_roots(name, audit)
         warn_of_records(name, audit)
+        warn_of_unknown(name, audit["words_with_unknown"], audit["words"], "words", data.encoder.name)
         left_out, read = audit["too_long"], audit["too_long"] + audit["segments"]
         if left_out > LEFT_OUT * read:
             warn(

@@ -12,6 +12,7 @@ from measures.ablation import DRAWS, TaskMeasure
 from measures.task import MinimalPairs, TaskOutputs
 from metrics.bootstrap import TAIL, share_interval
 from results import Estimate, Result, Table, filled, said
+from results.errors import counted
 from results.sentences import clear_largest, clear_smallest
 
 _WHOLE: Heads = frozenset()  # no head is ablated
@@ -67,17 +68,20 @@ class MinimalPairAccuracy(TaskMeasure):
             ratios=ratios,
             shares=tuple(ratios),
             headline=tuple(scores),
-            answer=filled(pairs_answer(at_once), scores, n=len(pairs)),
+            answer=filled(pairs_answer(at_once, ties), scores, n=len(pairs)),
         )
 
 
-def pairs_answer(fields: Mapping[str, Estimate]) -> str:
+def pairs_answer(fields: Mapping[str, Estimate], ties: int = 0) -> str:
     """Return the answer, for `filled`: the accuracy, and the fields where it is clearly highest and lowest.
 
     Args:
         fields: Accuracy in each field, with intervals that hold for all fields at once.
+        ties: Number of pairs of equally probable sentences, which count as right.
     """
     answer = "{pairs.accuracy} of {n} acceptable sentences are at least as probable as their pair"
+    if ties:
+        answer += f" ({counted(ties, 'pair')} equally probable)"
     for word, name in (("most", clear_largest(fields)), ("fewest", clear_smallest(fields))):
         if name is not None:
             answer += f", {word} in the field {name}, {said(fields[name])}"

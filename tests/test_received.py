@@ -147,9 +147,9 @@ FILES = {
     ),
     "CoNLL-U: device": Received(endless("a.conllu", "device"), TREES, "device"),
     "text: line of 25 MB": Received(text("a.txt", lambda: "word " * 5_000_000), TEXTS, "bytes or more"),
-    "text: word of 15 MB": Received(text("a.txt", lambda: "ab" * 7_500_000), TEXTS, "a word has"),
-    "TSV: word of 14 MB": Received(
-        text("a.tsv", lambda: f"text\tlabel\n{'ab' * 7_000_000}\t1\n"), TEXTS, "a word has 14,000,000"
+    "text: word of 1.5 MB": Received(text("a.txt", lambda: "ab" * 750_000), TEXTS, "a word has"),
+    "TSV: word of 2 MB": Received(
+        text("a.tsv", lambda: f"text\tlabel\n{'ab' * 1_000_000}\t1\n"), TEXTS, "a word has 2,000,000"
     ),
     "encoder: pipe as tokenizer.json": Received(of_encoder("tokenizer.json", "pipe"), ENCODER, "pipe"),
     "encoder: device as tokenizer.json": Received(of_encoder("tokenizer.json", "device"), ENCODER, "device"),

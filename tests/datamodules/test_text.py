@@ -187,6 +187,17 @@ def test_quoted_texts_and_labels_left_out_are_counted(
     assert message.startswith("table: 1 text in double quotes, as in CSV, but these quotes")
 
 
+def test_words_that_the_tokenizer_does_not_know_are_warned_of(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("The 日本 sleeps .\nThe fox sleeps .\n", encoding="utf-8")
+    data = make(str(path))
+    rows(data)
+    warn_of_left_out(data)
+    assert "a: 1 of 8 words (12%) contain the unknown token" in caplog.text
+
+
 def test_several_ranks_together_have_the_batches_of_one(make: Make, tmp_path: Path) -> None:
     corpora = [str(write(tmp_path / "a.txt")), TextSource(str(write(tmp_path / "b.txt", seed=1)), limit=20)]
     options = {"max_length": 40, "max_cells": 4000}

@@ -16,6 +16,7 @@ from gensim.models import FastText, KeyedVectors
 from attention import Encoder
 from attention.encoder import EncoderSource, EncoderSpec, embed_words, resolve
 from attention.inputs import TextTokenizer
+from corpora.word_vectors import latin_remedy
 from datamodules import VectorSpec
 from datamodules.classification import vocabulary_vectors
 from datamodules.tokenization import build_vocabulary, piece_vocabulary
@@ -390,7 +391,9 @@ def test_odd_words_are_left_out_and_counted_and_no_word_is_lost(
     assert vectors.audit.items() >= {"rows": 4, "rows_not_utf8": 1, "rows_repeated": 0, "coverage": 1.0}.items()
     files.load(str(path), {"the": 1, "fox": 1, "t\0he": 1})  # from the cache
     command = f"iconv -f LATIN1 -t UTF-8 {path} > v.new.vec"
-    message = f"{path}: rows left out, because their words are not UTF-8: 1. If it is a text in Latin-1, convert it: "
+    message = (
+        f"{path}: rows left out, because their words are not UTF-8: 1. If all of its words are in Latin-1, convert it: "
+    )
     told = [message for message in caplog.messages if "not UTF-8" in message]
     assert told == [f"{message}`{command}`."] * 2
 
@@ -413,6 +416,7 @@ def test_a_binary_file_is_told_from_a_text_by_its_rows(tmp_path: Path, end: byte
     found, audit = read(write(tmp_path / "v.bin", b"5 2\n" + b"".join(rows)), {"the", "fox", "a"})
     assert found == {"the": values[0].tolist(), "fox": values[1].tolist(), "a": values[4].tolist()}
     assert audit == {"rows": 5, "rows_not_utf8": 1, "words_with_blanks": 0, "rows_repeated": 0}
+    assert "binary=True, encoding='latin1')" in latin_remedy(tmp_path / "v.bin")  # iconv would damage the values
     for promised in (4, 6):
         told = refusal(write(tmp_path / "v.bin", b"%d 2\n" % promised + b"".join(rows)))
         assert told.startswith(f":1: the header promises {promised} rows, but the file has 5. ")
@@ -520,3 +524,9 @@ def test_the_default_encoders_vectors(bert: Path, tmp_path: Path, monkeypatch: p
     slow = Encoder(source).embeddings.numpy()[pieces].mean(0)
     assert np.allclose(found.matrix[found.rows(["never"])[0]], slow, atol=1e-6)
     assert (found.rows(["<s>", "<unk>"]) == -1).all()
+
+
+@pytest.mark.parametrize("header", [b"-3 2", b"99999999999999999999 2"])
+def test_a_header_of_impossible_rows_is_called_one(header: bytes, tmp_path: Path) -> None:
+    told = refusal(write(tmp_path / "v.vec", header + b"\nthe 1 2\n"))
+    assert told.startswith(":1: the header promises ")

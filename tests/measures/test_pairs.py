@@ -16,7 +16,10 @@ import pytest
 import torch
 import yaml
 from scipy.stats import binomtest
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from attention import Encoder, resolve
 from attention.ablation import Kind
@@ -123,6 +126,23 @@ def test_pairs_that_may_be_read_wrongly_are_in_the_audit_and_warned_of(
     assert warned.startswith(f"{path}: {told}. ")
 
 
+def test_sentences_that_the_tokenizer_does_not_know_are_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = some_pairs()
+    language_model("gpt2", tmp_path / "model")
+    known = dict.fromkeys(word for *_, good, bad in rows for word in f"{good} {bad}".split())
+    vocabulary = {word: number for number, word in enumerate(["[UNK]", "[BOS]", *known])}
+    words = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
+    words.pre_tokenizer = Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", bos_token="[BOS]", pad_token="[UNK]")
+    tokenizer.save_pretrained(tmp_path / "model")
+    data_of(tmp_path, rows).setup("test")
+    assert "contain the unknown token" not in caplog.text
+    data_of(tmp_path, [(*row[:3], "otherwise") for row in rows]).setup("test")
+    assert "12 of 24 sentences (50%) contain the unknown token" in caplog.text
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_the_accuracy_is_that_of_a_loop_over_tokens(kind: str, tmp_path: Path) -> None:
     language_model(kind, tmp_path / "model")
@@ -145,7 +165,10 @@ def test_the_accuracy_is_that_of_a_loop_over_tokens(kind: str, tmp_path: Path) -
     assert (found.audit["ties"], found.audit["equal_sentences"]) == (1, 1)
     assert table["ties"].to_dict() == {"p0": 0, "p1": 0, "p2": 1}
     accuracy = share(found, "pairs.accuracy")
-    assert found.answer == f"{accuracy} of 12 acceptable sentences are at least as probable as their pair."
+    assert (
+        found.answer
+        == f"{accuracy} of 12 acceptable sentences are at least as probable as their pair (1 pair equally probable)."
+    )
 
 
 def of_field(right: int, pairs: int, fields: int) -> Estimate:
