@@ -135,7 +135,7 @@ def test_sentences_that_the_tokenizer_does_not_know_are_warned_of(
     vocabulary = {word: number for number, word in enumerate(["[UNK]", "[BOS]", *known])}
     words = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
     words.pre_tokenizer = Whitespace()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", bos_token="[BOS]", pad_token="[UNK]")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="[UNK]", bos_token="[BOS]", pad_token="[UNK]")  # type: ignore[no-untyped-call]
     tokenizer.save_pretrained(tmp_path / "model")
     data_of(tmp_path, rows).setup("test")
     assert "contain the unknown token" not in caplog.text
