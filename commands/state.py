@@ -268,7 +268,8 @@ def save_config(parser: LightningArgumentParser, config: Namespace, path: Path) 
     with warnings.catch_warnings():
         # jsonargparse 4.49 deprecates `skip_none`, which Lightning 2.6 uses too; `encoder: null` must be kept.
         warnings.filterwarnings("ignore", message=r"\s*skip_none .* deprecated")
-        parser.save(config, path, skip_none=False, overwrite=True)
+        # In one file: what a file of --data says would else be written beside it, without a checksum.
+        parser.save(config, path, skip_none=False, overwrite=True, multifile=False)
 
 
 def remove_run(folder: Path) -> None:

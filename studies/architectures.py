@@ -6,9 +6,9 @@ Without model types it writes docs/architectures.md; with some, it prints their 
 paragraph on the lowest version of transformers, which must be the one that is installed.
 """
 
+import argparse
 import os
 import re
-import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -285,9 +285,9 @@ def compared(model_type: str, model: PreTrainedModel, eager: PreTrainedModel, la
 def compare_heads_off(model: PreTrainedModel, eager: PreTrainedModel, layers: AttentionLayers) -> dict[str, Any]:
     """Return the differences of a model with heads off from zeroing by hand, as attributes of a `Row`."""
     if layers.tapped:
-        return {"unchanged": "own weights, which cannot be changed"}
+        return {"unchanged": OWN_WEIGHTS}
     if layers.is_hybrid:
-        return {"unchanged": "hybrid, and interventions need attention in every layer"}
+        return {"unchanged": HYBRID}
     ablated = AblatedModel(model, layers.layers, layers.heads)
     intact = off = 0.0
     for _, inputs, real in texts(model):
@@ -307,7 +307,7 @@ def compare_heads_off(model: PreTrainedModel, eager: PreTrainedModel, layers: At
 def compare_norms(model: PreTrainedModel, eager: PreTrainedModel, layers: AttentionLayers) -> dict[str, Any]:
     """Return the difference of norms from norms by hand, as attributes of a `Row`."""
     if layers.tapped:
-        return {"without_norms": "own weights, without values"}
+        return {"without_norms": NO_VALUES}
     try:
         parts = find_parts(model, "it")
     except UserError as error:
@@ -452,10 +452,10 @@ def page(rows: Sequence[Row], seconds: float) -> str:
     for one in counts.silent:
         lines.append(f"- `{one.model_type}` differs: {one.cells}")
     lines += ["", "## Heads off and norms", ""]
-    lines += _lines_by_reason("Heads are not switched off", counts.equal, "unchanged")
+    lines += _lines_by_reason("Heads are not switched off:", counts.equal, "unchanged")
     whole = [one.model_type for one in counts.changed if not one.shares]
     lines.append(f"- Every set of heads that is off is a pass through the whole model ({len(whole)}): {listed(whole)}")
-    lines += _lines_by_reason("No norms", counts.equal, "without_norms")
+    lines += _lines_by_reason("No norms:", counts.equal, "without_norms")
     lines += ["", "## Refused", ""]
     for why, names in sorted(counts.refused.items(), key=lambda item: -len(item[1])):
         lines.append(f"- {why} ({len(names)}): {listed(names)}")
@@ -464,6 +464,9 @@ def page(rows: Sequence[Row], seconds: float) -> str:
     return head + "\n".join(lines)
 
 
+OWN_WEIGHTS = "of all types that are read from their own weights, which cannot be changed"
+NO_VALUES = "of the types that are read from their own weights, which come without values"
+HYBRID = "of the hybrid types, as interventions need attention in every layer"
 NORM_REASONS = {
     "no linear layer reads": "no linear layer reads the outputs of the heads, for instance behind a gate",
     "one block computes several": "one block computes several attentions",
@@ -478,7 +481,13 @@ def _lines_by_reason(title: str, rows: Sequence[Row], attribute: str) -> list[st
         if given:
             short = next((name for part, name in NORM_REASONS.items() if part in given), given)
             by_reason.setdefault(short, []).append(one.model_type)
-    return [f"- {title}: {why} ({len(names)}): {listed(names)}" for why, names in by_reason.items()]
+    lines = []
+    for why, names in by_reason.items():
+        line = f"- {title} {why} ({len(names)})"
+        if why not in (OWN_WEIGHTS, NO_VALUES, HYBRID):  # which are listed above
+            line = f"{line}: {listed(names)}"
+        lines.append(line)
+    return lines
 
 
 def page_with_lowest(rows: Sequence[Row], seconds: float) -> str:
@@ -493,20 +502,23 @@ def page_with_lowest(rows: Sequence[Row], seconds: float) -> str:
     )
 
 
-def main(arguments: Sequence[str] = ()) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the rows of some model types, or write the page of all."""
-    names = [one for one in arguments if one != "--lowest"]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="MODEL TYPE")
+    parser.add_argument("--lowest", action="store_true", help="write the paragraph on the lowest version alone")
+    given = parser.parse_args(arguments)
     start = time.monotonic()
     rows = list[Row]()
-    for name in names or text_models():
+    for name in given.names or text_models():
         found = row(name)
         rows.append(found)
         print(found.cells if found.layers else f"{name}: {found.refused or found.unbuilt}", flush=True)
-    if names:
+    if given.names:
         return
-    write = page_with_lowest if "--lowest" in arguments else page
+    write = page_with_lowest if given.lowest else page
     PAGE.write_text(write(rows, time.monotonic() - start), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

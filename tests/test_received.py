@@ -8,8 +8,9 @@ As a script it prints a table of all files, with their times:
 """
 
 import gzip
+import json
 import os
-import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,6 @@ import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Timer
 
 import pytest
 
@@ -194,32 +194,40 @@ class Ended:
     error: str
 
 
+LAUNCHER = """
+import json, os, resource, subprocess, sys
+resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))  # so that a machine survives
+code = subprocess.call(sys.argv[2:])
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+with open(sys.argv[1], "w") as file:
+    json.dump([code, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e9], file)
+"""
+"""Program that starts the command: the peak of a process is at least the memory of the one that started it."""
+
+
 def run(received: Received, folder: Path) -> Ended:
-    """Make the file in a folder and give it to its command; at most 16 GB of addresses, so that a machine survives."""
+    """Make the file in a folder and give it to its command."""
     path = received.make(folder)
     words = [word.format(path=path, folder=folder) for word in received.words]
-    told = folder / "stderr"
-    with told.open("wb") as error:
+    used, error = folder / "used.json", folder / "stderr"
+    with error.open("wb") as stderr:
         process = subprocess.Popen(
-            [sys.executable, str(ROOT / "train.py"), *words],
+            [sys.executable, "-c", LAUNCHER, str(used), sys.executable, str(ROOT / "train.py"), *words],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=error,
+            stderr=stderr,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
-            preexec_fn=_limit,
+            start_new_session=True,
         )
-    killer = Timer(ENOUGH, process.kill)  # a pipe takes no time of the processor
-    killer.start()
-    _, status, used = os.wait4(process.pid, 0)
-    killer.cancel()
-    process.returncode = os.waitstatus_to_exitcode(status)
-    message = told.read_text(encoding="utf-8", errors="replace")
-    return Ended(process.returncode, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e9, message)
-
-
-def _limit() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+    try:
+        process.wait(ENOUGH)  # a pipe takes no time of the processor
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return Ended(-1, ENOUGH, 0, "")
+    code, seconds, gigabytes = json.loads(used.read_text(encoding="utf-8"))
+    return Ended(code, seconds, gigabytes, error.read_text(encoding="utf-8", errors="replace"))
 
 
 def fault(received: Received, ended: Ended) -> str:

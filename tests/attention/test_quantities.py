@@ -161,8 +161,8 @@ def test_the_parts_of_each_layer_are_found(name: str) -> None:
     assert [part.projection for part in parts] in (projections(model, name), 3 * projections(model, name))
     post_norm = name in ("bert", "roberta", "electra", "distilbert", "albert")
     assert all((part.norm is not None) == post_norm for part in parts)
-    # GPT-NeoX adds attention and MLP at once; Gemma 2 normalises the output of the attention.
-    assert all(part.residual == (name not in ("gpt_neox", "gemma2")) for part in parts)
+    # GPT-NeoX adds attention and MLP at once; Gemma 2 and 3 normalise the output of the attention.
+    assert all(part.residual == (name not in ("gpt_neox", "gemma2", "gemma3_text")) for part in parts)
 
 
 VALUES = {"bert": "attention.self.value", "gpt2": "attn.c_attn", "llama": "self_attn.v_proj"}
