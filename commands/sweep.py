@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -79,7 +80,7 @@ def main(
         if options.table and not sweeper.records:
             raise UserError(f"{out}: no run of this plan has finished. Leave out --table to start the runs")
         if not options.table:
-            sweeper.run(options.row, check or check_all)
+            sweeper.run(options.row, check or partial(check_all, named=list(extra.values())))
     except KeyboardInterrupt:
         on = " The jobs on SLURM go on; scancel ends them." if on_slurm else ""
         console.print(Text(f"Stopped.{on} The same command goes on from here.", "yellow"))
@@ -89,13 +90,25 @@ def main(
     return 1 if _report(sweep, sweeper, out, options.row) else 0
 
 
-def check_all(lines: Iterable[list[str]]) -> Iterable[str | None]:
-    """Return the fault of each command line of train.py, or None; run nothing."""
+def check_all(lines: Iterable[list[str]], named: Iterable[object] = ()) -> Iterable[str | None]:
+    """Return the fault of each command line of train.py, or None; run nothing.
+
+    Args:
+        lines: The command lines, made from a plan, which somebody else may have written.
+        named: Values that the user gives for every run. Besides the config of a line, they alone may name a file of
+            settings.
+    """
     from commands.lightning import check  # takes seconds
+    from models.configs import only_named_files
 
     seed = os.environ.pop(SEED, None)
+    faults = list[str | None]()
     try:
-        return [check(line) for line in lines]
+        for line in lines:
+            _, config, *_ = line
+            with only_named_files([config.removeprefix("--config="), *named]):
+                faults.append(check(line))
+        return faults
     finally:  # a check sets the seed of its run, and a sweep has none
         os.environ.pop(SEED, None)
         if seed is not None:

@@ -23,6 +23,7 @@ _CLASS = re.compile(r"(?:Expected a dot import path string: |has no attribute ')
 _DENIED = re.compile(r"Importing '([\w.]+)' is not allowed")
 _KEY = re.compile(r'Parser key "([^"]+)":\s*')
 _BASES = tuple(f" ({name})" for name in ("LightningModule", "LightningDataModule", "Measure", "CorpusDataModule"))
+_NO_MAPPING = re.compile(r"Unexpected config: ")
 _IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
 
 
@@ -42,12 +43,16 @@ def only_named_files(words: Iterable[object]) -> Iterator[None]:
     """Within the block, let parsers read the files of settings that the words of a command line name, and no others.
 
     jsonargparse takes any text in place of a class or a config for a path, also one inside a file that was received.
+    The outermost block decides: one inside it, such as the parse of a command line from a plan, names no further files.
 
     Args:
         words: Words of the command line, and texts within them.
     """
+    if _named.get() is not None:
+        yield
+        return
     named = {os.path.abspath(str(word)) for word in words if "\0" not in str(word)}
-    token = _named.set((_named.get() or frozenset()) | named)
+    token = _named.set(frozenset(named))
     try:
         yield
     finally:
@@ -79,6 +84,8 @@ _paths.Path.read_text = _read_text  # type: ignore[method-assign, assignment]
 
 def explained(message: str) -> str:
     """Return an error message of jsonargparse rewritten in one line: option, class, error and remedy."""
+    if _NO_MAPPING.search(message):  # jsonargparse shows the whole content
+        return "this is not a config: it has no options, such as `model: …`"
     keys = ".".join(_KEY.findall(message))
     inside = f" ({classes[-1]})" if (classes := _IN_CLASS.findall(message)) else ""
     if denied := _DENIED.search(message):

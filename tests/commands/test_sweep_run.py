@@ -150,6 +150,22 @@ def test_the_command_lines_are_checked_by_train_py(tmp_path: Path) -> None:
         main([str(spec), f"--out={tmp_path}/out"])
 
 
+def test_a_plan_reads_no_file_of_settings_but_its_configs(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("user: secret-of-the-user\n", encoding="utf-8")
+    config = ROOT / "configs" / "demo.yaml"
+    for option in ("data", "model", "config"):
+        line = ["fit", f"--config={config}", f"--{option}={secret}"]
+        (fault,) = check_all([line])
+        assert fault is not None
+        assert "only the command line may name a file of settings" in fault
+        (fault,) = check_all([line], named=[secret])
+        assert fault is None or "only the command line" not in fault
+    secret.write_text("secret-of-the-user\n", encoding="utf-8")
+    (fault,) = check_all([["fit", f"--config={secret}"]])
+    assert fault == f"{secret}: this is not a config: it has no options, such as `model: …`"
+
+
 def test_a_check_leaves_the_seed_of_the_sweep_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     line = ["fit", f"--config={ROOT / 'configs' / 'demo.yaml'}", "--seed_everything=5"]
     for seed in ("99", None):
