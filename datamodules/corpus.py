@@ -264,7 +264,7 @@ def warn_of_words(path: Path, store: Store) -> None:
     """
     words = len(store.labels["words"].combine_chunks().values)
     count = store.manifest.audit.get(UNKNOWN_WORDS, 0)
-    warn_of_unknown(path, count, words, "words", store.manifest.encoder["name"])
+    warn_of_unknown(path, count, words, "words", store.manifest.encoder.get("name"))
     warn_of_roots(path, store.manifest.audit)
     warn_of_texts(path, store.manifest.audit)
     warn_of_tags(path, store)
