@@ -42,7 +42,7 @@ def test_questions_and_findings_have_a_column_for_each_model(tmp_path: Path) -> 
     rows = [(question, model) for question in QUESTIONS for model in ("small", "large")]
     found = questions(out, rows)
     assert found["question"].tolist() == [*QUESTIONS]
-    assert found["small"].tolist() == found["large"].tolist() == ["55.0 (25.0)", "55.0", "55.0", "55.0"]
+    assert found["small"].tolist() == found["large"].tolist() == ["55.0† (25.0)", "55.0†", "55.0†", "55.0†"]
 
     notes: list[str] = []
     runs = runs_of(out, plan, papers, notes)
