@@ -84,7 +84,7 @@ _NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
 _OWN_CODE = (
     "its files contain code (auto_map), which is not run. If you trust its author, allow it with "
     "--data.encoder.trust_remote_code=true (for a classifier --data.tokenizer.trust_remote_code=true, in `view` "
-    "--trust_remote_code), which no config may set; else choose an architecture that transformers has."
+    "--trust_remote_code), which no config may set"
 )
 
 
@@ -379,11 +379,7 @@ def _warn_of_left_out(source: EncoderSource) -> None:
     Transformers has a model of its own for the type of such a model. To which model an adapter belongs is not known.
     """
     if not source.spec.trust_remote_code and _own_classes(source.folder):
-        warn(
-            f"{source.spec.name}: its files contain code (auto_map), which is not run: the model that transformers has "
-            "for its type is read instead. If you trust its author and want the code to run, add "
-            "--data.encoder.trust_remote_code=true."
-        )
+        warn(f"{source.spec.name}: {_OWN_CODE}. The model that transformers has for its type is read instead.")
     if inside := _adapters_inside(source.folder):
         named = ", ".join(inside[:3]) + ", …" * (len(inside) > 3)
         warn(
@@ -878,7 +874,8 @@ def _told(source: EncoderSource, what: str, weights: Sequence[Path] = ()) -> Ite
         # transformers advises to run code that comes with the files.
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         reason = f"{reason.rstrip('.')}. Choose another encoder, or save this one again with save_pretrained."
-        reason = _OWN_CODE if "trust_remote_code" in str(error) and not source.spec.trust_remote_code else reason
+        if "trust_remote_code" in str(error) and not source.spec.trust_remote_code:
+            reason = f"{_OWN_CODE}; else choose an architecture that transformers has."
         for path in weights:
             try:
                 _shapes(path)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.endless import Endless, make_endless
 from tests.tiny import save_bert
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,26 +53,15 @@ def text(name: str, content: Callable[[], str]) -> Callable[[Path], Path]:
     return make
 
 
-def endless(name: str, kind: str) -> Callable[[Path], Path]:
-    """A pipe that nobody writes to, or a link to a device, in the place of a file."""
-
-    def make(folder: Path) -> Path:
-        path = folder / name
-        path.unlink(missing_ok=True)
-        if kind == "pipe":
-            os.mkfifo(path)
-        else:
-            path.symlink_to("/dev/zero")
-        return path
-
-    return make
+def endless(name: str, kind: Endless) -> Callable[[Path], Path]:
+    return lambda folder: make_endless(folder / name, kind)
 
 
-def of_encoder(name: str, kind: str) -> Callable[[Path], Path]:
+def of_encoder(name: str, kind: Endless) -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
         encoder = folder / "bert"
         save_bert(encoder)
-        endless(name, kind)(encoder)
+        make_endless(encoder / name, kind)
         return encoder
 
     return make

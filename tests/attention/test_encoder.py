@@ -50,6 +50,7 @@ from results.digests import Digests, digest
 from results.errors import UserError
 from tests import tiny
 from tests.attention.reference import ENCODERS, load
+from tests.endless import Endless, make_endless
 from tests.measures import passes
 
 SIZES: dict[str, object] = {**tiny.SIZES, "max_position_embeddings": 64}
@@ -738,13 +739,8 @@ def test_files_that_are_not_read_do_not_matter(folder: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", "pytorch_model.bin"])
-def test_files_without_an_end_are_refused_before_they_are_opened(name: str, kind: str, folder: Path) -> None:
-    path = folder / name
-    path.unlink(missing_ok=True)
-    if kind == "pipe":
-        os.mkfifo(path)
-    else:
-        path.symlink_to("/dev/zero")
+def test_files_without_an_end_are_refused_before_they_are_opened(name: str, kind: Endless, folder: Path) -> None:
+    path = make_endless(folder / name, kind)
     with pytest.raises(EncoderError, match=rf"^{path}: the file cannot be read \(it is a {kind}, not a regular file"):
         source(folder)
 

@@ -1,6 +1,5 @@
 """What the readers of all formats share: lines, missing files, encodings; and what they may not import."""
 
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -19,6 +18,7 @@ from corpora.pairs import read_pairs
 from corpora.sentence import CorpusError
 from corpora.texts import read_links, read_plain
 from tests.corpora.conftest import writer
+from tests.endless import Endless, make_endless
 
 ROOT = Path(__file__).resolve().parents[2]
 write = writer("corpus.txt")
@@ -167,12 +167,8 @@ def test_a_word_without_end_is_refused(read: Callable[[Path], object], name: str
 
 @every_reader
 @pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_what_has_no_end_is_refused_before_it_is_opened(kind: str, reader: Reader, tmp_path: Path) -> None:
-    path = tmp_path / reader.name
-    if kind == "pipe":
-        os.mkfifo(path)
-    else:
-        path.symlink_to("/dev/zero")
+def test_what_has_no_end_is_refused_before_it_is_opened(kind: Endless, reader: Reader, tmp_path: Path) -> None:
+    path = make_endless(tmp_path / reader.name, kind)
     wrong = rf"the file cannot be read \(it is a {kind}, not a regular file\)"
     with pytest.raises(CorpusError, match=rf"^{path}: {wrong}\. Save its content in a file, and name that\.$"):
         reader.read(path)
