@@ -1,5 +1,6 @@
 """Heads that are replaced: what a model says, against loops over texts that change what its projections read."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 
@@ -104,6 +105,25 @@ def test_zeros_are_columns_of_the_output_projection_that_read_nothing(name: str)
         for row in range(len(LENGTHS)):
             expected = changed(model, name, alone(inputs, row), dict.fromkeys(heads, torch.zeros(())))
             torch.testing.assert_close(found[place, row], expected, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text"])
+def test_projections_whose_outputs_are_known_are_not_computed_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, inputs = made(name), texts()
+    ablated = AblatedModel(model, 3, HEADS)
+    names = {module: path for path, module in model.named_modules()}
+    computed: Counter[str] = Counter()
+    forward = nn.Linear.forward
+
+    def count(self: nn.Linear, given: Tensor) -> Tensor:
+        computed[names[self].partition("layers.")[2]] += 1
+        return forward(self, given)
+
+    monkeypatch.setattr(nn.Linear, "forward", count)
+    ablated.run(measure_of(model), inputs, Ablation("zero"), [frozenset({(1, 0)})])
+    for layer, times in enumerate((1, 1, 2)):  # the intact pass, and the pass from the second layer on
+        assert computed[f"{layer}.self_attn.q_proj"] == times
+        assert computed[f"{layer}.self_attn.o_proj"] == (2 if layer else 1)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
