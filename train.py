@@ -1,11 +1,8 @@
-"""Run a command: `python train.py COMMAND …`; `python train.py --help` lists the commands."""
+"""Run a command from a checkout: `python train.py COMMAND …` is the same as `probing COMMAND …`."""
 
 import sys
 
-import commands
+from attention_probing.commands import main
 
 if __name__ == "__main__":
-    sys.exit(commands.main(sys.argv[1:]))
-
-# isort: split
-from commands.lightning import main, run  # noqa: F401 # command lines in Python
+    sys.exit(main(sys.argv[1:]))

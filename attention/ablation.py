@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attention.capture import Heads, Mixture, replacing, uniform_attention
-from results.errors import check_values
+from attention_probing.attention.capture import Heads, Mixture, replacing, uniform_attention
+from attention_probing.results.errors import check_values
 
 Kind = Literal["zero", "uniform", "mean", "resample"]
 """Replacement of a head's output: zeros; the mean of the values that it may attend to (Kovaleva et al. 2019, §4.6); its

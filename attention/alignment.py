@@ -27,8 +27,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from corpora.sentence import RunningText
-from results.errors import UserError
+from attention_probing.corpora.sentence import RunningText
+from attention_probing.results.errors import UserError
 
 ALIGNMENT_VERSION = 2
 """Part of the key of every store of attention: raise it when reading, alignment or reduction changes."""

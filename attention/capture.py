@@ -20,7 +20,7 @@ from torch.func import functional_call
 from transformers import AttentionInterface, Cache, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
-from results.errors import UserError
+from attention_probing.results.errors import UserError
 
 NAME, FLOAT32 = "probing", "probing_float32"
 """Names of the attention function: scores in the type of the model, or in single precision."""

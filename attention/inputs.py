@@ -14,10 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
-from attention.alignment import delimiters, readable, split_words
-from attention.checks import EncoderError
-from attention.encoder import EncoderSource, LoadedEncoder, architecture, load_tokenizer, longest_input
-from results.digests import digest
+from attention_probing.attention.alignment import delimiters, readable, split_words
+from attention_probing.attention.checks import EncoderError
+from attention_probing.attention.encoder import (
+    EncoderSource,
+    LoadedEncoder,
+    architecture,
+    load_tokenizer,
+    longest_input,
+)
+from attention_probing.results.digests import digest
 
 PIECES_VERSION = 1  # raise it when the pieces of a text change
 

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attention.alignment import AlignedPieces, keep_apart
-from attention.capture import LayerCall, Mixture
-from attention.encoder import LoadedEncoder
-from attention.extraction import Allowance, check_sums, current, excess, pad, read_layers
-from attention.specification import Items
-from attention.store import pack_weights, unpack_weights
-from metrics.heads import MostAttended
+from attention_probing.attention.alignment import AlignedPieces, keep_apart
+from attention_probing.attention.capture import LayerCall, Mixture
+from attention_probing.attention.encoder import LoadedEncoder
+from attention_probing.attention.extraction import Allowance, check_sums, current, excess, pad, read_layers
+from attention_probing.attention.specification import Items
+from attention_probing.attention.store import pack_weights, unpack_weights
+from attention_probing.metrics.heads import MostAttended
 
 BLOCK = {"cpu": 1 << 21, "cuda": 1 << 26}
 """Largest number of weights of a layer that exist at once, by kind of device; more if one word alone has more."""

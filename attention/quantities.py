@@ -22,10 +22,10 @@ from torch.nn.functional import normalize
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from attention.alignment import Reduction, keep_apart
-from attention.capture import LayerCall, Mixture, given_to, replacing
-from metrics.distributions import divided_by_sums
-from results.errors import UserError
+from attention_probing.attention.alignment import Reduction, keep_apart
+from attention_probing.attention.capture import LayerCall, Mixture, given_to, replacing
+from attention_probing.metrics.distributions import divided_by_sums
+from attention_probing.results.errors import UserError
 
 QuantityName = Literal[
     "attention",

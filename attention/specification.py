@@ -15,14 +15,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attention.alignment import ALIGNMENT_VERSION, AlignedPieces, AlignmentError, FromPieces, counts_of, split_words
-from attention.encoder import EncoderSource, LoadedEncoder
-from attention.quantities import QUANTITIES, QUANTITIES_VERSION, Quantity, QuantityName
-from attention.store import FORMAT, NO_HIDDEN, HiddenLayers, Manifest, Part, store_key
-from corpora.conllu import TEXTS_VERSION
-from corpora.sentence import Sentence, Treebank, to_table
-from results.digests import Digests
-from results.errors import UserError, check_values, counted
+from attention_probing.attention.alignment import (
+    ALIGNMENT_VERSION,
+    AlignedPieces,
+    AlignmentError,
+    FromPieces,
+    counts_of,
+    split_words,
+)
+from attention_probing.attention.encoder import EncoderSource, LoadedEncoder
+from attention_probing.attention.quantities import QUANTITIES, QUANTITIES_VERSION, Quantity, QuantityName
+from attention_probing.attention.store import FORMAT, NO_HIDDEN, HiddenLayers, Manifest, Part, store_key
+from attention_probing.corpora.conllu import TEXTS_VERSION
+from attention_probing.corpora.sentence import Sentence, Treebank, to_table
+from attention_probing.results.digests import Digests
+from attention_probing.results.errors import UserError, check_values, counted
 
 TooLong = Literal["error", "skip"]
 Precision = Literal["float16", "float32"]

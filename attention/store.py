@@ -21,9 +21,9 @@ from safetensors import safe_open
 from torch import Tensor
 from torch.nn.functional import hardshrink, leaky_relu_
 
-from results.digests import Digests, digest
-from results.errors import UserError
-from results.files import check_regular, commit, set_aside
+from attention_probing.results.digests import Digests, digest
+from attention_probing.results.errors import UserError
+from attention_probing.results.files import check_regular, commit, set_aside
 
 FORMAT = 5
 """Part of every store's key: raise it when the layout on disk or the meaning of its numbers changes."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from attention.encoder import LoadedEncoder
-from attention.extraction import (
+from attention_probing.attention.encoder import LoadedEncoder
+from attention_probing.attention.extraction import (
     Allowance,
     batches,
     in_order,
@@ -19,10 +19,10 @@ from attention.extraction import (
     within_memory,
     workers_of,
 )
-from attention.long_inputs import find_most_attended
-from attention.specification import Items
-from attention.store import Manifest, Part, Store, tensor_name, unpack_weights
-from results.digests import Digests
+from attention_probing.attention.long_inputs import find_most_attended
+from attention_probing.attention.specification import Items
+from attention_probing.attention.store import Manifest, Part, Store, tensor_name, unpack_weights
+from attention_probing.results.digests import Digests
 
 
 class Stream(Store):

@@ -11,17 +11,17 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attention.alignment import AlignedPieces, named_positions, readable
-from attention.checks import EncoderError
-from attention.cross import DecoderAttention, DecoderPart
-from attention.encoder import LoadedEncoder
-from attention.extraction import extract
-from attention.quantities import QUANTITIES, QuantityName
-from attention.specification import Extraction, Items, Options, cut_sentences
-from attention.store import unpack_weights
-from corpora.sentence import Sentence, Treebank
-from results import AttentionLines
-from results.errors import UserError, check_numbers, check_values, counted, new_items
+from attention_probing.attention.alignment import AlignedPieces, named_positions, readable
+from attention_probing.attention.checks import EncoderError
+from attention_probing.attention.cross import DecoderAttention, DecoderPart
+from attention_probing.attention.encoder import LoadedEncoder
+from attention_probing.attention.extraction import extract
+from attention_probing.attention.quantities import QUANTITIES, QuantityName
+from attention_probing.attention.specification import Extraction, Items, Options, cut_sentences
+from attention_probing.attention.store import unpack_weights
+from attention_probing.corpora.sentence import Sentence, Treebank
+from attention_probing.results import AttentionLines
+from attention_probing.results.errors import UserError, check_numbers, check_values, counted, new_items
 
 DIMS = ("layer", "head", "from", "to")
 Over = Literal["words", "pieces"]

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 
-from attention.ablation import PIECES, AblatedModel, Ablation
-from attention.encoder import EncoderSpec, resolve
+from attention_probing.attention.ablation import PIECES, AblatedModel, Ablation
+from attention_probing.attention.encoder import EncoderSpec, resolve
+from attention_probing.datamodules import ClassificationDataModule
+from attention_probing.models.transformer import SequenceClassifier
 from benchmarks.harness import Report, Settings, alternate, command, found, timed
-from datamodules import ClassificationDataModule
-from models.transformer import SequenceClassifier
 
 TEXTS = 96
 TOLERANCE = 1e-4

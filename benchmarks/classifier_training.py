@@ -8,13 +8,13 @@ from pathlib import Path
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from attention_probing.corpora.registry import locate
+from attention_probing.corpora.sample import write_sample_reviews
+from attention_probing.datamodules import ClassificationDataModule
+from attention_probing.models import AdditiveAttention, AttentionClassifier, EmbeddingSpec, RecurrentEncoder
+from attention_probing.models.layers import TextEncoder
 from benchmarks.harness import Report, Settings, alternate, command, found
 from benchmarks.probe_training import VECTOR_SIZE, epoch
-from corpora.registry import locate
-from corpora.sample import write_sample_reviews
-from datamodules import ClassificationDataModule
-from models import AdditiveAttention, AttentionClassifier, EmbeddingSpec, RecurrentEncoder
-from models.layers import TextEncoder
 
 HIDDEN = 150
 

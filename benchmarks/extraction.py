@@ -12,15 +12,25 @@ import torch
 from torch import Tensor
 from transformers import AutoModel
 
-from attention import Encoder, EncoderSpec, Extraction, Items, Options, Store, cut_sentences, make_store, resolve
-from attention.extraction import WORKERS, batches, extract, in_order, pad, shapes
-from attention.quantities import QuantityName
-from attention.store import seal_part, write_shard
+from attention_probing.attention import (
+    Encoder,
+    EncoderSpec,
+    Extraction,
+    Items,
+    Options,
+    Store,
+    cut_sentences,
+    make_store,
+    resolve,
+)
+from attention_probing.attention.extraction import WORKERS, batches, extract, in_order, pad, shapes
+from attention_probing.attention.quantities import QuantityName
+from attention_probing.attention.store import seal_part, write_shard
+from attention_probing.corpora.conllu import read_treebank
+from attention_probing.results.digests import Digests
 from benchmarks.harness import Report, Settings, Treebanks, alternate, command, first_sentences, timed
 from benchmarks.memory import run_job
 from benchmarks.reference import Reference
-from corpora.conllu import read_treebank
-from results.digests import Digests
 
 REFERENCE_SENTENCES = 400
 DEFAULT_OPTIONS = Options()

@@ -24,11 +24,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attention.checks import EncoderError
-from corpora.registry import locate
-from corpora.sample import write_sample_treebank
-from corpora.sentence import CorpusError
-from datamodules import TextDataModule, TextSource
+from attention_probing.attention.checks import EncoderError
+from attention_probing.corpora.registry import locate
+from attention_probing.corpora.sample import write_sample_treebank
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.datamodules import TextDataModule, TextSource
 
 SMALL, LARGE = 2000, 12544
 """Sentences of the two training files whose peaks of memory are compared; LARGE is all of UD English EWT."""

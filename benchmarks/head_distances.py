@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attention_probing.corpora.sample import write_sample_text
+from attention_probing.datamodules import SegmentBatch, TextDataModule
+from attention_probing.measures import Clusters
+from attention_probing.results import Floats
 from benchmarks.harness import Report, Settings, alternate, command, texts, timed
 from benchmarks.memory import run_job
-from corpora.sample import write_sample_text
-from datamodules import SegmentBatch, TextDataModule
-from measures import Clusters
-from results import Floats
 
 SEGMENTS = 16
 """Of either side; a second of the original way for each."""

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attention.alignment import AlignedPieces, reduction
-from attention.encoder import EncoderSpec
+from attention_probing.attention.alignment import AlignedPieces, reduction
+from attention_probing.attention.encoder import EncoderSpec
+from attention_probing.datamodules import DependencyDataModule
+from attention_probing.metrics.attachment import ALL, PLAIN, groups_of
+from attention_probing.metrics.heads import Predictions, _Offsets, hit_counts, most_attended, permutation_p
+from attention_probing.metrics.rows import ArcRows
+from attention_probing.results import Integers
 from benchmarks.harness import Report, Settings, Treebanks, alternate, command, timed
-from datamodules import DependencyDataModule
-from metrics.attachment import ALL, PLAIN, groups_of
-from metrics.heads import Predictions, _Offsets, hit_counts, most_attended, permutation_p
-from metrics.rows import ArcRows
-from results import Integers
 
 PERMUTATIONS = 200
 PIECES, HEADS = 1300, 9
@@ -133,7 +133,7 @@ def _permutations(settings: Settings, report: Report, found: Predictions) -> Non
     test = partial(permutation_p, found, found, chosen, permutations=PERMUTATIONS)
 
     def one_by_one() -> NDArray[np.float64]:
-        with patch("metrics.heads._Offsets", OneByOne):
+        with patch("attention_probing.metrics.heads._Offsets", OneByOne):
             return test()
 
     if not np.array_equal(test(), one_by_one(), equal_nan=True):
@@ -158,7 +158,7 @@ def _reduction(settings: Settings, report: Report) -> None:
     weights = torch.rand(1, HEADS, PIECES, PIECES, generator=torch.Generator().manual_seed(0)).mul(9).softmax(-1)
 
     def product() -> torch.Tensor:
-        with patch("attention.alignment.LONG", np.inf):
+        with patch("attention_probing.attention.alignment.LONG", np.inf):
             return factors.words(weights)
 
     sums = partial(factors.words, weights)

@@ -17,11 +17,11 @@ from typing import Any, Literal
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 
-from attention import EncoderSpec, Options
-from attention.quantities import QuantityName
-from datamodules import DependencyDataModule, TextDataModule, TextSource
-from measures import AttentionAnalyses, Clusters, SingleHeads, Surface, measure
-from probes import AttentionOnlyProbe
+from attention_probing.attention import EncoderSpec, Options
+from attention_probing.attention.quantities import QuantityName
+from attention_probing.datamodules import DependencyDataModule, TextDataModule, TextSource
+from attention_probing.measures import AttentionAnalyses, Clusters, SingleHeads, Surface, measure
+from attention_probing.probes import AttentionOnlyProbe
 
 
 def datamodule(

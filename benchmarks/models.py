@@ -9,14 +9,14 @@ import os
 from pathlib import Path
 from unittest.mock import patch
 
-from attention import Encoder, EncoderSpec, Options
+from attention_probing.attention import Encoder, EncoderSpec, Options
+from attention_probing.metrics.heads import permutation_p
+from attention_probing.probes import AttentionOnlyProbe
 from benchmarks.harness import Report, Settings, Treebanks, alternate, command, first_sentences, timed
 from benchmarks.job import datamodule, run_heads
 from benchmarks.memory import run_job
 from benchmarks.probe_training import epoch
 from benchmarks.streaming import Streamed
-from metrics.heads import permutation_p
-from probes import AttentionOnlyProbe
 
 SENTENCES = 1000
 
@@ -50,7 +50,7 @@ def _costs(
         return result[0]
 
     def heads() -> None:
-        with patch("measures.single_heads.permutation_p", test):
+        with patch("attention_probing.measures.single_heads.permutation_p", test):
             run_heads(folder, {"dev": files["dev"], "test": files["dev"]}, spec, "stream", permutations=1000)
 
     seconds = alternate(settings.rounds, passes=timed(streamed), heads=timed(heads))

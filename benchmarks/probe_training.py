@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader, Dataset
 
+from attention_probing.datamodules import AttentionBatch, DependencyDataModule, VectorSpec
+from attention_probing.probes import AttentionOnlyProbe, AttentionWordsProbe
 from benchmarks.harness import Report, Settings, Treebanks, alternate, command
 from benchmarks.job import datamodule, fit
 from benchmarks.memory import run_job
-from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
-from probes import AttentionOnlyProbe, AttentionWordsProbe
 
 VECTOR_SIZE = 50
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import AutoModel
 
-from attention import Encoder, Store
-from attention.alignment import split_words
-from attention.extraction import pad
-from corpora.sentence import Treebank
+from attention_probing.attention import Encoder, Store
+from attention_probing.attention.alignment import split_words
+from attention_probing.attention.extraction import pad
+from attention_probing.corpora.sentence import Treebank
 
 BATCH, PADDED_TO = 16, 128
 """Sentences of a forward pass, and pieces of each, as in the original."""

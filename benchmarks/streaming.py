@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, LlamaConfig, LlamaModel, PreTrainedModel
 
-from attention import Encoder, EncoderSpec, Options, resolve
-from attention.extraction import in_order
-from attention.stream import Stream, make_stream
+from attention_probing.attention import Encoder, EncoderSpec, Options, resolve
+from attention_probing.attention.extraction import in_order
+from attention_probing.attention.stream import Stream, make_stream
+from attention_probing.corpora.conllu import read_treebank
+from attention_probing.corpora.sentence import Sentence
+from attention_probing.results.digests import Digests
 from benchmarks.extraction import BareForward, TimedExtraction
 from benchmarks.harness import Report, Settings, Treebanks, alternate, command, first_sentences, timed
 from benchmarks.job import run_heads
 from benchmarks.memory import run_job
-from corpora.conllu import read_treebank
-from corpora.sentence import Sentence
-from results.digests import Digests
 
 SMALL, LARGE, LONG = 200, 2000, 8192
 """Sentences of the two files whose peaks of memory are compared, and pieces of the long text."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
+from attention_probing.datamodules import TextDataModule
+from attention_probing.measures import Surface
 from benchmarks.extraction import BareForward
 from benchmarks.harness import Report, Settings, alternate, command, texts, timed
-from datamodules import TextDataModule
-from measures import Surface
 
 SEGMENTS = 256
 

@@ -1,4 +1,4 @@
-r"""Usage: python train.py COMMAND [options].
+r"""Usage: probing COMMAND [CONFIG] [options].
 
   fit       train a model, keep the best checkpoint, test it on the test split
   validate  score a checkpoint on the dev split
@@ -13,16 +13,19 @@ r"""Usage: python train.py COMMAND [options].
 
 A config is a published experiment; options change parts of it:
 
-  python train.py fit --config demo
-  python train.py measure --config clark2019/heads --encoder gpt2 \
-      --corpus 'my-{split}.conllu'           {split} is train, dev or test
-  python train.py measure --config judge --checkpoints a.ckpt b.ckpt
-  python train.py fit --help                 options of every run
-  python train.py fit --data.help DependencyDataModule
+  probing fit demo
+  probing measure clark2019/heads --encoder gpt2 --corpus 'my-{split}.conllu'
+                                             {split} is train, dev or test
+  probing measure judge --checkpoints a.ckpt b.ckpt
+  probing fit --help                         options of every run
+  probing fit --data.help DependencyDataModule
                                              options of a class of --data
-  python train.py compare --help             options of another command
+  probing compare --help                     options of another command
+  probing --version                          version, and where it is installed
 
-Documentation: docs/index.md. Configs, by folder; --config FOLDER/NAME:
+In a checkout, `python train.py` is the same as `probing`.
+
+Documentation: docs/index.md. Configs, by folder; give FOLDER/NAME:
 """
 
 import math
@@ -38,16 +41,18 @@ from pathlib import Path
 from shutil import get_terminal_size
 from typing import Any
 
+from attention_probing import __version__
+
 HELP = str(__doc__)  # the docstring, so that the commands and what they do stand in one place
 COMMANDS = dict(re.findall(r"^  (\w+) +(.+)$", HELP.partition("A config")[0], re.MULTILINE))
 RUNS = ("fit", "validate", "test", "predict", "measure")
 GOES_ON = "The same command goes on from what is kept."
 """What is said of a run that was ended from outside."""
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 
 
 def overview(columns: int) -> str:
-    """Return the help text of train.py: its commands, and its configs by folder.
+    """Return the help text of the program: its commands, and its configs by folder.
 
     Args:
         columns: Width of the terminal.
@@ -68,7 +73,7 @@ def parser_of(name: str) -> Any:  # noqa: ANN401 # jsonargparse takes long to im
     """Return the parser of the command line of a command, an ArgumentParser without options."""
     from jsonargparse import ArgumentParser
 
-    prog, does = f"python train.py {name}", f"{COMMANDS[name]}."
+    prog, does = f"probing {name}", f"{COMMANDS[name]}."
     return ArgumentParser(prog=prog, description=does[0].upper() + does[1:], formatter_class=HelpFormatter)
 
 
@@ -82,7 +87,7 @@ def _address_space() -> float:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run a command of train.py.
+    """Run a command.
 
     Args:
         words: Words of the command line.
@@ -94,32 +99,43 @@ def main(words: Sequence[str]) -> int:
     if name in ("-h", "--help"):
         print(overview(get_terminal_size().columns), end="")
         return 0
-    from results import UserError, command
-    from results.errors import command_line
-
+    if name == "--version":
+        print(f"attention-probing {__version__}, in {Path(__file__).resolve().parents[1]}")
+        return 0
     if name in RUNS:
-        if _address_space() < _LEAST:
-            fault = f"`ulimit -v` allows {_address_space() / 1e9:.1f} GB of memory, but PyTorch alone needs 1.5 GB"
-            print(f"Error: {fault}: there is not enough memory. Raise the limit.", file=sys.stderr)
-            return 1
-        try:
-            with command_line():  # reports a wrong name before the imports below
-                import_module("commands.shorthand").expanded(words)
-            # Lightning starts other processes with sys.argv, and warns of words that are given beside it.
-            return int(import_module("commands.lightning").run(None if words == sys.argv[1:] else list(words)))
-        except UserError as error:
-            command.print_fault(error)
-            return 1
-        except (KeyboardInterrupt, SystemExit) as end:
-            # Lightning's trainer turns a KeyboardInterrupt into an exit with code 1.
-            if not isinstance(end, KeyboardInterrupt) and not isinstance(end.__context__, KeyboardInterrupt):
-                raise
-            if (os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_PROCID") or "0") == "0":
-                print(f"Interrupted. {GOES_ON}", file=sys.stderr)
-            return 130
+        return _run(words)
     if name not in COMMANDS:
         fault = f"the first word is {name}, which is no command" if name else "no command is given"
         names = " | ".join(COMMANDS)
-        print(f"error: {fault}: write python train.py {names}, then its options; --help says more", file=sys.stderr)
+        print(f"error: {fault}: write probing {names}, then its options; --help says more", file=sys.stderr)
         return 2
-    command.run(import_module(f"commands.{name}").main, words[1:])
+    from attention_probing.results import command
+
+    command.run(import_module(f"{__name__}.{name}").main, words[1:])
+
+
+def _run(words: Sequence[str]) -> int:
+    """Run one of the commands of `RUNS`, and return the exit code."""
+    from attention_probing.results import UserError, command
+    from attention_probing.results.errors import command_line
+
+    if _address_space() < _LEAST:
+        fault = f"`ulimit -v` allows {_address_space() / 1e9:.1f} GB of memory, but PyTorch alone needs 1.5 GB"
+        print(f"Error: {fault}: there is not enough memory. Raise the limit.", file=sys.stderr)
+        return 1
+    try:
+        with command_line():  # reports a wrong name before the imports below
+            import_module(f"{__name__}.shorthand").expanded(words)
+        # Lightning starts other processes with sys.argv, and warns of words that are given beside it.
+        given = None if words == sys.argv[1:] else list(words)
+        return int(import_module(f"{__name__}.lightning").run(given))
+    except UserError as error:
+        command.print_fault(error)
+        return 1
+    except (KeyboardInterrupt, SystemExit) as end:
+        # Lightning's trainer turns a KeyboardInterrupt into an exit with code 1.
+        if not isinstance(end, KeyboardInterrupt) and not isinstance(end.__context__, KeyboardInterrupt):
+            raise
+        if (os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_PROCID") or "0") == "0":
+            print(f"Interrupted. {GOES_ON}", file=sys.stderr)
+        return 130

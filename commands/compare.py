@@ -1,6 +1,6 @@
 """Compare runs on the same items.
 
-Usage: `python train.py compare RUN RUN … [--score NAME] [--common] [--json FILE]`. RUN is the folder of a run, its
+Usage: `probing compare RUN RUN … [--score NAME] [--common] [--json FILE]`. RUN is the folder of a run, its
 `results.json`, or `DIR:ROW` for all seeds of a row of the sweep in DIR. Seeds are pooled and tests are paired; see
 docs/sweeps.md.
 """
@@ -17,16 +17,16 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from commands import parser_of
-from commands.seeds import as_left_out, estimate_from_counts, with_common_units
-from metrics.bootstrap import TEST_DRAWS, compared, difference, holm, least_p, p_units
-from results import Estimate, Table, Unit, difference_said, filled, said
-from results.errors import counted, near
-from results.reader import Record, RecordError, config_of, find_record, first_of, ratio_of, rows_of
-from results.sentences import Difference, describe_differences
-from results.settings import seeds, settings
-from results.tables import LEGEND, data_table
-from results.writer import plain
+from attention_probing.commands import parser_of
+from attention_probing.commands.seeds import as_left_out, estimate_from_counts, with_common_units
+from attention_probing.metrics.bootstrap import TEST_DRAWS, compared, difference, holm, least_p, p_units
+from attention_probing.results import Estimate, Table, Unit, difference_said, filled, said
+from attention_probing.results.errors import counted, near
+from attention_probing.results.reader import Record, RecordError, config_of, find_record, first_of, ratio_of, rows_of
+from attention_probing.results.sentences import Difference, describe_differences
+from attention_probing.results.settings import seeds, settings
+from attention_probing.results.tables import LEGEND, data_table
+from attention_probing.results.writer import plain
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
 """Write a fine-tuned transformer as plain files of transformers.
 
-`python train.py export CHECKPOINT FOLDER` writes config, weights (safetensors) and tokenizer to a new folder:
+`probing export CHECKPOINT FOLDER` writes config, weights (safetensors) and tokenizer to a new folder:
 
 - `AutoModelForSequenceClassification.from_pretrained(FOLDER)` and `AutoModel.from_pretrained(FOLDER)` load it;
 - `--encoder FOLDER` tests the classifier, or reads the attention of its encoder.
@@ -9,10 +9,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from attention.encoder import resolve, save_model
-from commands import parser_of
-from models.checkpoints import checkpoint_file
-from models.transformer import TransformerClassifier
+from attention_probing.attention.encoder import resolve, save_model
+from attention_probing.commands import parser_of
+from attention_probing.models.checkpoints import checkpoint_file
+from attention_probing.models.transformer import TransformerClassifier
 
 
 def export(classifier: TransformerClassifier, folder: str | Path) -> None:

@@ -12,10 +12,10 @@ import torch.distributed as dist
 from pytorch_lightning.utilities import rank_zero_only
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
-from commands import GOES_ON
-from results.errors import UserError, lacks_memory
-from results.locks import held
-from results.settings import in_a_line
+from attention_probing.commands import GOES_ON
+from attention_probing.results.errors import UserError, lacks_memory
+from attention_probing.results.locks import held
+from attention_probing.results.settings import in_a_line
 
 TOGETHER = 10.0
 """Seconds within which all processes of a run find the same fault, and end with the first of them."""

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from textwrap import fill
 
-from commands import parser_of
-from corpora import registry
+from attention_probing.commands import parser_of
+from attention_probing.corpora import registry
 
 
 def main(args: Sequence[str]) -> int:

@@ -6,7 +6,6 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -20,12 +19,18 @@ from pytorch_lightning.utilities import rank_zero_info
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from rich.console import Console
 
-from commands import measure
-from commands.faults import fault, full_disk, not_installed, reword, trainer_fault, wait_for_the_first
-from commands.lightning_private import CommandLine, ContinuedCSVLogger, guard_restoring, overwrite, set_root
-from commands.measure import QUIET, TRUST
-from commands.shorthand import expanded
-from commands.state import (
+from attention_probing.commands import measure
+from attention_probing.commands.faults import fault, full_disk, not_installed, reword, trainer_fault, wait_for_the_first
+from attention_probing.commands.lightning_private import (
+    CommandLine,
+    ContinuedCSVLogger,
+    guard_restoring,
+    overwrite,
+    set_root,
+)
+from attention_probing.commands.measure import QUIET, TRUST
+from attention_probing.commands.shorthand import expanded
+from attention_probing.commands.state import (
     Resume,
     RunCheckpoints,
     RunConfig,
@@ -36,22 +41,19 @@ from commands.state import (
     run_digest,
     sources_of,
 )
-from commands.tasks import check_tasks, refuse_shell
-from commands.trust import Parser, import_trusted, refuse_permissions, trusted_modules
-from commands.writer import ResultWriter
-from datamodules.corpus import CorpusDataModule
-from models import TrainedModule, TrainingError, ignore_signals, quiet
-from models.checkpoints import checkpoint_file, configured_model, read_checkpoint
-from models.configs import ROOMS, only_known_classes
-from results.command import print_fault
-from results.errors import UserError, command_line, lacks_memory
-from results.files import is_full
-from results.progress import ProgressLines
-from results.settings import in_a_line, leaves
-from results.writer import FigureFiles
-
-for _room in ROOMS:
-    import_module(_room)  # a class is found by its short name once it is imported
+from attention_probing.commands.tasks import check_tasks, refuse_shell
+from attention_probing.commands.trust import Parser, import_trusted, refuse_permissions, trusted_modules
+from attention_probing.commands.writer import ResultWriter
+from attention_probing.datamodules.corpus import CorpusDataModule
+from attention_probing.models import TrainedModule, TrainingError, ignore_signals, quiet
+from attention_probing.models.checkpoints import checkpoint_file, configured_model, read_checkpoint
+from attention_probing.models.configs import only_known_classes
+from attention_probing.results.command import print_fault
+from attention_probing.results.errors import UserError, command_line, lacks_memory
+from attention_probing.results.files import is_full
+from attention_probing.results.progress import ProgressLines
+from attention_probing.results.settings import in_a_line, named_leaves
+from attention_probing.results.writer import FigureFiles
 
 STEPS = {"fit": "training_step", "validate": "validation_step", "test": "test_step", "predict": "predict_step"}
 """Method by command; a model supports a command if it overrides the method."""
@@ -61,7 +63,7 @@ KEYWORDS = ("best", "last", "registry")
 
 
 class ProbingCLI(CommandLine):
-    """Command line of train.py: a LightningCLI that makes a folder for each run.
+    """Command line of probing: a LightningCLI that makes a folder for each run.
 
     After `fit`, it tests the best checkpoint. Further keyword arguments are options of LightningCLI.
 
@@ -144,7 +146,7 @@ class ProbingCLI(CommandLine):
         name, path = type(self.model).__name__, self.settings.ckpt_path
         able = [stage for stage, step in STEPS.items() if is_overridden(step, self.model)]
         if self.subcommand not in able:
-            commands = " or ".join(f"`python train.py {stage}`" for stage in able)
+            commands = " or ".join(f"`probing {stage}`" for stage in able)
             raise UserError(f"{name} cannot {self.subcommand}. Run it with {commands}.")
         if self.checkpoint is not None:
             check_checkpoint(self.checkpoint, self.plain_settings["model"], str(self.subcommand))
@@ -414,7 +416,7 @@ def check_checkpoint(path: Path, given: Mapping[str, Any], command: str) -> None
     Args:
         path: The checkpoint.
         given: `class_path` and `init_args` of --model.
-        command: Command of train.py.
+        command: Command of probing.
 
     Raises:
         UserError: The models differ.
@@ -430,7 +432,7 @@ def check_checkpoint(path: Path, given: Mapping[str, Any], command: str) -> None
         )
     if command != "fit":
         return  # the module's own check suffices for scoring
-    options, now = (dict(leaves(model.get("init_args", {}))) for model in (trained, given))
+    options, now = (dict(named_leaves(model.get("init_args", {}))) for model in (trained, given))
     if name := next((name for name in options.keys() & now.keys() if options[name] != now[name]), None):
         raise UserError(
             f"{path}: the checkpoint was trained with --model.{name} {options[name]}, but here it is "

@@ -17,17 +17,17 @@ from pytorch_lightning import seed_everything
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
 from rich.console import Console
 
-from commands.faults import full_disk, ranks_named, trainer_fault
-from commands.state import RunState, check_new_folder, new_folder, run_digest, save_config, sources_of
-from commands.tasks import check_tasks, refuse_shell
-from commands.trust import Parser, import_trusted, refuse_permissions, silent_parser
-from datamodules.corpus import CorpusDataModule, data_for
-from measures.contract import Measure, run_measurement
-from models import quiet
-from results import Result
-from results.errors import check_numbers
-from results.files import is_full
-from results.writer import FigureFiles, publish
+from attention_probing.commands.faults import full_disk, ranks_named, trainer_fault
+from attention_probing.commands.state import RunState, check_new_folder, new_folder, run_digest, save_config, sources_of
+from attention_probing.commands.tasks import check_tasks, refuse_shell
+from attention_probing.commands.trust import Parser, import_trusted, refuse_permissions, silent_parser
+from attention_probing.datamodules.corpus import CorpusDataModule, data_for
+from attention_probing.measures.contract import Measure, run_measurement
+from attention_probing.models import quiet
+from attention_probing.results import Result
+from attention_probing.results.errors import check_numbers
+from attention_probing.results.files import is_full
+from attention_probing.results.writer import FigureFiles, publish
 
 QUIET = "Print only the main scores, the folder and warnings: no progress, no tables."
 TRUST = "Python modules of your own that configs and checkpoints may import."
@@ -92,7 +92,7 @@ class Devices:
 
 def parser() -> Parser:
     """Return the parser of the command."""
-    made = Parser(prog="python train.py measure", description=__doc__)
+    made = Parser(prog="probing measure", description=__doc__)
     made.add_argument("-c", "--config", action=ActionConfigFile, help="A config: a file, or its name below configs/.")
     use = "Seed of all random draws; true for a random one, false for none."
     made.add_argument("--seed_everything", type=bool | int, default=0, help=use)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from metrics.bootstrap import LEAST_SEEDS, mean_and_sd, pooled, resample, seeds_margin
-from metrics.statistics import two_columns
-from results import Estimate, Unit
-from results.reader import Record
+from attention_probing.metrics.bootstrap import LEAST_SEEDS, mean_and_sd, pooled, resample, seeds_margin
+from attention_probing.metrics.statistics import two_columns
+from attention_probing.results import Estimate, Unit
+from attention_probing.results.reader import Record
 
 
 def with_common_units(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:

@@ -3,13 +3,14 @@
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from commands import CONFIGS
-from corpora import registry
-from results.errors import UserError, counted, near
-from results.settings import PIPES, read_yaml
+from attention_probing.commands import CONFIGS
+from attention_probing.corpora import registry
+from attention_probing.results.errors import UserError, counted, near
+from attention_probing.results.settings import PIPES, read_yaml
 
 SHORT: Mapping[str, Mapping[str, str]] = {
     "--corpus": {"TextDataModule": "data.corpora", "": "data.corpus"},
@@ -38,7 +39,7 @@ def config_file(given: str) -> str:
     path = CONFIGS / f"{given.removeprefix('configs/').removesuffix('.yaml')}.yaml"
     if not path.is_file():
         hint = near(config_name(path), map(config_name, CONFIGS.rglob("*.yaml")))
-        raise UserError(f"{given}: there is no such file or config{hint}. `python train.py --help` lists the configs.")
+        raise UserError(f"{given}: there is no such file or config{hint}. `probing --help` lists the configs.")
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
@@ -59,7 +60,8 @@ def options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 def expanded(words: Sequence[str]) -> list[str]:
     """Return a command line with the paths of its configs, and with options of classes in place of the short ones.
 
-    They stand at the end, so that they override the configs. A long form is returned unchanged.
+    Words between the command and its first option are configs. Options of classes stand at the end, so that they
+    override the configs. A long form is returned unchanged.
 
     Raises:
         UserError: There is no such config or corpus, a config replaces the model of another, the model reads no
@@ -68,7 +70,7 @@ def expanded(words: Sequence[str]) -> list[str]:
     """
     kept, short = list[str](), dict[str, list[str]]()
     into, previous = kept, ""
-    for word in words:
+    for word in with_configs(words):
         name, given, value = word.partition("=")
         into = kept if word.startswith("-") else into
         if name in SHORT:
@@ -88,6 +90,16 @@ def expanded(words: Sequence[str]) -> list[str]:
         if name == "--data.corpus" and value.isidentifier() and value != "sample" and not Path(value).exists():
             registry.find(value)  # here, since what follows takes seconds to import
     return kept
+
+
+def with_configs(words: Sequence[str]) -> list[str]:
+    """Return a command line with `--config` before each config that follows the command."""
+    command, *rest = words
+    configs = list(takewhile(lambda word: not word.startswith("-"), rest))
+    found = [command]
+    for config in configs:
+        found += ["--config", config]
+    return found + rest[len(configs) :]
 
 
 def option_of(name: str, kinds: Collection[str]) -> str:

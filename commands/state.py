@@ -27,8 +27,8 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser
 from pytorch_lightning.utilities import rank_zero_info
 
-from commands.faults import RankLocks, is_of_another
-from commands.lightning_private import (
+from attention_probing.commands.faults import RankLocks, is_of_another
+from attention_probing.commands.lightning_private import (
     continue_training,
     random_states,
     repeat_batch,
@@ -36,13 +36,14 @@ from commands.lightning_private import (
     started_processes,
     steps_of,
 )
-from datamodules.corpus import CorpusDataModule
-from models import TrainingError
-from results.digests import file_digest, source_digest
-from results.errors import UserError
-from results.files import is_full, keep, kept, remove_leftovers, write_atomically
-from results.locks import held
-from results.settings import score_settings
+from attention_probing.datamodules.corpus import CorpusDataModule
+from attention_probing.models import TrainingError
+from attention_probing.models.configs import with_short_classes
+from attention_probing.results.digests import file_digest, source_digest
+from attention_probing.results.errors import UserError
+from attention_probing.results.files import is_full, keep, kept, remove_leftovers, write_atomically
+from attention_probing.results.locks import held
+from attention_probing.results.settings import score_settings
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ def run_digest(command: str, config: Mapping[str, object], world: int) -> str:
     """Return a hash of what identifies a run: command, options that affect its scores, and number of devices.
 
     Args:
-        command: Command of train.py.
+        command: Command of probing.
         config: Config of the run.
         world: Number of devices.
     """
@@ -270,6 +271,7 @@ def save_config(parser: LightningArgumentParser, config: Namespace, path: Path) 
         warnings.filterwarnings("ignore", message=r"\s*skip_none .* deprecated")
         # In one file: what a file of --data says would else be written beside it, without a checksum.
         parser.save(config, path, skip_none=False, overwrite=True, multifile=False)
+    path.write_text(with_short_classes(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def remove_run(folder: Path) -> None:

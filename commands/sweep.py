@@ -12,16 +12,16 @@ from jsonargparse.typing import PositiveInt
 from rich.console import Console
 from rich.text import Text
 
-from commands import parser_of
-from commands.shorthand import config_file
-from commands.sweep_jobs import Processes, SlurmJobs
-from commands.sweep_plan import Sweep, options_of, read_sweep
-from commands.sweep_run import PROGRAM, Sweeper
-from commands.sweep_table import collect
-from results import UserError
-from results.errors import counted, near
-from results.tables import LEGEND, data_table
-from results.writer import write
+from attention_probing.commands import parser_of
+from attention_probing.commands.shorthand import config_file
+from attention_probing.commands.sweep_jobs import Processes, SlurmJobs
+from attention_probing.commands.sweep_plan import Sweep, options_of, read_sweep
+from attention_probing.commands.sweep_run import PROGRAM, Sweeper
+from attention_probing.commands.sweep_table import collect
+from attention_probing.results import UserError
+from attention_probing.results.errors import counted, near
+from attention_probing.results.tables import LEGEND, data_table
+from attention_probing.results.writer import write
 
 SEED = "PL_GLOBAL_SEED"
 """Variable of the environment in which Lightning keeps the seed of a run."""
@@ -38,9 +38,9 @@ def main(
 
     Args:
         args: Words of the command line.
-        program: Command that starts train.py.
+        program: Command that starts probing.
         console: Console that prints the progress and the table; None for standard output.
-        check: Function that returns the fault of each command line, or None; None for that of train.py.
+        check: Function that returns the fault of each command line, or None; None for that of probing.
 
     Returns:
         The exit code: 1 if a run failed or a cell of the table is empty, 130 after Ctrl-C, else 0.
@@ -60,7 +60,7 @@ def main(
     use = "options of the SLURM jobs, such as --slurm.partition gpu; see docs/cluster.md"
     parser.add_argument("--slurm", type=dict[str, Any], default={}, metavar="MAPPING", help=use)
     parser.usage = "%(prog)s PLAN [options] [-- options of every run]"
-    parser.epilog = "Options after -- are those of train.py fit and test, for example --encoder NAME."
+    parser.epilog = "Options after -- are those of probing fit and test, for example --encoder NAME."
     options = parser.parse_args(list(args[:place]))
     extra = options_of(args[place + 1 :])
     plan = Path(config_file(options.plan))
@@ -91,15 +91,15 @@ def main(
 
 
 def check_all(lines: Iterable[list[str]], named: Iterable[object] = ()) -> Iterable[str | None]:
-    """Return the fault of each command line of train.py, or None; run nothing.
+    """Return the fault of each command line of probing, or None; run nothing.
 
     Args:
         lines: The command lines, made from a plan, which somebody else may have written.
         named: Values that the user gives for every run. Besides the config of a line, they alone may name a file of
             settings.
     """
-    from commands.lightning import check  # takes seconds
-    from models.configs import only_named_files
+    from attention_probing.commands.lightning import check  # takes seconds
+    from attention_probing.models.configs import only_named_files
 
     seed = os.environ.pop(SEED, None)
     faults = list[str | None]()

@@ -20,8 +20,8 @@ from typing import Any
 import submitit
 from submitit.helpers import DelayedSubmission
 
-from results.digests import file_digest
-from results.errors import UserError
+from attention_probing.results.digests import file_digest
+from attention_probing.results.errors import UserError
 
 PATIENCE = 60
 """Seconds between the signal that ends a run on this machine and the signal that kills it."""
@@ -35,7 +35,7 @@ def results_of(folder: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class Call:
-    """Call of train.py for one run of a sweep; called itself, it is the function of a SLURM job.
+    """Call of probing for one run of a sweep; called itself, it is the function of a SLURM job.
 
     Attributes:
         folder: Folder of the run.

@@ -13,13 +13,13 @@ from typing import Any, Literal, get_args
 
 from jsonargparse.typing import NonNegativeInt
 
-from commands.shorthand import SHORT, config_name, kinds_of, option_of
-from commands.trust import trusted_modules, typed_options
-from models.configs import PERMISSIONS, command_of
-from results.digests import digest, file_digest
-from results.errors import UserError, counted, near
-from results.reader import Record
-from results.settings import leaves, read_yaml, score_settings, typed
+from attention_probing.commands.shorthand import SHORT, config_name, kinds_of, option_of
+from attention_probing.commands.trust import trusted_modules, typed_options
+from attention_probing.models.configs import PERMISSIONS, command_of
+from attention_probing.results.digests import digest, file_digest
+from attention_probing.results.errors import UserError, counted, near
+from attention_probing.results.reader import Record
+from attention_probing.results.settings import leaves, read_yaml, score_settings, typed
 
 OWN = ("config", "seed_everything", "trainer.default_root_dir", "ckpt_path")
 """Options that the sweep itself sets."""
@@ -38,13 +38,13 @@ RUN_COLUMNS = ("seed", "command", "config", "folder", "epochs")
 
 @dataclass(frozen=True)
 class Run:
-    """Run of train.py in a sweep.
+    """Run of probing in a sweep.
 
     Attributes:
         command: `fit`, `test` or `measure`.
         config: The config file.
         digest: SHA-256 of the config file at the time when the sweep was read.
-        options: Names and values of options of train.py, sorted by name, so that a mapping (`data.vectors`)
+        options: Names and values of options of probing, sorted by name, so that a mapping (`data.vectors`)
             precedes its keys (`data.vectors.name`).
         seed: Seed of the run.
         trained: Runs whose trained models or results this run reads.
@@ -62,7 +62,7 @@ class Run:
 
     @property
     def arguments(self) -> list[str]:
-        """Arguments of train.py for this run, without the output folder and the checkpoints."""
+        """Arguments of probing for this run, without the output folder and the checkpoints."""
         options = [f"--{name}={value}" for name, value in self.options]
         return [self.command, f"--config={self.config}", f"--seed_everything={self.seed}", *options]
 
@@ -167,8 +167,8 @@ class RowPart:
 
     Attributes:
         config: Config file of train.py.
-        command: Command of train.py.
-        set: Options of train.py, values by name.
+        command: Command of probing.
+        set: Options of probing, values by name.
         ablation: Run of `HeadAblation`, in the form of `Entry.checkpoints`; the run reads its result with its own
             seed, as `model.init_args.ablation`.
     """
@@ -240,7 +240,7 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
 
     Args:
         path: The YAML file.
-        extra: Options of train.py for every run.
+        extra: Options of probing for every run.
         above: Plans that are being read and refer to this one, to detect circular references.
 
     Raises:
@@ -298,11 +298,11 @@ def _content(path: Path) -> object:
     """Return the content of the YAML file of a plan; raise UserError for the config of a run."""
     content = read_yaml(path)
     if isinstance(content, Mapping) and "model" in content:
-        import_module("commands.lightning")  # imports the classes, which takes seconds
+        import_module("attention_probing.commands.lightning")  # imports the classes, which takes seconds
         model = content["model"]
         kind = str(model.get("class_path") if isinstance(model, Mapping) else model).rpartition(".")[2]
         raise UserError(
-            f"{path} is the config of one run, not a plan. Run it with `python train.py {command_of(kind)} "
+            f"{path} is the config of one run, not a plan. Run it with `probing {command_of(kind)} "
             f"--config {config_name(path)}`"
         )
     return content
@@ -444,7 +444,7 @@ def _refuse_permissions(words: Sequence[str], extra: Options, where: str) -> Non
 
 
 def _text(name: str, value: object, where: str) -> str:
-    """Return the value of an option as text for the command line of train.py."""
+    """Return the value of an option as text for the command line of probing."""
     if name in OWN:
         raise UserError(
             f"{where}: `{name}`{' (checkpoints)' * (name == 'ckpt_path')} is set by the sweep itself. Leave it out"
@@ -518,6 +518,6 @@ def options_of(words: Sequence[str]) -> dict[str, str]:
     while rest:
         name, given, value = rest.pop(0).partition("=")
         if not name.startswith("--") or (not given and (not rest or rest[0].startswith("--"))):
-            raise UserError(f"options of train.py after `--` need their values: --name=value, not {name!r}")
+            raise UserError(f"options of probing after `--` need their values: --name=value, not {name!r}")
         found[name[2:]] = value if given else rest.pop(0)
     return found

@@ -12,14 +12,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from commands.sweep_jobs import Call, Processes, SlurmJobs, results_of
-from commands.sweep_plan import Row, Run, Sweep
-from results import UserError
-from results.files import checkpoints_in
-from results.reader import Record, RecordError, first_of, read_record
-from results.tables import DASH, number
+import attention_probing
+from attention_probing.commands.sweep_jobs import Call, Processes, SlurmJobs, results_of
+from attention_probing.commands.sweep_plan import Row, Run, Sweep
+from attention_probing.results import UserError
+from attention_probing.results.files import checkpoints_in
+from attention_probing.results.reader import Record, RecordError, first_of, read_record
+from attention_probing.results.tables import DASH, number
 
-PROGRAM = (sys.executable, str(Path(__file__).resolve().parent.parent / "train.py"))
+PROGRAM = (sys.executable, str(Path(attention_probing.__file__).with_name("__main__.py")))
 
 
 class Sweeper:
@@ -29,7 +30,7 @@ class Sweeper:
         sweep: The sweep.
         out: Folder of the sweep.
         jobs: Place where the runs are executed.
-        program: Command that starts train.py.
+        program: Command that starts probing.
         console: Console that prints the progress.
         beside: Folders of other sweeps; runs in them with the same key are reused.
 

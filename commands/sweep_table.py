@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from commands.seeds import averaged, estimate_from_counts, over_seeds, with_common_units
-from commands.sweep_plan import RUN_COLUMNS, STATISTICS, Row, Sweep
-from metrics.bootstrap import TEST_DRAWS, difference, holm, least_p, mean_and_sd, p_units
-from results import Estimate, Provenance, Result, Table, Unit, filled, said, significant
-from results.errors import counted, near
-from results.reader import NAN, Record, RecordError
-from results.sentences import UNDEFINED
+from attention_probing.commands.seeds import averaged, estimate_from_counts, over_seeds, with_common_units
+from attention_probing.commands.sweep_plan import RUN_COLUMNS, STATISTICS, Row, Sweep
+from attention_probing.metrics.bootstrap import TEST_DRAWS, difference, holm, least_p, mean_and_sd, p_units
+from attention_probing.results import Estimate, Provenance, Result, Table, Unit, filled, said, significant
+from attention_probing.results.errors import counted, near
+from attention_probing.results.reader import NAN, Record, RecordError
+from attention_probing.results.sentences import UNDEFINED
 
 Records = Mapping[str, Record]  # results of finished runs, by key
 
@@ -279,7 +279,7 @@ def _other_items(rows: Sequence[Row], records: Records) -> list[str]:
             if len(kinds) > 1:
                 counts = " | ".join(f"{len(items)} in {', '.join(names)}" for items, names in kinds.items())
                 scores.setdefault(f"{counts}; {len(frozenset.intersection(*kinds))} are shared", []).append(score)
-    remedy = "`python train.py compare DIR:ROW DIR:ROW --common` compares shared items"
+    remedy = "`probing compare DIR:ROW DIR:ROW --common` compares shared items"
     return [f"the rows have different items for {', '.join(names)}: {how}. {remedy}" for how, names in scores.items()]
 
 

@@ -5,14 +5,14 @@ import os
 from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 
-from results.errors import UserError, counted
+from attention_probing.results.errors import UserError, counted
 
 
 def refuse_shell() -> None:
     """Raise UserError in the interactive shell of a SLURM allocation, where no task runs."""
     if SLURMEnvironment.detect() and "SLURM_PROCID" not in os.environ:
         raise UserError(
-            "The command runs in the shell of a SLURM allocation, not in a task. Start it with srun python train.py …"
+            "The command runs in the shell of a SLURM allocation, not in a task. Start it with srun probing …"
         )
 
 

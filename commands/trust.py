@@ -14,11 +14,20 @@ import yaml
 from jsonargparse import Namespace
 from pytorch_lightning.cli import LightningArgumentParser
 
-from commands.faults import wait_for_the_first
-from commands.shorthand import SHORT, config_name, options
-from models.configs import IS_FILE, LIBRARIES, ROOMS, explained, may_read, only_named_files, permissions_in
-from results.errors import UserError, near
-from results.settings import BoundedLoader, SettingsError, leaves, read_yaml
+from attention_probing.commands.faults import wait_for_the_first
+from attention_probing.commands.shorthand import SHORT, config_name, options
+from attention_probing.models.configs import (
+    IS_FILE,
+    LIBRARIES,
+    OWN,
+    ROOMS,
+    explained,
+    may_read,
+    only_named_files,
+    permissions_in,
+)
+from attention_probing.results.errors import UserError, near
+from attention_probing.results.settings import BoundedLoader, SettingsError, leaves, read_yaml
 
 _NO_MODEL = re.compile(r"the following arguments are required: (\w+\.)?model\b.*")
 _UNKNOWN = re.compile(r"(?:Option|does not accept option) '([^']+)'|(?<=unrecognized arguments: )--([\w.-]+)")
@@ -61,7 +70,7 @@ class Parser(LightningArgumentParser):
             content = read_yaml(Path(path))  # refuses what would take for ever
             if isinstance(content, Mapping) and content.keys() & {"rows", "grid"}:
                 name = config_name(path)
-                raise SettingsError(f"{path} is the plan of a sweep. Run it with `python train.py sweep {name}`.")
+                raise SettingsError(f"{path} is the plan of a sweep. Run it with `probing sweep {name}`.")
         self._file = f"{path}: "
         try:
             found: Namespace = super().parse_path(path, *args, **options)
@@ -72,7 +81,7 @@ class Parser(LightningArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print an error message and exit with code 2; raise an error instead if `exit_on_error` is False."""
         names = [action.dest for action in (getattr(ex, "subcommand_parser", None) or self)._actions]
-        message = _NO_MODEL.sub("no model is named: give --config one of `python train.py --help`, or --model", message)
+        message = _NO_MODEL.sub("no model is named: give --config one of `probing --help`, or --model", message)
         if "did you mean" not in message and (unknown := _UNKNOWN.search(message)):
             names += [] if unknown[1] else [short[2:] for short in SHORT]
             message += near(unknown[1] or unknown[2], names, "" if unknown[1] else "--")
@@ -118,7 +127,7 @@ def trusted_modules(words: Sequence[str]) -> set[str]:
     Args:
         words: Words of the command line.
     """
-    found, known = set[str](), tuple(f"{module}." for module in (*ROOMS, *LIBRARIES))
+    found, known = set[str](), tuple(f"{module}." for module in (*OWN, *ROOMS, *LIBRARIES))
     for option, value in typed_options(words):
         for name, leaf in leaves(value, option):
             # `Path.exists` raises for text that can be no path. The folder of a trusted package may lie here.

@@ -15,23 +15,23 @@ import numpy as np
 import torch
 from jsonargparse import Namespace
 
-from attention import Encoder, EncoderSpec, Options
-from attention.alignment import split_words
-from attention.quantities import QuantityName
-from commands import parser_of
-from corpora.conll2012 import read_documents
-from corpora.conllu import read_treebank
-from corpora.document import Document, cut
-from corpora.registry import CORPORA, locate
-from corpora.sentence import Sentence
-from fidelity.checkpoints import Checkpoint, files_of, read
-from fidelity.classified import classify
-from fidelity.saliency import MEASURES, Saliency
-from models import TextClassifier
-from models.text_classifier import SENTENCE
-from results.errors import UserError, counted, near
-from results.files import write_atomically
-from results.view import Arc, Span, View, view_page
+from attention_probing.attention import Encoder, EncoderSpec, Options
+from attention_probing.attention.alignment import split_words
+from attention_probing.attention.quantities import QuantityName
+from attention_probing.commands import parser_of
+from attention_probing.corpora.conll2012 import read_documents
+from attention_probing.corpora.conllu import read_treebank
+from attention_probing.corpora.document import Document, cut
+from attention_probing.corpora.registry import CORPORA, locate
+from attention_probing.corpora.sentence import Sentence
+from attention_probing.fidelity.checkpoints import Checkpoint, files_of, read
+from attention_probing.fidelity.classified import classify
+from attention_probing.fidelity.saliency import MEASURES, Saliency
+from attention_probing.models import TextClassifier
+from attention_probing.models.text_classifier import SENTENCE
+from attention_probing.results.errors import UserError, counted, near
+from attention_probing.results.files import write_atomically
+from attention_probing.results.view import Arc, Span, View, view_page
 
 MEGABYTE = 1_000_000
 SENTENCES = 5  # sentences shown of a document if no part is named

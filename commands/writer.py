@@ -8,8 +8,8 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from rich.console import Console
 from rich.text import Text
 
-from results import Provenance
-from results.writer import publish, save_parquet
+from attention_probing.results import Provenance
+from attention_probing.results.writer import publish, save_parquet
 
 
 class ResultWriter(Callback):

@@ -13,10 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from corpora.conllu import Block, blocks, no_text
-from corpora.document import Document, Documents, Mention
-from corpora.mentions import UNKNOWN, ParseBitError, TaggedSentence, attach_parses, find_head, find_meanings, find_type
-from corpora.sentence import CorpusError
+from attention_probing.corpora.conllu import Block, blocks, no_text
+from attention_probing.corpora.document import Document, Documents, Mention
+from attention_probing.corpora.mentions import (
+    UNKNOWN,
+    ParseBitError,
+    TaggedSentence,
+    attach_parses,
+    find_head,
+    find_meanings,
+    find_type,
+)
+from attention_probing.corpora.sentence import CorpusError
 
 # Part of the key under which attention over documents is stored. Raise it with every change that makes the same files
 # give other documents, heads or types; else stores made before the change would be taken for current ones.

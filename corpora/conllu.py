@@ -19,9 +19,9 @@ from typing import Literal
 from conllu.exceptions import ParseException
 from conllu.parser import parse_comment_line, parse_id_value, parse_int_value
 
-from corpora.lines import format_of, numbered_lines
-from corpora.sentence import CorpusError, RunningText, Sentence, Treebank, find_cycle
-from results.errors import counted
+from attention_probing.corpora.lines import format_of, numbered_lines
+from attention_probing.corpora.sentence import CorpusError, RunningText, Sentence, Treebank, find_cycle
+from attention_probing.results.errors import counted
 
 # Part of the key under which attention over a corpus is stored. Raise it with every change that makes the same file
 # give other sentences; else stores made before the change would be taken for current ones.

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from corpora.sentence import RunningText
+from attention_probing.corpora.sentence import RunningText
 
 MentionType = Literal["pronoun", "proper", "nominal", "unknown"]
 MENTION_TYPES: tuple[MentionType, ...] = ("pronoun", "proper", "nominal", "unknown")

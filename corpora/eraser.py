@@ -12,9 +12,16 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
-from corpora.labelled import Columns, LabelledFile, LabelledText, LabelledTexts, collect, numbered_objects
-from corpora.lines import numbered_lines
-from results.files import below
+from attention_probing.corpora.labelled import (
+    Columns,
+    LabelledFile,
+    LabelledText,
+    LabelledTexts,
+    collect,
+    numbered_objects,
+)
+from attention_probing.corpora.lines import numbered_lines
+from attention_probing.results.files import below
 
 COLUMNS = Columns(text="evidences", label="classification", pair="query", id="annotation_id")
 """Keys of an annotation. The text is that of the documents; `pair: null` leaves out the query."""

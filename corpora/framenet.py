@@ -15,10 +15,10 @@ from typing import Literal
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from corpora.lines import numbered_lines
-from corpora.sentence import CorpusError
-from corpora.texts import Link, Passage, Text
-from results.files import check_regular
+from attention_probing.corpora.lines import numbered_lines
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.corpora.texts import Link, Passage, Text
+from attention_probing.results.files import check_regular
 
 Half = Literal["dev", "test"]
 HALVES: tuple[Half, ...] = ("dev", "test")

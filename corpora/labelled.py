@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from corpora.lines import BYTE_ORDER_MARK, LONGEST, check_words, format_of, numbered_lines
-from corpora.sentence import CorpusError
-from results.errors import check_values, counted
+from attention_probing.corpora.lines import BYTE_ORDER_MARK, LONGEST, check_words, format_of, numbered_lines
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.results.errors import check_values, counted
 
 Format = Literal["tsv", "csv", "jsonl"]
 Skipped = Literal["empty", "malformed"]

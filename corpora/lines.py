@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from corpora.registry import no_file, unreadable
-from corpora.sentence import CorpusError
-from results.files import check_regular
+from attention_probing.corpora.registry import no_file, unreadable
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.results.files import check_regular
 
 BYTE_ORDER_MARK = "\ufeff"
 """Mark at the beginning of files of some editors."""

@@ -13,9 +13,9 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from corpora.conllu import blocks, read_treebank
-from corpora.document import MentionType
-from corpora.sentence import CorpusError, Sentence
+from attention_probing.corpora.conllu import blocks, read_treebank
+from attention_probing.corpora.document import MentionType
+from attention_probing.corpora.sentence import CorpusError, Sentence
 
 Way = Literal["parse", "constituents", "last_noun", "last_word", "heuristic"]
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from corpora.labelled import (
+from attention_probing.corpora.labelled import (
     count_doubtful,
     numbered_objects,
     separated_rows,
@@ -17,9 +17,9 @@ from corpora.labelled import (
     with_visible_keys,
     without_mark,
 )
-from corpora.lines import check_words
-from corpora.sentence import CorpusError
-from results.errors import check_values
+from attention_probing.corpora.lines import check_words
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.results.errors import check_values
 
 _SENTENCES = ("good", "bad")
 _ALL = "all"

@@ -1,6 +1,6 @@
 """Registry of public corpora: names, pinned addresses, and a checksum of every file.
 
-`python train.py fetch NAME` downloads a corpus into the data root, `python train.py fetch --list` lists all.
+`probing fetch NAME` downloads a corpus into the data root, `probing fetch --list` lists all.
 To add a corpus, add an entry to `corpora/public.yaml` with an address that contains a revision, and the SHA-256 of the
 file. A file that is made from others has no address; its entry describes the steps. A treebank of Universal
 Dependencies is one line of `corpora/treebanks.yaml`.
@@ -23,10 +23,10 @@ from typing import Any, Literal
 
 import yaml
 
-from corpora.sentence import CorpusError
-from results.digests import file_digest
-from results.errors import near
-from results.files import check_regular, write_atomically
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.results.digests import file_digest
+from attention_probing.results.errors import near
+from attention_probing.results.files import check_regular, write_atomically
 
 Split = Literal["train", "dev", "test", "all"]  # all: the corpus comes as one piece
 Score = Literal["accuracy", "f1", "auroc", "mcc", "pearson", "spearman"]
@@ -245,8 +245,8 @@ _UD_SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 _UD_PAPER = "Nivre et al. 2020, Universal Dependencies v2: An Evergrowing Multilingual Treebank Collection, LREC"
 _READERS = {"read_imdb": read_imdb, "read_newsgroups": read_newsgroups}
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the C library may not be there; all values stay text
-_ENTRIES = yaml.load(files("corpora").joinpath("public.yaml").read_text("utf-8"), _LOADER)
-_LINES = yaml.load(files("corpora").joinpath("treebanks.yaml").read_text("utf-8"), _LOADER)
+_ENTRIES = yaml.load(files("attention_probing.corpora").joinpath("public.yaml").read_text("utf-8"), _LOADER)
+_LINES = yaml.load(files("attention_probing.corpora").joinpath("treebanks.yaml").read_text("utf-8"), _LOADER)
 _TREEBANKS = {corpus.name: corpus for corpus in map(_treebank, _LINES, _LINES.values())}
 CORPORA: Mapping[str, Corpus] = {name: _corpus(name, entry) for name, entry in _ENTRIES.items()} | _TREEBANKS
 
@@ -265,7 +265,7 @@ def find(name: str) -> Corpus:
     if name not in CORPORA:
         wrong = "this is one file, but a corpus has a file a split" if "." in name else "no corpus has this name"
         raise CorpusError(
-            f"{name}: {wrong}{near(name, ('sample', *CORPORA))}. `python train.py fetch --list` lists the public "
+            f"{name}: {wrong}{near(name, ('sample', *CORPORA))}. `probing fetch --list` lists the public "
             "corpora. For files of your own give a path with `{split}` in the place of train, dev and test, or a "
             "mapping: '{train: a.conllu, dev: b.conllu, test: c.conllu}'."
         )
@@ -288,7 +288,7 @@ def remedy_for(path: Path) -> str:
     if len(named) != 1:
         return "Check the path"
     name, does = named[0].name, "fetches" if named[0].can_be_fetched else "says how to make"
-    return f"Check the path, or name the corpus {name}, which `python train.py fetch {name}` {does}"
+    return f"Check the path, or name the corpus {name}, which `probing fetch {name}` {does}"
 
 
 def no_file(path: Path, otherwise: str = "") -> CorpusError:
@@ -326,7 +326,7 @@ def unreadable(path: Path, error: OSError, otherwise: str = "") -> CorpusError:
 
 def _remedy(corpus: Corpus, root: Path) -> str:
     if corpus.can_be_fetched:
-        return f"Fetch it: `python train.py fetch {corpus.name} --root {shlex.quote(str(root))}`"
+        return f"Fetch it: `probing fetch {corpus.name} --root {shlex.quote(str(root))}`"
     why = "It cannot be downloaded, because no public address has exactly this file"
     return f"{why}. To make {corpus.name}: {corpus.recipe}"
 

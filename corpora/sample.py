@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 import yaml
 
-from corpora.sentence import Sentence
-from results.files import is_whole, set_aside, write_atomically
+from attention_probing.corpora.sentence import Sentence
+from attention_probing.results.files import is_whole, set_aside, write_atomically
 
 # Raise it with every change of the generated files, and update their SHA-256.
 SAMPLE_VERSION: int = 3
@@ -33,7 +33,7 @@ REVIEWS = {"train": 3000, "dev": 250, "test": 250}  # half of each label
 SHORTEST, LONGEST = 3, 30  # words of a sentence, punctuation included
 
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the C library may not be there; "no" stays a word
-_GRAMMAR = yaml.load(files("corpora").joinpath("sample.yaml").read_text("utf-8"), _LOADER)
+_GRAMMAR = yaml.load(files("attention_probing.corpora").joinpath("sample.yaml").read_text("utf-8"), _LOADER)
 _TAGS = {word: tag for tag, words in _GRAMMAR["tags"].items() for word in words.split()}
 _KINDS = {kind: {"KIND": kind, **_GRAMMAR["any_kind"], **own} for kind, own in _GRAMMAR["kinds"].items()}
 _RULES = {**_GRAMMAR["rules"], **_GRAMMAR["words"], "RELATION": "", "PLURAL": False}

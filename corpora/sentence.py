@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from results.errors import UserError
+from attention_probing.results.errors import UserError
 
 
 class CorpusError(UserError):

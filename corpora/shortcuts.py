@@ -9,9 +9,9 @@ from zlib import crc32
 
 import numpy as np
 
-from corpora.labelled import LabelledText, LabelledTexts
-from corpora.sentence import CorpusError
-from results.errors import check_numbers, check_values
+from attention_probing.corpora.labelled import LabelledText, LabelledTexts
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.results.errors import check_numbers, check_values
 
 CONTEXT = "contexta"
 """Word without which the other planted words of the kind `context` decide nothing."""

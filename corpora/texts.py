@@ -13,12 +13,17 @@ from pathlib import Path
 
 from conllu.parser import parse_paired_list_value
 
-from corpora.conllu import Format as TreebankFormat
-from corpora.conllu import sentences_with_rows
-from corpora.labelled import Columns, LabelledFile, is_quoted, separated_rows, visible
-from corpora.labelled import Format as LabelledFormat
-from corpora.lines import check_words, numbered_lines
-from corpora.sentence import CorpusError, Sentence
+from attention_probing.corpora.conllu import Format as TreebankFormat, sentences_with_rows
+from attention_probing.corpora.labelled import (
+    Columns,
+    Format as LabelledFormat,
+    LabelledFile,
+    is_quoted,
+    separated_rows,
+    visible,
+)
+from attention_probing.corpora.lines import check_words, numbered_lines
+from attention_probing.corpora.sentence import CorpusError, Sentence
 
 OPTION = "--data.corpora"
 """Option of the command line with the options of a corpus, for messages."""

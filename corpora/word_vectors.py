@@ -22,8 +22,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from corpora.sentence import CorpusError
-from results.errors import counted
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.results.errors import counted
 
 _MOST_VALUES = 1 << 14  # of a vector; the input embeddings of the largest language models have as many
 _BLOCK = 1 << 20  # bytes read at a time, and the longest row

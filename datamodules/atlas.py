@@ -5,15 +5,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from attention import EncoderSpec, Options
-from corpora.sentence import CorpusError
-from datamodules.batches import Split
-from datamodules.coreference import CoreferenceDataModule
-from datamodules.corpus import DEFAULT_ENCODER, DEFAULT_OPTIONS, CorpusDataModule
-from datamodules.dependency import DependencyDataModule
-from datamodules.text import Sources, TextDataModule, TextSource, read_sources
-from results import Provenance
-from results.errors import check_numbers
+from attention_probing.attention import EncoderSpec, Options
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.datamodules.batches import Split
+from attention_probing.datamodules.coreference import CoreferenceDataModule
+from attention_probing.datamodules.corpus import DEFAULT_ENCODER, DEFAULT_OPTIONS, CorpusDataModule
+from attention_probing.datamodules.dependency import DependencyDataModule
+from attention_probing.datamodules.text import Sources, TextDataModule, TextSource, read_sources
+from attention_probing.results import Provenance
+from attention_probing.results.errors import check_numbers
 
 TREEBANK = "treebank"
 """Name of the treebank's test split among the texts, where it is read at the level of tokens."""

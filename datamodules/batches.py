@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from attention.extraction import Allowance, in_order
-from corpora.document import Window
-from corpora.texts import Passage
+from attention_probing.attention.extraction import Allowance, in_order
+from attention_probing.corpora.document import Window
+from attention_probing.corpora.texts import Passage
 
 Split = Literal["train", "dev", "test"]
 EncoderOf = Literal["given", "before", "random_init"]

@@ -16,18 +16,18 @@ from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from attention import Encoder, EncoderSpec, resolve
-from attention.encoder import EncoderSource
-from attention.inputs import PIECES_VERSION, TextTokenizer
-from corpora.eraser import COLUMNS, read_eraser
-from corpora.labelled import Columns, LabelledText, LabelledTexts, read_labelled
-from corpora.registry import CORPORA, Corpus, Score
-from corpora.sample import SAMPLE_VERSION, write_sample_reviews
-from corpora.sentence import CorpusError
-from corpora.shortcuts import Planting
-from datamodules import tokenization
-from datamodules.batches import BatchLoader, LengthBatches, Split, TextBatch, check_batch, padder
-from datamodules.corpus import (
+from attention_probing.attention import Encoder, EncoderSpec, resolve
+from attention_probing.attention.encoder import EncoderSource
+from attention_probing.attention.inputs import PIECES_VERSION, TextTokenizer
+from attention_probing.corpora.eraser import COLUMNS, read_eraser
+from attention_probing.corpora.labelled import Columns, LabelledText, LabelledTexts, read_labelled
+from attention_probing.corpora.registry import CORPORA, Corpus, Score
+from attention_probing.corpora.sample import SAMPLE_VERSION, write_sample_reviews
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.corpora.shortcuts import Planting
+from attention_probing.datamodules import tokenization
+from attention_probing.datamodules.batches import BatchLoader, LengthBatches, Split, TextBatch, check_batch, padder
+from attention_probing.datamodules.corpus import (
     SPLITS,
     UNKNOWN_SHARE,
     CorpusDataModule,
@@ -36,12 +36,20 @@ from datamodules.corpus import (
     warn_of_records,
     warn_of_split,
 )
-from datamodules.tokenization import SPECIALS, Numbers, Punctuation, TokenizedTexts, TokenOptions, Vocabulary, Words
-from datamodules.vectors import ENCODER, VectorSpec, WordVectors, load_vectors
-from results import Provenance
-from results.digests import Digests, digest
-from results.errors import check_numbers, check_values, counted
-from results.progress import warn
+from attention_probing.datamodules.tokenization import (
+    SPECIALS,
+    Numbers,
+    Punctuation,
+    TokenizedTexts,
+    TokenOptions,
+    Vocabulary,
+    Words,
+)
+from attention_probing.datamodules.vectors import ENCODER, VectorSpec, WordVectors, load_vectors
+from attention_probing.results import Provenance
+from attention_probing.results.digests import Digests, digest
+from attention_probing.results.errors import check_numbers, check_values, counted
+from attention_probing.results.progress import warn
 
 Labels = NDArray[np.int64] | NDArray[np.float32]
 
@@ -413,7 +421,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
 
     Args:
         corpus: `sample` for reviews that this package generates, a name of
-            `python train.py fetch --list`, one path with `{split}` in the place of train, dev and
+            `probing fetch --list`, one path with `{split}` in the place of train, dev and
             test, or a mapping from these three to paths. With `columns.split`, one path for all splits. With
             the format `eraser`, a folder with `train.jsonl`, `val.jsonl` and `test.jsonl`, or a mapping.
         format: `tsv`, `csv`, `jsonl`, or `eraser` for the files of ERASER; None for the format that the suffix

@@ -10,13 +10,13 @@ import pyarrow as pa
 import torch
 from torch.utils.data import Dataset
 
-from attention import AlignmentError, Encoder, Extraction, Items, Store
-from attention.alignment import AlignedPieces, counts_of, join_sentences, split_words
-from attention.encoder import EncoderSource
-from attention.specification import Candidates, TooLong
-from corpora.conll2012 import DOCUMENTS_VERSION, read_documents, treebank_of
-from corpora.conllu import READER_VERSION
-from corpora.document import (
+from attention_probing.attention import AlignmentError, Encoder, Extraction, Items, Store
+from attention_probing.attention.alignment import AlignedPieces, counts_of, join_sentences, split_words
+from attention_probing.attention.encoder import EncoderSource
+from attention_probing.attention.specification import Candidates, TooLong
+from attention_probing.corpora.conll2012 import DOCUMENTS_VERSION, read_documents, treebank_of
+from attention_probing.corpora.conllu import READER_VERSION
+from attention_probing.corpora.document import (
     MENTION_TYPES,
     WINDOWS_VERSION,
     Document,
@@ -27,14 +27,14 @@ from corpora.document import (
     windows_from_table,
     windows_to_table,
 )
-from corpora.mentions import KNOWN_TAGS
-from corpora.registry import CORPORA, locate
-from corpora.sample import SAMPLE_VERSION, write_sample_documents
-from corpora.sentence import CorpusError
-from datamodules.batches import AntecedentBatch, BatchLoader, EncoderOf, Split, check_batch
-from datamodules.corpus import SPLITS, AttentionDataModule, mapping_of
-from results import Provenance
-from results.errors import UserError, check_values, counted
+from attention_probing.corpora.mentions import KNOWN_TAGS
+from attention_probing.corpora.registry import CORPORA, locate
+from attention_probing.corpora.sample import SAMPLE_VERSION, write_sample_documents
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.datamodules.batches import AntecedentBatch, BatchLoader, EncoderOf, Split, check_batch
+from attention_probing.datamodules.corpus import SPLITS, AttentionDataModule, mapping_of
+from attention_probing.results import Provenance
+from attention_probing.results.errors import UserError, check_values, counted
 
 _COUNTED = (
     *("windows", "windows_without_mentions", "links", "lost_links"),
@@ -272,7 +272,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
 
     Args:
         corpus: `sample` for documents that this package generates, a name of
-            `python train.py fetch --list`, a path with `{split}` in the place of train, dev and
+            `probing fetch --list`, a path with `{split}` in the place of train, dev and
             test, a mapping from these three to paths, or one path. If the corpus is one file, its
             documents are divided into splits within each genre.
         candidates: Words among which the antecedent of a mention is sought: the head words of the other

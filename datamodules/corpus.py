@@ -18,21 +18,40 @@ import torch
 from pytorch_lightning import LightningDataModule
 from pytorch_lightning.utilities import rank_zero_info
 
-from attention import Encoder, EncoderError, EncoderSpec, Extraction, Items, Options, Store, make_store, resolve
-from attention.alignment import UNKNOWN_WORDS
-from attention.encoder import EncoderSource
-from attention.extraction import open_store
-from attention.stream import Stream, make_stream
-from corpora.document import Documents
-from corpora.mentions import UNKNOWN
-from corpora.registry import CORPORA, data_root, locate, no_file
-from corpora.sentence import CorpusError, Treebank
-from datamodules.batches import Batches, BatchLoader, EncoderOf, Item, LengthBatches, Ranks, Split, run_seed
-from datamodules.vectors import ENCODER, VectorSpec, WordVectors, find_vectors, load_vectors
-from results import FEW, Provenance
-from results.digests import Digests
-from results.errors import UserError, check_numbers, check_values, counted
-from results.progress import warn
+from attention_probing.attention import (
+    Encoder,
+    EncoderError,
+    EncoderSpec,
+    Extraction,
+    Items,
+    Options,
+    Store,
+    make_store,
+    resolve,
+)
+from attention_probing.attention.alignment import UNKNOWN_WORDS
+from attention_probing.attention.encoder import EncoderSource
+from attention_probing.attention.extraction import open_store
+from attention_probing.attention.stream import Stream, make_stream
+from attention_probing.corpora.document import Documents
+from attention_probing.corpora.mentions import UNKNOWN
+from attention_probing.corpora.registry import CORPORA, data_root, locate, no_file
+from attention_probing.corpora.sentence import CorpusError, Treebank
+from attention_probing.datamodules.batches import (
+    Batches,
+    BatchLoader,
+    EncoderOf,
+    Item,
+    LengthBatches,
+    Ranks,
+    Split,
+    run_seed,
+)
+from attention_probing.datamodules.vectors import ENCODER, VectorSpec, WordVectors, find_vectors, load_vectors
+from attention_probing.results import FEW, Provenance
+from attention_probing.results.digests import Digests
+from attention_probing.results.errors import UserError, check_numbers, check_values, counted
+from attention_probing.results.progress import warn
 
 Data = TypeVar("Data")
 
@@ -283,7 +302,7 @@ class CorpusDataModule(LightningDataModule, Generic[Item]):
 
     Args:
         corpus: One of four: `sample`, the small corpus that this package generates; a name of
-            `python train.py fetch --list`; a path with `{split}` in the place of train, dev and
+            `probing fetch --list`; a path with `{split}` in the place of train, dev and
             test; or a mapping from these three to paths.
         root: Folder of the public corpora and word vectors; else `$PROBING_DATA`, else `./data`.
         cache: Folder of attention stores and of other files that are computed once; else

@@ -11,17 +11,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from attention import Encoder, Extraction, Items, Store, cut_sentences
-from attention.encoder import EncoderSource, load_config
-from attention.stream import Stream
-from corpora.conllu import READER_VERSION, read_treebank
-from corpora.sample import SAMPLE_VERSION, write_sample_treebank
-from corpora.sentence import CorpusError, Treebank
-from datamodules.batches import AttentionBatch, BatchLoader, EncoderOf, Ranks, Split, check_batch, padder
-from datamodules.corpus import AttentionDataModule, any_store
-from results import Provenance
-from results.errors import check_numbers, check_values, counted
-from results.progress import warn
+from attention_probing.attention import Encoder, Extraction, Items, Store, cut_sentences
+from attention_probing.attention.encoder import EncoderSource, load_config
+from attention_probing.attention.stream import Stream
+from attention_probing.corpora.conllu import READER_VERSION, read_treebank
+from attention_probing.corpora.sample import SAMPLE_VERSION, write_sample_treebank
+from attention_probing.corpora.sentence import CorpusError, Treebank
+from attention_probing.datamodules.batches import (
+    AttentionBatch,
+    BatchLoader,
+    EncoderOf,
+    Ranks,
+    Split,
+    check_batch,
+    padder,
+)
+from attention_probing.datamodules.corpus import AttentionDataModule, any_store
+from attention_probing.results import Provenance
+from attention_probing.results.errors import check_numbers, check_values, counted
+from attention_probing.results.progress import warn
 
 EVAL_CELLS = 65_536
 """Greatest bound of an evaluation batch, in padded cells."""
@@ -207,7 +215,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
 
     Args:
         corpus: `sample` for a treebank that this package generates, a name of
-            `python train.py fetch --list`, one path with `{split}` in the place of train, dev and
+            `probing fetch --list`, one path with `{split}` in the place of train, dev and
             test, or a mapping from these three to paths.
         relations: `full` labels (`nmod:poss` is distinct from `nmod`) or `base` labels.
         punctuation: Labels of the words that UAS, UUAS and root accuracy leave out: either relations,

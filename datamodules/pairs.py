@@ -13,16 +13,22 @@ from pytorch_lightning.utilities import rank_zero_info
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
-from attention import Encoder, EncoderSpec, resolve
-from attention.ablation import pieces_at_once
-from corpora.pairs import MinimalPair, PairColumns, read_pairs
-from corpora.registry import CORPORA, locate
-from corpora.sentence import CorpusError
-from datamodules.batches import BatchLoader, PairBatch, Split
-from datamodules.corpus import DEFAULT_ENCODER, CorpusDataModule, corpus_of, warn_of_records, warn_of_unknown
-from results import Provenance
-from results.digests import Digests
-from results.errors import UserError, check_names, check_numbers, one_of
+from attention_probing.attention import Encoder, EncoderSpec, resolve
+from attention_probing.attention.ablation import pieces_at_once
+from attention_probing.corpora.pairs import MinimalPair, PairColumns, read_pairs
+from attention_probing.corpora.registry import CORPORA, locate
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.datamodules.batches import BatchLoader, PairBatch, Split
+from attention_probing.datamodules.corpus import (
+    DEFAULT_ENCODER,
+    CorpusDataModule,
+    corpus_of,
+    warn_of_records,
+    warn_of_unknown,
+)
+from attention_probing.results import Provenance
+from attention_probing.results.digests import Digests
+from attention_probing.results.errors import UserError, check_names, check_numbers, one_of
 
 
 class PairSplit(Dataset[PairBatch]):
@@ -145,7 +151,7 @@ class PairDataModule(CorpusDataModule[PairBatch]):
             CorpusError: The stage is not `test`.
         """
         if stage != "test":
-            raise CorpusError(f"{type(self).__name__} is for measurements alone. Run `python train.py measure`.")
+            raise CorpusError(f"{type(self).__name__} is for measurements alone. Run `probing measure`.")
         return ["test"], []
 
     def read(self, option: str = "--data.columns") -> tuple[MinimalPair, ...]:

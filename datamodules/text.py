@@ -15,20 +15,20 @@ from pytorch_lightning.utilities import rank_zero_info
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, IterableDataset
 
-from attention import AlignmentError, Encoder, EncoderError, EncoderSpec, resolve
-from attention.alignment import WORDS_APART
-from attention.inputs import Segment, Segmenter, WordPieces
-from attention.quantities import QuantityName
-from corpora import registry, texts
-from corpora.framenet import HALVES, framenet_files, read_framenet
-from corpora.labelled import Columns
-from corpora.lines import format_of
-from corpora.registry import CORPORA, data_root, no_file
-from corpora.sample import SAMPLE_VERSION, write_sample_text
-from corpora.sentence import CorpusError
-from corpora.texts import OPTION, Passage, Text
-from datamodules.batches import EncoderOf, SegmentBatch, Split, batch_bounds
-from datamodules.corpus import (
+from attention_probing.attention import AlignmentError, Encoder, EncoderError, EncoderSpec, resolve
+from attention_probing.attention.alignment import WORDS_APART
+from attention_probing.attention.inputs import Segment, Segmenter, WordPieces
+from attention_probing.attention.quantities import QuantityName
+from attention_probing.corpora import registry, texts
+from attention_probing.corpora.framenet import HALVES, framenet_files, read_framenet
+from attention_probing.corpora.labelled import Columns
+from attention_probing.corpora.lines import format_of
+from attention_probing.corpora.registry import CORPORA, data_root, no_file
+from attention_probing.corpora.sample import SAMPLE_VERSION, write_sample_text
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.corpora.texts import OPTION, Passage, Text
+from attention_probing.datamodules.batches import EncoderOf, SegmentBatch, Split, batch_bounds
+from attention_probing.datamodules.corpus import (
     DEFAULT_ENCODER,
     CorpusDataModule,
     corpus_of,
@@ -36,10 +36,10 @@ from datamodules.corpus import (
     warn_of_roots,
     warn_of_unknown,
 )
-from results import Provenance
-from results.digests import Digests, digest
-from results.errors import check_numbers, check_values, from_options, near
-from results.progress import warn
+from attention_probing.results import Provenance
+from attention_probing.results.digests import Digests, digest
+from attention_probing.results.errors import check_numbers, check_values, from_options, near
+from attention_probing.results.progress import warn
 
 TextFormat = Literal["text", "tsv", "csv", "jsonl", "conllu", "conllx", "links", "enhanced", "framenet"]
 
@@ -62,7 +62,7 @@ class TextSource:
 
     Args:
         corpus: One of three: `sample`, a text that this package generates; a name of
-            `python train.py fetch --list`; or a file. A file is plain text with one paragraph per
+            `probing fetch --list`; or a file. A file is plain text with one paragraph per
             line (`.txt`, `.raw`), labelled texts or pairs of texts (`.tsv`, `.csv`, `.jsonl`), a
             treebank (`.conllu`, `.conllx`, `.conll`), or sentences with labelled links between words.
             With `format: conllu`, `sample` is the test split of the generated treebank.
@@ -428,7 +428,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
 
     Args:
         corpora: `sample` for a text that this package generates, a name of
-            `python train.py fetch --list`, a file, or a mapping; see `TextSource`. A list names
+            `probing fetch --list`, a file, or a mapping; see `TextSource`. A list names
             several corpora.
         encoder: The encoder.
         root: Folder of the public corpora; else `$PROBING_DATA`, else `./data`.
@@ -527,7 +527,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
             CorpusError: The stage is not `test`.
         """
         if stage != "test":
-            raise CorpusError(f"{type(self).__name__} is for measurements alone. Run `python train.py measure`.")
+            raise CorpusError(f"{type(self).__name__} is for measurements alone. Run `probing measure`.")
         return [], []
 
     def absent(self, stages: Iterable[str]) -> list[CorpusError]:
@@ -621,7 +621,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         if split is not None and (lacking := [name for name in self.names if not self.only([name]).has_split(split)]):
             raise CorpusError(
                 f"{lacking[0]} has no {split} split, but the command needs one. Give {OPTION} a path with `{{split}}` "
-                f"in it, for instance `my/{{split}}.txt`, or a corpus of `python train.py fetch --list` that has it."
+                f"in it, for instance `my/{{split}}.txt`, or a corpus of `probing fetch --list` that has it."
             )
         for source in self.sources:
             read = source if split is None else replace(source, split=split, limit=None)

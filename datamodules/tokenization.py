@@ -11,11 +11,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from attention.inputs import TextTokenizer
-from corpora.labelled import LabelledText
-from corpora.sentence import CorpusError
-from results.digests import digest
-from results.errors import counted
+from attention_probing.attention.inputs import TextTokenizer
+from attention_probing.corpora.labelled import LabelledText
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.results.digests import digest
+from attention_probing.results.errors import counted
 
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]

@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 from pytorch_lightning.utilities import rank_zero_info
 
-from attention import Encoder
-from attention.encoder import EncoderSource, embed_words
-from corpora.registry import no_file
-from corpora.word_vectors import check_word_vectors, latin_remedy, read_word_vectors
-from results.digests import Digests, digest
-from results.errors import UserError, check_values, refuse_lack_of_memory
-from results.files import keep, kept, remove_leftovers
-from results.progress import warn
+from attention_probing.attention import Encoder
+from attention_probing.attention.encoder import EncoderSource, embed_words
+from attention_probing.corpora.registry import no_file
+from attention_probing.corpora.word_vectors import check_word_vectors, latin_remedy, read_word_vectors
+from attention_probing.results.digests import Digests, digest
+from attention_probing.results.errors import UserError, check_values, refuse_lack_of_memory
+from attention_probing.results.files import keep, kept, remove_leftovers
+from attention_probing.results.progress import warn
 
 VECTORS_VERSION = 5  # part of every key: raise it when what is kept of a file would come out differently
 ENCODER = "encoder"  # the name that stands for the encoder's own input embeddings

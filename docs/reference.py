@@ -1,6 +1,6 @@
 """Hook of `mkdocs.yml` that writes the API reference: a page for each package of the project, and one for all configs.
 
-The page of a package documents the names that its `__init__.py` exports, in their order, or its modules if it exports
+The page of a package documents the names that its `__init__.pyi` exports, in their order, or its modules if it exports
 none. The page of the configs has the comment at the head of each config.
 """
 
@@ -13,6 +13,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs"
+NAME = "attention_probing"
 ROOMS = (
     "attention",
     "datamodules",
@@ -28,11 +29,12 @@ AFTER_OTHERS = "---\nsearch:\n  boost: 0.02\n---"
 
 
 def exported(room: str) -> list[str]:
-    """Return the full names `<package>.<name>` of the exports of a package, or of its modules if it has none."""
-    tree = ast.parse((ROOT / room / "__init__.py").read_text(encoding="utf-8"))
-    names = [alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
-    modules = sorted(path.stem for path in (ROOT / room).glob("[a-z]*.py"))
-    return [f"{room}.{name}" for name in names or modules]
+    """Return the full names of the exports of a package, each by the module it is in, or of its modules."""
+    stub = ROOT / room / "__init__.pyi"
+    if not stub.is_file():
+        return [f"{NAME}.{room}.{path.stem}" for path in sorted((ROOT / room).glob("[a-z]*.py"))]
+    nodes = [node for node in ast.parse(stub.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom)]
+    return [f"{NAME}.{room}.{node.module}.{alias.name}" for node in nodes for alias in node.names]
 
 
 def page(room: str) -> str:
@@ -50,7 +52,7 @@ def described(config: Path) -> str:
 
 def configs_page() -> str:
     """Return the Markdown of the page of all configs, with one table per folder."""
-    text = [AFTER_OTHERS, "# configs", "Every config that is shipped. `python train.py --help` lists the ones it runs."]
+    text = [AFTER_OTHERS, "# configs", "Every config that is shipped. `probing --help` lists the ones it runs."]
     for folder in sorted({path.parent for path in CONFIGS.rglob("*.yaml")}):
         rows = (
             f"| `{path.relative_to(CONFIGS).with_suffix('')}` | {described(path)} |"

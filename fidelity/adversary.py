@@ -8,14 +8,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fidelity.classified import ClassifiedBatch, logits_under, require_one_distribution
-from fidelity.comparison import CheckpointResult, over_seeds
-from fidelity.erasure import bin_table, by_max_attention, max_attention, violins
-from fidelity.experiment import FidelityTest, Measurements, Score, means
-from fidelity.saliency import Saliency
-from metrics.distributions import entropy, jsd, tvd
-from results import Curves, Figure, Table
-from results.errors import check_numbers, check_values
+from attention_probing.fidelity.classified import ClassifiedBatch, logits_under, require_one_distribution
+from attention_probing.fidelity.comparison import CheckpointResult, over_seeds
+from attention_probing.fidelity.erasure import bin_table, by_max_attention, max_attention, violins
+from attention_probing.fidelity.experiment import FidelityTest, Measurements, Score, means
+from attention_probing.fidelity.saliency import Saliency
+from attention_probing.metrics.distributions import entropy, jsd, tvd
+from attention_probing.results import Curves, Figure, Table
+from attention_probing.results.errors import check_numbers, check_values
 
 Search = Literal["best", "published"]
 """`best` takes the best of all searches, `published` only the search of the released code."""

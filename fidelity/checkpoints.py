@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from pytorch_lightning.utilities.seed import isolate_rng
 
-from attention.encoder import EncoderSpec, resolve
-from datamodules import ClassificationDataModule
-from models import AttentionClassifier, TextClassifier, TransformerClassifier
-from models.checkpoints import checkpoint_file, config_of, instantiate, read_checkpoint
-from results.digests import Digests
-from results.errors import UserError
-from results.settings import settings
+from attention_probing.attention.encoder import EncoderSpec, resolve
+from attention_probing.datamodules import ClassificationDataModule
+from attention_probing.models import AttentionClassifier, TextClassifier, TransformerClassifier
+from attention_probing.models.checkpoints import checkpoint_file, config_of, instantiate, read_checkpoint
+from attention_probing.results.digests import Digests
+from attention_probing.results.errors import UserError
+from attention_probing.results.settings import settings
 
 Config = Mapping[str, Any]
 
@@ -90,7 +90,7 @@ def read(path: Path) -> tuple[Config, Mapping[str, Any]]:
     content = read_checkpoint(checkpoint_file(path))
     if TextClassifier.checkpoint_key not in content or "config" not in content:
         raise UserError(
-            f"{path}: this is not a checkpoint of a text classifier. `python train.py fit --config "
+            f"{path}: this is not a checkpoint of a text classifier. `probing fit --config "
             f"configs/tutek2020/base.yaml` writes one to checkpoints/ of its run."
         )
     config = config_of(content)
@@ -98,7 +98,7 @@ def read(path: Path) -> tuple[Config, Mapping[str, Any]]:
     if not known or not all(isinstance(config[name], Mapping) for name in ("model", "data")):
         raise UserError(
             f"{path}: the checkpoint does not contain the configuration of its model and its data, which `python "
-            "train.py fit` writes. Train the classifier again with that command."
+            "probing fit` writes. Train the classifier again with that command."
         )
     return config, content
 
@@ -134,7 +134,7 @@ def files_of(path: Path) -> list[Path]:
         return [path]
     if not path.exists():
         raise UserError(
-            f"{path}: there is no such checkpoint. Give --checkpoints files that `python train.py fit` "
+            f"{path}: there is no such checkpoint. Give --checkpoints files that `probing fit` "
             "has written to checkpoints/ of its run, or folders of Hugging Face classifiers: '[a.ckpt, b/]'."
         )
     found = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
@@ -143,7 +143,7 @@ def files_of(path: Path) -> list[Path]:
         raise UserError(
             f"{path}: the folder and its subfolders contain no checkpoint (*.ckpt) of a finished training, and the "
             "folder has no config.json of a Hugging Face model. Name another folder or a checkpoint, or train a "
-            "classifier with `python train.py fit`."
+            "classifier with `probing fit`."
         )
     return found
 
@@ -219,13 +219,13 @@ def _from_transformers(path: Path, data: ClassificationDataModule) -> tuple[Conf
     if drawn := model.classifier.drawn:
         raise UserError(
             f"{path}: the files lack {', '.join(drawn)} of {type(model.classifier.model).__name__}, so these weights "
-            "would be random. Give a fine-tuned classifier, for instance a folder from `python train.py export`; "
-            "`python train.py fit --config devlin2019/finetune` fine-tunes an encoder."
+            "would be random. Give a fine-tuned classifier, for instance a folder from `probing export`; "
+            "`probing fit devlin2019/finetune` fine-tunes an encoder."
         )
     config = {
         "seed_everything": None,
-        "model": {"class_path": "models.TransformerClassifier", "init_args": {}},
-        "data": {"class_path": "datamodules.ClassificationDataModule", "init_args": {"tokenizer": vars(spec)}},
+        "model": {"class_path": "TransformerClassifier", "init_args": {}},
+        "data": {"class_path": "ClassificationDataModule", "init_args": {"tokenizer": vars(spec)}},
     }
     return config, model, sha256
 

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamodules import TextBatch
-from datamodules.classification import EVAL_TOKENS
-from datamodules.tokenization import Vocabulary
-from fidelity.checkpoints import Checkpoint
-from models import TransformerClassifier
-from models.text_classifier import SENTENCE, Level, Output
-from results.errors import UserError
-from results.progress import Progress
+from attention_probing.datamodules import TextBatch
+from attention_probing.datamodules.classification import EVAL_TOKENS
+from attention_probing.datamodules.tokenization import Vocabulary
+from attention_probing.fidelity.checkpoints import Checkpoint
+from attention_probing.models import TransformerClassifier
+from attention_probing.models.text_classifier import SENTENCE, Level, Output
+from attention_probing.results.errors import UserError
+from attention_probing.results.progress import Progress
 
 OUTSIDE = 2.0  # noise of positions that get no weight: above all other noise
 ON_GPU = 16  # a GPU is busy with as many times more

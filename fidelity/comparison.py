@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from metrics.bootstrap import compared, difference, holm, least_p, p_units, pooled, resample
-from metrics.statistics import proportion, ratio
-from results import TIE, Estimate, Floats, Table, Unit, numbers
-from results.errors import counted
-from results.sentences import LEVEL, Difference, describe_differences, difference_said, negative, said
-from results.tables import printed_name
+from attention_probing.metrics.bootstrap import compared, difference, holm, least_p, p_units, pooled, resample
+from attention_probing.metrics.statistics import proportion, ratio
+from attention_probing.results import TIE, Estimate, Floats, Table, Unit, numbers
+from attention_probing.results.errors import counted
+from attention_probing.results.sentences import LEVEL, Difference, describe_differences, difference_said, negative, said
+from attention_probing.results.tables import printed_name
 
 
 @dataclass(frozen=True, eq=False)

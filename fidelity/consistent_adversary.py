@@ -22,20 +22,20 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
-from datamodules import ClassificationDataModule, TextBatch
-from datamodules.batches import Ranks, Split
-from fidelity.checkpoints import OPTIMISATION, Checkpoint
-from fidelity.classified import ClassifiedBatch, levels_of
-from fidelity.comparison import CheckpointResult, column_means
-from fidelity.erasure import by_max_attention, max_attention, violins
-from fidelity.experiment import FidelityTest, Measurements, Score
-from fidelity.saliency import Saliency
-from measures.trainings import Best, Training, share, train_nested
-from metrics.bootstrap import resample
-from metrics.classification import f1_score
-from metrics.distributions import area, jsd, kl, tvd
-from metrics.statistics import mean
-from models import (
+from attention_probing.datamodules import ClassificationDataModule, TextBatch
+from attention_probing.datamodules.batches import Ranks, Split
+from attention_probing.fidelity.checkpoints import OPTIMISATION, Checkpoint
+from attention_probing.fidelity.classified import ClassifiedBatch, levels_of
+from attention_probing.fidelity.comparison import CheckpointResult, column_means
+from attention_probing.fidelity.erasure import by_max_attention, max_attention, violins
+from attention_probing.fidelity.experiment import FidelityTest, Measurements, Score
+from attention_probing.fidelity.saliency import Saliency
+from attention_probing.measures.trainings import Best, Training, share, train_nested
+from attention_probing.metrics.bootstrap import resample
+from attention_probing.metrics.classification import f1_score
+from attention_probing.metrics.distributions import area, jsd, kl, tvd
+from attention_probing.metrics.statistics import mean
+from attention_probing.models import (
     AttentionClassifier,
     AverageEncoder,
     HierarchicalClassifier,
@@ -43,10 +43,10 @@ from models import (
     TransformerClassifier,
     UniformAttention,
 )
-from models.text_classifier import WORD, Output
-from results import Curves, Estimate, Figure, Floats, Table, Unit
-from results.digests import Digests, digest
-from results.errors import UserError, check_numbers, check_values
+from attention_probing.models.text_classifier import WORD, Output
+from attention_probing.results import Curves, Estimate, Figure, Floats, Table, Unit
+from attention_probing.results.digests import Digests, digest
+from attention_probing.results.errors import UserError, check_numbers, check_values
 
 Stop = Literal["train", "dev"]
 

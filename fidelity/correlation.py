@@ -10,12 +10,12 @@ import pandas as pd
 import torch
 from scipy.stats import ConstantInputWarning, NearConstantInputWarning, kendalltau, pearsonr
 
-from fidelity.classified import ClassifiedBatch
-from fidelity.comparison import CheckpointResult, over_seeds
-from fidelity.experiment import FidelityTest, Measurements, Score, means
-from fidelity.saliency import MEASURES, OF_LAYERS, Explainer, Saliency
-from metrics.statistics import Ratio, rank_correlations
-from results import Curves, Figure, Floats, Table
+from attention_probing.fidelity.classified import ClassifiedBatch
+from attention_probing.fidelity.comparison import CheckpointResult, over_seeds
+from attention_probing.fidelity.experiment import FidelityTest, Measurements, Score, means
+from attention_probing.fidelity.saliency import MEASURES, OF_LAYERS, Explainer, Saliency
+from attention_probing.metrics.statistics import Ratio, rank_correlations
+from attention_probing.results import Curves, Figure, Floats, Table
 
 LEVEL = 0.05  # highest p-value of a significant correlation
 ROUNDING = 1e-6

@@ -11,18 +11,18 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from datamodules import ClassificationDataModule
-from fidelity.checkpoints import Checkpoint
-from fidelity.classified import ClassifiedBatch, classify, ranks_of
-from fidelity.comparison import CheckpointResult, by_variant
-from fidelity.correlation import ROUNDING, without_rounding
-from fidelity.experiment import FidelityTest, Measurements, Score, means
-from fidelity.saliency import KNOWN, Explainer, Saliency
-from metrics.statistics import mean, rank_correlations, ratio
-from models import gathered
-from results import Figure, Floats, HeatMap, Table, Unit
-from results.errors import UserError, check_numbers
-from results.progress import Progress
+from attention_probing.datamodules import ClassificationDataModule
+from attention_probing.fidelity.checkpoints import Checkpoint
+from attention_probing.fidelity.classified import ClassifiedBatch, classify, ranks_of
+from attention_probing.fidelity.comparison import CheckpointResult, by_variant
+from attention_probing.fidelity.correlation import ROUNDING, without_rounding
+from attention_probing.fidelity.experiment import FidelityTest, Measurements, Score, means
+from attention_probing.fidelity.saliency import KNOWN, Explainer, Saliency
+from attention_probing.metrics.statistics import mean, rank_correlations, ratio
+from attention_probing.models import gathered
+from attention_probing.results import Figure, Floats, HeatMap, Table, Unit
+from attention_probing.results.errors import UserError, check_numbers
+from attention_probing.results.progress import Progress
 
 LEARNED = ("learned", "learned_norms", "learned_shuffled", "best_head")
 """Rankings that are fitted on train."""

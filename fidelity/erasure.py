@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fidelity.classified import ClassifiedBatch, ranks_of, renormalised, selected
-from fidelity.comparison import CheckpointResult, by_variant, over_seeds
-from fidelity.experiment import FidelityTest, Measurements, Score, means, proportions
-from fidelity.saliency import RANKINGS, Explainer, Saliency
-from metrics.classification import accuracy_drop, f1_drop
-from metrics.distributions import jsd, tvd
-from metrics.statistics import Ratio, median
-from results import Curves, Figure, Floats, Spreads, Table, Unit
-from results.errors import check_values
+from attention_probing.fidelity.classified import ClassifiedBatch, ranks_of, renormalised, selected
+from attention_probing.fidelity.comparison import CheckpointResult, by_variant, over_seeds
+from attention_probing.fidelity.experiment import FidelityTest, Measurements, Score, means, proportions
+from attention_probing.fidelity.saliency import RANKINGS, Explainer, Saliency
+from attention_probing.metrics.classification import accuracy_drop, f1_drop
+from attention_probing.metrics.distributions import jsd, tvd
+from attention_probing.metrics.statistics import Ratio, median
+from attention_probing.results import Curves, Figure, Floats, Spreads, Table, Unit
+from attention_probing.results.errors import check_values
 
 BINS = ("0–.25", ".25–.5", ".5–.75", ".75–1")  # of the highest weight of a text (Jain & Wallace 2019, fig. 6)
 

@@ -15,11 +15,11 @@ from jsonargparse import Namespace
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 
-from attention import EncoderSpec
-from datamodules import ClassificationDataModule, TextBatch
-from fidelity.checkpoints import Checkpoint, files_of, is_model, load, read
-from fidelity.classified import UNCOUNTED, ClassifiedBatch, classify, to_tokens
-from fidelity.comparison import (
+from attention_probing.attention import EncoderSpec
+from attention_probing.datamodules import ClassificationDataModule, TextBatch
+from attention_probing.fidelity.checkpoints import Checkpoint, files_of, is_model, load, read
+from attention_probing.fidelity.classified import UNCOUNTED, ClassifiedBatch, classify, to_tokens
+from attention_probing.fidelity.comparison import (
     CheckpointResult,
     Judged,
     answer,
@@ -30,17 +30,17 @@ from fidelity.comparison import (
     judge_tables,
     result_scores,
 )
-from fidelity.explanations import FILE, Explanations, read_explanations
-from fidelity.saliency import KNOWN, Explainer, Saliency, check_rankings, is_ranking, name_of
-from measures.contract import Measure
-from metrics.bootstrap import draws_for, resample
-from metrics.classification import f1_score, mostly_one_label
-from metrics.rows import ItemRows
-from metrics.statistics import Statistic, mean, proportion
-from models import gathered, recorded_gradients
-from models.checkpoints import data_settings
-from results import ColouredText, ColouredTexts, Figure, Result, Table, Unit
-from results.errors import UserError, check_names, check_numbers, check_values, counted
+from attention_probing.fidelity.explanations import FILE, Explanations, read_explanations
+from attention_probing.fidelity.saliency import KNOWN, Explainer, Saliency, check_rankings, is_ranking, name_of
+from attention_probing.measures.contract import Measure
+from attention_probing.metrics.bootstrap import draws_for, resample
+from attention_probing.metrics.classification import f1_score, mostly_one_label
+from attention_probing.metrics.rows import ItemRows
+from attention_probing.metrics.statistics import Statistic, mean, proportion
+from attention_probing.models import gathered, recorded_gradients
+from attention_probing.models.checkpoints import data_settings
+from attention_probing.results import ColouredText, ColouredTexts, Figure, Result, Table, Unit
+from attention_probing.results.errors import UserError, check_names, check_numbers, check_values, counted
 
 EXAMPLES = 10  # texts on the example page, evenly spread over those that are read
 OWN = ("gold", "predicted", "words", "correct")  # columns of every text, also of texts that no test measures

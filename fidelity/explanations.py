@@ -21,13 +21,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from corpora.labelled import numbered_objects
-from datamodules import ClassificationDataModule
-from fidelity.classified import ClassifiedBatch
-from results import Floats
-from results.digests import file_digest
-from results.errors import UserError, counted, misfit, near
-from results.files import check_regular, write_atomically
+from attention_probing.corpora.labelled import numbered_objects
+from attention_probing.datamodules import ClassificationDataModule
+from attention_probing.fidelity.classified import ClassifiedBatch
+from attention_probing.results import Floats
+from attention_probing.results.digests import file_digest
+from attention_probing.results.errors import UserError, counted, misfit, near
+from attention_probing.results.files import check_regular, write_atomically
 
 FILE = "file:"
 """Beginning of a ranking that is read from a file."""
@@ -257,7 +257,7 @@ def _by_token(read: Mapping[str, Any], data: ClassificationDataModule, text: int
 
 
 def _check_words(given: Sequence[str], expected: Sequence[str], where: str) -> None:
-    remedy = "Give the words that `python train.py predict` writes for the text, in the column `words`."
+    remedy = "Give the words that `probing predict` writes for the text, in the column `words`."
     for place, (one, other) in enumerate(zip(given, expected, strict=False), 1):
         if other not in (one, one.lower()):
             raise UserError(f"{where}: word {place} is {one!r}, but the classifier reads {other!r}. {remedy}")

@@ -10,13 +10,13 @@ import torch
 from sklearn.metrics import auc, precision_recall_curve
 from torch import Tensor
 
-from fidelity.classified import ClassifiedBatch, Removal, ranks_of
-from fidelity.comparison import CheckpointResult, over_seeds
-from fidelity.experiment import FidelityTest, Measurements, Score, means, proportions
-from fidelity.saliency import RANKINGS, Explainer, Saliency
-from metrics.statistics import mean
-from results import Figure, Flags, Floats, Integers, Spreads, Table
-from results.errors import check_numbers, check_values
+from attention_probing.fidelity.classified import ClassifiedBatch, Removal, ranks_of
+from attention_probing.fidelity.comparison import CheckpointResult, over_seeds
+from attention_probing.fidelity.experiment import FidelityTest, Measurements, Score, means, proportions
+from attention_probing.fidelity.saliency import RANKINGS, Explainer, Saliency
+from attention_probing.metrics.statistics import mean
+from attention_probing.results import Figure, Flags, Floats, Integers, Spreads, Table
+from attention_probing.results.errors import check_numbers, check_values
 
 EQUAL = 1e-6
 """Sums of n falls that differ by less than n times this are equal: probabilities are in single precision."""

@@ -13,23 +13,23 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from datamodules import ClassificationDataModule
-from datamodules.batches import Split
-from datamodules.classification import TextSplit, masked
-from datamodules.corpus import SPLITS
-from fidelity.checkpoints import Checkpoint
-from fidelity.classified import ClassifiedBatch, classify, ranks_of
-from fidelity.comparison import CheckpointResult, by_variant, column_means
-from fidelity.consistent_adversary import Recipe, collect_outputs
-from fidelity.experiment import FidelityTest, Measurements, Score
-from fidelity.explanations import FILE
-from fidelity.saliency import Saliency
-from measures.trainings import Best, Training, share
-from metrics.bootstrap import mean_over_seeds, pooled, resample
-from metrics.statistics import proportion, ratio
-from models import HierarchicalClassifier
-from results import Curves, Figure, Flags, Floats, Integers, Table
-from results.errors import UserError, check_numbers, check_values
+from attention_probing.datamodules import ClassificationDataModule
+from attention_probing.datamodules.batches import Split
+from attention_probing.datamodules.classification import TextSplit, masked
+from attention_probing.datamodules.corpus import SPLITS
+from attention_probing.fidelity.checkpoints import Checkpoint
+from attention_probing.fidelity.classified import ClassifiedBatch, classify, ranks_of
+from attention_probing.fidelity.comparison import CheckpointResult, by_variant, column_means
+from attention_probing.fidelity.consistent_adversary import Recipe, collect_outputs
+from attention_probing.fidelity.experiment import FidelityTest, Measurements, Score
+from attention_probing.fidelity.explanations import FILE
+from attention_probing.fidelity.saliency import Saliency
+from attention_probing.measures.trainings import Best, Training, share
+from attention_probing.metrics.bootstrap import mean_over_seeds, pooled, resample
+from attention_probing.metrics.statistics import proportion, ratio
+from attention_probing.models import HierarchicalClassifier
+from attention_probing.results import Curves, Figure, Flags, Floats, Integers, Table
+from attention_probing.results.errors import UserError, check_numbers, check_values
 
 RANDOM = "random"
 POINTS = 10

@@ -11,12 +11,12 @@ import torch
 from captum.attr import IntegratedGradients
 from torch import Tensor
 
-from datamodules.batches import TextBatch
-from fidelity.classified import ClassifiedBatch, logits_under, passes, select_texts, shortened
-from fidelity.explanations import FILE, Explanations
-from metrics.distributions import tvd
-from models import TransformerClassifier
-from results.errors import UserError, check_names, near
+from attention_probing.datamodules.batches import TextBatch
+from attention_probing.fidelity.classified import ClassifiedBatch, logits_under, passes, select_texts, shortened
+from attention_probing.fidelity.explanations import FILE, Explanations
+from attention_probing.metrics.distributions import tvd
+from attention_probing.models import TransformerClassifier
+from attention_probing.results.errors import UserError, check_names, near
 
 RANKINGS = (
     "random",

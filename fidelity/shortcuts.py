@@ -9,17 +9,17 @@ import numpy as np
 import pandas as pd
 import torch
 
-from datamodules import ClassificationDataModule
-from fidelity.checkpoints import Checkpoint
-from fidelity.classified import ClassifiedBatch, ranks_of
-from fidelity.comparison import CheckpointResult, by_variant, column_means
-from fidelity.experiment import FidelityTest, Measurements, Score, means, proportions
-from fidelity.saliency import RANKINGS, Explainer, Saliency
-from metrics.bootstrap import pooled, resample
-from metrics.statistics import ratio
-from results import TIE, Floats, Table, Unit
-from results.errors import UserError
-from results.progress import warn
+from attention_probing.datamodules import ClassificationDataModule
+from attention_probing.fidelity.checkpoints import Checkpoint
+from attention_probing.fidelity.classified import ClassifiedBatch, ranks_of
+from attention_probing.fidelity.comparison import CheckpointResult, by_variant, column_means
+from attention_probing.fidelity.experiment import FidelityTest, Measurements, Score, means, proportions
+from attention_probing.fidelity.saliency import RANKINGS, Explainer, Saliency
+from attention_probing.metrics.bootstrap import pooled, resample
+from attention_probing.metrics.statistics import ratio
+from attention_probing.results import TIE, Floats, Table, Unit
+from attention_probing.results.errors import UserError
+from attention_probing.results.progress import warn
 
 LEARNT = 0.99
 """Lowest accuracy on planted texts of a classifier that has learnt the shortcut; the bound is ours."""

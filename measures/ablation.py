@@ -15,15 +15,30 @@ from numpy.typing import NDArray
 from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 
-from attention.ablation import PIECES, Ablation, Kind
-from attention.capture import Head, Heads, Mixture, intervening, named_heads, replacing
-from datamodules import ClassificationDataModule, PairBatch, PairDataModule, SegmentBatch, TextBatch, TextDataModule
-from datamodules.batches import Split
-from datamodules.corpus import CorpusDataModule, data_for
-from measures.by_head import head_rows
-from measures.contract import Measure
-from measures.task import REFERENCES, Classification, LanguageModelling, MinimalPairs, Task, TaskOutputs, make_ablation
-from metrics.bootstrap import (
+from attention_probing.attention.ablation import PIECES, Ablation, Kind
+from attention_probing.attention.capture import Head, Heads, Mixture, intervening, named_heads, replacing
+from attention_probing.datamodules import (
+    ClassificationDataModule,
+    PairBatch,
+    PairDataModule,
+    SegmentBatch,
+    TextBatch,
+    TextDataModule,
+)
+from attention_probing.datamodules.batches import Split
+from attention_probing.datamodules.corpus import CorpusDataModule, data_for
+from attention_probing.measures.by_head import head_rows
+from attention_probing.measures.contract import Measure
+from attention_probing.measures.task import (
+    REFERENCES,
+    Classification,
+    LanguageModelling,
+    MinimalPairs,
+    Task,
+    TaskOutputs,
+    make_ablation,
+)
+from attention_probing.metrics.bootstrap import (
     EXACT,
     against_random_draws,
     compared,
@@ -34,15 +49,15 @@ from metrics.bootstrap import (
     p_units,
     pooled,
 )
-from metrics.moments import Moments
-from metrics.rows import ItemRows
-from models import recorded_gradients
-from models.checkpoints import checkpoint_file, data_settings, read_checkpoint
-from results import Bars, Curves, Estimate, Figure, Floats, Result, Table, Unit
-from results.errors import UserError, check_names, check_numbers, check_values, counted
-from results.heads import head_map
-from results.progress import Progress
-from results.sentences import LEVEL, UNDEFINED, Difference, describe_differences, filled, said
+from attention_probing.metrics.moments import Moments
+from attention_probing.metrics.rows import ItemRows
+from attention_probing.models import recorded_gradients
+from attention_probing.models.checkpoints import checkpoint_file, data_settings, read_checkpoint
+from attention_probing.results import Bars, Curves, Estimate, Figure, Floats, Result, Table, Unit
+from attention_probing.results.errors import UserError, check_names, check_numbers, check_values, counted
+from attention_probing.results.heads import head_map
+from attention_probing.results.progress import Progress
+from attention_probing.results.sentences import LEVEL, UNDEFINED, Difference, describe_differences, filled, said
 
 _ABLATED = {"sets": "set", "ablation": "head", "layers": "layer"}
 DRAWS = 10_000  # of the bootstrap, or more, as far as they fit into memory

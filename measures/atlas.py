@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import nn
 
-from datamodules import CoreferenceDataModule, DependencyDataModule, TextDataModule
-from datamodules.atlas import TREEBANK, AtlasDataModule
-from datamodules.batches import EncoderOf
-from datamodules.corpus import data_for, part_of
-from measures.attention_analyses import Analysis, AttentionAnalyses
-from measures.by_head import HeadNumbers, class_map, head_rows, without_interval
-from measures.contract import Measure
-from measures.single_heads import MARGIN, AntecedentHeads, SingleHeads
-from measures.surface_statistics import BEHAVIOURS
-from metrics.moments import Means
-from results import Estimate, Figure, Floats, Result, Table, Unit, filled, merged
-from results.heads import head_name
+from attention_probing.datamodules import CoreferenceDataModule, DependencyDataModule, TextDataModule
+from attention_probing.datamodules.atlas import TREEBANK, AtlasDataModule
+from attention_probing.datamodules.batches import EncoderOf
+from attention_probing.datamodules.corpus import data_for, part_of
+from attention_probing.measures.attention_analyses import Analysis, AttentionAnalyses
+from attention_probing.measures.by_head import HeadNumbers, class_map, head_rows, without_interval
+from attention_probing.measures.contract import Measure
+from attention_probing.measures.single_heads import MARGIN, AntecedentHeads, SingleHeads
+from attention_probing.measures.surface_statistics import BEHAVIOURS
+from attention_probing.metrics.moments import Means
+from attention_probing.results import Estimate, Figure, Floats, Result, Table, Unit, filled, merged
+from attention_probing.results.heads import head_name
 
 ANNOTATED = ("linguistic", "relations")
 """Analyses that read the treebank."""

@@ -10,22 +10,22 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from attention import Encoder
-from attention.alignment import Reduction
-from attention.extraction import Allowance
-from attention.quantities import QUANTITIES, QuantityName
-from datamodules import SegmentBatch, TextDataModule
-from datamodules.batches import EncoderOf
-from datamodules.text import warn_of_left_out
-from measures.by_head import HeadNumbers, head_rows
-from measures.contract import Measure
-from metrics.bootstrap import holm
-from metrics.distributions import divided_by_sums
-from metrics.moments import CONFIDENCE, Means, Moments, Updates, recorded, subtract
-from models import gathered
-from results import Estimate, Figure, Floats, HeatMap, Result, Table, Unit, merged, on_one_scale
-from results.errors import UserError, check_names
-from results.heads import head_map, head_name
+from attention_probing.attention import Encoder
+from attention_probing.attention.alignment import Reduction
+from attention_probing.attention.extraction import Allowance
+from attention_probing.attention.quantities import QUANTITIES, QuantityName
+from attention_probing.datamodules import SegmentBatch, TextDataModule
+from attention_probing.datamodules.batches import EncoderOf
+from attention_probing.datamodules.text import warn_of_left_out
+from attention_probing.measures.by_head import HeadNumbers, head_rows
+from attention_probing.measures.contract import Measure
+from attention_probing.metrics.bootstrap import holm
+from attention_probing.metrics.distributions import divided_by_sums
+from attention_probing.metrics.moments import CONFIDENCE, Means, Moments, Updates, recorded, subtract
+from attention_probing.models import gathered
+from attention_probing.results import Estimate, Figure, Floats, HeatMap, Result, Table, Unit, merged, on_one_scale
+from attention_probing.results.errors import UserError, check_names
+from attention_probing.results.heads import head_map, head_name
 
 
 class Analysis(nn.Module):

@@ -7,17 +7,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, normalize
 
-from attention import Encoder
-from attention.ablation import uniform_outputs
-from attention.capture import Mixture, replacing
-from datamodules import SegmentBatch, TextDataModule
-from measures.attention_analyses import Analysis
-from measures.by_head import HeadMeans, head_rows
-from metrics.bootstrap import resample
-from metrics.distributions import divided_by_sums, entropy
-from metrics.moments import Means
-from metrics.statistics import spearman
-from results import Curves, Estimate, Figure, Floats, Result, Table, Unit, filled
+from attention_probing.attention import Encoder
+from attention_probing.attention.ablation import uniform_outputs
+from attention_probing.attention.capture import Mixture, replacing
+from attention_probing.datamodules import SegmentBatch, TextDataModule
+from attention_probing.measures.attention_analyses import Analysis
+from attention_probing.measures.by_head import HeadMeans, head_rows
+from attention_probing.metrics.bootstrap import resample
+from attention_probing.metrics.distributions import divided_by_sums, entropy
+from attention_probing.metrics.moments import Means
+from attention_probing.metrics.statistics import spearman
+from attention_probing.results import Curves, Estimate, Figure, Floats, Result, Table, Unit, filled
 
 UNITS: Mapping[str, Unit] = {"cosine": "fraction", "single": "fraction", "entropy": "nats"}
 

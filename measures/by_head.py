@@ -9,10 +9,10 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from attention import Encoder
-from metrics.moments import Means, Moments
-from results import Estimate, Floats, HeatMap, Unit
-from results.heads import head_name
+from attention_probing.attention import Encoder
+from attention_probing.metrics.moments import Means, Moments
+from attention_probing.results import Estimate, Floats, HeatMap, Unit
+from attention_probing.results.heads import head_name
 
 HeadNumbers: TypeAlias = Means | Estimate[Floats]
 """Number of every attention head, `[layers, heads]`: means over two groups of inputs (halves), or an estimate."""

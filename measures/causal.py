@@ -15,19 +15,25 @@ from numpy.typing import NDArray
 from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
 
-from attention import Encoder, EncoderSpec, resolve
-from attention.ablation import PIECES, Ablation, Kind
-from attention.alignment import AlignedPieces, FromPieces, Reduction, reduction
-from attention.capture import Head, Heads
-from attention.extraction import pad
-from corpora.pairs import PairColumns
-from datamodules import AttentionBatch, ClassificationDataModule, DependencyDataModule, PairDataModule, PairSplit
-from datamodules.batches import LengthBatches, Ranks, Split
-from datamodules.corpus import corpus_of
-from datamodules.dependency import DependencySplit
-from measures.ablation import DRAWS, random_sets
-from measures.nested import ProbeMeasure
-from measures.task import (
+from attention_probing.attention import Encoder, EncoderSpec, resolve
+from attention_probing.attention.ablation import PIECES, Ablation, Kind
+from attention_probing.attention.alignment import AlignedPieces, FromPieces, Reduction, reduction
+from attention_probing.attention.capture import Head, Heads
+from attention_probing.attention.extraction import pad
+from attention_probing.corpora.pairs import PairColumns
+from attention_probing.datamodules import (
+    AttentionBatch,
+    ClassificationDataModule,
+    DependencyDataModule,
+    PairDataModule,
+    PairSplit,
+)
+from attention_probing.datamodules.batches import LengthBatches, Ranks, Split
+from attention_probing.datamodules.corpus import corpus_of
+from attention_probing.datamodules.dependency import DependencySplit
+from attention_probing.measures.ablation import DRAWS, random_sets
+from attention_probing.measures.nested import DependencyProbe, ProbeMeasure
+from attention_probing.measures.task import (
     IGNORED,
     REFERENCES,
     Classification,
@@ -39,19 +45,18 @@ from measures.task import (
     lacks_language_modelling,
     make_ablation,
 )
-from metrics.bootstrap import against_random_draws, compared, difference, holm, p_units
-from metrics.heads import Predictions, most_attended
-from metrics.rows import ArcRows, ItemRows
-from metrics.statistics import Statistic
-from models.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint
-from probes import DependencyProbe
-from probes.arc_evaluation import check_relations
-from probes.head_selection import HeadSelectionProbe
-from results import Bars, Estimate, Result, Table, Unit, filled, numbers
-from results.errors import UserError, check_names, check_numbers, check_values, counted
-from results.heads import Names, head_name
-from results.progress import warn
-from results.sentences import UNDEFINED, Difference, describe_differences
+from attention_probing.metrics.bootstrap import against_random_draws, compared, difference, holm, p_units
+from attention_probing.metrics.heads import Predictions, most_attended
+from attention_probing.metrics.rows import ArcRows, ItemRows
+from attention_probing.metrics.statistics import Statistic
+from attention_probing.models.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint
+from attention_probing.probes.arc_evaluation import check_relations
+from attention_probing.probes.head_selection import HeadSelectionProbe
+from attention_probing.results import Bars, Estimate, Result, Table, Unit, filled, numbers
+from attention_probing.results.errors import UserError, check_names, check_numbers, check_values, counted
+from attention_probing.results.heads import Names, head_name
+from attention_probing.results.progress import warn
+from attention_probing.results.sentences import UNDEFINED, Difference, describe_differences
 
 _PARTS = 4  # of what may run at once is one batch, so that several copies of it run together
 _CHANGES = ("intact", "best", "random", "beyond")

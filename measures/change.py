@@ -7,16 +7,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attention import Encoder
-from datamodules import SegmentBatch, TextDataModule
-from measures.attention_analyses import Analysis
-from measures.by_head import HeadMeans, head_rows
-from metrics.distributions import map_cosines, map_divergences
-from metrics.moments import Means
-from results import Curves, Estimate, Figure, Floats, Result, Table, Unit, filled
-from results.errors import UserError
-from results.heads import head_map, head_name
-from results.sentences import clear_largest, clear_smallest
+from attention_probing.attention import Encoder
+from attention_probing.datamodules import SegmentBatch, TextDataModule
+from attention_probing.measures.attention_analyses import Analysis
+from attention_probing.measures.by_head import HeadMeans, head_rows
+from attention_probing.metrics.distributions import map_cosines, map_divergences
+from attention_probing.metrics.moments import Means
+from attention_probing.results import Curves, Estimate, Figure, Floats, Result, Table, Unit, filled
+from attention_probing.results.errors import UserError
+from attention_probing.results.heads import head_map, head_name
+from attention_probing.results.sentences import clear_largest, clear_smallest
 
 MEASURES: Mapping[str, Unit] = {"cosine": "fraction", "divergence": "nats"}
 _FORMULAS = map_cosines, map_divergences

@@ -11,14 +11,14 @@ from scipy.spatial.distance import squareform
 from sklearn.manifold import MDS
 from torch import Tensor
 
-from attention import Encoder
-from attention.extraction import in_order
-from datamodules import SegmentBatch, TextDataModule
-from datamodules.batches import run_seed
-from measures.attention_analyses import Analysis
-from metrics.bootstrap import p_units
-from metrics.distributions import HeadDistances, scaled_rows, summed_divergences
-from results import Curves, Estimate, Figure, Floats, HeatMap, Result, Table, filled, p_said
+from attention_probing.attention import Encoder
+from attention_probing.attention.extraction import in_order
+from attention_probing.datamodules import SegmentBatch, TextDataModule
+from attention_probing.datamodules.batches import run_seed
+from attention_probing.measures.attention_analyses import Analysis
+from attention_probing.metrics.bootstrap import p_units
+from attention_probing.metrics.distributions import HeadDistances, scaled_rows, summed_divergences
+from attention_probing.results import Curves, Estimate, Figure, Floats, HeatMap, Result, Table, filled, p_said
 
 CLUSTERS = 8
 """Number of clusters that the tree of heads is cut into; the paper draws no borders."""

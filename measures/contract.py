@@ -15,15 +15,15 @@ from rich.progress import track
 from torch import nn
 from torch.utils.data import DataLoader
 
-from attention import Encoder, EncoderSpec
-from attention.extraction import return_free_memory
-from datamodules import CorpusDataModule, TextDataModule
-from datamodules.batches import Ranks, run_seed
-from datamodules.corpus import Data, data_for
-from models.checkpoints import datamodule_from
-from results import Result
-from results.errors import UserError, check_numbers
-from results.progress import Progress
+from attention_probing.attention import Encoder, EncoderSpec
+from attention_probing.attention.extraction import return_free_memory
+from attention_probing.datamodules import CorpusDataModule, TextDataModule
+from attention_probing.datamodules.batches import Ranks, run_seed
+from attention_probing.datamodules.corpus import Data, data_for
+from attention_probing.models.checkpoints import datamodule_from
+from attention_probing.results import Result
+from attention_probing.results.errors import UserError, check_numbers
+from attention_probing.results.progress import Progress
 
 
 class Measure(nn.Module, Generic[Data]):
@@ -117,7 +117,7 @@ def measure(
     """Run measurements over the dev and test batches of a corpus.
 
     Args:
-        corpus: A corpus as the datamodule of the measurements takes it, such as `sample`, a name of `python train.py
+        corpus: A corpus as the datamodule of the measurements takes it, such as `sample`, a name of `probing
             fetch --list` or a path with `{split}`; or a datamodule. None for the data of a measurement's checkpoint.
         encoder: Encoder of a corpus that is given by name or path; None for the default.
         measurements: One measurement, or several, which share the loaded data.

@@ -6,19 +6,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attention import Encoder
-from attention.capture import intervening
-from datamodules import SegmentBatch, TextDataModule
-from datamodules.batches import run_seed
-from measures.attention_analyses import Analysis
-from measures.by_head import HeadMeans, by_class, by_name
-from measures.task import Classification, LanguageModelling, MeanStateClassification, Task
-from metrics.moments import Means, Moments
-from models import recorded_gradients
-from models.checkpoints import checkpoint_file
-from results import Curves, Estimate, Result, Table, Unit, UserError, filled, on_one_scale, said
-from results.heads import head_map
-from results.sentences import clear_largest
+from attention_probing.attention import Encoder
+from attention_probing.attention.capture import intervening
+from attention_probing.datamodules import SegmentBatch, TextDataModule
+from attention_probing.datamodules.batches import run_seed
+from attention_probing.measures.attention_analyses import Analysis
+from attention_probing.measures.by_head import HeadMeans, by_class, by_name
+from attention_probing.measures.task import Classification, LanguageModelling, MeanStateClassification, Task
+from attention_probing.metrics.moments import Means, Moments
+from attention_probing.models import recorded_gradients
+from attention_probing.models.checkpoints import checkpoint_file
+from attention_probing.results import Curves, Estimate, Result, Table, Unit, UserError, filled, on_one_scale, said
+from attention_probing.results.heads import head_map
+from attention_probing.results.sentences import clear_largest
 
 CLASSES = ("start", "end", "punctuation", "first", "rest")
 """Classes of tokens that receive attention: the two kinds of delimiters, `.` and `,`, a first token that is none of

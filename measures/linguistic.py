@@ -11,18 +11,17 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from attention import Encoder
-from attention.capture import uniform_attention
-from corpora.texts import Link, Passage
-from datamodules import SegmentBatch, TextDataModule
-from measures.attention_analyses import Analysis
-from measures.by_head import HeadMeans, best_audit, best_head, by_class, by_name, head_rows
-from metrics.moments import Means
-from results import Estimate, Floats, HeatMap, Result, Table, Unit, filled, on_one_scale, said
-from results.errors import UserError
-from results.heads import head_map, head_name
-from results.tables import DASH
-from results.tables import number as shown
+from attention_probing.attention import Encoder
+from attention_probing.attention.capture import uniform_attention
+from attention_probing.corpora.texts import Link, Passage
+from attention_probing.datamodules import SegmentBatch, TextDataModule
+from attention_probing.measures.attention_analyses import Analysis
+from attention_probing.measures.by_head import HeadMeans, best_audit, best_head, by_class, by_name, head_rows
+from attention_probing.metrics.moments import Means
+from attention_probing.results import Estimate, Floats, HeatMap, Result, Table, Unit, filled, on_one_scale, said
+from attention_probing.results.errors import UserError
+from attention_probing.results.heads import head_map, head_name
+from attention_probing.results.tables import DASH, number as shown
 
 ALL = "all"
 """Label of the links of all labels together."""

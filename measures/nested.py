@@ -14,21 +14,23 @@ import torch
 from numpy.typing import NDArray
 from pytorch_lightning.utilities.seed import isolate_rng
 
-from datamodules import AttentionBatch, DependencyDataModule
-from datamodules.batches import BatchLoader
-from measures.contract import Measure
-from measures.trainings import Best, Training, result_of, share, train_nested
-from metrics.attachment import ratio_scores
-from metrics.bootstrap import paired_bootstrap
-from models import TrainedModule, recorded_gradients
-from models.trained import epochs_of
-from probes import DependencyProbe, HeadSelectionProbe, StructuralDistanceProbe
-from probes.arc_evaluation import read_fields
-from probes.frozen import Mode
-from results import Bars, Estimate, Result, Table, Unit, filled, numbers
-from results.errors import UserError, check_numbers, counted
+from attention_probing.datamodules import AttentionBatch, DependencyDataModule
+from attention_probing.datamodules.batches import BatchLoader
+from attention_probing.measures.contract import Measure
+from attention_probing.measures.trainings import Best, Training, result_of, share, train_nested
+from attention_probing.metrics.attachment import ratio_scores
+from attention_probing.metrics.bootstrap import paired_bootstrap
+from attention_probing.models import TrainedModule, recorded_gradients
+from attention_probing.models.trained import epochs_of
+from attention_probing.probes import HeadSelectionProbe, StructuralDistanceProbe, StructuralProbe
+from attention_probing.probes.arc_evaluation import read_fields
+from attention_probing.probes.frozen import Mode
+from attention_probing.results import Bars, Estimate, Result, Table, Unit, filled, numbers
+from attention_probing.results.errors import UserError, check_numbers, counted
 
 Probe = TypeVar("Probe", bound=TrainedModule[Any, Any])
+DependencyProbe = HeadSelectionProbe | StructuralProbe
+"""A probe over a dependency treebank, of which a measurement can train copies."""
 
 
 def best_copy(probe: Probe, best: Best) -> Probe:

@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from attention.ablation import Ablation
-from attention.capture import Heads
-from datamodules import PairDataModule
-from measures.ablation import DRAWS, TaskMeasure
-from measures.task import MinimalPairs, TaskOutputs
-from metrics.bootstrap import TAIL, share_interval
-from results import Estimate, Result, Table, filled, said
-from results.errors import counted
-from results.sentences import clear_largest, clear_smallest
+from attention_probing.attention.ablation import Ablation
+from attention_probing.attention.capture import Heads
+from attention_probing.datamodules import PairDataModule
+from attention_probing.measures.ablation import DRAWS, TaskMeasure
+from attention_probing.measures.task import MinimalPairs, TaskOutputs
+from attention_probing.metrics.bootstrap import TAIL, share_interval
+from attention_probing.results import Estimate, Result, Table, filled, said
+from attention_probing.results.errors import counted
+from attention_probing.results.sentences import clear_largest, clear_smallest
 
 _WHOLE: Heads = frozenset()  # no head is ablated
 

@@ -10,15 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attention import Encoder
-from datamodules import SegmentBatch, TextDataModule
-from measures.attention_analyses import Analysis
-from measures.by_head import HeadMeans, class_map, head_rows
-from metrics.moments import Means
-from metrics.patterns import PATTERNS, by_rules, structure
-from models import gathered
-from results import Bars, Figure, Maps, Result, Table, Unit, filled, numbers
-from results.heads import head_name
+from attention_probing.attention import Encoder
+from attention_probing.datamodules import SegmentBatch, TextDataModule
+from attention_probing.measures.attention_analyses import Analysis
+from attention_probing.measures.by_head import HeadMeans, class_map, head_rows
+from attention_probing.metrics.moments import Means
+from attention_probing.metrics.patterns import PATTERNS, by_rules, structure
+from attention_probing.models import gathered
+from attention_probing.results import Bars, Figure, Maps, Result, Table, Unit, filled, numbers
+from attention_probing.results.heads import head_name
 
 GLYPHS = {"vertical": "V", "diagonal": "D", "vertical + diagonal": "VD", "block": "B", "heterogeneous": "H"}
 """Names of the patterns in figures, each with its letters."""

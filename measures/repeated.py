@@ -12,16 +12,16 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from attention import Encoder
-from datamodules import TextDataModule
-from datamodules.batches import run_seed
-from measures.attention_analyses import Analysis
-from measures.by_head import HeadMeans, best_audit, best_head, head_rows
-from metrics.distributions import divided_by_sums
-from metrics.moments import Means
-from results import Result, Table, Unit, filled, said
-from results.errors import UserError, check_numbers
-from results.heads import head_map, head_name
+from attention_probing.attention import Encoder
+from attention_probing.datamodules import TextDataModule
+from attention_probing.datamodules.batches import run_seed
+from attention_probing.measures.attention_analyses import Analysis
+from attention_probing.measures.by_head import HeadMeans, best_audit, best_head, head_rows
+from attention_probing.metrics.distributions import divided_by_sums
+from attention_probing.metrics.moments import Means
+from attention_probing.results import Result, Table, Unit, filled, said
+from attention_probing.results.errors import UserError, check_numbers
+from attention_probing.results.heads import head_map, head_name
 
 ROLES = ("previous", "duplicate", "induction")
 SCORES = (*ROLES, *(f"{role}_abs" for role in ROLES))

@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from attention.store import Store
-from attention.words import drawable
-from datamodules import AntecedentBatch, AttentionBatch, CoreferenceDataModule, DependencyDataModule
-from datamodules.batches import EncoderOf, Split
-from datamodules.corpus import STAGES
-from datamodules.dependency import DependencySplit
-from measures.contract import Measure
-from metrics.attachment import (
+from attention_probing.attention.store import Store
+from attention_probing.attention.words import drawable
+from attention_probing.datamodules import AntecedentBatch, AttentionBatch, CoreferenceDataModule, DependencyDataModule
+from attention_probing.datamodules.batches import EncoderOf, Split
+from attention_probing.datamodules.corpus import STAGES
+from attention_probing.datamodules.dependency import DependencySplit
+from attention_probing.measures.contract import Measure
+from attention_probing.metrics.attachment import (
     ALL,
     ATTACHMENT_RATIOS,
     PLAIN,
@@ -31,8 +31,8 @@ from metrics.attachment import (
     sentence_scores,
     sums_by,
 )
-from metrics.bootstrap import bootstrap_ratio, holm, least_p, max_sign_flip_p, p_units
-from metrics.heads import (
+from attention_probing.metrics.bootstrap import bootstrap_ratio, holm, least_p, max_sign_flip_p, p_units
+from attention_probing.metrics.heads import (
     ARC_LENGTHS,
     DIRECTIONS,
     OFFSETS_BY_DISTANCE,
@@ -43,11 +43,11 @@ from metrics.heads import (
     offset_shares,
     permutation_p,
 )
-from metrics.rows import ArcRows
-from metrics.statistics import ratio
-from metrics.trees import gold_in_trees, tree_counts
-from probes.antecedent_evaluation import AntecedentEvaluation, check_coreference
-from probes.arc_evaluation import (
+from attention_probing.metrics.rows import ArcRows
+from attention_probing.metrics.statistics import ratio
+from attention_probing.metrics.trees import gold_in_trees, tree_counts
+from attention_probing.probes.antecedent_evaluation import AntecedentEvaluation, check_coreference
+from attention_probing.probes.arc_evaluation import (
     SHOWN,
     ArcEvaluation,
     baseline_scores,
@@ -57,11 +57,23 @@ from probes.arc_evaluation import (
     rows_of,
     split_key,
 )
-from results import AttentionLines, Bars, Estimate, Flags, Floats, HeatMap, Integers, Result, Table, Unit, on_one_scale
-from results.errors import UserError, check_values, counted
-from results.estimates import FEW
-from results.heads import Names, head_map, heads_table
-from results.sentences import LEVEL, difference_said, filled
+from attention_probing.results import (
+    AttentionLines,
+    Bars,
+    Estimate,
+    Flags,
+    Floats,
+    HeatMap,
+    Integers,
+    Result,
+    Table,
+    Unit,
+    on_one_scale,
+)
+from attention_probing.results.errors import UserError, check_values, counted
+from attention_probing.results.estimates import FEW
+from attention_probing.results.heads import Names, head_map, heads_table
+from attention_probing.results.sentences import LEVEL, difference_said, filled
 
 POSITIONAL, MARGIN = 0.9, 0.1
 """Share of words of a positional head, and margin of a syntactic head (Voita et al. 2019, §5)."""

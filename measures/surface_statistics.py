@@ -6,16 +6,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attention import Encoder
-from attention.capture import uniform_attention
-from datamodules import SegmentBatch, TextDataModule
-from measures.attention_analyses import Analysis
-from measures.by_head import HeadMeans, HeadNumbers, by_name, head_rows, without_interval
-from metrics.attention_mass import PLAIN, STATISTICS, UNITS, VARIED, TokenKinds, surface_statistics
-from results import Curves, Estimate, Figure, Floats, Result, Table, filled, on_one_scale, said
-from results.heads import head_map
-from results.sentences import clear_largest
-from results.tables import DASH, number
+from attention_probing.attention import Encoder
+from attention_probing.attention.capture import uniform_attention
+from attention_probing.datamodules import SegmentBatch, TextDataModule
+from attention_probing.measures.attention_analyses import Analysis
+from attention_probing.measures.by_head import HeadMeans, HeadNumbers, by_name, head_rows, without_interval
+from attention_probing.metrics.attention_mass import PLAIN, STATISTICS, UNITS, VARIED, TokenKinds, surface_statistics
+from attention_probing.results import Curves, Estimate, Figure, Floats, Result, Table, filled, on_one_scale, said
+from attention_probing.results.heads import head_map
+from attention_probing.results.sentences import clear_largest
+from attention_probing.results.tables import DASH, number
 
 ASKED = ("start", "first", "end", "punctuation", "entropy")
 """Statistics that are printed, of each layer and of the model; `first` only if no input has a start delimiter."""

@@ -16,17 +16,24 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
-from attention import Encoder
-from attention.ablation import AblatedModel, Ablation, Kind, ReferenceOutputs, RunModel, pieces_at_once
-from attention.capture import Heads
-from datamodules import ClassificationDataModule, PairBatch, PairSplit, SegmentBatch, TextBatch
-from datamodules.batches import LengthBatches, Split
-from metrics.bootstrap import resample
-from metrics.classification import auroc, f1_score, mcc_score, mostly_one_label
-from metrics.statistics import Ratio, Statistic, pearson, spearman
-from models import TransformerClassifier
-from results import Estimate, Flags, Floats, Unit, UserError
-from results.errors import counted
+from attention_probing.attention import Encoder
+from attention_probing.attention.ablation import (
+    AblatedModel,
+    Ablation,
+    Kind,
+    ReferenceOutputs,
+    RunModel,
+    pieces_at_once,
+)
+from attention_probing.attention.capture import Heads
+from attention_probing.datamodules import ClassificationDataModule, PairBatch, PairSplit, SegmentBatch, TextBatch
+from attention_probing.datamodules.batches import LengthBatches, Split
+from attention_probing.metrics.bootstrap import resample
+from attention_probing.metrics.classification import auroc, f1_score, mcc_score, mostly_one_label
+from attention_probing.metrics.statistics import Ratio, Statistic, pearson, spearman
+from attention_probing.models import TransformerClassifier
+from attention_probing.results import Estimate, Flags, Floats, Unit, UserError
+from attention_probing.results.errors import counted
 
 MASKED, HIDDEN, REPLACED = 0.15, 0.8, 0.1
 """Share of the tokens that are predicted; of these, shares that become the mask and a random token (Devlin et al. 2019,

@@ -20,12 +20,19 @@ from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 from torchmetrics import Metric
 
-from models import EarlyStoppingBySteps, TrainedModule, TrainingError, ignore_signals, quiet, recorded_gradients
-from results import Result
-from results.errors import UserError, counted
-from results.files import keep, kept, remove_leftovers
-from results.locks import share as share_files
-from results.progress import ProgressLines
+from attention_probing.models import (
+    EarlyStoppingBySteps,
+    TrainedModule,
+    TrainingError,
+    ignore_signals,
+    quiet,
+    recorded_gradients,
+)
+from attention_probing.results import Result
+from attention_probing.results.errors import UserError, counted
+from attention_probing.results.files import keep, kept, remove_leftovers
+from attention_probing.results.locks import share as share_files
+from attention_probing.results.progress import ProgressLines
 
 _OF_ALL = "It is recommended to use .* when logging on epoch level in distributed"
 

@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from metrics.attachment import sums_by
-from metrics.bootstrap import bootstrap_ratio
-from metrics.rows import GatheredMetric
-from results import Estimate, Flags, Floats, Integers
+from attention_probing.metrics.attachment import sums_by
+from attention_probing.metrics.bootstrap import bootstrap_ratio
+from attention_probing.metrics.rows import GatheredMetric
+from attention_probing.results import Estimate, Flags, Floats, Integers
 
 ANTECEDENT_DIRECTIONS = ("mention→antecedent", "antecedent→mention")
 """Names along the axis of directions: attention from the mention's head word, and attention to it."""

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from metrics.bootstrap import bootstrap_ratio
-from results import Estimate, Flags, Floats, Integers, Unit
+from attention_probing.metrics.bootstrap import bootstrap_ratio
+from attention_probing.results import Estimate, Flags, Floats, Integers, Unit
 
 ALL, PLAIN = "all", "all (no punctuation)"  # groups of words
 OFFSETS = (-3, -2, -1, 1, 2, 3)  # of the fixed-offset baseline (Clark et al. 2019, §4.2)

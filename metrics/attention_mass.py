@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from results import Unit
+from attention_probing.results import Unit
 
 MASSES = ("start", "end", "punctuation", "rest", "previous", "next", "self", "end_to_end", "other_to_end")
 """Mean attention of a row to the start delimiter, to the end delimiters, to `.` and `,`, to all other tokens but the

@@ -31,11 +31,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import betaincinv
-from scipy.stats import norm
-from scipy.stats import t as student
+from scipy.stats import norm, t as student
 
-from metrics.statistics import CorrelationStatistic, Ratio, Statistic, ratio, two_columns
-from results import FEW, TIE, Counts, Estimate, Flags, Floats, Integers, Unit
+from attention_probing.metrics.statistics import CorrelationStatistic, Ratio, Statistic, ratio, two_columns
+from attention_probing.results import FEW, TIE, Counts, Estimate, Flags, Floats, Integers, Unit
 
 TAIL = (1 - 0.95) / 2
 LEVEL_MARGIN = 1.5

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from metrics.bootstrap import resample
-from metrics.statistics import Ratio, Statistic, mean, pearson, proportion, ratio, spearman
-from results import Estimate, Floats, Integers, Table
+from attention_probing.metrics.bootstrap import resample
+from attention_probing.metrics.statistics import Ratio, Statistic, mean, pearson, proportion, ratio, spearman
+from attention_probing.results import Estimate, Floats, Integers, Table
 
 CLASSIFICATION_RATIOS = {"accuracy": ("correct", "scored"), "f1": ("f1_right", "f1_found")}
 """Scores that divide two sums over the texts: accuracy, and F1 of one class."""

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from metrics.rows import GatheredMetric
-from results import Floats
+from attention_probing.metrics.rows import GatheredMetric
+from attention_probing.results import Floats
 
 _SMOOTHING = 1e-3
 # Size of a block; on a CPU the buffers of its pairs fit into the cache.

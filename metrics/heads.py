@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from metrics.attachment import OFFSETS, PLAIN, Arcs, attached, edges_found, groups_of, offset_heads
-from metrics.rows import GatheredMetric
-from results import Flags, Floats, Integers
-from results.progress import Progress
+from attention_probing.metrics.attachment import OFFSETS, PLAIN, Arcs, attached, edges_found, groups_of, offset_heads
+from attention_probing.metrics.rows import GatheredMetric
+from attention_probing.results import Flags, Floats, Integers
+from attention_probing.results.progress import Progress
 
 Direction = Literal["dependent→head", "head→dependent"]
 DIRECTIONS: tuple[Direction, Direction] = ("dependent→head", "head→dependent")

@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import t as student
 from torch import Tensor
 
-from metrics.rows import GatheredMetric
-from results import Estimate, Floats, Unit
+from attention_probing.metrics.rows import GatheredMetric
+from attention_probing.results import Estimate, Floats, Unit
 
 CONFIDENCE = 0.95
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torchmetrics import Metric
 
-from metrics.attachment import Arcs
-from results.errors import UserError, counted
+from attention_probing.metrics.attachment import Arcs
+from attention_probing.results.errors import UserError, counted
 
 LONGEST = 32_766
 """Most words of a sentence: a position and an offset fit 16 bits, and one number is left for none."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from results import Floats
+from attention_probing.results import Floats
 
 Statistic = Callable[[Floats, Floats], Floats]
 """Maps values `[units, columns]` without nan and weights `[draws, units]` to one number per draw, `[draws]`.

@@ -10,9 +10,9 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import minimum_spanning_tree
 from torch import Tensor
 
-from metrics import statistics
-from metrics.attachment import Arcs
-from results import Floats, Integers
+from attention_probing.metrics import statistics
+from attention_probing.metrics.attachment import Arcs
+from attention_probing.results import Floats, Integers
 
 RANKED_LENGTHS = (5, 50)  # shortest and longest sentences whose rank correlations are averaged (Hewitt & Manning 2019)
 

@@ -14,18 +14,20 @@ from jsonargparse import ArgumentError, Namespace
 from pytorch_lightning import LightningModule
 from pytorch_lightning.cli import LightningArgumentParser
 
-from datamodules.corpus import CorpusDataModule
-from models.configs import (
+from attention_probing.datamodules.corpus import CorpusDataModule
+from attention_probing.models.configs import (
+    PACKAGE,
     ROOMS,
+    class_of,
     explained,
     imported_classes,
     only_known_classes,
     only_named_files,
     without_permissions,
 )
-from results.errors import UserError, refuse_lack_of_memory
-from results.files import check_regular
-from results.settings import BoundedLoader, leaves
+from attention_probing.results.errors import UserError, refuse_lack_of_memory
+from attention_probing.results.files import check_regular
+from attention_probing.results.settings import BoundedLoader, leaves
 
 FORMAT = 1
 """Version of the content of checkpoints, which those of 0.x lack; raise it when older ones cannot be read."""
@@ -33,7 +35,7 @@ LOCAL = frozenset({"root", "cache", "device_map"})
 """Options of data, and of encoders in them, that name places or resources of a machine; the command line has its own,
 and takes no other's."""
 _SIZE = re.compile(r"\b(layers|hidden|size|filters|kernels|project|ranks|vocabulary|vectors|classes)\b")
-NOT_OF_A_RUN = "this is not a checkpoint of a run. Give a file that `python train.py fit` has written to checkpoints/."
+NOT_OF_A_RUN = "this is not a checkpoint of a run. Give a file that `probing fit` has written to checkpoints/."
 
 
 class TrainingError(UserError):
@@ -56,7 +58,7 @@ def checkpoint_file(path: str | Path) -> Path:
         elif isinstance(error, IsADirectoryError):
             fault = "this is a folder, not a checkpoint"
         raise TrainingError(
-            f"{file}: {fault}. Give a file that `python train.py fit` has written to checkpoints/ of its run."
+            f"{file}: {fault}. Give a file that `probing fit` has written to checkpoints/ of its run."
         ) from None
     return file
 
@@ -159,7 +161,7 @@ def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
     data = config_of(content).get("data")
     if not isinstance(data, Mapping):
         raise TrainingError(
-            f"{path}: the checkpoint does not contain the settings of its data, which `python train.py fit` writes. "
+            f"{path}: the checkpoint does not contain the settings of its data, which `probing fit` writes. "
             f"Train the model again with that command."
         )
     # Parsed twice, because settings in a file may be text or have dotted names, and lack their defaults afterwards.
@@ -216,7 +218,7 @@ def instantiate(
             settings.
     """
     name, arguments = model.get("class_path", ""), {**model.get("init_args", {}), **(options or {})}
-    if not name:  # trained by a program, not by train.py
+    if not name:  # trained by a program, not by a command
         if getattr(getattr(base, "build", None), "__isabstractmethod__", False):
             raise TrainingError(
                 f"{path}: the checkpoint does not name its class, and {base.__name__} is only a base class. Load it "
@@ -225,9 +227,15 @@ def instantiate(
         known = inspect.signature(base).parameters
         every = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
         return base(**{name: value for name, value in arguments.items() if every or name in known})
-    if (kind := name.rpartition(".")[2]) not in _names_below(base):
+    kind = name.rpartition(".")[2]
+    class_of(kind)  # imports a class of this program
+    if kind not in _names_below(base):
         module, _, _ = name.rpartition(".")
-        own = "" if module.partition(".")[0] in ROOMS else f" If it is a class of your own, add --trust {module}."
+        own = (
+            ""
+            if module.partition(".")[0] in (PACKAGE, *ROOMS)
+            else f" If it is a class of your own, add --trust {module}."
+        )
         raise TrainingError(
             f"{path} is a checkpoint of {kind}, not of {base.__name__}. Give a checkpoint of {base.__name__}, or load "
             f"this one in Python with {kind}.load_from_checkpoint.{own}"

@@ -7,12 +7,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from datamodules import TextBatch
-from models.layers import DEFAULT_EMBEDDING, Attention, EmbeddingSpec, TextEncoder, WordEmbedding
-from models.regularizers import Encoded, Regularizer
-from models.text_classifier import SENTENCE, WORD, Level, Output, TextClassifier, TextSizes, checked_levels
-from models.trained import Mean
-from results.errors import UserError, check_numbers
+from attention_probing.datamodules import TextBatch
+from attention_probing.models.layers import DEFAULT_EMBEDDING, Attention, EmbeddingSpec, TextEncoder, WordEmbedding
+from attention_probing.models.regularizers import Encoded, Regularizer
+from attention_probing.models.text_classifier import (
+    SENTENCE,
+    WORD,
+    Level,
+    Output,
+    TextClassifier,
+    TextSizes,
+    checked_levels,
+)
+from attention_probing.models.trained import Mean
+from attention_probing.results.errors import UserError, check_numbers
 
 LEVELS = (WORD, SENTENCE)
 TOGETHER = 64  # sentences that are encoded together

@@ -3,18 +3,21 @@
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from jsonargparse import Namespace, _loaders_dumpers, _paths, set_parsing_settings
+from jsonargparse import Namespace, _loaders_dumpers, _paths, _typehints, set_parsing_settings
 from jsonargparse._common import parsing_settings
 from pytorch_lightning import LightningModule
 
-from results.errors import near
-from results.files import check_regular
-from results.settings import LONGEST_TEXT, PIPES, Bounded, in_a_line, leaves
+from attention_probing.results.errors import near
+from attention_probing.results.files import check_regular
+from attention_probing.results.settings import LONGEST_TEXT, PIPES, Bounded, in_a_line, leaves
 
 # Unclear messages of jsonargparse. tests/models/test_configs.py provokes each of them.
 _REQUIRED = re.compile(r"the following arguments are required: ([\w, ]+);? Given value")
@@ -93,12 +96,11 @@ def explained(message: str) -> str:
         fault = f"{denied[1]} is in an external package, which only the command line may allow"
         fault = f"{fault}. If you trust it, add --trust {module}"
     elif found := _CLASS.search(message):
-        known = imported_of_rooms()
-        fault = f"there is no class {found[1]}{near(found[1], known)}"
-        if found[1] in known:
+        fault = f"there is no class {found[1]}{near(found[1], exported())}"
+        if found[1] in exported():
             fault = f"{found[1]} cannot be used here"
             kind = {"fit": "a model that is trained", "measure": "a measurement"}[command := command_of(found[1])]
-            fault = f"{found[1]} is {kind}. Run it with `python train.py {command}`" if keys == "model" else fault
+            fault = f"{found[1]} is {kind}. Run it with `probing {command}`" if keys == "model" else fault
         elif keys in ("data.encoder", "data.tokenizer"):
             fault = f"{found[1]} is no class. Name an encoder with --{keys}.name"
     elif missing := _REQUIRED.search(in_a_line(message)):
@@ -111,19 +113,61 @@ def explained(message: str) -> str:
     return f"{keys}{inside}: {fault}" if keys or inside else fault
 
 
-def imported_of_rooms() -> dict[str, type]:
-    """Return the classes of this program that are imported and that settings may name, by name."""
-    rooms = [vars(sys.modules[room]) for room in ROOMS if room in sys.modules]
-    return {name: value for room in rooms for name, value in room.items() if isinstance(value, type)}
+PACKAGE = "attention_probing"
+ROOMS = ("attention", "corpora", "datamodules", "fidelity", "measures", "models", "probes")
+"""Packages of this program with classes that settings may name."""
+
+
+@cache
+def exported() -> Mapping[str, str]:
+    """Return the package of each class that a room exports, such as `attention_probing.measures` of `SingleHeads`."""
+    found = dict[str, str]()
+    for room in ROOMS:
+        package = import_module(f"{PACKAGE}.{room}")
+        classes = (name for name in getattr(package, "__all__", ()) if name[0].isupper())
+        found.update(dict.fromkeys(classes, package.__name__))
+    return found
+
+
+def class_of(name: str) -> type | None:
+    """Import a class that a room exports, and return it; None if there is no such class."""
+    package = exported().get(name)
+    return None if package is None else getattr(import_module(package), name)
+
+
+def _class_path(base: Any, name: str) -> str:  # noqa: ANN401
+    """Return the path of a class in settings, in place of the function of jsonargparse.
+
+    jsonargparse finds a class by its short name once it is imported. Settings of version 1 name classes without the
+    package: `measures.SingleHeads`.
+    """
+    room, _, rest = name.partition(".")
+    if room in ROOMS and rest.rpartition(".")[2] in exported():
+        return f"{PACKAGE}.{name}"
+    class_of(name)
+    return _of_typehints(base, name)
+
+
+_of_typehints = _typehints.resolve_class_path_by_name
+_typehints.resolve_class_path_by_name = _class_path  # type: ignore[assignment]
+
+
+def with_short_classes(settings: str) -> str:
+    """Return settings in YAML with the short names of the classes that rooms export."""
+
+    def short(found: re.Match[str]) -> str:
+        return found[2] if found[2] in exported() else found[0]
+
+    return re.sub(rf"(?<=class_path: )({PACKAGE}\.(?:\w+\.)*)(\w+)$", short, settings, flags=re.M)
 
 
 def command_of(name: str) -> str:
-    """Return the command of train.py that runs a model, `measure` or `fit`; `fit` for a class that is not imported."""
-    return "fit" if issubclass(imported_of_rooms().get(name, LightningModule), LightningModule) else "measure"
+    """Return the command that runs a model, `measure` or `fit`; `fit` for a class that is not of this program."""
+    return "fit" if issubclass(class_of(name) or LightningModule, LightningModule) else "measure"
 
 
-ROOMS = ("attention", "corpora", "datamodules", "fidelity", "measures", "models", "probes", "commands.writer")
-"""Packages of this program with classes that settings may name."""
+OWN = (*(f"{PACKAGE}.{room}" for room in ROOMS), f"{PACKAGE}.commands.writer")
+"""Packages of this program with classes that settings may name, by their full names."""
 LIBRARIES = ("pytorch_lightning", "torch.optim")
 PERMISSIONS = frozenset({"allow_pickle", "trust_remote_code"})
 """Options that let a file run code. Only the command line or a caller in Python may set them."""
@@ -143,7 +187,7 @@ def only_known_classes(trusted: Iterable[str] = ()) -> Iterator[None]:
     try:
         set_parsing_settings(
             import_path_denylist=["*"],
-            import_path_allowlist=[*ROOMS, *LIBRARIES, *trusted],
+            import_path_allowlist=[*OWN, *LIBRARIES, *trusted],
             instantiate_subclass_spec_in_any=False,
         )
         yield

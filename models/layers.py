@@ -9,8 +9,8 @@ import torch
 from entmax import entmax15, entmax_bisect, sparsemax
 from torch import Tensor, nn
 
-from datamodules import Vocabulary
-from results.errors import UserError, check_numbers, check_values
+from attention_probing.datamodules import Vocabulary
+from attention_probing.results.errors import UserError, check_numbers, check_values
 
 EMBEDDING_SIZE = 300
 EMBEDDING_SPREAD = 0.1

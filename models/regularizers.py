@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from datamodules import Vocabulary
-from models.trained import Mean
-from results.errors import UserError, check_numbers
+from attention_probing.datamodules import Vocabulary
+from attention_probing.models.trained import Mean
+from attention_probing.results.errors import UserError, check_numbers
 
 
 @dataclass(frozen=True)

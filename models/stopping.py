@@ -7,7 +7,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.utilities.seed import isolate_rng
 
-from models.trained import STEPS, TrainedModule, epochs_of
+from attention_probing.models.trained import STEPS, TrainedModule, epochs_of
 
 
 class EarlyStoppingBySteps(EarlyStopping):

@@ -1,4 +1,4 @@
-"""Base of the text classifiers of train.py: output and predictions, loss, optimiser, validation, scores on test."""
+"""Base of the text classifiers of probing: output and predictions, loss, optimiser, validation, scores on test."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,13 +13,13 @@ from pytorch_lightning.utilities import rank_zero_warn
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
-from attention.encoder import EncoderSpec, resolve
-from attention.inputs import TextTokenizer
-from corpora.labelled import LabelledText
-from datamodules import ClassificationDataModule, TextBatch
-from datamodules.classification import EVAL_TOKENS, TextSplit, class_counts
-from datamodules.tokenization import TokenOptions, Vocabulary, tokenize
-from metrics.classification import (
+from attention_probing.attention.encoder import EncoderSpec, resolve
+from attention_probing.attention.inputs import TextTokenizer
+from attention_probing.corpora.labelled import LabelledText
+from attention_probing.datamodules import ClassificationDataModule, TextBatch
+from attention_probing.datamodules.classification import EVAL_TOKENS, TextSplit, class_counts
+from attention_probing.datamodules.tokenization import TokenOptions, Vocabulary, tokenize
+from attention_probing.metrics.classification import (
     CLASSIFICATION_RATIOS,
     class_table,
     classification_scores,
@@ -29,12 +29,21 @@ from metrics.classification import (
     ratio_columns,
     regression_scores,
 )
-from metrics.rows import ItemRows
-from models.checkpoints import TrainingError
-from models.layers import EntmaxAttention
-from models.trained import Average, Mean, TrainedModule, gathered, no_loss, other_model, over_devices, training_audit
-from results import Estimate, Floats, HeatMap, Integers, Result, Unit, filled
-from results.errors import UserError, check_numbers, new_items
+from attention_probing.metrics.rows import ItemRows
+from attention_probing.models.checkpoints import TrainingError
+from attention_probing.models.layers import EntmaxAttention
+from attention_probing.models.trained import (
+    Average,
+    Mean,
+    TrainedModule,
+    gathered,
+    no_loss,
+    other_model,
+    over_devices,
+    training_audit,
+)
+from attention_probing.results import Estimate, Floats, HeatMap, Integers, Result, Unit, filled
+from attention_probing.results.errors import UserError, check_numbers, new_items
 
 WORD, SENTENCE = "word", "sentence"  # attention over words, and over the sentences of a hierarchical model
 
@@ -481,7 +490,7 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
     def predict_texts(
         self, texts: str | Sequence[str | tuple[str, str]], *, eval_tokens: int = EVAL_TOKENS
     ) -> pd.DataFrame:
-        """Classify new texts, or pairs of texts, with the same results as `train.py predict`.
+        """Classify new texts, or pairs of texts, with the same results as `probing predict`.
 
         Args:
             texts: Texts in the form of the training corpus; a single text may be given as a string.

@@ -16,12 +16,12 @@ from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from attention.encoder import usable_device
-from attention.extraction import return_free_memory
-from datamodules.corpus import Data, data_for
-from models.checkpoints import FORMAT, TrainingError, configured_model, instantiate, read_checkpoint
-from results import Result
-from results.errors import check_values
+from attention_probing.attention.encoder import usable_device
+from attention_probing.attention.extraction import return_free_memory
+from attention_probing.datamodules.corpus import Data, data_for
+from attention_probing.models.checkpoints import FORMAT, TrainingError, configured_model, instantiate, read_checkpoint
+from attention_probing.results import Result
+from attention_probing.results.errors import check_values
 
 STEPS = 50
 """Least number of optimizer steps between two changes of the learning rate by a schedule of epochs."""
@@ -74,7 +74,7 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         checkpoint_key: Key under which a checkpoint holds `sizes` and `source` of the parameters (see `Origin`);
             subclasses may add other entries.
         may_come_trained: True if `build` may load trained parameters, for example with transformers.
-        objects: Names of constructor arguments that are objects. A checkpoint of `train.py` has the
+        objects: Names of constructor arguments that are objects. A checkpoint of `probing` has the
             settings to make them; for other checkpoints, pass them to `load_from_checkpoint`.
         origin: Sizes and source of the parameters; None before `bind`.
         trained: True once `fit` has begun or a checkpoint is loaded.

@@ -9,15 +9,22 @@ import torch
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
-from attention.capture import Head, intervening, named_heads
-from attention.checks import EncoderError, check
-from attention.encoder import EncoderSource, is_segmented, load_classifier, load_tokenizer, resolve
-from attention.quantities import LayerParts, find_parts, with_residual
-from datamodules import ClassificationDataModule, TextBatch
-from datamodules.classification import EVAL_TOKENS
-from models.text_classifier import Level, Output, TextClassifier, TextSizes, checked_levels, parameter_groups
-from models.trained import recorded_gradients
-from results.errors import UserError, check_numbers
+from attention_probing.attention.capture import Head, intervening, named_heads
+from attention_probing.attention.checks import EncoderError, check
+from attention_probing.attention.encoder import EncoderSource, is_segmented, load_classifier, load_tokenizer, resolve
+from attention_probing.attention.quantities import LayerParts, find_parts, with_residual
+from attention_probing.datamodules import ClassificationDataModule, TextBatch
+from attention_probing.datamodules.classification import EVAL_TOKENS
+from attention_probing.models.text_classifier import (
+    Level,
+    Output,
+    TextClassifier,
+    TextSizes,
+    checked_levels,
+    parameter_groups,
+)
+from attention_probing.models.trained import recorded_gradients
+from attention_probing.results.errors import UserError, check_numbers
 
 PIECES = EVAL_TOKENS  # most pieces of one pass of `decide`, padding included
 
@@ -451,7 +458,7 @@ class TransformerClassifier(TextClassifier):
         if not (groups := parameter_groups(self, self.weight_decay, lambda _, parameter: parameter.dim() > 1)):
             raise UserError(
                 "--model.frozen is true, but the files of the model include a classification head, so "
-                "nothing is left to train. Score it without training (`python train.py test`), or set frozen to "
+                "nothing is left to train. Score it without training (`probing test`), or set frozen to "
                 "false."
             )
         adam = torch.optim.AdamW(groups, self.learning_rate, fused=True)

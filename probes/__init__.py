@@ -1,9 +1,5 @@
 """Probes trained over frozen attention or hidden states, and the evaluation of what they predict."""
 
-from probes.antecedent import AntecedentAttentionProbe, AntecedentWordsProbe
-from probes.frozen import Sizes
-from probes.head_selection import AttentionOnlyProbe, AttentionWordsProbe, DistancesWordsProbe, HeadSelectionProbe
-from probes.structural import StructuralDepthProbe, StructuralDistanceProbe, StructuralProbe
+import lazy_loader
 
-DependencyProbe = HeadSelectionProbe | StructuralProbe
-"""A trained probe over a dependency treebank; a `ProbeMeasure` can train copies of it."""
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

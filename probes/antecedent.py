@@ -8,16 +8,16 @@ import torch
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
-from datamodules import AntecedentBatch, CoreferenceDataModule
-from datamodules.dependency import Field
-from metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, Links
-from models import TrainedModule, device_count, no_loss, training_audit
-from models.trained import Average
-from probes.antecedent_evaluation import AntecedentEvaluation, check_coreference, links_of
-from probes.frozen import Sizes, bind_to, weight_maps
-from probes.head_selection import attention_scores, weighted_scores
-from results import Result
-from results.errors import UserError, check_numbers
+from attention_probing.datamodules import AntecedentBatch, CoreferenceDataModule
+from attention_probing.datamodules.dependency import Field
+from attention_probing.metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, Links
+from attention_probing.models import TrainedModule, device_count, no_loss, training_audit
+from attention_probing.models.trained import Average
+from attention_probing.probes.antecedent_evaluation import AntecedentEvaluation, check_coreference, links_of
+from attention_probing.probes.frozen import Sizes, bind_to, weight_maps
+from attention_probing.probes.head_selection import attention_scores, weighted_scores
+from attention_probing.results import Result
+from attention_probing.results.errors import UserError, check_numbers
 
 
 def candidate_scores(scores: Tensor, links: Links) -> Tensor:

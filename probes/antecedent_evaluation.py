@@ -11,11 +11,11 @@ import torch
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor, nn
 
-from corpora.document import Window, whole_documents
-from datamodules import AntecedentBatch, CoreferenceDataModule
-from datamodules.batches import EncoderOf, Split
-from datamodules.corpus import STAGES
-from metrics.antecedent_selection import (
+from attention_probing.corpora.document import Window, whole_documents
+from attention_probing.datamodules import AntecedentBatch, CoreferenceDataModule
+from attention_probing.datamodules.batches import EncoderOf, Split
+from attention_probing.datamodules.corpus import STAGES
+from attention_probing.metrics.antecedent_selection import (
     ANTECEDENT_DIRECTIONS,
     ANTECEDENT_GROUPS,
     AntecedentCounts,
@@ -25,11 +25,23 @@ from metrics.antecedent_selection import (
     antecedent_hits_among_words,
     find_links,
 )
-from probes.arc_evaluation import split_key
-from probes.rule_baselines import head_match, nearest, sieve
-from results import FEW, Bars, Estimate, Figure, Floats, HeatMap, Result, Table, Unit, filled, on_one_scale
-from results.errors import UserError, check_values, counted
-from results.heads import Names, head_map, heads_table
+from attention_probing.probes.arc_evaluation import split_key
+from attention_probing.probes.rule_baselines import head_match, nearest, sieve
+from attention_probing.results import (
+    FEW,
+    Bars,
+    Estimate,
+    Figure,
+    Floats,
+    HeatMap,
+    Result,
+    Table,
+    Unit,
+    filled,
+    on_one_scale,
+)
+from attention_probing.results.errors import UserError, check_values, counted
+from attention_probing.results.heads import Names, head_map, heads_table
 
 BASELINES = {"nearest": nearest, "head_match": head_match, "sieve": sieve}
 TRAINED = "antecedent_trained"

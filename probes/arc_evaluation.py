@@ -9,10 +9,10 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from datamodules import AttentionBatch, DependencyDataModule
-from datamodules.batches import EncoderOf, Split
-from datamodules.dependency import Field
-from metrics.attachment import (
+from attention_probing.datamodules import AttentionBatch, DependencyDataModule
+from attention_probing.datamodules.batches import EncoderOf, Split
+from attention_probing.datamodules.dependency import Field
+from attention_probing.metrics.attachment import (
     ALL,
     ATTACHMENT_RATIOS,
     PLAIN,
@@ -31,10 +31,10 @@ from metrics.attachment import (
     uniform_attached,
     uniform_edges_found,
 )
-from metrics.rows import ArcRows
-from results import Bars, Estimate, Floats, Integers, Result, Table, filled
-from results.errors import UserError
-from results.progress import warn
+from attention_probing.metrics.rows import ArcRows
+from attention_probing.results import Bars, Estimate, Floats, Integers, Result, Table, filled
+from attention_probing.results.errors import UserError
+from attention_probing.results.progress import warn
 
 
 def read_fields(data: DependencyDataModule, reads: Collection[str], reader: str, *, random_init: bool = False) -> None:

@@ -10,16 +10,16 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from attention import EncoderSpec, Options
-from attention.extraction import console
-from corpora.sentence import Sentence
-from datamodules import AttentionDataModule, DependencyDataModule, VectorSpec
-from datamodules.dependency import Field
-from models import TrainedModule, quiet
-from models.checkpoints import config_of, data_settings, datamodule_from
-from results import Figure, on_one_scale
-from results.errors import UserError, new_items
-from results.heads import Names, head_map
+from attention_probing.attention import EncoderSpec, Options
+from attention_probing.attention.extraction import console
+from attention_probing.corpora.sentence import Sentence
+from attention_probing.datamodules import AttentionDataModule, DependencyDataModule, VectorSpec
+from attention_probing.datamodules.dependency import Field
+from attention_probing.models import TrainedModule, quiet
+from attention_probing.models.checkpoints import config_of, data_settings, datamodule_from
+from attention_probing.results import Figure, on_one_scale
+from attention_probing.results.errors import UserError, new_items
+from attention_probing.results.heads import Names, head_map
 
 Mode = Literal["min", "max"]
 

@@ -15,18 +15,18 @@ import torch
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
-from attention import EncoderSpec, Options
-from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
-from datamodules.dependency import DependencySplit, Field
-from metrics.attachment import attached
-from metrics.rows import ArcRows
-from metrics.trees import tree_heads
-from models import TrainedModule, device_count, training_audit
-from models.trained import Average
-from probes.arc_evaluation import ArcEvaluation, PredictedArcs, predicted_arcs, read_fields
-from probes.frozen import Mode, Sizes, bind_to, on_sentences, weight_maps
-from results import Result
-from results.errors import check_numbers
+from attention_probing.attention import EncoderSpec, Options
+from attention_probing.datamodules import AttentionBatch, DependencyDataModule, VectorSpec
+from attention_probing.datamodules.dependency import DependencySplit, Field
+from attention_probing.metrics.attachment import attached
+from attention_probing.metrics.rows import ArcRows
+from attention_probing.metrics.trees import tree_heads
+from attention_probing.models import TrainedModule, device_count, training_audit
+from attention_probing.models.trained import Average
+from attention_probing.probes.arc_evaluation import ArcEvaluation, PredictedArcs, predicted_arcs, read_fields
+from attention_probing.probes.frozen import Mode, Sizes, bind_to, on_sentences, weight_maps
+from attention_probing.results import Result
+from attention_probing.results.errors import check_numbers
 
 
 class HeadSelectionProbe(TrainedModule[DependencyDataModule, Sizes]):
@@ -128,9 +128,9 @@ class HeadSelectionProbe(TrainedModule[DependencyDataModule, Sizes]):
         vectors: VectorSpec | None = None,
         root: str | None = None,
     ) -> pd.DataFrame:
-        """Return a table of predicted heads of new sentences, as `python train.py predict` does, without a Trainer.
+        """Return a table of predicted heads of new sentences, as `probing predict` does, without a Trainer.
 
-        A probe from a checkpoint of `train.py` knows its encoder, options and word vectors. A probe that was trained
+        A probe from a checkpoint of `probing` knows its encoder, options and word vectors. A probe that was trained
         otherwise needs them as arguments, unless it uses the default encoder with all layers and heads.
 
         Args:

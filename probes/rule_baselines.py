@@ -9,7 +9,7 @@ of this family; the scores here are not the scores of the published system.
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from corpora.document import Mention
+from attention_probing.corpora.document import Mention
 
 Words = Sequence[Sequence[str]]
 Pass = Callable[[int, int], bool]

@@ -13,20 +13,20 @@ from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from attention import EncoderSpec, Options
-from datamodules import AttentionBatch, DependencyDataModule
-from datamodules.dependency import Field
-from metrics import trees
-from metrics.attachment import ratio_scores, sums_by
-from metrics.bootstrap import bootstrap_ratio
-from metrics.rows import ItemRows
-from metrics.statistics import ratio
-from models import Mean, TrainedModule, over_devices, training_warnings
-from models.trained import Average
-from probes.arc_evaluation import read_fields
-from probes.frozen import Mode, Sizes, bind_to, on_sentences
-from results import Floats, HeatMap, Integers, Result, Table, filled
-from results.errors import UserError, check_names, check_numbers
+from attention_probing.attention import EncoderSpec, Options
+from attention_probing.datamodules import AttentionBatch, DependencyDataModule
+from attention_probing.datamodules.dependency import Field
+from attention_probing.metrics import trees
+from attention_probing.metrics.attachment import ratio_scores, sums_by
+from attention_probing.metrics.bootstrap import bootstrap_ratio
+from attention_probing.metrics.rows import ItemRows
+from attention_probing.metrics.statistics import ratio
+from attention_probing.models import Mean, TrainedModule, over_devices, training_warnings
+from attention_probing.models.trained import Average
+from attention_probing.probes.arc_evaluation import read_fields
+from attention_probing.probes.frozen import Mode, Sizes, bind_to, on_sentences
+from attention_probing.results import Floats, HeatMap, Integers, Result, Table, filled
+from attention_probing.results.errors import UserError, check_names, check_numbers
 
 BOUND = 0.05
 """The matrices start uniform within ±BOUND, as in Hewitt & Manning (2019)."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from results.settings import leaves, read_yaml
+from attention_probing.results.settings import leaves, read_yaml
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C library may not be there
 BIBLIOGRAPHY = "results.bib"

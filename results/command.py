@@ -9,7 +9,7 @@ from typing import NoReturn
 from rich.console import Console
 from rich.text import Text
 
-from results.errors import UserError, command_line
+from attention_probing.results.errors import UserError, command_line
 
 
 def print_fault(fault: BaseException) -> None:

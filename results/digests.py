@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from results.files import check_regular, keep, kept
+from attention_probing.results.files import check_regular, keep, kept
 
 RECORD = "results.json"
 _NUMBERS = ("tables", "latex", "figure_data")  # entries of a record that name files with numbers
@@ -38,7 +38,7 @@ def file_digest(path: Path) -> str:
 def source_digest() -> str:
     """Return the SHA-256 of the program's source files; results of different versions have different digests."""
     root, digest = Path(__file__).parent.parent, hashlib.sha256()
-    rooms = [path.parent for path in root.glob("*/__init__.py") if path.parent.name not in ("benchmarks", "tests")]
+    rooms = [path.parent for path in root.glob("*/__init__.py")]
     # Word lists and templates are YAML beside the code that reads them.
     for path in sorted(path for room in rooms for path in room.rglob("*") if path.suffix in (".py", ".yaml")):
         digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())

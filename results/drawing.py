@@ -27,7 +27,7 @@ from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
 from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
-from results import AttentionLines, Bars, Curves, HeatMap, Maps, Spreads, Unit
+from attention_probing.results import AttentionLines, Bars, Curves, HeatMap, Maps, Spreads, Unit
 
 COLUMN, PAGE = 3.03, 6.3  # inches: a column and the text of a page in the style of ACL (7.7 and 16 cm)
 TALLEST = 7.5  # inches of the rows of a grid; title, labels and legend take the rest of a page

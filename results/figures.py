@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from results.estimates import Table, Unit
+from attention_probing.results.estimates import Table, Unit
 
 MOST = 100_000
 """Largest number of rows in the numbers of a figure; a grid of raw maps has millions of weights."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from results import Floats, HeatMap, Table, Unit
+from attention_probing.results import Floats, HeatMap, Table, Unit
 
 
 def head_name(layer: int, head: int) -> str:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from results import ColouredTexts
-from results.drawing import draw
-from results.tables import DASH, LEGEND, ROWS, SIGNS, facts, main_scores, score_cell, written
+from attention_probing.results import ColouredTexts
+from attention_probing.results.drawing import draw
+from attention_probing.results.tables import DASH, LEGEND, ROWS, SIGNS, facts, main_scores, score_cell, written
 
 if TYPE_CHECKING:
-    from results import Result
+    from attention_probing.results import Result
 
 FIGURES = 2  # number of figures that are shown
 

@@ -10,13 +10,13 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from results.citations import BIBLIOGRAPHY
-from results.document import document, render, resource
-from results.errors import counted
-from results.estimates import ENDS, FEW, Estimate, Table, Unit, score_rows
-from results.files import csv_text, write_atomically
-from results.result import Result
-from results.tables import DASH, SIGNS, facts, written
+from attention_probing.results.citations import BIBLIOGRAPHY
+from attention_probing.results.document import document, render, resource
+from attention_probing.results.errors import counted
+from attention_probing.results.estimates import ENDS, FEW, Estimate, Table, Unit, score_rows
+from attention_probing.results.files import csv_text, write_atomically
+from attention_probing.results.result import Result
+from attention_probing.results.tables import DASH, SIGNS, facts, written
 
 PAGE = "page.html"
 ROWS = 1000

@@ -9,7 +9,7 @@ from typing import Any
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.utilities import rank_zero_only
 
-from results.errors import spoken
+from attention_probing.results.errors import spoken
 
 FIRST, EVERY = 10.0, 30.0  # seconds before the first line, and between two lines
 

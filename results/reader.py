@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from results import Estimate, Unit
-from results.digests import RECORD, altered, has_config_checksum
-from results.errors import UserError, counted, misfit, near
-from results.estimates import ENDS, score_rows
-from results.files import below, check_regular, read_csv
-from results.settings import SettingsError, read_yaml, score_settings
+from attention_probing.results import Estimate, Unit
+from attention_probing.results.digests import RECORD, altered, has_config_checksum
+from attention_probing.results.errors import UserError, counted, misfit, near
+from attention_probing.results.estimates import ENDS, score_rows
+from attention_probing.results.files import below, check_regular, read_csv
+from attention_probing.results.settings import SettingsError, read_yaml, score_settings
 
 NAN = float("nan")
 KEYS = ("document", "sentence", "id")  # columns that identify an item

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from results.errors import Item, counted, one_of
-from results.estimates import Estimate, Table, numbers
-from results.figures import Figure
+from attention_probing.results.errors import Item, counted, one_of
+from attention_probing.results.estimates import Estimate, Table, numbers
+from attention_probing.results.figures import Figure
 
 if TYPE_CHECKING:
-    from results.drawing import Canvas
+    from attention_probing.results.drawing import Canvas
 
 _FILE_STEM = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
@@ -84,7 +84,9 @@ class Result:
         return f"<Result {self.experiment}: {self.answer or counted(len(self.scores), 'score')}>"
 
     def _repr_html_(self) -> str:
-        from results.notebook import result_html  # here, because it draws, which most imports of a Result need not
+        from attention_probing.results.notebook import (
+            result_html,
+        )  # here, because it draws, which most imports of a Result need not
 
         return result_html(self)
 
@@ -103,7 +105,7 @@ class Result:
             KeyError: There is no such figure.
             TypeError: The figure is a page of coloured texts.
         """
-        from results.drawing import draw
+        from attention_probing.results.drawing import draw
 
         return draw(_of_name(name, self.figures, "figure"))
 

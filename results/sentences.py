@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from results.errors import counted
-from results.estimates import FEW, TIE, Estimate, Unit
-from results.tables import number
+from attention_probing.results.errors import counted
+from attention_probing.results.estimates import FEW, TIE, Estimate, Unit
+from attention_probing.results.tables import number
 
 LEVEL = 0.05  # p-values below it are called significant
 UNDEFINED = "undefined"

@@ -12,8 +12,8 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from results.errors import UserError, near, shortened
-from results.files import check_regular
+from attention_probing.results.errors import UserError, near, shortened
+from attention_probing.results.files import check_regular
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -45,11 +45,25 @@ def leaves(node: object, at: str = "") -> Iterator[tuple[str, object]]:
         yield at, node
 
 
+_OWN_CLASS = re.compile(
+    r"(?:attention_probing\.)?"
+    r"(?:attention|commands|corpora|datamodules|fidelity|measures|metrics|models|probes|results)\.(?:\w+\.)*(\w+)"
+)
+"""Path of a class of this program; version 1 wrote it without the package."""
+
+
+def named_leaves(settings: object) -> Iterator[tuple[str, object]]:
+    """Yield what `leaves` yields, but each class of this program by its short name, however it was written."""
+    for name, value in leaves(settings):
+        of_class = _OWN_CLASS.fullmatch(value) if name.endswith("class_path") and isinstance(value, str) else None
+        yield name, of_class[1] if of_class else value
+
+
 def score_settings(config: object) -> dict[str, object]:
     """Return the settings of a config that affect the scores of a run, by dotted name."""
     return {
         name: value
-        for name, value in leaves(config)
+        for name, value in named_leaves(config)
         if not name.endswith(".dirpath") and not any(f"{name}.".startswith(f"{one}.") for one in NEUTRAL)
     }
 

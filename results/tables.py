@@ -20,8 +20,8 @@ from rich.cells import cell_len
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from results.errors import counted
-from results.estimates import FEW, Estimate, Table, Unit
+from attention_probing.results.errors import counted
+from attention_probing.results.estimates import FEW, Estimate, Table, Unit
 
 
 def written(table: Table, *, missing: str) -> dict[str, list[str]]:

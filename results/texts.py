@@ -2,8 +2,8 @@
 
 import math
 
-from results.document import document, render, resource
-from results.figures import ColouredText, ColouredTexts
+from attention_probing.results.document import document, render, resource
+from attention_probing.results.figures import ColouredText, ColouredTexts
 
 FULL = 10  # multiple of the even share of a row of texts from which a word has the full colour
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from results.document import Packed, document, render, resource
-from results.errors import UserError
-from results.files import write_atomically
+from attention_probing.results.document import Packed, document, render, resource
+from attention_probing.results.errors import UserError
+from attention_probing.results.files import write_atomically
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -18,15 +18,16 @@ from matplotlib import rc_context
 from rich.console import Console
 from rich.text import Text
 
-from results import FEW, ColouredTexts, Figure, Provenance, Result
-from results.citations import BIBLIOGRAPHY, cited_in
-from results.digests import RECORD, checksums, source_digest
-from results.drawing import DOTS, STYLE, draw, print_area
-from results.errors import counted
-from results.files import csv_text, is_full, write_atomically
-from results.page import PAGE, write_page
-from results.reader import first_of
-from results.tables import (
+from attention_probing import __version__
+from attention_probing.results import FEW, ColouredTexts, Figure, Provenance, Result
+from attention_probing.results.citations import BIBLIOGRAPHY, cited_in
+from attention_probing.results.digests import RECORD, checksums, source_digest
+from attention_probing.results.drawing import DOTS, STYLE, draw, print_area
+from attention_probing.results.errors import counted
+from attention_probing.results.files import csv_text, is_full, write_atomically
+from attention_probing.results.page import PAGE, write_page
+from attention_probing.results.reader import first_of
+from attention_probing.results.tables import (
     LEGEND,
     NO_INTERVAL,
     WHY_NO_INTERVAL,
@@ -39,13 +40,13 @@ from results.tables import (
     score_cell,
     scores_table,
 )
-from results.texts import html_page
+from attention_probing.results.texts import html_page
 
 SCHEMA = 3
 SPLITS = ("train", "dev", "test")
 MOST_CORPORA = 3  # most corpora in a caption
 TABLES, FIGURES = "tables", "figures"  # folders of a run: of the tables that are not printed, and of the figures
-PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy", "attention-probing")
+PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy")
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,7 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
         "data": provenance.data,
         "versions": {"python": platform.python_version()}
         | {name: _version(name) for name in PACKAGES}
-        | {"source_sha256": source_digest()},
+        | {"attention-probing": __version__, "source_sha256": source_digest()},
         "config": "config.yaml" if (folder / "config.yaml").exists() else None,
     }
     _write_record(record, content)

@@ -8,20 +8,20 @@ import pandas as pd
 from pytorch_lightning.utilities import rank_zero_warn
 from torch import nn
 
-from attention.ablation import Kind
-from datamodules import AttentionBatch, DependencyDataModule
-from datamodules.batches import Split
-from datamodules.corpus import STAGES
-from measures.contract import Measure
-from metrics.attachment import ALL, ratio_scores
-from metrics.heads import Predictions, most_attended
-from metrics.rows import ArcRows
-from probes.arc_evaluation import read_fields
-from results import Floats, Result, Table, Unit, filled
-from results.digests import altered
-from results.errors import UserError, check_values, near, one_of
-from results.files import below, read_csv
-from results.heads import Names
+from attention_probing.attention.ablation import Kind
+from attention_probing.datamodules import AttentionBatch, DependencyDataModule
+from attention_probing.datamodules.batches import Split
+from attention_probing.datamodules.corpus import STAGES
+from attention_probing.measures.contract import Measure
+from attention_probing.metrics.attachment import ALL, ratio_scores
+from attention_probing.metrics.heads import Predictions, most_attended
+from attention_probing.metrics.rows import ArcRows
+from attention_probing.probes.arc_evaluation import read_fields
+from attention_probing.results import Floats, Result, Table, Unit, filled
+from attention_probing.results.digests import altered
+from attention_probing.results.errors import UserError, check_values, near, one_of
+from attention_probing.results.files import below, read_csv
+from attention_probing.results.heads import Names
 
 WHAT = "--model.ablation"
 _LEAST = 3  # heads, for the spread of τ

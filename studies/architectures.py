@@ -23,11 +23,11 @@ import transformers
 from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, MODEL_MAPPING, AutoModel, PreTrainedModel
 
-from attention.ablation import AblatedModel, Ablation
-from attention.capture import LayerCall, capture_attention, read
-from attention.checks import AttentionLayers, EncoderError, check
-from attention.quantities import LayerParts, Norms, find_parts
-from results.errors import UserError
+from attention_probing.attention.ablation import AblatedModel, Ablation
+from attention_probing.attention.capture import LayerCall, capture_attention, read
+from attention_probing.attention.checks import AttentionLayers, EncoderError, check
+from attention_probing.attention.quantities import LayerParts, Norms, find_parts
+from attention_probing.results.errors import UserError
 from studies.by_hand import NoReferenceError, largest_difference, norms_by_hand, run_with_heads_off
 
 PAGE = Path(__file__).parents[1] / "docs" / "architectures.md"

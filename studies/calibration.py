@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from scipy.stats import binomtest, norm
 
-from fidelity.correlation import agreements
-from measures import clusters
-from measures.ablation import random_sets
-from measures.single_heads import ChosenHeads
-from metrics.attachment import Arcs
-from metrics.bootstrap import (
+from attention_probing.fidelity.correlation import agreements
+from attention_probing.measures import clusters
+from attention_probing.measures.ablation import random_sets
+from attention_probing.measures.single_heads import ChosenHeads
+from attention_probing.metrics.attachment import Arcs
+from attention_probing.metrics.bootstrap import (
     against_random_draws,
     bootstrap_ratio,
     compared,
@@ -35,12 +35,12 @@ from metrics.bootstrap import (
     pooled,
     resample,
 )
-from metrics.classification import accuracy_drop, f1_score
-from metrics.heads import Predictions
-from metrics.moments import Moments, recorded, subtract
-from metrics.statistics import mean, median, pearson, proportion, spearman
-from results import Estimate, Floats
-from results.heads import Names
+from attention_probing.metrics.classification import accuracy_drop, f1_score
+from attention_probing.metrics.heads import Predictions
+from attention_probing.metrics.moments import Moments, recorded, subtract
+from attention_probing.metrics.statistics import mean, median, pearson, proportion, spearman
+from attention_probing.results import Estimate, Floats
+from attention_probing.results.heads import Names
 
 NULLS, DRAWS = 1000, 999
 Draw = np.random.Generator

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from results import UserError
-from results.settings import read_yaml, typed
+from attention_probing.results import UserError
+from attention_probing.results.settings import read_yaml, typed
 
 CLAIMS = Path(__file__).resolve().parent / "claims.yaml"
 

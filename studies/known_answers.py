@@ -10,15 +10,14 @@ import numpy as np
 import pandas as pd
 from sklearn.metrics import roc_auc_score
 
-from datamodules import AttentionBatch, DependencyDataModule
-from measures.contract import Measure
-from metrics.bootstrap import share_interval
-from models import quiet, recorded_gradients
-from probes.arc_evaluation import read_fields
-from results import Estimate, Result, Table, Unit, filled
-from results.errors import UserError, check_numbers, near
-from results.progress import LOGGER as PROGRESS
-from results.progress import Progress
+from attention_probing.datamodules import AttentionBatch, DependencyDataModule
+from attention_probing.measures.contract import Measure
+from attention_probing.metrics.bootstrap import share_interval
+from attention_probing.models import quiet, recorded_gradients
+from attention_probing.probes.arc_evaluation import read_fields
+from attention_probing.results import Estimate, Result, Table, Unit, filled
+from attention_probing.results.errors import UserError, check_numbers, near
+from attention_probing.results.progress import LOGGER as PROGRESS, Progress
 from studies.known_cases import CASES, Case, Trial, promised
 
 _LEAST = 5  # effects of each kind for an AUC

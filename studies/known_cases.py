@@ -19,11 +19,11 @@ import yaml
 from numpy.typing import NDArray
 from pytorch_lightning.utilities.seed import isolate_rng
 
-from attention import EncoderSpec, Options
-from attention.quantities import QUANTITIES, QuantityName
-from corpora.sample import sample_vocabulary, write_sample_reviews, write_sample_treebank
-from datamodules import ClassificationDataModule, DependencyDataModule, TextDataModule
-from fidelity import (
+from attention_probing.attention import EncoderSpec, Options
+from attention_probing.attention.quantities import QUANTITIES, QuantityName
+from attention_probing.corpora.sample import sample_vocabulary, write_sample_reviews, write_sample_treebank
+from attention_probing.datamodules import ClassificationDataModule, DependencyDataModule, TextDataModule
+from attention_probing.fidelity import (
     Adversary,
     Correlation,
     Fidelity,
@@ -34,7 +34,7 @@ from fidelity import (
     SetErasure,
     SingleWeight,
 )
-from measures import (
+from attention_probing.measures import (
     AttentionAnalyses,
     Clusters,
     ControlTask,
@@ -45,16 +45,16 @@ from measures import (
     Surface,
     measure,
 )
-from measures.ablation import HeadAblation
-from measures.causal import CausalCheck
-from measures.nested import best_copy, train_copy
-from measures.trainings import nested_trainer, result_of
-from metrics.bootstrap import paired_bootstrap
-from models import TextClassifier, TrainedModule, quiet
-from models.checkpoints import instantiate
-from probes import AttentionOnlyProbe, StructuralDistanceProbe
-from probes.frozen import Mode
-from results import Estimate, Result, Table
+from attention_probing.measures.ablation import HeadAblation
+from attention_probing.measures.causal import CausalCheck
+from attention_probing.measures.nested import best_copy, train_copy
+from attention_probing.measures.trainings import nested_trainer, result_of
+from attention_probing.metrics.bootstrap import paired_bootstrap
+from attention_probing.models import TextClassifier, TrainedModule, quiet
+from attention_probing.models.checkpoints import instantiate
+from attention_probing.probes import AttentionOnlyProbe, StructuralDistanceProbe
+from attention_probing.probes.frozen import Mode
+from attention_probing.results import Estimate, Result, Table
 from studies.blank import Architecture
 from studies.planted import BLAME, LABELS, PRAISE, PlantedHead, planted_model
 

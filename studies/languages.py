@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from measures import SingleHeads
-from metrics.attachment import ALL, PLAIN
-from metrics.bootstrap import TEST_DRAWS, holm, p_units, paired_bootstrap
-from results import HeatMap, Provenance, Result, Table, Unit, UserError, command
-from results.reader import Record, find_record, read_table, rows_of
-from results.tables import DASH, markdown, written
-from results.writer import write
+from attention_probing.measures import SingleHeads
+from attention_probing.metrics.attachment import ALL, PLAIN
+from attention_probing.metrics.bootstrap import TEST_DRAWS, holm, p_units, paired_bootstrap
+from attention_probing.results import HeatMap, Provenance, Result, Table, Unit, UserError, command
+from attention_probing.results.reader import Record, find_record, read_table, rows_of
+from attention_probing.results.tables import DASH, markdown, written
+from attention_probing.results.writer import write
 
 LEAST, DEALS, ALPHA = 50, 10_000, 0.05
 KINDS = OWN, ENGLISH, PROBE, ENGLISH_PROBE = "own heads", "English heads", "own probe", "English probe"
@@ -39,7 +39,7 @@ def read_runs(folder: Path) -> Runs:
         language, _, kind = row.partition(" × ")
         found.setdefault(language, {})[kind] = find_record(next(iter(runs.values()))[-1])
     if not {*KINDS} <= found.get("English", {}).keys():
-        remedy = "Give the command of the sweep again: `python train.py sweep languages`"
+        remedy = "Give the command of the sweep again: `probing sweep languages`"
         raise UserError(f"{folder}: not all runs of English are finished, with which others are compared. {remedy}")
     return found
 

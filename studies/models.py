@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from commands.sweep_plan import read_sweep
-from results import UserError, command
-from results.reader import Record, read_record
-from results.tables import DASH, markdown, number, score_cell
+from attention_probing.commands.sweep_plan import read_sweep
+from attention_probing.results import UserError, command
+from attention_probing.results.reader import Record, read_record
+from attention_probing.results.tables import DASH, markdown, number, score_cell
 from studies.paper import (
     NOT_SEEN,
     PUBLISHED,
@@ -108,7 +108,7 @@ def runs_of(folder: Path, plan: Path, papers: Path, notes: list[str]) -> dict[st
         if name is not None and options <= SAME and len(row.finished(records)) == len(runs):
             own.setdefault(name, row.finished(records))
     if not any(found.values()):
-        raise UserError(f"{folder}: no run of {plan} is finished. Run `python train.py sweep {plan} --out {folder}`.")
+        raise UserError(f"{folder}: no run of {plan} is finished. Run `probing sweep {plan} --out {folder}`.")
     return found
 
 

@@ -20,18 +20,17 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from commands.seeds import estimate_from_counts, over_seeds, with_common_units
-from commands.sweep_jobs import results_of
-from commands.sweep_plan import Options, Row, options_of, read_sweep
-from metrics.bootstrap import TEST_DRAWS
-from metrics.bootstrap import difference as paired_difference
-from results import Estimate, Unit, UserError, command
-from results.digests import digest
-from results.errors import counted, near
-from results.files import write_atomically
-from results.reader import Record, RecordError, first_of, read_record
-from results.settings import read_yaml, typed
-from results.tables import DASH, markdown, number, score_cell
+from attention_probing.commands.seeds import estimate_from_counts, over_seeds, with_common_units
+from attention_probing.commands.sweep_jobs import results_of
+from attention_probing.commands.sweep_plan import Options, Row, options_of, read_sweep
+from attention_probing.metrics.bootstrap import TEST_DRAWS, difference as paired_difference
+from attention_probing.results import Estimate, Unit, UserError, command
+from attention_probing.results.digests import digest
+from attention_probing.results.errors import counted, near
+from attention_probing.results.files import write_atomically
+from attention_probing.results.reader import Record, RecordError, first_of, read_record
+from attention_probing.results.settings import read_yaml, typed
+from attention_probing.results.tables import DASH, markdown, number, score_cell
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "studies" / "published.yaml"
@@ -358,7 +357,7 @@ def write_page(path: Path, folder: Path, out: Path, options: Options | None = No
         folder: Folder of one or several sweeps with the runs.
         out: File of the page, in Markdown. Our numbers are written beside it, with the suffix `.json`. Numbers
             that are there already are kept if their runs are not below `folder` and the plan still has them.
-        options: Options of train.py that all runs were given, without the encoder.
+        options: Options of probing that all runs were given, without the encoder.
 
     Returns:
         Messages: how many findings are seen, which runs are not used, and which numbers are kept.
@@ -501,7 +500,7 @@ def main(args: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m studies.paper",
         description="Write the table of published findings with our numbers.",
-        epilog="Options after -- are those that all runs were given, as in train.py sweep.",
+        epilog="Options after -- are those that all runs were given, as in probing sweep.",
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of the sweeps (default: runs)")
     parser.add_argument(

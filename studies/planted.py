@@ -34,9 +34,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from attention.capture import Head, named_heads
-from corpora.sample import sample_vocabulary
-from results.errors import UserError, check_numbers, check_values, one_of
+from attention_probing.attention.capture import Head, named_heads
+from attention_probing.corpora.sample import sample_vocabulary
+from attention_probing.results.errors import UserError, check_numbers, check_values, one_of
 from studies.blank import SPECIAL, Architecture, WordModel, blank_model, set_weights
 
 Target = Literal["offset", "same_word", "relation", "delimiter", "evenly", "opinion"]

@@ -20,11 +20,11 @@ from jsonschema import Draft202012Validator
 from playwright.sync_api import Browser, Page, sync_playwright
 from rich.console import Console
 
-import train
-from attention import EncoderSpec
-from commands.lightning import ProbingCLI
-from datamodules import DependencyDataModule
-from results import Result, writer
+from attention_probing.attention import EncoderSpec
+from attention_probing.commands import lightning
+from attention_probing.commands.lightning import ProbingCLI
+from attention_probing.datamodules import DependencyDataModule
+from attention_probing.results import Result, writer
 from tests.glossary import unexplained
 from tests.printed import lost_answers
 from tests.tiny import save_bert, write_splits
@@ -53,7 +53,7 @@ def schema() -> Iterator[Draft202012Validator]:
         ends = {f"{name}.{end}" for name in plain["units"] for end in ("low", "high", "sd", "p")}
         assert plain["units"].keys() <= plain["scores"].keys() <= plain["units"].keys() | ends
         config = record.parent / "config.yaml"
-        if config.exists() and "\nmodel:" in config.read_text(encoding="utf-8"):  # a run of train.py, and no sweep
+        if config.exists() and "\nmodel:" in config.read_text(encoding="utf-8"):  # a run of probing, and no sweep
             assert not unexplained(plain["experiment"], plain["units"]), "docs/glossary.md does not explain these"
         write_record(record, content)
         assert len([path for path in record.parent.iterdir() if path.is_file()]) <= 20 - len(["page.html"])
@@ -76,7 +76,7 @@ def own_code_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def parser() -> Iterator[None]:
-    """The parser of `train.main`, made once for all command lines of a process."""
+    """The parser of `lightning.main`, made once for all command lines of a process."""
     made: dict[str, Any] = {}
     make = ProbingCLI.setup_parser
 
@@ -97,7 +97,7 @@ def parser() -> Iterator[None]:
 os.environ.setdefault("COLUMNS", "80")
 
 # Tests with several processes fork them from a server that has imported these once.
-multiprocessing.set_forkserver_preload(["datamodules", "metrics.rows"])
+multiprocessing.set_forkserver_preload(["datamodules", "attention_probing.metrics.rows"])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -178,7 +178,7 @@ def run_config(bert: Path, cache: str, tmp_path: Path) -> Callable[..., tuple[An
             "--trainer.accelerator=cpu",
             f"--figures.formats={'[png]' if figures else []}",
         ]
-        cli = train.main([*arguments, *([] if own_data else tiny), *options, *(forked if processes > 1 else [])])
+        cli = lightning.main([*arguments, *([] if own_data else tiny), *options, *(forked if processes > 1 else [])])
         [path] = runs.rglob("results.json")
         return cli, json.loads(path.read_text(encoding="utf-8")), path.parent
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from corpora.document import MENTION_TYPES, Document, Documents, Mention
+from attention_probing.corpora.document import MENTION_TYPES, Document, Documents, Mention
 from tests.tiny import BROKEN, FAMILIAR
 
 GENRES = ("news", "fiction")

@@ -6,8 +6,8 @@ import re
 import pandas as pd
 from rich.console import Console
 
-from results import Result, Table
-from results.tables import DASH, ROWS, data_table, written
+from attention_probing.results import Result, Table
+from attention_probing.results.tables import DASH, ROWS, data_table, written
 
 WIDTHS = (60, 80, 200)
 

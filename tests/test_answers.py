@@ -10,22 +10,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from commands.compare import compare_answer
-from commands.sweep_table import range_answer
-from fidelity.comparison import CheckpointResult, Judged, answer
-from measures.causal import causal_answer
-from measures.change import change_answer
-from measures.importance import importance_answer
-from measures.linguistic import linguistic_answer
-from measures.pairs import pairs_answer
-from measures.single_heads import heads_answer
-from measures.surface_statistics import surface_answer
-from metrics.bootstrap import compared, difference, holm, resample
-from metrics.classification import f1_drop, f1_score
-from metrics.statistics import mean, proportion
-from results import Estimate, Table
-from results.sentences import Difference, describe_differences
-from results.tables import number
+from attention_probing.commands.compare import compare_answer
+from attention_probing.commands.sweep_table import range_answer
+from attention_probing.fidelity.comparison import CheckpointResult, Judged, answer
+from attention_probing.measures.causal import causal_answer
+from attention_probing.measures.change import change_answer
+from attention_probing.measures.importance import importance_answer
+from attention_probing.measures.linguistic import linguistic_answer
+from attention_probing.measures.pairs import pairs_answer
+from attention_probing.measures.single_heads import heads_answer
+from attention_probing.measures.surface_statistics import surface_answer
+from attention_probing.metrics.bootstrap import compared, difference, holm, resample
+from attention_probing.metrics.classification import f1_drop, f1_score
+from attention_probing.metrics.statistics import mean, proportion
+from attention_probing.results import Estimate, Table
+from attention_probing.results.sentences import Difference, describe_differences
+from attention_probing.results.tables import number
 
 ROOT = Path(__file__).parents[1]
 CASES = range(150)

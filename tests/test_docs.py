@@ -25,24 +25,18 @@ from playwright.sync_api import Browser, Page
 from pytorch_lightning import Trainer
 from submitit.slurm.slurm import SlurmExecutor
 
-import attention
-import datamodules
-import fidelity
-import measures
-import models
-import probes
-import train
-from commands import COMMANDS, RUNS, measure
-from commands.lightning import CheckedCLI
-from commands.shorthand import config_file, config_name
-from commands.sweep_plan import Options, Run, options_of, read_sweep
-from commands.trust import import_trusted
+from attention_probing import attention, datamodules, fidelity, measures, models, probes
+from attention_probing.commands import COMMANDS, RUNS, lightning, measure, shorthand
+from attention_probing.commands.lightning import CheckedCLI
+from attention_probing.commands.shorthand import config_file, config_name
+from attention_probing.commands.sweep_plan import Options, Run, options_of, read_sweep
+from attention_probing.commands.trust import import_trusted
+from attention_probing.results.estimates import ENDS, UNITS
 from docs.reference import ROOMS, configs_page, described, exported
-from results.estimates import ENDS, UNITS
 from tests.commands.test_sweep_plan import SHIPPED as SWEEPS
 from tests.glossary import OF_ANY_UNIT, explained, unexplained
-from tests.measures import test_ablation as of_heads_off
-from tests.measures import test_configs as of_analyses
+from tests.measures import test_ablation as of_heads_off, test_configs as of_analyses
+from tests.rooms import exports
 from tests.test_train import CLASSIFIERS, CONFIGS, YAMLS
 
 ROOT = Path(__file__).parents[1]
@@ -70,7 +64,7 @@ RUN_BY = {
     "studies/test_known_answers.py": [("measure", "../studies/known_answers.yaml")],
 }
 RUN: set[tuple[str, Path]] = {
-    *(("fit" if "train.py fit" in YAMLS[path] else "measure", path) for path in CONFIGS),
+    *(("fit" if "probing fit" in YAMLS[path] else "measure", path) for path in CONFIGS),
     *(("fit", path) for path in CLASSIFIERS),
     *(("measure", path) for path in [*of_analyses.CONFIGS, of_analyses.ATLAS, *of_heads_off.CONFIGS.glob("*.yaml")]),
     *((command, (SHIPPED / config).resolve()) for of_test in RUN_BY.values() for command, config in of_test),
@@ -141,11 +135,11 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-_STARTS = ("python ", "make ", "sbatch ", "fit --", "test --", "measure --", "sweep ")
+_STARTS = ("probing ", "python ", "make ", "sbatch ", "fit --", "test --", "measure --", "sweep ")
 
 
 def commands() -> list[Said]:
-    """Every command of the documentation. In a table under `python train.py` it begins with its name, such as `fit`."""
+    """Every command of the documentation. In a table under `probing` it begins with its name, such as `fit`."""
     found = [said for page in PAGES for said in [*lines_of_code(page), *inline(page)]]
     return [said for said in found if said.text.startswith(_STARTS)]
 
@@ -169,7 +163,7 @@ class ParsedCLI(CheckedCLI):
 def parsed(arguments: list[str]) -> None:
     """Give the arguments to the parser of train.py."""
     import_trusted(arguments)
-    train.main(arguments, cli=ParsedCLI, measuring=lambda words: measure.parser().parse_args(words))
+    lightning.main(arguments, cli=ParsedCLI, measuring=lambda words: measure.parser().parse_args(words))
 
 
 class ReadError(Exception):
@@ -188,7 +182,7 @@ def read_by(module: str, arguments: list[str], patch: pytest.MonkeyPatch) -> Non
         patch.setattr(parser, "parse_args", stop)
     with pytest.raises(ReadError):
         importlib.import_module(module).main(arguments)
-    if module == "commands.sweep":
+    if module == "attention_probing.commands.sweep":
         place = arguments.index("--") if "--" in arguments else len(arguments)
         more = options_of(arguments[place + 1 :])
         given = arguments[0] if arguments[0].endswith(".yaml") else config_file(arguments[0])
@@ -216,7 +210,7 @@ def check_train(arguments: list[str]) -> None:
 def check(command: str) -> None:
     """Fail when the command cannot be run as it stands."""
     match words(command):
-        case ["python", "train.py"]:
+        case ["probing", "--help" | "--version"] | ["python", "train.py"]:
             pass  # the program is named
         case ["python", "-m", module]:
             assert callable(importlib.import_module(module).main)
@@ -229,21 +223,19 @@ def check(command: str) -> None:
             place = options.index("configs/trainer/slurm.sh")  # tests/cluster submits it
             if options[place + 2 :]:
                 check_train(options[place + 1 :])
-        case ["python", "train.py", name] if name in COMMANDS:
+        case ["probing", name] if name in COMMANDS:
             pass  # the command is named
-        case ["python", "train.py", name, *arguments] if name in RUNS:
-            check_train([name, *arguments])
-        case ["python", "train.py", "--help"]:
-            pass
-        case ["python", "-m" | "train.py" as program, module, *arguments]:
-            module = module if program == "-m" else f"commands.{module}"
+        case ["probing", name, *arguments] if name in RUNS:
+            check_train(shorthand.with_configs([name, *arguments]))
+        case ["python", "-m" | "probing" as program, module, *arguments] | ["probing" as program, module, *arguments]:
+            module = module if program == "-m" else f"attention_probing.commands.{module}"
             with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()) as said:
                 try:
                     read_by(module, arguments, patch)
                 except SystemExit:
                     raise AssertionError(said.getvalue()) from None
         case [name, *_] if name in COMMANDS:
-            check(f"python train.py {command}")
+            check(f"probing {command}")
         case _:
             raise AssertionError("nothing is known of such a command")
 
@@ -302,7 +294,7 @@ def check_runs(plan: Path, extra: Options | None = None) -> None:
 
 def parameters(room: Any) -> set[str]:  # noqa: ANN401
     """The arguments of all classes of a room, those of the classes that they extend as well."""
-    kinds = [kind for kind in vars(room).values() if isinstance(kind, type)]
+    kinds = [kind for kind in exports(room).values() if isinstance(kind, type)]
     return {
         name
         for kind in kinds
@@ -335,7 +327,7 @@ def test_every_config_says_at_its_head_what_it_is_and_how_it_is_run() -> None:
         name, head = config_name(path), path.read_text(encoding="utf-8").partition("\n\n")[0]
         assert f"| `{name}` | {described(path)[:40]}" in page
         assert len(described(path)) > 40
-        assert path.parent.name == "trainer" or re.search(rf"train\.py.* {name}\b", head), name
+        assert path.parent.name == "trainer" or re.search(rf"probing .*{name}\b", head), name
 
 
 def slug(heading: str) -> str:
@@ -352,7 +344,7 @@ def test_the_start_page_says_in_200_words_what_this_is_and_the_first_command() -
 def test_the_readme_is_short_and_so_are_its_commands() -> None:
     page = ROOT / "README.md"
     said = [words(one.text) for one in commands() if one.page == page]
-    lengths = [len(shlex.join(one if one[0] in ("python", "make") else ["python", "train.py", *one])) for one in said]
+    lengths = [len(shlex.join(one if one[0] in ("probing", "python", "make") else ["probing", *one])) for one in said]
     assert len(lengths) > 10
     assert statistics.median(lengths) <= 60
     assert max(lengths) <= 80
@@ -421,9 +413,9 @@ def test_every_picture_is_shown_and_every_page_is_in_the_navigation() -> None:
 
 def test_the_reference_has_what_the_rooms_show() -> None:
     for room in ROOMS:
-        module = importlib.import_module(room)
+        module = importlib.import_module(f"attention_probing.{room}")
         for name in exported(room):
-            one = name.removeprefix(f"{room}.")
+            one = name.rpartition(".")[2]
             assert hasattr(module, one) or importlib.import_module(name), name
 
 
@@ -448,8 +440,7 @@ def messages() -> str:
     """All text that the program may say: its string literals, `…` for what is filled in."""
     said = []
     rooms = {path.parent for path in ROOT.glob("[a-z]*/__init__.py")} - {ROOT / "benchmarks", STUDIES, ROOT / "tests"}
-    files = [path for room in rooms for path in room.glob("*.py")]
-    for path in [*files, ROOT / "train.py"]:
+    for path in [path for room in rooms for path in room.glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             parts = node.values if isinstance(node, ast.JoinedStr) else [node]
             texts = [part.value if isinstance(part, ast.Constant) else "…" for part in parts]

@@ -1,38 +1,50 @@
 import ast
 import importlib
 import re
+import subprocess
 import tomllib
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from pytorch_lightning import LightningModule
 
+import attention_probing
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-PACKAGES = [*PROJECT["tool"]["setuptools"]["packages"], *PROJECT["tool"]["setuptools"]["py-modules"]]
+NAME = "attention_probing"
+FOLDERS: dict[str, str] = PROJECT["tool"]["setuptools"]["package-dir"]
+"""Folder of each package below the name."""
+ROOMS = [folder for folder in FOLDERS.values() if folder != "configs"]
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-def test_packages_come_from_the_checkout(name: str) -> None:
-    """Their names are plain words, and another distribution may have a package of the same name."""
-    file = importlib.import_module(name).__file__
-    assert file is not None
-    assert Path(file).is_relative_to(ROOT)
+def test_every_room_is_a_package_below_the_name_and_linked_there() -> None:
+    assert {NAME, *FOLDERS} == set(PROJECT["tool"]["setuptools"]["packages"])
+    assert {f"{NAME}.{folder}": folder for folder in FOLDERS.values()} == FOLDERS
+    linked = {path.name for path in (ROOT / NAME).iterdir() if path.is_symlink()}
+    assert linked == set(FOLDERS.values())
+    for folder in linked:
+        assert (ROOT / NAME / folder).resolve() == (ROOT / folder).resolve()
+    # Nothing else of the checkout is installed.
+    packages = {path.parent.name for path in ROOT.glob("[a-z]*/__init__.py")}
+    assert packages - {NAME, "benchmarks", "studies", "tests", "build"} == set(ROOMS)
 
 
-def test_every_package_is_listed_and_neither_tests_nor_studies() -> None:
-    found = {
-        ".".join(path.parent.relative_to(ROOT).parts)
-        for path in ROOT.glob("[a-z]*/**/__init__.py")
-        if "node_modules" not in path.parts
-    }
-    assert {name for name in found if name.partition(".")[0] not in {"tests", "studies", "build"}} == set(
-        PROJECT["tool"]["setuptools"]["packages"]
+def test_nothing_names_a_room_without_the_package() -> None:
+    """Neither code, nor a page, a notebook, or a string that a test runs."""
+    rooms = rf"(?:{'|'.join(ROOMS)})"
+    old = re.compile(
+        rf"\bfrom {rooms}(\.\w+)* import |^\W*import {rooms}\b|python -m {rooms}\b|[\"']{rooms}\.[A-Z]\w+[\"']"
     )
+    told = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in told.stdout.splitlines():
+        path = ROOT / name
+        if path.suffix in {".py", ".md", ".ipynb", ".txt", ".yaml", ".yml"} and name != "CHANGELOG.md":
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+                assert not old.search(line), f"{name}:{number}: {line.strip()}"
 
 
 PRIVATE = "pytorch-lightning"
@@ -87,7 +99,7 @@ def test_every_package_that_is_named_is_pinned_within_its_bounds() -> None:
 
 
 def test_the_version_is_that_of_the_citation_and_of_the_newest_changes() -> None:
-    version = PROJECT["project"]["version"]
+    version = attention_probing.__version__
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"] == version
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.findall(r"^## \[([^]]+)\]", changes, re.MULTILINE)[0] == version
@@ -96,8 +108,8 @@ def test_the_version_is_that_of_the_citation_and_of_the_newest_changes() -> None
 def test_no_class_has_more_than_fifteen_methods_and_properties() -> None:
     """Without those of Python, such as `__init__`: a class with more has a second idea."""
     most = 15
-    for package in PROJECT["tool"]["setuptools"]["packages"]:
-        for path in sorted((ROOT / package).glob("*.py")):
+    for room in ROOMS:
+        for path in sorted((ROOT / room).glob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ClassDef):
                     own = [part.name for part in node.body if isinstance(part, ast.FunctionDef)]
@@ -107,10 +119,10 @@ def test_no_class_has_more_than_fifteen_methods_and_properties() -> None:
 
 def test_no_trained_module_has_more_than_three_classes_of_its_own_above_lightnings() -> None:
     """`TrainedModule`, a family, and what is published."""
-    for name in PACKAGES[:-1]:
+    for name in ROOMS:
         for path in (ROOT / name).glob("*.py"):
-            module = importlib.import_module(f"{name}.{path.stem}")
+            module = importlib.import_module(f"{NAME}.{name}.{path.stem}")
             for kind in vars(module).values():
                 if isinstance(kind, type) and issubclass(kind, LightningModule):
-                    own = [one.__name__ for one in kind.__mro__ if one.__module__.partition(".")[0] in PACKAGES]
+                    own = [one.__name__ for one in kind.__mro__ if one.__module__.startswith(f"{NAME}.")]
                     assert len(own) <= 3, " → ".join(reversed(own))

@@ -9,20 +9,17 @@ import pytest
 from pytorch_lightning import LightningDataModule
 from torch import nn
 
-import datamodules
-import fidelity
-import measures
-import models
-import probes
-from attention import Encoder, EncoderSpec
-from attention.ablation import Ablation
-from attention.specification import Options
-from corpora.labelled import read_labelled
-from corpora.shortcuts import Planting
-from datamodules.text import TextSource
-from datamodules.vectors import VectorSpec
-from models.layers import EmbeddingSpec
-from results import UserError
+from attention_probing import datamodules, fidelity, measures, models, probes
+from attention_probing.attention import Encoder, EncoderSpec
+from attention_probing.attention.ablation import Ablation
+from attention_probing.attention.specification import Options
+from attention_probing.corpora.labelled import read_labelled
+from attention_probing.corpora.shortcuts import Planting
+from attention_probing.datamodules.text import TextSource
+from attention_probing.datamodules.vectors import VectorSpec
+from attention_probing.models.layers import EmbeddingSpec
+from attention_probing.results import UserError
+from tests.rooms import exports
 
 OPTIONS = (nn.Module, LightningDataModule, fidelity.FidelityTest, measures.Analysis)
 """What a command line makes: experiments, models and their parts, data, tests."""
@@ -50,15 +47,12 @@ def required(kind: Callable[..., Any]) -> dict[str, Any]:
 
 def classes() -> Iterator[type]:
     """What the rooms export, apart from classes to derive from, and the options that are classes themselves."""
-    for room in ROOMS:
-        for _, kind in sorted(vars(room).items()):
-            if (
-                kind not in (datamodules.AttentionDataModule, datamodules.CorpusDataModule)
-                and isinstance(kind, type)
-                and issubclass(kind, OPTIONS)
-                and not inspect.isabstract(kind)
-            ):
-                yield kind
+    bases = (datamodules.AttentionDataModule, datamodules.CorpusDataModule)
+    for _, kind in sorted(exports(*ROOMS).items()):
+        if kind in bases or not isinstance(kind, type):
+            continue
+        if issubclass(kind, OPTIONS) and not inspect.isabstract(kind):
+            yield kind
     yield from (TextSource, VectorSpec, EmbeddingSpec, EncoderSpec, Planting)
 
 

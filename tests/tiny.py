@@ -26,7 +26,7 @@ from transformers import (
     RobertaTokenizer,
 )
 
-from corpora.sentence import Sentence, Treebank
+from attention_probing.corpora.sentence import Sentence, Treebank
 
 TEXTS = (
     "The quick brown fox jumps over the lazy dogs .",

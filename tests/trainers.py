@@ -7,12 +7,12 @@ import pytest
 from pytorch_lightning import Callback, LightningDataModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from datamodules import CorpusDataModule, DependencyDataModule
-from measures import Measure, measure
-from measures.nested import best_copy, train_copy
-from measures.trainings import Best
-from models import TrainedModule
-from results import Result
+from attention_probing.datamodules import CorpusDataModule, DependencyDataModule
+from attention_probing.measures import Measure, measure
+from attention_probing.measures.nested import best_copy, train_copy
+from attention_probing.measures.trainings import Best
+from attention_probing.models import TrainedModule
+from attention_probing.results import Result
 
 CONTINUES = pytest.mark.filterwarnings(
     "ignore:The dirpath has changed",

@@ -14,7 +14,7 @@
 #SBATCH --output=%x-%j.out
 
 trap 'scontrol requeue "$SLURM_JOB_ID"' USR1 # before the time limit
-srun --kill-on-bad-exit=1 python train.py "$1" --config configs/trainer/slurm.yaml "${@:2}" \
+srun --kill-on-bad-exit=1 probing "$1" --config configs/trainer/slurm.yaml "${@:2}" \
     --trainer.num_nodes "$SLURM_NNODES" --trainer.devices "$SLURM_NTASKS_PER_NODE" &
 wait $!
 code=$?

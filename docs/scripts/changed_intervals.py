@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from results.reader import find_record, read_table
+from attention_probing.results.reader import find_record, read_table
 
 ENDS = (".low", ".high")
 

@@ -5,9 +5,9 @@ PYTHONPATH=. python docs/scripts/effective_share.py
 
 import torch
 
-from attention.alignment import Reduction
-from attention.quantities import QUANTITIES
-from datamodules import TextDataModule, TextSource
+from attention_probing.attention.alignment import Reduction
+from attention_probing.attention.quantities import QUANTITIES
+from attention_probing.datamodules import TextDataModule, TextSource
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ ferret-xai is needed for this comparison alone, and in a folder of its own:
     pip install --no-deps --target ferret ferret-xai
     PYTHONPATH=.:ferret python docs/scripts/ferret_aopc.py FOLDER test.tsv
 
-FOLDER has a BERT sequence classifier, for instance from `python train.py export`; the texts are labelled (`text` and
+FOLDER has a BERT sequence classifier, for instance from `probing export`; the texts are labelled (`text` and
 `label`). The rules of both: gradient norms as scores, pieces removed from the text, the lengths of `FRACTIONS` rounded
 up, the mean over lengths. ferret writes the remaining pieces as a text and cuts it again, and counts a length only
 once: texts are therefore of 10 pieces or more, each a whole word.
@@ -23,14 +23,14 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from attention import EncoderSpec
-from datamodules import ClassificationDataModule
-from fidelity import Rationale
-from fidelity.checkpoints import Checkpoint
-from fidelity.classified import classify
-from fidelity.rationale import rationale_lengths
-from fidelity.saliency import Saliency
-from models import TransformerClassifier
+from attention_probing.attention import EncoderSpec
+from attention_probing.datamodules import ClassificationDataModule
+from attention_probing.fidelity import Rationale
+from attention_probing.fidelity.checkpoints import Checkpoint
+from attention_probing.fidelity.classified import classify
+from attention_probing.fidelity.rationale import rationale_lengths
+from attention_probing.fidelity.saliency import Saliency
+from attention_probing.models import TransformerClassifier
 
 FRACTIONS = (0.1, 0.2, 0.3, 0.4, 0.5)
 RANKING = "gradient_norm"  # never negative: ferret then ignores no word

@@ -15,10 +15,10 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from attention import Encoder
-from measures import lookback_ratio, retrieval_scores
-from metrics.bootstrap import bootstrap_ratio
-from results.tables import score_cell
+from attention_probing.attention import Encoder
+from attention_probing.measures import lookback_ratio, retrieval_scores
+from attention_probing.metrics.bootstrap import bootstrap_ratio
+from attention_probing.results.tables import score_cell
 
 PROMPTS, WORDS, TOKENS = 60, 80, 20
 PLACES = ("Oslo", "Lima", "Cairo", "Delhi", "Paris", "Quito")

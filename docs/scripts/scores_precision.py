@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from attention import Encoder, EncoderSpec
-from corpora.conllu import read_treebank
+from attention_probing.attention import Encoder, EncoderSpec
+from attention_probing.corpora.conllu import read_treebank
 
 name, treebank, count = sys.argv[1:]
 sentences = [" ".join(sentence.words) for sentence in read_treebank(Path(treebank)).sentences[: int(count)]]

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from metrics.bootstrap import holm
-from results.reader import Record, find_record, read_table, rows_of
-from results.tables import DASH, markdown
+from attention_probing.metrics.bootstrap import holm
+from attention_probing.results.reader import Record, find_record, read_table, rows_of
+from attention_probing.results.tables import DASH, markdown
 from studies.languages import ALPHA, LEAST, OWN, transferred
 
 RELATIONS = ("all", "nsubj", "obj", "det", "case")

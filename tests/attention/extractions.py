@@ -13,14 +13,13 @@ from unittest.mock import patch
 
 import torch
 
-from attention import Encoder
-from attention.encoder import EncoderSpec, resolve
-from attention.extraction import make_store, open_store
-from attention.specification import Extraction as Specification
-from attention.specification import Items, Options, cut_sentences
-from attention.store import Store, seal_part, store_key
-from corpora.sentence import Treebank
-from results.digests import Digests
+from attention_probing.attention import Encoder
+from attention_probing.attention.encoder import EncoderSpec, resolve
+from attention_probing.attention.extraction import make_store, open_store
+from attention_probing.attention.specification import Extraction as Specification, Items, Options, cut_sentences
+from attention_probing.attention.store import Store, seal_part, store_key
+from attention_probing.corpora.sentence import Treebank
+from attention_probing.results.digests import Digests
 from tests import tiny
 
 LENGTHS = (19, 1, 22, 12, 21, 8, 23, 16, 20, 18)  # words of ten sentences, enough for three shards
@@ -111,7 +110,7 @@ def prepare_and_record(extraction: Extraction) -> tuple[list[str], int]:
         seal_part(partial, sha256, stem, suffix, digests)
 
     torch.set_num_threads(1)
-    with patch("attention.extraction.seal_part", record):
+    with patch("attention_probing.attention.extraction.seal_part", record):
         store = extraction.prepare()
         return written, sum(bool(store.read("attention", item).any()) for item in range(len(store)))
 
@@ -150,5 +149,5 @@ def before_fsync(folder: Path, stem: str, act: Callable[[], None]) -> Iterator[N
             act()
         fsync(descriptor)
 
-    with patch("results.files.os.fsync", act_first):
+    with patch("attention_probing.results.files.os.fsync", act_first):
         yield

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 
-from attention import Encoder
-from attention.encoder import EncoderSpec, resolve
+from attention_probing.attention import Encoder
+from attention_probing.attention.encoder import EncoderSpec, resolve
 from tests import tiny
 
 Floats = NDArray[np.float64]

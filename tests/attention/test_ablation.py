@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
-from attention.ablation import AblatedModel, Ablation, Kind, ReferenceOutputs
-from attention.capture import NAME, Head, Heads, named_heads
-from results.errors import UserError
+from attention_probing.attention.ablation import AblatedModel, Ablation, Kind, ReferenceOutputs
+from attention_probing.attention.capture import NAME, Head, Heads, named_heads
+from attention_probing.results.errors import UserError
 from tests.attention.architectures import DIM, HEADS, build, projections
 
 MODELS = ("bert", "roberta", "electra", "distilbert", "gpt2", "llama", "gpt_neox", "gemma3_text")

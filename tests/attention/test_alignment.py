@@ -14,7 +14,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from torch import Tensor
 from transformers import BertTokenizer, PreTrainedTokenizerFast, RobertaTokenizer
 
-from attention.alignment import (
+from attention_probing.attention.alignment import (
     LONG,
     SHARED,
     SPELLED,
@@ -27,7 +27,7 @@ from attention.alignment import (
     reduction,
     split_words,
 )
-from corpora.sentence import RunningText
+from attention_probing.corpora.sentence import RunningText
 from tests import tiny
 from tests.attention import reference
 
@@ -329,7 +329,7 @@ def random_weights(random: np.random.Generator, batch: Sequence[AlignedPieces], 
 def test_a_word_without_a_piece_reads_with_the_piece_before_it_and_is_not_attended_to(
     delimiters: bool, long: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attention.alignment.LONG", long)
+    monkeypatch.setattr("attention_probing.attention.alignment.LONG", long)
     random = np.random.default_rng(1)
     batch = []
     for gaps in ((2, 3, 6), (), (4,)):
@@ -360,7 +360,7 @@ def test_a_word_without_a_piece_reads_with_the_piece_before_it_and_is_not_attend
 def test_reduction_equals_a_triple_loop(
     from_pieces: FromPieces, delimiters: bool, words: tuple[int, ...], long: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attention.alignment.LONG", long)
+    monkeypatch.setattr("attention_probing.attention.alignment.LONG", long)
     random = np.random.default_rng(0)
     batch = [random_pieces(random, n, delimiters) for n in words]
     weights = random_weights(random, batch, heads=3)

@@ -9,8 +9,16 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attention.capture import NAME, attend, capture_attention, intervening, read, replacing, state_size
-from results.errors import UserError
+from attention_probing.attention.capture import (
+    NAME,
+    attend,
+    capture_attention,
+    intervening,
+    read,
+    replacing,
+    state_size,
+)
+from attention_probing.results.errors import UserError
 from tests import tiny
 from tests.attention.architectures import ARCHITECTURES, HEADS, LAYERS, SIZES, VOCABULARY, build, projections
 

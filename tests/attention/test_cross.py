@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from attention import Encoder, EncoderError, Options
-from results import UserError
-from results.view import View
+from attention_probing.attention import Encoder, EncoderError, Options
+from attention_probing.results import UserError
+from attention_probing.results.view import View
 from tests import tiny
 from tests.attention.reference import load
 

@@ -7,10 +7,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from attention import EncoderError, EncoderSpec
-from attention import encoder as encoder_module
-from attention.encoder import load_classifier, resolve
-from results import UserError
+from attention_probing.attention import EncoderError, EncoderSpec, encoder as encoder_module
+from attention_probing.attention.encoder import load_classifier, resolve
+from attention_probing.results import UserError
 from tests import tiny
 from tests.attention.reference import load
 

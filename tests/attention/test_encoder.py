@@ -30,10 +30,10 @@ from transformers import (
     T5Config,
 )
 
-from attention import Encoder
-from attention.capture import Reading, allowed_by_layer, read
-from attention.checks import EncoderError
-from attention.encoder import (
+from attention_probing.attention import Encoder
+from attention_probing.attention.capture import Reading, allowed_by_layer, read
+from attention_probing.attention.checks import EncoderError
+from attention_probing.attention.encoder import (
     BUNDLE,
     BUNDLE_SHA256,
     DEFAULT,
@@ -45,9 +45,9 @@ from attention.encoder import (
     load_tokenizer,
     resolve,
 )
-from attention.inputs import TextTokenizer
-from results.digests import Digests, digest
-from results.errors import UserError
+from attention_probing.attention.inputs import TextTokenizer
+from attention_probing.results.digests import Digests, digest
+from attention_probing.results.errors import UserError
 from tests import tiny
 from tests.attention.reference import ENCODERS, load
 from tests.endless import Endless, make_endless
@@ -98,7 +98,7 @@ def test_captured_attention_that_differs_from_the_models_own_is_refused(
         found = read(*args, **options)
         return replace(found, weights=[one * 1.001 for one in found.weights])
 
-    monkeypatch.setattr("attention.checks.read", slightly_off)
+    monkeypatch.setattr("attention_probing.attention.checks.read", slightly_off)
     with pytest.raises(EncoderError, match=r"BertModel.*differs from the model's own.*weights by \d"):
         load(folder)
 
@@ -452,7 +452,7 @@ def test_a_name_that_is_not_found_is_refused_at_once_with_the_reason(monkeypatch
     ):
         resolve(EncoderSpec("no/such/folder"))
     assert time.monotonic() - started < 5
-    monkeypatch.setattr("attention.encoder.snapshot_download", Mock(side_effect=ConnectionError))
+    monkeypatch.setattr("attention_probing.attention.encoder.snapshot_download", Mock(side_effect=ConnectionError))
     with pytest.raises(EncoderError, match=r"some/encoder.*ConnectionError: no reason given"):
         resolve(EncoderSpec("some/encoder"))
 
@@ -551,7 +551,7 @@ def test_the_default_encoder_comes_from_the_bundle_if_its_weights_are_the_pinned
     pinned = digest(path.read_bytes())
     with pytest.raises(EncoderError, match=f"{path}: .*SHA-256 is {pinned}; that of {DEFAULT} is {BUNDLE_SHA256}"):
         found.identity(Digests(tmp_path))
-    monkeypatch.setattr("attention.encoder.BUNDLE_SHA256", pinned)
+    monkeypatch.setattr("attention_probing.attention.encoder.BUNDLE_SHA256", pinned)
     assert found.identity(Digests(tmp_path))["weights_sha256"] == pinned
 
 
@@ -585,7 +585,7 @@ def test_the_hub_gives_a_snapshot_with_weights(
         torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
         (folder / WEIGHTS).unlink()
     download = Mock(return_value=str(folder))
-    monkeypatch.setattr("attention.encoder.snapshot_download", download)
+    monkeypatch.setattr("attention_probing.attention.encoder.snapshot_download", download)
     found = resolve(EncoderSpec("some/encoder"))
     assert (found.origin, found.folder) == ("hub", folder)
     assert {call.args for call in download.mock_calls} == {("some/encoder",)}
@@ -662,7 +662,7 @@ def test_masks_are_not_read_anew_for_every_input_that_is_a_little_longer(
 ) -> None:
     encoder = Encoder(str(tiny.save_bert(tmp_path, max_length=300)))
     read = Mock(side_effect=allowed_by_layer)
-    monkeypatch.setattr("attention.encoder.allowed_by_layer", read)
+    monkeypatch.setattr("attention_probing.attention.encoder.allowed_by_layer", read)
     for pieces in range(3, 301):
         assert encoder.allowed(torch.ones(1, pieces, dtype=torch.bool)).at(0).shape[-2:] == (pieces, pieces)
     assert [call.args[1] for call in read.mock_calls] == [131, 260, 300]

@@ -19,15 +19,15 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from attention import Encoder
-from attention.alignment import SPELLED
-from attention.extraction import extract, shapes
-from attention.specification import Items
-from attention.store import MANIFEST, Store
-from corpora.sentence import to_table
-from results.digests import Digests
-from results.errors import UserError
-from results.locks import held
+from attention_probing.attention import Encoder
+from attention_probing.attention.alignment import SPELLED
+from attention_probing.attention.extraction import extract, shapes
+from attention_probing.attention.specification import Items
+from attention_probing.attention.store import MANIFEST, Store
+from attention_probing.corpora.sentence import to_table
+from attention_probing.results.digests import Digests
+from attention_probing.results.errors import UserError
+from attention_probing.results.locks import held
 from tests.attention.extractions import Extraction, before_fsync, prepare_and_die, prepare_at_once
 
 SHARDS = ("00000", "00001", "00002")
@@ -41,7 +41,7 @@ def extracted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def spy(encoder: Encoder, items: Items, wanted: Iterable[int]) -> Iterator[tuple[int, str, Tensor]]:
         yield from extract(encoder, items, (shards.append(shard) or shard for shard in wanted))  # type: ignore[func-returns-value]
 
-    monkeypatch.setattr("attention.extraction.extract", spy)
+    monkeypatch.setattr("attention_probing.attention.extraction.extract", spy)
     return shards
 
 
@@ -85,11 +85,13 @@ def test_a_store_is_labels_shards_and_a_manifest_that_a_second_run_opens(
 
 def test_what_is_needed_is_printed_before_it_starts(extraction: Extraction, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=7 * 10**9))
-    monkeypatch.setattr("attention.specification._HEADER", 10**6)  # as if each sentence were that large
+    monkeypatch.setattr(
+        "attention_probing.attention.specification._HEADER", 10**6
+    )  # as if each sentence were that large
     printed = []
     for _ in range(2):
         text = StringIO()
-        monkeypatch.setattr("attention.extraction.console", Console(file=text, width=1000))
+        monkeypatch.setattr("attention_probing.attention.extraction.console", Console(file=text, width=1000))
         extraction.prepare()
         printed.append(text.getvalue().strip())
     expected = "Extracting corpus.conllu: 10 sentences, 3 of 3 shards, 10 MB of 7 GB free"
@@ -179,7 +181,7 @@ def test_a_run_that_fails_goes_on_where_it_stopped(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("attention.extraction.extract", fail)
+        patched.setattr("attention_probing.attention.extraction.extract", fail)
         with pytest.raises(KeyboardInterrupt):
             extraction.prepare()
     assert stems(extraction.files()) == ["00000", "00001", "labels"]
@@ -198,7 +200,7 @@ def test_what_a_process_leaves_that_ends_meanwhile_is_removed(
         (extraction.folder / f".00001.safetensors.{platform.node()}.{dead.pid}.tmp").write_bytes(b"half")
         yield from extract(encoder, items, shards)
 
-    monkeypatch.setattr("attention.extraction.extract", leave)
+    monkeypatch.setattr("attention_probing.attention.extraction.extract", leave)
     extraction.prepare()
     assert extraction.files() == undisturbed
 
@@ -253,7 +255,9 @@ def test_a_store_that_cannot_fit_is_refused_before_it_begins(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=5 * 10**3))
-        patched.setattr("attention.specification._HEADER", 10**8)  # as if each sentence were that large
+        patched.setattr(
+            "attention_probing.attention.specification._HEADER", 10**8
+        )  # as if each sentence were that large
         needed = r"storing the .* of corpus\.conllu needs 1\.0 GB, but only 5\.0 kB are free\. Free 1\.0 GB more, .*"
         with pytest.raises(UserError, match=f"{extraction.folder}: {needed}"):
             extraction.prepare()
@@ -273,7 +277,11 @@ def test_a_disk_that_fills_up_is_explained_and_leaves_nothing_half_written(
 ) -> None:
     """While a shard is written, or at the end of each file."""
     folder = extraction.folder
-    full = patch("attention.extraction.write_shard", no_space) if stem is None else before_fsync(folder, stem, no_space)
+    full = (
+        patch("attention_probing.attention.extraction.write_shard", no_space)
+        if stem is None
+        else before_fsync(folder, stem, no_space)
+    )
     with (
         full,
         pytest.raises(

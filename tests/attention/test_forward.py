@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from attention import Encoder
-from attention.alignment import AlignedPieces, FromPieces, Reduction
-from attention.extraction import (
+from attention_probing.attention import Encoder
+from attention_probing.attention.alignment import AlignedPieces, FromPieces, Reduction
+from attention_probing.attention.extraction import (
     BATCH_CELLS,
     BATCH_PIECES,
     MEMORY,
@@ -27,10 +27,10 @@ from attention.extraction import (
     in_order,
     shapes,
 )
-from attention.specification import Extraction, Items, Options
-from attention.store import NO_HIDDEN, HiddenLayers, unpack_weights
-from corpora.sentence import Treebank
-from results.errors import UserError
+from attention_probing.attention.specification import Extraction, Items, Options
+from attention_probing.attention.store import NO_HIDDEN, HiddenLayers, unpack_weights
+from attention_probing.corpora.sentence import Treebank
+from attention_probing.results.errors import UserError
 from tests import tiny
 from tests.attention import reference
 from tests.attention.extractions import LENGTHS, items_of
@@ -46,7 +46,7 @@ def encoder(folders: dict[str, Path]) -> Encoder:
 
 @pytest.fixture(autouse=True)
 def _one_shard(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attention.specification.SHARDS", 1)
+    monkeypatch.setattr("attention_probing.attention.specification.SHARDS", 1)
 
 
 def extracted(encoder: Encoder, items: Items, shard: int = 0) -> dict[str, Tensor]:
@@ -103,7 +103,7 @@ def test_a_subset_is_the_slice_of_the_whole(folders: dict[str, Path]) -> None:
 def test_a_shard_depends_on_its_own_sentences_alone_and_its_attention_not_on_hidden_states(
     encoder: Encoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attention.specification.SHARDS", 3)
+    monkeypatch.setattr("attention_probing.attention.specification.SHARDS", 3)
     sentences = tiny.treebank(LENGTHS).sentences
     others = tuple(
         sentence if item in (0, 4, 8) else replace(sentence, words=sentence.words[::-1])
@@ -155,8 +155,8 @@ def passes_of(items: Items, device: str) -> list[list[int]]:
 def test_shards_hold_equally_many_pieces_in_items_of_like_length(
     sentences: int, shards: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attention.specification.SHARDS", 32)
-    monkeypatch.setattr("attention.specification.MOST", 3_000)
+    monkeypatch.setattr("attention_probing.attention.specification.SHARDS", 32)
+    monkeypatch.setattr("attention_probing.attention.specification.MOST", 3_000)
     lengths = np.random.default_rng(0).integers(3, 30, sentences)
     found = fake_items(*lengths.tolist()).shards
     assert len(found) == shards
@@ -300,9 +300,9 @@ def test_memory_is_returned_once_it_has_grown_enough(tmp_path: Path, monkeypatch
     def size(resident: int, shared: int) -> None:
         statm.write_text(f"999999 {resident} {shared} 1 0 1 0\n")
 
-    monkeypatch.setattr("attention.extraction._STATM", statm)
-    monkeypatch.setattr("attention.extraction.return_free_memory", returned)
-    monkeypatch.setattr("attention.extraction.os.sysconf", {"SC_PAGE_SIZE": 10}.__getitem__)
+    monkeypatch.setattr("attention_probing.attention.extraction._STATM", statm)
+    monkeypatch.setattr("attention_probing.attention.extraction.return_free_memory", returned)
+    monkeypatch.setattr("attention_probing.attention.extraction.os.sysconf", {"SC_PAGE_SIZE": 10}.__getitem__)
     size(1200, 400)
     allowance = Allowance(5000)
     steps = [(1300, 400, 0), (9000, 8000, 0), (1701, 401, 0), (1701, 400, 1), (2000, 500, 1), (2001, 500, 2)]
@@ -310,6 +310,6 @@ def test_memory_is_returned_once_it_has_grown_enough(tmp_path: Path, monkeypatch
         size(resident, shared)
         allowance.check()
         assert returned.call_count == times
-    monkeypatch.setattr("attention.extraction._STATM", tmp_path / "absent")  # the system does not say
+    monkeypatch.setattr("attention_probing.attention.extraction._STATM", tmp_path / "absent")  # the system does not say
     Allowance(0).check()
     assert returned.call_count == 2

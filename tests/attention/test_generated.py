@@ -8,10 +8,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from attention import Encoder, EncoderError
-from attention.alignment import readable
-from results import UserError
-from results.view import View
+from attention_probing.attention import Encoder, EncoderError
+from attention_probing.attention.alignment import readable
+from attention_probing.results import UserError
+from attention_probing.results.view import View
 from tests import tiny
 
 SIZES: dict[str, dict[str, Any]] = {

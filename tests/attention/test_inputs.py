@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from attention.checks import EncoderError
-from attention.encoder import EncoderSpec, resolve
-from attention.inputs import TextTokenizer
+from attention_probing.attention.checks import EncoderError
+from attention_probing.attention.encoder import EncoderSpec, resolve
+from attention_probing.attention.inputs import TextTokenizer
 from tests.attention.reference import load
 
 

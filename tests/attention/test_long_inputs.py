@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from attention import Encoder, Options, long_inputs
-from attention.alignment import reduction
-from attention.capture import LayerCall, Mixture
-from attention.extraction import pad
-from attention.long_inputs import find_most_attended, word_rows
-from attention.specification import Extraction, Items, cut_sentences
-from attention.store import pack_weights, unpack_weights
-from metrics.heads import MostAttended
-from results import UserError
+from attention_probing.attention import Encoder, Options, long_inputs
+from attention_probing.attention.alignment import reduction
+from attention_probing.attention.capture import LayerCall, Mixture
+from attention_probing.attention.extraction import pad
+from attention_probing.attention.long_inputs import find_most_attended, word_rows
+from attention_probing.attention.specification import Extraction, Items, cut_sentences
+from attention_probing.attention.store import pack_weights, unpack_weights
+from attention_probing.metrics.heads import MostAttended
+from attention_probing.results import UserError
 from tests import tiny
 from tests.attention.reference import ENCODERS, load
 

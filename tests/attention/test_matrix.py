@@ -12,9 +12,9 @@ import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from attention.ablation import AblatedModel
-from attention.capture import capture_attention
-from attention.checks import check
+from attention_probing.attention.ablation import AblatedModel
+from attention_probing.attention.capture import capture_attention
+from attention_probing.attention.checks import check
 from studies import architectures as matrix
 from tests import tiny
 

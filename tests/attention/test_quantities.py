@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel, Cache, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from attention import Encoder
-from attention.alignment import Reduction
-from attention.capture import NAME, LayerCall, capture_attention, remember_arguments
-from attention.quantities import (
+from attention_probing.attention import Encoder
+from attention_probing.attention.alignment import Reduction
+from attention_probing.attention.capture import NAME, LayerCall, capture_attention, remember_arguments
+from attention_probing.attention.quantities import (
     QUANTITIES,
     LayerParts,
     QuantityName,
@@ -24,8 +24,8 @@ from attention.quantities import (
     summed_norms,
     with_residual,
 )
-from attention.specification import Options
-from results.errors import UserError
+from attention_probing.attention.specification import Options
+from attention_probing.results.errors import UserError
 from tests.attention.architectures import ARCHITECTURES, build, projections
 from tests.attention.extractions import Extraction
 

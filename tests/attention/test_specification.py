@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from attention import Encoder
-from attention.alignment import SPELLED, AlignmentError, FromPieces
-from attention.encoder import EncoderSpec, resolve
-from attention.extraction import shapes
-from attention.specification import Extraction, Items, Options, Precision
-from attention.store import HiddenLayers, store_key, write_shard
-from corpora.sentence import RunningText, Sentence, Treebank, to_table
-from results.digests import Digests
-from results.errors import UserError
+from attention_probing.attention import Encoder
+from attention_probing.attention.alignment import SPELLED, AlignmentError, FromPieces
+from attention_probing.attention.encoder import EncoderSpec, resolve
+from attention_probing.attention.extraction import shapes
+from attention_probing.attention.specification import Extraction, Items, Options, Precision
+from attention_probing.attention.store import HiddenLayers, store_key, write_shard
+from attention_probing.corpora.sentence import RunningText, Sentence, Treebank, to_table
+from attention_probing.results.digests import Digests
+from attention_probing.results.errors import UserError
 from tests import tiny
 from tests.attention.extractions import LENGTHS, items_of
 from tests.measures import passes
@@ -71,7 +71,7 @@ def test_every_version_changes_the_key(
     version: str, extraction: Extraction, digests: Digests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = store_key(extraction.identity(digests))
-    monkeypatch.setattr(f"attention.specification.{version}", 99)
+    monkeypatch.setattr(f"attention_probing.attention.specification.{version}", 99)
     assert store_key(extraction.identity(digests)) != before
 
 
@@ -267,7 +267,7 @@ def test_the_estimate_is_the_size_on_disk(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("attention.specification.SHARDS", 1)
+    monkeypatch.setattr("attention_probing.attention.specification.SHARDS", 1)
     options = Options(precision=precision)
     items = items_of(tiny.treebank(LENGTHS), Encoder(str(bert)), options, hidden)
     announced = shapes(items, 0)

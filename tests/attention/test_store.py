@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 from transformers import AutoModel
 
-from attention.specification import Options, Precision
-from attention.store import (
+from attention_probing.attention.specification import Options, Precision
+from attention_probing.attention.store import (
     MANIFEST,
     HiddenLayers,
     Manifest,
@@ -29,9 +29,9 @@ from attention.store import (
     unpack_weights,
     write_shard,
 )
-from metrics.heads import most_attended
-from results.digests import Digests, digest
-from results.errors import UserError
+from attention_probing.metrics.heads import most_attended
+from attention_probing.results.digests import Digests, digest
+from attention_probing.results.errors import UserError
 from tests import tiny
 from tests.attention.extractions import LENGTHS, Extraction
 

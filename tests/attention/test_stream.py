@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from attention import Encoder, EncoderSpec, Options, extraction
-from attention.encoder import LoadedEncoder
-from attention.stream import Stream
-from datamodules import CoreferenceDataModule, DependencyDataModule
-from measures import AntecedentHeads, SingleHeads
-from probes import AttentionOnlyProbe, StructuralDistanceProbe
-from results import Result, UserError
+from attention_probing.attention import Encoder, EncoderSpec, Options, extraction
+from attention_probing.attention.encoder import LoadedEncoder
+from attention_probing.attention.stream import Stream
+from attention_probing.datamodules import CoreferenceDataModule, DependencyDataModule
+from attention_probing.measures import AntecedentHeads, SingleHeads
+from attention_probing.probes import AttentionOnlyProbe, StructuralDistanceProbe
+from attention_probing.results import Result, UserError
 from tests import tiny
 from tests.trainers import changed, scored, trained
 

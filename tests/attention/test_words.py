@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from attention import AlignmentError, Encoder, EncoderError, EncoderSpec, Options, resolve
-from attention.alignment import readable
-from results import UserError
-from results.view import View
+from attention_probing.attention import AlignmentError, Encoder, EncoderError, EncoderSpec, Options, resolve
+from attention_probing.attention.alignment import readable
+from attention_probing.results import UserError
+from attention_probing.results.view import View
 from tests import tiny
 from tests.attention import reference
 from tests.attention.reference import ENCODERS

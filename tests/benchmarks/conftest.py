@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from attention import EncoderError, EncoderSpec, resolve
+from attention_probing.attention import EncoderError, EncoderSpec, resolve
+from attention_probing.corpora.sample import write_sample_treebank
 from benchmarks.harness import first_sentences
-from corpora.sample import write_sample_treebank
 
 Numbers = dict[str, Any]
 Measured = Callable[..., tuple[str, Numbers, Numbers]]

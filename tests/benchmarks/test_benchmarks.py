@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from attention import Encoder, EncoderSpec, resolve
+from attention_probing.attention import Encoder, EncoderSpec, resolve
+from attention_probing.corpora.conllu import read_treebank
+from attention_probing.datamodules import AttentionBatch, DependencyDataModule
+from attention_probing.models import RecurrentEncoder
 from benchmarks import (
     ablation,
     classifier_training,
@@ -26,9 +29,6 @@ from benchmarks.heads import HeadByHead, OnePass
 from benchmarks.memory import Ended
 from benchmarks.probe_training import DataPass, PlainData
 from benchmarks.reference import Reference
-from corpora.conllu import read_treebank
-from datamodules import AttentionBatch, DependencyDataModule
-from models import RecurrentEncoder
 from tests.benchmarks.conftest import Measured, Numbers
 
 pytestmark = pytest.mark.usefixtures("_bundle")

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from attention_probing.corpora.conllu import read_treebank
+from attention_probing.corpora.registry import locate
+from attention_probing.corpora.sample import write_sample_treebank
+from attention_probing.corpora.sentence import CorpusError
 from benchmarks.harness import Report, Settings, Treebanks, first_sentences, run
-from corpora.conllu import read_treebank
-from corpora.registry import locate
-from corpora.sample import write_sample_treebank
-from corpora.sentence import CorpusError
 
 
 @pytest.mark.slow
@@ -33,7 +33,7 @@ def test_without_data_the_sample_is_chosen(tmp_path: Path, monkeypatch: pytest.M
     small, large, dev = (read_treebank(path).sentences for path in (chosen.small, chosen.large, chosen.dev))
     assert (len(small), len(large), len(dev)) == (2000, 12544, 1750)
     assert [s.words for s in large[:2000]] == [s.words for s in small]
-    with pytest.raises(CorpusError, match=r"train\.py fetch ud_english_ewt"):
+    with pytest.raises(CorpusError, match=r"probing fetch ud_english_ewt"):
         Treebanks.choose(Settings(corpus="ud_english_ewt"), tmp_path, report, "")
 
 

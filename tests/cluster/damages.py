@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import train
-from measures import HeadAblation, trainings
-from probes import AttentionWordsProbe
-from results import writer
+from attention_probing.commands import lightning
+from attention_probing.measures import HeadAblation, trainings
+from attention_probing.probes import AttentionWordsProbe
+from attention_probing.results import writer
 from tests.measures.classifiers import data_arguments, fitted
 from tests.test_train import ROOT, arguments, classifier_arguments
 from tests.tiny import save_bert, write_splits
@@ -113,7 +113,7 @@ def give(command: Sequence[str], folder: Path) -> tuple[int | str, str]:
     code: int | str
     try:
         with redirect_stdout(said), redirect_stderr(said):
-            code = train.run([*command, f"--trainer.default_root_dir={folder / 'runs'}"])
+            code = lightning.run([*command, f"--trainer.default_root_dir={folder / 'runs'}"])
     except Killed:
         code = "killed"
     except BaseException:

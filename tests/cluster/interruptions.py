@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 import torch
 
+from attention_probing.corpora.sample import write_sample_treebank
 from benchmarks.harness import first_sentences
-from corpora.sample import write_sample_treebank
 from tests.cluster.conftest import Slurm, running_slurm
 
 ROOT = Path(__file__).parent.parent.parent

@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from commands.sweep import main
-from commands.sweep_jobs import SlurmJobs
-from commands.sweep_run import PROGRAM
+from attention_probing.commands.sweep import main
+from attention_probing.commands.sweep_jobs import SlurmJobs
+from attention_probing.commands.sweep_run import PROGRAM
 from tests.cluster.conftest import Slurm
 from tests.commands.sweeps import nothing_wrong, write_program, write_spec
 

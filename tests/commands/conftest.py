@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from results.errors import command_line
+from attention_probing.results.errors import command_line
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""A stand-in for train.py, so that sweeps can be tested in no time, and sweeps of it."""
+"""A stand-in for probing, so that sweeps can be tested in no time, and sweeps of it."""
 
 import sys
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The commands of train.py: their help, and their exit codes."""
+"""The commands of probing: their help, and their exit codes."""
 
 import re
 import resource
@@ -10,9 +10,9 @@ from unittest.mock import Mock
 
 import pytest
 
-import commands
-from commands import COMMANDS, RUNS, measure
-from results import UserError
+from attention_probing import commands
+from attention_probing.commands import COMMANDS, RUNS, measure
+from attention_probing.results import UserError
 from tests.test_train import CONFIGS
 
 ROOT = Path(__file__).parents[2]
@@ -24,8 +24,8 @@ def test_the_help_is_there_before_anything_that_takes_long_is_imported(
 ) -> None:
     command = [sys.executable, "-X", "importtime", "train.py", "--help"]
     asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env={"COLUMNS": "80"})
-    loaded = set(re.findall(r"(\w+)[\w.]*$", asked.stderr, re.MULTILINE))
-    assert {"commands", "textwrap"} <= loaded
+    loaded = set(re.findall(r"([\w.]+)$", asked.stderr, re.MULTILINE))
+    assert {"attention_probing.commands", "textwrap"} <= loaded
     assert not {"torch", "numpy", "pandas", "pytorch_lightning", "jsonargparse", "yaml", "rich"} & loaded
     monkeypatch.setenv("COLUMNS", "80")
     assert commands.main(["--help"]) == 0
@@ -50,7 +50,7 @@ def test_a_command_is_a_file_that_says_what_it_does() -> None:
     assert {path.stem for path in (ROOT / "commands").glob("*.py")} > {*OTHERS}
     assert COMMANDS.keys() >= {*RUNS}
     for name in OTHERS:
-        said = str(import_module(f"commands.{name}").__doc__).partition("\n")[0]
+        said = str(import_module(f"attention_probing.commands.{name}").__doc__).partition("\n")[0]
         assert said[0].lower() + said[1:] == f"{COMMANDS[name]}."
 
 
@@ -63,7 +63,7 @@ def test_the_help_of_a_command_has_80_columns(
         commands.main([name, "--help"])
     assert ended.value.code == 0
     said = capsys.readouterr().out
-    assert said.startswith(f"usage: python train.py {name} ")
+    assert said.startswith(f"usage: probing {name} ")
     assert COMMANDS[name][1:] in " ".join(said.split())
     assert max(map(len, said.splitlines())) <= 80
 
@@ -71,9 +71,9 @@ def test_the_help_of_a_command_has_80_columns(
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        ([], "error: no command is given: write python train.py fit | validate | test | predict | measure | sweep | "),
-        (["--config=x", "fit"], "error: the first word is --config=x, which is no command: write python train.py fit"),
-        (["run"], "error: the first word is run, which is no command: write python train.py fit | "),
+        ([], "error: no command is given: write probing fit | validate | test | predict | measure | sweep | "),
+        (["--config=x", "fit"], "error: the first word is --config=x, which is no command: write probing fit"),
+        (["run"], "error: the first word is run, which is no command: write probing fit | "),
     ],
 )
 def test_a_word_that_is_no_command_is_told(words: list[str], fault: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,7 +97,7 @@ def test_a_fault_of_the_input_ends_a_command_with_code_1(tmp_path: Path, capsys:
 def test_ctrl_c_before_the_trainer_begins_is_told_in_a_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("commands.lightning.run", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("attention_probing.commands.lightning.run", Mock(side_effect=KeyboardInterrupt))
     assert commands.main(["fit"]) == 130
     assert capsys.readouterr().err == "Interrupted. The same command goes on from what is kept.\n"
 

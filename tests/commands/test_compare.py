@@ -11,9 +11,18 @@ import pytest
 import yaml
 from rich.console import Console
 
-from commands.compare import Scored, compare, compare_answer, grouped, main, on_same_items, scored, warnings
-from commands.seeds import over_seeds
-from metrics.bootstrap import (
+from attention_probing.commands.compare import (
+    Scored,
+    compare,
+    compare_answer,
+    grouped,
+    main,
+    on_same_items,
+    scored,
+    warnings,
+)
+from attention_probing.commands.seeds import over_seeds
+from attention_probing.metrics.bootstrap import (
     bootstrap_ratio,
     compared,
     difference,
@@ -23,12 +32,12 @@ from metrics.bootstrap import (
     resample,
     seeds_margin,
 )
-from metrics.statistics import proportion, two_columns
-from results import Estimate, Provenance, Result, Table
-from results.digests import checksums
-from results.errors import UserError
-from results.reader import find_record
-from results.writer import write
+from attention_probing.metrics.statistics import proportion, two_columns
+from attention_probing.results import Estimate, Provenance, Result, Table
+from attention_probing.results.digests import checksums
+from attention_probing.results.errors import UserError
+from attention_probing.results.reader import find_record
+from attention_probing.results.writer import write
 
 SENTENCES = 60
 
@@ -48,7 +57,7 @@ def config(seeds: int = 0, folder: str = "runs", **model: object) -> dict[str, o
     return {
         "seed_everything": seeds,
         "trainer": {"max_epochs": 4, "default_root_dir": folder, "callbacks": [{"init_args": {"dirpath": folder}}]},
-        "model": {"class_path": "probes.AttentionOnlyProbe", "init_args": {"learning_rate": 0.01, **model}},
+        "model": {"class_path": "AttentionOnlyProbe", "init_args": {"learning_rate": 0.01, **model}},
         "data": {"init_args": {"cache": folder, "root": None, "seed": seeds, "encoder": {"name": "a", "seed": seeds}}},
     }
 

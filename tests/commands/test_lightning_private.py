@@ -20,9 +20,9 @@ from pytorch_lightning.cli import LightningCLI
 from torch import Tensor
 from torch.multiprocessing.spawn import ProcessExitedException, start_processes
 
-import commands.lightning  # noqa: F401 # changes what Lightning says
-from commands.faults import RankLocks, fault, how_rank_ended, is_of_another
-from commands.lightning_private import (
+import attention_probing.commands.lightning  # noqa: F401 # changes what Lightning says
+from attention_probing.commands.faults import RankLocks, fault, how_rank_ended, is_of_another
+from attention_probing.commands.lightning_private import (
     CommandLine,
     ContinuedCSVLogger,
     continue_training,
@@ -30,8 +30,8 @@ from commands.lightning_private import (
     set_root,
     steps_of,
 )
-from models import ignore_signals
-from models.trained import Average
+from attention_probing.models import ignore_signals
+from attention_probing.models.trained import Average
 
 QUIET: dict[str, Any] = {
     "accelerator": "cpu",

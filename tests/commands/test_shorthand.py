@@ -9,13 +9,13 @@ from unittest.mock import Mock
 
 import pytest
 
-import commands
-import train
-from commands.lightning import CheckedCLI
-from commands.shorthand import config_file, config_name, expanded
-from commands.sweep_plan import options_of, read_sweep
-from commands.writer import ResultWriter
-from results.errors import UserError
+from attention_probing import commands
+from attention_probing.commands import lightning
+from attention_probing.commands.lightning import CheckedCLI
+from attention_probing.commands.shorthand import config_file, config_name, expanded
+from attention_probing.commands.sweep_plan import options_of, read_sweep
+from attention_probing.commands.writer import ResultWriter
+from attention_probing.results.errors import UserError
 from tests.commands.sweeps import write_spec
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +82,7 @@ def test_a_file_that_exists_goes_before_a_config_of_that_name(tmp_path: Path, mo
     [
         (
             "measure --config clark2019/head",
-            r"there is no such file or config \(did you mean `clark2019/heads`\?\)\. `py",
+            r"there is no such file or config \(did you mean `clark2019/heads`\?\)\. `probing",
         ),
         ("measure --config configs/clark2019/head.yaml", r"configs/clark2019/head\.yaml: .* `clark2019/heads`\?"),
         ("measure --config=heads", r"^heads: .* \(did you mean `clark2019/heads` or `decoders/heads`\?\)"),
@@ -113,7 +113,7 @@ def test_a_config_may_change_the_model_of_another(tmp_path: Path) -> None:
     own.write_text("model: {init_args: {trees: false}}\ndata: {init_args: {relations: base}}\n", encoding="utf-8")
     words = ["measure", "--config", HEADS, "--config", str(own), "--config=trainer/cpu"]
     assert expanded(words) == [*words[:-1], "--config=configs/trainer/cpu.yaml"]
-    own.write_text("model: measures.SingleHeads\ndata: TextDataModule\n", encoding="utf-8")
+    own.write_text("model: attention_probing.measures.SingleHeads\ndata: TextDataModule\n", encoding="utf-8")
     assert expanded([*words[:-1], "--corpus=a.txt"]) == [*words[:-1], "--data.corpora=a.txt"]
 
 
@@ -130,8 +130,8 @@ def test_a_mistake_is_reported_before_pytorch_is_imported(
 ) -> None:
     command = [sys.executable, "-X", "importtime", "train.py", *words.split()]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    loaded = set(re.findall(r"(\w+)[\w.]*$", ended.stderr, re.MULTILINE))
-    assert "results" in loaded
+    loaded = set(re.findall(r"([\w.]+)$", ended.stderr, re.MULTILINE))
+    assert "attention_probing.results" in loaded
     assert not {"torch", "pytorch_lightning", "jsonargparse", "transformers"} & loaded
     assert commands.main(words.split()) == ended.returncode == 1
     assert message in ended.stderr.splitlines()[-1]
@@ -140,7 +140,11 @@ def test_a_mistake_is_reported_before_pytorch_is_imported(
 
 def test_python_names_arguments_where_a_command_names_options(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("label\tsentence\n1\tgood\n", encoding="utf-8")
-    program = "from pathlib import Path; from corpora.labelled import read_labelled; read_labelled(Path('a.tsv'))"
+    program = (
+        "from pathlib import Path\n"
+        "from attention_probing.corpora.labelled import read_labelled\n"
+        "read_labelled(Path('a.tsv'))"
+    )
     environment = {name: value for name, value in os.environ.items() if name != "PROBING_COMMAND_LINE"}
     command = [sys.executable, "-c", program]
     environment["PYTHONPATH"] = str(ROOT)
@@ -181,20 +185,20 @@ def test_a_corpus_is_suggested_before_anything_is_imported(words: str, meant: st
 )
 def test_an_option_is_suggested_by_its_meaning(words: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        train.main(words.split(), cli=CheckedCLI)
+        lightning.main(words.split(), cli=CheckedCLI)
     assert capsys.readouterr().err.endswith(f"(did you mean `{meant}`?)\n")
 
 
 def test_an_encoder_given_for_a_class_names_its_option(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        train.main(["fit", "--config", "demo", "--data.encoder", "bert"], cli=CheckedCLI)
+        lightning.main(["fit", "--config", "demo", "--data.encoder", "bert"], cli=CheckedCLI)
     assert "bert is no class. Name an encoder with --data.encoder.name\n" in capsys.readouterr().err
 
 
 def test_the_command_line_that_lightning_repeats_is_the_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lightning starts the processes of other devices with sys.argv."""
     monkeypatch.setattr(sys, "argv", ["train.py", "fit", "--config", "demo", "--corpus=sample"])
-    train.main(None, cli=(cli := Mock()))
+    lightning.main(None, cli=(cli := Mock()))
     cli.assert_called_once_with(None, ResultWriter)
     assert sys.argv[1:] == ["fit", "--config", "configs/demo.yaml", "--data.corpus=sample"]
 
@@ -253,9 +257,9 @@ grid:
 def test_short_options_of_a_sweep_are_those_of_the_classes_of_each_row(tmp_path: Path) -> None:
     configs = {
         "tuned": "model: {class_path: TransformerClassifier}\ndata: ClassificationDataModule\n",
-        "judged": "model: fidelity.Fidelity\n",
+        "judged": "model: attention_probing.fidelity.Fidelity\n",
         "ablated": "model: Pruning\n",
-        "texts": "model: Surface\ndata: {class_path: datamodules.TextDataModule}\n",
+        "texts": "model: Surface\ndata: {class_path: attention_probing.datamodules.TextDataModule}\n",
     }
     spec = write_spec(tmp_path, CLASSES, **configs)
     rows = read_sweep(spec, options_of(["--corpus", "x"])).rows

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from commands.sweep_plan import in_full, options_of, read_sweep
-from results.errors import UserError
+from attention_probing.commands.sweep_plan import in_full, options_of, read_sweep
+from attention_probing.results.errors import UserError
 from tests.commands.sweeps import write_spec
 
 ROOT = Path(__file__).parent.parent.parent
@@ -153,7 +153,7 @@ rows:
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (["x=1"], "options of train.py after `--` need their values: --name=value, not 'x'"),
+        (["x=1"], "options of probing after `--` need their values: --name=value, not 'x'"),
         (["--x", "--y=1"], "not '--x'"),
         (["--config=b.yaml"], "`config` is set by the sweep itself"),
     ],
@@ -220,12 +220,12 @@ def test_a_plan_of_too_many_runs_is_refused_before_they_are_read(kind: str, tmp_
         read_sweep(tmp_path / "plan.yaml")
 
 
-@pytest.mark.parametrize(("model", "command"), [("SingleHeads", "measure"), ("probes.AttentionOnlyProbe", "fit")])
+@pytest.mark.parametrize(("model", "command"), [("SingleHeads", "measure"), ("AttentionOnlyProbe", "fit")])
 def test_the_config_of_a_run_names_its_command(model: str, command: str, tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     for content in (f"model: {model}\n", f"model: {{class_path: {model}}}\ndata: {{}}\n"):
         path.write_text(content, encoding="utf-8")
-        said = f"{path} is the config of one run, not a plan. Run it with `python train.py {command} --config {path}`"
+        said = f"{path} is the config of one run, not a plan. Run it with `probing {command} --config {path}`"
         with pytest.raises(UserError, match=re.escape(said)):
             read_sweep(path)
 
@@ -280,7 +280,7 @@ def test_options_for_all_runs_have_other_names_in_some_rows(tmp_path: Path) -> N
         ("model: torch.nn.Linear", ["--optimizer=torch.optim.AdamW"], "add `-- --trust torch`"),
         ("model.init_args.tests: [{class_path: strange_module.Evil}]", [], "add `-- --trust strange_module`"),
         ("model: strange_module.evil", ["--trust=strange_module"], None),
-        ("model: probes.AttentionOnlyProbe", [], None),
+        ("model: AttentionOnlyProbe", [], None),
         ("data.init_args.corpus: test.conllu", [], None),
     ],
 )

@@ -17,10 +17,10 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from commands.sweep import check_all, main
-from commands.sweep_jobs import Call, Processes
-from results.digests import digest
-from results.errors import UserError
+from attention_probing.commands.sweep import check_all, main
+from attention_probing.commands.sweep_jobs import Call, Processes
+from attention_probing.results.digests import digest
+from attention_probing.results.errors import UserError
 from tests.commands.sweeps import nothing_wrong, write_program, write_spec
 
 ROOT = Path(__file__).parent.parent.parent
@@ -207,7 +207,7 @@ def meanwhile(act: Callable[[], None]) -> Iterator[None]:
 def begin(spec: Path) -> "subprocess.Popen[bytes]":
     """A sweep of the stand-in in a process of its own."""
     given = f"program={write_program(spec.parent)!r}, check=lambda lines: [None] * len(lines)"
-    code = f"import sys; from commands.sweep import main; main(sys.argv[1:], {given})"
+    code = f"import sys; from attention_probing.commands.sweep import main; main(sys.argv[1:], {given})"
     command = [sys.executable, "-c", code, str(spec), f"--out={spec.parent / 'out'}", "--jobs=2"]
     quiet = subprocess.DEVNULL
     return subprocess.Popen(command, cwd=ROOT, stdout=quiet, stderr=quiet)
@@ -366,7 +366,7 @@ def test_a_changed_config_is_refused(tmp_path: Path) -> None:
 def test_a_job_whose_run_was_ended_by_a_signal_is_requeued(
     cancelled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("commands.sweep_jobs._is_running_on_slurm", lambda: not cancelled)
+    monkeypatch.setattr("attention_probing.commands.sweep_jobs._is_running_on_slurm", lambda: not cancelled)
     requeued: list[int] = []
     before = signal.signal(signal.SIGUSR2, lambda number, _: requeued.append(number))  # as submitit's
     one = call(tmp_path, "wait")
@@ -383,7 +383,7 @@ def test_a_job_whose_run_was_ended_by_a_signal_is_requeued(
 
 
 def test_a_run_that_does_not_hear_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("commands.sweep_jobs.PATIENCE", 0.1)
+    monkeypatch.setattr("attention_probing.commands.sweep_jobs.PATIENCE", 0.1)
     jobs = Processes(1)
     jobs.start([one := call(tmp_path, "wait deaf")])
     until(tmp_path, 1)

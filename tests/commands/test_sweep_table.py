@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from commands.seeds import averaged, estimate_from_counts
-from commands.sweep_plan import Row, Run, Sweep, columns_of
-from commands.sweep_table import collect, range_answer
-from metrics.bootstrap import difference, paired_bootstrap, pooled, resample, seeds_margin
-from metrics.statistics import two_columns
-from results import Estimate, Provenance, Result, Table
-from results.reader import NAN, Record, read_record
-from results.writer import write_scores
+from attention_probing.commands.seeds import averaged, estimate_from_counts
+from attention_probing.commands.sweep_plan import Row, Run, Sweep, columns_of
+from attention_probing.commands.sweep_table import collect, range_answer
+from attention_probing.metrics.bootstrap import difference, paired_bootstrap, pooled, resample, seeds_margin
+from attention_probing.metrics.statistics import two_columns
+from attention_probing.results import Estimate, Provenance, Result, Table
+from attention_probing.results.reader import NAN, Record, read_record
+from attention_probing.results.writer import write_scores
 from tests.metrics.subsets import subsets
 
 

@@ -1,4 +1,4 @@
-"""`python train.py view` on tiny encoders and corpora; its pages are read by what they hold for their scripts."""
+"""`probing view` on tiny encoders and corpora; its pages are read by what they hold for their scripts."""
 
 import base64
 import json
@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attention import Encoder, EncoderError, Options
-from commands.view import main
-from corpora.conllu import read_treebank
-from corpora.document import Documents
-from models import TextClassifier
-from results.errors import UserError
+from attention_probing.attention import Encoder, EncoderError, Options
+from attention_probing.commands.view import main
+from attention_probing.corpora.conllu import read_treebank
+from attention_probing.corpora.document import Documents
+from attention_probing.models import TextClassifier
+from attention_probing.results.errors import UserError
 from tests import documents
 from tests.fidelity.trained import fitted
 from tests.own_code import save_own

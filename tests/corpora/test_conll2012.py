@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from corpora.conll2012 import read_documents
-from corpora.document import Document, Mention
-from corpora.sentence import CorpusError
+from attention_probing.corpora.conll2012 import read_documents
+from attention_probing.corpora.document import Document, Mention
+from attention_probing.corpora.sentence import CorpusError
 from tests.corpora.conftest import writer
 
 BEGIN, END = "#begin document (d); part 000\n", "#end document\n"

@@ -5,8 +5,8 @@ from pathlib import Path
 import conllu
 import pytest
 
-from corpora.conllu import Format, read_treebank
-from corpora.sentence import CorpusError, Sentence
+from attention_probing.corpora.conllu import Format, read_treebank
+from attention_probing.corpora.sentence import CorpusError, Sentence
 from tests.corpora.conftest import writer
 
 GOOD = """\

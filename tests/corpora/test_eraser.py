@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from corpora.eraser import COLUMNS, read_eraser
-from corpora.labelled import Columns, LabelledText
-from corpora.sentence import CorpusError
-from datamodules import ClassificationDataModule
+from attention_probing.corpora.eraser import COLUMNS, read_eraser
+from attention_probing.corpora.labelled import Columns, LabelledText
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.datamodules import ClassificationDataModule
 
 
 def piece(docid: str, first: int, end: int) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import pytest
 
-from corpora.labelled import Columns, LabelledText, read_labelled
-from corpora.sentence import CorpusError
+from attention_probing.corpora.labelled import Columns, LabelledText, read_labelled
+from attention_probing.corpora.sentence import CorpusError
 from tests.corpora.conftest import writer
 
 TSV = 'label\ttext\n1\tA "fine" film .\n0\t  Dull , dull .  \n'

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-import corpora
-from corpora.conll2012 import read_documents
-from corpora.conllu import read_treebank
-from corpora.labelled import Columns, read_labelled
-from corpora.lines import numbered_lines
-from corpora.pairs import read_pairs
-from corpora.sentence import CorpusError
-from corpora.texts import read_links, read_plain
+from attention_probing import corpora
+from attention_probing.corpora.conll2012 import read_documents
+from attention_probing.corpora.conllu import read_treebank
+from attention_probing.corpora.labelled import Columns, read_labelled
+from attention_probing.corpora.lines import numbered_lines
+from attention_probing.corpora.pairs import read_pairs
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.corpora.texts import read_links, read_plain
 from tests.corpora.conftest import writer
 from tests.endless import Endless, make_endless
 
@@ -108,7 +108,7 @@ def test_other_encodings_are_named_with_the_command_that_converts(reader: Reader
 
 
 def test_registered_files_and_unknown_suffixes_have_their_own_remedies(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match=r"no such file.*python train\.py fetch ud_english_ewt --root "):
+    with pytest.raises(CorpusError, match=r"no such file.*probing fetch ud_english_ewt --root "):
         read_treebank(tmp_path / "ud" / "en_ewt-ud-dev.conllu")
     for read, remedy in (
         (read_treebank, r"the suffix \.conllu, \.conll or \.conllx"),
@@ -123,7 +123,7 @@ def test_registered_files_and_unknown_suffixes_have_their_own_remedies(tmp_path:
 
 
 def test_corpora_are_read_without_torch_or_a_network_client() -> None:
-    modules = ", ".join(f"corpora.{path.stem}" for path in Path(corpora.__path__[0]).glob("*.py"))
+    modules = ", ".join(f"attention_probing.corpora.{path.stem}" for path in Path(corpora.__path__[0]).glob("*.py"))
     code = f"import sys, {modules}; print(*({{'torch', 'transformers', 'pooch', 'requests'}} & set(sys.modules)))"
     loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert loaded.stdout == "\n"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from corpora.sentence import CorpusError
-from corpora.texts import Link, Passage, read_enhanced, read_links
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.corpora.texts import Link, Passage, read_enhanced, read_links
 from tests.corpora.conftest import writer
 
 HEADER = "sentence\tlabel\tfrom\tto\n"

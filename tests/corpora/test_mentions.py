@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from corpora.conll2012 import read_documents
-from corpora.document import Documents, Mention, MentionType
-from corpora.mentions import (
+from attention_probing.corpora.conll2012 import read_documents
+from attention_probing.corpora.document import Documents, Mention, MentionType
+from attention_probing.corpora.mentions import (
     Head,
     TaggedSentence,
     constituent_head,
@@ -18,7 +18,7 @@ from corpora.mentions import (
     find_type,
     read_constituents,
 )
-from corpora.sentence import CorpusError, Sentence
+from attention_probing.corpora.sentence import CorpusError, Sentence
 
 
 def tokens(text: str, heads: tuple[int, ...] = (), upos: tuple[str, ...] = ()) -> TaggedSentence:

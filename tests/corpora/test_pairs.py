@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from corpora.pairs import MinimalPair, PairColumns, read_pairs
-from corpora.sentence import CorpusError
-from results.errors import command_line
+from attention_probing.corpora.pairs import MinimalPair, PairColumns, read_pairs
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.results.errors import command_line
 
 PAIR = {
     "UID": "anaphor",

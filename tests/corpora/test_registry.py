@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import commands
-from commands.fetch import main
-from corpora import registry
-from corpora.labelled import read_labelled
-from corpora.registry import (
+from attention_probing import commands
+from attention_probing.commands.fetch import main
+from attention_probing.corpora import registry
+from attention_probing.corpora.labelled import read_labelled
+from attention_probing.corpora.registry import (
     CORPORA,
     Corpus,
     RemoteFile,
@@ -25,7 +25,7 @@ from corpora.registry import (
     read_newsgroups,
     remedy_for,
 )
-from corpora.sentence import CorpusError
+from attention_probing.corpora.sentence import CorpusError
 from tests.corpora.conftest import Quiet
 
 ROW = "1\tGo\tgo\tVERB\tVB\t_\t0\troot\t_\t_\n\n"
@@ -186,22 +186,22 @@ def test_a_file_out_of_reach_is_one_line_and_exit_code_1(
 
 def test_absent_files_are_named_with_the_command_that_fetches_them(tmp_path: Path) -> None:
     root = tmp_path / "my data"
-    command = f"Fetch it: `python train.py fetch ud_english_ewt --root '{root}'`."
+    command = f"Fetch it: `probing fetch ud_english_ewt --root '{root}'`."
     with pytest.raises(CorpusError, match=f"^{root}/ud/en_ewt-ud-train.conllu: there is no such file. {command}$"):
         locate("ud_english_ewt", root)
 
 
 def test_a_path_tells_the_corpus_it_would_belong_to_unless_many_have_a_file_of_its_name() -> None:
     assert remedy_for(Path("/d/ud/my.conllu")) == remedy_for(Path("/elsewhere/train.tsv")) == "Check the path"
-    assert remedy_for(Path("/d/cls/imdb/train.tsv")) == "Fetch it: `python train.py fetch imdb --root /d`"
+    assert remedy_for(Path("/d/cls/imdb/train.tsv")) == "Fetch it: `probing fetch imdb --root /d`"
     assert "To make trec: " in remedy_for(Path("/d/cls/trec/train.tsv"))
-    assert "name the corpus litbank, which `python" in remedy_for(Path("/elsewhere/litbank.dev.conll"))
+    assert "name the corpus litbank, which `probing" in remedy_for(Path("/elsewhere/litbank.dev.conll"))
 
 
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("ewt", r"no corpus has this name \(did you mean `ud_english_ewt`\?\)\. `python train\.py fetch --list`"),
+        ("ewt", r"no corpus has this name \(did you mean `ud_english_ewt`\?\)\. `probing fetch --list`"),
         ("ud_english_ewtt", r"no corpus has this name \(did you mean `ud_english_ewt`\?\)\. "),
         ("sst", r"no corpus has this name \(did you mean `sst2` or `glue_sst2`\?\)\. "),
         (
@@ -414,7 +414,7 @@ def imdb(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("imdb")
 def test_a_fetched_archive_becomes_files_that_are_neither_fetched_nor_made_again(tmp_path: Path) -> None:
     root = tmp_path / "data"
-    with pytest.raises(CorpusError, match=rf"Fetch it: `python train\.py fetch imdb --root {root}`"):
+    with pytest.raises(CorpusError, match=rf"Fetch it: `probing fetch imdb --root {root}`"):
         locate("imdb", root)
     assert main(["imdb", "--root", str(root)]) == 0
     archive, paths = root / "cls" / "imdb" / "aclImdb_v1.tar.gz", locate("imdb", root)

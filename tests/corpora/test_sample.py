@@ -9,11 +9,11 @@ import conllu
 import pytest
 import yaml
 
-from corpora.conll2012 import read_documents
-from corpora.conllu import read_treebank
-from corpora.document import Documents
-from corpora.labelled import Columns, LabelledText, read_labelled
-from corpora.sample import (
+from attention_probing.corpora.conll2012 import read_documents
+from attention_probing.corpora.conllu import read_treebank
+from attention_probing.corpora.document import Documents
+from attention_probing.corpora.labelled import Columns, LabelledText, read_labelled
+from attention_probing.corpora.sample import (
     SAMPLE_VERSION,
     Grammar,
     sample_vocabulary,
@@ -21,7 +21,7 @@ from corpora.sample import (
     write_sample_reviews,
     write_sample_treebank,
 )
-from corpora.sentence import Treebank
+from attention_probing.corpora.sentence import Treebank
 
 RELATIONS = """root det amod compound nsubj obj iobj obl case aux cop mark advcl acl:relcl conj cc nmod:poss xcomp punct
 nsubj:pass aux:pass obl:agent advmod nmod ccomp acl compound:prt flat nummod expl obl:unmarked"""

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from corpora.sentence import SCHEMA, CorpusError, Sentence, find_cycle, to_table
+from attention_probing.corpora.sentence import SCHEMA, CorpusError, Sentence, find_cycle, to_table
 
 
 @pytest.mark.parametrize("short", ["heads", "relations", "upos", "xpos"])

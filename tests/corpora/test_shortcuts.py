@@ -7,10 +7,10 @@ from typing import Literal, get_args
 import numpy as np
 import pytest
 
-from corpora.labelled import LabelledText, LabelledTexts
-from corpora.sentence import CorpusError
-from corpora.shortcuts import CONTEXT, Planting
-from results import UserError
+from attention_probing.corpora.labelled import LabelledText, LabelledTexts
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.corpora.shortcuts import CONTEXT, Planting
+from attention_probing.results import UserError
 
 Kind = Literal["token", "pair", "context"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -1,9 +1,9 @@
 from collections import Counter
 from pathlib import Path
 
-from corpora.conllu import read_treebank
-from corpora.labelled import Columns
-from corpora.texts import Passage, read_plain, read_sentences, read_texts
+from attention_probing.corpora.conllu import read_treebank
+from attention_probing.corpora.labelled import Columns
+from attention_probing.corpora.texts import Passage, read_plain, read_sentences, read_texts
 from tests.corpora.conftest import writer
 from tests.tiny import write_treebank
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from corpora.document import (
+from attention_probing.corpora.document import (
     SCHEMA,
     Document,
     Mention,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from datamodules.batches import LengthBatches
+from attention_probing.datamodules.batches import LengthBatches
 
 LENGTHS = np.random.default_rng(0).integers(1, 60, 501)
 LENGTHS[17] = 400

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from attention import Encoder, EncoderSpec, resolve
-from corpora.labelled import Columns, LabelledText
-from corpora.sentence import CorpusError
-from datamodules import ClassificationDataModule, TextBatch, VectorSpec
-from datamodules.batches import Split
-from datamodules.classification import class_counts, find_labels, label_numbers
+from attention_probing.attention import Encoder, EncoderSpec, resolve
+from attention_probing.corpora.labelled import Columns, LabelledText
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.datamodules import ClassificationDataModule, TextBatch, VectorSpec
+from attention_probing.datamodules.batches import Split
+from attention_probing.datamodules.classification import class_counts, find_labels, label_numbers
 from tests.datamodules.conftest import DEV, ROWS, TRAIN, Row, rows, write_rows
 
 RATIONALE = Columns(rationale="rationale")

@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 import torch
 
-from attention import Encoder
-from attention.alignment import AlignmentError
-from attention.encoder import EncoderSpec, resolve
-from attention.extraction import extract, shapes
-from attention.specification import Candidates, Extraction, Items, Options
-from corpora.conll2012 import read_documents
-from corpora.document import MENTION_TYPES, Document, Documents, Window, cut, windows_from_table
-from corpora.sentence import CorpusError, RunningText, Sentence
-from datamodules import AntecedentBatch, CoreferenceDataModule
-from datamodules.batches import Split
-from datamodules.coreference import cut_documents, parted
-from datamodules.corpus import SPLITS
-from datamodules.vectors import VectorSpec
-from results.errors import UserError
+from attention_probing.attention import Encoder
+from attention_probing.attention.alignment import AlignmentError
+from attention_probing.attention.encoder import EncoderSpec, resolve
+from attention_probing.attention.extraction import extract, shapes
+from attention_probing.attention.specification import Candidates, Extraction, Items, Options
+from attention_probing.corpora.conll2012 import read_documents
+from attention_probing.corpora.document import MENTION_TYPES, Document, Documents, Window, cut, windows_from_table
+from attention_probing.corpora.sentence import CorpusError, RunningText, Sentence
+from attention_probing.datamodules import AntecedentBatch, CoreferenceDataModule
+from attention_probing.datamodules.batches import Split
+from attention_probing.datamodules.coreference import cut_documents, parted
+from attention_probing.datamodules.corpus import SPLITS
+from attention_probing.datamodules.vectors import VectorSpec
+from attention_probing.results.errors import UserError
 from tests import tiny
 from tests.attention import reference
 from tests.datamodules.conftest import LENGTHS, named, trainer

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from attention.encoder import EncoderSpec
-from corpora.sentence import CorpusError
-from datamodules import CoreferenceDataModule, DependencyDataModule
-from datamodules.corpus import corpus_of, files_by_split
+from attention_probing.attention.encoder import EncoderSpec
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.datamodules import CoreferenceDataModule, DependencyDataModule
+from attention_probing.datamodules.corpus import corpus_of, files_by_split
 from tests.datamodules.conftest import Kind, Module
 
 Make = Callable[..., Module]
@@ -97,7 +97,9 @@ def test_a_stage_opens_its_own_splits(kind: Kind, make: Make, monkeypatch: pytes
     module.setup("test")
     assert module.stores.keys() == {"dev", "test"}
     assert module.stores["dev"] is dev
-    monkeypatch.setattr("datamodules.corpus.Encoder", None)  # a second setup extracts and parses nothing
+    monkeypatch.setattr(
+        "attention_probing.datamodules.corpus.Encoder", None
+    )  # a second setup extracts and parses nothing
     monkeypatch.setattr(kind, "read", None)
     again = make("test")
     assert {split: len(store) for split, store in again.stores.items()} == {

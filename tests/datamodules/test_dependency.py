@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from attention import EncoderSpec, Options, resolve
-from corpora.conllu import read_treebank
-from corpora.sentence import CorpusError, Sentence
-from datamodules import DependencyDataModule, VectorSpec
-from datamodules.batches import Split
-from datamodules.dependency import FIELDS, Field
+from attention_probing.attention import EncoderSpec, Options, resolve
+from attention_probing.corpora.conllu import read_treebank
+from attention_probing.corpora.sentence import CorpusError, Sentence
+from attention_probing.datamodules import DependencyDataModule, VectorSpec
+from attention_probing.datamodules.batches import Split
+from attention_probing.datamodules.dependency import FIELDS, Field
 from tests.datamodules.conftest import rows, trainer
 from tests.marked import with_documents
 
@@ -158,7 +158,7 @@ def test_a_training_makes_the_store_of_test_too(
         module.setup("fit")
     assert "train 41 sentences, dev 13 sentences, test 17 sentences." in caplog.text
     assert set(module.stores) == set(module.splits) == {"train", "dev"}
-    monkeypatch.setattr("datamodules.corpus.Encoder", None)
+    monkeypatch.setattr("attention_probing.datamodules.corpus.Encoder", None)
     monkeypatch.setattr(DependencyDataModule, "read", None)
     again = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=str(tmp_path))
     again.trainer = trainer()

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from attention import EncoderSpec
-from corpora.registry import fetch
-from corpora.sentence import CorpusError
-from datamodules import ClassificationDataModule, TextDataModule
+from attention_probing.attention import EncoderSpec
+from attention_probing.corpora.registry import fetch
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.datamodules import ClassificationDataModule, TextDataModule
 from tests.glue import SCORES, TASKS, TEXTS, write
 
 

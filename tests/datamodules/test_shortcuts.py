@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from attention import EncoderSpec
-from corpora.labelled import Columns
-from corpora.sentence import CorpusError
-from corpora.shortcuts import Planting
-from datamodules import ClassificationDataModule
-from datamodules.batches import Split
-from datamodules.classification import class_counts
+from attention_probing.attention import EncoderSpec
+from attention_probing.corpora.labelled import Columns
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.corpora.shortcuts import Planting
+from attention_probing.datamodules import ClassificationDataModule
+from attention_probing.datamodules.batches import Split
+from attention_probing.datamodules.classification import class_counts
 from tests.models.corpora import write_texts
 from tests.tiny import save_gpt2
 

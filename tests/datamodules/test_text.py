@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from attention import EncoderError, EncoderSpec
-from corpora import texts
-from corpora.framenet import HALVES
-from corpora.labelled import Columns
-from corpora.lines import numbered_lines
-from corpora.sentence import CorpusError
-from corpora.texts import Passage
-from datamodules import SegmentBatch, TextDataModule, TextSource
-from datamodules.text import warn_of_left_out
-from results import UserError
+from attention_probing.attention import EncoderError, EncoderSpec
+from attention_probing.corpora import texts
+from attention_probing.corpora.framenet import HALVES
+from attention_probing.corpora.labelled import Columns
+from attention_probing.corpora.lines import numbered_lines
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.corpora.texts import Passage
+from attention_probing.datamodules import SegmentBatch, TextDataModule, TextSource
+from attention_probing.datamodules.text import warn_of_left_out
+from attention_probing.results import UserError
 from tests.tiny import BROKEN, FAMILIAR, save_bert, save_gpt2, save_llama, save_roberta, write_treebank
 
 SAMPLE = TextSource("sample")
@@ -382,13 +382,13 @@ def test_absent_files_are_named_with_their_remedy(make: Make, tmp_path: Path) ->
     corpora = [str(tmp_path / "none.txt"), "imdb"]
     faults = [str(fault) for fault in TextDataModule(corpora, root=str(tmp_path)).absent(["test"])]
     assert faults[0] == f"{tmp_path}/none.txt: there is no such file. Check the path."
-    assert "python train.py fetch imdb" in faults[1]
+    assert "probing fetch imdb" in faults[1]
     with pytest.raises(CorpusError, match=r"none\.txt: there is no such file"):
         make(corpora)
 
 
 def test_only_a_test_reads_texts() -> None:
-    with pytest.raises(CorpusError, match=r"Run `python train\.py measure`"):
+    with pytest.raises(CorpusError, match=r"Run `probing measure`"):
         TextDataModule().setup("fit")
 
 

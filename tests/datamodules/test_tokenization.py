@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attention.encoder import EncoderSpec, resolve
-from attention.inputs import TextTokenizer
-from corpora.labelled import LabelledText
-from corpora.sentence import CorpusError
-from datamodules.tokenization import (
+from attention_probing.attention.encoder import EncoderSpec, resolve
+from attention_probing.attention.inputs import TextTokenizer
+from attention_probing.corpora.labelled import LabelledText
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.datamodules.tokenization import (
     CLOSERS,
     ENDS,
     SPECIALS,

@@ -13,16 +13,16 @@ import pytest
 from gensim import downloader
 from gensim.models import FastText, KeyedVectors
 
-from attention import Encoder
-from attention.encoder import EncoderSource, EncoderSpec, embed_words, resolve
-from attention.inputs import TextTokenizer
-from corpora.word_vectors import latin_remedy
-from datamodules import VectorSpec
-from datamodules.classification import vocabulary_vectors
-from datamodules.tokenization import build_vocabulary, piece_vocabulary
-from datamodules.vectors import WordVectors, find_vectors, load_vectors, read_vectors
-from results.digests import Digests
-from results.errors import UserError
+from attention_probing.attention import Encoder
+from attention_probing.attention.encoder import EncoderSource, EncoderSpec, embed_words, resolve
+from attention_probing.attention.inputs import TextTokenizer
+from attention_probing.corpora.word_vectors import latin_remedy
+from attention_probing.datamodules import VectorSpec
+from attention_probing.datamodules.classification import vocabulary_vectors
+from attention_probing.datamodules.tokenization import build_vocabulary, piece_vocabulary
+from attention_probing.datamodules.vectors import WordVectors, find_vectors, load_vectors, read_vectors
+from attention_probing.results.digests import Digests
+from attention_probing.results.errors import UserError
 from tests import tiny
 
 TEXT = "the 0.5 -1 2e-1\nfox 1 2 3\ncafé 0.25 0 -0.125\nThe 9 9 9\nfiller 1 1 1\nfox 4 5 6\n".encode()
@@ -226,7 +226,7 @@ def conversions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(path.name)
         return read_vectors(path, wanted)
 
-    monkeypatch.setattr("datamodules.vectors.read_vectors", recorded)
+    monkeypatch.setattr("attention_probing.datamodules.vectors.read_vectors", recorded)
     return seen
 
 
@@ -424,7 +424,7 @@ def test_a_binary_file_is_told_from_a_text_by_its_rows(tmp_path: Path, end: byte
 
 
 def test_a_file_larger_than_a_block_is_read_as_gensim_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corpora.word_vectors._BLOCK", 61)
+    monkeypatch.setattr("attention_probing.corpora.word_vectors._BLOCK", 61)
     vectors = KeyedVectors(5)
     words = [f"w{number}" for number in range(40)]
     vectors.add_vectors(words, np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32))
@@ -451,7 +451,7 @@ def test_a_bound_is_known_before_rows_are_read(tmp_path: Path, monkeypatch: pyte
         assert refusal(write(tmp_path / "v.txt", content)).startswith(fault)
     path = write(tmp_path / "v.txt.gz", b"the 1 2\n" * 200_000, packed=True)
     assert read(path)[0] == {"the": [1, 2]}
-    monkeypatch.setattr("corpora.word_vectors._SMALL", 1_000_000)
+    monkeypatch.setattr("attention_probing.corpora.word_vectors._SMALL", 1_000_000)
     assert refusal(path).startswith(": the .gz file unpacks to more than 1,000,000 bytes, 20 times its size or more.")
 
 
@@ -517,7 +517,7 @@ def test_an_encoders_vectors_of_its_own_pieces_are_the_rows_of_its_table(bert: P
 
 def test_the_default_encoders_vectors(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = resolve(EncoderSpec(str(bert)))
-    monkeypatch.setattr("datamodules.classification.resolve", {EncoderSpec(): source}.__getitem__)
+    monkeypatch.setattr("attention_probing.datamodules.classification.resolve", {EncoderSpec(): source}.__getitem__)
     frequencies = np.array([0, 0, 0, 0, 0, 0, 3, 2, 1])
     found = vocabulary_vectors(VectorSpec("encoder"), WORDS, frequencies, None, root=tmp_path, cache=tmp_path)
     pieces = [TextTokenizer(source).pieces.index(piece) for piece in ("n", "##e", "##v", "##e", "##r")]

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from datamodules import ClassificationDataModule
-from fidelity.checkpoints import Checkpoint
+from attention_probing.datamodules import ClassificationDataModule
+from attention_probing.fidelity.checkpoints import Checkpoint
 from tests.fidelity.trained import checkpoint_of, config_of, fitted, texts_in
 
 TYING = "--model.regularizers=[{class_path: Tying, init_args: {weight: 0.1}}]"

@@ -12,15 +12,15 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from fidelity.adversary import Adversary, Farthest, Search, pairs
-from fidelity.checkpoints import Checkpoint
-from fidelity.classified import ClassifiedBatch, classify
-from fidelity.comparison import CheckpointResult
-from metrics.distributions import jsd, tvd
-from models.text_classifier import WORD
-from results import Curves
-from results.errors import UserError
-from results.progress import Progress
+from attention_probing.fidelity.adversary import Adversary, Farthest, Search, pairs
+from attention_probing.fidelity.checkpoints import Checkpoint
+from attention_probing.fidelity.classified import ClassifiedBatch, classify
+from attention_probing.fidelity.comparison import CheckpointResult
+from attention_probing.metrics.distributions import jsd, tvd
+from attention_probing.models.text_classifier import WORD
+from attention_probing.results import Curves
+from attention_probing.results.errors import UserError
+from attention_probing.results.progress import Progress
 from tests.fidelity import tiny
 from tests.fidelity.tiny import KINDS, TEXTS, Kind, classified, close, measurements, one_by_one, with_constants
 from tests.models.batches import VOCABULARY, batch_of

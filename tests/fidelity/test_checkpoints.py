@@ -14,14 +14,14 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-import train
-from attention import EncoderSpec
-from datamodules import ClassificationDataModule
-from fidelity import Fidelity, Roar, SingleWeight
-from fidelity.checkpoints import files_of, load, read
-from measures import measure
-from models import TextClassifier
-from results.errors import UserError
+from attention_probing.attention import EncoderSpec
+from attention_probing.commands import lightning
+from attention_probing.datamodules import ClassificationDataModule
+from attention_probing.fidelity import Fidelity, Roar, SingleWeight
+from attention_probing.fidelity.checkpoints import files_of, load, read
+from attention_probing.measures import measure
+from attention_probing.models import TextClassifier
+from attention_probing.results.errors import UserError
 from tests import tiny
 from tests.fidelity.trained import ROOT, Data, fitted, recipe_of
 
@@ -124,7 +124,7 @@ def flipped(whole: bytes) -> bytes:
         (lambda whole: saved(state_dict={}), "this is not a checkpoint of a run"),
         (
             lambda whole: saved(**{"state_dict": {}, "epoch": 0, "pytorch-lightning_version": "2.6"}),
-            r"this is not a checkpoint of a text classifier.*train\.py fit",
+            r"this is not a checkpoint of a text classifier.*probing fit",
         ),
     ],
 )
@@ -206,7 +206,7 @@ def command(checkpoints: list[Path | str], *further: str, folder: Path) -> list[
 
 def run_over(checkpoints: list[Path | str], *further: str, folder: Path) -> tuple[Path, dict[str, Any]]:
     """The folder of a run over the classifiers, and its `results.json`."""
-    train.main(command(checkpoints, *further, folder=folder))
+    lightning.main(command(checkpoints, *further, folder=folder))
     (path,) = folder.rglob("results.json")
     return path.parent, json.loads(path.read_text(encoding="utf-8"))
 
@@ -229,7 +229,7 @@ def checkpoint(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     bare = tiny.save_bert(home / "bare")
     words = ["fit", "--model=TransformerClassifier", "--model.learning_rate=3e-3", *QUIET]
     words += [*options(corpus, home / "stores"), f"--data.tokenizer.name={bare}", "--trainer.max_epochs=2"]
-    train.main([*words, "--checkpoint.monitor=val_f1", f"--trainer.default_root_dir={home / 'runs'}"])
+    lightning.main([*words, "--checkpoint.monitor=val_f1", f"--trainer.default_root_dir={home / 'runs'}"])
     (found,) = home.rglob("epoch*.ckpt")
     return found
 
@@ -358,7 +358,7 @@ def test_folders_of_one_name_are_told_apart_and_copies_are_refused(
 def message(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """What is said of a command line that fails."""
     capsys.readouterr()
-    assert train.run(words) == 1
+    assert lightning.run(words) == 1
     *_, told = capsys.readouterr().err.strip().splitlines()
     return told
 
@@ -424,7 +424,9 @@ def test_a_name_of_the_hub_is_one_that_is_no_path(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match=r"owner/name: not found, neither as a local folder nor on the hub"):
         load([Path("owner/name")], data)
-    monkeypatch.setattr("attention.encoder.snapshot_download", lambda name, **_: {"owner/name": folders["bert"]}[name])
+    monkeypatch.setattr(
+        "attention_probing.attention.encoder.snapshot_download", lambda name, **_: {"owner/name": folders["bert"]}[name]
+    )
     _, found = run_over(["owner/name"], only("Perturbation"), *options(corpus, tmp_path), folder=tmp_path / "out")
     assert list(found["audit"]["checkpoints"]) == ["name"]
     assert found["encoder"]["origin"] == "hub"

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from datamodules import TextBatch
-from fidelity import (
+from attention_probing.datamodules import TextBatch
+from attention_probing.fidelity import (
     Adversary,
     ConsistentAdversary,
     Correlation,
@@ -25,10 +25,10 @@ from fidelity import (
     SingleToken,
     SingleWeight,
 )
-from fidelity.classified import classify, passes, shortened
-from metrics.bootstrap import resample, share_interval
-from models.text_classifier import WORD
-from results import UserError
+from attention_probing.fidelity.classified import classify, passes, shortened
+from attention_probing.metrics.bootstrap import resample, share_interval
+from attention_probing.models.text_classifier import WORD
+from attention_probing.results import UserError
 from tests.fidelity import tiny
 from tests.fidelity.tiny import (
     CLASSES,

@@ -13,9 +13,9 @@ import torch
 from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
-from datamodules import TextBatch
-from fidelity.comparison import CheckpointResult
-from fidelity.consistent_adversary import (
+from attention_probing.datamodules import TextBatch
+from attention_probing.fidelity.comparison import CheckpointResult
+from attention_probing.fidelity.consistent_adversary import (
     ConsistentAdversary,
     GuidedMLP,
     Recipe,
@@ -28,10 +28,10 @@ from fidelity.consistent_adversary import (
     guided,
     trained_adversary,
 )
-from measures.trainings import Best, share
-from metrics.distributions import area
-from models import AttentionClassifier, AverageEncoder, TextClassifier, TrainingError
-from results import Curves
+from attention_probing.measures.trainings import Best, share
+from attention_probing.metrics.distributions import area
+from attention_probing.models import AttentionClassifier, AverageEncoder, TextClassifier, TrainingError
+from attention_probing.results import Curves
 from tests.fidelity import tiny
 from tests.fidelity.tiny import with_constants
 from tests.fidelity.trained import (

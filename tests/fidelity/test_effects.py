@@ -12,14 +12,13 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
-from datamodules import TextBatch
-from datamodules.batches import Ranks
-from fidelity import EffectProbe, Effects
-from fidelity import effects as module
-from fidelity.classified import ClassifiedBatch, classify, select_texts
-from fidelity.effects import LEARNED, RANKINGS, log_odds
-from models.text_classifier import Level, Output
-from results import HeatMap, UserError
+from attention_probing.datamodules import TextBatch
+from attention_probing.datamodules.batches import Ranks
+from attention_probing.fidelity import EffectProbe, Effects, effects as module
+from attention_probing.fidelity.classified import ClassifiedBatch, classify, select_texts
+from attention_probing.fidelity.effects import LEARNED, RANKINGS, log_odds
+from attention_probing.models.text_classifier import Level, Output
+from attention_probing.results import HeatMap, UserError
 from tests.fidelity import tiny
 from tests.fidelity.tiny import KINDS, TEXTS, Kind, checkpoint, classified, close, measurements, with_constants
 from tests.models.batches import VOCABULARY, batch_of

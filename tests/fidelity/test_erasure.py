@@ -13,17 +13,26 @@ import pandas as pd
 import pytest
 import torch
 
-from datamodules import ClassificationDataModule
-from fidelity import erasure
-from fidelity.checkpoints import Checkpoint, load
-from fidelity.classified import ClassifiedBatch, classify, renormalised
-from fidelity.comparison import CheckpointResult
-from fidelity.consistent_adversary import adversarial_loss
-from fidelity.erasure import BINS, Last, Permutation, Perturbation, SetErasure, SingleWeight, _shares, first_flips
-from fidelity.saliency import RANKINGS, Saliency
-from models import AttentionClassifier, EntmaxAttention, HierarchicalClassifier
-from models.text_classifier import WORD, learned_alphas
-from results import Curves, Spreads
+from attention_probing.datamodules import ClassificationDataModule
+from attention_probing.fidelity import erasure
+from attention_probing.fidelity.checkpoints import Checkpoint, load
+from attention_probing.fidelity.classified import ClassifiedBatch, classify, renormalised
+from attention_probing.fidelity.comparison import CheckpointResult
+from attention_probing.fidelity.consistent_adversary import adversarial_loss
+from attention_probing.fidelity.erasure import (
+    BINS,
+    Last,
+    Permutation,
+    Perturbation,
+    SetErasure,
+    SingleWeight,
+    _shares,
+    first_flips,
+)
+from attention_probing.fidelity.saliency import RANKINGS, Saliency
+from attention_probing.models import AttentionClassifier, EntmaxAttention, HierarchicalClassifier
+from attention_probing.models.text_classifier import WORD, learned_alphas
+from attention_probing.results import Curves, Spreads
 from tests.fidelity import tiny
 from tests.fidelity.tiny import (
     CLASSES,
@@ -32,6 +41,7 @@ from tests.fidelity.tiny import (
     TEXTS,
     Kind,
     checkpoint_result,
+    classified as classified_of,
     close,
     measurements,
     scores_of,
@@ -40,7 +50,6 @@ from tests.fidelity.tiny import (
     texts,
     with_constants,
 )
-from tests.fidelity.tiny import classified as classified_of
 from tests.fidelity.trained import fitted
 from tests.models.batches import VOCABULARY
 

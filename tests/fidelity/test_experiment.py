@@ -17,12 +17,11 @@ import torch
 import yaml
 from scipy.stats import norm
 
-import fidelity
-import measures
-import train
-from datamodules import ClassificationDataModule
-from fidelity import Fidelity, FidelityTest
-from fidelity.comparison import (
+from attention_probing import fidelity, measures
+from attention_probing.commands import lightning
+from attention_probing.datamodules import ClassificationDataModule
+from attention_probing.fidelity import Fidelity, FidelityTest
+from attention_probing.fidelity.comparison import (
     PRINTED,
     SECONDS,
     CheckpointResult,
@@ -33,17 +32,18 @@ from fidelity.comparison import (
     judge_tables,
     result_scores,
 )
-from fidelity.experiment import Example, example_page, examples_of
-from fidelity.explanations import write_explanations
-from fidelity.saliency import MEASURES, RANKINGS, Saliency, decision_gradient
-from metrics.bootstrap import compared, difference, pooled, resample, resamples
-from metrics.statistics import mean, median, proportion
-from results import Estimate, Result
-from results.digests import file_digest
-from results.tables import number
+from attention_probing.fidelity.experiment import Example, example_page, examples_of
+from attention_probing.fidelity.explanations import write_explanations
+from attention_probing.fidelity.saliency import MEASURES, RANKINGS, Saliency, decision_gradient
+from attention_probing.metrics.bootstrap import compared, difference, pooled, resample, resamples
+from attention_probing.metrics.statistics import mean, median, proportion
+from attention_probing.results import Estimate, Result
+from attention_probing.results.digests import file_digest
+from attention_probing.results.tables import number
 from tests.fidelity.tiny import KINDS, Kind, classified
 from tests.fidelity.trained import ROOT, fitted
 from tests.glossary import unexplained
+from tests.rooms import exports
 
 SCORES = [
     "perturbation.uniform_drop",
@@ -84,8 +84,8 @@ def test_without_data_the_texts_are_those_of_the_first_checkpoint(runs: Path, mo
 def test_a_test_gives_the_total_of_its_work_or_says_that_it_has_none(
     runs: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("results.progress.FIRST", 0)
-    monkeypatch.setattr("results.progress.EVERY", 0)
+    monkeypatch.setattr("attention_probing.results.progress.FIRST", 0)
+    monkeypatch.setattr("attention_probing.results.progress.EVERY", 0)
     monkeypatch.setenv("PROBING_CACHE", str(runs.parent / "stores"))
     adversary = fidelity.Adversary("published", steps=3)
     tests: list[FidelityTest] = [adversary, fidelity.Permutation()]
@@ -106,7 +106,7 @@ def run_over(
     quiet = ["--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu", "--trainer.devices=1"]
     with pytest.MonkeyPatch.context() as patch:  # a checkpoint does not say where the cache is
         patch.setenv("PROBING_CACHE", str(checkpoints[0].parents[1] / "stores"))
-        cli = train.main([*command, *quiet, *options])
+        cli = lightning.main([*command, *quiet, *options])
     (path,) = folder.rglob("results.json")
     return cli, path.parent, json.loads(path.read_text(encoding="utf-8"))
 
@@ -223,7 +223,9 @@ def test_all_is_every_test_there_is_and_quick_all_that_train_nothing() -> None:
     for name in ("fidelity/all", "fidelity/quick"):
         config = yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text(encoding="utf-8"))
         named[name] = {test["class_path"] for test in config["model"]["init_args"]["tests"]}
-    every = {one.__name__ for one in vars(fidelity).values() if isinstance(one, type) and issubclass(one, FidelityTest)}
+    every = {
+        one.__name__ for one in exports(fidelity).values() if isinstance(one, type) and issubclass(one, FidelityTest)
+    }
     # They take hours, or other data: configs/madsen2022/roar.yaml and configs/bastings2022/shortcuts.yaml.
     assert named["fidelity/all"] == every - {"FidelityTest", "Roar", "Shortcut"}
     begin = {name: inspect.getsource(getattr(fidelity, name).begin) for name in named["fidelity/all"]}
@@ -330,7 +332,7 @@ def test_bad_input_is_told_in_a_line_and_leaves_no_run(
 ) -> None:
     torch.save({"state_dict": {}}, tmp_path / "trained.ckpt")
     subcommand, *rest = (option.replace("{folder}", str(tmp_path)) for option in options)
-    assert train.run([subcommand, QUICK, *rest, f"--trainer.default_root_dir={tmp_path / 'runs'}"]) == 1
+    assert lightning.run([subcommand, QUICK, *rest, f"--trainer.default_root_dir={tmp_path / 'runs'}"]) == 1
     *_, told = capsys.readouterr().err.strip().splitlines()
     assert re.search(f"^Error: {message}", told)
     assert not list((tmp_path / "runs").rglob("*.*"))
@@ -631,7 +633,7 @@ def test_the_main_table_has_a_row_for_a_score_and_the_best_ranking_first(monkeyp
     values = {ranking: slow("base", ranking, "naopc")[0] for ranking in ("attention", "random", "file.v2")}
     assert sorted(values, key=values.__getitem__, reverse=True) == list(values)
     assert table.frame["base"].tolist()[3:] == pytest.approx(list(values.values()))
-    monkeypatch.setattr("fidelity.comparison.PRINTED", 5)
+    monkeypatch.setattr("attention_probing.fidelity.comparison.PRINTED", 5)
     assert fidelity_table(results, tests, asked).frame["test"].tolist() == list(rows)[:5]
     down = [Judged("rationale", JUDGED_RANKINGS, {"naopc": "↓"})]
     assert fidelity_table(RESULTS, down, ["rationale.random.naopc"]).frame["test"].tolist() == [
@@ -754,7 +756,7 @@ def test_measures_to_read_together_with_a_main_measure_have_rows(monkeypatch: py
     assert table["test"].tolist() == [*best, "sufficiency ↓, attention", "sufficiency ↓, random"]
     value, _ = slow("base", "random", "sufficiency")
     assert table["base"].tolist()[-1] == pytest.approx(value)
-    monkeypatch.setattr("fidelity.comparison.PRINTED", 4)  # they count among the rows
+    monkeypatch.setattr("attention_probing.fidelity.comparison.PRINTED", 4)  # they count among the rows
     assert fidelity_table(RESULTS, judged, MAIN).frame["test"].tolist() == [
         *best[:2], "sufficiency ↓, attention", "sufficiency ↓, random",
     ]  # fmt: skip
@@ -828,7 +830,7 @@ def test_the_answer_compares_a_claim_between_the_variants() -> None:
 
 def test_each_ranking_is_timed_once_and_shared_work_counts_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     passes = Mock(wraps=decision_gradient)
-    monkeypatch.setattr("fidelity.saliency.decision_gradient", passes)
+    monkeypatch.setattr("attention_probing.fidelity.saliency.decision_gradient", passes)
     saliency = Saliency(classified("flat"))
     for ranking in ("random", "attention", "leave_one_out", "attention_gradient"):
         saliency.rankings(ranking, 2)

@@ -18,18 +18,23 @@ from safetensors.torch import save
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from attention import EncoderSpec
-from datamodules import ClassificationDataModule
-from fidelity import Correlation, Explainer, FidelityTest, Rationale, SetErasure
-from fidelity.classified import ClassifiedBatch, classify
-from fidelity.explanations import Explanations, _owners, from_inseq, read_explanations, write_explanations
-from fidelity.rationale import EveryLength
-from fidelity.saliency import Saliency, check_rankings
-from models.configs import only_known_classes
-from results.errors import UserError
+from attention_probing.attention import EncoderSpec
+from attention_probing.datamodules import ClassificationDataModule
+from attention_probing.fidelity import Correlation, Explainer, FidelityTest, Rationale, SetErasure
+from attention_probing.fidelity.classified import ClassifiedBatch, classify
+from attention_probing.fidelity.explanations import (
+    Explanations,
+    _owners,
+    from_inseq,
+    read_explanations,
+    write_explanations,
+)
+from attention_probing.fidelity.rationale import EveryLength
+from attention_probing.fidelity.saliency import Saliency, check_rankings
+from attention_probing.models.configs import only_known_classes
+from attention_probing.results.errors import UserError
 from tests import tiny
-from tests.fidelity.tiny import SENTENCES, TEXTS
-from tests.fidelity.tiny import classified as tiny_texts
+from tests.fidelity.tiny import SENTENCES, TEXTS, classified as tiny_texts
 from tests.fidelity.trained import Checkpoints, Data
 
 Lines = list[dict[str, Any]]
@@ -108,7 +113,7 @@ def test_an_object_is_made_by_its_class_path_if_the_command_line_trusts_it(
     test: type[FidelityTest], option: str
 ) -> None:
     own = {"class_path": f"{__name__}.Integrated", "init_args": {"name": "mine"}}
-    listed = {"class_path": f"fidelity.{test.__name__}", "init_args": {option: ["integrated_gradients", own]}}
+    listed = {"class_path": test.__name__, "init_args": {option: ["integrated_gradients", own]}}
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--tests", type=list[FidelityTest])
     with only_known_classes(["tests"]):
@@ -146,11 +151,11 @@ FAULTS: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda line: line.update(checkpoint="base"), r"there is no checkpoint 'base'.*'base, seed 0', 'another'"),
     (
         lambda line: line["words"].__setitem__(1, "other"),
-        r"text '\d+': word 2 is 'other', but the classifier reads '.* `python",
+        r"text '\d+': word 2 is 'other', but the classifier reads '.* `probing",
     ),
     (
         lambda line: line["words"].append("more") or line["scores"].append(1),
-        r"text '\d+' has \d+ words in the file.* `python train",
+        r"text '\d+' has \d+ words in the file.* `probing",
     ),
     (lambda line: line["scores"].pop(), r"text '\d+' has \d+ scores?, but \d+ words"),
     (lambda line: line["scores"].__setitem__(1, float("nan")), r"score 2 of text '\d+' is nan"),

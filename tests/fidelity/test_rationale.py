@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 import torch
 
-from fidelity import rationale as removal_module
-from fidelity.classified import ClassifiedBatch, Removal
-from fidelity.rationale import (
+from attention_probing.fidelity import rationale as removal_module
+from attention_probing.fidelity.classified import ClassifiedBatch, Removal
+from attention_probing.fidelity.rationale import (
     EveryLength,
     Rationale,
     SingleToken,
@@ -23,9 +23,9 @@ from fidelity.rationale import (
     removal_bounds,
     search_bounds,
 )
-from fidelity.saliency import RANKINGS
-from results import Flags, Floats
-from results.errors import UserError
+from attention_probing.fidelity.saliency import RANKINGS
+from attention_probing.results import Flags, Floats
+from attention_probing.results.errors import UserError
 from tests.fidelity import tiny
 from tests.fidelity.tiny import (
     SENTENCES,

@@ -14,14 +14,14 @@ import pandas as pd
 import pytest
 import torch
 
-from datamodules import TextBatch
-from datamodules.corpus import SPLITS
-from fidelity.checkpoints import Checkpoint
-from fidelity.classified import classify
-from fidelity.consistent_adversary import Recipe
-from fidelity.roar import Roar, relative_area
-from metrics.bootstrap import mean_over_seeds
-from results import Curves, UserError
+from attention_probing.datamodules import TextBatch
+from attention_probing.datamodules.corpus import SPLITS
+from attention_probing.fidelity.checkpoints import Checkpoint
+from attention_probing.fidelity.classified import classify
+from attention_probing.fidelity.consistent_adversary import Recipe
+from attention_probing.fidelity.roar import Roar, relative_area
+from attention_probing.metrics.bootstrap import mean_over_seeds
+from attention_probing.results import Curves, UserError
 from tests.fidelity import tiny
 from tests.fidelity.tiny import measurements
 from tests.fidelity.trained import (

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification
 
-from fidelity.classified import ClassifiedBatch, classify, logits_under
-from fidelity.comparison import CheckpointResult
-from fidelity.correlation import Correlation, without_rounding
-from fidelity.erasure import SetErasure
-from fidelity.rationale import Rationale
-from fidelity.saliency import MEASURES, Saliency
-from models import (
+from attention_probing.fidelity.classified import ClassifiedBatch, classify, logits_under
+from attention_probing.fidelity.comparison import CheckpointResult
+from attention_probing.fidelity.correlation import Correlation, without_rounding
+from attention_probing.fidelity.erasure import SetErasure
+from attention_probing.fidelity.rationale import Rationale
+from attention_probing.fidelity.saliency import MEASURES, Saliency
+from attention_probing.models import (
     TransformerClassifier,
 )
-from results import Curves, Estimate, UserError
+from attention_probing.results import Curves, Estimate, UserError
 from tests.fidelity import tiny
 from tests.fidelity.tiny import KINDS, TEXTS, Kind, checkpoint_result, classified, close, measurements, saliency_of
 from tests.models.batches import VOCABULARY

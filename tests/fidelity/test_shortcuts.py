@@ -11,13 +11,13 @@ import pytest
 import torch
 from scipy.stats import kendalltau
 
-from datamodules import TextBatch
-from fidelity import Shortcut
-from fidelity.classified import ClassifiedBatch, classify
-from fidelity.comparison import CheckpointResult
-from fidelity.shortcuts import LEARNT, agreement, finds_best, metric_columns
-from metrics.bootstrap import resamples
-from results import Estimate, UserError
+from attention_probing.datamodules import TextBatch
+from attention_probing.fidelity import Shortcut
+from attention_probing.fidelity.classified import ClassifiedBatch, classify
+from attention_probing.fidelity.comparison import CheckpointResult
+from attention_probing.fidelity.shortcuts import LEARNT, agreement, finds_best, metric_columns
+from attention_probing.metrics.bootstrap import resamples
+from attention_probing.results import Estimate, UserError
 from tests.fidelity.test_experiment import QUICK, run_over
 from tests.fidelity.tiny import LEVELS, TEXTS, Kind, checkpoint, measurements, saliency_of, texts
 from tests.fidelity.trained import fitted

@@ -13,15 +13,15 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from attention import EncoderSpec
-from datamodules import TextBatch
-from fidelity.checkpoints import Checkpoint
-from fidelity.classified import ClassifiedBatch, classify
-from fidelity.comparison import CheckpointResult
-from fidelity.experiment import FidelityTest, Measurements
-from fidelity.saliency import Saliency
-from metrics.bootstrap import resample
-from models import (
+from attention_probing.attention import EncoderSpec
+from attention_probing.datamodules import TextBatch
+from attention_probing.fidelity.checkpoints import Checkpoint
+from attention_probing.fidelity.classified import ClassifiedBatch, classify
+from attention_probing.fidelity.comparison import CheckpointResult
+from attention_probing.fidelity.experiment import FidelityTest, Measurements
+from attention_probing.fidelity.saliency import Saliency
+from attention_probing.metrics.bootstrap import resample
+from attention_probing.models import (
     AdditiveAttention,
     AttentionClassifier,
     EmbeddingSpec,
@@ -30,8 +30,8 @@ from models import (
     TextClassifier,
     TransformerClassifier,
 )
-from models.text_classifier import WORD, TextSizes
-from results import Estimate
+from attention_probing.models.text_classifier import WORD, TextSizes
+from attention_probing.results import Estimate
 from tests import tiny
 from tests.models.batches import VOCABULARY, batch_of
 

@@ -10,17 +10,17 @@ import pytest
 import torch
 from pytorch_lightning.utilities.seed import isolate_rng
 
-import train
-from datamodules import ClassificationDataModule
-from fidelity.checkpoints import Checkpoint, classifier_of
-from fidelity.classified import classify
-from fidelity.comparison import CheckpointResult
-from fidelity.consistent_adversary import Recipe
-from fidelity.experiment import FidelityTest
-from measures.trainings import nested_trainer
-from metrics.bootstrap import resample
-from models import quiet
-from results.digests import digest
+from attention_probing.commands import lightning
+from attention_probing.datamodules import ClassificationDataModule
+from attention_probing.fidelity.checkpoints import Checkpoint, classifier_of
+from attention_probing.fidelity.classified import classify
+from attention_probing.fidelity.comparison import CheckpointResult
+from attention_probing.fidelity.consistent_adversary import Recipe
+from attention_probing.fidelity.experiment import FidelityTest
+from attention_probing.measures.trainings import nested_trainer
+from attention_probing.metrics.bootstrap import resample
+from attention_probing.models import quiet
+from attention_probing.results.digests import digest
 from tests.fidelity.tiny import measurements
 from tests.models.corpora import write_texts
 
@@ -33,7 +33,7 @@ def fitted(folder: Path, name: str, *options: str, seed: int = 0, epochs: int = 
     if not texts.exists():
         texts.mkdir()
         write_texts(texts)
-    train.main(
+    lightning.main(
         [
             "fit",
             f"--seed_everything={seed}",
@@ -80,16 +80,16 @@ def texts_in(folder: Path, more: str = "") -> Data:
 
 def config_of(seed: int = 0, attention: str = "AdditiveAttention", **options: object) -> dict[str, Any]:
     init_args: dict[str, object] = {
-        "encoder": {"class_path": "models.RecurrentEncoder", "init_args": {"hidden": 4}},
-        "attention": {"class_path": f"models.{attention}"},
+        "encoder": {"class_path": "RecurrentEncoder", "init_args": {"hidden": 4}},
+        "attention": {"class_path": attention},
         "embedding": {"size": 6},
         "learning_rate": 0.02,
         "dropout": 0.1,
     }
     return {
         "seed_everything": seed,
-        "model": {"class_path": "models.AttentionClassifier", "init_args": init_args | options},
-        "data": {"class_path": "datamodules.ClassificationDataModule", "init_args": {"batch_size": BATCH_SIZE}},
+        "model": {"class_path": "AttentionClassifier", "init_args": init_args | options},
+        "data": {"class_path": "ClassificationDataModule", "init_args": {"batch_size": BATCH_SIZE}},
         "trainer": {"gradient_clip_val": CLIP, "gradient_clip_algorithm": None, "max_epochs": 2},
     }
 

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-import train
+from attention_probing.commands import lightning
 from tests.models.corpora import write_texts
 
 
 def fitted(folder: Path, encoder: Path) -> Path:
     """Train it on texts in the folder, which are written too; returns its checkpoint."""
     corpus = write_texts(folder, sizes=(61, 40, 29))
-    train.main(
+    lightning.main(
         [
             "fit",
             "--seed_everything=0",

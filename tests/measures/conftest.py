@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from attention import EncoderSpec
-from datamodules import ClassificationDataModule
+from attention_probing.attention import EncoderSpec
+from attention_probing.datamodules import ClassificationDataModule
 from tests.measures.classifiers import fitted
 
 

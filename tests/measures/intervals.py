@@ -5,8 +5,7 @@ from itertools import chain, combinations
 
 import numpy as np
 from scipy.special import expit, logit
-from scipy.stats import binomtest
-from scipy.stats import t as student
+from scipy.stats import binomtest, t as student
 
 
 def sums_of_subsets(gains: Sequence[float], items: Sequence[float]) -> list[float]:

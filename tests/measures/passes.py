@@ -6,13 +6,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from attention import Encoder, EncoderSpec, resolve
-from attention.inputs import Segmenter
-from corpora.sentence import Sentence
-from corpora.texts import Link, Passage
-from datamodules import SegmentBatch
-from datamodules.text import TextSegment, segment_batch
-from measures import Analysis
+from attention_probing.attention import Encoder, EncoderSpec, resolve
+from attention_probing.attention.inputs import Segmenter
+from attention_probing.corpora.sentence import Sentence
+from attention_probing.corpora.texts import Link, Passage
+from attention_probing.datamodules import SegmentBatch
+from attention_probing.datamodules.text import TextSegment, segment_batch
+from attention_probing.measures import Analysis
 from tests import tiny
 
 ENCODERS: dict[str, Callable[[Path], Path]] = {

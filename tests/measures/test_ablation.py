@@ -14,16 +14,23 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from attention.capture import Mixture, replacing
-from attention.encoder import EncoderSpec, resolve
-from datamodules import ClassificationDataModule, TextDataModule
-from measures import HeadAblation, measure
-from measures.ablation import SHARES, Pruning, head_confidences, head_derivatives, normalised, random_sets
-from measures.task import LanguageModelling
-from metrics.bootstrap import holm
-from models import TransformerClassifier
-from models.transformer import SequenceClassifier
-from results import UserError, difference_said
+from attention_probing.attention.capture import Mixture, replacing
+from attention_probing.attention.encoder import EncoderSpec, resolve
+from attention_probing.datamodules import ClassificationDataModule, TextDataModule
+from attention_probing.measures import HeadAblation, measure
+from attention_probing.measures.ablation import (
+    SHARES,
+    Pruning,
+    head_confidences,
+    head_derivatives,
+    normalised,
+    random_sets,
+)
+from attention_probing.measures.task import LanguageModelling
+from attention_probing.metrics.bootstrap import holm
+from attention_probing.models import TransformerClassifier
+from attention_probing.models.transformer import SequenceClassifier
+from attention_probing.results import UserError, difference_said
 from tests import tiny
 from tests.measures.classifiers import arguments
 from tests.measures.heads_off import off, seeing

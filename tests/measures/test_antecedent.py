@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attention import Options
-from attention.encoder import EncoderSpec
-from corpora.document import MENTION_TYPES
-from datamodules import CoreferenceDataModule
-from datamodules.coreference import CoreferenceSplit
-from measures import AntecedentHeads
-from metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS
+from attention_probing.attention import Options
+from attention_probing.attention.encoder import EncoderSpec
+from attention_probing.corpora.document import MENTION_TYPES
+from attention_probing.datamodules import CoreferenceDataModule
+from attention_probing.datamodules.coreference import CoreferenceSplit
+from attention_probing.measures import AntecedentHeads
+from attention_probing.metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS
 from tests import documents
 from tests.printed import share
 from tests.tiny import save_gpt2

@@ -6,13 +6,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attention.encoder import EncoderSpec
-from datamodules import AtlasDataModule
-from measures import Atlas, RepeatedSequences
-from measures.atlas import HeadSummary, atlas_of, control_table, of_antecedents, outside, roles_of, stability_table
-from measures.by_head import without_interval
-from metrics.moments import Means
-from results import Estimate, Floats, Result, Table
+from attention_probing.attention.encoder import EncoderSpec
+from attention_probing.datamodules import AtlasDataModule
+from attention_probing.measures import Atlas, RepeatedSequences
+from attention_probing.measures.atlas import (
+    HeadSummary,
+    atlas_of,
+    control_table,
+    of_antecedents,
+    outside,
+    roles_of,
+    stability_table,
+)
+from attention_probing.measures.by_head import without_interval
+from attention_probing.metrics.moments import Means
+from attention_probing.results import Estimate, Floats, Result, Table
 from tests import documents
 from tests.trainers import scored
 
@@ -74,8 +82,8 @@ def data(bert: Path, corpus: str, cache: str, tmp_path_factory: pytest.TempPathF
 @pytest.fixture(scope="module")
 def result(data: AtlasDataModule) -> Result:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("measures.repeated.SEQUENCES", 4)
-        patch.setattr("measures.SingleHeads.minimum", 5)
+        patch.setattr("attention_probing.measures.repeated.SEQUENCES", 4)
+        patch.setattr("attention_probing.measures.SingleHeads.minimum", 5)
         return scored(Atlas([RepeatedSequences(length=5)]), data)
 
 

@@ -12,18 +12,18 @@ from scipy.stats import t as student
 from torch import Tensor
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
-from attention import Encoder, EncoderSpec, Options, resolve
-from attention.alignment import AlignedPieces, split_words
-from corpora.conllu import read_treebank
-from corpora.sentence import Sentence
-from datamodules import ClassificationDataModule, DependencyDataModule
-from measures import CausalCheck, SingleHeads
-from measures.ablation import random_sets
-from measures.causal import causal_answer
-from metrics.bootstrap import compared, holm
-from models import TransformerClassifier
-from probes import AttentionOnlyProbe, DistancesWordsProbe
-from results import Bars, Estimate, Table, UserError
+from attention_probing.attention import Encoder, EncoderSpec, Options, resolve
+from attention_probing.attention.alignment import AlignedPieces, split_words
+from attention_probing.corpora.conllu import read_treebank
+from attention_probing.corpora.sentence import Sentence
+from attention_probing.datamodules import ClassificationDataModule, DependencyDataModule
+from attention_probing.measures import CausalCheck, SingleHeads
+from attention_probing.measures.ablation import random_sets
+from attention_probing.measures.causal import causal_answer
+from attention_probing.metrics.bootstrap import compared, holm
+from attention_probing.models import TransformerClassifier
+from attention_probing.probes import AttentionOnlyProbe, DistancesWordsProbe
+from attention_probing.results import Bars, Estimate, Table, UserError
 from tests.measures.heads_off import off, seeing
 from tests.measures.intervals import p_at, sums_of_subsets
 from tests.tiny import save_bert, save_gpt2

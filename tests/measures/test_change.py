@@ -13,14 +13,14 @@ from scipy import stats
 from scipy.spatial import distance
 from torch import Tensor
 
-from attention import Encoder, EncoderSpec
-from attention.quantities import QuantityName
-from datamodules import TextDataModule, TextSource
-from measures import Analysis, AttentionAnalyses, Bags, Change, Patterns, RepeatedSequences, Surface
-from measures.change import change_answer
-from metrics.attention_mass import STATISTICS, TokenKinds, surface_statistics
-from metrics.bootstrap import holm
-from results import Estimate, HeatMap, Result, UserError
+from attention_probing.attention import Encoder, EncoderSpec
+from attention_probing.attention.quantities import QuantityName
+from attention_probing.datamodules import TextDataModule, TextSource
+from attention_probing.measures import Analysis, AttentionAnalyses, Bags, Change, Patterns, RepeatedSequences, Surface
+from attention_probing.measures.change import change_answer
+from attention_probing.metrics.attention_mass import STATISTICS, TokenKinds, surface_statistics
+from attention_probing.metrics.bootstrap import holm
+from attention_probing.results import Estimate, HeatMap, Result, UserError
 from tests.measures.intervals import at_once_by_hand
 from tests.measures.passes import batch_of
 from tests.metrics.samples import student_of_log_odds
@@ -133,7 +133,7 @@ def test_layers_are_named_if_they_are_clearly_ahead() -> None:
 def test_differences_are_those_of_a_paired_test_over_inputs(
     run: Callable[..., tuple[Result, TextDataModule]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("measures.repeated.SEQUENCES", 5)
+    monkeypatch.setattr("attention_probing.measures.repeated.SEQUENCES", 5)
     folders = save_bert(tmp_path / "after", seed=0), save_bert(tmp_path / "before", seed=1)
     analyses = Surface(), Patterns(), RepeatedSequences(length=4), Change()
     result, data = run(*analyses, encoder=folders[0], before=folders[1])

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from attention import Encoder, EncoderSpec
-from datamodules import (
+from attention_probing.attention import Encoder, EncoderSpec
+from attention_probing.datamodules import (
     AtlasDataModule,
     AttentionBatch,
     ClassificationDataModule,
@@ -19,10 +19,10 @@ from datamodules import (
     PairDataModule,
     TextDataModule,
 )
-from measures import Measure, measure
-from metrics.rows import ItemRows
-from results import Estimate, Result
-from results.errors import UserError
+from attention_probing.measures import Measure, measure
+from attention_probing.metrics.rows import ItemRows
+from attention_probing.results import Estimate, Result
+from attention_probing.results.errors import UserError
 
 MakeData = Callable[..., DependencyDataModule]
 SMALL = 20

@@ -12,15 +12,15 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
-from attention import Encoder, EncoderSpec, resolve
-from attention.capture import intervening
-from corpora.texts import Passage
-from datamodules import SegmentBatch
-from measures import Importance
-from measures.importance import CLASSES, attention_gradients, importance_answer
-from measures.task import LanguageModelling, MeanStateClassification, Task
-from models import TransformerClassifier
-from results import Estimate, UserError
+from attention_probing.attention import Encoder, EncoderSpec, resolve
+from attention_probing.attention.capture import intervening
+from attention_probing.corpora.texts import Passage
+from attention_probing.datamodules import SegmentBatch
+from attention_probing.measures import Importance
+from attention_probing.measures.importance import CLASSES, attention_gradients, importance_answer
+from attention_probing.measures.task import LanguageModelling, MeanStateClassification, Task
+from attention_probing.models import TransformerClassifier
+from attention_probing.results import Estimate, UserError
 from tests import tiny
 from tests.measures.intervals import at_once_by_hand
 from tests.measures.passes import ENCODERS, batch_of, batches, encoder, sees

@@ -12,11 +12,11 @@ import pytest
 from numpy.typing import NDArray
 from scipy import special
 
-from attention import Encoder
-from corpora.texts import Link, Passage, read_enhanced
-from datamodules import SegmentBatch
-from measures import Linguistic, Relations
-from results.errors import UserError
+from attention_probing.attention import Encoder
+from attention_probing.corpora.texts import Link, Passage, read_enhanced
+from attention_probing.datamodules import SegmentBatch
+from attention_probing.measures import Linguistic, Relations
+from attention_probing.results.errors import UserError
 from tests.measures.intervals import at_once_by_hand
 from tests.measures.passes import ENCODERS, TREES, batch_of, encoder, passage, show, uniform
 
@@ -168,7 +168,7 @@ LINKED = (
 
 @pytest.fixture(autouse=True)
 def of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("measures.linguistic.MAX_WORDS", 99)
+    monkeypatch.setattr("attention_probing.measures.linguistic.MAX_WORDS", 99)
 
 
 def begun_linked(encoder: Encoder, passages: Iterable[Passage]) -> Relations:
@@ -335,7 +335,7 @@ def test_links_out_of_bounds_are_counted(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("measures.linguistic.MAX_WORDS", most)
+    monkeypatch.setattr("attention_probing.measures.linguistic.MAX_WORDS", most)
     one = encoder("bert", tmp_path)
     analysis = begun_linked(one, passages)
     show(one, batch_of(one, *passages), analysis)

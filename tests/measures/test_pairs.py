@@ -21,17 +21,17 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from attention import Encoder, resolve
-from attention.ablation import Kind
-from attention.capture import Head
-from attention.encoder import EncoderSpec
-from corpora.pairs import PairColumns
-from datamodules import DependencyDataModule, PairDataModule, PairSplit
-from measures import HeadAblation, MinimalPairAccuracy
-from measures.pairs import _at_once, pairs_answer
-from measures.task import MinimalPairs, make_ablation
-from metrics.bootstrap import holm
-from results import Estimate, Result, UserError
+from attention_probing.attention import Encoder, resolve
+from attention_probing.attention.ablation import Kind
+from attention_probing.attention.capture import Head
+from attention_probing.attention.encoder import EncoderSpec
+from attention_probing.corpora.pairs import PairColumns
+from attention_probing.datamodules import DependencyDataModule, PairDataModule, PairSplit
+from attention_probing.measures import HeadAblation, MinimalPairAccuracy
+from attention_probing.measures.pairs import _at_once, pairs_answer
+from attention_probing.measures.task import MinimalPairs, make_ablation
+from attention_probing.metrics.bootstrap import holm
+from attention_probing.results import Estimate, Result, UserError
 from studies.blank import blank_model
 from tests.measures.heads_off import off
 from tests.measures.test_ablation import rows_of

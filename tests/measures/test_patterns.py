@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from attention import Encoder
-from datamodules import SegmentBatch, TextDataModule
-from measures import Patterns, RawMaps
-from metrics.patterns import PATTERNS, Structure, by_rules, structure
-from results import Bars, HeatMap, Maps
+from attention_probing.attention import Encoder
+from attention_probing.datamodules import SegmentBatch, TextDataModule
+from attention_probing.measures import Patterns, RawMaps
+from attention_probing.metrics.patterns import PATTERNS, Structure, by_rules, structure
+from attention_probing.results import Bars, HeatMap, Maps
 from tests.measures.passes import ENCODERS, batches, encoder, sees, show
 from tests.metrics.test_patterns import random_map, slow
 

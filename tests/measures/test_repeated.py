@@ -12,11 +12,11 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attention import Encoder
-from datamodules.batches import Ranks
-from measures import RepeatedSequences, lookback_ratio, retrieval_scores
-from measures.repeated import role_patterns, role_scores
-from results.errors import UserError
+from attention_probing.attention import Encoder
+from attention_probing.datamodules.batches import Ranks
+from attention_probing.measures import RepeatedSequences, lookback_ratio, retrieval_scores
+from attention_probing.measures.repeated import role_patterns, role_scores
+from attention_probing.results.errors import UserError
 from tests.attention.test_checks import save
 from tests.measures.intervals import at_once_by_hand
 from tests.measures.passes import ENCODERS, encoder, uniform
@@ -28,7 +28,7 @@ ROLES = ("previous", "duplicate", "induction")
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("measures.repeated.SEQUENCES", 12)
+    monkeypatch.setattr("attention_probing.measures.repeated.SEQUENCES", 12)
 
 
 Maps = list[NDArray[np.float32]]

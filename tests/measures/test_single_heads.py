@@ -14,24 +14,24 @@ import pytest
 import torch
 from numpy.testing import assert_array_equal
 
-from attention import EncoderSpec, Options
-from attention.quantities import QuantityName
-from attention.store import Store
-from corpora.conllu import read_treebank
-from corpora.sentence import Sentence
-from datamodules import AttentionBatch, DependencyDataModule
-from datamodules.batches import Split
-from datamodules.dependency import DependencySplit
-from measures import Baselines, Measure, SingleHeads
-from measures.single_heads import ChosenHeads, _right, choose_ensembles, ensemble_hits, heads_answer
-from metrics.attachment import Arcs, attached, uniform_attached
-from metrics.bootstrap import bootstrap_ratio, resamples
-from metrics.heads import DIRECTIONS, Predictions, most_attended
-from metrics.rows import ArcRows
-from probes.arc_evaluation import baseline_scores, relation_bars, relation_table
-from results import AttentionLines, Bars, Estimate, Flags, HeatMap, Result, Table, Unit
-from results.errors import UserError
-from results.heads import Names
+from attention_probing.attention import EncoderSpec, Options
+from attention_probing.attention.quantities import QuantityName
+from attention_probing.attention.store import Store
+from attention_probing.corpora.conllu import read_treebank
+from attention_probing.corpora.sentence import Sentence
+from attention_probing.datamodules import AttentionBatch, DependencyDataModule
+from attention_probing.datamodules.batches import Split
+from attention_probing.datamodules.dependency import DependencySplit
+from attention_probing.measures import Baselines, Measure, SingleHeads
+from attention_probing.measures.single_heads import ChosenHeads, _right, choose_ensembles, ensemble_hits, heads_answer
+from attention_probing.metrics.attachment import Arcs, attached, uniform_attached
+from attention_probing.metrics.bootstrap import bootstrap_ratio, resamples
+from attention_probing.metrics.heads import DIRECTIONS, Predictions, most_attended
+from attention_probing.metrics.rows import ArcRows
+from attention_probing.probes.arc_evaluation import baseline_scores, relation_bars, relation_table
+from attention_probing.results import AttentionLines, Bars, Estimate, Flags, HeatMap, Result, Table, Unit
+from attention_probing.results.errors import UserError
+from attention_probing.results.heads import Names
 from tests.attention.extractions import Extraction
 from tests.measures.intervals import interval_by_hand, p_at, signed_interval_by_hand, sums_of_subsets
 from tests.metrics.samples import arcs
@@ -650,7 +650,7 @@ def test_a_device_without_a_sentence_adds_nothing(make_data: MakeData, monkeypat
 def test_the_heads_furthest_above_the_best_offset_are_drawn(
     quantity: QuantityName, make_data: MakeData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("measures.single_heads._WORDS", range(4, 9))
+    monkeypatch.setattr("attention_probing.measures.single_heads._WORDS", range(4, 9))
     data = make_data(options=Options(quantity=quantity))
     result = scored(changed(probe(), maps=0, ensemble=1), data)
     scored_split, predictions, names = opened(data, "test")

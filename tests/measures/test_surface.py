@@ -11,19 +11,18 @@ import torch
 from scipy.spatial.distance import jensenshannon, pdist, squareform
 from torch import Tensor, nn
 
-from attention import Encoder
-from attention.capture import Mixture, replacing
-from datamodules import SegmentBatch, TextDataModule
-from measures import Bags, Clusters, Surface
-from measures.clusters import CLUSTERS, PERMUTATIONS, cut, layer_test, places, tree_of
-from measures.surface_statistics import surface_answer
-from metrics.attention_mass import PLAIN, STATISTICS
-from results import Curves, Estimate, Floats
+from attention_probing.attention import Encoder
+from attention_probing.attention.capture import Mixture, replacing
+from attention_probing.datamodules import SegmentBatch, TextDataModule
+from attention_probing.measures import Bags, Clusters, Surface
+from attention_probing.measures.clusters import CLUSTERS, PERMUTATIONS, cut, layer_test, places, tree_of
+from attention_probing.measures.surface_statistics import surface_answer
+from attention_probing.metrics.attention_mass import PLAIN, STATISTICS
+from attention_probing.results import Curves, Estimate, Floats
 from tests import tiny
 from tests.attention.test_checks import save
 from tests.measures.intervals import at_once_by_hand
-from tests.measures.passes import ENCODERS, batches, encoder, make_even, sees, show
-from tests.measures.passes import uniform as even_rows
+from tests.measures.passes import ENCODERS, batches, encoder, make_even, sees, show, uniform as even_rows
 from tests.metrics.attention_mass import KINDS, mean, statistics
 
 NO_DATA = cast(TextDataModule, None)  # which this analysis does not ask

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from datamodules import DependencyDataModule
-from measures.nested import train_copy
-from measures.trainings import Best, Training, share
-from probes import AttentionOnlyProbe
-from results.errors import UserError
+from attention_probing.datamodules import DependencyDataModule
+from attention_probing.measures.nested import train_copy
+from attention_probing.measures.trainings import Best, Training, share
+from attention_probing.probes import AttentionOnlyProbe
+from attention_probing.results.errors import UserError
 
 COSTS = [1.0, 5.0, 2.0, 2.0, 4.0]
 
@@ -39,7 +39,7 @@ def trainings(tmp_path: Path) -> Callable[[list[int]], list[Training]]:
 def test_each_training_is_made_by_one_process_and_had_by_all(
     trainings: Callable[[list[int]], list[Training]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("results.locks.POLL", 0.01)
+    monkeypatch.setattr("attention_probing.results.locks.POLL", 0.01)
     made: list[list[int]] = [[], []]
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda process: share(trainings(made[process])), range(2)))
@@ -79,7 +79,7 @@ def test_what_is_trained_is_announced(
 def test_a_training_inside_a_measurement_logs_its_progress(
     make_data: Callable[..., DependencyDataModule], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("results.progress.FIRST", 0.0)
+    monkeypatch.setattr("attention_probing.results.progress.FIRST", 0.0)
     data = make_data(seed=0)
     with caplog.at_level("INFO"):
         train_copy(AttentionOnlyProbe(), data, monitor="val_uas", mode="max", max_epochs=2, patience=2, seed=0)

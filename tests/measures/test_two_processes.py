@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torchmetrics.utilities import dim_zero_sum
 
-from datamodules.batches import Ranks
-from measures import (
+from attention_probing.datamodules.batches import Ranks
+from attention_probing.measures import (
     Analysis,
     Bags,
     Change,
@@ -25,7 +25,7 @@ from measures import (
     RepeatedSequences,
     Surface,
 )
-from metrics.rows import GatheredMetric
+from attention_probing.metrics.rows import GatheredMetric
 from tests.measures.passes import TREES, batch_of, show
 from tests.measures.test_importance import language_model
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from metrics.attention_mass import NOTHING
+from attention_probing.metrics.attention_mass import NOTHING
 
 KINDS = ("start", "end", "punctuation")
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy import special, stats
 from torch import Tensor
 
-from metrics.attachment import Arcs
-from results import Integers
+from attention_probing.metrics.attachment import Arcs
+from attention_probing.results import Integers
 from tests.tiny import random_tree
 
 LAYERS, HEADS = 2, 3

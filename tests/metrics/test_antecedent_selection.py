@@ -3,15 +3,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from metrics.antecedent_selection import (
+from attention_probing.metrics.antecedent_selection import (
     AntecedentCounts,
     accuracies,
     antecedent_hits,
     antecedent_hits_among_words,
     find_links,
 )
-from metrics.bootstrap import bootstrap_ratio
-from results import Integers
+from attention_probing.metrics.bootstrap import bootstrap_ratio
+from attention_probing.results import Integers
 
 Window = tuple[Integers, Integers, Integers]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from corpora.conllu import read_treebank
-from metrics.attachment import (
+from attention_probing.corpora.conllu import read_treebank
+from attention_probing.metrics.attachment import (
     OFFSETS,
     Arcs,
     attached,
@@ -24,8 +24,8 @@ from metrics.attachment import (
     uniform_attached,
     uniform_edges_found,
 )
-from metrics.bootstrap import bootstrap_ratio
-from results import Flags, Floats, Integers, numbers
+from attention_probing.metrics.bootstrap import bootstrap_ratio
+from attention_probing.results import Flags, Floats, Integers, numbers
 from tests.metrics.samples import arcs, column, random_arcs
 
 NAN = float("nan")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from metrics.attention_mass import NOTHING, STATISTICS, TokenKinds, surface_statistics
+from attention_probing.metrics.attention_mass import NOTHING, STATISTICS, TokenKinds, surface_statistics
 from tests.metrics.attention_mass import KINDS, statistics
 
 LENGTHS = (9, 1, 6, 2)

@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 from scipy.stats import binomtest, ttest_ind
 
-from metrics import bootstrap
-from metrics.bootstrap import (
+from attention_probing.metrics import bootstrap
+from attention_probing.metrics.bootstrap import (
     against_random_draws,
     bootstrap_ratio,
     compared,
@@ -24,9 +24,9 @@ from metrics.bootstrap import (
     resample,
     resamples,
 )
-from metrics.classification import accuracy_drop, f1_drop, f1_score
-from metrics.statistics import Statistic, mean, median, pearson, proportion, spearman
-from results import Estimate
+from attention_probing.metrics.classification import accuracy_drop, f1_drop, f1_score
+from attention_probing.metrics.statistics import Statistic, mean, median, pearson, proportion, spearman
+from attention_probing.results import Estimate
 from tests.metrics.subsets import counted_p, jackknife, level_tail, sorted_ends, subsets
 
 NAN = float("nan")

@@ -7,7 +7,7 @@ from scipy import stats
 from sklearn.metrics import matthews_corrcoef
 from torchmetrics.functional.classification import binary_auroc, binary_f1_score, multiclass_auroc, multiclass_f1_score
 
-from metrics.classification import (
+from attention_probing.metrics.classification import (
     CLASSIFICATION_RATIOS,
     accuracy,
     auroc,
@@ -21,8 +21,8 @@ from metrics.classification import (
     mostly_one_label,
     ratio_columns,
 )
-from metrics.statistics import pearson, spearman
-from results import numbers
+from attention_probing.metrics.statistics import pearson, spearman
+from attention_probing.results import numbers
 from tests.metrics.subsets import level_tail, sorted_ends, subsets
 
 

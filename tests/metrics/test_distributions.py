@@ -10,7 +10,16 @@ from scipy.spatial.distance import jensenshannon
 from scipy.stats import entropy as scipy_entropy
 from torch import Tensor
 
-from metrics.distributions import HeadDistances, area, entropy, jsd, kl, scaled_rows, summed_divergences, tvd
+from attention_probing.metrics.distributions import (
+    HeadDistances,
+    area,
+    entropy,
+    jsd,
+    kl,
+    scaled_rows,
+    summed_divergences,
+    tvd,
+)
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 SLOTS = 7

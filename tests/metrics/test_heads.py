@@ -5,10 +5,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from metrics.attachment import Arcs, groups_of
-from metrics.heads import MostAttended, Predictions, RowPeaks, hit_counts, most_attended, offset_shares, permutation_p
-from results import Flags, Integers
-from results.progress import Progress
+from attention_probing.metrics.attachment import Arcs, groups_of
+from attention_probing.metrics.heads import (
+    MostAttended,
+    Predictions,
+    RowPeaks,
+    hit_counts,
+    most_attended,
+    offset_shares,
+    permutation_p,
+)
+from attention_probing.results import Flags, Integers
+from attention_probing.results.progress import Progress
 from tests.metrics.samples import arcs, random_arcs
 
 
@@ -177,7 +185,7 @@ def test_permutation_equals_a_slow_one_with_the_same_draws(monkeypatch: pytest.M
         made.append(Progress(what, total))
         return made[-1]
 
-    monkeypatch.setattr("metrics.heads.Progress", progress)
+    monkeypatch.setattr("attention_probing.metrics.heads.Progress", progress)
     gold = random_arcs(25, seed=8, relations=3)
     predicted = random_predictions(gold, 4, seed=1)
     # In the last two nothing that could be shuffled differs: there is nothing to test.

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import special, stats
 
-from metrics.moments import Moments, recorded, subtract
+from attention_probing.metrics.moments import Moments, recorded, subtract
 
 
 def test_means_and_intervals_equal_those_of_all_numbers_kept() -> None:

@@ -6,7 +6,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from metrics.patterns import PATTERNS, Structure, by_rules, structure
+from attention_probing.metrics.patterns import PATTERNS, Structure, by_rules, structure
 
 Sees = Callable[[int, int], bool]
 """Whether one token may attend to another."""

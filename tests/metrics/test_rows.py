@@ -11,11 +11,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from metrics.antecedent_selection import AntecedentCounts
-from metrics.attachment import Arcs
-from metrics.heads import MostAttended, RowPeaks
-from metrics.rows import LONGEST, ArcRows, ItemRows
-from results import Integers
+from attention_probing.metrics.antecedent_selection import AntecedentCounts
+from attention_probing.metrics.attachment import Arcs
+from attention_probing.metrics.heads import MostAttended, RowPeaks
+from attention_probing.metrics.rows import LONGEST, ArcRows, ItemRows
+from attention_probing.results import Integers
 from tests.metrics.samples import (
     HEADS,
     LAYERS,

@@ -7,7 +7,14 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from metrics.trees import depth_losses, distance_losses, length_weights, rank_correlations, tree_depths, tree_distances
+from attention_probing.metrics.trees import (
+    depth_losses,
+    distance_losses,
+    length_weights,
+    rank_correlations,
+    tree_depths,
+    tree_distances,
+)
 from tests.tiny import random_tree
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from metrics.attachment import Arcs
-from metrics.trees import gold_in_trees, maximum_arborescence, spanning_trees, tree_counts, tree_heads
-from results import Floats, Integers
+from attention_probing.metrics.attachment import Arcs
+from attention_probing.metrics.trees import gold_in_trees, maximum_arborescence, spanning_trees, tree_counts, tree_heads
+from attention_probing.results import Floats, Integers
 from tests.metrics.samples import arcs
 
 INF = float("inf")

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from datamodules import TextBatch
-from datamodules.tokenization import SPECIALS, Vocabulary
+from attention_probing.datamodules import TextBatch
+from attention_probing.datamodules.tokenization import SPECIALS, Vocabulary
 
 VOCABULARY = Vocabulary((*SPECIALS, *"abcdefghij"), *range(len(SPECIALS)))
 

@@ -11,9 +11,9 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import nn
 from torchmetrics.functional.classification import binary_auroc, binary_f1_score
 
-from attention import EncoderSpec
-from datamodules import ClassificationDataModule
-from models import (
+from attention_probing.attention import EncoderSpec
+from attention_probing.datamodules import ClassificationDataModule
+from attention_probing.models import (
     AdditiveAttention,
     AttentionClassifier,
     AverageEncoder,
@@ -25,8 +25,8 @@ from models import (
     TrainingError,
     Tying,
 )
-from models.regularizers import Regularizer
-from models.text_classifier import DecisionRows, Prediction, prediction_table
+from attention_probing.models.regularizers import Regularizer
+from attention_probing.models.text_classifier import DecisionRows, Prediction, prediction_table
 from tests.models.batches import batch_of
 from tests.models.corpora import write_texts
 from tests.tiny import save_roberta

@@ -9,10 +9,10 @@ import torch
 from entmax import entmax_bisect
 from torch import Tensor
 
-import models.classifiers
-from datamodules import TextBatch
-from models.classifiers import AttentionClassifier, HierarchicalClassifier
-from models.layers import (
+from attention_probing.datamodules import TextBatch
+from attention_probing.models import classifiers
+from attention_probing.models.classifiers import AttentionClassifier, HierarchicalClassifier
+from attention_probing.models.layers import (
     AdditiveAttention,
     Attention,
     AverageEncoder,
@@ -25,9 +25,9 @@ from models.layers import (
     TextEncoder,
     UniformAttention,
 )
-from models.regularizers import Concat, MaskedLanguageModel, Regularizer, Residual, Tying
-from models.text_classifier import TextClassifier, TextSizes
-from results.errors import UserError
+from attention_probing.models.regularizers import Concat, MaskedLanguageModel, Regularizer, Residual, Tying
+from attention_probing.models.text_classifier import TextClassifier, TextSizes
+from attention_probing.results.errors import UserError
 from tests.models.batches import VOCABULARY, batch_of
 
 # Three sentences, one word, and two sentences; <s> and </s> around the first text, <sep> within the last.
@@ -163,7 +163,7 @@ def random_weights(model: TextClassifier, *leading: int) -> dict[str, Tensor]:
 def test_logits_and_weights_are_those_of_texts_read_one_by_one(
     kind: str, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models.classifiers, "TOGETHER", together)
+    monkeypatch.setattr(classifiers, "TOGETHER", together)
     model, batch = built(KINDS[kind]()), texts(time=8 if together == 64 else 40)
     output = model(batch)
     assert list(output.levels) == (["word"] if kind in FLAT else ["word", "sentence"])

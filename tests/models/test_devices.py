@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import train
-from models.regularizers import MaskedLanguageModel
+from attention_probing.commands import lightning
+from attention_probing.models.regularizers import MaskedLanguageModel
 from tests.models.corpora import write_texts
 from tests.trainers import DEVICES
 
@@ -26,7 +26,7 @@ def trained(tmp_path: Path, cache: str) -> Train:
 
     def fit(*options: str, devices: int) -> tuple[dict[str, Any], list[dict[str, str]], dict[str, Tensor]]:
         runs = tmp_path / f"on_{devices}"
-        train.main(
+        lightning.main(
             [
                 "fit",
                 *options,
@@ -69,7 +69,7 @@ def compare(trained: Train, *options: str) -> None:
     [
         ["AttentionOnlyProbe", "--data.max_sentences=2"],
         [
-            "probes.structural.StructuralDistanceProbe",
+            "attention_probing.probes.structural.StructuralDistanceProbe",
             "--data.hidden=[0,2]",
             "--checkpoint.monitor=val_loss",
             "--checkpoint.mode=min",

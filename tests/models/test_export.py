@@ -9,13 +9,13 @@ import pytest
 import torch
 from pytorch_lightning import seed_everything
 
-from attention import Encoder, EncoderSpec
-from attention.checks import EncoderError
-from attention.encoder import resolve
-from commands.export import export, main
-from datamodules import ClassificationDataModule
-from models import TrainingError, TransformerClassifier
-from results import UserError
+from attention_probing.attention import Encoder, EncoderSpec
+from attention_probing.attention.checks import EncoderError
+from attention_probing.attention.encoder import resolve
+from attention_probing.commands.export import export, main
+from attention_probing.datamodules import ClassificationDataModule
+from attention_probing.models import TrainingError, TransformerClassifier
+from attention_probing.results import UserError
 from tests import tiny
 from tests.models.corpora import write_texts
 from tests.trainers import trainer

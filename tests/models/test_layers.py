@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from datamodules import Vocabulary
-from models.layers import (
+from attention_probing.datamodules import Vocabulary
+from attention_probing.models.layers import (
     AdditiveAttention,
     Attention,
     AverageEncoder,
@@ -23,7 +23,7 @@ from models.layers import (
     UniformAttention,
     WordEmbedding,
 )
-from results.errors import UserError
+from attention_probing.results.errors import UserError
 
 SIZE, LENGTHS = 6, [5, 1, 9, 4]
 ENCODERS: dict[str, Callable[[], TextEncoder]] = {

@@ -8,12 +8,18 @@ import torch
 from pytorch_lightning import seed_everything
 from scipy import stats
 
-from attention import EncoderSpec
-from corpora.sentence import CorpusError
-from datamodules import ClassificationDataModule
-from fidelity import Fidelity, Permutation
-from models import AdditiveAttention, AttentionClassifier, AverageEncoder, TrainingError, TransformerClassifier
-from results.errors import UserError
+from attention_probing.attention import EncoderSpec
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.datamodules import ClassificationDataModule
+from attention_probing.fidelity import Fidelity, Permutation
+from attention_probing.models import (
+    AdditiveAttention,
+    AttentionClassifier,
+    AverageEncoder,
+    TrainingError,
+    TransformerClassifier,
+)
+from attention_probing.results.errors import UserError
 from tests import tiny
 from tests.trainers import scored, trainer
 

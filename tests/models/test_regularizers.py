@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from datamodules import Vocabulary
-from models.layers import RecurrentEncoder
-from models.regularizers import (
+from attention_probing.datamodules import Vocabulary
+from attention_probing.models.layers import RecurrentEncoder
+from attention_probing.models.regularizers import (
     Concat,
     Encoded,
     MaskedLanguageModel,
@@ -17,7 +17,7 @@ from models.regularizers import (
     Residual,
     Tying,
 )
-from results.errors import UserError
+from attention_probing.results.errors import UserError
 
 SIZE, VOCABULARY, PAD, MASK = 6, 30, 0, 2
 LENGTHS = [5, 2, 9, 4]

@@ -9,10 +9,10 @@ import pytest
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from datamodules import DependencyDataModule
-from models import EarlyStoppingBySteps
-from models.trained import STEPS
-from probes import AttentionOnlyProbe
+from attention_probing.datamodules import DependencyDataModule
+from attention_probing.models import EarlyStoppingBySteps
+from attention_probing.models.trained import STEPS
+from attention_probing.probes import AttentionOnlyProbe
 from tests.trainers import CONTINUES, trainer
 
 pytestmark = CONTINUES

@@ -13,9 +13,9 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from models import TrainedModule, TrainingError, training_audit
-from models.checkpoints import read_checkpoint
-from results.errors import UserError, new_items
+from attention_probing.models import TrainedModule, TrainingError, training_audit
+from attention_probing.models.checkpoints import read_checkpoint
+from attention_probing.results.errors import UserError, new_items
 
 
 @dataclass(frozen=True)

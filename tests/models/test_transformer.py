@@ -19,15 +19,15 @@ from transformers import (
     get_linear_schedule_with_warmup,
 )
 
-from attention import EncoderSpec
-from attention.capture import Head
-from attention.checks import EncoderError
-from attention.encoder import resolve
-from datamodules import ClassificationDataModule, TextBatch
-from models import TrainingError
-from models.text_classifier import TextSizes
-from models.transformer import SequenceClassifier, TransformerClassifier
-from results.errors import UserError
+from attention_probing.attention import EncoderSpec
+from attention_probing.attention.capture import Head
+from attention_probing.attention.checks import EncoderError
+from attention_probing.attention.encoder import resolve
+from attention_probing.datamodules import ClassificationDataModule, TextBatch
+from attention_probing.models import TrainingError
+from attention_probing.models.text_classifier import TextSizes
+from attention_probing.models.transformer import SequenceClassifier, TransformerClassifier
+from attention_probing.results.errors import UserError
 from tests import tiny
 from tests.models.batches import VOCABULARY, batch_of
 from tests.trainers import trainer
@@ -372,7 +372,7 @@ def test_texts_that_are_cut_into_words_are_refused() -> None:
 def test_decide_is_forward_with_each_of_the_imposed_weights(
     pieces: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("models.transformer.PIECES", pieces)
+    monkeypatch.setattr("attention_probing.models.transformer.PIECES", pieces)
     model = built(folder, ["1", "2"])
     embedded = model(batch()).embedded * 1.5
     output = model(batch(), embedded=embedded)

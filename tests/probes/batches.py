@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from datamodules import AttentionBatch
+from attention_probing.datamodules import AttentionBatch
 
 
 def random_batch(

@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from datamodules import DependencyDataModule
+from attention_probing.datamodules import DependencyDataModule
 
 
 @pytest.fixture

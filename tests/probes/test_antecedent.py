@@ -13,17 +13,17 @@ from pytorch_lightning import Callback
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 
-from attention import Options
-from attention.encoder import EncoderSpec
-from datamodules import AntecedentBatch, CoreferenceDataModule
-from datamodules.vectors import VectorSpec
-from measures import AntecedentHeads
-from metrics.antecedent_selection import ANTECEDENT_GROUPS
-from probes import AntecedentAttentionProbe, AntecedentWordsProbe
-from probes.antecedent import TrainedAntecedentProbe, antecedent_loss
-from probes.antecedent_evaluation import links_of
-from probes.frozen import Sizes
-from results.errors import UserError
+from attention_probing.attention import Options
+from attention_probing.attention.encoder import EncoderSpec
+from attention_probing.datamodules import AntecedentBatch, CoreferenceDataModule
+from attention_probing.datamodules.vectors import VectorSpec
+from attention_probing.measures import AntecedentHeads
+from attention_probing.metrics.antecedent_selection import ANTECEDENT_GROUPS
+from attention_probing.probes import AntecedentAttentionProbe, AntecedentWordsProbe
+from attention_probing.probes.antecedent import TrainedAntecedentProbe, antecedent_loss
+from attention_probing.probes.antecedent_evaluation import links_of
+from attention_probing.probes.frozen import Sizes
+from attention_probing.results.errors import UserError
 from tests import documents
 from tests.printed import share
 from tests.tiny import BROKEN, FAMILIAR

@@ -11,11 +11,11 @@ import pytest
 import torch
 import yaml
 
-from datamodules import DependencyDataModule
-from measures.nested import ControlTask, behaviour, control_arcs, control_tree
-from measures.trainings import result_of
-from metrics.bootstrap import paired_bootstrap
-from probes import AttentionOnlyProbe, StructuralDistanceProbe
+from attention_probing.datamodules import DependencyDataModule
+from attention_probing.measures.nested import ControlTask, behaviour, control_arcs, control_tree
+from attention_probing.measures.trainings import result_of
+from attention_probing.metrics.bootstrap import paired_bootstrap
+from attention_probing.probes import AttentionOnlyProbe, StructuralDistanceProbe
 from tests.printed import share
 from tests.trainers import changed, scored, trained
 
@@ -118,8 +118,8 @@ def test_the_shipped_config_builds_its_probe_and_writes_the_result(
     options = ("--model.max_epochs=1", f"--data.corpus={corpus}")
     _, found, folder = run_config("measure", f"--config={CONFIG}", *options)
     config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))["model"]
-    assert config["class_path"].endswith(".ControlTask")
-    assert config["init_args"]["probe"]["class_path"].endswith(".AttentionOnlyProbe")
+    assert config["class_path"].endswith("ControlTask")
+    assert config["init_args"]["probe"]["class_path"].endswith("AttentionOnlyProbe")
     assert found["experiment"] == "control"
     assert found["scores"]["selectivity"] == found["scores"]["uas"] - found["scores"]["control.uas"]
     assert found["audit"]["cut_off"] == 2

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from datamodules import AttentionBatch, DependencyDataModule
-from measures.nested import DescriptionLength, borders
-from probes import AttentionOnlyProbe
-from probes.frozen import Sizes
-from probes.head_selection import HeadSelectionProbe
-from results.errors import UserError
+from attention_probing.datamodules import AttentionBatch, DependencyDataModule
+from attention_probing.measures.nested import DescriptionLength, borders
+from attention_probing.probes import AttentionOnlyProbe
+from attention_probing.probes.frozen import Sizes
+from attention_probing.probes.head_selection import HeadSelectionProbe
+from attention_probing.results.errors import UserError
 from tests.printed import share
 from tests.trainers import changed, scored, trained
 

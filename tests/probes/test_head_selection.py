@@ -11,18 +11,18 @@ from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 
-from attention import EncoderSpec, Options
-from attention.quantities import QuantityName
-from datamodules import AttentionBatch, DependencyDataModule, VectorSpec
-from measures import Baselines
-from metrics.antecedent_selection import ANTECEDENT_DIRECTIONS
-from metrics.bootstrap import bootstrap_ratio
-from metrics.trees import maximum_arborescence
-from models import TrainingError
-from probes import AttentionOnlyProbe, AttentionWordsProbe, DistancesWordsProbe
-from probes.frozen import Sizes, weight_maps
-from probes.head_selection import HeadSelectionProbe
-from results import Bars, HeatMap, Result
+from attention_probing.attention import EncoderSpec, Options
+from attention_probing.attention.quantities import QuantityName
+from attention_probing.datamodules import AttentionBatch, DependencyDataModule, VectorSpec
+from attention_probing.measures import Baselines
+from attention_probing.metrics.antecedent_selection import ANTECEDENT_DIRECTIONS
+from attention_probing.metrics.bootstrap import bootstrap_ratio
+from attention_probing.metrics.trees import maximum_arborescence
+from attention_probing.models import TrainingError
+from attention_probing.probes import AttentionOnlyProbe, AttentionWordsProbe, DistancesWordsProbe
+from attention_probing.probes.frozen import Sizes, weight_maps
+from attention_probing.probes.head_selection import HeadSelectionProbe
+from attention_probing.results import Bars, HeatMap, Result
 from tests.marked import with_documents
 from tests.printed import share
 from tests.probes.batches import random_batch

@@ -11,10 +11,10 @@ import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from datamodules import AttentionBatch, DependencyDataModule
-from measures.trainings import result_of
-from models import TrainingError
-from probes import AttentionOnlyProbe, StructuralDistanceProbe
+from attention_probing.datamodules import AttentionBatch, DependencyDataModule
+from attention_probing.measures.trainings import result_of
+from attention_probing.models import TrainingError
+from attention_probing.probes import AttentionOnlyProbe, StructuralDistanceProbe
 from tests.trainers import trained, trainer
 
 TO_LOWEST_LOSS: dict[str, Any] = {"monitor": "val_loss", "mode": "min", "seed": 0}
@@ -96,7 +96,7 @@ def test_extra_checks_leave_the_random_numbers_of_training_as_they_are(data: Dep
 
 def test_extra_checks_do_not_stop_a_structural_probe(make_data: MakeData, monkeypatch: pytest.MonkeyPatch) -> None:
     """It lowers its rate and ends by itself."""
-    monkeypatch.setattr("probes.structural.PATIENCE", 1)
+    monkeypatch.setattr("attention_probing.probes.structural.PATIENCE", 1)
     rates: list[tuple[int, float]] = []
 
     class Told(StructuralDistanceProbe):
@@ -148,7 +148,7 @@ def test_two_processes_share_the_trainings_and_find_what_one_finds(
     logged: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("measures.nested.DescriptionLength.portions", (0.3, 1))
+    monkeypatch.setattr("attention_probing.measures.nested.DescriptionLength.portions", (0.3, 1))
     path = Path(__file__).parents[2] / "configs" / f"{config}.yaml"
     command = ["measure", f"--config={path}", f"--data.corpus={corpus}", "--model.max_epochs=3"]
     _, one, alone = run_config(*command)

@@ -2,8 +2,8 @@ from typing import NamedTuple
 
 import pytest
 
-from corpora.document import Mention, MentionType
-from probes.rule_baselines import head_match, nearest, sieve
+from attention_probing.corpora.document import Mention, MentionType
+from attention_probing.probes.rule_baselines import head_match, nearest, sieve
 
 # One sentence a line, as word/tag.
 PAGE = """

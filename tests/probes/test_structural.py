@@ -15,12 +15,12 @@ from scipy import stats
 from scipy.sparse.csgraph import minimum_spanning_tree
 from torch import Tensor
 
-from attention import Encoder, EncoderSpec, Options
-from datamodules import AttentionBatch, DependencyDataModule
-from metrics.bootstrap import bootstrap_ratio
-from models import TrainingError
-from probes.frozen import Sizes
-from probes.structural import (
+from attention_probing.attention import Encoder, EncoderSpec, Options
+from attention_probing.datamodules import AttentionBatch, DependencyDataModule
+from attention_probing.metrics.bootstrap import bootstrap_ratio
+from attention_probing.models import TrainingError
+from attention_probing.probes.frozen import Sizes
+from attention_probing.probes.structural import (
     GAIN,
     Pair,
     StructuralDepthProbe,
@@ -31,8 +31,8 @@ from probes.structural import (
     sweep_pairs,
     sweep_table,
 )
-from results import HeatMap
-from results.errors import UserError
+from attention_probing.results import HeatMap
+from attention_probing.results.errors import UserError
 from tests.attention import reference
 from tests.marked import with_documents
 from tests.printed import share
@@ -286,7 +286,7 @@ def by_hand(
 def test_every_pair_of_a_sweep_is_trained_as_if_it_were_alone(
     kind: type[StructuralProbe], data: MakeData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("probes.structural.PATIENCE", 2)
+    monkeypatch.setattr("attention_probing.probes.structural.PATIENCE", 2)
 
     def make(layers: tuple[int, ...], ranks: tuple[int, ...]) -> StructuralProbe:
         return kind(layers, ranks, learning_rate=RATE)

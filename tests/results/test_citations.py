@@ -6,16 +6,14 @@ import pytest
 import yaml
 from pytorch_lightning import LightningModule
 
-import fidelity
-import measures
-import models
-import probes
-from attention.quantities import QUANTITIES
-from fidelity import FidelityTest
-from fidelity.saliency import KNOWN
-from measures import Analysis
-from models.regularizers import Regularizer
-from results.citations import citations, cited, registered
+from attention_probing import fidelity, measures, models, probes
+from attention_probing.attention.quantities import QUANTITIES
+from attention_probing.fidelity import FidelityTest
+from attention_probing.fidelity.saliency import KNOWN
+from attention_probing.measures import Analysis
+from attention_probing.models.regularizers import Regularizer
+from attention_probing.results.citations import citations, cited, registered
+from tests.rooms import exports
 
 ROOMS = (fidelity, measures, models, probes)
 
@@ -24,16 +22,14 @@ def test_every_experiment_names_its_paper_or_is_our_own() -> None:
     kinds = (LightningModule, Analysis, FidelityTest, Regularizer)
     offered = {
         name
-        for room in ROOMS
-        for name, value in vars(room).items()
+        for name, value in exports(*ROOMS).items()
         if isinstance(value, type) and issubclass(value, kinds) and not isabstract(value)
     } - {"Analysis", "FidelityTest", "HeadSelectionProbe", "TextClassifier"}
     known = citations()
     assert not offered - known["names"].keys() - set(known["own"])
     assert not known["names"].keys() & set(known["own"])
     # Nor is anything named that is not there.
-    there = {name for room in ROOMS for name in vars(room)}
-    assert {*known["names"], *known["own"]} <= there | {*QUANTITIES, *KNOWN}
+    assert {*known["names"], *known["own"]} <= {*exports(*ROOMS), *QUANTITIES, *KNOWN}
 
 
 def test_every_entry_is_whole_and_used() -> None:
@@ -62,7 +58,7 @@ def test_the_application_is_cited_as_its_citation_file_says() -> None:
 
 
 def test_a_paper_is_cited_once_and_a_corpus_as_the_registry_says() -> None:
-    found = cited(["probes.AttentionOnlyProbe", "SingleHeads", "Unknown", "sst2", "sst2", "my/{split}.tsv"])
+    found = cited(["AttentionOnlyProbe", "SingleHeads", "Unknown", "sst2", "sst2", "my/{split}.tsv"])
     keys = re.findall(r"^@\w+\{([\w-]+),", found, re.MULTILINE)
     assert keys == ["clark2019", "voita2019", "htut2019", "limisiewicz2020", "sst2", "attention-probing"]
     assert "  author = {Socher and others},\n  title = {{Recursive Deep Models for Semantic" in found
@@ -85,7 +81,7 @@ def test_bibtex_separates_authors_by_and(monkeypatch: pytest.MonkeyPatch) -> Non
         "Rossi et al.": "Rossi and others",
     }.items():
         corpus = {"citation": f"{authors} 2002, Question, Answer & Text, COLING", "homepage": ""}
-        monkeypatch.setattr("results.citations.registered", lambda corpus=corpus: {"trec": corpus})
+        monkeypatch.setattr("attention_probing.results.citations.registered", lambda corpus=corpus: {"trec": corpus})
         assert f"  author = {{{expected}}},\n  title = {{{{Question, Answer \\& Text}}}},\n" in cited(["trec"])
 
 

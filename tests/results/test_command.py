@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from results import UserError, command
+from attention_probing.results import UserError, command
 
 
 @pytest.mark.parametrize(

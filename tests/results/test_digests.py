@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from results.digests import Digests, digest
+from attention_probing.results.digests import Digests, digest
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(Path(args[0].name).name)  # type: ignore[attr-defined]
         return real(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("results.digests.hashlib.file_digest", spy)
+    monkeypatch.setattr("attention_probing.results.digests.hashlib.file_digest", spy)
     return names
 
 
@@ -123,7 +123,7 @@ def test_an_index_that_cannot_be_written_costs_time_only(
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("results.files.os.fsync", full)
+    monkeypatch.setattr("attention_probing.results.files.os.fsync", full)
     digests = Digests(cache)
     assert digests.one(file) == sha(b"pretrained")
     [record] = caplog.records

@@ -5,7 +5,7 @@ import pytest
 from jinja2 import UndefinedError
 from playwright.sync_api import Browser, Page
 
-from results.document import Packed, document, render
+from attention_probing.results.document import Packed, document, render
 
 SHOW = "document.querySelector('output').textContent = page.json('said').word;"
 

@@ -17,10 +17,20 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
-from results import AttentionLines, Bars, Curves, HeatMap, Maps, Provenance, Result, Spreads, on_one_scale
-from results import Figure as Data
-from results.drawing import COLUMN, PAGE, draw, print_area
-from results.writer import FigureFiles, write
+from attention_probing.results import (
+    AttentionLines,
+    Bars,
+    Curves,
+    Figure as Data,
+    HeatMap,
+    Maps,
+    Provenance,
+    Result,
+    Spreads,
+    on_one_scale,
+)
+from attention_probing.results.drawing import COLUMN, PAGE, draw, print_area
+from attention_probing.results.writer import FigureFiles, write
 
 RELATIONS = tuple(f"relation:{number}" for number in range(30))
 NAN = float("nan")

@@ -6,7 +6,15 @@ from typing import Literal
 
 import pytest
 
-from results.errors import UserError, check_numbers, check_values, command_line, from_options, near, spoken
+from attention_probing.results.errors import (
+    UserError,
+    check_numbers,
+    check_values,
+    command_line,
+    from_options,
+    near,
+    spoken,
+)
 
 
 @pytest.mark.parametrize(

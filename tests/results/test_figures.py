@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from results import (
+from attention_probing.results import (
     AttentionLines,
     Bars,
     ColouredText,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from results.files import check_regular, is_full, keep, kept, remove_leftovers, write_atomically
+from attention_probing.results.files import check_regular, is_full, keep, kept, remove_leftovers, write_atomically
 
 HOST = os.uname().nodename
 
@@ -30,7 +30,7 @@ def test_a_failed_write_leaves_what_was_there(step: str, file: Path, monkeypatch
     def fail(*_: object) -> None:
         raise OSError("no more")
 
-    monkeypatch.setattr(f"results.files.{step}", fail)
+    monkeypatch.setattr(f"attention_probing.results.files.{step}", fail)
     with pytest.raises(OSError, match="no more"):
         write_atomically(file, b"new")
     assert file.read_bytes() == b"pretrained"
@@ -79,7 +79,7 @@ def test_what_was_kept_elsewhere_is_not_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ESTALE], ids=errno.errorcode.get)
-@pytest.mark.parametrize("step", ["pathlib.Path.open", "results.files.mmap.mmap"])
+@pytest.mark.parametrize("step", ["pathlib.Path.open", "attention_probing.results.files.mmap.mmap"])
 def test_what_cannot_be_read_now_stays(step: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = keep(tmp_path / "training.ckpt", b"hours of training")
 

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from results import Bars, Provenance, Result, Table, Unit
-from results.citations import citations, cited, registered
-from results.writer import FigureFiles, write
+from attention_probing.results import Bars, Provenance, Result, Table, Unit
+from attention_probing.results.citations import citations, cited, registered
+from attention_probing.results.writer import FigureFiles, write
 
 pytestmark = [
     pytest.mark.slow,

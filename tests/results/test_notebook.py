@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from results import ColouredText, ColouredTexts, Estimate, HeatMap, Result, Table
-from results.notebook import FIGURES
-from results.tables import ROWS
+from attention_probing.results import ColouredText, ColouredTexts, Estimate, HeatMap, Result, Table
+from attention_probing.results.notebook import FIGURES
+from attention_probing.results.tables import ROWS
 
 HEADS = HeatMap("Heads", np.eye(2), ["1", "2"], ["1", "2"], "Layer", "Head", "Weight", unit="fraction")
 TEXTS = ColouredTexts("Texts", (ColouredText("a", "b", ("word",), {"row": [0.5]}),))

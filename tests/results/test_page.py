@@ -14,10 +14,21 @@ import yaml
 from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.sync_api import Browser, Page
 
-from results import Bars, ColouredText, ColouredTexts, Curves, Estimate, Figure, HeatMap, Provenance, Result, Table
-from results import page as module
-from results.citations import cited
-from results.writer import write
+from attention_probing.results import (
+    Bars,
+    ColouredText,
+    ColouredTexts,
+    Curves,
+    Estimate,
+    Figure,
+    HeatMap,
+    Provenance,
+    Result,
+    Table,
+    page as module,
+)
+from attention_probing.results.citations import cited
+from attention_probing.results.writer import write
 
 Open = Callable[..., Page]
 
@@ -67,8 +78,8 @@ RESULT = Result(
 PROVENANCE = Provenance({"name": WORD, "layers": 6}, {"train": {"file": ATTACK, "sha256": "ab" * 32, "n": 3}}, {})
 CONFIG = {
     "seed_everything": 0,
-    "model": {"class_path": "probes.AttentionOnlyProbe", "init_args": {"note": WORD}},
-    "data": {"class_path": "datamodules.DependencyDataModule", "init_args": {"corpus": "ud_english_ewt"}},
+    "model": {"class_path": "AttentionOnlyProbe", "init_args": {"note": WORD}},
+    "data": {"class_path": "DependencyDataModule", "init_args": {"corpus": "ud_english_ewt"}},
 }
 
 

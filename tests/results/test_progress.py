@@ -5,7 +5,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from results.progress import Progress, ProgressLines
+from attention_probing.results.progress import Progress, ProgressLines
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_line_now_and_then_with_the_time_to_go(lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     # The module's clock alone: pytest and its workers read the real one.
-    monkeypatch.setattr("results.progress.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("attention_probing.results.progress.time", SimpleNamespace(monotonic=lambda: now))
     work = Progress("Something long", 40)
     for _ in range(40):
         now += 4
@@ -40,7 +40,7 @@ def test_what_has_no_total_says_why_and_a_bound_is_called_one(
     lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
-    monkeypatch.setattr("results.progress.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("attention_probing.results.progress.time", SimpleNamespace(monotonic=lambda: now))
     work = Progress("Measuring, batches", float("inf"), "texts are streamed")
     now = 20.0
     work.advance(5000, "epoch 2")
@@ -73,7 +73,7 @@ def test_a_training_logs_its_largest_number_of_batches(
     lines: list[str], monkeypatch: pytest.MonkeyPatch, epochs: int, batches: float, stops: bool, expected: str
 ) -> None:
     now = 0.0
-    monkeypatch.setattr("results.progress.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("attention_probing.results.progress.time", SimpleNamespace(monotonic=lambda: now))
     trainer: Any = SimpleNamespace(
         early_stopping_callbacks=[object()] if stops else [],
         max_epochs=epochs,

@@ -13,12 +13,12 @@ import pandas as pd
 import pytest
 import yaml
 
-from commands import compare
-from results import Bars, Estimate, Provenance, Result, Table
-from results.digests import RECORD, checksums
-from results.errors import UserError
-from results.reader import RecordError, find_record, load, ratio_of, read_record, read_table, rows_of
-from results.writer import FigureFiles, write, write_scores
+from attention_probing.commands import compare
+from attention_probing.results import Bars, Estimate, Provenance, Result, Table
+from attention_probing.results.digests import RECORD, checksums
+from attention_probing.results.errors import UserError
+from attention_probing.results.reader import RecordError, find_record, load, ratio_of, read_record, read_table, rows_of
+from attention_probing.results.writer import FigureFiles, write, write_scores
 
 SCORES = {
     "uas": Estimate(0.5, 0.4, 0.6, unit="fraction"),
@@ -33,9 +33,9 @@ def run(folder: Path, rate: float, **scores: Estimate) -> None:
         "seed_everything": 3,
         "checkpoint": {"monitor": "val_uas"},
         "trainer": {"max_epochs": 2, "default_root_dir": "runs"},
-        "model": {"class_path": "probes.AttentionOnlyProbe", "init_args": {"learning_rate": rate}},
+        "model": {"class_path": "AttentionOnlyProbe", "init_args": {"learning_rate": rate}},
         "data": {
-            "class_path": "datamodules.DependencyDataModule",
+            "class_path": "DependencyDataModule",
             "init_args": {"cache": "stores", "options": {"layers": [3, 4]}, "encoder": {"name": "bert"}},
         },
     }
@@ -55,7 +55,7 @@ def test_every_score_is_a_row_with_its_interval_unit_and_options(tmp_path: Path)
     assert (loss["unit"], uuas["p"]) == ("nats", 0.25)
     assert pd.isna([loss["low"], loss["sd"], other["high"]]).all()
     assert frame["model.learning_rate"].tolist() == [0.1, 0.1, 0.1, 0.2]
-    assert set(frame["model"]) == {"probes.AttentionOnlyProbe"}
+    assert set(frame["model"]) == {"AttentionOnlyProbe"}
     assert first["data.options.layers.1"] == 4
     assert (first["trainer.max_epochs"], first["epochs"], first["encoder"]) == (2, 2, "bert")
     strange = {"data.cache", "trainer.default_root_dir", "checkpoint.monitor"}  # they change no number
@@ -198,7 +198,7 @@ def test_a_record_that_names_a_file_elsewhere_is_refused_before_it_is_read(
     run(tmp_path / "a", 0.1)
     path = tmp_path / "a" / RECORD
     content = json.loads(path.read_text(encoding="utf-8"))
-    monkeypatch.setattr("results.digests.file_digest", lambda path: pytest.fail(f"{path} is read"))
+    monkeypatch.setattr("attention_probing.results.digests.file_digest", lambda path: pytest.fail(f"{path} is read"))
     for name in ("../secret.csv", str(tmp_path / "secret.csv")):
         path.write_text(json.dumps({**content, "tables": {"x": name}}), encoding="utf-8")
         with pytest.raises(RecordError, match=r"names .*secret\.csv, which is not in its folder"):

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from results import Estimate, HeatMap, Result, Table, Unit, merged, numbers
+from attention_probing.results import Estimate, HeatMap, Result, Table, Unit, merged, numbers
 
 HEADS = HeatMap("Heads", np.zeros((2, 3)), ["1", "2"], ["1", "2", "3"], "Layer", "Head", "Weight", unit="fraction")
 

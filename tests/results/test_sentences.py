@@ -1,8 +1,8 @@
 import pandas as pd
 import pytest
 
-from results import Estimate, Unit
-from results.sentences import (
+from attention_probing.results import Estimate, Unit
+from attention_probing.results.sentences import (
     Difference,
     clear_largest,
     clear_smallest,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from results.settings import SettingsError, read_yaml
+from attention_probing.results.settings import SettingsError, read_yaml
 
 EXCESS = {
     "a list of many values": (

@@ -8,9 +8,18 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from metrics.bootstrap import bootstrap_ratio
-from results import Estimate, Table, Unit
-from results.tables import DASH, audit_text, data_table, escape, few_of, latex_table, scores_table, written
+from attention_probing.metrics.bootstrap import bootstrap_ratio
+from attention_probing.results import Estimate, Table, Unit
+from attention_probing.results.tables import (
+    DASH,
+    audit_text,
+    data_table,
+    escape,
+    few_of,
+    latex_table,
+    scores_table,
+    written,
+)
 
 NAN = float("nan")
 

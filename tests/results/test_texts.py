@@ -5,8 +5,8 @@ from xml.etree.ElementTree import Element
 
 import pytest
 
-from results import ColouredText, ColouredTexts
-from results.texts import html_page
+from attention_probing.results import ColouredText, ColouredTexts
+from attention_probing.results.texts import html_page
 
 NAN = float("nan")
 FIGURE = ColouredTexts(

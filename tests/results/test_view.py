@@ -13,8 +13,8 @@ from axe_playwright_python.sync_playwright import Axe
 from numpy.typing import NDArray
 from playwright.sync_api import Browser, Page
 
-from results import UserError
-from results.view import PieceValues, View, view_page
+from attention_probing.results import UserError
+from attention_probing.results.view import PieceValues, View, view_page
 
 Opened = Callable[..., Page]
 WORDS = ("[CLS]", "the", "foxglove", "sleeps", "the", "fox", ".", "[SEP]")

@@ -22,11 +22,22 @@ from pytorch_lightning.loggers import CSVLogger, Logger
 from rich.console import Console
 from torch.utils.data import DataLoader
 
-from commands.writer import ResultWriter
-from results import Bars, ColouredText, ColouredTexts, Curves, Estimate, HeatMap, Provenance, Result, Table, writer
-from results.tables import LEGEND, latex_table
-from results.texts import html_page
-from results.writer import FigureFiles, write
+from attention_probing.commands.writer import ResultWriter
+from attention_probing.results import (
+    Bars,
+    ColouredText,
+    ColouredTexts,
+    Curves,
+    Estimate,
+    HeatMap,
+    Provenance,
+    Result,
+    Table,
+    writer,
+)
+from attention_probing.results.tables import LEGEND, latex_table
+from attention_probing.results.texts import html_page
+from attention_probing.results.writer import FigureFiles, write
 
 pytestmark = pytest.mark.filterwarnings("ignore:GPU available but not used")
 

@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attention import EncoderSpec, Options
-from attention.quantities import QuantityName
-from datamodules import ClassificationDataModule, DependencyDataModule
-from measures import HeadAblation, SingleHeads
-from results import Floats, UserError
-from results.digests import checksums
-from results.writer import write
+from attention_probing.attention import EncoderSpec, Options
+from attention_probing.attention.quantities import QuantityName
+from attention_probing.datamodules import ClassificationDataModule, DependencyDataModule
+from attention_probing.measures import HeadAblation, SingleHeads
+from attention_probing.results import Floats, UserError
+from attention_probing.results.digests import checksums
+from attention_probing.results.writer import write
 from studies import HeadAgreement
 from studies.agreement import lost_without, pseudo_values
 from tests.measures.classifiers import fitted

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from results import UserError
+from attention_probing.results import UserError
 from studies.claims import CLAIMS, Passage, faults_of, read_claims, tables_of
 from studies.paper import PAGE, read_numbers
 
@@ -32,7 +32,7 @@ MADE_UP = """# A page
 
 We use all-small-v2 and the option `all`. Every loss is over texts.
 
-    python train.py measure    # all of them
+    probing measure    # all of them
 
 | corpus | kind | loss | p | loss | n |
 |---|---|---|---|---|---|

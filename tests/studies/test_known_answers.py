@@ -13,12 +13,12 @@ import torch
 from scipy.stats import binomtest
 from transformers import PreTrainedTokenizerFast
 
-from attention import Encoder, EncoderSpec, resolve
-from corpora.sample import write_sample_treebank
-from datamodules import DependencyDataModule
-from fidelity.checkpoints import load
-from metrics.bootstrap import share_interval
-from results import UserError
+from attention_probing.attention import Encoder, EncoderSpec, resolve
+from attention_probing.corpora.sample import write_sample_treebank
+from attention_probing.datamodules import DependencyDataModule
+from attention_probing.fidelity.checkpoints import load
+from attention_probing.metrics.bootstrap import share_interval
+from attention_probing.results import UserError
 from studies import KnownAnswers
 from studies.known_answers import rates, right, separation
 from studies.known_cases import CASES, Case, Trial, ablation, causal, promised, quantities

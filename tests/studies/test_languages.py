@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from commands.sweep_plan import read_sweep
-from metrics.bootstrap import holm, paired_bootstrap
-from results import Estimate, Provenance, Result, Table, UserError
-from results.writer import FigureFiles, write
+from attention_probing.commands.sweep_plan import read_sweep
+from attention_probing.metrics.bootstrap import holm, paired_bootstrap
+from attention_probing.results import Estimate, Provenance, Result, Table, UserError
+from attention_probing.results.writer import FigureFiles, write
 from studies.languages import ENGLISH, ENGLISH_PROBE, KINDS, OWN, PROBE, main, read_runs, result, shared_heads
 
 WORDS = 4  # of each relation in a sentence

@@ -1,4 +1,4 @@
-"""The tables of several models, from a sweep of a stand-in for train.py."""
+"""The tables of several models, from a sweep of a stand-in for probing."""
 
 import json
 import shutil
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from commands import sweep
-from results import UserError
+from attention_probing.commands import sweep
+from attention_probing.results import UserError
 from studies.models import findings, questions, runs_of
 from studies.paper import Finding
 from tests.commands.sweeps import nothing_wrong, write_program
@@ -52,7 +52,7 @@ def test_questions_and_findings_have_a_column_for_each_model(tmp_path: Path) -> 
         assert [{"model.init_args.x", "data.init_args.store"} & {*dict(call["options"])} for call in calls] == [
             set()
         ] * 2
-    with pytest.raises(UserError, match=r"no run of .*models\.yaml is finished\. Run `python train\.py sweep "):
+    with pytest.raises(UserError, match=r"no run of .*models\.yaml is finished\. Run `probing sweep "):
         runs_of(tmp_path / "nothing", plan, papers, notes)
 
     published = [

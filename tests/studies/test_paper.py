@@ -1,4 +1,4 @@
-"""The table of published findings, from sweeps of a stand-in for train.py."""
+"""The table of published findings, from sweeps of a stand-in for probing."""
 
 import html
 import json
@@ -14,15 +14,15 @@ import pandas as pd
 import pytest
 import yaml
 
-from commands import sweep
-from commands.seeds import over_seeds
-from commands.sweep_plan import options_of, read_sweep
-from results import Estimate, Provenance, Result, Table
-from results.digests import checksums
-from results.errors import UserError
-from results.reader import read_record
-from results.tables import score_cell
-from results.writer import write
+from attention_probing.commands import sweep
+from attention_probing.commands.seeds import over_seeds
+from attention_probing.commands.sweep_plan import options_of, read_sweep
+from attention_probing.results import Estimate, Provenance, Result, Table
+from attention_probing.results.digests import checksums
+from attention_probing.results.errors import UserError
+from attention_probing.results.reader import read_record
+from attention_probing.results.tables import score_cell
+from attention_probing.results.writer import write
 from studies.paper import (
     COLUMNS,
     ENCODER,

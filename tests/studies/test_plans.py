@@ -1,4 +1,4 @@
-"""Plans and configs of studies/: their options are those of train.py, and tests run their configs."""
+"""Plans and configs of studies/: their options are those of probing, and tests run their configs."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from commands.sweep_plan import options_of, read_sweep
+from attention_probing.commands.sweep_plan import options_of, read_sweep
 from tests.test_docs import STUDIES, check_runs
 
 YAMLS = [path for path in sorted(STUDIES.glob("*.yaml")) if path.stem not in ("published", "claims")]
@@ -33,5 +33,5 @@ def test_the_runs_of_a_plan_have_options_that_there_are_and_configs_that_tests_r
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.stem)
 def test_a_file_says_at_its_head_how_it_is_run(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert re.search(rf"^#   python train\.py (measure --config|sweep) studies/{path.name}", text, re.MULTILINE)
+    assert re.search(rf"^#   probing (measure --config|sweep) studies/{path.name}", text, re.MULTILINE)
     assert ("--trust studies" in text) == ("studies." in text or path.stem == "quantities")

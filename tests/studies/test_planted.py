@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from attention import Encoder, EncoderError, EncoderSpec, resolve
-from attention.ablation import AblatedModel, Ablation
-from attention.capture import NAME, Heads, named_heads
-from attention.quantities import QuantityName
-from corpora.sample import Grammar, Word, sample_vocabulary
-from datamodules import DependencyDataModule, TextDataModule, TextSource
-from measures import AttentionAnalyses, SingleHeads, Surface
-from models.transformer import SequenceClassifier
-from results.errors import UserError
+from attention_probing.attention import Encoder, EncoderError, EncoderSpec, resolve
+from attention_probing.attention.ablation import AblatedModel, Ablation
+from attention_probing.attention.capture import NAME, Heads, named_heads
+from attention_probing.attention.quantities import QuantityName
+from attention_probing.corpora.sample import Grammar, Word, sample_vocabulary
+from attention_probing.datamodules import DependencyDataModule, TextDataModule, TextSource
+from attention_probing.measures import AttentionAnalyses, SingleHeads, Surface
+from attention_probing.models.transformer import SequenceClassifier
+from attention_probing.results.errors import UserError
 from studies.blank import SPECIAL, Architecture
 from studies.planted import LABELS, PlantedHead, PlantedModel, planted_model, relation_rules
 from tests.trainers import changed, scored

@@ -1,0 +1,7 @@
+from .alignment import AlignmentError as AlignmentError
+from .checks import EncoderError as EncoderError
+from .encoder import EncoderSpec as EncoderSpec, resolve as resolve
+from .extraction import make_store as make_store
+from .specification import Extraction as Extraction, Items as Items, Options as Options, cut_sentences as cut_sentences
+from .store import Store as Store
+from .words import Encoder as Encoder, WordAttention as WordAttention

@@ -1,0 +1,3 @@
+from .attention import Encoder as Encoder
+
+__version__: str

@@ -1,0 +1,20 @@
+from .ablation import HeadAblation as HeadAblation, Pruning as Pruning
+from .atlas import Atlas as Atlas
+from .attention_analyses import Analysis as Analysis, AttentionAnalyses as AttentionAnalyses
+from .bags import Bags as Bags
+from .causal import CausalCheck as CausalCheck
+from .change import Change as Change
+from .clusters import Clusters as Clusters
+from .contract import Measure as Measure, measure as measure
+from .importance import Importance as Importance
+from .linguistic import Linguistic as Linguistic, Relations as Relations
+from .nested import ControlTask as ControlTask, DescriptionLength as DescriptionLength
+from .pairs import MinimalPairAccuracy as MinimalPairAccuracy
+from .patterns import Patterns as Patterns, RawMaps as RawMaps
+from .repeated import (
+    RepeatedSequences as RepeatedSequences,
+    lookback_ratio as lookback_ratio,
+    retrieval_scores as retrieval_scores,
+)
+from .single_heads import AntecedentHeads as AntecedentHeads, Baselines as Baselines, SingleHeads as SingleHeads
+from .surface_statistics import Surface as Surface

@@ -1,0 +1,34 @@
+from .errors import UserError as UserError
+from .estimates import (
+    FEW as FEW,
+    TIE as TIE,
+    Counts as Counts,
+    Estimate as Estimate,
+    Flags as Flags,
+    Floats as Floats,
+    Integers as Integers,
+    Table as Table,
+    Unit as Unit,
+    numbers as numbers,
+)
+from .figures import (
+    AttentionLines as AttentionLines,
+    Bars as Bars,
+    ColouredText as ColouredText,
+    ColouredTexts as ColouredTexts,
+    Curves as Curves,
+    Figure as Figure,
+    HeatMap as HeatMap,
+    Maps as Maps,
+    Spreads as Spreads,
+    on_one_scale as on_one_scale,
+)
+from .result import Provenance as Provenance, Result as Result, free_name as free_name, merged as merged
+from .sentences import (
+    LEVEL as LEVEL,
+    difference_said as difference_said,
+    filled as filled,
+    p_said as p_said,
+    said as said,
+    significant as significant,
+)
