@@ -84,9 +84,8 @@ class Result:
         return f"<Result {self.experiment}: {self.answer or counted(len(self.scores), 'score')}>"
 
     def _repr_html_(self) -> str:
-        from attention_probing.results.notebook import (
-            result_html,
-        )  # here, because it draws, which most imports of a Result need not
+        # Here, because it draws, which most imports of a Result need not.
+        from attention_probing.results.notebook import result_html
 
         return result_html(self)
 
