@@ -54,7 +54,7 @@ def fit(
 
 
 def _say_nothing() -> None:
-    for name in ("pytorch_lightning", "lightning_fabric"):
+    for name in ("pytorch_lightning", "lightning_fabric", "attention_probing"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 

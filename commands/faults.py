@@ -9,12 +9,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch.distributed as dist
-from pytorch_lightning.utilities import rank_zero_only
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
 from attention_probing.commands import GOES_ON
 from attention_probing.results.errors import UserError, lacks_memory
 from attention_probing.results.locks import held
+from attention_probing.results.progress import is_first
 from attention_probing.results.settings import in_a_line
 
 TOGETHER = 10.0
@@ -150,7 +150,7 @@ def ranks_named(folder: Path, rank: int, ranks: int) -> Iterator[None]:
 
 def wait_for_the_first() -> None:
     """Let a rank other than 0 wait, so that rank 0 alone prints a fault of all, and ends this process meanwhile."""
-    if rank_zero_only.rank != 0:  # type: ignore[attr-defined]
+    if not is_first():
         time.sleep(TOGETHER)
 
 

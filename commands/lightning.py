@@ -15,7 +15,6 @@ from pytorch_lightning import Callback, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import TensorBoardLogger
-from pytorch_lightning.utilities import rank_zero_info
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from rich.console import Console
 
@@ -45,13 +44,14 @@ from attention_probing.commands.tasks import check_tasks, refuse_shell
 from attention_probing.commands.trust import Parser, import_trusted, refuse_permissions, trusted_modules
 from attention_probing.commands.writer import ResultWriter
 from attention_probing.datamodules.corpus import CorpusDataModule
-from attention_probing.models import TrainedModule, TrainingError, ignore_signals, quiet
+from attention_probing.models import TrainedModule, TrainingError, ignore_signals
 from attention_probing.models.checkpoints import checkpoint_file, configured_model, read_checkpoint
 from attention_probing.models.configs import only_known_classes
+from attention_probing.models.progress import ProgressLines
 from attention_probing.results.command import print_fault
 from attention_probing.results.errors import UserError, command_line, lacks_memory
 from attention_probing.results.files import is_full
-from attention_probing.results.progress import ProgressLines
+from attention_probing.results.progress import inform, quiet
 from attention_probing.results.settings import in_a_line, named_leaves
 from attention_probing.results.writer import FigureFiles
 
@@ -241,7 +241,7 @@ class ProbingCLI(CommandLine):
                 example a fraction of batches that selects none.
         """
         try:
-            with quiet("pytorch_lightning") if self.settings.quiet else nullcontext():
+            with quiet(progress=True) if self.settings.quiet else nullcontext():
                 super().run_command()
             if self.trainer.is_global_zero:
                 self.state.clear()
@@ -292,14 +292,14 @@ class ProbingCLI(CommandLine):
         files = self.datamodule.files() if isinstance(self.datamodule, CorpusDataModule) else {}
         test = files.get("test")
         if test is None:
-            rank_zero_info("Not tested: the data have no test split.")
+            inform("Not tested: the data have no test split.")
         elif not test.is_file():
-            rank_zero_info(f"Not tested: the file of the test split is missing ({test}).")
+            inform(f"Not tested: the file of the test split is missing ({test}).")
         elif best:
-            rank_zero_info(f"Testing the best checkpoint, {Path(best).name}")
+            inform(f"Testing the best checkpoint, {Path(best).name}")
             self.trainer.test(self.model, datamodule=self.datamodule, ckpt_path=best)
         else:
-            rank_zero_info("Not tested: no validation ran, so there is no best checkpoint.")
+            inform("Not tested: no validation ran, so there is no best checkpoint.")
 
 
 class CheckedCLI(ProbingCLI):

@@ -14,7 +14,6 @@ from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-define
 from lightning_fabric import Fabric
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning import seed_everything
-from pytorch_lightning.utilities import rank_zero_info, rank_zero_only
 from rich.console import Console
 
 from attention_probing.commands.faults import full_disk, ranks_named, trainer_fault
@@ -23,10 +22,10 @@ from attention_probing.commands.tasks import check_tasks, refuse_shell
 from attention_probing.commands.trust import Parser, import_trusted, refuse_permissions, silent_parser
 from attention_probing.datamodules.corpus import CorpusDataModule, data_for
 from attention_probing.measures.contract import Measure, run_measurement
-from attention_probing.models import quiet
 from attention_probing.results import Result
 from attention_probing.results.errors import check_numbers
 from attention_probing.results.files import is_full
+from attention_probing.results.progress import inform, is_first, quiet
 from attention_probing.results.writer import FigureFiles, publish
 
 QUIET = "Print only the main scores, the folder and warnings: no progress, no tables."
@@ -158,7 +157,7 @@ def run(words: Sequence[str]) -> Result | None:
     fabric = devices.fabric()
     _refuse_unfit(objects)  # before anything is loaded
     parent = Path(devices.default_root_dir) / type(measurement).__name__
-    if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+    if is_first():
         check_new_folder(parent)  # before hours of work
     digest = _digest(made, settings, data)
     measurement.kept = data.cache / "trained" / digest
@@ -177,7 +176,7 @@ def run(words: Sequence[str]) -> Result | None:
         with ranks_named(measurement.kept, fabric.global_rank, fabric.world_size):
             result = run_measurement(measurement, data, fabric, limit=devices.limit, bar=bar)
             if devices.fast_dev_run:
-                rank_zero_info("One batch of each dataloader was measured, and nothing was written.")
+                inform("One batch of each dataloader was measured, and nothing was written.")
             elif fabric.global_rank == 0 and result is not None:
                 write(result)
             fabric.barrier()  # the first process prints, and deletes what the others may still read
@@ -186,7 +185,7 @@ def run(words: Sequence[str]) -> Result | None:
         return result if fabric.world_size == 1 else None
 
     try:
-        with quiet("pytorch_lightning") if settings.quiet else nullcontext():
+        with quiet(progress=True) if settings.quiet else nullcontext():
             found: Result | None = fabric.launch(work)
     except OSError as error:
         if not is_full(error):

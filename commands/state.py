@@ -25,7 +25,6 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser
-from pytorch_lightning.utilities import rank_zero_info
 
 from attention_probing.commands.faults import RankLocks, is_of_another
 from attention_probing.commands.lightning_private import (
@@ -43,6 +42,7 @@ from attention_probing.results.digests import file_digest, source_digest
 from attention_probing.results.errors import UserError
 from attention_probing.results.files import is_full, keep, kept, remove_leftovers, write_atomically
 from attention_probing.results.locks import held
+from attention_probing.results.progress import inform
 from attention_probing.results.settings import score_settings
 
 log = logging.getLogger(__name__)
@@ -198,7 +198,7 @@ def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, FileL
                 f"{state.run}: another process works on this run. Wait for it, or begin a new run with --resume never."
             )
         if found is not None:
-            rank_zero_info(f"Continues the unfinished run in {state.run}. To begin a new run, add `--resume never`.")
+            inform(f"Continues the unfinished run in {state.run}. To begin a new run, add `--resume never`.")
             state.tidy()
     except OSError as error:
         if found is None:
@@ -460,7 +460,7 @@ class RunConfig(Callback):
             return  # nothing is trained
         count = sum(parameter.numel() for parameter in pl_module.parameters() if parameter.requires_grad)
         on = f"on {trainer.world_size} × {trainer.strategy.root_device.type}"
-        rank_zero_info(f"Training {type(pl_module).__name__}, {count:,} parameters, {on}, in {self.folder}")
+        inform(f"Training {type(pl_module).__name__}, {count:,} parameters, {on}, in {self.folder}")
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Store the text of `config.yaml` in the checkpoint, so that the checkpoint can be used alone."""

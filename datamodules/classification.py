@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -49,7 +48,7 @@ from attention_probing.datamodules.vectors import ENCODER, VectorSpec, WordVecto
 from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests, digest
 from attention_probing.results.errors import check_numbers, check_values, counted
-from attention_probing.results.progress import warn
+from attention_probing.results.progress import inform, warn
 
 Labels = NDArray[np.int64] | NDArray[np.float32]
 
@@ -585,7 +584,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         held = ", ".join(counted(len(self.splits[split]), f"{split} text") for split in wanted)
         kinds = "numbers as labels" if self.regression else f"{len(self.labels)} labels"
         tokens = f"a vocabulary of {counted(len(self.vocabulary), 'token')}"
-        rank_zero_info(f"Data ready in {time.perf_counter() - entered:.1f} s: {held}, {kinds}, {tokens}.")
+        inform(f"Data ready in {time.perf_counter() - entered:.1f} s: {held}, {kinds}, {tokens}.")
 
     def _open(self, split: Split, files: Mapping[str, Path], read: LabelledTexts, labels: Labels) -> None:
         """Plant shortcuts in a split, tokenize it, number its tokens, and audit it."""

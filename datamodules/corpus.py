@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from pytorch_lightning import LightningDataModule
-from pytorch_lightning.utilities import rank_zero_info
 
 from attention_probing.attention import (
     Encoder,
@@ -51,7 +50,7 @@ from attention_probing.datamodules.vectors import ENCODER, VectorSpec, WordVecto
 from attention_probing.results import FEW, Provenance
 from attention_probing.results.digests import Digests
 from attention_probing.results.errors import UserError, check_numbers, check_values, counted
-from attention_probing.results.progress import warn
+from attention_probing.results.progress import inform, warn
 
 Data = TypeVar("Data")
 
@@ -633,10 +632,10 @@ class AttentionDataModule(CorpusDataModule[Item]):
                 self.vector_spec, counts, root=self.root, cache=self.cache, source=source, encoder=encoder
             )
         if self.streams and "train" in wanted:
-            rank_zero_info("Attention is not stored: every epoch runs the encoder over train and dev.")
+            inform("Attention is not stored: every epoch runs the encoder over train and dev.")
         names = {path: " and ".join(split for split in (*wanted, *ahead) if files[split] == path) for path in new}
         held = ", ".join(f"{names[path]} {counted(len(opened[path]), self.unit.removesuffix('s'))}" for path in new)
-        rank_zero_info(f"Data ready in {time.perf_counter() - entered:.1f} s: {held}.")
+        inform(f"Data ready in {time.perf_counter() - entered:.1f} s: {held}.")
 
     def _stores(
         self, paths: Iterable[Path], source: EncoderSource | None, encoder: Callable[[], Encoder] | None

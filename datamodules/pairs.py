@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from pytorch_lightning.utilities import rank_zero_info
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
@@ -29,6 +28,7 @@ from attention_probing.datamodules.corpus import (
 from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests
 from attention_probing.results.errors import UserError, check_names, check_numbers, one_of
+from attention_probing.results.progress import inform
 
 
 class PairSplit(Dataset[PairBatch]):
@@ -183,7 +183,7 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         entered = time.perf_counter()
         pairs = PairSplit(self.files()["test"], self.read(), Encoder(resolve(self.encoder), self.device))
         self.splits["test"] = pairs
-        rank_zero_info(f"Data ready in {time.perf_counter() - entered:.1f} s: {len(pairs):,} minimal pairs.")
+        inform(f"Data ready in {time.perf_counter() - entered:.1f} s: {len(pairs):,} minimal pairs.")
 
     def test_dataloader(self) -> list[BatchLoader[PairBatch]]:
         """Return one loader of all pairs."""

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from pytorch_lightning.utilities import rank_zero_info
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -39,7 +38,7 @@ from attention_probing.datamodules.corpus import (
 from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests, digest
 from attention_probing.results.errors import check_numbers, check_values, from_options, near
-from attention_probing.results.progress import warn
+from attention_probing.results.progress import inform, warn
 
 TextFormat = Literal["text", "tsv", "csv", "jsonl", "conllu", "conllx", "links", "enhanced", "framenet"]
 
@@ -574,7 +573,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
                 raise _no_segment(self.files()[name], audit)
         self._sha256 = {corpus.name: corpus.sha256(digests) for corpus in self._corpora}
         ready = f"{', '.join(self.names)} in segments of at most {self.max_length} tokens"
-        rank_zero_info(f"Data ready in {time.perf_counter() - entered:.1f} s: {ready}.")
+        inform(f"Data ready in {time.perf_counter() - entered:.1f} s: {ready}.")
 
     @property
     def provenance(self) -> Provenance:

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning.utilities import rank_zero_info
 
 from attention_probing.attention import Encoder
 from attention_probing.attention.encoder import EncoderSource, embed_words
@@ -22,7 +21,7 @@ from attention_probing.corpora.word_vectors import check_word_vectors, latin_rem
 from attention_probing.results.digests import Digests, digest
 from attention_probing.results.errors import UserError, check_values, refuse_lack_of_memory
 from attention_probing.results.files import keep, kept, remove_leftovers
-from attention_probing.results.progress import warn
+from attention_probing.results.progress import inform, warn
 
 VECTORS_VERSION = 5  # part of every key: raise it when what is kept of a file would come out differently
 ENCODER = "encoder"  # the name that stands for the encoder's own input embeddings
@@ -164,7 +163,7 @@ def load_vectors(
     if left_out := found.audit.get("rows_not_utf8"):
         warn(f"{path}: rows left out, because their words are not UTF-8: {left_out}. {latin_remedy(path)}.")
     size, identity = found.matrix.shape[1], {**identity, "lowercase": lowercase}
-    rank_zero_info(f"Word vectors: {file}, {size} values, {share}.")
+    inform(f"Word vectors: {file}, {size} values, {share}.")
     known = {"file": file, "size": size, **audit, **found.audit}
     return replace(found, lowercase=lowercase, identity=identity, audit=known)
 
@@ -264,9 +263,7 @@ def read_vectors(path: Path, wanted: Collection[str]) -> WordVectors:
     Raises:
         UserError: The file is malformed.
     """
-    rank_zero_info(
-        f"{path.name}: reading {path.stat().st_size / 1e6:,.0f} MB of word vectors, and caching those of the words."
-    )
+    inform(f"{path.name}: reading {path.stat().st_size / 1e6:,.0f} MB of word vectors, and caching those of the words.")
     try:
         if path.suffix == ".kv":
             return _read_kv(path, wanted)

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jsonargparse import Namespace
-from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
+from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import Tensor, nn
 
 from attention_probing.attention import EncoderSpec
@@ -41,6 +41,7 @@ from attention_probing.models import gathered, recorded_gradients
 from attention_probing.models.checkpoints import data_settings
 from attention_probing.results import ColouredText, ColouredTexts, Figure, Result, Table, Unit
 from attention_probing.results.errors import UserError, check_names, check_numbers, check_values, counted
+from attention_probing.results.progress import inform
 
 EXAMPLES = 10  # texts on the example page, evenly spread over those that are read
 OWN = ("gold", "predicted", "words", "correct")  # columns of every text, also of texts that no test measures
@@ -360,7 +361,7 @@ class Fidelity(Measure[ClassificationDataModule]):
         self._chosen = frozenset(self._read[places].tolist())
         self._examples: list[Example] = []
         self._seconds: list[tuple[str, str, float, int]] = []  # variant, ranking, seconds of a batch, its texts
-        rank_zero_info(
+        inform(
             f"{f'{read:,} of ' if read < total else ''}{counted(total, 'text')} in the test split, "
             f"{counted(len(self.checkpoints), 'classifier')}, {counted(len(self.tests), 'test')}."
         )

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import torch
 from jsonargparse import Namespace
+from lightning_utilities.core.rank_zero import rank_zero_warn
 from numpy.typing import NDArray
-from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 
 from attention_probing.attention.ablation import PIECES, Ablation, Kind
@@ -56,7 +56,7 @@ from attention_probing.models.checkpoints import checkpoint_file, data_settings,
 from attention_probing.results import Bars, Curves, Estimate, Figure, Floats, Result, Table, Unit
 from attention_probing.results.errors import UserError, check_names, check_numbers, check_values, counted
 from attention_probing.results.heads import head_map
-from attention_probing.results.progress import Progress
+from attention_probing.results.progress import Progress, inform
 from attention_probing.results.sentences import LEVEL, UNDEFINED, Difference, describe_differences, filled, said
 
 _ABLATED = {"sets": "set", "ablation": "head", "layers": "layer"}
@@ -275,7 +275,7 @@ class HeadAblation(TaskMeasure):
         self._reference = references[-1] if references else None
         shared = "layers below the ablated ones are computed once per batch"
         shared = shared if self.task.ablated.shares else "each needs a full forward pass"
-        rank_zero_info(f"Ablating {counted(len(ablations) * len(heads), 'set')} of heads; {shared}.")
+        inform(f"Ablating {counted(len(ablations) * len(heads), 'set')} of heads; {shared}.")
         # The whole model runs once, beside the sets of the first kind.
         return {one: [frozenset(), *heads] if one is ablations[0] else heads for one in ablations}
 
@@ -608,7 +608,7 @@ class Pruning(TaskMeasure):
         self._orders = {name: orders[name] for name in self.rankings}
         self._sets = list(dict.fromkeys(one for name in self._orders for sets in self._off(name) for one in sets))
         removed = counted(len(self._sets), "set")
-        rank_zero_info(f"Pruning curve: scoring the model with {removed} of its {counted(total, 'head')} ablated.")
+        inform(f"Pruning curve: scoring the model with {removed} of its {counted(total, 'head')} ablated.")
         return {Ablation("zero"): self._sets}
 
     def _off(self, name: Ranking) -> list[list[Heads]]:

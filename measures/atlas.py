@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from lightning_utilities.core.rank_zero import rank_zero_warn
 from numpy.typing import NDArray
-from pytorch_lightning.utilities import rank_zero_warn
 from torch import nn
 
 from attention_probing.datamodules import CoreferenceDataModule, DependencyDataModule, TextDataModule

@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from pytorch_lightning.utilities import rank_zero_info
 from torch import Tensor
 
 from attention_probing.attention import Encoder, EncoderSpec, resolve
@@ -55,7 +54,7 @@ from attention_probing.probes.head_selection import HeadSelectionProbe
 from attention_probing.results import Bars, Estimate, Result, Table, Unit, filled, numbers
 from attention_probing.results.errors import UserError, check_names, check_numbers, check_values, counted
 from attention_probing.results.heads import Names, head_name
-from attention_probing.results.progress import warn
+from attention_probing.results.progress import inform, warn
 from attention_probing.results.sentences import UNDEFINED, Difference, describe_differences
 
 _PARTS = 4  # of what may run at once is one batch, so that several copies of it run together
@@ -486,7 +485,7 @@ class CausalCheck(ProbeMeasure):
             if name in measures:
                 found, scores[f"{name}.{one.relation}"] = measures[name].row(one, self.device, self.data.ranks)
                 rows[-1] |= found
-                rank_zero_info(f"{one.relation}: scored the {name} with {len(one.sets) - 1} sets of ablated heads.")
+                inform(f"{one.relation}: scored the {name} with {len(one.sets) - 1} sets of ablated heads.")
         frame = pd.DataFrame(rows).rename(columns={"beyond.p": "p"})
         frame["n"] = frame["n"].astype("Int64")
         frame["p_holm"] = frame.groupby("measure")["p"].transform(lambda own: holm(own.tolist()))

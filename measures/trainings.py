@@ -15,7 +15,6 @@ import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
-from pytorch_lightning.utilities import rank_zero_info
 from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 from torchmetrics import Metric
@@ -25,14 +24,14 @@ from attention_probing.models import (
     TrainedModule,
     TrainingError,
     ignore_signals,
-    quiet,
     recorded_gradients,
 )
+from attention_probing.models.progress import ProgressLines
 from attention_probing.results import Result
 from attention_probing.results.errors import UserError, counted
 from attention_probing.results.files import keep, kept, remove_leftovers
 from attention_probing.results.locks import share as share_files
-from attention_probing.results.progress import ProgressLines
+from attention_probing.results.progress import inform, quiet
 
 _OF_ALL = "It is recommended to use .* when logging on epoch level in distributed"
 
@@ -102,7 +101,7 @@ def share(trainings: Sequence[Training]) -> list[Best]:
     def say(training: Training, best: Best, how: str) -> None:
         cut = "" if best.stopped else ", cut off by max_epochs"
         epochs = counted(best.epochs, "epoch")
-        rank_zero_info(f"{training.name}: {how}, {epochs}{cut}; best is {best.value:.4f} in epoch {best.epoch}.")
+        inform(f"{training.name}: {how}, {epochs}{cut}; best is {best.value:.4f} in epoch {best.epoch}.")
 
     def make(file: Path, training: Training) -> None:
         began = time.perf_counter()
@@ -111,7 +110,7 @@ def share(trainings: Sequence[Training]) -> list[Best]:
         say(training, best, f"trained in {time.perf_counter() - began:.1f} s")
 
     if left := sum(one.file is None or not one.file.exists() for one in trainings):
-        rank_zero_info(f"Trains {counted(left, 'model')}, the longest first.")
+        inform(f"Trains {counted(left, 'model')}, the longest first.")
     share_files({file: partial(make, file, training) for file, training in filed.items()})
     found = []
     for training in trainings:

@@ -1,1 +1,1 @@
-"""Metrics: formulas as pure functions, and torchmetrics classes that accumulate over batches."""
+"""Metrics: formulas as pure functions, and classes that accumulate over batches and devices."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attention_probing.metrics.attachment import sums_by
 from attention_probing.metrics.bootstrap import bootstrap_ratio
-from attention_probing.metrics.rows import GatheredMetric
+from attention_probing.metrics.gathered import Gathered
 from attention_probing.results import Estimate, Flags, Floats, Integers
 
 ANTECEDENT_DIRECTIONS = ("mention→antecedent", "antecedent→mention")
@@ -163,7 +163,7 @@ def _hits(rows: Tensor, columns: Tensor, links: Links, candidates: Flags, gold: 
     return Choices(torch.stack(hits), torch.stack(without_weight))
 
 
-class AntecedentCounts(GatheredMetric):
+class AntecedentCounts(Gathered[tuple[dict[str, Tensor], Tensor]]):
     """Metric that counts links, and each predictor's right choices, by document and mention type.
 
     A predictor, such as an attention head, chooses an antecedent for each link. There may be several
@@ -185,7 +185,7 @@ class AntecedentCounts(GatheredMetric):
         super().__init__()
         self.predictors = predictors
         for name, shape in {"right": (documents, sum(predictors.values()), TYPES), "links": (documents, TYPES)}.items():
-            self.add_state(name, default=torch.zeros(*shape, dtype=torch.long), dist_reduce_fx="sum")
+            self.add_sum(name, torch.zeros(*shape, dtype=torch.long))
 
     def update(self, document: int, types: Tensor, **right: Tensor) -> None:
         """Add the links of one window of a document.
@@ -201,7 +201,7 @@ class AntecedentCounts(GatheredMetric):
         flags = torch.cat([right[name].to(device) for name in self.predictors])
         self.right[document] += (flags[:, None, :] & of_type).sum(-1)
 
-    def compute(self) -> tuple[dict[str, Tensor], Tensor]:
+    def total(self) -> tuple[dict[str, Tensor], Tensor]:
         """Return the counts of right choices and of links.
 
         Returns:

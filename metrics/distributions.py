@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from attention_probing.metrics.rows import GatheredMetric
+from attention_probing.metrics.gathered import Gathered
 from attention_probing.results import Floats
 
 _SMOOTHING = 1e-3
@@ -133,7 +133,7 @@ def summed_divergences(rows: Tensor, n: int) -> Tensor:
     return ((own[:, None] + own - sums) / n).triu_()
 
 
-class HeadDistances(GatheredMetric):
+class HeadDistances(Gathered[Floats]):
     """Metric of the mean Jensen–Shannon divergence between the attention of every two heads.
 
     The mean is over all tokens of all inputs. Rounded divergences are summed as integers, so the result
@@ -148,8 +148,8 @@ class HeadDistances(GatheredMetric):
 
     def __init__(self, heads: int) -> None:
         super().__init__()
-        self.add_state("sums", torch.zeros(heads, heads, dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("tokens", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_sum("sums", torch.zeros(heads, heads, dtype=torch.int64))
+        self.add_sum("tokens", torch.zeros((), dtype=torch.int64))
 
     def update(self, divergences: Tensor, tokens: int) -> None:
         """Add the divergences of one input.
@@ -162,7 +162,7 @@ class HeadDistances(GatheredMetric):
         self.sums += (divergences * _SCALE).round().long()
         self.tokens += tokens
 
-    def compute(self) -> Floats:
+    def total(self) -> Floats:
         """Return the mean divergence of every two heads over all tokens, `[heads, heads]` in nats.
 
         It is the Jensen–Shannon divergence of the attention of the two heads from a token. The matrix is

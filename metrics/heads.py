@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attention_probing.metrics.attachment import OFFSETS, PLAIN, Arcs, attached, edges_found, groups_of, offset_heads
-from attention_probing.metrics.rows import GatheredMetric
+from attention_probing.metrics.gathered import Gathered
 from attention_probing.results import Flags, Floats, Integers
 from attention_probing.results.progress import Progress
 
@@ -141,7 +141,7 @@ def delimiter_shares(attention: Tensor, lengths: Tensor) -> Tensor:
     return both[..., 1:-1].permute(0, 3, 1, 2)
 
 
-class RowPeaks(GatheredMetric):
+class RowPeaks(Gathered[Tensor]):
     """Metric of the confidence of every attention head: the mean over words of the largest weight in a word's row.
 
     It is defined as in Voita et al. (2019, §4), except that all delimiters are left out, as rows and as
@@ -153,8 +153,8 @@ class RowPeaks(GatheredMetric):
 
     def __init__(self, layers: int, heads: int) -> None:
         super().__init__()
-        self.add_state("peaks", torch.zeros(layers, heads, dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("words", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_sum("peaks", torch.zeros(layers, heads, dtype=torch.int64))
+        self.add_sum("words", torch.zeros((), dtype=torch.int64))
 
     def update(self, peaks: Tensor, lengths: Tensor) -> None:
         """Add a batch of sentences.
@@ -166,7 +166,7 @@ class RowPeaks(GatheredMetric):
         self.peaks += (peaks.float() * _FIXED).round().long().sum(dim=(0, 3))
         self.words += lengths.sum()
 
-    def compute(self) -> Tensor:
+    def total(self) -> Tensor:
         """Return the confidence of every attention head, float64 `[layers, heads]`."""
         return self.peaks.cpu().double() / _FIXED / self.words.cpu()
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.stats import t as student
 from torch import Tensor
 
-from attention_probing.metrics.rows import GatheredMetric
+from attention_probing.metrics.gathered import Gathered
 from attention_probing.results import Estimate, Floats, Unit
 
 CONFIDENCE = 0.95
@@ -190,8 +190,8 @@ def subtract(updates: Updates, others: Updates) -> None:
             moments.differences.update(torch.cat(groups), torch.cat(values).double() - torch.cat(other).double())
 
 
-class Moments(GatheredMetric):
-    """Metric that sums the numbers of each input, and their squares, for each group of inputs, in float64.
+class Moments(Gathered[Means]):
+    """Accumulator that sums the numbers of each input, and their squares, for each group of inputs, in float64.
 
     Args:
         groups: Number of groups, for instance 2 for the halves of a corpus.
@@ -216,7 +216,7 @@ class Moments(GatheredMetric):
         self._bounds, self._unit = bounds, unit
         self.differences: Moments | None = None
         for name, kind in (("counts", torch.int64), ("sums", torch.float64), ("squares", torch.float64)):
-            self.add_state(name, torch.zeros(groups, *shape, dtype=kind), dist_reduce_fx="sum")
+            self.add_sum(name, torch.zeros(groups, *shape, dtype=kind))
 
     def pair(self) -> None:
         """Create the attribute `differences`, a metric of the differences between two encoders' numbers.
@@ -251,7 +251,7 @@ class Moments(GatheredMetric):
         self.sums.index_add_(0, group, values)
         self.squares.index_add_(0, group, values.square())
 
-    def compute(self) -> Means:
+    def total(self) -> Means:
         """Return the counts, sums and sums of squares of each group; `Means.over` computes means from them."""
         counts, sums, squares = (state.cpu().numpy() for state in (self.counts, self.sums, self.squares))
         low, high = (np.broadcast_to(np.asarray(bound, np.float64), counts.shape) for bound in self._bounds)

@@ -1,7 +1,6 @@
-"""Metrics for any number of devices: they gather rows of numbers."""
+"""Rows of numbers, one for each item, gathered from any number of devices."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -10,41 +9,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
-from torchmetrics import Metric
 
 from attention_probing.metrics.attachment import Arcs
+from attention_probing.metrics.gathered import Gathered
 from attention_probing.results.errors import UserError, counted
 
 LONGEST = 32_766
 """Most words of a sentence: a position and an offset fit 16 bits, and one number is left for none."""
 
 
-class GatheredMetric(Metric):
-    """Base class of metrics whose states are sums, or rows that are gathered from all devices."""
-
-    full_state_update = False
-    higher_is_better = None
-    is_differentiable = False
-
-    def _wrap_compute(self, compute: Callable[[], Any]) -> Callable[[], Any]:
-        """Synchronise devices around `compute`, and return its result unchanged.
-
-        torchmetrics' own wrapper walks into the result to squeeze tensors, refuses frozen dataclasses, and warns when
-        a device had no batch.
-        """
-
-        @wraps(compute)
-        def synced() -> Any:  # noqa: ANN401
-            with self.sync_context(
-                dist_sync_fn=self.dist_sync_fn, should_sync=self._to_sync, should_unsync=self._should_unsync
-            ):
-                return compute()
-
-        return synced
-
-
-class ItemRows(GatheredMetric):
-    """Metric that gathers named columns of numbers for each item of a split, from batches in any order.
+class ItemRows(Gathered[dict[str, NDArray[Any]]]):
+    """Accumulator of named columns of numbers for each item of a split, from batches in any order.
 
     Args:
         columns: Width of each column but the keys, by name: None for one number per item, k for k
@@ -54,7 +29,7 @@ class ItemRows(GatheredMetric):
         dtype: Type of all columns, keys included; a key in float32 must be below 2²⁴.
     """
 
-    rows: list[Tensor] | Tensor  # one tensor [items, numbers] a batch; torchmetrics joins them when it syncs
+    rows: list[Tensor]  # one tensor [items, numbers] a batch
 
     def __init__(
         self, columns: Mapping[str, int | None], keys: Sequence[str] = ("index",), dtype: torch.dtype = torch.float32
@@ -62,7 +37,7 @@ class ItemRows(GatheredMetric):
         super().__init__()
         self.columns: dict[str, int | None] = {**dict.fromkeys(keys), **columns}
         self.keys, self.kind = len(keys), dtype
-        self.add_state("rows", default=[], dist_reduce_fx="cat")
+        self.add_rows("rows", self._nothing)
 
     @property
     def _widths(self) -> list[int]:
@@ -84,10 +59,9 @@ class ItemRows(GatheredMetric):
         parts = [
             values[name].to(self.kind).reshape(items, width) for name, width in zip(wanted, self._widths, strict=True)
         ]
-        assert isinstance(self.rows, list)
-        self.rows.append(torch.cat(parts, dim=1))
+        self.rows.append(torch.cat(parts, dim=1).detach())
 
-    def compute(self) -> dict[str, NDArray[Any]]:
+    def total(self) -> dict[str, NDArray[Any]]:
         """Return every column by name, `[items]` or `[items, width]`.
 
         The items are sorted by the key columns. The key columns are int64.
@@ -95,9 +69,7 @@ class ItemRows(GatheredMetric):
         Raises:
             ValueError: An item was added more than once.
         """
-        parts = [part.cpu().numpy() for part in ([self.rows] if isinstance(self.rows, Tensor) else self.rows)]
-        parts = parts or [self._nothing().cpu().numpy()]
-        rows: NDArray[Any] = np.concatenate(parts)
+        rows: NDArray[Any] = np.concatenate([part.cpu().numpy() for part in self.rows or [self._nothing()]])
         rows = rows[np.lexsort(rows[:, : self.keys].T[::-1])]
         twice = rows[1:][(rows[1:, : self.keys] == rows[:-1, : self.keys]).all(axis=1), 0]
         if twice.size:
@@ -115,40 +87,12 @@ class ItemRows(GatheredMetric):
         }
         return found | {name: found[name].astype(np.int64) for name in list(found)[: self.keys]}
 
-    def take(self) -> dict[str, NDArray[Any]]:
-        """Return all gathered columns by name, `[items]` or `[items, width]`, and reset the metric.
-
-        The items are sorted by the key columns, which are int64.
-
-        Raises:
-            ValueError: An item was added more than once.
-        """
-        found = self.compute()
-        self.reset()
-        return found
-
     def _nothing(self) -> Tensor:
         return torch.empty(0, sum(self._widths), dtype=self.kind, device=self.device)
 
-    def sync(
-        self,
-        dist_sync_fn: Callable[..., Any] | None = None,
-        process_group: Any | None = None,  # noqa: ANN401 - torchmetrics' own signature
-        should_sync: bool = True,
-        distributed_available: Callable[..., Any] | None = None,
-    ) -> None:
-        """Gather the rows of all devices, also of devices without a batch.
-
-        The arguments are those of `torchmetrics.Metric.sync`.
-        """
-        # A device without a batch would send an empty vector of floats, which does not fit the matrices of the others.
-        if isinstance(self.rows, list) and not self.rows:
-            self.rows.append(self._nothing())
-        super().sync(dist_sync_fn, process_group, should_sync, distributed_available)
-
 
 class ArcRows(ItemRows):
-    """Metric that gathers, for every word, its gold arc and named predictions.
+    """Accumulator that has, for every word, its gold arc and named predictions.
 
     Keyword arguments give the width of each prediction by name: None for one number per word, k for k numbers. One
     number per word is kept as int32. Predictions with k numbers take most of the memory, so they are kept as int16, two

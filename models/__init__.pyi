@@ -28,7 +28,6 @@ from .trained import (
     ignore_signals as ignore_signals,
     no_loss as no_loss,
     over_devices as over_devices,
-    quiet as quiet,
     recorded_gradients as recorded_gradients,
     training_audit as training_audit,
     training_warnings as training_warnings,

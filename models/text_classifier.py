@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from lightning_utilities.core.rank_zero import rank_zero_warn
 from numpy.typing import NDArray
-from pytorch_lightning.utilities import rank_zero_warn
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 

@@ -1,6 +1,5 @@
 """Base class of every trained module: parameters built for the data, checkpoints, and losses averaged over devices."""
 
-import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -431,19 +430,3 @@ def ignore_signals(trainer: Trainer) -> None:
 
 def _register_none() -> None:
     """Register no handler; a module-level function, because spawning strategies pickle the trainer."""
-
-
-@contextmanager
-def quiet(name: str = "pytorch_lightning.utilities.rank_zero") -> Iterator[None]:
-    """Within the block, silence all messages of a logger below the level of warnings.
-
-    Args:
-        name: Name of the logger. The default logger reports devices and the end of a training for Lightning.
-    """
-    lightning = logging.getLogger(name)
-    level = lightning.level
-    lightning.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        lightning.setLevel(level)

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 import torch
-from pytorch_lightning.utilities import rank_zero_warn
+from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import Tensor, nn
 
 from attention_probing.corpora.document import Window, whole_documents

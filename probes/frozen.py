@@ -15,11 +15,12 @@ from attention_probing.attention.extraction import console
 from attention_probing.corpora.sentence import Sentence
 from attention_probing.datamodules import AttentionDataModule, DependencyDataModule, VectorSpec
 from attention_probing.datamodules.dependency import Field
-from attention_probing.models import TrainedModule, quiet
+from attention_probing.models import TrainedModule
 from attention_probing.models.checkpoints import config_of, data_settings, datamodule_from
 from attention_probing.results import Figure, on_one_scale
 from attention_probing.results.errors import UserError, new_items
 from attention_probing.results.heads import Names, head_map
+from attention_probing.results.progress import quiet
 
 Mode = Literal["min", "max"]
 

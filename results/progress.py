@@ -1,29 +1,92 @@
-"""Warnings in the log, and progress of long computations where no bar is shown: a pipe, a file, a notebook."""
+"""What a run says while it works: notes, warnings, and progress where no bar is shown: a pipe, a file, a notebook.
+
+Only the first process of a run says something.
+"""
 
 import logging
 import math
+import os
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TextIO
 
-from pytorch_lightning import Callback, LightningModule, Trainer
-from pytorch_lightning.utilities import rank_zero_only
+from lightning_utilities.core.rank_zero import rank_zero_only
 
 from attention_probing.results.errors import spoken
 
 FIRST, EVERY = 10.0, 30.0  # seconds before the first line, and between two lines
+PROGRAM = "attention_probing"
+"""Name of the logger above all others of the program."""
 
-# A child of Lightning's logger, which shows it, but not the one that nested trainings silence.
-LOGGER = "pytorch_lightning.progress"
-"""Name of the logger of progress."""
+_notes = logging.getLogger(f"{PROGRAM}.notes")
+_log = logging.getLogger(f"{PROGRAM}.progress")
 
-_log = logging.getLogger(LOGGER)
+
+class _Terminal(logging.StreamHandler[TextIO]):
+    """Handler that prints to standard error, unless the program of a user has handlers of its own."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override] # as it is now, which a notebook or a test replaces
+        return sys.stderr
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            super().emit(record)
+
+
+def _rank() -> int:
+    """Return the rank of this process by the variables that Lightning reads, in its order."""
+    for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"):
+        if name in os.environ:
+            return int(os.environ[name])
+    return 0
+
+
+if not hasattr(rank_zero_only, "rank"):  # Lightning, which sets it, is imported only where something is trained
+    rank_zero_only.rank = _rank()  # type: ignore[attr-defined]
+logging.getLogger(PROGRAM).addHandler(_Terminal())
+logging.getLogger(PROGRAM).setLevel(logging.INFO)
+
+
+def is_first() -> bool:
+    """Return True in the first process of a run."""
+    return bool(rank_zero_only.rank == 0)  # type: ignore[attr-defined]
+
+
+@rank_zero_only
+def inform(message: str) -> None:
+    """Log a note in the first process of a run."""
+    _notes.info(message)
 
 
 @rank_zero_only
 def warn(message: str) -> None:
     """Log a warning in the first process of a run; the message is `spoken`."""
     logging.getLogger(__name__).warning(spoken(message))
+
+
+@contextmanager
+def quiet(*, progress: bool = False) -> Iterator[None]:
+    """Within the block, silence the notes of this program and of Lightning; warnings are still said.
+
+    Args:
+        progress: True to silence progress, too.
+    """
+    names = ("pytorch_lightning", PROGRAM) if progress else ("pytorch_lightning.utilities.rank_zero", _notes.name)
+    levels = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 class Progress:
@@ -86,7 +149,7 @@ class Progress:
 
 def is_logged() -> bool:
     """Return True if this process logs progress: it is the first of the run, which is not quiet."""
-    return getattr(rank_zero_only, "rank", 0) == 0 and _log.isEnabledFor(logging.INFO)
+    return is_first() and _log.isEnabledFor(logging.INFO)
 
 
 @rank_zero_only
@@ -96,31 +159,3 @@ def _log_line(line: str) -> None:
 
 def _clock(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
-
-
-class ProgressLines(Callback):
-    """Callback that logs the finished batches of a training, their rate, the time left, and the latest dev scores."""
-
-    def __init__(self) -> None:
-        self._progress = Progress("", 0)
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start counting the batches of the training over all remaining epochs, which early stopping may leave out."""
-        total = math.inf
-        why = ""
-        if math.isinf(trainer.num_training_batches):
-            why = "the number of batches is not known before"
-        elif trainer.max_epochs in (None, -1):
-            why = "the training has no largest number of epochs"
-        else:
-            total = (trainer.max_epochs - trainer.current_epoch) * trainer.num_training_batches
-            if trainer.early_stopping_callbacks:
-                why = "early stopping may end it before"
-        self._progress.begin("Training, batches", total, why)
-
-    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:  # noqa: ANN401
-        """Count a finished training batch; if a line is due, log it with the epoch and the latest dev scores."""
-        found = {name: value for name, value in trainer.callback_metrics.items() if name.startswith("val_")}
-        note = ", ".join(f"{name} {float(value):.4g}" for name, value in found.items())
-        epoch = f"epoch {trainer.current_epoch + 1}"
-        self._progress.advance(note=f"{epoch}, {note}" if note else epoch)

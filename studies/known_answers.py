@@ -13,11 +13,11 @@ from sklearn.metrics import roc_auc_score
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
 from attention_probing.measures.contract import Measure
 from attention_probing.metrics.bootstrap import share_interval
-from attention_probing.models import quiet, recorded_gradients
+from attention_probing.models import recorded_gradients
 from attention_probing.probes.arc_evaluation import read_fields
 from attention_probing.results import Estimate, Result, Table, Unit, filled
 from attention_probing.results.errors import UserError, check_numbers, near
-from attention_probing.results.progress import LOGGER as PROGRESS, Progress
+from attention_probing.results.progress import Progress, quiet
 from studies.known_cases import CASES, Case, Trial, promised
 
 _LEAST = 5  # effects of each kind for an AUC
@@ -96,7 +96,7 @@ def trials_of(seed: int, names: Sequence[str], folder: Path) -> list[Trial]:
         folder: Folder for the corpora of the seed, and for stores.
     """
     # The progress of the seeds is logged, and not that of every store.
-    with TemporaryDirectory(dir=folder) as own, quiet(), quiet(PROGRESS):
+    with TemporaryDirectory(dir=folder) as own, quiet(progress=True):
         case = Case(seed, Path(own), folder / "stores")
         return [trial for name in names for trial in CASES[name][0](case)]
 

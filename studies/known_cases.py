@@ -50,11 +50,12 @@ from attention_probing.measures.causal import CausalCheck
 from attention_probing.measures.nested import best_copy, train_copy
 from attention_probing.measures.trainings import nested_trainer, result_of
 from attention_probing.metrics.bootstrap import paired_bootstrap
-from attention_probing.models import TextClassifier, TrainedModule, quiet
+from attention_probing.models import TextClassifier, TrainedModule
 from attention_probing.models.checkpoints import instantiate
 from attention_probing.probes import AttentionOnlyProbe, StructuralDistanceProbe
 from attention_probing.probes.frozen import Mode
 from attention_probing.results import Estimate, Result, Table
+from attention_probing.results.progress import quiet
 from studies.blank import Architecture
 from studies.planted import BLAME, LABELS, PRAISE, PlantedHead, planted_model
 

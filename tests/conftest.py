@@ -187,15 +187,23 @@ def run_config(bert: Path, cache: str, tmp_path: Path) -> Callable[..., tuple[An
 
 @pytest.fixture
 def logged(tmp_path: Path) -> Iterator[Path]:
-    """The file of all that Lightning logs, in this process and in those that it forks."""
+    """The file of all that is logged, in this process and in those that it forks."""
     handler = logging.FileHandler(tmp_path / "log.txt")
-    loggers = [logging.getLogger(f"pytorch_lightning{part}") for part in ("", ".utilities.rank_zero")]
+    names = (
+        "pytorch_lightning",
+        "attention_probing",
+        "pytorch_lightning.utilities.rank_zero",
+        "attention_probing.notes",
+    )
+    loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]  # of a quiet run before, for instance
     for logger in loggers:
         logger.setLevel(logging.INFO)
-    loggers[0].addHandler(handler)
+    for logger in loggers[:2]:
+        logger.addHandler(handler)
     yield Path(handler.baseFilename)
-    loggers[0].removeHandler(handler)
+    for logger in loggers[:2]:
+        logger.removeHandler(handler)
     handler.close()
     for logger, level in zip(loggers, levels, strict=True):
         logger.setLevel(level)

@@ -17,7 +17,7 @@ Measured = Callable[..., tuple[str, Numbers, Numbers]]
 @pytest.fixture(autouse=True)
 def _heard_again() -> Iterator[None]:
     """A benchmark silences Lightning, which later tests of the same process read."""
-    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning_fabric")]
+    loggers = [logging.getLogger(name) for name in ("pytorch_lightning", "lightning_fabric", "attention_probing")]
     levels = [logger.level for logger in loggers]
     yield
     for logger, level in zip(loggers, levels, strict=True):

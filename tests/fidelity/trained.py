@@ -19,8 +19,8 @@ from attention_probing.fidelity.consistent_adversary import Recipe
 from attention_probing.fidelity.experiment import FidelityTest
 from attention_probing.measures.trainings import nested_trainer
 from attention_probing.metrics.bootstrap import resample
-from attention_probing.models import quiet
 from attention_probing.results.digests import digest
+from attention_probing.results.progress import quiet
 from tests.fidelity.tiny import measurements
 from tests.models.corpora import write_texts
 

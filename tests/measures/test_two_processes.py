@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor
-from torchmetrics.utilities import dim_zero_sum
 
 from attention_probing.datamodules.batches import Ranks
 from attention_probing.measures import (
@@ -25,7 +24,7 @@ from attention_probing.measures import (
     RepeatedSequences,
     Surface,
 )
-from attention_probing.metrics.rows import GatheredMetric
+from attention_probing.metrics.gathered import Gathered
 from tests.measures.passes import TREES, batch_of, show
 from tests.measures.test_importance import language_model
 
@@ -38,9 +37,9 @@ SUMMED: list[Callable[[], Analysis]] = [
 def sums(analysis: Analysis) -> Iterator[Tensor]:
     """States of all metrics of an analysis, each reduced over processes by addition."""
     for metric in analysis.modules():
-        if isinstance(metric, GatheredMetric):
-            assert set(metric._reductions.values()) == {dim_zero_sum}
-            yield from map(torch.as_tensor, metric.metric_state.values())
+        if isinstance(metric, Gathered):
+            assert not metric._rows
+            yield from (getattr(metric, name) for name in metric._sums)
 
 
 @pytest.mark.parametrize("make", SUMMED, ids=lambda make: make().name)

@@ -5,14 +5,15 @@ from unittest.mock import Mock
 
 import pytest
 
-from attention_probing.results.progress import Progress, ProgressLines
+from attention_probing.models.progress import ProgressLines
+from attention_probing.results.progress import Progress
 
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is logged. Taken from the logger itself: which handlers a record reaches depends on pytest and Lightning."""
     found: list[str] = []
-    monkeypatch.setattr(logging.getLogger("pytorch_lightning.progress"), "info", found.append)
+    monkeypatch.setattr(logging.getLogger("attention_probing.progress"), "info", found.append)
     return found
 
 
