@@ -128,7 +128,7 @@ def _run(words: Sequence[str]) -> int:
             import_module(f"{__name__}.shorthand").expanded(words)
         # Lightning starts other processes with sys.argv, and warns of words that are given beside it.
         given = None if words == sys.argv[1:] else list(words)
-        return int(import_module(f"{__name__}.lightning").run(given))
+        return int(import_module(f"{__name__}.launch").run(given))
     except UserError as error:
         command.print_fault(error)
         return 1

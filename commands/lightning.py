@@ -1,11 +1,8 @@
 """Command line of fit, validate, test and predict: a LightningCLI that makes a folder for each run."""
 
-import io
-import logging
 import sys
-import warnings
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, redirect_stderr, redirect_stdout
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -18,8 +15,7 @@ from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from rich.console import Console
 
-from attention_probing.commands import measure
-from attention_probing.commands.faults import fault, full_disk, not_installed, reword, trainer_fault, wait_for_the_first
+from attention_probing.commands.faults import fault, full_disk, not_installed, trainer_fault
 from attention_probing.commands.lightning_private import (
     CommandLine,
     ContinuedCSVLogger,
@@ -28,28 +24,15 @@ from attention_probing.commands.lightning_private import (
     set_root,
 )
 from attention_probing.commands.measure import QUIET, TRUST
-from attention_probing.commands.shorthand import expanded
-from attention_probing.commands.state import (
-    Resume,
-    RunCheckpoints,
-    RunConfig,
-    RunState,
-    best_checkpoint,
-    model_checkpoints,
-    open_state,
-    run_digest,
-    sources_of,
-)
+from attention_probing.commands.state import RunState, open_state, run_digest, sources_of
 from attention_probing.commands.tasks import check_tasks, refuse_shell
-from attention_probing.commands.trust import Parser, import_trusted, refuse_permissions, trusted_modules
-from attention_probing.commands.writer import ResultWriter
+from attention_probing.commands.training import Resume, RunCheckpoints, RunConfig, best_checkpoint, model_checkpoints
+from attention_probing.commands.trust import Parser, import_trusted, refuse_permissions
 from attention_probing.datamodules.corpus import CorpusDataModule
 from attention_probing.models import TrainedModule, TrainingError, ignore_signals
 from attention_probing.models.checkpoints import checkpoint_file, configured_model, read_checkpoint
-from attention_probing.models.configs import only_known_classes
 from attention_probing.models.progress import ProgressLines
-from attention_probing.results.command import print_fault
-from attention_probing.results.errors import UserError, command_line, lacks_memory
+from attention_probing.results.errors import UserError, lacks_memory
 from attention_probing.results.files import is_full
 from attention_probing.results.progress import inform, quiet
 from attention_probing.results.settings import in_a_line, named_leaves
@@ -60,6 +43,10 @@ STEPS = {"fit": "training_step", "validate": "validation_step", "test": "test_st
 
 KEYWORDS = ("best", "last", "registry")
 """Values of `--ckpt_path` that Lightning resolves itself."""
+
+
+class LightningParser(Parser, LightningArgumentParser):
+    """Parser of the options of a Trainer, a LightningModule and a LightningDataModule."""
 
 
 class ProbingCLI(CommandLine):
@@ -83,7 +70,7 @@ class ProbingCLI(CommandLine):
             subclass_mode_model=True,
             subclass_mode_data=True,
             seed_everything_default=0,
-            parser_class=Parser,
+            parser_class=LightningParser,
             save_config_callback=None,  # RunConfig writes it into the folder of the run
             trainer_defaults={
                 "default_root_dir": "runs",
@@ -350,64 +337,6 @@ class CheckedCLI(ProbingCLI):
         """Do nothing: the command line is only checked."""
 
 
-@command_line()
-def main(
-    args: list[str] | None = None,
-    *,
-    cli: type[ProbingCLI] = ProbingCLI,
-    measuring: Callable[[list[str]], object] = measure.run,
-) -> Any:  # noqa: ANN401
-    """Run fit, validate, test, predict or measure.
-
-    Args:
-        args: Words of the command line; None for `sys.argv`.
-        cli: Class of the command line of all but measure.
-        measuring: Function that runs measure, given its options.
-
-    Returns:
-        The `Result` of measure, else the `ProbingCLI` with model, data and trainer.
-    """
-    words = expanded(sys.argv[1:] if args is None else args)
-    if args is None:
-        sys.argv[1:] = words  # which Lightning reads, and gives to the processes that it starts
-    with only_known_classes(trusted_modules(words)):
-        return measuring(words[1:]) if words[:1] == ["measure"] else cli(args and words, ResultWriter)
-
-
-def run(args: list[str] | None = None) -> int:
-    """Run such a command; print a user's error in one line, without a traceback.
-
-    Args:
-        args: Words of the command line; None for `sys.argv`.
-
-    Returns:
-        The exit code: 0, or 1 for a user's error.
-    """
-    try:
-        main(args)
-    except Exception as error:
-        if (found := fault(error)) is None:
-            raise
-        wait_for_the_first()
-        print_fault(found)
-        return 1
-    return 0
-
-
-def check(args: list[str]) -> str | None:
-    """Return the message of the first error in a command line, without running it; None if it is valid."""
-    said = io.StringIO()
-    try:
-        with redirect_stderr(said), redirect_stdout(said):
-            main(args, cli=CheckedCLI, measuring=measure.check)
-    except SystemExit:  # of the command line's parser
-        return said.getvalue().partition("error: ")[2].strip()
-    except Exception as error:
-        expected = fault(error)
-        return f"{type(error).__name__}: {error}" if expected is None else str(expected)
-    return None
-
-
 def check_checkpoint(path: Path, given: Mapping[str, Any], command: str) -> None:
     """Check that the model of a checkpoint is the model of a command line.
 
@@ -438,23 +367,3 @@ def check_checkpoint(path: Path, given: Mapping[str, Any], command: str) -> None
             f"{path}: the checkpoint was trained with --model.{name} {options[name]}, but here it is "
             f"{now[name]}. Give the value of the checkpoint, or leave out --ckpt_path to train a new model."
         )
-
-
-for _message in (
-    ".*LeafSpec.*is deprecated",  # Lightning 2.6 uses it on batches; torch 2.13 deprecates it
-    "The dirpath has changed",  # a run has a folder of its own, whatever checkpoint it begins with
-    "The `srun` command is available",  # on the login node of a cluster, of every run that is meant for it alone
-    "The number of training batches .* logging interval",  # the only values that are logged are of whole epochs
-    "Checkpoint directory .* exists and is not empty",  # of a run that is continued
-    "It is recommended to use .* when logging on epoch level in distributed",  # values are of all devices already
-):
-    warnings.filterwarnings("ignore", message=_message)
-# Below warnings Lightning speaks of hardware, of files that it reads, and of its makers. Our lines use its logger.
-for _name in ("pytorch_lightning.utilities.rank_zero", "lightning_fabric.utilities.seed"):
-    logging.getLogger(_name).addFilter(
-        lambda record: (
-            record.levelno > logging.INFO
-            or not {"pytorch_lightning", "lightning_fabric"}.intersection(Path(record.pathname).parts)
-        )
-    )
-logging.getLogger("lightning_fabric.strategies.launchers.subprocess_script").addFilter(reword)

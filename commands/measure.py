@@ -1,32 +1,38 @@
 """Measure what attention knows, or test it as an explanation: one measurement over the data, on any devices."""
 
+import os
+import random
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+import numpy as np
+import torch
 import torch.distributed as dist
 import yaml
 from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-defined] # named in its documentation
-from lightning_fabric import Fabric
-from lightning_fabric.utilities.exceptions import MisconfigurationException
-from pytorch_lightning import seed_everything
 from rich.console import Console
 
 from attention_probing.commands.faults import full_disk, ranks_named, trainer_fault
 from attention_probing.commands.state import RunState, check_new_folder, new_folder, run_digest, save_config, sources_of
-from attention_probing.commands.tasks import check_tasks, refuse_shell
+from attention_probing.commands.tasks import check_tasks, is_launched, refuse_shell
 from attention_probing.commands.trust import Parser, import_trusted, refuse_permissions, silent_parser
 from attention_probing.datamodules.corpus import CorpusDataModule, data_for
 from attention_probing.measures.contract import Measure, run_measurement
+from attention_probing.measures.devices import OneProcess
 from attention_probing.results import Result
 from attention_probing.results.errors import check_numbers
 from attention_probing.results.files import is_full
 from attention_probing.results.progress import inform, is_first, quiet
 from attention_probing.results.writer import FigureFiles, publish
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 QUIET = "Print only the main scores, the folder and warnings: no progress, no tables."
 TRUST = "Python modules of your own that configs and checkpoints may import."
@@ -68,12 +74,27 @@ class Devices:
         most = 1 if self.fast_dev_run else self.limit_test_batches
         return int(most) if most is not None and most == int(most) else most
 
-    def fabric(self) -> Fabric:
-        """Return a Fabric with these devices, not launched.
+    @property
+    def are_one_process(self) -> bool:
+        """True if these devices are the CPU, without other processes."""
+        asked = (self.strategy, self.num_nodes, self.precision)
+        if asked not in (("auto", 1, None), ("auto", 1, "32-true")) or self.devices not in ("auto", 1, "1"):
+            return False
+        if is_launched():
+            return False
+        return self.accelerator == "cpu" or (self.accelerator == "auto" and not _has_accelerator())
+
+    def fabric(self) -> "Fabric | OneProcess":
+        """Return a Fabric with these devices, not launched; or what stands for it on the CPU.
 
         Raises:
             UserError: There are no such devices, or SLURM started a wrong number of tasks.
         """
+        if self.are_one_process:
+            return OneProcess()
+        from lightning_fabric import Fabric
+        from lightning_fabric.utilities.exceptions import MisconfigurationException
+
         refuse_shell()
         try:
             fabric = Fabric(
@@ -87,6 +108,11 @@ class Devices:
             raise trainer_fault(error) from error
         check_tasks(len(getattr(fabric.strategy, "parallel_devices", None) or [self]), self.num_nodes)
         return fabric
+
+
+def _has_accelerator() -> bool:
+    """Return True if Lightning would find another device than the CPU."""
+    return torch.cuda.is_available() or torch.backends.mps.is_available() or find_spec("torch_xla") is not None
 
 
 def parser() -> Parser:
@@ -172,7 +198,7 @@ def run(words: Sequence[str]) -> Result | None:
         publish(folder, result, data.provenance, limit=devices.limit, figures=objects.figures, quiet=settings.quiet)
         unfinished.rmdir()
 
-    def work(fabric: Fabric) -> Result | None:
+    def work(fabric: "Fabric | OneProcess") -> Result | None:
         with ranks_named(measurement.kept, fabric.global_rank, fabric.world_size):
             result = run_measurement(measurement, data, fabric, limit=devices.limit, bar=bar)
             if devices.fast_dev_run:
@@ -212,10 +238,18 @@ def without_data_options(words: Sequence[str]) -> list[str]:
 
 
 def _seed(settings: Namespace) -> None:
-    """Seed all random numbers, and note the seed in the settings."""
-    if settings.seed_everything is not False:
-        seed = None if settings.seed_everything is True else settings.seed_everything
-        settings.seed_everything = seed_everything(seed, workers=True, verbose=False)
+    """Seed all random numbers as Lightning's `seed_everything` does, and note the seed in the settings."""
+    seed = settings.seed_everything
+    if seed is False:
+        return
+    if seed is True:
+        seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
+    os.environ["PL_GLOBAL_SEED"] = str(seed)  # which the processes of other devices, and the record, read
+    os.environ["PL_SEED_WORKERS"] = "1"
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+    settings.seed_everything = seed
 
 
 def _digest(made: Parser, settings: Namespace, data: object) -> str:

@@ -98,7 +98,7 @@ def check_all(lines: Iterable[list[str]], named: Iterable[object] = ()) -> Itera
         named: Values that the user gives for every run. Besides the config of a line, they alone may name a file of
             settings.
     """
-    from attention_probing.commands.lightning import check  # takes seconds
+    from attention_probing.commands.launch import check  # takes seconds
     from attention_probing.models.configs import only_named_files
 
     seed = os.environ.pop(SEED, None)

@@ -2,14 +2,20 @@
 
 import os
 
-from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
-from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-
 from attention_probing.results.errors import UserError, counted
+
+
+def is_launched() -> bool:
+    """Return True if SLURM or torchrun has started this process, also in a way that Lightning ignores."""
+    return any(name.startswith(("SLURM_", "TORCHELASTIC_")) for name in os.environ)
 
 
 def refuse_shell() -> None:
     """Raise UserError in the interactive shell of a SLURM allocation, where no task runs."""
+    if not is_launched():
+        return
+    from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+
     if SLURMEnvironment.detect() and "SLURM_PROCID" not in os.environ:
         raise UserError(
             "The command runs in the shell of a SLURM allocation, not in a task. Start it with srun probing …"
@@ -29,6 +35,11 @@ def check_tasks(devices: int, nodes: int) -> None:
         UserError: The number of tasks differs from the number of devices on all nodes, or SLURM
             started several tasks in a job in which Lightning ignores SLURM.
     """
+    if not is_launched():
+        return
+    from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+    from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+
     if TorchElasticEnvironment.detect():  # takes precedence in Lightning too
         return
     if not SLURMEnvironment.detect():

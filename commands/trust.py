@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 import yaml
-from jsonargparse import Namespace
-from pytorch_lightning.cli import LightningArgumentParser
+from jsonargparse import ArgumentParser, Namespace
 
 from attention_probing.commands.faults import wait_for_the_first
 from attention_probing.commands.shorthand import SHORT, config_name, options
@@ -33,7 +32,7 @@ _NO_MODEL = re.compile(r"the following arguments are required: (\w+\.)?model\b.*
 _UNKNOWN = re.compile(r"(?:Option|does not accept option) '([^']+)'|(?<=unrecognized arguments: )--([\w.-]+)")
 
 
-class Parser(LightningArgumentParser):
+class Parser(ArgumentParser):
     """Parser of command lines and configs that reports an error in one line.
 
     Abbreviated options are refused, also inside a class: --trainer.max_ep does not set --trainer.max_epochs.

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from pytorch_lightning import LightningDataModule
 
 from attention_probing.attention import (
     Encoder,
@@ -46,6 +45,7 @@ from attention_probing.datamodules.batches import (
     Split,
     run_seed,
 )
+from attention_probing.datamodules.lightning import DataModule
 from attention_probing.datamodules.vectors import ENCODER, VectorSpec, WordVectors, find_vectors, load_vectors
 from attention_probing.results import FEW, Provenance
 from attention_probing.results.digests import Digests
@@ -294,7 +294,7 @@ def mapping_of(data: "CorpusDataModule[Any]") -> str:
     return f"{data.option}='{{{files}}}'"
 
 
-class CorpusDataModule(LightningDataModule, Generic[Item]):
+class CorpusDataModule(DataModule, Generic[Item]):
     """Base class of all datamodules: a corpus in splits, served as batches.
 
     Subclasses fill `splits` in `setup`, and return the batches of a split from `_batches`.

@@ -5,12 +5,10 @@ from collections.abc import Mapping, Sequence
 from inspect import signature
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypedDict, Unpack, cast, overload
 
 import torch
 from jsonargparse import Namespace
-from lightning_fabric import Fabric
-from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from rich.progress import track
 from torch import nn
 from torch.utils.data import DataLoader
@@ -20,10 +18,14 @@ from attention_probing.attention.extraction import return_free_memory
 from attention_probing.datamodules import CorpusDataModule, TextDataModule
 from attention_probing.datamodules.batches import Ranks, run_seed
 from attention_probing.datamodules.corpus import Data, data_for
+from attention_probing.measures.devices import OneProcess
 from attention_probing.models.checkpoints import datamodule_from
 from attention_probing.results import Result
 from attention_probing.results.errors import UserError, check_numbers
 from attention_probing.results.progress import Progress
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 class Measure(nn.Module, Generic[Data]):
@@ -92,7 +94,7 @@ Given = Corpus | CorpusDataModule[Any] | None
 
 
 class _Loop(TypedDict, total=False):
-    fabric: Fabric | None
+    fabric: "Fabric | None"
     limit: float | None
     bar: bool
 
@@ -110,7 +112,7 @@ def measure(
     encoder: Reader = None,
     measurements: Measure[Any] | Sequence[Measure[Any]] = (),
     *,
-    fabric: Fabric | None = None,
+    fabric: "Fabric | None" = None,
     limit: float | None = None,
     bar: bool = False,
 ) -> Result | list[Result]:
@@ -121,7 +123,7 @@ def measure(
             fetch --list` or a path with `{split}`; or a datamodule. None for the data of a measurement's checkpoint.
         encoder: Encoder of a corpus that is given by name or path; None for the default.
         measurements: One measurement, or several, which share the loaded data.
-        fabric: Launched Fabric with the devices; None for the CPU.
+        fabric: Launched `lightning_fabric.Fabric` with the devices; None for the CPU.
         limit: Number of batches that are read of each dataloader, or a fraction below 1; None for all.
         bar: True to show a progress bar, False to log the progress.
 
@@ -137,8 +139,7 @@ def measure(
         raise UserError("No measurement is given. Give one, or a list: measurements=[SingleHeads()].")
     if encoder is not None and (corpus is None or isinstance(corpus, CorpusDataModule)):
         raise UserError("`encoder` needs the name or path of a corpus: a datamodule and a checkpoint name their own.")
-    if fabric is None:
-        (fabric := Fabric(accelerator="cpu", devices=1, plugins=LightningEnvironment())).launch()  # also under SLURM
+    devices = OneProcess() if fabric is None else fabric
     made, results, data = dict[Any, Any](), list[Result](), cast("Any", corpus)
     for measurement in measurements:
         if corpus is None:
@@ -147,7 +148,7 @@ def measure(
         elif not isinstance(corpus, CorpusDataModule):
             kind = measurement.takes
             data = made[kind] = made.get(kind) or _made(kind, corpus, encoder)
-        result = fabric.broadcast(run_measurement(measurement, data, fabric, limit=limit, bar=bar))
+        result = devices.broadcast(run_measurement(measurement, data, devices, limit=limit, bar=bar))
         assert result is not None  # the first process has one
         results.append(result)
     return results
@@ -169,25 +170,30 @@ def _made(kind: Any, corpus: Corpus, encoder: Reader) -> Any:  # noqa: ANN401 - 
 
 
 def run_measurement(
-    measurement: Measure[Any], data: CorpusDataModule[Any], fabric: Fabric, *, limit: float | None, bar: bool
+    measurement: Measure[Any],
+    data: CorpusDataModule[Any],
+    devices: "Fabric | OneProcess",
+    *,
+    limit: float | None,
+    bar: bool,
 ) -> Result | None:
     """Run one measurement over a datamodule, as `measure` does; processes but the first may return None."""
     measurement.data = data_for(type(measurement).__name__, measurement.takes, data)
-    measurement.device, measurement.ranks = fabric.device, Ranks(fabric.global_rank, fabric.world_size)
+    measurement.device, measurement.ranks = devices.device, Ranks(devices.global_rank, devices.world_size)
     data.place(measurement.ranks, measurement.device)
     data.setup("test")
     measurement.prepare()
-    measurement.to(fabric.device).eval()
+    measurement.to(devices.device).eval()
     loaders = data.test_dataloader()
     limits = [_limited(loader, limit) for loader in loaders]
-    with torch.inference_mode(), fabric.autocast():
+    with torch.inference_mode(), devices.autocast():
         measurement.begin()
         total = None if None in limits else sum(filter(None, limits))
         progress = Progress("Measuring, batches", total or math.inf, "" if total else STREAMED)
         found = (one for loader, most in zip(loaders, limits, strict=True) for one in islice(loader, most))
         for batch in track(found, "Measuring" if total else f"Measuring; {STREAMED}", total, disable=not bar):
             if measurement.reads_batch(batch):
-                measurement.update(batch.to(fabric.device))
+                measurement.update(batch.to(devices.device))
             if not bar:
                 progress.advance()
         return_free_memory()  # of the forward passes, which the statistics do not need

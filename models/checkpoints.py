@@ -6,13 +6,11 @@ import warnings
 import zipfile
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import yaml
-from jsonargparse import ArgumentError, Namespace
-from pytorch_lightning import LightningModule
-from pytorch_lightning.cli import LightningArgumentParser
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from attention_probing.datamodules.corpus import CorpusDataModule
 from attention_probing.models.configs import (
@@ -28,6 +26,9 @@ from attention_probing.models.configs import (
 from attention_probing.results.errors import UserError, refuse_lack_of_memory
 from attention_probing.results.files import check_regular
 from attention_probing.results.settings import BoundedLoader, leaves
+
+if TYPE_CHECKING:
+    from pytorch_lightning import LightningModule
 
 FORMAT = 1
 """Version of the content of checkpoints, which those of 0.x lack; raise it when older ones cannot be read."""
@@ -84,6 +85,8 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
         raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
     _refuse_sizes(path, content)
     if "trained_on" in content and content.get("format") != FORMAT:
+        from pytorch_lightning import LightningModule
+
         _parsed(LightningModule, "model", path, model or {})  # names an option that there is no more
         raise TrainingError(f"{path}: version 0.x of this program wrote the checkpoint. Train the model again.")
     return content
@@ -199,7 +202,7 @@ def config_of(content: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {"model": None}
 
 
-Module = TypeVar("Module", bound=LightningModule)
+Module = TypeVar("Module", bound="LightningModule")
 
 
 def instantiate(
@@ -271,9 +274,9 @@ def _made(base: type, part: str, settings: Namespace) -> object:
         return _parser(base, part).instantiate_classes(Namespace({part: settings}))[part]  # type: ignore[no-untyped-call]
 
 
-def _parser(base: type, part: str) -> LightningArgumentParser:
-    parser = LightningArgumentParser(exit_on_error=False)
-    parser.add_lightning_class_args(base, part, subclass_mode=True)
+def _parser(base: type, part: str) -> ArgumentParser:
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(base, part, fail_untyped=False, required=True)
     return parser
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from jsonargparse import Namespace, _loaders_dumpers, _paths, _typehints, set_parsing_settings
 from jsonargparse._common import parsing_settings
-from pytorch_lightning import LightningModule
 
 from attention_probing.results.errors import near
 from attention_probing.results.files import check_regular
@@ -163,7 +162,12 @@ def with_short_classes(settings: str) -> str:
 
 def command_of(name: str) -> str:
     """Return the command that runs a model, `measure` or `fit`; `fit` for a class that is not of this program."""
-    return "fit" if issubclass(class_of(name) or LightningModule, LightningModule) else "measure"
+    kind = class_of(name)
+    if kind is None:
+        return "fit"
+    from pytorch_lightning import LightningModule
+
+    return "fit" if issubclass(kind, LightningModule) else "measure"
 
 
 OWN = (*(f"{PACKAGE}.{room}" for room in ROOMS), f"{PACKAGE}.commands.writer")

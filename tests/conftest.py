@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from rich.console import Console
 
 from attention_probing.attention import EncoderSpec
-from attention_probing.commands import lightning
+from attention_probing.commands import launch
 from attention_probing.commands.lightning import ProbingCLI
 from attention_probing.datamodules import DependencyDataModule
 from attention_probing.results import Result, writer
@@ -76,7 +76,7 @@ def own_code_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def parser() -> Iterator[None]:
-    """The parser of `lightning.main`, made once for all command lines of a process."""
+    """The parser of `launch.main`, made once for all command lines of a process."""
     made: dict[str, Any] = {}
     make = ProbingCLI.setup_parser
 
@@ -178,7 +178,7 @@ def run_config(bert: Path, cache: str, tmp_path: Path) -> Callable[..., tuple[An
             "--trainer.accelerator=cpu",
             f"--figures.formats={'[png]' if figures else []}",
         ]
-        cli = lightning.main([*arguments, *([] if own_data else tiny), *options, *(forked if processes > 1 else [])])
+        cli = launch.main([*arguments, *([] if own_data else tiny), *options, *(forked if processes > 1 else [])])
         [path] = runs.rglob("results.json")
         return cli, json.loads(path.read_text(encoding="utf-8")), path.parent
 

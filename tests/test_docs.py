@@ -26,7 +26,7 @@ from pytorch_lightning import Trainer
 from submitit.slurm.slurm import SlurmExecutor
 
 from attention_probing import attention, datamodules, fidelity, measures, models, probes
-from attention_probing.commands import COMMANDS, RUNS, lightning, measure, shorthand
+from attention_probing.commands import COMMANDS, RUNS, launch, measure, shorthand
 from attention_probing.commands.lightning import CheckedCLI
 from attention_probing.commands.shorthand import config_file, config_name
 from attention_probing.commands.sweep_plan import Options, Run, options_of, read_sweep
@@ -163,7 +163,7 @@ class ParsedCLI(CheckedCLI):
 def parsed(arguments: list[str]) -> None:
     """Give the arguments to the parser of train.py."""
     import_trusted(arguments)
-    lightning.main(arguments, cli=ParsedCLI, measuring=lambda words: measure.parser().parse_args(words))
+    launch.main(arguments, cli=ParsedCLI, measuring=lambda words: measure.parser().parse_args(words))
 
 
 class ReadError(Exception):

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
-from attention_probing.commands import lightning
+from attention_probing.commands import launch
 from tests.notebooks import NOTEBOOKS, executed, read, results
 from tests.trainers import CONTINUES
 
@@ -22,7 +22,7 @@ def test_the_python_of_the_documentation_runs(cache: str, tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PROBING_CACHE", cache)
     for config in ("demo", "demo_classifier"):
-        lightning.main(["fit", f"--config={ROOT / 'configs' / config}.yaml", "--trainer.max_epochs=1"])
+        launch.main(["fit", f"--config={ROOT / 'configs' / config}.yaml", "--trainer.max_epochs=1"])
     names: dict[str, Any] = {}
     for block in BLOCKS:
         exec(block, names)

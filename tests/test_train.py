@@ -15,9 +15,10 @@ import yaml
 from pytorch_lightning.utilities import rank_zero_only
 
 from attention_probing import models
-from attention_probing.commands import lightning
+from attention_probing.commands import launch
 from attention_probing.commands.faults import fault
-from attention_probing.commands.lightning import CheckedCLI, check
+from attention_probing.commands.launch import check
+from attention_probing.commands.lightning import CheckedCLI
 from attention_probing.corpora.conllu import read_treebank
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.models import TrainingError
@@ -93,7 +94,7 @@ def assert_all_files_are_there(folder: Path, found: dict[str, Any]) -> None:
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: str(path.relative_to(ROOT / "configs")))
 def test_every_config_runs_and_leaves_whole_results(config: Path, of_config: Given, tmp_path: Path) -> None:
     drawn = config.stem in ("attention_only", "heads", "structural", "depth")  # the figures of the others are such, too
-    lightning.main([*of_config(config), f"--figures.formats={'[png]' if drawn else []}"])
+    launch.main([*of_config(config), f"--figures.formats={'[png]' if drawn else []}"])
     folder, found = results(tmp_path)
     assert_all_files_are_there(folder, found)
     assert (folder / found["config"]).stat().st_size
@@ -151,7 +152,7 @@ def classifier_arguments(config: Path, folder: Path, bert: Path, *extra: str) ->
 def test_every_classifier_runs_and_leaves_whole_results(config: Path, bert: Path, tmp_path: Path) -> None:
     drawn = config.stem in ("demo_classifier", "han_rnn")  # the figures of the others are such, too
     formats = f"--figures.formats={'[png]' if drawn else []}"
-    lightning.main(classifier_arguments(config, tmp_path, bert, formats, "--trainer.max_epochs=1"))
+    launch.main(classifier_arguments(config, tmp_path, bert, formats, "--trainer.max_epochs=1"))
     folder, found = results(tmp_path / "runs")
     assert found["experiment"] == "classification"
     assert_all_files_are_there(folder, found)
@@ -180,7 +181,7 @@ def test_a_task_of_glue_runs_by_its_name_and_reports_dev_at_the_last_epoch(
     arguments = [f"--config={ROOT / 'configs' / 'kovaleva2019' / 'finetuning.yaml'}", "--trainer.max_epochs=2", *QUICK]
     arguments += [f"--data.{name}={value}" for name, value in options.items()]
     arguments += [f"--trainer.default_root_dir={tmp_path / 'runs'}", "--checkpoint.monitor=null"]
-    lightning.main(["fit", *arguments])
+    launch.main(["fit", *arguments])
     folder, found = results(tmp_path / "runs")
     scores, items = found["scores"], pd.read_parquet(folder / found["items"])
     assert found["audit"]["epochs"] == 2
@@ -192,7 +193,7 @@ def test_a_task_of_glue_runs_by_its_name_and_reports_dev_at_the_last_epoch(
         assert {"pearson", "pearson.low", "spearman.high", "dev.mse.low", "loss.squared_error"} <= scores.keys()
         assert scores["mse"] == scores["dev.mse"] == pytest.approx(items["squared_error"].mean())
         (checkpoint,) = folder.glob("checkpoints/*.ckpt")
-        lightning.main(["predict", *arguments, f"--ckpt_path={checkpoint}"])
+        launch.main(["predict", *arguments, f"--ckpt_path={checkpoint}"])
         (predictions,) = (tmp_path / "runs").rglob("predictions.parquet")
         assert pd.read_parquet(predictions)["predicted"].tolist() == pytest.approx(
             items["predicted"].tolist(), abs=1e-5
@@ -235,7 +236,7 @@ def test_the_demo_runs_with_the_options_of_one_and_of_several_devices(of_config:
         [*of_config(runs=tmp_path / name), f"--config={ROOT / 'configs' / 'trainer' / name}.yaml"]
         for name in ("cpu", "ddp")
     )
-    lightning.main(cpu)
+    launch.main(cpu)
     environment = {key: value for key, value in os.environ.items() if key != "PL_GLOBAL_SEED"}
     command = [sys.executable, "train.py", *ddp, "--trainer.devices=2"]
     subprocess.run(command, cwd=ROOT, check=True, env=environment, timeout=240)
@@ -248,13 +249,13 @@ def test_a_classifier_on_two_processes_scores_as_on_one(bert: Path, tmp_path: Pa
     """The same checkpoint, tested and predicted with: no text is left out, and none counts twice."""
     config = ROOT / "configs" / "demo_classifier.yaml"
     command = classifier_arguments(config, tmp_path, bert)
-    lightning.main(command)
+    launch.main(command)
     folder, alone = results(tmp_path / "runs")
     (checkpoint,) = (folder / "checkpoints").glob("*.ckpt")
     together = [part for part in command[1:] if "default_root_dir" not in part]
     together += [f"--trainer.default_root_dir={tmp_path / 'two'}", f"--ckpt_path={checkpoint}"]
     for stage in ("test", "predict"):
-        lightning.main([stage, *together, "--trainer.devices=2", "--trainer.strategy=ddp_fork"])
+        launch.main([stage, *together, "--trainer.devices=2", "--trainer.strategy=ddp_fork"])
     scores = results(tmp_path / "two")[1]["scores"]
     exact = [name for name in scores if not name.startswith("loss")]  # the loss is a mean of means of batches
     assert {name: scores[name] for name in exact} == {name: alone["scores"][name] for name in exact}
@@ -271,7 +272,7 @@ def test_a_classifier_on_two_processes_scores_as_on_one(bert: Path, tmp_path: Pa
 def checkpoint(corpus: str, bert: Path, cache: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of the probe of `configs/demo.yaml`."""
     runs = tmp_path_factory.mktemp("runs")
-    lightning.main(arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, runs))
+    launch.main(arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, runs))
     (path,) = runs.rglob("*.ckpt")
     return path
 
@@ -280,7 +281,7 @@ def test_a_second_run_has_a_folder_of_its_own_and_the_same_scores(
     of_config: Given, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with caplog.at_level("INFO", "pytorch_lightning"):
-        runs = [lightning.main(of_config()) for _ in range(2)]
+        runs = [launch.main(of_config()) for _ in range(2)]
     first, second = (tmp_path / "AttentionOnlyProbe" / f"version_{number}" for number in (0, 1))
     scores = [json.loads((folder / "results.json").read_text())["scores"] for folder in (first, second)]
     assert scores[0] == scores[1]
@@ -304,7 +305,7 @@ def test_a_new_store_and_a_kept_one_give_the_same_files_byte_for_byte(
     for name in ("new", "kept"):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
-        assert lightning.run(command) == 0
+        assert launch.run(command) == 0
         run = Path("runs/SingleHeads/version_0")
         contents.append({path.name: path.read_bytes() for path in run.rglob("*") if path.is_file()})
     new, kept = contents
@@ -314,7 +315,7 @@ def test_a_new_store_and_a_kept_one_give_the_same_files_byte_for_byte(
 
 def test_predictions_are_written(checkpoint: Path, corpus: str, of_config: Given, tmp_path: Path) -> None:
     command = of_config()
-    lightning.main(["predict", *command[1:-1], f"--ckpt_path={checkpoint}"])
+    launch.main(["predict", *command[1:-1], f"--ckpt_path={checkpoint}"])
     _, found = results(checkpoint.parent.parent)
     predictions = pd.read_parquet(next(tmp_path.rglob("predictions.parquet")))
     assert list(predictions) == ["id", "word", "form", "head", "tree_head"]
@@ -331,7 +332,7 @@ def test_a_probe_without_training_is_refused_before_anything_is_extracted(
     stage: str, of_config: Given, tmp_path: Path
 ) -> None:
     with pytest.raises(TrainingError, match=r"AttentionOnlyProbe was not trained.*--ckpt_path"):
-        lightning.main([stage, *of_config(cache=str(tmp_path / "cache"), runs=tmp_path / "runs")[1:]])
+        launch.main([stage, *of_config(cache=str(tmp_path / "cache"), runs=tmp_path / "runs")[1:]])
     assert [path.name for path in tmp_path.rglob("*")] == ["cache", "vectors.txt"]
 
 
@@ -341,7 +342,7 @@ def test_a_corpus_without_a_test_split_is_trained_on(
     splits = {split: corpus.replace("{split}", split) for split in ("train", "dev")}
     command = of_config(corpus=json.dumps(splits))
     with caplog.at_level("INFO", "pytorch_lightning"):
-        lightning.main(command)
+        launch.main(command)
     assert "Not tested: the data have no test split" in caplog.text
     assert list(tmp_path.rglob("*.ckpt"))
     assert not list(tmp_path.rglob("results.json"))
@@ -356,7 +357,7 @@ def test_bad_input_removes_the_folder_of_its_own_run_alone(
             monkeypatch.setenv(name, value)
         monkeypatch.setattr(rank_zero_only, "rank", rank)
     with pytest.raises(CorpusError):
-        lightning.main([*of_config(corpus="absent"), f"--trainer.logger={logger}"])
+        launch.main([*of_config(corpus="absent"), f"--trainer.logger={logger}"])
     assert sorted(tmp_path.rglob("*")) == finished_run
 
 
@@ -367,7 +368,7 @@ def test_a_bad_test_file_is_found_before_the_training(text: str, corpus: str, of
     command = of_config(corpus=json.dumps(files), cache=str(tmp_path / "stores"), runs=tmp_path / "runs")
     bad.write_text(text, encoding="utf-8")
     with pytest.raises(CorpusError) as found:
-        lightning.main(command)
+        launch.main(command)
     assert str(found.value).startswith(str(bad))
     assert "\n" not in str(found.value)
     assert not [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
@@ -390,7 +391,7 @@ UNKNOWN = {
 def test_a_plan_is_told_from_a_config(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = tmp_path / "plan.yaml"
     plan.write_text("scores: [uas]\nrows: {a: {config: a.yaml}}\n", encoding="utf-8")
-    assert lightning.run([command, f"--config={plan}"]) == 1
+    assert launch.run([command, f"--config={plan}"]) == 1
     said = f"{plan} is the plan of a sweep. Run it with `probing sweep {plan}`."
     assert said in " ".join(capsys.readouterr().err.split())
 
@@ -403,7 +404,7 @@ def test_nothing_is_suggested_for_an_option_that_is_like_no_other(
     option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        lightning.main(["fit", f"--config={ROOT}/configs/demo.yaml", f"--{option}=3"], cli=CheckedCLI)
+        launch.main(["fit", f"--config={ROOT}/configs/demo.yaml", f"--{option}=3"], cli=CheckedCLI)
     told = capsys.readouterr().err
     assert option.rpartition(".")[2] in told
     assert "did you mean" not in told
@@ -419,7 +420,7 @@ def test_a_typo_is_told_in_a_line_with_what_is_closest(
     config.write_text(text.replace(right, wrong) if arrow else text, encoding="utf-8")
     assert (config.read_text(encoding="utf-8") == text) == (not arrow)
     with pytest.raises(SystemExit) as end:
-        lightning.main(["fit", f"--config={config}", *([] if arrow else [typo])], cli=CheckedCLI)
+        launch.main(["fit", f"--config={config}", *([] if arrow else [typo])], cli=CheckedCLI)
     assert end.value.code == 2
     told = capsys.readouterr().err
     assert told.startswith("error: ")
@@ -441,20 +442,20 @@ def test_options_in_a_wrong_order_are_told(capsys: pytest.CaptureFixture[str]) -
         ),
     ):
         with pytest.raises(SystemExit, match="2"):
-            lightning.main(args)
+            launch.main(args)
         assert message in capsys.readouterr().err
 
 
 def test_a_fraction_that_leaves_no_batch_is_told_and_leaves_no_run(of_config: Given, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^--trainer\.limit_test_batches=0\.001 selects none of \d+ batches"):
-        lightning.main([*of_config("clark2019/baselines.yaml"), "--trainer.limit_test_batches=0.001"])
+        launch.main([*of_config("clark2019/baselines.yaml"), "--trainer.limit_test_batches=0.001"])
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_a_quiet_run_says_its_answer_its_headline_and_its_folder_alone(
     of_config: Given, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    lightning.main([*of_config("clark2019/baselines.yaml"), "--quiet"])
+    launch.main([*of_config("clark2019/baselines.yaml"), "--quiet"])
     folder, found = results(tmp_path)
     said = capfd.readouterr()
     names = ["offset.uas", "uniform.uas"]
@@ -513,7 +514,7 @@ def test_tasks_of_slurm_that_the_trainer_does_not_want_are_refused_before_anythi
         if value:
             monkeypatch.setenv(name, value)
     command = of_config("clark2019/baselines.yaml", corpus="absent-{split}.conllu")
-    assert lightning.run([*command, *(options or ["--trainer.devices=1"])]) == 1
+    assert launch.run([*command, *(options or ["--trainer.devices=1"])]) == 1
     *_, told = capsys.readouterr().err.splitlines()
     assert told.startswith("Error: ")
     assert re.search(message, told)
@@ -545,7 +546,7 @@ def test_a_file_that_is_no_checkpoint_is_told_in_a_line(checkpoint: Path, of_con
 
     def refused(message: str) -> str:
         with pytest.raises(TrainingError, match=rf"given\.ckpt: {message}") as refusal:
-            lightning.main([next(stages), *command, f"--ckpt_path={path}"])
+            launch.main([next(stages), *command, f"--ckpt_path={path}"])
         return str(refusal.value)
 
     flipped = bytearray(content)
@@ -578,24 +579,24 @@ def test_a_checkpoint_of_something_else_is_refused(checkpoint: Path, of_config: 
     command = of_config(runs=runs)[1:]
     altered(checkpoint, copy, hyper_parameters={"_class_path": "attention_probing.probes.AttentionWordsProbe"})
     with pytest.raises(UserError, match=r"copy\.ckpt: this is a checkpoint of AttentionWordsProbe, but --mod"):
-        lightning.main(["test", *command, f"--ckpt_path={copy}"])
+        launch.main(["test", *command, f"--ckpt_path={copy}"])
     altered(
         checkpoint, copy, hyper_parameters={"_class_path": "attention_probing.probes.AttentionOnlyProbe", "decay": 0.5}
     )
     with pytest.raises(UserError, match=r"trained with --model\.decay 0\.5, but here it is 0\.7"):
-        lightning.main(["fit", *command, f"--ckpt_path={copy}"])
+        launch.main(["fit", *command, f"--ckpt_path={copy}"])
     # Without such parameters: what its configuration says, which the state of the optimiser would hide in a training.
     with pytest.raises(UserError, match=r"learning_rate 0\.04, but here it is 9\.0"):
-        lightning.main(["fit", *command, f"--ckpt_path={checkpoint}", "--model.learning_rate=9"])
+        launch.main(["fit", *command, f"--ckpt_path={checkpoint}", "--model.learning_rate=9"])
     words = ["test", *of_config("clark2019/distances_glove.yaml", runs=runs)[1:]]
     with pytest.raises(UserError, match=r"this is a checkpoint of AttentionOnlyProbe, but --model is Distances"):
-        lightning.main([*words, f"--ckpt_path={checkpoint}"])
+        launch.main([*words, f"--ckpt_path={checkpoint}"])
     assert not runs.exists()
     content = torch.load(checkpoint, weights_only=True)
     del content["config"], content["probe"]
     torch.save(content, copy)
     with pytest.raises(TrainingError, match=r"This is no checkpoint of AttentionOnlyProbe\. Give a file"):
-        lightning.main(["test", *command, f"--ckpt_path={copy}"])
+        launch.main(["test", *command, f"--ckpt_path={copy}"])
 
 
 def test_a_checkpoint_of_an_older_version_is_refused_by_the_option_that_there_is_no_more(
@@ -605,11 +606,11 @@ def test_a_checkpoint_of_an_older_version_is_refused_by_the_option_that_there_is
     del content["format"]
     torch.save(content, copy)
     with pytest.raises(TrainingError, match=rf"^{copy}: version 0\.x of this program wrote the checkpoint\. Train the"):
-        lightning.main(["test", *of_config()[1:], f"--ckpt_path={copy}"])
+        launch.main(["test", *of_config()[1:], f"--ckpt_path={copy}"])
     content["config"] = content["config"].replace("learning_rate:", "rate:")
     torch.save(content, copy)
     with pytest.raises(TrainingError, match=rf"^{copy}: the settings of --model .* 'rate' is not .*or train again\.$"):
-        lightning.main(["test", *of_config()[1:], f"--ckpt_path={copy}"])
+        launch.main(["test", *of_config()[1:], f"--ckpt_path={copy}"])
 
 
 @pytest.mark.parametrize(
@@ -627,7 +628,7 @@ def test_an_option_that_cannot_be_met_is_told_before_anything_is_made(
 ) -> None:
     command = of_config(config, runs=tmp_path / "runs")[1:]
     with pytest.raises((RuntimeError, ValueError)) as refusal:
-        lightning.main([stage, *command, option.replace("{checkpoint}", str(checkpoint))])
+        launch.main([stage, *command, option.replace("{checkpoint}", str(checkpoint))])
     assert re.search(message, str(fault(refusal.value)))  # the command line's parser wraps some of them
     assert not (tmp_path / "runs").exists()
 
@@ -643,7 +644,7 @@ def test_a_bug_of_the_program_is_no_fault_of_the_input(monkeypatch: pytest.Monke
                 raise ValueError("wrapped") from error
             raise KeyError("absent")  # noqa: B904
 
-    monkeypatch.setattr("attention_probing.commands.lightning.main", main)
+    monkeypatch.setattr("attention_probing.commands.launch.main", main)
     with pytest.raises(KeyError, match="absent"):
-        lightning.run([])
-    assert lightning.run(["wrapped"]) == 1
+        launch.run([])
+    assert launch.run(["wrapped"]) == 1

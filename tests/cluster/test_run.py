@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_probing.commands import lightning
+from attention_probing.commands import launch
 from tests.cluster.conftest import Slurm
 from tests.test_train import ROOT, arguments
 from tests.trainers import DEVICES
@@ -68,7 +68,7 @@ def whole(corpus: str, bert: Path, cache: str, tmp_path_factory: pytest.TempPath
     """Scores of the run of these tests on two processes, left alone."""
     runs = tmp_path_factory.mktemp("whole")
     command = arguments(ROOT / "configs" / PROBE, corpus, bert, cache, runs)
-    lightning.main([*command, *LONG, "--trainer.strategy=ddp_fork", "--trainer.devices=2"])
+    launch.main([*command, *LONG, "--trainer.strategy=ddp_fork", "--trainer.devices=2"])
     return scores(runs)
 
 

@@ -97,7 +97,7 @@ def test_a_fault_of_the_input_ends_a_command_with_code_1(tmp_path: Path, capsys:
 def test_ctrl_c_before_the_trainer_begins_is_told_in_a_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("attention_probing.commands.lightning.run", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr("attention_probing.commands.launch.run", Mock(side_effect=KeyboardInterrupt))
     assert commands.main(["fit"]) == 130
     assert capsys.readouterr().err == "Interrupted. The same command goes on from what is kept.\n"
 

@@ -20,7 +20,7 @@ from pytorch_lightning.cli import LightningCLI
 from torch import Tensor
 from torch.multiprocessing.spawn import ProcessExitedException, start_processes
 
-import attention_probing.commands.lightning  # noqa: F401 # changes what Lightning says
+import attention_probing.commands.launch  # noqa: F401 # changes what Lightning says
 from attention_probing.commands.faults import RankLocks, fault, how_rank_ended, is_of_another
 from attention_probing.commands.lightning_private import (
     CommandLine,

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from attention_probing import commands
-from attention_probing.commands import lightning
+from attention_probing.commands import launch
 from attention_probing.commands.lightning import CheckedCLI
 from attention_probing.commands.shorthand import config_file, config_name, expanded
 from attention_probing.commands.sweep_plan import options_of, read_sweep
@@ -185,20 +185,20 @@ def test_a_corpus_is_suggested_before_anything_is_imported(words: str, meant: st
 )
 def test_an_option_is_suggested_by_its_meaning(words: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        lightning.main(words.split(), cli=CheckedCLI)
+        launch.main(words.split(), cli=CheckedCLI)
     assert capsys.readouterr().err.endswith(f"(did you mean `{meant}`?)\n")
 
 
 def test_an_encoder_given_for_a_class_names_its_option(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        lightning.main(["fit", "--config", "demo", "--data.encoder", "bert"], cli=CheckedCLI)
+        launch.main(["fit", "--config", "demo", "--data.encoder", "bert"], cli=CheckedCLI)
     assert "bert is no class. Name an encoder with --data.encoder.name\n" in capsys.readouterr().err
 
 
 def test_the_command_line_that_lightning_repeats_is_the_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lightning starts the processes of other devices with sys.argv."""
     monkeypatch.setattr(sys, "argv", ["train.py", "fit", "--config", "demo", "--corpus=sample"])
-    lightning.main(None, cli=(cli := Mock()))
+    launch.main(None, cli=(cli := Mock()))
     cli.assert_called_once_with(None, ResultWriter)
     assert sys.argv[1:] == ["fit", "--config", "configs/demo.yaml", "--data.corpus=sample"]
 

@@ -15,7 +15,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from attention_probing.attention import EncoderSpec
-from attention_probing.commands import lightning
+from attention_probing.commands import launch
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity import Fidelity, Roar, SingleWeight
 from attention_probing.fidelity.checkpoints import files_of, load, read
@@ -206,7 +206,7 @@ def command(checkpoints: list[Path | str], *further: str, folder: Path) -> list[
 
 def run_over(checkpoints: list[Path | str], *further: str, folder: Path) -> tuple[Path, dict[str, Any]]:
     """The folder of a run over the classifiers, and its `results.json`."""
-    lightning.main(command(checkpoints, *further, folder=folder))
+    launch.main(command(checkpoints, *further, folder=folder))
     (path,) = folder.rglob("results.json")
     return path.parent, json.loads(path.read_text(encoding="utf-8"))
 
@@ -229,7 +229,7 @@ def checkpoint(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     bare = tiny.save_bert(home / "bare")
     words = ["fit", "--model=TransformerClassifier", "--model.learning_rate=3e-3", *QUIET]
     words += [*options(corpus, home / "stores"), f"--data.tokenizer.name={bare}", "--trainer.max_epochs=2"]
-    lightning.main([*words, "--checkpoint.monitor=val_f1", f"--trainer.default_root_dir={home / 'runs'}"])
+    launch.main([*words, "--checkpoint.monitor=val_f1", f"--trainer.default_root_dir={home / 'runs'}"])
     (found,) = home.rglob("epoch*.ckpt")
     return found
 
@@ -358,7 +358,7 @@ def test_folders_of_one_name_are_told_apart_and_copies_are_refused(
 def message(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """What is said of a command line that fails."""
     capsys.readouterr()
-    assert lightning.run(words) == 1
+    assert launch.run(words) == 1
     *_, told = capsys.readouterr().err.strip().splitlines()
     return told
 

@@ -18,7 +18,7 @@ import yaml
 from scipy.stats import norm
 
 from attention_probing import fidelity, measures
-from attention_probing.commands import lightning
+from attention_probing.commands import launch
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity import Fidelity, FidelityTest
 from attention_probing.fidelity.comparison import (
@@ -106,7 +106,7 @@ def run_over(
     quiet = ["--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu", "--trainer.devices=1"]
     with pytest.MonkeyPatch.context() as patch:  # a checkpoint does not say where the cache is
         patch.setenv("PROBING_CACHE", str(checkpoints[0].parents[1] / "stores"))
-        cli = lightning.main([*command, *quiet, *options])
+        cli = launch.main([*command, *quiet, *options])
     (path,) = folder.rglob("results.json")
     return cli, path.parent, json.loads(path.read_text(encoding="utf-8"))
 
@@ -332,7 +332,7 @@ def test_bad_input_is_told_in_a_line_and_leaves_no_run(
 ) -> None:
     torch.save({"state_dict": {}}, tmp_path / "trained.ckpt")
     subcommand, *rest = (option.replace("{folder}", str(tmp_path)) for option in options)
-    assert lightning.run([subcommand, QUICK, *rest, f"--trainer.default_root_dir={tmp_path / 'runs'}"]) == 1
+    assert launch.run([subcommand, QUICK, *rest, f"--trainer.default_root_dir={tmp_path / 'runs'}"]) == 1
     *_, told = capsys.readouterr().err.strip().splitlines()
     assert re.search(f"^Error: {message}", told)
     assert not list((tmp_path / "runs").rglob("*.*"))

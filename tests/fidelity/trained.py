@@ -10,7 +10,7 @@ import pytest
 import torch
 from pytorch_lightning.utilities.seed import isolate_rng
 
-from attention_probing.commands import lightning
+from attention_probing.commands import launch
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity.checkpoints import Checkpoint, classifier_of
 from attention_probing.fidelity.classified import classify
@@ -33,7 +33,7 @@ def fitted(folder: Path, name: str, *options: str, seed: int = 0, epochs: int = 
     if not texts.exists():
         texts.mkdir()
         write_texts(texts)
-    lightning.main(
+    launch.main(
         [
             "fit",
             f"--seed_everything={seed}",

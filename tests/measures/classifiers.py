@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from attention_probing.commands import lightning
+from attention_probing.commands import launch
 from tests.models.corpora import write_texts
 
 
 def fitted(folder: Path, encoder: Path) -> Path:
     """Train it on texts in the folder, which are written too; returns its checkpoint."""
     corpus = write_texts(folder, sizes=(61, 40, 29))
-    lightning.main(
+    launch.main(
         [
             "fit",
             "--seed_everything=0",

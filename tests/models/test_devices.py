@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attention_probing.commands import lightning
+from attention_probing.commands import launch
 from attention_probing.models.regularizers import MaskedLanguageModel
 from tests.models.corpora import write_texts
 from tests.trainers import DEVICES
@@ -26,7 +26,7 @@ def trained(tmp_path: Path, cache: str) -> Train:
 
     def fit(*options: str, devices: int) -> tuple[dict[str, Any], list[dict[str, str]], dict[str, Tensor]]:
         runs = tmp_path / f"on_{devices}"
-        lightning.main(
+        launch.main(
             [
                 "fit",
                 *options,

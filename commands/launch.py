@@ -1,0 +1,108 @@
+"""The commands that make one run: fit, validate, test, predict and measure.
+
+Lightning is imported for those that use its Trainer; it takes longer than all other imports together.
+"""
+
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attention_probing.commands import measure
+from attention_probing.commands.faults import fault, reword, wait_for_the_first
+from attention_probing.commands.shorthand import expanded
+from attention_probing.commands.trust import trusted_modules
+from attention_probing.models.configs import only_known_classes
+from attention_probing.results.command import print_fault
+from attention_probing.results.errors import command_line
+
+if TYPE_CHECKING:
+    from attention_probing.commands.lightning import ProbingCLI
+
+
+@command_line()
+def main(
+    args: list[str] | None = None,
+    *,
+    cli: "type[ProbingCLI] | None" = None,
+    measuring: Callable[[list[str]], object] = measure.run,
+) -> Any:  # noqa: ANN401
+    """Run fit, validate, test, predict or measure.
+
+    Args:
+        args: Words of the command line; None for `sys.argv`.
+        cli: Class of the command line of all but measure; None for `ProbingCLI`.
+        measuring: Function that runs measure, given its options.
+
+    Returns:
+        The `Result` of measure, else the `ProbingCLI` with model, data and trainer.
+    """
+    words = expanded(sys.argv[1:] if args is None else args)
+    if args is None:
+        sys.argv[1:] = words  # which Lightning reads, and gives to the processes that it starts
+    with only_known_classes(trusted_modules(words)):
+        if words[:1] == ["measure"]:
+            return measuring(words[1:])
+        lightning = import_module("attention_probing.commands.lightning")
+        writer = import_module("attention_probing.commands.writer").ResultWriter
+        return (cli or lightning.ProbingCLI)(args and words, writer)
+
+
+def run(args: list[str] | None = None) -> int:
+    """Run such a command; print a user's error in one line, without a traceback.
+
+    Args:
+        args: Words of the command line; None for `sys.argv`.
+
+    Returns:
+        The exit code: 0, or 1 for a user's error.
+    """
+    try:
+        main(args)
+    except Exception as error:
+        if (found := fault(error)) is None:
+            raise
+        wait_for_the_first()
+        print_fault(found)
+        return 1
+    return 0
+
+
+def check(args: list[str]) -> str | None:
+    """Return the message of the first error in a command line, without running it; None if it is valid."""
+    said = io.StringIO()
+    checked = None if args[:1] == ["measure"] else import_module("attention_probing.commands.lightning").CheckedCLI
+    try:
+        with redirect_stderr(said), redirect_stdout(said):
+            main(args, cli=checked, measuring=measure.check)
+    except SystemExit:  # of the command line's parser
+        return said.getvalue().partition("error: ")[2].strip()
+    except Exception as error:
+        expected = fault(error)
+        return f"{type(error).__name__}: {error}" if expected is None else str(expected)
+    return None
+
+
+for _message in (
+    ".*LeafSpec.*is deprecated",  # Lightning 2.6 uses it on batches; torch 2.13 deprecates it
+    "The dirpath has changed",  # a run has a folder of its own, whatever checkpoint it begins with
+    "The `srun` command is available",  # on the login node of a cluster, of every run that is meant for it alone
+    "The number of training batches .* logging interval",  # the only values that are logged are of whole epochs
+    "Checkpoint directory .* exists and is not empty",  # of a run that is continued
+    "It is recommended to use .* when logging on epoch level in distributed",  # values are of all devices already
+):
+    warnings.filterwarnings("ignore", message=_message)
+# Below warnings Lightning speaks of hardware, of files that it reads, and of its makers.
+for _name in ("pytorch_lightning.utilities.rank_zero", "lightning_fabric.utilities.seed"):
+    logging.getLogger(_name).addFilter(
+        lambda record: (
+            record.levelno > logging.INFO
+            or not {"pytorch_lightning", "lightning_fabric"}.intersection(Path(record.pathname).parts)
+        )
+    )
+logging.getLogger("lightning_fabric.strategies.launchers.subprocess_script").addFilter(reword)

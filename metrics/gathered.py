@@ -1,0 +1,108 @@
+"""Base of what is summed or collected over the batches of all devices.
+
+A measurement on one device needs neither Lightning nor torchmetrics, whose import takes seconds; torchmetrics gathers
+where there are several processes.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, Self, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+Total = TypeVar("Total")
+
+
+class Gathered(nn.Module, ABC, Generic[Total]):
+    """Base class of accumulators whose states are sums, or rows, over batches and devices.
+
+    A subclass declares its states in the constructor with `add_sum` and `add_rows`, changes them in `update`, and
+    implements `total`. States are attributes; they move with the module to a device, and keep their type.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sums: dict[str, Tensor] = {}
+        self._rows: dict[str, Callable[[], Tensor]] = {}
+        self.place = torch.empty(0)
+
+    def add_sum(self, name: str, start: Tensor) -> None:
+        """Declare a state that is summed over devices.
+
+        Args:
+            name: Name of the attribute.
+            start: Its value before the first batch, usually zeros.
+        """
+        self._sums[name] = start
+        setattr(self, name, start.clone())
+
+    def add_rows(self, name: str, nothing: Callable[[], Tensor]) -> None:
+        """Declare a state that is a list of tensors `[items, …]`, one for each batch, joined over devices.
+
+        Args:
+            name: Name of the attribute.
+            nothing: Function that returns the tensor of a device without a batch, `[0, …]`.
+        """
+        self._rows[name] = nothing
+        setattr(self, name, [])
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the states."""
+        return self.place.device
+
+    @abstractmethod
+    def total(self) -> Total:
+        """Return the result over the states as they are; `compute` calls it with those of all devices."""
+
+    def compute(self) -> Total:
+        """Return the result over the batches of all devices; every process must call it."""
+        with self._of_all_devices():
+            return self.total()
+
+    def take(self) -> Total:
+        """Return the result over the batches of all devices, and begin anew."""
+        found = self.compute()
+        self.reset()
+        return found
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        for name, start in self._sums.items():
+            setattr(self, name, start.to(self.device, copy=True))
+        for name in self._rows:
+            setattr(self, name, [])
+
+    @contextmanager
+    def _of_all_devices(self) -> Iterator[None]:
+        """Within the block, let the states be those of all devices."""
+        if not (dist.is_available() and dist.is_initialized()):
+            yield
+            return
+        from torchmetrics.utilities.distributed import gather_all_tensors  # also of different lengths
+
+        own = {name: getattr(self, name) for name in (*self._sums, *self._rows)}
+        for name in self._sums:
+            setattr(self, name, torch.stack(gather_all_tensors(own[name])).sum(dim=0))
+        for name, nothing in self._rows.items():
+            rows = torch.cat(own[name]) if own[name] else nothing()
+            setattr(self, name, gather_all_tensors(rows))
+        try:
+            yield
+        finally:
+            for name, state in own.items():
+                setattr(self, name, state)
+
+    def _apply(self, fn: Any, recurse: Any = True) -> Self:  # noqa: ANN401
+        """Move the states with the module; a change of precision is one of parameters, not of sums."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.place = fn(self.place)
+        for name in self._sums:
+            state = getattr(self, name)
+            setattr(self, name, state.to(self.device))
+        for name in self._rows:
+            setattr(self, name, [rows.to(self.device) for rows in getattr(self, name)])
+        return self
