@@ -124,8 +124,11 @@ def _run(words: Sequence[str]) -> int:
         print(f"Error: {fault}: there is not enough memory. Raise the limit.", file=sys.stderr)
         return 1
     try:
-        with command_line():  # reports a wrong name before the imports below
-            import_module(f"{__name__}.shorthand").expanded(words)
+        with command_line():  # reports a wrong name or option before the imports below
+            full = import_module(f"{__name__}.shorthand").expanded(words)
+            if message := import_module(f"{__name__}.spelling").wrong_option(full):
+                print(f"error: {message}", file=sys.stderr)
+                return 2
         # Lightning starts other processes with sys.argv, and warns of words that are given beside it.
         given = None if words == sys.argv[1:] else list(words)
         return int(import_module(f"{__name__}.launch").run(given))

@@ -119,23 +119,41 @@ def option_of(name: str, kinds: Collection[str]) -> str:
 
 
 def kinds_of(words: Sequence[str]) -> set[str]:
-    """Return the command of a command line, and the names of the classes of its model and its data, also of configs.
+    """Return the command of a command line, and the names of the classes of its model and its data.
 
     Raises:
         UserError: A config replaces the model of another.
         SettingsError: A config cannot be read.
     """
-    found, owners = dict[str, str](), dict[str, str]()
+    return {*words[:1], *classes_of(words).values()}
+
+
+def classes_of(words: Sequence[str]) -> dict[str, str]:
+    """Return the names of the classes of `model` and `data` of a command line, also of its configs.
+
+    Raises:
+        UserError: A config replaces the model of another.
+        SettingsError: A config cannot be read.
+    """
+    found = dict[str, str]()
+    owners = dict[str, str]()  # config by class of the model
     for name, value in options(words):
         is_config = name in CONFIG and Path(value).is_file()
-        content: Any = read_yaml(Path(value)) if is_config else {name[2:].removesuffix(".class_path"): value}
-        for part in ("model", "data") if isinstance(content, Mapping) else ():
+        content: Any = {name[2:].removesuffix(".class_path"): value}
+        if is_config:
+            content = read_yaml(Path(value))
+        if not isinstance(content, Mapping):
+            continue
+        for part in ("model", "data"):
             given = content.get(part)
-            given = given.get("class_path") if isinstance(given, Mapping) else given
-            if kind := str(given or "").rpartition(".")[2]:
+            if isinstance(given, Mapping):
+                given = given.get("class_path")
+            kind = str(given or "").rpartition(".")[2]
+            if kind:
                 found[part] = kind
-                owners |= {kind: config_name(value)} if is_config and part == "model" else {}
+            if kind and is_config and part == "model":
+                owners[kind] = config_name(value)
     if len(owners) > 1:
         (first, one), (second, other), *_ = owners.items()
         raise UserError(f"--config {other}: its model, {second}, replaces {first} of --config {one}. Give one of them.")
-    return {*words[:1], *found.values()}
+    return found

@@ -1,7 +1,7 @@
-"""Options of a command line that its classes do not take, told before anything is imported.
+"""Options of a command line that no class of it takes, told before anything is imported.
 
-The names of options are read from the source of the classes. jsonargparse, which has the last word, must import them:
-with PyTorch and Lightning that takes seconds.
+The names of arguments are read from the source of the classes. jsonargparse, which has the last word, must import
+them: with PyTorch and Lightning that takes seconds.
 """
 
 import ast
@@ -14,25 +14,113 @@ from typing import NamedTuple
 from attention_probing.commands.shorthand import SHORT, classes_of, options
 from attention_probing.results.errors import near
 
-PACKAGE = Path(__file__).resolve().parents[1]
 NAME = "attention_probing"
 LIGHTNING = "pytorch_lightning"
+PACKAGE = Path(__file__).resolve().parents[1]
 ROOMS = ("attention", "corpora", "datamodules", "fidelity", "measures", "models", "probes")
-SHARED = {
-    "config", "c", "data", "figures", "help", "h", "model", "print_config", "quiet", "seed_everything", "trainer", "trust",
-}  # fmt: skip
-"""Options of all runs that have no class of their own, and the names of those that have."""
-OF_TRAINER = {"checkpoint", "ckpt_path", "lr_scheduler", "optimizer", "resume"}
-"""The further ones of the commands that use Lightning's Trainer."""
-IN_CLASS = {"class_path", "dict_kwargs", "help", "init_args"}
-"""Names below an option that is a class, which are no arguments of it."""
+OF_ALL = ("config", "data", "help", "model", "print_config", "quiet", "seed_everything", "trust")
+"""Options of all commands that make a run, apart from those of the classes below."""
+OF_TRAINER = ("ckpt_path", "lr_scheduler", "optimizer", "resume")
+"""Further options of the commands that use Lightning's Trainer."""
+OF_CLASS = ("class_path", "dict_kwargs", "help", "init_args")
+"""Names below an option that is a class, which are no arguments of the class."""
 
 
-class Place(NamedTuple):
-    """Where a class is defined: a file, and its name there."""
+class Source(NamedTuple):
+    """A class, by the file in which it is defined or imported."""
 
     file: Path
     name: str
+
+
+def wrong_option(words: Sequence[str]) -> str | None:
+    """Return the message for the first option that nothing takes; None if there is none, or if it cannot be known.
+
+    Args:
+        words: Words of a command line, without short names.
+    """
+    command, classes = words[0], classes_of(words)
+    groups = _groups(command)
+    plain = OF_ALL if command == "measure" else (*OF_ALL, *OF_TRAINER)
+    for option, value in options(words):
+        if not option.startswith("--"):  # -c, or a negative number
+            continue
+        group, _, rest = option[2:].removesuffix("+").partition(".")
+        name = rest.removeprefix("init_args.").partition(".")[0]
+        if group in ("model", "data"):
+            known = _arguments_of(classes.get(group, ""))
+            if name and known is not None and name not in (*known, *OF_CLASS):
+                return f"{group} ({classes[group]}): Option '{name}' is not accepted{near(name, known)}"
+        elif group in groups:
+            known = groups[group]
+            if name and known is not None and name not in known:
+                all_of_group = [f"{group}.{one}" for one in known]
+                return f"unrecognized arguments: {_shown(option, value)}{near(option[2:], all_of_group, '--')}"
+        elif group not in plain and f"--{group}" not in SHORT:
+            names = [*plain, *groups, *(short[2:] for short in SHORT)]
+            return f"unrecognized arguments: {_shown(option, value)}{near(group, names, '--')}"
+    return None
+
+
+def _shown(option: str, value: str) -> str:
+    return f"{option} {value}" if value and not value.startswith("-") else option
+
+
+def _groups(command: str) -> dict[str, list[str] | None]:
+    """Return the arguments of each class of a command whose options have a fixed name, such as `trainer`."""
+    figures = _arguments(Source(PACKAGE / "results/writer.py", "FigureFiles"))
+    if command == "measure":
+        return {"figures": figures, "trainer": _arguments(Source(PACKAGE / "commands/measure.py", "Devices"))}
+    trainer = _arguments(Source(_lightning() / "trainer/trainer.py", "Trainer"))
+    checkpoint = _arguments(Source(_lightning() / "callbacks/model_checkpoint.py", "ModelCheckpoint"))
+    return {"figures": figures, "trainer": trainer, "checkpoint": checkpoint}
+
+
+def _arguments_of(name: str) -> list[str] | None:
+    """Return the arguments of a class that a room exports; None for any other class."""
+    for room in ROOMS:
+        stub = PACKAGE / room / "__init__.pyi"
+        if stub.is_file() and name in _imports(stub):
+            return _arguments(_imports(stub)[name])
+    return None
+
+
+@cache
+def _arguments(source: Source) -> list[str] | None:
+    """Return the names of the arguments of a class, with those that it passes on to the class that it extends.
+
+    None if the class is of another package, or its arguments cannot be known without importing it.
+    """
+    found = _definition(source)
+    if found is None:
+        return None
+    file, definition = found
+    if any("dataclass" in ast.unparse(decorator) for decorator in definition.decorator_list):
+        fields = [node for node in definition.body if isinstance(node, ast.AnnAssign)]
+        return [ast.unparse(node.target) for node in fields]
+    functions = {node.name: node for node in definition.body if isinstance(node, ast.FunctionDef)}
+    own = list[str]()
+    if "__init__" in functions:
+        signature = functions["__init__"].args
+        own = [one.arg for one in (*signature.args[1:], *signature.kwonlyargs)]
+        if signature.kwarg is None:
+            return own
+    for base in definition.bases:
+        name = ast.unparse(base).partition("[")[0]
+        if name in ("ABC", "Generic"):
+            continue
+        passed_on = _arguments(Source(file, name))
+        return None if passed_on is None else [*own, *passed_on]
+    return own
+
+
+def _definition(source: Source) -> tuple[Path, ast.ClassDef] | None:
+    """Return the definition of a class and its file; None if it is neither of this program nor of Lightning."""
+    for node in _tree(source.file).body:
+        if isinstance(node, ast.ClassDef) and node.name == source.name:
+            return source.file, node
+    imported = _imports(source.file).get(source.name)
+    return None if imported is None else _definition(imported)
 
 
 @cache
@@ -41,55 +129,38 @@ def _tree(file: Path) -> ast.Module:
 
 
 @cache
-def _imports(file: Path) -> dict[str, Place]:
-    """Return where the classes are defined that a file imports from this program or from Lightning, by name."""
-    found = {}
-    for node in ast.walk(_tree(file)):
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            source = _source(file, node)
-            for alias in node.names if source else ():
-                found[alias.asname or alias.name] = Place(source, alias.name)
+def _imports(file: Path) -> dict[str, Source]:
+    """Return the classes that a file imports from this program or from Lightning, by name."""
+    found = dict[str, Source]()
+    for node in _tree(file).body:
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        module = _file_of(file, node)
+        if module is not None:
+            found.update({one.asname or one.name: Source(module, one.name) for one in node.names})
     return found
 
 
-def _source(file: Path, node: ast.ImportFrom) -> Path | None:
-    """Return the file of the module that an import names; None for a module of another package."""
-    parts = str(node.module).split(".")
-    if node.level == 1:
-        start = file.parent
-    elif parts[0] == NAME:
-        start, parts = PACKAGE, parts[1:]
-    elif parts[0] == LIGHTNING:
-        start, parts = _folder_of_lightning(), parts[1:]
+def _file_of(file: Path, node: ast.ImportFrom) -> Path | None:
+    """Return the file of the module that an import in a file names; None for a module of another package."""
+    package, *parts = [file.parent.name, *str(node.module).split(".")] if node.level else str(node.module).split(".")
+    if node.level:
+        folder = file.parent
+    elif package == NAME:
+        folder = PACKAGE
+    elif package == LIGHTNING:
+        folder = _lightning()
     else:
         return None
-    path = start.joinpath(*parts)
-    found = (path.with_suffix(".py"), path / "__init__.pyi", path / "__init__.py")
-    return next((one for one in found if one.is_file()), None)
+    path = folder.joinpath(*parts)
+    places = (path.with_suffix(".py"), path / "__init__.pyi", path / "__init__.py")
+    return next((place for place in places if place.is_file()), None)
 
 
-def _folder_of_lightning() -> Path:
+@cache
+def _lightning() -> Path:
+    """Return the folder of Lightning's source."""
     spec = find_spec(LIGHTNING)
     assert spec is not None
     assert spec.origin is not None
     return Path(spec.origin).parent
-
-
-def _definition(place: Place) -> tuple[Path, ast.ClassDef] | None:
-    """Return the definition of a class and its file; None if it is not of this program or of Lightning."""
-    for node in _tree(place.file).body:
-        if isinstance(node, ast.ClassDef) and node.name == place.name:
-            return place.file, node
-    imported = _imports(place.file).get(place.name)
-    return None if imported is None or imported == place else _definition(imported)
-
-
-def _exported(name: str) -> Place | None:
-    """Return the place of a class of this program, by its short name or its path; None for any other class."""
-    *_, room, short = f"..{name}".split(".") if name.count(".") == 1 else f"..{name}".rsplit(".", 1)
-    rooms = [one for one in ROOMS if one == room] or ROOMS
-    for one in rooms:
-        stub = PACKAGE / one / "__init__.pyi"
-        if stub.is_file() and short in _imports(stub):
-            return _imports(stub)[short]
-    return None
