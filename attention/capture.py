@@ -12,15 +12,17 @@ from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from itertools import count, product
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+import wrapt
 from torch import Tensor, nn
 from torch.func import functional_call
-from transformers import AttentionInterface, Cache, PreTrainedModel
-from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
 from attention_probing.results.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 NAME, FLOAT32 = "probing", "probing_float32"
 """Names of the attention function: scores in the type of the model, or in single precision."""
@@ -214,6 +216,7 @@ class LayerCall:
     @property
     def uncached(self) -> tuple[list[Any], dict[str, Any]]:
         """Arguments and keyword arguments without the cache of keys and values, to run the layer once more."""
+        from transformers import Cache
 
         def without(one: object) -> object:
             return None if isinstance(one, Cache) else one
@@ -376,9 +379,14 @@ def _chosen(indices: Tensor, query: Tensor, key: Tensor, mask: Tensor | None) ->
     return hidden if mask is None else torch.minimum(mask, hidden)
 
 
-for _name, _function in ((NAME, attend), (FLOAT32, partial(attend, exact=True))):
-    AttentionInterface.register(_name, _function)
-    AttentionMaskInterface.register(_name, eager_mask)
+@wrapt.when_imported("transformers.modeling_utils")
+def _register(models: Any) -> None:  # noqa: ANN401 # the module
+    """Register the attention functions with the first model; importing the models of transformers takes seconds."""
+    from transformers.masking_utils import AttentionMaskInterface, eager_mask
+
+    for name, function in ((NAME, attend), (FLOAT32, partial(attend, exact=True))):
+        models.AttentionInterface.register(name, function)
+        AttentionMaskInterface.register(name, eager_mask)
 
 
 @contextmanager
@@ -395,7 +403,7 @@ def _capturing(capture: _Capture) -> Iterator[None]:
 
 @torch.inference_mode()
 def capture_attention(
-    model: PreTrainedModel,
+    model: "PreTrainedModel",
     inputs: Mapping[str, Tensor],
     receive: Receive,
     layers: frozenset[int],
@@ -451,7 +459,7 @@ class Reading:
 
 
 @torch.inference_mode()
-def read(model: PreTrainedModel, inputs: Mapping[str, Tensor]) -> Reading:
+def read(model: "PreTrainedModel", inputs: Mapping[str, Tensor]) -> Reading:
     """Run `model` once, and return the attention of all layers, for short inputs.
 
     Args:
@@ -479,7 +487,7 @@ _ORDERS = ((0, 1, 2, 3), (2, 3, 0, 1))  # of batch, heads, from and to; modules 
 
 
 @torch.inference_mode()
-def tap(model: PreTrainedModel, inputs: Mapping[str, Tensor], own: Sequence[Tensor]) -> bool:
+def tap(model: "PreTrainedModel", inputs: Mapping[str, Tensor], own: Sequence[Tensor]) -> bool:
     """Make a model that bypasses the attention interface pass its weights to `capture_attention`.
 
     In each layer, one module returns the weights if `output_attentions` is true. A captured pass reads them there, and
@@ -540,7 +548,7 @@ def remember_arguments(layers: Iterable[nn.Module]) -> None:
 
 
 @torch.inference_mode()
-def allowed_by_layer(model: PreTrainedModel, pieces: int, tapped: bool = False) -> tuple[Tensor, Tensor]:
+def allowed_by_layer(model: "PreTrainedModel", pieces: int, tapped: bool = False) -> tuple[Tensor, Tensor]:
     """Return the distinct masks that are True where a position may attend to another, and the mask of each layer.
 
     The masks come from a forward pass over an input of `pieces` pieces, and are not inferred from the
@@ -641,7 +649,7 @@ def replacing(replace: Replace, first: int = 0) -> Iterator[None]:
         _OUTPUTS.reset(token)
 
 
-def state_size(model: PreTrainedModel, layers: int, name: str) -> int:
+def state_size(model: "PreTrainedModel", layers: int, name: str) -> int:
     """Return the size of the hidden states of a model.
 
     Args:

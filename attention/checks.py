@@ -10,15 +10,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
 from attention_probing.attention.capture import FLOAT32, NAME, MismatchError, Reading, read, tap
 from attention_probing.results.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Scores = Literal["model", "float32"]
 """How scores before softmax are computed; see `EncoderSpec`."""
@@ -76,7 +78,7 @@ def quiet() -> Iterator[None]:
         set_verbosity(level)
 
 
-def check(model: PreTrainedModel, name: str, scores: Scores = "model", *, changes: bool = False) -> AttentionLayers:
+def check(model: "PreTrainedModel", name: str, scores: Scores = "model", *, changes: bool = False) -> AttentionLayers:
     """Make a model use this package's attention function; check that its attention stays the same.
 
     Where the function does not give the model's own attention, the weights that its modules return are read instead,
@@ -135,7 +137,7 @@ class _Texts:
     lengths: tuple[int, int]
 
     @classmethod
-    def of(cls, model: PreTrainedModel) -> "_Texts":
+    def of(cls, model: "PreTrainedModel") -> "_Texts":
         pad = getattr(model.config, "pad_token_id", None)
         pad = pad if isinstance(pad, int) and pad >= 0 else 0
         # Two fewer than the positions, as those of RoBERTa begin with 2.
@@ -168,7 +170,7 @@ class _Texts:
 
 
 @contextmanager
-def _narrow_windows(model: PreTrainedModel) -> Iterator[None]:
+def _narrow_windows(model: "PreTrainedModel") -> Iterator[None]:
     """Narrow the windows, chunks and numbers of chosen positions of a model during a `with` block."""
     modules = list(model.modules())
     configs = {id(one): one for module in modules if (one := getattr(module, "config", None)) is not None}
@@ -187,7 +189,7 @@ def _narrow_windows(model: PreTrainedModel) -> Iterator[None]:
             setattr(owner, name, value)
 
 
-def _own(model: PreTrainedModel, texts: _Texts, name: str) -> dict[str, list[Reading]]:
+def _own(model: "PreTrainedModel", texts: _Texts, name: str) -> dict[str, list[Reading]]:
     """Return the weights and states of the eager model, by padding."""
     before, own = [type(module).__name__ for module in model.modules()], dict[str, list[Reading]]()
     for padding, batches in texts.batches.items():
@@ -252,7 +254,7 @@ class _CannotRunError(EncoderError):
 
 
 @torch.inference_mode()
-def _eager(model: PreTrainedModel, batch: Mapping[str, Tensor]) -> Reading:
+def _eager(model: "PreTrainedModel", batch: Mapping[str, Tensor]) -> Reading:
     found = model(**batch, output_attentions=True)
     weights = [one for one in getattr(found, "attentions", None) or () if one is not None]
     return Reading([], weights, found[0])
@@ -287,7 +289,7 @@ def _loose(state: Tensor) -> float:
     return float(max(_LOOSE, _ROUNDINGS * torch.finfo(state.dtype).eps))
 
 
-def _try(model: PreTrainedModel, texts: _Texts, own: Mapping[str, Sequence[Reading]]) -> Reading:
+def _try(model: "PreTrainedModel", texts: _Texts, own: Mapping[str, Sequence[Reading]]) -> Reading:
     """Read the texts as captures do, and return the reading of the last of them.
 
     Raises:
@@ -306,7 +308,7 @@ def _try(model: PreTrainedModel, texts: _Texts, own: Mapping[str, Sequence[Readi
 
 
 def _read(
-    model: PreTrainedModel,
+    model: "PreTrainedModel",
     texts: _Texts,
     own: Mapping[str, Sequence[Reading]],
     name: str,
@@ -345,7 +347,7 @@ def _read(
         raise EncoderError(f"{outside}, and its own weights cannot be read ({_named(error)}). {_OTHER}") from error
 
 
-def _numbers(model: PreTrainedModel, modules: Sequence[nn.Module]) -> tuple[int, ...]:
+def _numbers(model: "PreTrainedModel", modules: Sequence[nn.Module]) -> tuple[int, ...]:
     """Return the model's own number of each attention layer, 0-based: its `layer_idx`, else its place among the layers.
 
     A model that calls one module in several layers (ALBERT) has its layers numbered in the order of the pass.

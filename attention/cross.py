@@ -2,19 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from attention_probing.attention.alignment import named_positions, readable, reduction, split_words
 from attention_probing.attention.capture import FLOAT32, NAME, Reading, capture_attention, read
 from attention_probing.attention.checks import EncoderError, difference
 from attention_probing.attention.encoder import LoadedEncoder, load_config, load_whole
 from attention_probing.results.errors import UserError, counted
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 DecoderPart = Literal["decoder", "cross"]
 """Attention of the decoder to its own words, or to the words of the source."""

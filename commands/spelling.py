@@ -20,7 +20,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 ROOMS = ("attention", "corpora", "datamodules", "fidelity", "measures", "models", "probes")
 OF_ALL = ("config", "data", "help", "model", "print_config", "quiet", "seed_everything", "trust")
 """Options of all commands that make a run, apart from those of the classes below."""
-OF_TRAINER = ("ckpt_path", "lr_scheduler", "optimizer", "resume")
+OF_TRAINER = ("ckpt_path", "lr_scheduler", "optimizer", "resume", "return_predictions", "verbose", "weights_only")
 """Further options of the commands that use Lightning's Trainer."""
 OF_CLASS = ("class_path", "dict_kwargs", "help", "init_args")
 """Names below an option that is a class, which are no arguments of the class."""

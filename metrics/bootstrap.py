@@ -30,8 +30,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import betaincinv
-from scipy.stats import norm, t as student
+from scipy.special import betaincinv, ndtr, ndtri, stdtrit
 
 from attention_probing.metrics.statistics import CorrelationStatistic, Ratio, Statistic, ratio, two_columns
 from attention_probing.results import FEW, TIE, Counts, Estimate, Flags, Floats, Integers, Unit
@@ -305,7 +304,7 @@ def _fisher_interval(statistic: Statistic, values: Floats, place: Integers, valu
     limit = 1 - 1e-9
     scale = np.arctanh(np.clip(np.concatenate(left_out), -limit, limit))
     error = np.sqrt((parts - 1) / parts * ((scale - scale.mean()) ** 2).sum())
-    margin = student.ppf(1 - TAIL, parts - 1) * error
+    margin = stdtrit(parts - 1, 1 - TAIL) * error
     middle = np.arctanh(value)
     return float(np.tanh(middle - margin)), float(np.tanh(middle + margin))
 
@@ -385,8 +384,8 @@ def _widened_for_seeds(value: float, draws: Floats, sides: Sequence[Estimate]) -
     if spread > TIE**2:
         normal = np.clip((draws - value) / np.sqrt(spread), -8, 8)
     else:
-        normal = np.where(np.isnan(draws), np.nan, norm.ppf((np.arange(len(draws)) + 0.5) / max(len(draws), 1)))
-    wide: Floats = value + np.sqrt(total) * np.sign(normal) * student.isf(norm.sf(np.abs(normal)), degrees)
+        normal = np.where(np.isnan(draws), np.nan, ndtri((np.arange(len(draws)) + 0.5) / max(len(draws), 1)))
+    wide: Floats = value + np.sqrt(total) * np.sign(normal) * -stdtrit(degrees, ndtr(-np.abs(normal)))
     return wide
 
 
@@ -417,7 +416,7 @@ def seeds_margin(sd: float, seeds: int) -> float:
         sd: Standard deviation over the seeds.
         seeds: Number of seeds.
     """
-    return float(student.isf(TAIL, seeds - 1) * sd / np.sqrt(seeds)) if seeds > 1 else np.nan
+    return float(-stdtrit(seeds - 1, TAIL) * sd / np.sqrt(seeds)) if seeds > 1 else np.nan
 
 
 def mean_over_seeds(values: Sequence[float], unit: Unit) -> Estimate:
@@ -587,7 +586,7 @@ def _moved_out(apart: Estimate, error: float, degrees: int) -> Floats:
     draws = apart.draws.copy()
     known = np.flatnonzero(~np.isnan(draws))
     order = known[np.argsort(draws[known], kind="stable")]
-    quantiles = apart.value + error * student.ppf((np.arange(len(order)) + 1) / (len(order) + 1), degrees)
+    quantiles = apart.value + error * stdtrit(degrees, (np.arange(len(order)) + 1) / (len(order) + 1))
     farther = np.abs(quantiles - apart.value) > np.abs(draws[order] - apart.value)
     draws[order] = np.where(farther, quantiles, draws[order])
     return draws
@@ -644,7 +643,7 @@ def p_units(p_values: ArrayLike, least: float) -> list[Unit]:
 
 def _level_tails(units: NDArray[np.integer]) -> Floats:
     """Return the probability beyond each end of the interval of a number that is not compared, for each of units."""
-    return np.asarray(norm.sf(norm.isf(TAIL) * (1 + LEVEL_MARGIN / np.maximum(units, 1))))
+    return np.asarray(ndtr(ndtri(TAIL) * (1 + LEVEL_MARGIN / np.maximum(units, 1))))
 
 
 def _ends(draws: Floats, tails: Floats) -> tuple[Floats, Floats]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import t as student
+from scipy.special import stdtr, stdtrit
 from torch import Tensor
 
 from attention_probing.metrics.gathered import Gathered
@@ -85,7 +85,7 @@ class Means:
             mean = total / count
             deviations = np.maximum(self.squares.sum(0) - total * mean, count * _LEAST_DEVIATION**2)
             error = np.sqrt(deviations / (count - 1) / count)
-            p: Floats = 2 * student.sf(np.abs(mean) / error, np.maximum(count - 1, 1))
+            p: Floats = 2 * stdtr(np.maximum(count - 1, 1), -np.abs(mean) / error)
         return np.where(count > 1, p, np.nan)
 
     def at(self, place: int) -> "Means":
@@ -138,7 +138,7 @@ def student_interval(
         tests: Number of means whose intervals hold at once (Bonferroni).
     """
     tail = (1 - CONFIDENCE) / 2 / tests
-    margin = student.isf(tail, np.maximum(count - 1, 1)) * error
+    margin = -stdtrit(np.maximum(count - 1, 1), tail) * error
     below, above = mean - low, high - mean
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         share = np.where(np.isfinite(high), below / (high - low), 0.0)

@@ -14,7 +14,6 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
-from matplotlib import rc_context
 from rich.console import Console
 from rich.text import Text
 
@@ -22,7 +21,6 @@ from attention_probing import __version__
 from attention_probing.results import FEW, ColouredTexts, Figure, Provenance, Result
 from attention_probing.results.citations import BIBLIOGRAPHY, cited_in
 from attention_probing.results.digests import RECORD, checksums, source_digest
-from attention_probing.results.drawing import DOTS, STYLE, draw, print_area
 from attention_probing.results.errors import counted
 from attention_probing.results.files import csv_text, is_full, write_atomically
 from attention_probing.results.page import PAGE, write_page
@@ -396,6 +394,10 @@ def _save_figure(stem: Path, figure: Figure, how: FigureFiles) -> str | None:
         return "html"
     untitled = replace(figure, title="")
     # Without dates and versions equal data give equal bytes.
+    from matplotlib import rc_context
+
+    from attention_probing.results.drawing import DOTS, STYLE, draw, print_area
+
     with rc_context(STYLE):
         if "png" in how.formats:
             canvas = draw(figure if how.titles else untitled)
