@@ -1,6 +1,7 @@
 """`explain`: a classifier explains its decision on one text, without a corpus."""
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -34,7 +35,7 @@ OF_ONE_TEXT = tuple(name for name in KNOWN if name != PLANTED)
 """Rankings that need nothing but the text and the classifier."""
 REMOVED = (1, 2, 3)
 """Numbers of first words without which the probability of the decision is given."""
-FARTHEST = 32
+FARTHEST = 12
 """Most first words that are removed to see whether the decision changes; it bounds the time of a long text."""
 WIDTH = 80  # characters of a line of a printed explanation
 FIRST = 4  # words of each ranking that are printed
@@ -56,7 +57,7 @@ class Explanation:
             ranking the importance by its name. Negative values speak against the decision.
         effects: A row for each ranking, and the last for `random`. `without_1` to `without_3` are the probability of
             the decision without the first words of the ranking, and `flips_after` is the least number of first words
-            without which the decision changes, nan if it stays without any number up to 32 that leaves a word.
+            without which the decision changes, nan if it stays without any number up to 12 that leaves a word.
             `comprehensiveness` and `sufficiency` are those of `fidelity.Rationale`. Values of `random` are means over
             five orders; its `flips_after` is their median, the decisions that stay being last.
         notes: Sentences that say what was cut, is unknown, or is no word.
@@ -193,6 +194,7 @@ def explain(
                 f"{checkpoint.path} reads fewer than two words of the text, so that there is nothing to rank. Give a "
                 "longer text."
             )
+        classified.progress.begin("Changed copies of the text", math.inf, "it depends on the decisions")
         saliency = Saliency(classified)
         words = _importance(split, classified, saliency, chosen)
         effects = _effects(classified, saliency, chosen)
