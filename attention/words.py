@@ -115,11 +115,32 @@ class WordAttention(Sequence[xr.DataArray]):
         weights, what = drawable(array.to_numpy(), str(array.name))
         return AttentionLines(f"Head {layer}-{head} of {name}{what}", words, weights, frozenset(arcs))
 
+    def to_bertviz(self, sentence: int | str | Sequence[str] = 0) -> tuple[tuple[Tensor, ...], list[str]]:
+        """Return the attention in one sentence as `head_view` and `model_view` of BertViz take it.
+
+        `head_view(*attention.to_bertviz())` shows it. BertViz counts the returned layers and heads from 0.
+
+        Args:
+            sentence: 0-based index, text or words of the sentence.
+
+        Returns:
+            Attention of each layer, float32 `[1, heads, from, to]`; and the names of the words or pieces, delimiters
+            included.
+
+        Raises:
+            IndexError: There is no such sentence.
+            UserError: The attention goes from one text to another.
+        """
+        array = _of_one_text(self[self.place(sentence)])
+        layers = torch.from_numpy(array.to_numpy().copy())
+        tokens = [str(name) for name in array["from"].to_numpy()]
+        return layers[:, None].unbind(), tokens
+
 
 def _of_one_text(array: xr.DataArray) -> xr.DataArray:
     """Return the attention within a text; raise UserError if it goes from one text to another."""
     if array["from"].to_numpy().tolist() != array["to"].to_numpy().tolist():
-        raise UserError("Figures do not show attention between two texts. Plot the array itself, `attention[0]`.")
+        raise UserError("This attention goes from one text to another. Plot the array itself, `attention[0]`.")
     return array
 
 

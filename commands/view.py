@@ -1,8 +1,8 @@
 """Write a page of attention between words.
 
 Texts are given by `--text`, or are sentences or documents of a corpus by their ids. Sentences of a treebank come with
-their gold arcs, documents with their clusters; `--saliency` adds what a trained classifier decides by. The command
-prints the path of the page.
+their gold arcs, documents with their clusters. `--checkpoints` adds the words by which trained classifiers decide, and
+prints their decisions with and without the first of these words. The command prints the path of the page.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import get_args
 
 import numpy as np
-import torch
 from jsonargparse import Namespace
 
 from attention_probing.attention import Encoder, EncoderSpec, Options
@@ -24,11 +23,8 @@ from attention_probing.corpora.conllu import read_treebank
 from attention_probing.corpora.document import Document, cut
 from attention_probing.corpora.registry import CORPORA, locate
 from attention_probing.corpora.sentence import Sentence
-from attention_probing.fidelity.checkpoints import Checkpoint, files_of, read
-from attention_probing.fidelity.classified import classify
-from attention_probing.fidelity.saliency import MEASURES, Saliency
-from attention_probing.models import TextClassifier
-from attention_probing.models.text_classifier import SENTENCE
+from attention_probing.fidelity.checkpoints import load_one
+from attention_probing.fidelity.single_text import RANKINGS, Explanation, explain, spaced
 from attention_probing.results.errors import UserError, counted, near
 from attention_probing.results.files import write_atomically
 from attention_probing.results.view import Arc, Span, View, view_page
@@ -47,7 +43,7 @@ class AnnotatedText:
         words: The words.
         arcs: Arcs as (from, to, label).
         clusters: Mentions of each coreference cluster as (first word, word after the last).
-        saliency: Value of each word, by measure.
+        saliency: Value of each word, by ranking.
         notes: Sentences to show under the figure.
     """
 
@@ -223,92 +219,88 @@ def attention_views(
     ]
 
 
-def read_classifier(path: Path) -> tuple[Path, TextClassifier]:
-    """Read a trained classifier for its saliency; return its checkpoint and the classifier.
+def with_saliency(text: AnnotatedText, explanation: Explanation, path: Path, *, prefix: str = "") -> AnnotatedText:
+    """Return a text with the importance of each word for the decision of a classifier, by every ranking.
 
-    Args:
-        path: The checkpoint, or the folder of a run that has only one.
-
-    Raises:
-        UserError: The folder has several checkpoints, or the checkpoint is none of a text classifier.
-    """
-    checkpoint, *others = files_of(path)
-    if others:
-        names = ", ".join(str(one.relative_to(path)) for one in (checkpoint, *others))
-        raise UserError(f"--saliency {path}: the folder has several checkpoints, {names}. Name one of them.")
-    read(checkpoint)  # raises an error for anything but a checkpoint of a classifier
-    model: TextClassifier = TextClassifier.load_from_checkpoint(checkpoint)
-    return checkpoint, model.requires_grad_(False)
-
-
-def with_saliency(text: AnnotatedText, path: Path, model: TextClassifier) -> AnnotatedText:
-    """Return a text with the saliency of each word, by every measure of `fidelity.saliency`.
-
-    The saliency is for the class that the classifier predicts for the text. A word has the sum of the
-    signed values of its tokens, or 0 if all its tokens were cut. The notes of the text name the class,
-    and say if tokens were cut.
+    A word has the sum of the values of its tokens, or 0 if all its tokens were cut. The notes of the text have the
+    decision, and what the classifier does not read.
 
     Args:
         text: The text.
-        path: Checkpoint of the classifier, for messages and notes.
-        model: The classifier.
+        explanation: The decision of the classifier on the same text.
+        path: Checkpoint of the classifier, for messages.
+        prefix: Beginning of the name of each ranking on the page.
 
     Raises:
-        UserError: The classifier's tokens cannot be aligned with the words of the text, or it keeps
-            fewer than two words.
+        UserError: The classifier's tokens cannot be aligned with the words of the text.
     """
-    split = model.sizes.tokenize([" ".join(text.words)])
-    batch = split[[0]]
-    with torch.no_grad():
-        level = next(name for name in model(batch).levels if name != SENTENCE)
-    checkpoint = Checkpoint(path, "", {}, path.stem, "", model)
-    _, classified = classify(checkpoint, batch, level, seed=0, vocabulary=model.sizes.vocabulary)
-    if classified is None:
-        raise UserError(
-            f"{text.title}: the classifier {path} keeps fewer than two words of this text after tokenization, so "
-            "saliency is undefined. Show a longer text, or leave out --saliency."
-        )
-    owners = _owners(text, split.places(0), [form for form in split.forms(0)], path)
-    saliency, found = Saliency(classified), {}
-    for measure in MEASURES:
+    words = explanation.words
+    owners = _owners(text, words["number"].tolist(), words["word"].tolist(), path)
+    saliency = dict(text.saliency)
+    for ranking in explanation.rankings:
         sums = np.zeros(len(text.words))
-        values = saliency.signed(measure)[0].detach().cpu().numpy()
-        np.add.at(sums, owners[owners >= 0], values[: len(owners)][owners >= 0])
-        found[measure.replace("_", " ")] = sums.tolist()
-    label = model.sizes.labels[int(classified.predicted[0])]
-    note = f"Saliency: {path.name} decides {label!r}, with probability {float(classified.confidence[0].detach()):.3f}."
-    lost = [f"It reads the first {counted(len(owners), 'token')}."] if split.counts["tokens_cut"] else []
-    return replace(text, saliency={**text.saliency, **found}, notes=(*text.notes, note, *lost))
+        np.add.at(sums, owners, words[ranking].to_numpy())
+        saliency[f"{prefix}{spaced(ranking)}"] = sums.tolist()
+    return replace(text, saliency=saliency, notes=(*text.notes, explanation.answer, *explanation.notes))
 
 
-def _owners(text: AnnotatedText, places: Sequence[int], forms: Sequence[str | None], path: Path) -> np.ndarray:
-    """Return the 0-based word of the text for each token of a classifier, by counting letters; -1 for delimiters."""
+def _owners(text: AnnotatedText, numbers: Sequence[int], forms: Sequence[str], path: Path) -> np.ndarray:
+    """Return the 0-based word of the text for each token of a classifier, by counting letters.
+
+    Args:
+        text: The text.
+        numbers: Number of the classifier's word of each token.
+        forms: This word.
+        path: Checkpoint of the classifier, for messages.
+    """
     ends = np.cumsum([len(word) for word in text.words])
     owners, read, before, last = [], 0, 0, -1
-    for place, form in zip(places, forms, strict=True):
-        if form is None:
-            owners.append(-1)
-            continue
-        if place != last:
-            before, read, last = read, read + len(form), place
+    for number, form in zip(numbers, forms, strict=True):
+        if number != last:
+            before, read, last = read, read + len(form), number
         owners.append(int(np.searchsorted(ends, before, side="right")))
     if read > ends[-1]:
         raise UserError(
-            f"{text.title}: the tokenizer of {path} gives words that cannot be aligned with it. Leave out --saliency."
+            f"{text.title}: the tokenizer of {path} gives words that cannot be aligned with it. Leave out "
+            "--checkpoints."
         )
     return np.array(owners)
 
 
+def explained(
+    texts: Sequence[AnnotatedText], paths: Sequence[Path], rankings: Sequence[str]
+) -> tuple[list[AnnotatedText], list[Explanation]]:
+    """Return texts with the importance of their words for trained classifiers, and the explanations, text by text.
+
+    Args:
+        texts: The texts.
+        paths: Checkpoints, runs or Hugging Face models; of several, the rankings have their names.
+        rankings: Names of the rankings.
+
+    Raises:
+        UserError: A classifier cannot be read, or cannot explain one of the texts; see `fidelity.explain`.
+    """
+    checkpoints = [load_one(path) for path in paths]
+    found, explanations = [], []
+    for text in texts:
+        for checkpoint in checkpoints:
+            explanation = explain(" ".join(text.words), checkpoint, rankings)
+            prefix = f"{checkpoint.name}: " if len(checkpoints) > 1 else ""
+            text = with_saliency(text, explanation, checkpoint.path, prefix=prefix)
+            explanations.append(explanation)
+        found.append(text)
+    return found, explanations
+
+
 def _check(options: Namespace) -> None:
     """Raise UserError for options that do not fit each other."""
-    corpus, saliency = options.corpus, options.saliency
+    corpus = options.corpus
     least = min([1, *(options.layers or ()), *(options.heads or ())])
-    absent = saliency and not saliency.exists()
     faults = {
         "Nothing to show is given, or two things are. Give either --text or --corpus.": bool(corpus)
         == bool(options.text),
         "--list and --id need a corpus. Give --corpus NAME or FILE.": not corpus and (options.list or options.id),
-        f"--saliency {saliency}: there is no such file. Give a checkpoint of a classifier, or its run.": absent,
+        "--rankings needs a classifier. Give --checkpoints.": options.rankings and not options.checkpoints,
         f"--layers and --heads count from 1, but {least} is given.": least < 1,
         **{f"--text {text!r} contains no word.": not text.split() for text in options.text},
     }
@@ -316,22 +308,20 @@ def _check(options: Namespace) -> None:
         raise UserError(found[0])
 
 
-def _views(options: Namespace) -> list[View]:
-    """Return the views that the parsed options of a command line ask for."""
+def _views(options: Namespace) -> tuple[list[View], list[Explanation]]:
+    """Return the views that the parsed options of a command line ask for, and the explanations of classifiers."""
     texts = [AnnotatedText.from_words(text.split()) for text in options.text]
     if options.corpus is not None:
         texts = from_corpus(options.corpus, options.split, options.id)
-    if options.saliency is not None:
-        path, model = read_classifier(options.saliency)
-        texts = [with_saliency(text, path, model) for text in texts]
+    texts, explanations = explained(texts, options.checkpoints, options.rankings or RANKINGS)
     layers, heads = (tuple(sorted(set(given))) if given else None for given in (options.layers, options.heads))
     chosen = Options(layers=layers, heads=heads, precision="float32", quantity=options.quantity)
     encoder = Encoder(EncoderSpec(options.encoder, trust_remote_code=options.trust_remote_code))
-    return attention_views(texts, encoder, chosen, pieces=options.pieces)
+    return attention_views(texts, encoder, chosen, pieces=options.pieces), explanations
 
 
 def main(args: Sequence[str]) -> int:
-    """Run the command: write a page and print its path, or print what can be shown; return the exit code.
+    """Run the command: write a page, print explanations and its path, or print what can be shown; return the exit code.
 
     Raises:
         UserError: The input cannot be shown.
@@ -352,7 +342,10 @@ def main(args: Sequence[str]) -> int:
     use = f"one of {', '.join(names)} (%(default)s)"
     what.add_argument("--quantity", choices=names, default="attention", metavar="NAME", help=use)
     what.add_argument("--pieces", action="store_true", help="also between the pieces of words")
-    what.add_argument("--saliency", type=Path, metavar="CHECKPOINT", help="of a text classifier, or its run")
+    use = "text classifiers to explain: checkpoints, runs, Hugging Face folders"
+    what.add_argument("--checkpoints", nargs="+", type=Path, default=[], metavar="PATH", help=use)
+    use = f"of words, for --checkpoints ({' '.join(RANKINGS)})"
+    what.add_argument("--rankings", nargs="+", default=[], metavar="NAME", help=use)
     what.add_argument("--budget", type=float, default=40, metavar="MB", help="most of the page (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path("view.html"), metavar="FILE", help="the page (%(default)s)")
     options = parser.parse_args(args)
@@ -362,6 +355,9 @@ def main(args: Sequence[str]) -> int:
         return 0
     if not options.out.absolute().parent.is_dir():
         raise UserError(f"--out {options.out}: there is no folder {options.out.absolute().parent}. Create it first.")
-    page = view_page(*_views(options), budget=int(options.budget * MEGABYTE))
+    views, explanations = _views(options)
+    page = view_page(*views, budget=int(options.budget * MEGABYTE))
+    for explanation in explanations:
+        print(f"{explanation}\n")
     print(write_atomically(options.out, page))
     return 0

@@ -20,3 +20,4 @@ from .rationale import Rationale as Rationale, SingleToken as SingleToken
 from .roar import Roar as Roar
 from .saliency import Explainer as Explainer
 from .shortcuts import Shortcut as Shortcut
+from .single_text import Explanation as Explanation, explain as explain

@@ -9,10 +9,14 @@ from typing import Any
 import torch
 from pytorch_lightning.utilities.seed import isolate_rng
 
-from attention_probing.attention.encoder import EncoderSpec, resolve
+from attention_probing.attention.encoder import EncoderSpec, load_config, resolve
+from attention_probing.attention.inputs import TextTokenizer
+from attention_probing.corpora.registry import CORPORA
 from attention_probing.datamodules import ClassificationDataModule
+from attention_probing.datamodules.tokenization import piece_vocabulary
 from attention_probing.models import AttentionClassifier, TextClassifier, TransformerClassifier
 from attention_probing.models.checkpoints import checkpoint_file, config_of, instantiate, read_checkpoint
+from attention_probing.models.text_classifier import TextSizes
 from attention_probing.results.digests import Digests
 from attention_probing.results.errors import UserError
 from attention_probing.results.settings import settings
@@ -31,7 +35,7 @@ class Checkpoint:
 
     Attributes:
         path: Checkpoint file; for a Hugging Face model, its folder, or its name on the hub.
-        digest: SHA-256 of the file, or of the weights.
+        digest: SHA-256 of the file, or of the weights; empty for a classifier of `load_one`, which is not recorded.
         config: Configuration of the training run; for a Hugging Face model, only its class and tokenizer.
         name: Unique name, for instance `tying, seed 1`, or the name of the folder.
         variant: Name shared by checkpoints that differ only in the seed, for instance `tying`.
@@ -54,6 +58,18 @@ class Checkpoint:
     def has_recipe(self) -> bool:
         """True if the settings of the training are known; False for a Hugging Face model."""
         return not is_model(self.path)
+
+    @property
+    def reads_pairs(self) -> bool | None:
+        """True if the classifier was trained on pairs of texts; None if unknown, for a Hugging Face model."""
+        if not self.has_recipe:
+            return None
+        options = self.config["data"].get("init_args") or {}
+        columns = options.get("columns")
+        if columns is None:
+            known = CORPORA.get(str(options.get("corpus")))
+            columns = known.columns if known is not None else {}
+        return columns.get("pair") is not None
 
     def untrained(self, data: ClassificationDataModule, seed: int) -> TextClassifier:
         """Return an untrained classifier with the checkpoint's configuration, on the CPU.
@@ -97,8 +113,8 @@ def read(path: Path) -> tuple[Config, Mapping[str, Any]]:
     known = {"model", "data", "seed_everything"} <= config.keys()
     if not known or not all(isinstance(config[name], Mapping) for name in ("model", "data")):
         raise UserError(
-            f"{path}: the checkpoint does not contain the configuration of its model and its data, which `python "
-            "probing fit` writes. Train the classifier again with that command."
+            f"{path}: the checkpoint does not contain the configuration of its model and its data, which `probing "
+            "fit` writes. Train the classifier again with that command."
         )
     return config, content
 
@@ -191,6 +207,47 @@ def load(paths: Sequence[Path], data: ClassificationDataModule, level: str | Non
     return sorted(found.values(), key=lambda one: (first[one.variant], one.variant, one.seed))
 
 
+def load_one(path: Path | str) -> Checkpoint:
+    """Load one classifier without the data of its training, to decide single texts.
+
+    Args:
+        path: The checkpoint, the folder of a run that has only one, or a Hugging Face model.
+
+    Raises:
+        UserError: The folder has several checkpoints, the file is damaged or none of a text classifier, or the
+            Hugging Face model has no trained classification head.
+    """
+    given = Path(path).expanduser()
+    file, *others = files_of(given)
+    if others:
+        names = ", ".join(str(one.relative_to(given)) for one in (file, *others))
+        raise UserError(f"{given}: the folder has several checkpoints, {names}. Name one of them.")
+    if is_model(file):
+        model, config = _model_alone(file)
+    else:
+        config, _ = read(file)  # raises an error for anything but a checkpoint of a classifier
+        model = TextClassifier.load_from_checkpoint(file)
+    model.eval().requires_grad_(False)
+    [variant] = _variants([file], [config], [model])
+    name = variant if seed_of(config) < 0 else f"{variant}, seed {seed_of(config)}"
+    return Checkpoint(file, "", config, name, variant, model)
+
+
+def _model_alone(path: Path) -> tuple[TextClassifier, Config]:
+    """Load a Hugging Face classifier with the classes of its own files."""
+    spec = EncoderSpec(str(path))
+    source = resolve(spec)
+    names = load_config(source).id2label or {}
+    labels = tuple(str(name) for _, name in sorted(names.items()))
+    vocabulary = piece_vocabulary(TextTokenizer(source))
+    sizes = TextSizes(len(labels), vocabulary, tokenizer=spec, labels=labels, regression=len(labels) == 1)
+    model = TransformerClassifier()
+    with isolate_rng():
+        model.bind(sizes, {})
+    _refuse_drawn(path, model)
+    return model, _config_of_model(spec)
+
+
 def _from_run(path: Path, data: ClassificationDataModule, *, first: bool) -> tuple[Config, TextClassifier, str]:
     config, content = read(path)
     model = classifier_of(path, config)
@@ -216,18 +273,27 @@ def _from_transformers(path: Path, data: ClassificationDataModule) -> tuple[Conf
     model = TransformerClassifier()
     with isolate_rng():
         model.make_for(own)
+    _refuse_drawn(path, model)
+    return _config_of_model(spec), model, sha256
+
+
+def _refuse_drawn(path: Path, model: TransformerClassifier) -> None:
+    """Raise UserError if the files of a Hugging Face model lack weights of the classifier."""
     if drawn := model.classifier.drawn:
         raise UserError(
             f"{path}: the files lack {', '.join(drawn)} of {type(model.classifier.model).__name__}, so these weights "
             "would be random. Give a fine-tuned classifier, for instance a folder from `probing export`; "
             "`probing fit devlin2019/finetune` fine-tunes an encoder."
         )
-    config = {
+
+
+def _config_of_model(spec: EncoderSpec) -> Config:
+    """Return what is known of the training of a Hugging Face model, in the form of a run's configuration."""
+    return {
         "seed_everything": None,
         "model": {"class_path": "TransformerClassifier", "init_args": {}},
         "data": {"class_path": "ClassificationDataModule", "init_args": {"tokenizer": vars(spec)}},
     }
-    return config, model, sha256
 
 
 def _variants(paths: Sequence[Path], configs: Sequence[Config], models: Sequence[TextClassifier]) -> list[str]:

@@ -4,6 +4,7 @@ import hashlib
 import zlib
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any, Self
 
@@ -92,4 +93,18 @@ def document(
         hashes=[b64encode(hashlib.sha256(source.encode()).digest()).decode() for source in sources],
         values={name: value for name, value in (data or {}).items() if name not in packed},
         packed=packed,
+    )
+
+
+def framed(title: str, page: str, height: str) -> str:
+    """Return a page as a frame for the output of a notebook; its scripts run, but do not reach the notebook.
+
+    Args:
+        title: Title of the frame, which screen readers say.
+        page: HTML of the page, from `document`.
+        height: Height of the frame in CSS, such as `46rem`.
+    """
+    return (
+        f'<iframe title="{escape(title, quote=True)}" sandbox="allow-scripts allow-downloads" '
+        f'style="width: 100%; height: {height}; border: 0" srcdoc="{escape(page, quote=True)}"></iframe>'
     )

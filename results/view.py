@@ -7,7 +7,6 @@ linear codes. The page states the largest error.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from attention_probing.results.document import Packed, document, render, resource
+from attention_probing.results.document import Packed, document, framed, render, resource
 from attention_probing.results.errors import UserError
 from attention_probing.results.files import write_atomically
 
@@ -207,12 +206,12 @@ class View:
         """Write this view as an HTML page to `path`, atomically; return the path."""
         return write_atomically(Path(path), view_page(self))
 
+    def __repr__(self) -> str:
+        heads = f"{len(self.layers)} × {len(self.heads)} heads"
+        return f"<View of {self.title!r}: {self.quantity}, {heads}; .save('view.html') writes the page>"
+
     def _repr_html_(self) -> str:
-        page = escape(view_page(self, budget=NOTEBOOK), quote=True)
-        return (
-            f'<iframe title="{escape(self.title, quote=True)}" sandbox="allow-scripts allow-downloads" '
-            f'style="width: 100%; height: 46rem; border: 0" srcdoc="{page}"></iframe>'
-        )
+        return framed(self.title, view_page(self, budget=NOTEBOOK), "46rem")
 
 
 def non_negative(values: Floats) -> tuple[Floats, list[str]]:

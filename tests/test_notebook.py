@@ -26,7 +26,7 @@ def test_the_python_of_the_documentation_runs(cache: str, tmp_path: Path, monkey
     names: dict[str, Any] = {}
     for block in BLOCKS:
         exec(block, names)
-    assert len([line for line in BLOCKS[0].splitlines() if line and not line.startswith(("import", "from"))]) <= 10
+    assert len([line for line in BLOCKS[1].splitlines() if line and not line.startswith(("import", "from"))]) <= 10
     assert isinstance(names["attention"][0], xr.DataArray)
     assert names["attention"][0].sel(layer=3, head=9).sum("to").to_numpy() == pytest.approx(1, abs=1e-5)
     assert names["heads"]["form"].tolist() == names["sentences"][0].split()
@@ -35,7 +35,8 @@ def test_the_python_of_the_documentation_runs(cache: str, tmp_path: Path, monkey
     assert {"uas", "accuracy"} <= set(scores["score"])
     assert (scores["low"] <= scores["value"]).sum() > 5
     assert (tmp_path / "head.pdf").read_bytes().startswith(b"%PDF")
-    assert "<iframe" in names["view"]._repr_html_()
+    assert "<iframe" in names["page"]._repr_html_()
+    assert names["explanation"].rankings == ["attention", "integrated_gradients"]
     assert names["result"].scores
     assert names["logits"].shape[1] == 2
 

@@ -15,9 +15,10 @@ from attention_probing.attention import Encoder, EncoderError, Options
 from attention_probing.commands.view import main
 from attention_probing.corpora.conllu import read_treebank
 from attention_probing.corpora.document import Documents
-from attention_probing.models import TextClassifier
+from attention_probing.fidelity import explain
+from attention_probing.fidelity.single_text import RANKINGS, spaced
 from attention_probing.results.errors import UserError
-from tests import documents
+from tests import documents, tiny
 from tests.fidelity.trained import fitted
 from tests.own_code import save_own
 
@@ -137,24 +138,48 @@ def test_what_there_is_is_listed(
     assert not (tmp_path / "no.html").exists()
 
 
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a classifier that reads `isn't` as two words."""
+    return fitted(tmp_path_factory.mktemp("trained"), "run", "--data.punctuation=apart")
+
+
 @pytest.mark.slow
-def test_saliency_of_a_word_is_that_of_its_tokens(tmp_path: Path, show: Callable[..., dict[str, Any]]) -> None:
-    """A classifier that reads `isn't` as two words: together they have what each has where they stand apart."""
-    [checkpoint] = fitted(tmp_path, "run", "--data.punctuation=apart").rglob("*.ckpt")
+def test_saliency_of_a_word_is_that_of_its_tokens(classifier: Path, show: Callable[..., dict[str, Any]]) -> None:
+    """Two tokens of a word together have what each has where they stand apart."""
+    rankings = ("attention", "leave_one_out")
     together, apart = (
-        show("--text", text, "--saliency", checkpoint)["texts"][0]
+        show("--text", text, "--checkpoints", classifier, "--rankings", *rankings)["texts"][0]
         for text in ("the film isn't great .", "the film is n't great .")
     )
-    assert set(together["saliency"]) == {"input x gradient", "gradient norm", "integrated gradients", "leave one out"}
+    assert set(together["saliency"]) == {"attention", "leave one out"}
     for name, values in together["saliency"].items():
         split = apart["saliency"][name]
         assert values == pytest.approx([*split[:3], split[3] + split[4], *split[5:]], abs=1e-6)
         assert any(values)
         assert values[0] == values[-1] == 0
-    prediction = TextClassifier.load_from_checkpoint(checkpoint).predict_texts(["the film is n't great ."]).iloc[0]
-    best = prediction["predicted"]
-    told = f"decides {best!r}, with probability {prediction[f'probability.{best}']:.3f}"
-    assert any(told in note for note in together["notes"])
+
+
+@pytest.mark.slow
+def test_decisions_of_classifiers_are_printed_and_stand_on_the_page(
+    classifier: Path, tmp_path: Path, bert: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two: a run, and a folder of a Hugging Face classifier."""
+    folder = tiny.add_head(tiny.save_bert(tmp_path / "my-bert"), 2)
+    out, text = tmp_path / "view.html", "the film isn't great ."
+    capsys.readouterr()
+    given = ["--text", text, "--encoder", str(bert), "--checkpoints", str(classifier), str(folder)]
+    assert main([*given, "--out", str(out)]) == 0
+    own = [explain(text, checkpoint) for checkpoint in (classifier, folder)]
+    assert capsys.readouterr().out == f"{own[0]}\n\n{own[1]}\n\n{out}\n"
+    page = out.read_text(encoding="utf-8")
+    held = json.loads(re.findall(r'application/json" id="view">(.*?)</script>', page)[0])["texts"][0]
+    assert held["notes"][1:] == [own[0].answer, *own[0].notes, own[1].answer, *own[1].notes]
+    names = [f"{name}: {ranking}" for name in ("base, seed 0", "my-bert") for ranking in map(spaced, RANKINGS)]
+    assert list(held["saliency"]) == names
+    sums = own[1].words.groupby("number")["attention"].sum()
+    assert len(own[1].words) > len(sums) == len(text.split())
+    assert held["saliency"]["my-bert: attention"] == pytest.approx([0, *sums, 0], abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +191,8 @@ def test_saliency_of_a_word_is_that_of_its_tokens(tmp_path: Path, show: Callable
         (("--text", "a", "--layers", "3"), "--layers 3: the encoder has 2 layers"),
         (("--text", "a", "--heads", "1", "0"), "--layers and --heads count from 1, but 0 is given"),
         (("--text", "the fox " * 40), "82 pieces, but .* reads at most 64"),
-        (("--text", "a", "--saliency", "none.ckpt"), "none.ckpt: there is no such file. Give a checkpoint"),
+        (("--text", "a", "--checkpoints", "none.ckpt"), "none.ckpt: there is no such checkpoint. Give --checkpoints"),
+        (("--text", "a", "--rankings", "attention"), "--rankings needs a classifier. Give --checkpoints"),
         (("--text", "a", "--budget", "0.0001"), "100 are allowed"),
         (("--corpus", "{corpus}", "--id", "tiny-dev-99"), "no such id .did you mean `tiny-dev-9`.*; --list shows all"),
         (("--list", "--text", "a"), "--list and --id need a corpus. Give --corpus NAME or FILE"),
