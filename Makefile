@@ -10,11 +10,15 @@ PRODUCT := --ignore tests/studies
 # Warnings are errors. The variable suppresses an advertisement.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# What a test compares to_bertviz with. Of its dependencies boto3, for downloads, fits no present versions of others.
+BERTVIZ := $(BIN)/python -m pip install --quiet --no-deps bertviz==1.4.1
+
 .PHONY: demo test lowest check docs notebooks studies paper slurm browser cluster-test bench models
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,dev]'
+	$(BERTVIZ)
 	touch $@
 
 demo: $(INSTALLED)
