@@ -1,6 +1,6 @@
 """Share of an attention row that cannot change the output of its head, on WikiText (docs/papers/quantities.md).
 
-PYTHONPATH=. python docs/scripts/effective_share.py
+python docs/scripts/effective_share.py
 """
 
 import torch

@@ -3,7 +3,7 @@
 ferret-xai is needed for this comparison alone, and in a folder of its own:
 
     pip install --no-deps --target ferret ferret-xai
-    PYTHONPATH=.:ferret python docs/scripts/ferret_aopc.py FOLDER test.tsv
+    PYTHONPATH=ferret python docs/scripts/ferret_aopc.py FOLDER test.tsv
 
 FOLDER has a BERT sequence classifier, for instance from `probing export`; the texts are labelled (`text` and
 `label`). The rules of both: gradient norms as scores, pieces removed from the text, the lengths of `FRACTIONS` rounded

@@ -27,7 +27,7 @@ def main() -> None:
             commands = block.replace("\\\n", "").strip().splitlines()
             for command in commands:
                 if command not in runs:
-                    words = [sys.executable, str(ROOT / "train.py"), *shlex.split(command)[2:], "--quiet"]
+                    words = [sys.executable, str(ROOT / "train.py"), *shlex.split(command)[1:], "--quiet"]
                     run = subprocess.run(words, cwd=folder, env=os.environ | given, stdout=subprocess.PIPE, text=True)
                     run.check_returncode()
                     runs[command] = Path(folder, run.stdout.rpartition("Written to ")[2].strip())

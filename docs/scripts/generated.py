@@ -5,7 +5,7 @@ the prompt by 20 tokens. Retrieval: the needle is read as if the decoder had wri
 copying of a repeated sentence; Wu et al. (2024) ask a question, and score what the model answers by itself. The best
 head is chosen on the first half of the prompts and scored on the second. Intervals are bootstraps over prompts.
 
-PYTHONPATH=. python docs/scripts/generated.py FOLDER "$PROBING_DATA"/wiki/wiki_segments.tsv
+python docs/scripts/generated.py FOLDER "$PROBING_DATA"/wiki/wiki_segments.tsv
 """
 
 import csv
