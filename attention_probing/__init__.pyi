@@ -1,4 +1,9 @@
-from .attention import Encoder as Encoder, EncoderSpec as EncoderSpec, Options as Options, WordAttention as WordAttention
+from .attention import (
+    Encoder as Encoder,
+    EncoderSpec as EncoderSpec,
+    Options as Options,
+    WordAttention as WordAttention,
+)
 from .commands.lightning import main as main
 from .datamodules import (
     AtlasDataModule as AtlasDataModule,

@@ -166,8 +166,9 @@ def command_of(name: str) -> str:
     return "fit" if issubclass(class_of(name) or LightningModule, LightningModule) else "measure"
 
 
-OWN = (*(f"{PACKAGE}.{room}" for room in ROOMS), f"{PACKAGE}.commands.writer")
-"""Packages of this program with classes that settings may name, by their full names."""
+_TOP = tuple(f"{PACKAGE}.{name}" for name in import_module(PACKAGE).__all__ if name[0].isupper())
+OWN = (*(f"{PACKAGE}.{room}" for room in ROOMS), f"{PACKAGE}.commands.writer", *_TOP)
+"""Packages of this program with classes that settings may name, by their full names, and classes of the package."""
 LIBRARIES = ("pytorch_lightning", "torch.optim")
 PERMISSIONS = frozenset({"allow_pickle", "trust_remote_code"})
 """Options that let a file run code. Only the command line or a caller in Python may set them."""

@@ -22,7 +22,7 @@ from jsonargparse import ArgumentError, ArgumentParser
 from jsonargparse._common import parsing_settings
 
 from attention_probing.attention import EncoderSpec
-from attention_probing.commands import lightning
+from attention_probing.commands import CONFIGS, lightning
 from attention_probing.commands.lightning import check
 from attention_probing.commands.sweep_plan import read_sweep
 from attention_probing.commands.trust import trusted_modules, typed_options
@@ -33,13 +33,12 @@ from attention_probing.models.configs import IS_FILE, explained, only_known_clas
 from attention_probing.results.errors import UserError, command_line
 from attention_probing.results.settings import PIPES
 from tests.own_code import save_own
-from tests.test_train import ROOT, classifier_arguments
+from tests.test_train import classifier_arguments
 from tests.trainers import CONTINUES
 
 pytestmark = CONTINUES
 
-QUICK = f"--config={ROOT}/configs/fidelity/quick.yaml"
-CONFIGS = ROOT / "configs"
+QUICK = f"--config={CONFIGS}/fidelity/quick.yaml"
 CPU = "--trainer.accelerator=cpu"
 IS_OF_ANOTHER = r"evil\.\w+ is in an external package, which only the command line may allow"
 EVIL = "STRANGE.evil.X"  # STRANGE stands for the module
@@ -71,7 +70,7 @@ def ran(evil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def trained(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of `configs/demo_classifier.yaml`."""
     folder = tmp_path_factory.mktemp("trained")
-    lightning.main(classifier_arguments(ROOT / "configs" / "demo_classifier.yaml", folder, bert))
+    lightning.main(classifier_arguments(CONFIGS / "demo_classifier.yaml", folder, bert))
     (path,) = folder.rglob("*.ckpt")
     return path
 
@@ -383,7 +382,7 @@ def test_a_class_of_ones_own_is_named_on_the_command_line(
     words = of_route("fidelity", path)
     trusting = [*words, f"--trust={evil}.evil"]
     code = f"from attention_probing.commands.lightning import run; print(run({words}), run({trusting}))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "1 0"
     assert done.stderr.count(f"is a class of your own, add --trust {evil}.evil.") == 1
 
