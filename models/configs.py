@@ -142,10 +142,10 @@ def _class_path(base: Any, name: str) -> str:  # noqa: ANN401
     package: `measures.SingleHeads`.
     """
     room, _, rest = name.partition(".")
-    if room in ROOMS and rest.rpartition(".")[2] in exported():
-        return f"{PACKAGE}.{name}"
-    class_of(name)
-    return _of_typehints(base, name)
+    kind = rest.rpartition(".")[2]
+    short = kind if room in ROOMS and kind in exported() else name
+    class_of(short)
+    return _of_typehints(base, short)
 
 
 _of_typehints = _typehints.resolve_class_path_by_name
