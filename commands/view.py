@@ -30,7 +30,7 @@ from attention_probing.fidelity.saliency import MEASURES, Saliency
 from attention_probing.models import TextClassifier
 from attention_probing.models.text_classifier import SENTENCE
 from attention_probing.results.errors import UserError, counted, near
-from attention_probing.results.files import write_atomically
+from attention_probing.results.files import check_writable, write_atomically
 from attention_probing.results.view import Arc, Span, View, view_page
 
 MEGABYTE = 1_000_000
@@ -362,6 +362,7 @@ def main(args: Sequence[str]) -> int:
         return 0
     if not options.out.absolute().parent.is_dir():
         raise UserError(f"--out {options.out}: there is no folder {options.out.absolute().parent}. Create it first.")
+    check_writable(options.out.absolute().parent, "--out")
     page = view_page(*_views(options), budget=int(options.budget * MEGABYTE))
     print(write_atomically(options.out, page))
     return 0

@@ -89,7 +89,7 @@ def assert_all_files_are_there(folder: Path, found: dict[str, Any]) -> None:
         assert all((folder / name).stat().st_size for name in found[kind].values())
 
 
-@pytest.mark.parametrize("config", PROBES, ids=lambda path: str(path.relative_toCONFIGS))
+@pytest.mark.parametrize("config", PROBES, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_every_config_runs_and_leaves_whole_results(config: Path, of_config: Given, tmp_path: Path) -> None:
     drawn = config.stem in ("attention_only", "heads", "structural", "depth")  # the figures of the others are such, too
     lightning.main([*of_config(config), f"--figures.formats={'[png]' if drawn else []}"])
@@ -146,7 +146,7 @@ def classifier_arguments(config: Path, folder: Path, bert: Path, *extra: str) ->
     ]
 
 
-@pytest.mark.parametrize("config", CLASSIFIERS, ids=lambda path: str(path.relative_toCONFIGS))
+@pytest.mark.parametrize("config", CLASSIFIERS, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_every_classifier_runs_and_leaves_whole_results(config: Path, bert: Path, tmp_path: Path) -> None:
     drawn = config.stem in ("demo_classifier", "han_rnn")  # the figures of the others are such, too
     formats = f"--figures.formats={'[png]' if drawn else []}"

@@ -114,6 +114,28 @@ def test_measure_names_the_splits_there_are_before_it_loads_anything(tmp_path: P
         measure.run(line)
 
 
+def test_a_place_that_cannot_be_written_is_told_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No encoder and no plan is read for it, and the sample corpus is not written in part."""
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setattr("attention_probing.commands.sweep.Sweeper", Mock(side_effect=AssertionError))
+    for words in (
+        ["sweep", "tutek2020/grid", f"--out={file}/out"],
+        ["compare", "absent", f"--json={file}/a.json"],
+    ):
+        with pytest.raises(SystemExit):
+            commands.main(words)
+        (told,) = capsys.readouterr().err.splitlines()
+        assert told.startswith(f"Error: {file}{'/out' if words[0] == 'sweep' else ''}: nothing can be written there (")
+        assert told.endswith(f"Give {words[-1].partition('=')[0]} a place that can be written.")
+    words = ["measure", "clark2019/baselines", "--corpus=sample", f"--data.cache={file}"]
+    assert commands.main([*words, f"--trainer.default_root_dir={tmp_path}"]) == 1
+    assert "the sample corpus cannot be written (" in capsys.readouterr().err.splitlines()[-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 @pytest.mark.parametrize("megabytes", [300, 1_400])
 def test_too_little_memory_for_the_program_is_said_in_a_line(megabytes: int, tmp_path: Path) -> None:
     words = ["measure", "--config=clark2019/heads", "--corpus=sample", f"--trainer.default_root_dir={tmp_path}"]

@@ -172,7 +172,7 @@ def test_an_option_of_an_axis_is_not_given_for_all_runs(tmp_path: Path) -> None:
     assert {dict(run.options)["model.init_args.depth"] for row in rows for run in row.all_runs()} == {"3"}
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_toCONFIGS))
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_shipped_sweeps_can_be_run(path: Path) -> None:
     sweep = read_sweep(path)
     assert path.stem == sweep.name
