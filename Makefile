@@ -33,6 +33,7 @@ wheel-test: $(INSTALLED)
 	  > "$$($(WHEEL)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/packages.pth"
 	mkdir -p $(WHEEL)/folder/docs
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir $(WHEEL)/folder .
+	rm -r build
 	$(WHEEL)/bin/python -m pip install --quiet --no-deps $(WHEEL)/folder/*.whl
 	cp -r pyproject.toml tests studies benchmarks $(WHEEL)/folder
 	cp docs/glossary.md $(WHEEL)/folder/docs

@@ -499,11 +499,11 @@ def test_a_checkpoint_and_a_config_of_version_1_are_read(trained: Path, tmp_path
     old = as_in_version_1(yaml.safe_load(before["config"]))
     text = yaml.safe_dump(old)
     assert PACKAGE not in text
-    named = ["models.AttentionClassifier", "models.RecurrentEncoder", "models.AdditiveAttention"]
-    named += ["models.EarlyStoppingBySteps", "datamodules.ClassificationDataModule"]
+    kinds = ("AttentionClassifier", "RecurrentEncoder", "AdditiveAttention", "EarlyStoppingBySteps")
+    named = [*(f"models.{kind}" for kind in kinds), f"datamodules.{ClassificationDataModule.__name__}"]
     assert sorted(re.findall(r"class_path: (\S+)", text)) == sorted(named)
     path, config = tmp_path / "old.ckpt", tmp_path / "old.yaml"
-    parameters = {"_class_path": "models.AttentionClassifier"}
+    parameters = {"_class_path": named[0]}
     torch.save({**before, "config": text, "hyper_parameters": {**before["hyper_parameters"], **parameters}}, path)
     config.write_text(text, encoding="utf-8")
     read, known = TextClassifier.load_from_checkpoint(path), TextClassifier.load_from_checkpoint(trained)
