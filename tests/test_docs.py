@@ -220,7 +220,7 @@ def check(command: str) -> None:
             known = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
             assert {*targets} <= {*known}, f"the Makefile has no {targets}"
         case ["sbatch", *options]:
-            place = options.index("$(probing --configs)/trainer/slurm.sh")  # tests/cluster submits it
+            (place,) = (place for place, word in enumerate(options) if word.endswith("/trainer/slurm.sh"))
             if options[place + 2 :]:
                 check_train(shorthand.with_configs(options[place + 1 :]))
         case ["probing", name] if name in COMMANDS:
