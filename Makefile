@@ -13,7 +13,7 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 # What a test compares to_bertviz with. Of its dependencies boto3, for downloads, fits no present versions of others.
 BERTVIZ := $(BIN)/python -m pip install --quiet --no-deps bertviz==1.4.1
 
-.PHONY: demo test lowest check docs notebooks studies paper slurm browser cluster-test bench models
+.PHONY: demo test wheel-test lowest check docs notebooks studies paper slurm browser cluster-test bench models
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -26,6 +26,22 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(PYTEST) $(PRODUCT) -m "core or not slow" --durations 10
+
+# The same with the wheel, in a folder that has the tests and what they read, but nothing of the package. Its environment
+# has the wheel, and after it the packages of $(VENV), without the checkout, which only a .pth file there leads to.
+WHEEL := .venv-wheel
+wheel-test: $(INSTALLED)
+	rm -rf build $(WHEEL)
+	$(BIN)/python -m venv $(WHEEL)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$($(WHEEL)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/packages.pth"
+	mkdir -p $(WHEEL)/folder/docs
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir $(WHEEL)/folder .
+	rm -r build
+	$(WHEEL)/bin/python -m pip install --quiet --no-deps $(WHEEL)/folder/*.whl
+	cp -r pyproject.toml tests studies benchmarks $(WHEEL)/folder
+	cp docs/glossary.md $(WHEEL)/folder/docs
+	cd $(WHEEL)/folder && ../bin/python -m pytest --numprocesses auto --dist worksteal -m "core or not slow"
 
 # The same, with the lowest version of every package that pyproject.toml names.
 LOWEST := .venv-lowest
@@ -42,6 +58,7 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(PYTEST) $(PRODUCT) --cov --cov-fail-under=97
+	$(MAKE) wheel-test
 	$(MAKE) studies
 
 docs: $(INSTALLED)

@@ -22,6 +22,7 @@ A config is a published experiment; options change parts of it:
                                              options of a class of --data
   probing compare --help                     options of another command
   probing --version                          version, and where it is installed
+  probing --configs                          folder of the configs, to copy one
 
 In a checkout, `python train.py` is the same as `probing`.
 
@@ -101,6 +102,9 @@ def main(words: Sequence[str]) -> int:
         return 0
     if name == "--version":
         print(f"attention-probing {__version__}, in {Path(__file__).resolve().parents[1]}")
+        return 0
+    if name == "--configs":
+        print(CONFIGS)
         return 0
     if name in RUNS:
         return _run(words)

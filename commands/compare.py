@@ -22,6 +22,7 @@ from attention_probing.commands.seeds import as_left_out, estimate_from_counts, 
 from attention_probing.metrics.bootstrap import TEST_DRAWS, compared, difference, holm, least_p, p_units
 from attention_probing.results import Estimate, Table, Unit, difference_said, filled, said
 from attention_probing.results.errors import counted, near
+from attention_probing.results.files import check_writable
 from attention_probing.results.reader import Record, RecordError, config_of, find_record, first_of, ratio_of, rows_of
 from attention_probing.results.sentences import Difference, describe_differences
 from attention_probing.results.settings import seeds, settings
@@ -337,6 +338,8 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     parser.add_argument("--common", action="store_true", help="leave out the items that are not in all of the runs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table to FILE as well")
     options = parser.parse_args(args)
+    if options.json is not None:
+        check_writable(options.json.absolute().parent, "--json")
     runs = read_runs(options.runs[0], options.score)
     runs += [run for name in options.runs[1:] for run in read_runs(name, runs[0].name, runs[0].record)]
     folders = [run.folder.resolve() for run in runs]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +21,7 @@ from attention_probing.datamodules.corpus import CorpusDataModule
 from attention_probing.models.configs import with_short_classes
 from attention_probing.results.digests import file_digest, source_digest
 from attention_probing.results.errors import UserError
-from attention_probing.results.files import keep, kept, remove_leftovers
+from attention_probing.results.files import keep, kept, remove_leftovers, try_folder
 from attention_probing.results.locks import held
 from attention_probing.results.progress import inform
 from attention_probing.results.settings import score_settings
@@ -212,30 +211,16 @@ def new_folder(parent: Path) -> Path:
 def check_new_folder(parent: Path) -> None:
     """Make the folder of a new run and delete it again, with the folders above it that were not there.
 
-    Permissions alone would not tell: a link may lead nowhere, a name may be too long, a disk may be read-only.
-
     Raises:
         UserError: It cannot be made.
     """
     try:
         try:
-            _try_new_folder(parent)
+            try_folder(parent)
         except FileNotFoundError:  # another run may just have deleted what it had made here to try
-            _try_new_folder(parent)
+            try_folder(parent)
     except OSError as error:
         raise no_folder(parent, error) from error
-
-
-def _try_new_folder(parent: Path) -> None:
-    absent = list[Path]()
-    try:
-        absent += [one for one in (parent, *parent.parents) if not one.exists()]
-        parent.mkdir(parents=True, exist_ok=True)
-        TemporaryDirectory(dir=parent).cleanup()
-    finally:
-        for one in absent:
-            with suppress(OSError):  # not made, or another run has begun in it
-                one.rmdir()
 
 
 def no_folder(parent: Path, error: OSError) -> UserError:

@@ -20,6 +20,7 @@ from attention_probing.commands.sweep_run import PROGRAM, Sweeper
 from attention_probing.commands.sweep_table import collect
 from attention_probing.results import UserError
 from attention_probing.results.errors import counted, near
+from attention_probing.results.files import check_writable
 from attention_probing.results.tables import LEGEND, data_table
 from attention_probing.results.writer import write
 
@@ -71,6 +72,7 @@ def main(
         raise UserError(f"--row: the plan has no row {strange[0]!r}{there}")
     # Absolute, because the runs receive it. Sweeps without --out share runs.
     out = (options.out or Path("runs") / sweep.name).resolve()
+    check_writable(out, "--out")
     beside = [] if options.out else sorted(folder for folder in out.parent.glob("*") if folder != out)
     on_slurm = options.executor == "slurm"
     jobs = SlurmJobs(out / "jobs", options.slurm) if on_slurm else Processes(options.jobs)

@@ -18,8 +18,7 @@ from attention_probing.commands.shorthand import SHORT, config_name, options
 from attention_probing.models.configs import (
     IS_FILE,
     LIBRARIES,
-    OWN,
-    ROOMS,
+    PACKAGE,
     explained,
     may_read,
     only_named_files,
@@ -126,7 +125,7 @@ def trusted_modules(words: Sequence[str]) -> set[str]:
     Args:
         words: Words of the command line.
     """
-    found, known = set[str](), tuple(f"{module}." for module in (*OWN, *ROOMS, *LIBRARIES))
+    found, known = set[str](), tuple(f"{module}." for module in (PACKAGE, *LIBRARIES))
     for option, value in typed_options(words):
         for name, leaf in leaves(value, option):
             # `Path.exists` raises for text that can be no path. The folder of a trusted package may lie here.

@@ -26,7 +26,7 @@ from attention_probing.corpora.sentence import Sentence
 from attention_probing.fidelity.checkpoints import load_one
 from attention_probing.fidelity.single_text import RANKINGS, Explanation, explain, spaced
 from attention_probing.results.errors import UserError, counted, near
-from attention_probing.results.files import write_atomically
+from attention_probing.results.files import check_writable, write_atomically
 from attention_probing.results.view import Arc, Span, View, view_page
 
 MEGABYTE = 1_000_000
@@ -355,6 +355,7 @@ def main(args: Sequence[str]) -> int:
         return 0
     if not options.out.absolute().parent.is_dir():
         raise UserError(f"--out {options.out}: there is no folder {options.out.absolute().parent}. Create it first.")
+    check_writable(options.out.absolute().parent, "--out")
     views, explanations = _views(options)
     page = view_page(*views, budget=int(options.budget * MEGABYTE))
     for explanation in explanations:

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import yaml
 
 from attention_probing.corpora.sentence import Sentence
+from attention_probing.results.errors import UserError
 from attention_probing.results.files import is_whole, set_aside, write_atomically
 
 # Raise it with every change of the generated files, and update their SHA-256.
@@ -343,12 +344,23 @@ def write_sample_reviews(folder: Path, *, seed: int = 0) -> dict[str, Path]:
 
 
 def _write(contents: Mapping[Path, Sequence[str]], paths: dict[str, Path]) -> dict[str, Path]:
+    """Write the files of a sample, and return the paths of its splits.
+
+    Raises:
+        UserError: A file cannot be written.
+    """
     for path, parts in contents.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
         text = "".join(parts).encode()
-        if path.is_file() and path.read_bytes() != text:
-            set_aside(path)
-        write_atomically(path, text)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_file() and path.read_bytes() != text:
+                set_aside(path)
+            write_atomically(path, text)
+        except OSError as error:
+            raise UserError(
+                f"{path.parent}: the sample corpus cannot be written ({error.strerror or error}). Check permissions "
+                "and disk, or name another folder with --data.cache."
+            ) from error
     return paths
 
 

@@ -141,10 +141,10 @@ def _class_path(base: Any, name: str) -> str:  # noqa: ANN401
     package: `measures.SingleHeads`.
     """
     room, _, rest = name.partition(".")
-    if room in ROOMS and rest.rpartition(".")[2] in exported():
-        return f"{PACKAGE}.{name}"
-    class_of(name)
-    return _of_typehints(base, name)
+    kind = rest.rpartition(".")[2]
+    short = kind if room in ROOMS and kind in exported() else name
+    class_of(short)
+    return _of_typehints(base, short)
 
 
 _of_typehints = _typehints.resolve_class_path_by_name
@@ -170,8 +170,9 @@ def command_of(name: str) -> str:
     return "fit" if issubclass(kind, LightningModule) else "measure"
 
 
-OWN = (*(f"{PACKAGE}.{room}" for room in ROOMS), f"{PACKAGE}.commands.writer")
-"""Packages of this program with classes that settings may name, by their full names."""
+_TOP = tuple(f"{PACKAGE}.{name}" for name in import_module(PACKAGE).__all__ if name[0].isupper())
+OWN = (*(f"{PACKAGE}.{room}" for room in ROOMS), f"{PACKAGE}.commands.writer", *_TOP)
+"""Packages of this program with classes that settings may name, by their full names, and classes of the package."""
 LIBRARIES = ("pytorch_lightning", "torch.optim")
 PERMISSIONS = frozenset({"allow_pickle", "trust_remote_code"})
 """Options that let a file run code. Only the command line or a caller in Python may set them."""

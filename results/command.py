@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -19,6 +20,11 @@ def print_fault(fault: BaseException) -> None:
     Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), said), soft_wrap=True)
 
 
+def _format_warning(message: Warning | str, *_: object, **__: object) -> str:
+    """Return a warning of Python in one line, without the place in the program."""
+    return f"Warning: {message}\n"
+
+
 @command_line()
 def run(main: Callable[[Sequence[str]], int], args: Sequence[str] | None = None) -> NoReturn:
     """Run a command, and exit with its exit code.
@@ -33,6 +39,8 @@ def run(main: Callable[[Sequence[str]], int], args: Sequence[str] | None = None)
     for one in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(one) is not signal.SIG_IGN:  # as under nohup
             signal.signal(one, lambda number, _: sys.exit(128 + number))  # ends the runs of a sweep as well
+    of_python = warnings.formatwarning
+    warnings.formatwarning = _format_warning
     try:
         code = main(sys.argv[1:] if args is None else args)
         sys.stdout.flush()
@@ -46,3 +54,5 @@ def run(main: Callable[[Sequence[str]], int], args: Sequence[str] | None = None)
     except (UserError, OSError) as error:
         print_fault(error)
         sys.exit(1)
+    finally:
+        warnings.formatwarning = of_python

@@ -12,9 +12,12 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
+
+from attention_probing.results.errors import UserError
 
 _SEAL = b"\nsha256:"
 """Begins the last bytes of a kept file, before a checksum in hexadecimal. Readers of zip files, `torch.load` among
@@ -171,6 +174,40 @@ def write_atomically(path: Path, *content: bytes | memoryview | str) -> Path:
 def is_full(error: BaseException) -> bool:
     """Return True if an error was raised because the disk or the user's quota is full."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def try_folder(folder: Path) -> None:
+    """Make a file in a folder and delete it again, with the folders above it that were not there.
+
+    Permissions alone would not tell: a link may lead nowhere, a name may be too long, a disk may be read-only.
+
+    Raises:
+        OSError: Nothing can be written there.
+    """
+    absent = list[Path]()
+    try:
+        absent += [one for one in (folder, *folder.parents) if not one.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        TemporaryDirectory(dir=folder).cleanup()
+    finally:
+        for one in absent:
+            with suppress(OSError):  # not made, or another run has begun in it
+                one.rmdir()
+
+
+def check_writable(folder: Path, option: str) -> None:
+    """Raise UserError if nothing can be written into a folder; called before the work whose result goes there.
+
+    Args:
+        folder: The folder; it may be absent.
+        option: Option of the command line that names another place.
+    """
+    try:
+        try_folder(folder)
+    except OSError as error:
+        raise UserError(
+            f"{folder}: nothing can be written there ({error.strerror}). Give {option} a place that can be written."
+        ) from error
 
 
 def temporary(path: Path) -> Path:

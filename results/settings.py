@@ -46,8 +46,8 @@ def leaves(node: object, at: str = "") -> Iterator[tuple[str, object]]:
 
 
 _OWN_CLASS = re.compile(
-    r"(?:attention_probing\.)?"
-    r"(?:attention|commands|corpora|datamodules|fidelity|measures|metrics|models|probes|results)\.(?:\w+\.)*(\w+)"
+    r"(?:attention_probing\.(?:\w+\.)*"
+    r"|(?:attention|commands|corpora|datamodules|fidelity|measures|metrics|models|probes|results)\.(?:\w+\.)*)(\w+)"
 )
 """Path of a class of this program; version 1 wrote it without the package."""
 

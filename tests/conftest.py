@@ -29,6 +29,14 @@ from tests.glossary import unexplained
 from tests.printed import lost_answers
 from tests.tiny import save_bert, write_splits
 
+ROOT = Path(__file__).parents[1]
+IS_CHECKOUT = (ROOT / "train.py").is_file()
+"""False in the folder of `make wheel-test`, which has the tests, but of the package only what is installed."""
+collect_ignore: list[str] = []
+if not IS_CHECKOUT:  # these are about the checkout, as a whole
+    collect_ignore += ["benchmarks", "cluster", "studies", "attention/test_matrix.py"]
+    collect_ignore += ["test_docs.py", "test_examples.py", "test_house.py"]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def schema() -> Iterator[Draft202012Validator]:
@@ -104,7 +112,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests of public data, of real models, of pages and of jobs; all but those of data are slow."""
     kinds = {"public_data": ["data"], "pretrained": ["models", "slow"]}
     kinds |= {"browser": ["browser", "slow"], "slurm": ["cluster", "slow"]}
+    without = pytest.mark.skip(reason="this is no checkout: there is the installed package alone")
     for item in items:
+        if not IS_CHECKOUT and item.get_closest_marker("checkout"):
+            item.add_marker(without)
         for fixture in kinds.keys() & set(getattr(item, "fixturenames", ())):
             for marker in kinds[fixture]:
                 item.add_marker(marker)

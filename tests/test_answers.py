@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import attention_probing
 from attention_probing.commands.compare import compare_answer
 from attention_probing.commands.sweep_table import range_answer
 from attention_probing.fidelity.comparison import CheckpointResult, Judged, answer
@@ -27,7 +28,7 @@ from attention_probing.results import Estimate, Table
 from attention_probing.results.sentences import Difference, describe_differences
 from attention_probing.results.tables import number
 
-ROOT = Path(__file__).parents[1]
+PACKAGE = Path(attention_probing.__file__).parent
 CASES = range(150)
 WORDS = "best most least fewest widest largest smallest highest lowest beat beats better worse farthest"
 COMPARING = re.compile(rf"\b({'|'.join(WORDS.split())})\b")
@@ -385,10 +386,10 @@ def test_every_function_whose_sentences_compare_is_tested_here() -> None:
     """Functions named `…answer` whose texts have a superlative or a comparison."""
     found: dict[str, set[str]] = {}
     for room in ("measures", "probes", "fidelity", "models", "commands"):
-        for path in sorted((ROOT / room).glob("*.py")):
+        for path in sorted((PACKAGE / room).glob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.FunctionDef) and node.name.endswith("answer") and _compares(node):
-                    found.setdefault(path.relative_to(ROOT).as_posix(), set()).add(node.name)
+                    found.setdefault(path.relative_to(PACKAGE).as_posix(), set()).add(node.name)
     tested: dict[str, Callable[..., object]] = {
         name: value for name, value in globals().items() if name.endswith("answer") and callable(value)
     }

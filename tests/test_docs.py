@@ -37,7 +37,7 @@ from tests.commands.test_sweep_plan import SHIPPED as SWEEPS
 from tests.glossary import OF_ANY_UNIT, explained, unexplained
 from tests.measures import test_ablation as of_heads_off, test_configs as of_analyses
 from tests.rooms import exports
-from tests.test_train import CLASSIFIERS, CONFIGS, YAMLS
+from tests.test_train import CLASSIFIERS, PROBES, YAMLS
 
 ROOT = Path(__file__).parents[1]
 FIRST = ("README.md", "CONTRIBUTING.md", "AGENTS.md", "llms.txt")
@@ -64,9 +64,9 @@ RUN_BY = {
     "studies/test_known_answers.py": [("measure", "../studies/known_answers.yaml")],
 }
 RUN: set[tuple[str, Path]] = {
-    *(("fit" if "probing fit" in YAMLS[path] else "measure", path) for path in CONFIGS),
+    *(("fit" if "probing fit" in YAMLS[path] else "measure", path) for path in PROBES),
     *(("fit", path) for path in CLASSIFIERS),
-    *(("measure", path) for path in [*of_analyses.CONFIGS, of_analyses.ATLAS, *of_heads_off.CONFIGS.glob("*.yaml")]),
+    *(("measure", path) for path in [*of_analyses.ANALYSES, of_analyses.ATLAS, *of_heads_off.MICHEL.glob("*.yaml")]),
     *((command, (SHIPPED / config).resolve()) for of_test in RUN_BY.values() for command, config in of_test),
 }
 
@@ -210,7 +210,7 @@ def check_train(arguments: list[str]) -> None:
 def check(command: str) -> None:
     """Fail when the command cannot be run as it stands."""
     match words(command):
-        case ["probing", "--help" | "--version"] | ["python", "train.py"]:
+        case ["probing", "--help" | "--version" | "--configs"] | ["python", "train.py"]:
             pass  # the program is named
         case ["python", "-m", module]:
             assert callable(importlib.import_module(module).main)
@@ -220,9 +220,9 @@ def check(command: str) -> None:
             known = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
             assert {*targets} <= {*known}, f"the Makefile has no {targets}"
         case ["sbatch", *options]:
-            place = options.index("configs/trainer/slurm.sh")  # tests/cluster submits it
+            (place,) = (place for place, word in enumerate(options) if word.endswith("/trainer/slurm.sh"))
             if options[place + 2 :]:
-                check_train(options[place + 1 :])
+                check_train(shorthand.with_configs(options[place + 1 :]))
         case ["probing", name] if name in COMMANDS:
             pass  # the command is named
         case ["probing", name, *arguments] if name in RUNS:

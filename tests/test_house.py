@@ -2,6 +2,7 @@ import ast
 import importlib
 import re
 import subprocess
+import sys
 import tomllib
 from itertools import pairwise
 from pathlib import Path
@@ -31,6 +32,26 @@ def test_every_room_is_a_package_below_the_name_and_linked_there() -> None:
     # Nothing else of the checkout is installed.
     packages = {path.parent.name for path in ROOT.glob("[a-z]*/__init__.py")}
     assert packages - {NAME, "benchmarks", "studies", "tests", "build"} == set(ROOMS)
+
+
+def test_every_file_of_a_room_and_of_the_configs_is_put_into_the_wheel() -> None:
+    patterns: dict[str, list[str]] = PROJECT["tool"]["setuptools"]["package-data"]
+    for package, folder in {NAME: NAME, **FOLDERS}.items():
+        wanted = {path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+        taken = {*(ROOT / folder).glob("*.py")}
+        for pattern in [*patterns["*"], *patterns.get(package, [])]:
+            taken |= {*(ROOT / folder).glob(pattern)}
+        assert wanted - taken == set(), package
+    assert (ROOT / NAME / "py.typed").is_file()
+
+
+def test_train_py_is_the_command() -> None:
+    one, other = (
+        subprocess.run([sys.executable, *program, "--help"], cwd=ROOT, capture_output=True, text=True, check=True)
+        for program in (["train.py"], ["-m", NAME])
+    )
+    assert one.stdout == other.stdout
+    assert one.stdout.startswith("Usage: probing ")
 
 
 def test_nothing_names_a_room_without_the_package() -> None:

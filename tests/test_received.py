@@ -21,10 +21,10 @@ from pathlib import Path
 
 import pytest
 
+from attention_probing.commands.sweep_run import PROGRAM
 from tests.endless import Endless, make_endless
 from tests.tiny import save_bert
 
-ROOT = Path(__file__).resolve().parents[1]
 SECONDS, GIGABYTES = 10.0, 1.0
 ENOUGH = 120  # seconds after which a process is killed: a machine may have much else to do
 
@@ -202,7 +202,7 @@ def run(received: Received, folder: Path) -> Ended:
     used, error = folder / "used.json", folder / "stderr"
     with error.open("wb") as stderr:
         process = subprocess.Popen(
-            [sys.executable, "-c", LAUNCHER, str(used), sys.executable, str(ROOT / "train.py"), *words],
+            [sys.executable, "-c", LAUNCHER, str(used), *PROGRAM, *words],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

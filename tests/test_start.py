@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from attention_probing.commands import launch
+from attention_probing.commands import CONFIGS, launch
 from attention_probing.datamodules import DependencyDataModule
 from attention_probing.datamodules.lightning import DataModule
-from tests.test_train import ROOT, arguments
+from tests.test_train import arguments
 
 SLOW = {"lightning_fabric", "pytorch_lightning", "torchmetrics", "torch._dynamo", "transformers.modeling_utils"}
 """Packages that take seconds."""
@@ -35,7 +35,7 @@ def test_the_package_alone_imports_next_to_nothing() -> None:
 def test_a_measurement_imports_no_lightning_and_no_model_before_its_first_batch(
     bert: Path, corpus: str, cache: str, tmp_path: Path
 ) -> None:
-    words = arguments(ROOT / "configs/clark2019/heads.yaml", corpus, bert, cache, tmp_path)
+    words = arguments(CONFIGS / "clark2019/heads.yaml", corpus, bert, cache, tmp_path)
     launch.main(words)  # keeps the stores
     code = f"""
 import sys

@@ -2,7 +2,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
@@ -15,10 +14,11 @@ import yaml
 from pytorch_lightning.utilities import rank_zero_only
 
 from attention_probing import models
-from attention_probing.commands import launch
+from attention_probing.commands import CONFIGS, launch
 from attention_probing.commands.faults import fault
 from attention_probing.commands.launch import check
 from attention_probing.commands.lightning import CheckedCLI
+from attention_probing.commands.sweep_run import PROGRAM
 from attention_probing.corpora.conllu import read_treebank
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.models import TrainingError
@@ -31,13 +31,12 @@ from tests.trainers import CONTINUES
 
 pytestmark = CONTINUES
 
-ROOT = Path(__file__).parent.parent
 Given = Callable[..., list[str]]
 HEADS = "clark2019/heads.yaml"
 # Those on documents, the sweeps, and those that train inside a test are tried where these are tested.
 NESTED = ("control.yaml", "mdl.yaml", "causal.yaml")
-YAMLS = {path: path.read_text(encoding="utf-8") for path in sorted((ROOT / "configs").rglob("*.yaml"))}
-CONFIGS = [path for path in YAMLS if "class_path: DependencyData" in YAMLS[path] and path.name not in NESTED]
+YAMLS = {path: path.read_text(encoding="utf-8") for path in sorted(CONFIGS.rglob("*.yaml"))}
+PROBES = [path for path in YAMLS if "class_path: DependencyData" in YAMLS[path] and path.name not in NESTED]
 CLASSIFIERS = [path for path in YAMLS if "class_path: ClassificationDataModule" in YAMLS[path]]
 
 
@@ -75,7 +74,7 @@ def of_config(corpus: str, bert: Path, cache: str, tmp_path: Path) -> Given:
 
     def given(config: str = "demo.yaml", **changed: object) -> list[str]:
         parts: dict[str, Any] = {"corpus": corpus, "bert": bert, "cache": cache, "runs": tmp_path, **changed}
-        return arguments(ROOT / "configs" / config, **parts)
+        return arguments(CONFIGS / config, **parts)
 
     return given
 
@@ -91,7 +90,7 @@ def assert_all_files_are_there(folder: Path, found: dict[str, Any]) -> None:
         assert all((folder / name).stat().st_size for name in found[kind].values())
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda path: str(path.relative_to(ROOT / "configs")))
+@pytest.mark.parametrize("config", PROBES, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_every_config_runs_and_leaves_whole_results(config: Path, of_config: Given, tmp_path: Path) -> None:
     drawn = config.stem in ("attention_only", "heads", "structural", "depth")  # the figures of the others are such, too
     launch.main([*of_config(config), f"--figures.formats={'[png]' if drawn else []}"])
@@ -148,7 +147,7 @@ def classifier_arguments(config: Path, folder: Path, bert: Path, *extra: str) ->
     ]
 
 
-@pytest.mark.parametrize("config", CLASSIFIERS, ids=lambda path: str(path.relative_to(ROOT / "configs")))
+@pytest.mark.parametrize("config", CLASSIFIERS, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_every_classifier_runs_and_leaves_whole_results(config: Path, bert: Path, tmp_path: Path) -> None:
     drawn = config.stem in ("demo_classifier", "han_rnn")  # the figures of the others are such, too
     formats = f"--figures.formats={'[png]' if drawn else []}"
@@ -178,7 +177,7 @@ def test_a_task_of_glue_runs_by_its_name_and_reports_dev_at_the_last_epoch(
 ) -> None:
     write_glue(tmp_path, task, rows=12)
     options = {"corpus": task, "root": tmp_path, "cache": tmp_path / "cache", "tokenizer.name": bert}
-    arguments = [f"--config={ROOT / 'configs' / 'kovaleva2019' / 'finetuning.yaml'}", "--trainer.max_epochs=2", *QUICK]
+    arguments = [f"--config={CONFIGS / 'kovaleva2019' / 'finetuning.yaml'}", "--trainer.max_epochs=2", *QUICK]
     arguments += [f"--data.{name}={value}" for name, value in options.items()]
     arguments += [f"--trainer.default_root_dir={tmp_path / 'runs'}", "--checkpoint.monitor=null"]
     launch.main(["fit", *arguments])
@@ -202,7 +201,7 @@ def test_a_task_of_glue_runs_by_its_name_and_reports_dev_at_the_last_epoch(
 
 def test_variants_of_tutek_differ_in_what_they_say_and_nothing_else() -> None:
     names = ("base", "concat", "residual", "tying", "mlm")
-    base, *others = (yaml.safe_load(YAMLS[ROOT / "configs" / "tutek2020" / f"{name}.yaml"]) for name in names)
+    base, *others = (yaml.safe_load(YAMLS[CONFIGS / "tutek2020" / f"{name}.yaml"]) for name in names)
     for other, project in zip(others, (None, 300, 300, None), strict=True):
         assert len(other["model"]["init_args"].pop("regularizers")) == 1
         assert other["model"]["init_args"]["embedding"].pop("project", None) == project
@@ -233,13 +232,12 @@ def test_command_lines_are_checked_before_anything_is_computed(of_config: Given,
 @pytest.mark.slow
 def test_the_demo_runs_with_the_options_of_one_and_of_several_devices(of_config: Given, tmp_path: Path) -> None:
     cpu, ddp = (
-        [*of_config(runs=tmp_path / name), f"--config={ROOT / 'configs' / 'trainer' / name}.yaml"]
-        for name in ("cpu", "ddp")
+        [*of_config(runs=tmp_path / name), f"--config={CONFIGS / 'trainer' / name}.yaml"] for name in ("cpu", "ddp")
     )
     launch.main(cpu)
     environment = {key: value for key, value in os.environ.items() if key != "PL_GLOBAL_SEED"}
-    command = [sys.executable, "train.py", *ddp, "--trainer.devices=2"]
-    subprocess.run(command, cwd=ROOT, check=True, env=environment, timeout=240)
+    command = [*PROGRAM, *ddp, "--trainer.devices=2"]
+    subprocess.run(command, check=True, env=environment, timeout=240)
     one, two = (results(tmp_path / name)[1]["scores"] for name in ("cpu", "ddp"))
     assert two == pytest.approx(one, rel=1e-3)
 
@@ -247,7 +245,7 @@ def test_the_demo_runs_with_the_options_of_one_and_of_several_devices(of_config:
 @pytest.mark.slow
 def test_a_classifier_on_two_processes_scores_as_on_one(bert: Path, tmp_path: Path) -> None:
     """The same checkpoint, tested and predicted with: no text is left out, and none counts twice."""
-    config = ROOT / "configs" / "demo_classifier.yaml"
+    config = CONFIGS / "demo_classifier.yaml"
     command = classifier_arguments(config, tmp_path, bert)
     launch.main(command)
     folder, alone = results(tmp_path / "runs")
@@ -272,7 +270,7 @@ def test_a_classifier_on_two_processes_scores_as_on_one(bert: Path, tmp_path: Pa
 def checkpoint(corpus: str, bert: Path, cache: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of the probe of `configs/demo.yaml`."""
     runs = tmp_path_factory.mktemp("runs")
-    launch.main(arguments(ROOT / "configs" / "demo.yaml", corpus, bert, cache, runs))
+    launch.main(arguments(CONFIGS / "demo.yaml", corpus, bert, cache, runs))
     (path,) = runs.rglob("*.ckpt")
     return path
 
@@ -300,7 +298,7 @@ def test_a_second_run_has_a_folder_of_its_own_and_the_same_scores(
 def test_a_new_store_and_a_kept_one_give_the_same_files_byte_for_byte(
     corpus: str, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = arguments(ROOT / "configs" / HEADS, corpus, bert, str(tmp_path / "stores"), Path("runs"))
+    command = arguments(CONFIGS / HEADS, corpus, bert, str(tmp_path / "stores"), Path("runs"))
     contents = []
     for name in ("new", "kept"):
         (tmp_path / name).mkdir()
@@ -404,7 +402,7 @@ def test_nothing_is_suggested_for_an_option_that_is_like_no_other(
     option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        launch.main(["fit", f"--config={ROOT}/configs/demo.yaml", f"--{option}=3"], cli=CheckedCLI)
+        launch.main(["fit", f"--config={CONFIGS}/demo.yaml", f"--{option}=3"], cli=CheckedCLI)
     told = capsys.readouterr().err
     assert option.rpartition(".")[2] in told
     assert "did you mean" not in told
@@ -415,7 +413,7 @@ def test_a_typo_is_told_in_a_line_with_what_is_closest(
     typo: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On the command line, or in a config, where `a -> b` replaces a by b."""
-    config, text = tmp_path / "typo.yaml", YAMLS[ROOT / "configs" / "demo.yaml"]
+    config, text = tmp_path / "typo.yaml", YAMLS[CONFIGS / "demo.yaml"]
     right, arrow, wrong = typo.partition(" -> ")
     config.write_text(text.replace(right, wrong) if arrow else text, encoding="utf-8")
     assert (config.read_text(encoding="utf-8") == text) == (not arrow)
@@ -429,7 +427,7 @@ def test_a_typo_is_told_in_a_line_with_what_is_closest(
 
 
 def test_options_in_a_wrong_order_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    config = f"--config={ROOT}/configs/demo.yaml"
+    config = f"--config={CONFIGS}/demo.yaml"
     for args, message in (
         (["fit"], "error: no model is named: give --config one of `probing --help`, or --model\n"),
         (
@@ -437,7 +435,7 @@ def test_options_in_a_wrong_order_are_told(capsys: pytest.CaptureFixture[str]) -
             "'decay' is not accepted: give --config or --model first, and its arguments under `init_args`",
         ),
         (
-            ["measure", "--model.trees=false", f"--config={ROOT}/configs/clark2019/heads.yaml"],
+            ["measure", "--model.trees=false", f"--config={CONFIGS}/clark2019/heads.yaml"],
             "'trees' is not accepted: give --config or --model first, and its arguments under `init_args`",
         ),
     ):
@@ -535,7 +533,7 @@ def altered(checkpoint: Path, copy: Path, **parts: object) -> Path:
     ],
 )
 def test_a_command_that_does_not_run_a_class_names_the_one_that_does(verb: str, config: str, told: str) -> None:
-    assert str(check([verb, f"--config={ROOT / 'configs' / config}"])).endswith(f"model: {told}")
+    assert str(check([verb, f"--config={CONFIGS / config}"])).endswith(f"model: {told}")
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 #!/bin/bash
 # A run on the devices of a SLURM allocation, requeued after preemption and before the time limit: a training continues, a
-# measurement starts again. From the checkout:
-#   sbatch configs/trainer/slurm.sh fit --config clark2019/attention_only
+# measurement starts again. In any folder:
+#   sbatch "$(probing --configs)/trainer/slurm.sh" fit clark2019/attention_only
 # One task for each device. Adapt partition, nodes, devices, cores and time. Two GPUs of a node: --gpus-per-node=2.
 #SBATCH --job-name=probe
 #SBATCH --nodes=1
@@ -14,7 +14,7 @@
 #SBATCH --output=%x-%j.out
 
 trap 'scontrol requeue "$SLURM_JOB_ID"' USR1 # before the time limit
-srun --kill-on-bad-exit=1 probing "$1" --config configs/trainer/slurm.yaml "${@:2}" \
+srun --kill-on-bad-exit=1 probing "$1" trainer/slurm "${@:2}" \
     --trainer.num_nodes "$SLURM_NNODES" --trainer.devices "$SLURM_NTASKS_PER_NODE" &
 wait $!
 code=$?

@@ -11,6 +11,7 @@ from torch import Tensor
 from attention_probing.attention import Encoder, EncoderSpec, Options, extraction
 from attention_probing.attention.encoder import LoadedEncoder
 from attention_probing.attention.stream import Stream
+from attention_probing.commands import CONFIGS
 from attention_probing.datamodules import CoreferenceDataModule, DependencyDataModule
 from attention_probing.measures import AntecedentHeads, SingleHeads
 from attention_probing.probes import AttentionOnlyProbe, StructuralDistanceProbe
@@ -19,7 +20,7 @@ from tests import tiny
 from tests.trainers import changed, scored, trained
 
 Make = Callable[..., DependencyDataModule]
-CONFIG = Path(__file__).parents[2] / "configs" / "decoders" / "heads.yaml"
+CONFIG = CONFIGS / "decoders" / "heads.yaml"
 
 
 def run(module: Any, data: DependencyDataModule) -> Result:  # noqa: ANN401

@@ -23,15 +23,14 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from attention_probing.commands import launch
+from attention_probing.commands import CONFIGS, launch
 from attention_probing.measures import HeadAblation, trainings
 from attention_probing.probes import AttentionWordsProbe
 from attention_probing.results import writer
 from tests.measures.classifiers import data_arguments, fitted
-from tests.test_train import ROOT, arguments, classifier_arguments
+from tests.test_train import arguments, classifier_arguments
 from tests.tiny import save_bert, write_splits
 
-CONFIGS = ROOT / "configs"
 ADVERSARIES = "[{class_path: ConsistentAdversary, init_args: {strengths: [0.0, 0.01], max_epochs: 2}}]"
 
 

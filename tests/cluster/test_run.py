@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from attention_probing.commands import launch
+from attention_probing.commands import CONFIGS, launch
 from tests.cluster.conftest import Slurm
-from tests.test_train import ROOT, arguments
+from tests.test_train import arguments
 from tests.trainers import DEVICES
 
+ROOT = Path(__file__).parents[2]
 Submit = Callable[..., str]
 
 
@@ -28,12 +29,12 @@ def submit(slurm: Slurm, corpus: str, bert: Path, cache: str) -> Submit:
             "OMP_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo",
         }
-        command = [*arguments(ROOT / "configs" / config, corpus, bert, cache, runs), *extra]
+        command = [*arguments(CONFIGS / config, corpus, bert, cache, runs), *extra]
         options = ("--parsable", f"--output={slurm.folder}/%j.out", f"--chdir={ROOT}", "--partition=low", *sbatch)
         environment = slurm.environment
         slurm.environment = {**environment, **own}
         try:
-            return slurm.run("sbatch", *options, str(ROOT / "configs/trainer/slurm.sh"), *command)
+            return slurm.run("sbatch", *options, str(CONFIGS / "trainer/slurm.sh"), *command)
         finally:
             slurm.environment = environment
 
@@ -67,7 +68,7 @@ LONG = ("--trainer.max_epochs=120", "--data.max_sentences=4")
 def whole(corpus: str, bert: Path, cache: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     """Scores of the run of these tests on two processes, left alone."""
     runs = tmp_path_factory.mktemp("whole")
-    command = arguments(ROOT / "configs" / PROBE, corpus, bert, cache, runs)
+    command = arguments(CONFIGS / PROBE, corpus, bert, cache, runs)
     launch.main([*command, *LONG, "--trainer.strategy=ddp_fork", "--trainer.devices=2"])
     return scores(runs)
 
@@ -134,7 +135,7 @@ def test_more_tasks_than_devices_are_refused_and_nothing_is_removed(
     older.parent.mkdir(parents=True)
     older.write_text("{}")
     (runs / "hpc_ckpt_1.ckpt").write_bytes(b"of another run")
-    config = ROOT / "configs/clark2019/baselines.yaml"
+    config = CONFIGS / "clark2019/baselines.yaml"
     wrapped = (
         f"cd {ROOT}; srun {sys.executable} train.py measure --config {config} --trainer.accelerator cpu "
         f"--trainer.default_root_dir {runs} --data.corpus absent-{{split}}.conllu"

@@ -11,19 +11,19 @@ from unittest.mock import Mock
 import pytest
 
 from attention_probing import commands
-from attention_probing.commands import COMMANDS, RUNS, measure
+from attention_probing.commands import COMMANDS, CONFIGS, RUNS, measure
+from attention_probing.commands.sweep_run import PROGRAM
 from attention_probing.results import UserError
-from tests.test_train import CONFIGS
+from tests.test_train import PROBES
 
-ROOT = Path(__file__).parents[2]
 OTHERS = [name for name in COMMANDS if name not in RUNS]
 
 
 def test_the_help_is_there_before_anything_that_takes_long_is_imported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = [sys.executable, "-X", "importtime", "train.py", "--help"]
-    asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env={"COLUMNS": "80"})
+    command = [sys.executable, "-X", "importtime", PROGRAM[1], "--help"]
+    asked = subprocess.run(command, capture_output=True, text=True, check=True, env={"COLUMNS": "80"})
     loaded = set(re.findall(r"([\w.]+)$", asked.stderr, re.MULTILINE))
     assert {"attention_probing.commands", "textwrap"} <= loaded
     assert not {"torch", "numpy", "pandas", "pytorch_lightning", "jsonargparse", "yaml", "rich"} & loaded
@@ -42,12 +42,12 @@ def test_the_help_has_the_commands_and_every_config_that_they_run(
         assert "Lightning" not in said
         assert max(map(len, said.splitlines())) <= max(columns, 80)
         listed = set(re.findall(r"[\w]+", said.partition("Configs")[2]))
-        assert {path.stem for path in CONFIGS} <= listed
+        assert {path.stem for path in PROBES} <= listed
         assert not {"table3", "grid"} & listed  # of sweep
 
 
 def test_a_command_is_a_file_that_says_what_it_does() -> None:
-    assert {path.stem for path in (ROOT / "commands").glob("*.py")} > {*OTHERS}
+    assert {path.stem for path in Path(commands.__file__).parent.glob("*.py")} > {*OTHERS}
     assert COMMANDS.keys() >= {*RUNS}
     for name in OTHERS:
         said = str(import_module(f"attention_probing.commands.{name}").__doc__).partition("\n")[0]
@@ -106,7 +106,7 @@ def test_measure_names_the_splits_there_are_before_it_loads_anything(tmp_path: P
     (tmp_path / "own-test.conllu").touch()
     line = [
         "--config",
-        str(ROOT / "configs" / "clark2019" / "heads.yaml"),
+        str(CONFIGS / "clark2019" / "heads.yaml"),
         "--data.corpus",
         f"{tmp_path}/own-{{split}}.conllu",
     ]
@@ -114,11 +114,33 @@ def test_measure_names_the_splits_there_are_before_it_loads_anything(tmp_path: P
         measure.run(line)
 
 
+def test_a_place_that_cannot_be_written_is_told_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No encoder and no plan is read for it, and the sample corpus is not written in part."""
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setattr("attention_probing.commands.sweep.Sweeper", Mock(side_effect=AssertionError))
+    for words in (
+        ["sweep", "tutek2020/grid", f"--out={file}/out"],
+        ["compare", "absent", f"--json={file}/a.json"],
+    ):
+        with pytest.raises(SystemExit):
+            commands.main(words)
+        (told,) = capsys.readouterr().err.splitlines()
+        assert told.startswith(f"Error: {file}{'/out' if words[0] == 'sweep' else ''}: nothing can be written there (")
+        assert told.endswith(f"Give {words[-1].partition('=')[0]} a place that can be written.")
+    words = ["measure", "clark2019/baselines", "--corpus=sample", f"--data.cache={file}"]
+    assert commands.main([*words, f"--trainer.default_root_dir={tmp_path}"]) == 1
+    assert "the sample corpus cannot be written (" in capsys.readouterr().err.splitlines()[-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 @pytest.mark.parametrize("megabytes", [300, 1_400])
 def test_too_little_memory_for_the_program_is_said_in_a_line(megabytes: int, tmp_path: Path) -> None:
     words = ["measure", "--config=clark2019/heads", "--corpus=sample", f"--trainer.default_root_dir={tmp_path}"]
     done = subprocess.run(
-        [sys.executable, str(ROOT / "train.py"), *words, f"--data.cache={tmp_path / 'cache'}"],
+        [*PROGRAM, *words, f"--data.cache={tmp_path / 'cache'}"],
         capture_output=True,
         text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20, megabytes << 20)),

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from pytorch_lightning.utilities import rank_zero_only
 
 from attention_probing import commands
-from attention_probing.commands import launch
+from attention_probing.commands import CONFIGS, launch
 from attention_probing.commands.lightning_private import random_states, set_random_states
 from attention_probing.commands.state import RunState, SavedWork, check_new_folder, new_folder, run_digest
 from attention_probing.commands.sweep_jobs import results_of
@@ -33,7 +33,7 @@ from attention_probing.probes import AttentionOnlyProbe
 from attention_probing.results.errors import UserError
 from attention_probing.results.files import keep
 from attention_probing.results.locks import held
-from tests.test_train import ROOT, arguments, classifier_arguments
+from tests.test_train import arguments, classifier_arguments
 from tests.trainers import CONTINUES
 
 pytestmark = CONTINUES
@@ -105,7 +105,7 @@ SHORT = ("--trainer.max_epochs=2", "--data.max_sentences=21")
 @pytest.fixture(scope="module")
 def probe(corpus: str, bert: Path, cache: str) -> Command:
     """Makes the command line of a short training of a probe, from the folder of its runs."""
-    config = ROOT / "configs/clark2019/attention_only.yaml"
+    config = CONFIGS / "clark2019/attention_only.yaml"
     return lambda runs: [*arguments(config, corpus, bert, cache, runs), *SHORT]
 
 
@@ -124,7 +124,7 @@ def whole(probe: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_probe_killed_anywhere_ends_as_if_it_had_not(
     config: str, corpus: str, bert: Path, cache: str, killed: Callable[[int], None], tmp_path: Path
 ) -> None:
-    path = ROOT / "configs" / "clark2019" / config
+    path = CONFIGS / "clark2019" / config
     assert kill_everywhere(lambda runs: [*arguments(path, corpus, bert, cache, runs), *SHORT], killed, tmp_path) >= 2
 
 
@@ -133,7 +133,7 @@ def test_a_probe_killed_anywhere_ends_as_if_it_had_not(
 def test_a_classifier_killed_anywhere_draws_the_same_random_numbers(
     config: str, bert: Path, killed: Callable[[int], None], tmp_path: Path
 ) -> None:
-    usual = classifier_arguments(ROOT / "configs" / "tutek2020" / config, tmp_path, bert)
+    usual = classifier_arguments(CONFIGS / "tutek2020" / config, tmp_path, bert)
     assert kill_everywhere(lambda runs: [*usual, f"--trainer.default_root_dir={runs}"], killed, tmp_path) >= 2
 
 
@@ -145,7 +145,7 @@ def test_what_a_killed_run_had_trained_within_its_test_is_kept(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    path = ROOT / "configs/hewitt2019/control.yaml"
+    path = CONFIGS / "hewitt2019/control.yaml"
     command = [*arguments(path, corpus, bert, cache, tmp_path), "--model.max_epochs=1"]
     ended: list[str] = []
 
@@ -401,7 +401,7 @@ def test_a_run_killed_while_it_draws_is_completed(
     config: str, corpus: str, bert: Path, cache: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     command = [
-        *arguments(ROOT / "configs/clark2019" / config, corpus, bert, cache, tmp_path),
+        *arguments(CONFIGS / "clark2019" / config, corpus, bert, cache, tmp_path),
         "--figures.formats=[png, csv]",
     ]
     with monkeypatch.context() as patched:
@@ -457,7 +457,7 @@ def test_ctrl_c_in_a_training_says_that_the_same_command_goes_on(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command = arguments(ROOT / "configs" / config, corpus, bert, cache, tmp_path)
+    command = arguments(CONFIGS / config, corpus, bert, cache, tmp_path)
     handler = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patched:
         patched.setattr(AttentionOnlyProbe, "training_step", interrupt)

@@ -10,21 +10,21 @@ from unittest.mock import Mock
 import pytest
 
 from attention_probing import commands
-from attention_probing.commands import launch
+from attention_probing.commands import CONFIGS, launch
 from attention_probing.commands.lightning import CheckedCLI
 from attention_probing.commands.shorthand import config_file, config_name, expanded
 from attention_probing.commands.sweep_plan import options_of, read_sweep
+from attention_probing.commands.sweep_run import PROGRAM
 from attention_probing.commands.writer import ResultWriter
 from attention_probing.results.errors import UserError
 from tests.commands.sweeps import write_spec
 
-ROOT = Path(__file__).parents[2]
 HEADS = "configs/clark2019/heads.yaml"
 
 
 @pytest.fixture(autouse=True)
 def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
+    monkeypatch.chdir(CONFIGS.parent)
 
 
 @pytest.mark.parametrize(
@@ -66,15 +66,15 @@ def test_short_and_long_forms(short: str, long: str) -> None:
 
 def test_a_file_that_exists_goes_before_a_config_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert config_file("demo") == str(ROOT / "configs" / "demo.yaml")  # of any folder
+    assert config_file("demo") == str(CONFIGS / "demo.yaml")  # of any folder
     (tmp_path / "demo").mkdir()  # no file
-    assert config_file("demo") == str(ROOT / "configs" / "demo.yaml")
+    assert config_file("demo") == str(CONFIGS / "demo.yaml")
     (tmp_path / "clark2019").mkdir()
     (tmp_path / "clark2019" / "heads").write_text("model: Baselines\n", encoding="utf-8")
     assert config_file("clark2019/heads") == "clark2019/heads"
     assert config_file("model: {class_path: X}") == "model: {class_path: X}"
     assert config_name("clark2019/heads") == "clark2019/heads"
-    assert [config_name(ROOT / HEADS), config_name("my.yaml")] == ["clark2019/heads", "my.yaml"]
+    assert [config_name(CONFIGS.parent / HEADS), config_name("my.yaml")] == ["clark2019/heads", "my.yaml"]
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,8 @@ def test_a_config_may_change_the_model_of_another(tmp_path: Path) -> None:
 def test_a_mistake_is_reported_before_pytorch_is_imported(
     words: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [sys.executable, "-X", "importtime", "train.py", *words.split()]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-X", "importtime", PROGRAM[1], *words.split()]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
     loaded = set(re.findall(r"([\w.]+)$", ended.stderr, re.MULTILINE))
     assert "attention_probing.results" in loaded
     assert not {"torch", "pytorch_lightning", "jsonargparse", "transformers"} & loaded
@@ -147,7 +147,6 @@ def test_python_names_arguments_where_a_command_names_options(tmp_path: Path) ->
     )
     environment = {name: value for name, value in os.environ.items() if name != "PROBING_COMMAND_LINE"}
     command = [sys.executable, "-c", program]
-    environment["PYTHONPATH"] = str(ROOT)
     ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert "Name the right column with `columns.text`; if" in ended.stderr.splitlines()[-1]
 

@@ -10,7 +10,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from attention_probing import commands
-from attention_probing.commands import RUNS, launch, lightning, measure, spelling
+from attention_probing.commands import CONFIGS, RUNS, launch, lightning, measure, spelling
 from attention_probing.commands.shorthand import expanded
 from attention_probing.datamodules import CorpusDataModule
 from attention_probing.measures import Measure
@@ -48,7 +48,7 @@ def test_the_options_of_fixed_names_are_those_of_the_parser(command: str) -> Non
         assert groups == {"trainer": arguments_of(measure.Devices), "figures": arguments_of(FigureFiles)}
         plain = {*spelling.OF_ALL}
     else:
-        parser = lightning.CheckedCLI(["fit", "--config=configs/demo.yaml"]).parser_of(command)
+        parser = lightning.CheckedCLI(["fit", f"--config={CONFIGS}/demo.yaml"]).parser_of(command)
         classes = {"trainer": Trainer, "checkpoint": ModelCheckpoint, "figures": FigureFiles}
         assert groups == {name: arguments_of(kind) for name, kind in classes.items()}
         plain = {*spelling.OF_ALL, *spelling.OF_TRAINER}

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from attention_probing.commands import CONFIGS
 from attention_probing.commands.sweep_plan import in_full, options_of, read_sweep
 from attention_probing.results.errors import UserError
 from tests.commands.sweeps import write_spec
 
-ROOT = Path(__file__).parent.parent.parent
-SHIPPED = [path for path in sorted((ROOT / "configs").rglob("*.yaml")) if "scores" in yaml.safe_load(path.read_text())]
+SHIPPED = [path for path in sorted(CONFIGS.rglob("*.yaml")) if "scores" in yaml.safe_load(path.read_text())]
 HEAD = "name: t\nlabel: probe\nscores: [uas]\n"
 
 
@@ -172,7 +172,7 @@ def test_an_option_of_an_axis_is_not_given_for_all_runs(tmp_path: Path) -> None:
     assert {dict(run.options)["model.init_args.depth"] for row in rows for run in row.all_runs()} == {"3"}
 
 
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT / "configs")))
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_shipped_sweeps_can_be_run(path: Path) -> None:
     sweep = read_sweep(path)
     assert path.stem == sweep.name

@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from attention_probing.commands import CONFIGS
 from attention_probing.commands.sweep import check_all, main
 from attention_probing.commands.sweep_jobs import Call, Processes
 from attention_probing.results.digests import digest
@@ -153,7 +154,7 @@ def test_the_command_lines_are_checked_by_train_py(tmp_path: Path) -> None:
 def test_a_plan_reads_no_file_of_settings_but_its_configs(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("user: secret-of-the-user\n", encoding="utf-8")
-    config = ROOT / "configs" / "demo.yaml"
+    config = CONFIGS / "demo.yaml"
     for option in ("data", "model", "config"):
         line = ["fit", f"--config={config}", f"--{option}={secret}"]
         (fault,) = check_all([line])
@@ -167,7 +168,7 @@ def test_a_plan_reads_no_file_of_settings_but_its_configs(tmp_path: Path) -> Non
 
 
 def test_a_check_leaves_the_seed_of_the_sweep_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = ["fit", f"--config={ROOT / 'configs' / 'demo.yaml'}", "--seed_everything=5"]
+    line = ["fit", f"--config={CONFIGS / 'demo.yaml'}", "--seed_everything=5"]
     for seed in ("99", None):
         monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
         if seed is not None:
@@ -314,7 +315,7 @@ def test_the_checkpoint_of_a_row_is_what_test_tests_and_an_option_of_other_comma
 
 @pytest.mark.slow
 def test_the_program_itself_is_swept(corpus: str, cache: str, tmp_path: Path) -> None:
-    config = ROOT / "configs" / "clark2019" / "baselines.yaml"
+    config = CONFIGS / "clark2019" / "baselines.yaml"
     row = f"{{config: {config}, command: measure, scores: {{uas: left_branching.uas}}}}"
     spec = write_spec(tmp_path, f"name: t\nscores: [uas]\nrows: {{left branching: {row}}}\n")
     options = [f"--data.corpus={corpus}", f"--data.cache={cache}", "--trainer.accelerator=cpu"]

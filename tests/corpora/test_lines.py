@@ -20,7 +20,6 @@ from attention_probing.corpora.texts import read_links, read_plain
 from tests.corpora.conftest import writer
 from tests.endless import Endless, make_endless
 
-ROOT = Path(__file__).resolve().parents[2]
 write = writer("corpus.txt")
 
 
@@ -125,7 +124,7 @@ def test_registered_files_and_unknown_suffixes_have_their_own_remedies(tmp_path:
 def test_corpora_are_read_without_torch_or_a_network_client() -> None:
     modules = ", ".join(f"attention_probing.corpora.{path.stem}" for path in Path(corpora.__path__[0]).glob("*.py"))
     code = f"import sys, {modules}; print(*({{'torch', 'transformers', 'pooch', 'requests'}} & set(sys.modules)))"
-    loaded = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert loaded.stdout == "\n"
 
 

@@ -9,6 +9,7 @@ import conllu
 import pytest
 import yaml
 
+from attention_probing.corpora import sample
 from attention_probing.corpora.conll2012 import read_documents
 from attention_probing.corpora.conllu import read_treebank
 from attention_probing.corpora.document import Documents
@@ -26,8 +27,7 @@ from attention_probing.corpora.sentence import Treebank
 RELATIONS = """root det amod compound nsubj obj iobj obl case aux cop mark advcl acl:relcl conj cc nmod:poss xcomp punct
 nsubj:pass aux:pass obl:agent advmod nmod ccomp acl compound:prt flat nummod expl obl:unmarked"""
 LEAVES = "det case cc punct aux aux:pass cop mark compound compound:prt expl flat"
-ROOT = Path(__file__).resolve().parents[2]
-GRAMMAR = yaml.load((ROOT / "corpora" / "sample.yaml").read_text("utf-8"), yaml.CBaseLoader)
+GRAMMAR = yaml.load(Path(sample.__file__).with_name("sample.yaml").read_text("utf-8"), yaml.CBaseLoader)
 WORDS = {name: set(text.split()) for name, text in GRAMMAR["words"].items()}
 FREQUENT = {True: WORDS["GOOD"] | WORDS["LIKED"], False: WORDS["BAD"] | WORDS["HATED"]}
 EVALUATIVE = {True: FREQUENT[True] | WORDS["FINE"], False: FREQUENT[False] | WORDS["POOR"]}

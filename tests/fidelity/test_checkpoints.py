@@ -15,7 +15,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from attention_probing.attention import EncoderSpec
-from attention_probing.commands import launch
+from attention_probing.commands import CONFIGS, launch
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity import Fidelity, Roar, SingleWeight
 from attention_probing.fidelity.checkpoints import files_of, load, read
@@ -23,7 +23,7 @@ from attention_probing.measures import measure
 from attention_probing.models import TextClassifier
 from attention_probing.results.errors import UserError
 from tests import tiny
-from tests.fidelity.trained import ROOT, Data, fitted, recipe_of
+from tests.fidelity.trained import Data, fitted, recipe_of
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ def test_data_that_it_was_not_trained_on_are_refused_by_the_name_of_the_file(run
         load([one(runs, "base-0")], other)
 
 
-QUICK = f"--config={ROOT / 'configs' / 'fidelity' / 'quick.yaml'}"
+QUICK = f"--config={CONFIGS / 'fidelity' / 'quick.yaml'}"
 LABELS = ("drink", "other")
 
 

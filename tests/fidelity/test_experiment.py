@@ -18,7 +18,7 @@ import yaml
 from scipy.stats import norm
 
 from attention_probing import fidelity, measures
-from attention_probing.commands import launch
+from attention_probing.commands import CONFIGS, launch
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity import Fidelity, FidelityTest
 from attention_probing.fidelity.comparison import (
@@ -41,7 +41,7 @@ from attention_probing.results import Estimate, Result
 from attention_probing.results.digests import file_digest
 from attention_probing.results.tables import number
 from tests.fidelity.tiny import KINDS, Kind, classified
-from tests.fidelity.trained import ROOT, fitted
+from tests.fidelity.trained import fitted
 from tests.glossary import unexplained
 from tests.rooms import exports
 
@@ -111,7 +111,7 @@ def run_over(
     return cli, path.parent, json.loads(path.read_text(encoding="utf-8"))
 
 
-ALL, QUICK = (f"--config={ROOT / 'configs' / 'fidelity' / name}.yaml" for name in ("all", "quick"))
+ALL, QUICK = (f"--config={CONFIGS / 'fidelity' / name}.yaml" for name in ("all", "quick"))
 TESTS = "--model.tests=[Perturbation, Permutation]"
 SHORT = (QUICK, TESTS)
 
@@ -208,7 +208,7 @@ def test_explanations_of_a_file_are_a_ranking_like_others(runs: Path, tmp_path: 
     [("jain2019", 3), ("serrano2019", 2), ("tutek2020", 2), pytest.param("wiegreffe2019", 2, marks=pytest.mark.slow)],
 )
 def test_the_configs_of_the_papers_run_as_they_are(paper: str, tests: int, runs: Path, tmp_path: Path) -> None:
-    path = ROOT / "configs" / paper / "fidelity.yaml"
+    path = CONFIGS / paper / "fidelity.yaml"
     _, _, found = run_over([runs / "base-0"], f"--config={path}", folder=tmp_path)
     named = [
         test["class_path"] for test in yaml.safe_load(path.read_text(encoding="utf-8"))["model"]["init_args"]["tests"]
@@ -221,7 +221,7 @@ def test_the_configs_of_the_papers_run_as_they_are(paper: str, tests: int, runs:
 def test_all_is_every_test_there_is_and_quick_all_that_train_nothing() -> None:
     named = {}
     for name in ("fidelity/all", "fidelity/quick"):
-        config = yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text(encoding="utf-8"))
+        config = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8"))
         named[name] = {test["class_path"] for test in config["model"]["init_args"]["tests"]}
     every = {
         one.__name__ for one in exports(fidelity).values() if isinstance(one, type) and issubclass(one, FidelityTest)
@@ -853,7 +853,7 @@ def test_the_config_judges_every_ranking_on_one_page(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     checkpoints = [runs / "base-1", runs / "tying", runs / "base-0"]
-    config = f"--config={ROOT / 'configs' / 'judge.yaml'}"
+    config = f"--config={CONFIGS / 'judge.yaml'}"
     _, run, found = run_over(checkpoints, config, folder=tmp_path)
     table = pd.read_csv(run / found["tables"]["judge"])
     assert len(table) == 2 * 7

@@ -310,6 +310,7 @@ def lines_of_section(heading: str, most: int = 10) -> str:
     return str(block)
 
 
+@pytest.mark.checkout
 def test_the_lines_for_captum_write_gradient_times_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = tiny.add_head(tiny.save_bert(tmp_path / "bert"), 2)
@@ -329,6 +330,7 @@ def test_the_lines_for_captum_write_gradient_times_input(tmp_path: Path, monkeyp
         assert line["word_ids"] == owners + [None] * (len(line["scores"]) - len(owners))
 
 
+@pytest.mark.checkout
 def test_the_lines_for_lxt_write_its_relevance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found = json.loads((FOREIGN / "lxt.json").read_text())
@@ -343,6 +345,7 @@ def test_the_lines_for_lxt_write_its_relevance(tmp_path: Path, monkeypatch: pyte
         assert line["scores"] == pytest.approx(own)
 
 
+@pytest.mark.checkout
 def test_the_class_of_the_page_ranks_long_words_first(batches: Sequence[ClassifiedBatch]) -> None:
     names: dict[str, Any] = {}
     exec(lines_of_section("A class of your own", 20), names)

@@ -24,8 +24,6 @@ from attention_probing.results.progress import quiet
 from tests.fidelity.tiny import measurements
 from tests.models.corpora import write_texts
 
-ROOT = Path(__file__).parents[2]
-
 
 def fitted(folder: Path, name: str, *options: str, seed: int = 0, epochs: int = 2) -> Path:
     """Train one on the texts in `folder`, which are written the first time; returns the folder of its run."""

@@ -16,6 +16,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from attention_probing.attention.capture import Mixture, replacing
 from attention_probing.attention.encoder import EncoderSpec, resolve
+from attention_probing.commands import CONFIGS
 from attention_probing.datamodules import ClassificationDataModule, TextDataModule
 from attention_probing.measures import HeadAblation, measure
 from attention_probing.measures.ablation import (
@@ -40,7 +41,7 @@ from tests.printed import share
 from tests.tiny import TEXTS
 from tests.trainers import scored
 
-CONFIG = Path(__file__).parents[2] / "configs/kovaleva2019/ablation.yaml"
+CONFIG = CONFIGS / "kovaleva2019/ablation.yaml"
 HEADS = [(layer, head) for layer in range(2) for head in range(4)]
 
 
@@ -190,7 +191,7 @@ def test_what_cannot_be_ablated_is_refused(
         scored(HeadAblation(**{"checkpoint": str(checkpoint), **options}), data)
 
 
-CONFIGS = Path(__file__).parents[2] / "configs/michel2019"
+MICHEL = CONFIGS / "michel2019"
 LABELS = torch.tensor([0, 1, 1])
 
 
@@ -342,7 +343,7 @@ def test_exact_importance_is_estimated_without_the_heads_that_are_gone(
 def test_one_and_two_processes_write_the_same(
     run_config: Callable[..., Any], checkpoint: Path, bert: Path, tmp_path: Path
 ) -> None:
-    given = arguments(CONFIGS / "pruning.yaml", checkpoint, bert, tmp_path / "one", "--model.seeds=2")
+    given = arguments(MICHEL / "pruning.yaml", checkpoint, bert, tmp_path / "one", "--model.seeds=2")
     _, one, at_one = run_config(*given, own_data=True)
     given[-2] = f"--data.cache={tmp_path / 'two'}"
     _, two, at_two = run_config(*given, own_data=True, processes=2)

@@ -14,6 +14,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, 
 
 from attention_probing.attention import Encoder, EncoderSpec, Options, resolve
 from attention_probing.attention.alignment import AlignedPieces, split_words
+from attention_probing.commands import CONFIGS
 from attention_probing.corpora.conllu import read_treebank
 from attention_probing.corpora.sentence import Sentence
 from attention_probing.datamodules import ClassificationDataModule, DependencyDataModule
@@ -29,7 +30,7 @@ from tests.measures.intervals import p_at, sums_of_subsets
 from tests.tiny import save_bert, save_gpt2
 from tests.trainers import changed, scored, trained
 
-CONFIG = Path(__file__).parents[2] / "configs" / "clark2019" / "causal.yaml"
+CONFIG = CONFIGS / "clark2019" / "causal.yaml"
 RELATIONS = ("det", "obj", "nmod:poss")
 HEADS, RANDOM, SEED, RATE = 2, 3, 3, 0.3
 

@@ -9,15 +9,17 @@ import pandas as pd
 import pytest
 import yaml
 
+from attention_probing.commands import CONFIGS
 from tests import documents
 from tests.tiny import BROKEN, FAMILIAR, save_bert
 
-ROOT = Path(__file__).parents[2] / "configs"
-CONFIGS = [
-    path for path in sorted(ROOT.rglob("*.yaml")) if "class_path: AttentionAnalyses" in path.read_text(encoding="utf-8")
+ANALYSES = [
+    path
+    for path in sorted(CONFIGS.rglob("*.yaml"))
+    if "class_path: AttentionAnalyses" in path.read_text(encoding="utf-8")
 ]
-MARKED = [pytest.param(path, marks=[pytest.mark.core] if path.stem == "surface" else []) for path in CONFIGS]
-ATLAS = ROOT / "atlas.yaml"
+MARKED = [pytest.param(path, marks=[pytest.mark.core] if path.stem == "surface" else []) for path in ANALYSES]
+ATLAS = CONFIGS / "atlas.yaml"
 
 
 def texts(config: Path, folder: Path, corpus: str) -> list[dict[str, Any]]:
@@ -64,7 +66,7 @@ def atlas_arguments(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> li
     return [
         "measure",
         f"--config={ATLAS}",
-        f"--data.text={json.dumps(texts(ROOT / 'clark2019/surface.yaml', folder, corpus))}",
+        f"--data.text={json.dumps(texts(CONFIGS / 'clark2019/surface.yaml', folder, corpus))}",
         f"--data.treebank={corpus}",
         f"--data.documents={json.dumps(files)}",
         "--data.max_length=48",

@@ -25,6 +25,7 @@ from attention_probing.attention import Encoder, resolve
 from attention_probing.attention.ablation import Kind
 from attention_probing.attention.capture import Head
 from attention_probing.attention.encoder import EncoderSpec
+from attention_probing.commands import CONFIGS
 from attention_probing.corpora.pairs import PairColumns
 from attention_probing.datamodules import DependencyDataModule, PairDataModule, PairSplit
 from attention_probing.measures import HeadAblation, MinimalPairAccuracy
@@ -41,7 +42,6 @@ from tests.printed import share
 from tests.tiny import TEXTS, save_bert, save_llama
 from tests.trainers import scored
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 Rows = list[tuple[str, str, str, str]]
 WORDS = " ".join(TEXTS).split()
 

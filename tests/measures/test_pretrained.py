@@ -7,9 +7,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from attention_probing.commands import CONFIGS
 from benchmarks.harness import first_sentences
 
-CONFIG = Path(__file__).parents[2] / "configs/clark2019/heads.yaml"
+CONFIG = CONFIGS / "clark2019/heads.yaml"
 HEADS = {"gemma-3-270m": (18, 4), "multilingual-e5-small": (12, 12), "smollm2-135m": (30, 9)}
 
 

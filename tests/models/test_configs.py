@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -22,24 +23,30 @@ from jsonargparse import ArgumentError, ArgumentParser
 from jsonargparse._common import parsing_settings
 
 from attention_probing.attention import EncoderSpec
-from attention_probing.commands import launch
+from attention_probing.commands import CONFIGS, launch
 from attention_probing.commands.launch import check
 from attention_probing.commands.sweep_plan import read_sweep
 from attention_probing.commands.trust import trusted_modules, typed_options
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.models import AttentionClassifier, TextClassifier, TrainingError
 from attention_probing.models.checkpoints import config_of, data_settings, datamodule_from, read_checkpoint
-from attention_probing.models.configs import IS_FILE, explained, only_known_classes, only_named_files
+from attention_probing.models.configs import (
+    IS_FILE,
+    PACKAGE,
+    explained,
+    exported,
+    only_known_classes,
+    only_named_files,
+)
 from attention_probing.results.errors import UserError, command_line
-from attention_probing.results.settings import PIPES
+from attention_probing.results.settings import PIPES, score_settings
 from tests.own_code import save_own
-from tests.test_train import ROOT, classifier_arguments
+from tests.test_train import classifier_arguments
 from tests.trainers import CONTINUES
 
 pytestmark = CONTINUES
 
-QUICK = f"--config={ROOT}/configs/fidelity/quick.yaml"
-CONFIGS = ROOT / "configs"
+QUICK = f"--config={CONFIGS}/fidelity/quick.yaml"
 CPU = "--trainer.accelerator=cpu"
 IS_OF_ANOTHER = r"evil\.\w+ is in an external package, which only the command line may allow"
 EVIL = "STRANGE.evil.X"  # STRANGE stands for the module
@@ -71,7 +78,7 @@ def ran(evil: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def trained(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of `configs/demo_classifier.yaml`."""
     folder = tmp_path_factory.mktemp("trained")
-    launch.main(classifier_arguments(ROOT / "configs" / "demo_classifier.yaml", folder, bert))
+    launch.main(classifier_arguments(CONFIGS / "demo_classifier.yaml", folder, bert))
     (path,) = folder.rglob("*.ckpt")
     return path
 
@@ -383,7 +390,7 @@ def test_a_class_of_ones_own_is_named_on_the_command_line(
     words = of_route("fidelity", path)
     trusting = [*words, f"--trust={evil}.evil"]
     code = f"from attention_probing.commands.launch import run; print(run({words}), run({trusting}))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "1 0"
     assert done.stderr.count(f"is a class of your own, add --trust {evil}.evil.") == 1
 
@@ -472,6 +479,74 @@ def test_a_stored_option_that_no_longer_fits_is_told_in_a_sentence(
     with pytest.raises(TrainingError, match=rf"old\.ckpt: .*{fault}") as told:
         TextClassifier.load_from_checkpoint(path)
     assert "\n" not in str(told.value)
+
+
+def as_in_version_1(node: Any) -> Any:  # noqa: ANN401
+    """A config in which version 1 would name the classes: by their room, without the package."""
+    if isinstance(node, list):
+        return [as_in_version_1(one) for one in node]
+    if not isinstance(node, dict):
+        return node
+    found = {key: as_in_version_1(value) for key, value in node.items()}
+    name = str(node.get("class_path")).rpartition(".")[2]
+    if name in exported():
+        found["class_path"] = f"{exported()[name].rpartition('.')[2]}.{name}"
+    return found
+
+
+def test_a_checkpoint_and_a_config_of_version_1_are_read(trained: Path, tmp_path: Path) -> None:
+    before = torch.load(trained, weights_only=True)
+    old = as_in_version_1(yaml.safe_load(before["config"]))
+    text = yaml.safe_dump(old)
+    assert PACKAGE not in text
+    kinds = ("AttentionClassifier", "RecurrentEncoder", "AdditiveAttention", "EarlyStoppingBySteps")
+    named = [*(f"models.{kind}" for kind in kinds), f"datamodules.{ClassificationDataModule.__name__}"]
+    assert sorted(re.findall(r"class_path: (\S+)", text)) == sorted(named)
+    path, config = tmp_path / "old.ckpt", tmp_path / "old.yaml"
+    parameters = {"_class_path": named[0]}
+    torch.save({**before, "config": text, "hyper_parameters": {**before["hyper_parameters"], **parameters}}, path)
+    config.write_text(text, encoding="utf-8")
+    read, known = TextClassifier.load_from_checkpoint(path), TextClassifier.load_from_checkpoint(trained)
+    assert type(read) is type(known) is AttentionClassifier
+    texts = ["a fine film", "a dull plot"]
+    pd.testing.assert_frame_equal(read.predict_texts(texts), known.predict_texts(texts))
+    assert data_settings(path, read_checkpoint(path)) == data_settings(trained, read_checkpoint(trained))
+    assert check(["test", f"--config={config}", f"--ckpt_path={path}"]) is None
+    assert check(["measure", QUICK, f"--model.checkpoints=[{path}]"]) is None
+    # In a comparison of runs they are the same settings.
+    assert score_settings(old) == score_settings(yaml.safe_load(before["config"]))
+
+
+@pytest.mark.parametrize("name", ["clark2019/heads", "fidelity/quick", "hewitt2019/control"])
+def test_a_measurement_of_version_1_is_read(name: str, trained: Path, tmp_path: Path) -> None:
+    config = yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8"))
+    old = as_in_version_1(config)
+    assert old != config
+    path = tmp_path / "old.yaml"
+    path.write_text(yaml.safe_dump(old), encoding="utf-8")
+    words = [f"--model.checkpoints=[{trained}]"] if "fidelity" in name else ["--data.corpus=sample"]
+    assert check(["measure", f"--config={path}", *words]) is None
+    assert score_settings(old) == score_settings(config)
+
+
+def test_a_class_of_a_users_package_with_the_name_of_a_room_is_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "mine.py").write_text(
+        "from attention_probing import AttentionOnlyProbe\nclass Mine(AttentionOnlyProbe):\n    pass\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "models" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["fit", f"--config={CONFIGS}/demo.yaml", "--model=models.mine.Mine"]
+    assert check(words) is None
+    config = tmp_path / "own.yaml"
+    config.write_text((CONFIGS / "demo.yaml").read_text("utf-8").replace("AttentionOnlyProbe", "models.mine.Mine"))
+    refused = str(check(["fit", f"--config={config}"]))
+    assert "models.mine.Mine is in an external package" in refused
+    assert refused.endswith("add --trust models.mine")
+    assert check(["fit", f"--config={config}", "--trust=models.mine"]) is None
 
 
 def test_options_that_are_dataclasses_of_a_reader_are_of_this_program(tmp_path: Path) -> None:

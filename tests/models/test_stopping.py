@@ -9,6 +9,7 @@ import pytest
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
+from attention_probing.commands import CONFIGS
 from attention_probing.datamodules import DependencyDataModule
 from attention_probing.models import EarlyStoppingBySteps
 from attention_probing.models.trained import STEPS
@@ -81,7 +82,7 @@ def test_the_last_epoch_is_validated_too(make_data: MakeData, tmp_path: Path) ->
 def test_a_run_says_if_its_best_epoch_is_the_last(
     epochs: int, rate: float, last: bool, corpus: str, run_config: RunConfig, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = Path(__file__).parents[2] / "configs/demo.yaml"
+    config = CONFIGS / "demo.yaml"
     options = [f"--trainer.max_epochs={epochs}", f"--model.learning_rate={rate}"]
     _, record, _ = run_config("fit", f"--config={config}", f"--data.corpus={corpus}", *options)
     audit = record["audit"]

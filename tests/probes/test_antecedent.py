@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attention_probing.attention import Options
 from attention_probing.attention.encoder import EncoderSpec
+from attention_probing.commands import CONFIGS
 from attention_probing.datamodules import AntecedentBatch, CoreferenceDataModule
 from attention_probing.datamodules.vectors import VectorSpec
 from attention_probing.measures import AntecedentHeads
@@ -31,7 +32,6 @@ from tests.trainers import CONTINUES, scored, trainer
 
 pytestmark = CONTINUES
 
-ROOT = Path(__file__).parent.parent.parent
 LENGTHS = [[4] * 9, [6, 3, 5, 7], [9, 2, 4, 9, 5], [3] * 12, [8, 5, 9], [6, 4, 2, 7, 3, 8, 5]]
 Kind = type[AntecedentAttentionProbe] | type[AntecedentWordsProbe]
 KINDS: tuple[Kind, ...] = (AntecedentAttentionProbe, AntecedentWordsProbe)
@@ -282,7 +282,7 @@ def test_what_a_probe_cannot_read_is_refused(kind: Kind, options: dict[str, Any]
 def test_the_configs_run(config: str, corpus: str, files: dict[str, str], glove: str, run_config: RunConfig) -> None:
     # Without a template of splits dev gives all documents, which are one file.
     given = "{{train: {train}, dev: {dev}, test: {test}}}".format(**files) if corpus else files["dev"]
-    shared = [f"--config={ROOT}/configs/clark2019/{config}{corpus}.yaml", f"--data.corpus={given}"]
+    shared = [f"--config={CONFIGS}/clark2019/{config}{corpus}.yaml", f"--data.corpus={given}"]
     shared += [f"--data.vectors.name={glove}"] if "glove" in config else []
     trained = config != "coreference"
     _, found, folder = run_config("fit" if trained else "measure", *shared, *["--trainer.max_epochs=2"] * trained)

@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 
+from attention_probing.commands import CONFIGS
 from attention_probing.datamodules import DependencyDataModule
 from attention_probing.measures.nested import ControlTask, behaviour, control_arcs, control_tree
 from attention_probing.measures.trainings import result_of
@@ -19,7 +20,7 @@ from attention_probing.probes import AttentionOnlyProbe, StructuralDistanceProbe
 from tests.printed import share
 from tests.trainers import changed, scored, trained
 
-CONFIG = Path(__file__).parent.parent.parent / "configs" / "hewitt2019" / "control.yaml"
+CONFIG = CONFIGS / "hewitt2019" / "control.yaml"
 TYPES = [f"{stem}{ending}" for stem in ("dog", "Dog", "café", "_", "run", "x") for ending in range(500)]
 RunConfig = Callable[..., tuple[Any, dict[str, Any], Path]]
 MakeData = Callable[..., DependencyDataModule]

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from attention_probing.commands import CONFIGS
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
 from attention_probing.measures.nested import DescriptionLength, borders
 from attention_probing.probes import AttentionOnlyProbe
@@ -20,7 +21,7 @@ from attention_probing.results.errors import UserError
 from tests.printed import share
 from tests.trainers import changed, scored, trained
 
-CONFIG = Path(__file__).parent.parent.parent / "configs" / "voita2020" / "mdl.yaml"
+CONFIG = CONFIGS / "voita2020" / "mdl.yaml"
 RunConfig = Callable[..., tuple[Any, dict[str, Any], Path]]
 
 

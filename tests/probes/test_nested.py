@@ -11,6 +11,7 @@ import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from attention_probing.commands import CONFIGS
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
 from attention_probing.measures.trainings import result_of
 from attention_probing.models import TrainingError
@@ -149,7 +150,7 @@ def test_two_processes_share_the_trainings_and_find_what_one_finds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("attention_probing.measures.nested.DescriptionLength.portions", (0.3, 1))
-    path = Path(__file__).parents[2] / "configs" / f"{config}.yaml"
+    path = CONFIGS / f"{config}.yaml"
     command = ["measure", f"--config={path}", f"--data.corpus={corpus}", "--model.max_epochs=3"]
     _, one, alone = run_config(*command)
     logged.write_text("")

@@ -46,6 +46,7 @@ def test_every_entry_is_whole_and_used() -> None:
         assert not entry.startswith("@inproceedings") or "booktitle" in fields
 
 
+@pytest.mark.checkout
 def test_the_application_is_cited_as_its_citation_file_says() -> None:
     file = yaml.safe_load((Path(__file__).parents[2] / "CITATION.cff").read_text(encoding="utf-8"))
     entry = cited([])

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from attention_probing.results.files import check_regular, is_full, keep, kept, remove_leftovers, write_atomically
+from attention_probing.results.errors import UserError
+from attention_probing.results.files import (
+    check_regular,
+    check_writable,
+    is_full,
+    keep,
+    kept,
+    remove_leftovers,
+    write_atomically,
+)
 
 HOST = os.uname().nodename
 
@@ -144,3 +153,16 @@ def test_a_regular_file_is_told_from_what_has_no_end(file: Path, tmp_path: Path)
         check_regular(tmp_path)
     with pytest.raises(FileNotFoundError):
         check_regular(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("kind", ["link to nothing", "long name", "file", "below a file"])
+def test_a_folder_in_which_nothing_can_be_written_is_told_with_the_option(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("/nowhere/at/all")
+    folder = (
+        tmp_path / {"link to nothing": "link", "long name": "n" * 300, "file": "file", "below a file": "file/a"}[kind]
+    )
+    with pytest.raises(UserError, match=rf"^{folder}: nothing can be written there \(.+\)\. Give --out a place that"):
+        check_writable(folder, "--out")
+    check_writable(tmp_path / "new" / "folder", "--out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
