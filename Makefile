@@ -109,3 +109,4 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.ablation
 	$(BIN)/python -m benchmarks.streaming
 	$(BIN)/python -m benchmarks.models
+	$(BIN)/python -m benchmarks.start --rounds 5

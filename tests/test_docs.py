@@ -258,8 +258,8 @@ def test_commands_are_found() -> None:
     found = [said.text for said in commands()]
     assert len(found) > 100
     assert "make demo" in {text.partition("  ")[0] for text in found}
-    assert any(text.startswith("fit --config clark2019/attention_glove") for text in found)
-    joined = [text for text in found if "--config fidelity/all" in text]
+    assert any(text.startswith("probing fit clark2019/attention_glove") for text in found)
+    joined = [text for text in found if "fidelity/all" in text]
     assert joined
     assert all("checkpoints" in text for text in joined)
 
@@ -345,7 +345,7 @@ def test_the_readme_is_short_and_so_are_its_commands() -> None:
     page = ROOT / "README.md"
     said = [words(one.text) for one in commands() if one.page == page]
     lengths = [len(shlex.join(one if one[0] in ("probing", "python", "make") else ["probing", *one])) for one in said]
-    assert len(lengths) > 10
+    assert len(lengths) >= 10
     assert statistics.median(lengths) <= 60
     assert max(lengths) <= 80
     assert len(TEXTS[page].splitlines()) <= 80

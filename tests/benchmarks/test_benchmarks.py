@@ -21,6 +21,7 @@ from benchmarks import (
     job,
     models,
     probe_training,
+    start,
     streaming,
     surface,
 )
@@ -51,6 +52,7 @@ BENCHMARKS: dict[ModuleType, tuple[dict[str, str], Numbers]] = {
     ),
     classifier_training: ({"packed_over_epoch": "packed_epoch_s / epoch_s"}, {"texts": 30}),
     head_distances: ({"over_reference": "reference_s / streamed_s"}, {"segments": 16, "heads": 72}),
+    start: ({"to_torch": "measure_s / torch_s", "to_lightning": "measure_s / lightning_s"}, {}),
     surface: ({"to_bare_forward": "surface_s / bare_forward_s", "capture_to_bare_forward": ""}, {"segments": 30}),
     ablation: ({"over_reference": "reference_s / ablation_s"}, {"texts": 30, "heads": 72}),
     models: (
