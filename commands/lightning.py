@@ -50,7 +50,7 @@ class LightningParser(Parser, LightningArgumentParser):
 
 
 class ProbingCLI(CommandLine):
-    """Command line of probing: a LightningCLI that makes a folder for each run.
+    """Command line of the program: a LightningCLI that makes a folder for each run.
 
     After `fit`, it tests the best checkpoint. Further keyword arguments are options of LightningCLI.
 
@@ -345,7 +345,7 @@ def check_checkpoint(path: Path, given: Mapping[str, Any], command: str) -> None
     Args:
         path: The checkpoint.
         given: `class_path` and `init_args` of --model.
-        command: Command of probing.
+        command: Command of the program.
 
     Raises:
         UserError: The models differ.

@@ -33,7 +33,7 @@ def run_digest(command: str, config: Mapping[str, object], world: int) -> str:
     """Return a hash of what identifies a run: command, options that affect its scores, and number of devices.
 
     Args:
-        command: Command of probing.
+        command: Command of the program.
         config: Config of the run.
         world: Number of devices.
     """

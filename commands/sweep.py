@@ -39,9 +39,9 @@ def main(
 
     Args:
         args: Words of the command line.
-        program: Command that starts probing.
+        program: Command that starts the program.
         console: Console that prints the progress and the table; None for standard output.
-        check: Function that returns the fault of each command line, or None; None for that of probing.
+        check: Function that returns the fault of each command line, or None; None for that of the program.
 
     Returns:
         The exit code: 1 if a run failed or a cell of the table is empty, 130 after Ctrl-C, else 0.
@@ -61,7 +61,7 @@ def main(
     use = "options of the SLURM jobs, such as --slurm.partition gpu; see docs/cluster.md"
     parser.add_argument("--slurm", type=dict[str, Any], default={}, metavar="MAPPING", help=use)
     parser.usage = "%(prog)s PLAN [options] [-- options of every run]"
-    parser.epilog = "Options after -- are those of probing fit and test, for example --encoder NAME."
+    parser.epilog = "Options after -- are those of `probing fit` and `test`, for example --encoder NAME."
     options = parser.parse_args(list(args[:place]))
     extra = options_of(args[place + 1 :])
     plan = Path(config_file(options.plan))
@@ -93,7 +93,7 @@ def main(
 
 
 def check_all(lines: Iterable[list[str]], named: Iterable[object] = ()) -> Iterable[str | None]:
-    """Return the fault of each command line of probing, or None; run nothing.
+    """Return the fault of each command line, or None; run nothing.
 
     Args:
         lines: The command lines, made from a plan, which somebody else may have written.

@@ -35,7 +35,7 @@ def results_of(folder: Path) -> Path | None:
 
 @dataclass(frozen=True)
 class Call:
-    """Call of probing for one run of a sweep; called itself, it is the function of a SLURM job.
+    """Call of the program for one run of a sweep; called itself, it is the function of a SLURM job.
 
     Attributes:
         folder: Folder of the run.

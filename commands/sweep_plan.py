@@ -38,13 +38,13 @@ RUN_COLUMNS = ("seed", "command", "config", "folder", "epochs")
 
 @dataclass(frozen=True)
 class Run:
-    """Run of probing in a sweep.
+    """Run of the program in a sweep.
 
     Attributes:
         command: `fit`, `test` or `measure`.
         config: The config file.
         digest: SHA-256 of the config file at the time when the sweep was read.
-        options: Names and values of options of probing, sorted by name, so that a mapping (`data.vectors`)
+        options: Names and values of options of the program, sorted by name, so that a mapping (`data.vectors`)
             precedes its keys (`data.vectors.name`).
         seed: Seed of the run.
         trained: Runs whose trained models or results this run reads.
@@ -62,7 +62,7 @@ class Run:
 
     @property
     def arguments(self) -> list[str]:
-        """Arguments of probing for this run, without the output folder and the checkpoints."""
+        """Arguments of the program for this run, without the output folder and the checkpoints."""
         options = [f"--{name}={value}" for name, value in self.options]
         return [self.command, f"--config={self.config}", f"--seed_everything={self.seed}", *options]
 
@@ -166,9 +166,9 @@ class RowPart:
     """Settings of one of several runs of a row, in the YAML file of a plan.
 
     Attributes:
-        config: Config file of train.py.
-        command: Command of probing.
-        set: Options of probing, values by name.
+        config: Config file of the command.
+        command: Command of the program.
+        set: Options of the program, values by name.
         ablation: Run of `HeadAblation`, in the form of `Entry.checkpoints`; the run reads its result with its own
             seed, as `model.init_args.ablation`.
     """
@@ -240,7 +240,7 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
 
     Args:
         path: The YAML file.
-        extra: Options of probing for every run.
+        extra: Options of the program for every run.
         above: Plans that are being read and refer to this one, to detect circular references.
 
     Raises:
@@ -444,7 +444,7 @@ def _refuse_permissions(words: Sequence[str], extra: Options, where: str) -> Non
 
 
 def _text(name: str, value: object, where: str) -> str:
-    """Return the value of an option as text for the command line of probing."""
+    """Return the value of an option as text for the command line."""
     if name in OWN:
         raise UserError(
             f"{where}: `{name}`{' (checkpoints)' * (name == 'ckpt_path')} is set by the sweep itself. Leave it out"
@@ -518,6 +518,6 @@ def options_of(words: Sequence[str]) -> dict[str, str]:
     while rest:
         name, given, value = rest.pop(0).partition("=")
         if not name.startswith("--") or (not given and (not rest or rest[0].startswith("--"))):
-            raise UserError(f"options of probing after `--` need their values: --name=value, not {name!r}")
+            raise UserError(f"options after `--` need their values: --name=value, not {name!r}")
         found[name[2:]] = value if given else rest.pop(0)
     return found

@@ -30,7 +30,7 @@ class Sweeper:
         sweep: The sweep.
         out: Folder of the sweep.
         jobs: Place where the runs are executed.
-        program: Command that starts probing.
+        program: Command that starts the program.
         console: Console that prints the progress.
         beside: Folders of other sweeps; runs in them with the same key are reused.
 

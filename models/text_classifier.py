@@ -1,4 +1,4 @@
-"""Base of the text classifiers of probing: output and predictions, loss, optimiser, validation, scores on test."""
+"""Base of the text classifiers: output and predictions, loss, optimiser, validation, scores on test."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence

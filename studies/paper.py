@@ -357,7 +357,7 @@ def write_page(path: Path, folder: Path, out: Path, options: Options | None = No
         folder: Folder of one or several sweeps with the runs.
         out: File of the page, in Markdown. Our numbers are written beside it, with the suffix `.json`. Numbers
             that are there already are kept if their runs are not below `folder` and the plan still has them.
-        options: Options of probing that all runs were given, without the encoder.
+        options: Options of the program that all runs were given, without the encoder.
 
     Returns:
         Messages: how many findings are seen, which runs are not used, and which numbers are kept.
@@ -429,7 +429,7 @@ def _seal(numbers: Mapping[str, Kept]) -> str:
 
 def _command(plan: Path, options: Options) -> str:
     """Return the command that makes the runs of a row, in Markdown."""
-    words = ["python", "train.py", "sweep", str(plan.relative_to(ROOT) if plan.is_relative_to(ROOT) else plan)]
+    words = ["probing", "sweep", str(plan.relative_to(ROOT) if plan.is_relative_to(ROOT) else plan)]
     words += ["--row", "ROW", *(["--"] if options else []), *(f"--{name}={value}" for name, value in options.items())]
     asked = shlex.join(words)
     return f"`{asked}`" if asked.isprintable() and not set(asked) & set("`|") else f"<code>{escaped(asked)}</code>"

@@ -153,7 +153,7 @@ rows:
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        (["x=1"], "options of probing after `--` need their values: --name=value, not 'x'"),
+        (["x=1"], "options after `--` need their values: --name=value, not 'x'"),
         (["--x", "--y=1"], "not '--x'"),
         (["--config=b.yaml"], "`config` is set by the sweep itself"),
     ],
