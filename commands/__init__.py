@@ -26,7 +26,9 @@ A config is a published experiment; options change parts of it:
 
 In a checkout, `python train.py` is the same as `probing`.
 
-Documentation: docs/index.md. Configs, by folder; give FOLDER/NAME:
+Documentation: docs/ of github.com/attention-probing/attention-probing
+
+Configs, by folder; give FOLDER/NAME:
 """
 
 import math
