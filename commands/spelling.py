@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from attention_probing.commands.shorthand import SHORT, classes_of, options
 from attention_probing.results.errors import near
+from attention_probing.results.settings import PACKAGE, ROOMS
 
-NAME = "attention_probing"
 LIGHTNING = "pytorch_lightning"
-PACKAGE = Path(__file__).resolve().parents[1]
-ROOMS = ("attention", "corpora", "datamodules", "fidelity", "measures", "models", "probes")
+FOLDER = Path(__file__).resolve().parents[1]
+"""Folder of the rooms."""
 OF_ALL = ("config", "data", "help", "model", "print_config", "quiet", "seed_everything", "trust")
 """Options of all commands that make a run, apart from those of the classes below."""
 OF_TRAINER = ("ckpt_path", "lr_scheduler", "optimizer", "resume", "return_predictions", "verbose", "weights_only")
@@ -68,9 +68,9 @@ def _shown(option: str, value: str) -> str:
 
 def _groups(command: str) -> dict[str, list[str] | None]:
     """Return the arguments of each class of a command whose options have a fixed name, such as `trainer`."""
-    figures = _arguments(Source(PACKAGE / "results/writer.py", "FigureFiles"))
+    figures = _arguments(Source(FOLDER / "results/writer.py", "FigureFiles"))
     if command == "measure":
-        return {"figures": figures, "trainer": _arguments(Source(PACKAGE / "commands/measure.py", "Devices"))}
+        return {"figures": figures, "trainer": _arguments(Source(FOLDER / "commands/measure.py", "Devices"))}
     trainer = _arguments(Source(_lightning() / "trainer/trainer.py", "Trainer"))
     checkpoint = _arguments(Source(_lightning() / "callbacks/model_checkpoint.py", "ModelCheckpoint"))
     return {"figures": figures, "trainer": trainer, "checkpoint": checkpoint}
@@ -79,7 +79,7 @@ def _groups(command: str) -> dict[str, list[str] | None]:
 def _arguments_of(name: str) -> list[str] | None:
     """Return the arguments of a class that a room exports; None for any other class."""
     for room in ROOMS:
-        stub = PACKAGE / room / "__init__.pyi"
+        stub = FOLDER / room / "__init__.pyi"
         if stub.is_file() and name in _imports(stub):
             return _arguments(_imports(stub)[name])
     return None
@@ -146,8 +146,8 @@ def _file_of(file: Path, node: ast.ImportFrom) -> Path | None:
     package, *parts = [file.parent.name, *str(node.module).split(".")] if node.level else str(node.module).split(".")
     if node.level:
         folder = file.parent
-    elif package == NAME:
-        folder = PACKAGE
+    elif package == PACKAGE:
+        folder = FOLDER
     elif package == LIGHTNING:
         folder = _lightning()
     else:

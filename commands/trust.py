@@ -15,17 +15,9 @@ from jsonargparse import ArgumentParser, Namespace
 
 from attention_probing.commands.faults import wait_for_the_first
 from attention_probing.commands.shorthand import SHORT, config_name, options
-from attention_probing.models.configs import (
-    IS_FILE,
-    LIBRARIES,
-    PACKAGE,
-    explained,
-    may_read,
-    only_named_files,
-    permissions_in,
-)
+from attention_probing.models.configs import IS_FILE, LIBRARIES, explained, may_read, only_named_files, permissions_in
 from attention_probing.results.errors import UserError, near
-from attention_probing.results.settings import BoundedLoader, SettingsError, leaves, read_yaml
+from attention_probing.results.settings import PACKAGE, BoundedLoader, SettingsError, leaves, read_yaml
 
 _NO_MODEL = re.compile(r"the following arguments are required: (\w+\.)?model\b.*")
 _UNKNOWN = re.compile(r"(?:Option|does not accept option) '([^']+)'|(?<=unrecognized arguments: )--([\w.-]+)")

@@ -14,8 +14,6 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from attention_probing.datamodules.corpus import CorpusDataModule
 from attention_probing.models.configs import (
-    PACKAGE,
-    ROOMS,
     class_of,
     explained,
     imported_classes,
@@ -25,7 +23,7 @@ from attention_probing.models.configs import (
 )
 from attention_probing.results.errors import UserError, refuse_lack_of_memory
 from attention_probing.results.files import check_regular
-from attention_probing.results.settings import BoundedLoader, leaves
+from attention_probing.results.settings import PACKAGE, ROOMS, BoundedLoader, leaves
 
 if TYPE_CHECKING:
     from pytorch_lightning import LightningModule

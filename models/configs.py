@@ -16,7 +16,7 @@ from jsonargparse._common import parsing_settings
 
 from attention_probing.results.errors import near
 from attention_probing.results.files import check_regular
-from attention_probing.results.settings import LONGEST_TEXT, PIPES, Bounded, in_a_line, leaves
+from attention_probing.results.settings import LONGEST_TEXT, PACKAGE, PIPES, ROOMS, Bounded, in_a_line, leaves
 
 # Unclear messages of jsonargparse. tests/models/test_configs.py provokes each of them.
 _REQUIRED = re.compile(r"the following arguments are required: ([\w, ]+);? Given value")
@@ -110,11 +110,6 @@ def explained(message: str) -> str:
         if inside in _BASES:
             inside, fault = "", f"{fault}: give --config or --{keys} first, and its arguments under `init_args`"
     return f"{keys}{inside}: {fault}" if keys or inside else fault
-
-
-PACKAGE = "attention_probing"
-ROOMS = ("attention", "corpora", "datamodules", "fidelity", "measures", "models", "probes")
-"""Packages of this program with classes that settings may name."""
 
 
 @cache

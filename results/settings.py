@@ -45,10 +45,10 @@ def leaves(node: object, at: str = "") -> Iterator[tuple[str, object]]:
         yield at, node
 
 
-_OWN_CLASS = re.compile(
-    r"(?:attention_probing\.(?:\w+\.)*"
-    r"|(?:attention|commands|corpora|datamodules|fidelity|measures|metrics|models|probes|results)\.(?:\w+\.)*)(\w+)"
-)
+PACKAGE = "attention_probing"
+ROOMS = ("attention", "corpora", "datamodules", "fidelity", "measures", "models", "probes")
+"""Packages of this program with classes that settings may name."""
+_OWN_CLASS = re.compile(rf"(?:{PACKAGE}|{'|'.join(ROOMS)})\.(?:\w+\.)*(\w+)")
 """Path of a class of this program; version 1 wrote it without the package."""
 
 

@@ -12,8 +12,9 @@ import pytest
 import attention_probing
 from attention_probing import commands, datamodules, fidelity, measures, models, probes, results
 from attention_probing.commands.sweep_run import PROGRAM
-from attention_probing.models.configs import ROOMS, class_of, exported
+from attention_probing.models.configs import class_of, exported
 from attention_probing.results import Result
+from attention_probing.results.settings import ROOMS
 from tests.rooms import exports
 
 PACKAGE = Path(attention_probing.__file__).parent

@@ -12,7 +12,7 @@ import pytest
 
 import attention_probing
 from attention_probing.commands import CONFIGS
-from attention_probing.models.configs import ROOMS
+from attention_probing.results.settings import ROOMS
 from tests.conftest import IS_CHECKOUT, ROOT
 
 PACKAGE = Path(attention_probing.__file__).parent
