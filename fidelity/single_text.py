@@ -133,7 +133,7 @@ class Explanation:
         first = Table(self._first_words(), main=["ranking", "first words"])
         title = Text(self.title)
         title.truncate(WIDTH, overflow="ellipsis")
-        screen = Console(file=io.StringIO(), width=WIDTH, color_system=None)
+        screen = Console(file=io.StringIO(), width=WIDTH, color_system=None, force_jupyter=False)
         for part in (
             title,
             Text(f"{self.answer}\n"),
