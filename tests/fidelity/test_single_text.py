@@ -177,6 +177,15 @@ def test_it_prints_within_80_columns_and_shows_itself_in_a_notebook(run: Path) -
     assert text.rows["attention"] == own.words["attention"].tolist()
 
 
+def test_it_is_text_in_a_notebook_too(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There rich would display it, and leave nothing to `repr`, which saved notebooks and their tests read."""
+    explanation = explain(TEXT, run, ["attention"])
+    outside = repr(explanation)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert repr(explanation) == outside
+    assert "Decision without the first words" in outside
+
+
 def test_what_is_unknown_and_cut_is_said(run: Path, tmp_path: Path) -> None:
     assert explain(f"{TEXT} xyzzy", run).notes == ("Unknown to the classifier: xyzzy.",)
     short = fitted(run.parent, "short", "--data.max_length=4", epochs=1)
