@@ -11,26 +11,29 @@ PRODUCT := --ignore tests/studies
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # What a test compares to_bertviz with. Of its dependencies boto3, for downloads, fits no present versions of others.
-BERTVIZ := $(BIN)/python -m pip install --quiet --no-deps bertviz==1.4.1
+BERTVIZ := $(VENV)/.bertviz
 
 .PHONY: demo test wheel-test lowest check docs notebooks studies paper slurm browser cluster-test bench models
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[demo,dev]'
-	$(BERTVIZ)
+	touch $@
+
+$(BERTVIZ): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --no-deps bertviz==1.4.1
 	touch $@
 
 demo: $(INSTALLED)
 	$(BIN)/python train.py fit --config configs/demo.yaml
 
-test: $(INSTALLED)
+test: $(INSTALLED) $(BERTVIZ)
 	$(PYTEST) $(PRODUCT) -m "core or not slow" --durations 10
 
 # The same with the wheel, in a folder that has the tests and what they read, but nothing of the package. Its environment
 # has the wheel, and after it the packages of $(VENV), without the checkout, which only a .pth file there leads to.
 WHEEL := .venv-wheel
-wheel-test: $(INSTALLED)
+wheel-test: $(INSTALLED) $(BERTVIZ)
 	rm -rf build $(WHEEL)
 	$(BIN)/python -m venv $(WHEEL)
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
@@ -52,7 +55,7 @@ lowest:
 	touch $(LOWEST)/.installed
 	$(MAKE) test VENV=$(LOWEST)
 
-check: $(INSTALLED)
+check: $(INSTALLED) $(BERTVIZ)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

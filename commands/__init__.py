@@ -32,7 +32,6 @@ Configs, by folder; give FOLDER/NAME:
 """
 
 import math
-import os
 import re
 import resource
 import sys
@@ -124,6 +123,7 @@ def _run(words: Sequence[str]) -> int:
     """Run one of the commands of `RUNS`, and return the exit code."""
     from attention_probing.results import UserError, command
     from attention_probing.results.errors import command_line
+    from attention_probing.results.progress import is_first, wait_for_the_first
 
     if _address_space() < _LEAST:
         fault = f"`ulimit -v` allows {_address_space() / 1e9:.1f} GB of memory, but PyTorch alone needs 1.5 GB"
@@ -132,19 +132,22 @@ def _run(words: Sequence[str]) -> int:
     try:
         with command_line():  # reports a wrong name or option before the imports below
             full = import_module(f"{__name__}.shorthand").expanded(words)
-            if message := import_module(f"{__name__}.spelling").wrong_option(full):
-                print(f"error: {message}", file=sys.stderr)
-                return 2
+        message = import_module(f"{__name__}.spelling").wrong_option(full)
+        if message is not None:
+            wait_for_the_first()
+            print(f"error: {message}", file=sys.stderr)
+            return 2
         # Lightning starts other processes with sys.argv, and warns of words that are given beside it.
         given = None if words == sys.argv[1:] else list(words)
         return int(import_module(f"{__name__}.launch").run(given))
     except UserError as error:
+        wait_for_the_first()
         command.print_fault(error)
         return 1
     except (KeyboardInterrupt, SystemExit) as end:
         # Lightning's trainer turns a KeyboardInterrupt into an exit with code 1.
         if not isinstance(end, KeyboardInterrupt) and not isinstance(end.__context__, KeyboardInterrupt):
             raise
-        if (os.environ.get("LOCAL_RANK") or os.environ.get("SLURM_PROCID") or "0") == "0":
+        if is_first():
             print(f"Interrupted. {GOES_ON}", file=sys.stderr)
         return 130

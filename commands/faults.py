@@ -14,11 +14,7 @@ from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedExc
 from attention_probing.commands import GOES_ON
 from attention_probing.results.errors import UserError, lacks_memory
 from attention_probing.results.locks import held
-from attention_probing.results.progress import is_first
 from attention_probing.results.settings import in_a_line
-
-TOGETHER = 10.0
-"""Seconds within which all processes of a run find the same fault, and end with the first of them."""
 
 _LOST = re.compile(
     r"(?i)connection (was )?(closed|reset|refused)|broken pipe|timed out (waiting|initializing)|"
@@ -146,12 +142,6 @@ def ranks_named(folder: Path, rank: int, ranks: int) -> Iterator[None]:
     except RuntimeError as error:
         locks.explain(error)
         raise
-
-
-def wait_for_the_first() -> None:
-    """Let a rank other than 0 wait, so that rank 0 alone prints a fault of all, and ends this process meanwhile."""
-    if not is_first():
-        time.sleep(TOGETHER)
 
 
 _ABSENT = re.compile(r"Requirement '([^']+)' not met|No module named '([\w.]+)'")

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attention_probing.commands import measure
-from attention_probing.commands.faults import fault, reword, wait_for_the_first
+from attention_probing.commands.faults import fault, reword
 from attention_probing.commands.shorthand import expanded
 from attention_probing.commands.trust import trusted_modules
 from attention_probing.models.configs import only_known_classes
 from attention_probing.results.command import print_fault
 from attention_probing.results.errors import command_line
+from attention_probing.results.progress import wait_for_the_first
 
 if TYPE_CHECKING:
     from attention_probing.commands.lightning import ProbingCLI

@@ -26,7 +26,7 @@ from attention_probing.datamodules.corpus import CorpusDataModule, data_for
 from attention_probing.measures.contract import Measure, run_measurement
 from attention_probing.measures.devices import OneProcess
 from attention_probing.results import Result
-from attention_probing.results.errors import check_numbers
+from attention_probing.results.errors import UserError, check_numbers
 from attention_probing.results.files import is_full
 from attention_probing.results.progress import inform, is_first, quiet
 from attention_probing.results.writer import FigureFiles, publish
@@ -77,10 +77,9 @@ class Devices:
     @property
     def are_one_process(self) -> bool:
         """True if these devices are the CPU, without other processes."""
-        asked = (self.strategy, self.num_nodes, self.precision)
-        if asked not in (("auto", 1, None), ("auto", 1, "32-true")) or self.devices not in ("auto", 1, "1"):
+        if self.strategy != "auto" or self.num_nodes != 1 or self.devices not in ("auto", 1, "1"):
             return False
-        if is_launched():
+        if self.precision not in (None, "32-true") or is_launched():
             return False
         return self.accelerator == "cpu" or (self.accelerator == "auto" and not _has_accelerator())
 
@@ -119,7 +118,7 @@ def parser() -> Parser:
     """Return the parser of the command."""
     made = Parser(prog="probing measure", description=__doc__)
     made.add_argument("-c", "--config", action=ActionConfigFile, help="A config: a file, or its name below configs/.")
-    use = "Seed of all random draws; true for a random one, false for none."
+    use = "Seed of all random draws; true for $PL_GLOBAL_SEED, else 0; false for none."
     made.add_argument("--seed_everything", type=bool | int, default=0, help=use)
     made.add_subclass_arguments(Measure, "model", required=True, help="The measurement.")
     made.add_subclass_arguments(CorpusDataModule, "data", help="The data; by default those of the checkpoint.")
@@ -244,6 +243,8 @@ def _seed(settings: Namespace) -> None:
         return
     if seed is True:
         seed = int(os.environ.get("PL_GLOBAL_SEED", "0"))
+    if not 0 <= seed < 1 << 32:
+        raise UserError(f"--seed_everything {seed}: a seed is a number from 0 to {(1 << 32) - 1:,}.")
     os.environ["PL_GLOBAL_SEED"] = str(seed)  # which the processes of other devices, and the record, read
     os.environ["PL_SEED_WORKERS"] = "1"
     random.seed(seed)

@@ -125,11 +125,11 @@ def kinds_of(words: Sequence[str]) -> set[str]:
         UserError: A config replaces the model of another.
         SettingsError: A config cannot be read.
     """
-    return {*words[:1], *classes_of(words).values()}
+    return {*words[:1], *(path.rpartition(".")[2] for path in classes_of(words).values())}
 
 
 def classes_of(words: Sequence[str]) -> dict[str, str]:
-    """Return the names of the classes of `model` and `data` of a command line, also of its configs.
+    """Return the names or paths of the classes of `model` and `data` of a command line, also of its configs.
 
     Raises:
         UserError: A config replaces the model of another.
@@ -148,11 +148,11 @@ def classes_of(words: Sequence[str]) -> dict[str, str]:
             given = content.get(part)
             if isinstance(given, Mapping):
                 given = given.get("class_path")
-            kind = str(given or "").rpartition(".")[2]
-            if kind:
-                found[part] = kind
-            if kind and is_config and part == "model":
-                owners[kind] = config_name(value)
+            path = str(given or "")
+            if path:
+                found[part] = path
+            if path and is_config and part == "model":
+                owners[path.rpartition(".")[2]] = config_name(value)
     if len(owners) > 1:
         (first, one), (second, other), *_ = owners.items()
         raise UserError(f"--config {other}: its model, {second}, replaces {first} of --config {one}. Give one of them.")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from attention_probing.commands.shorthand import SHORT, classes_of, options
 from attention_probing.results.errors import near
-from attention_probing.results.settings import PACKAGE, ROOMS
+from attention_probing.results.settings import PACKAGE, exported, own_class
 
 LIGHTNING = "pytorch_lightning"
 FOLDER = Path(__file__).resolve().parents[1]
@@ -48,9 +48,10 @@ def wrong_option(words: Sequence[str]) -> str | None:
         group, _, rest = option[2:].removesuffix("+").partition(".")
         name = rest.removeprefix("init_args.").partition(".")[0]
         if group in ("model", "data"):
-            known = _arguments_of(classes.get(group, ""))
+            kind = _own(classes.get(group, ""))
+            known = None if kind is None else _arguments_of(kind)
             if name and known is not None and name not in (*known, *OF_CLASS):
-                return f"{group} ({classes[group]}): Option '{name}' is not accepted{near(name, known)}"
+                return f"{group} ({kind}): Option '{name}' is not accepted{near(name, known)}"
         elif group in groups:
             known = groups[group]
             if name and known is not None and name not in known:
@@ -60,6 +61,15 @@ def wrong_option(words: Sequence[str]) -> str | None:
             names = [*plain, *groups, *(short[2:] for short in SHORT)]
             return f"unrecognized arguments: {_shown(option, value)}{near(group, names, '--')}"
     return None
+
+
+def _own(path: str) -> str | None:
+    """Return the short name of a class that is certainly of this program; None for any other.
+
+    A path of version 1, `models.AttentionClassifier`, may also be one in a package of the user.
+    """
+    is_certain = "." not in path or path.startswith(f"{PACKAGE}.")
+    return own_class(path) if is_certain else None
 
 
 def _shown(option: str, value: str) -> str:
@@ -77,12 +87,9 @@ def _groups(command: str) -> dict[str, list[str] | None]:
 
 
 def _arguments_of(name: str) -> list[str] | None:
-    """Return the arguments of a class that a room exports; None for any other class."""
-    for room in ROOMS:
-        stub = FOLDER / room / "__init__.pyi"
-        if stub.is_file() and name in _imports(stub):
-            return _arguments(_imports(stub)[name])
-    return None
+    """Return the arguments of a class that a room exports; None if they cannot be known without importing it."""
+    room = exported()[name].rpartition(".")[2]
+    return _arguments(_imports(FOLDER / room / "__init__.pyi")[name])
 
 
 @cache
@@ -143,16 +150,15 @@ def _imports(file: Path) -> dict[str, Source]:
 
 def _file_of(file: Path, node: ast.ImportFrom) -> Path | None:
     """Return the file of the module that an import in a file names; None for a module of another package."""
-    package, *parts = [file.parent.name, *str(node.module).split(".")] if node.level else str(node.module).split(".")
-    if node.level:
-        folder = file.parent
-    elif package == PACKAGE:
-        folder = FOLDER
-    elif package == LIGHTNING:
-        folder = _lightning()
+    parts = str(node.module).split(".")
+    if node.level == 1:
+        path = file.parent.joinpath(*parts)
+    elif node.level == 0 and parts[0] == PACKAGE:
+        path = FOLDER.joinpath(*parts[1:])
+    elif node.level == 0 and parts[0] == LIGHTNING:
+        path = _lightning().joinpath(*parts[1:])
     else:
         return None
-    path = folder.joinpath(*parts)
     places = (path.with_suffix(".py"), path / "__init__.pyi", path / "__init__.py")
     return next((place for place in places if place.is_file()), None)
 

@@ -215,10 +215,7 @@ def check_new_folder(parent: Path) -> None:
         UserError: It cannot be made.
     """
     try:
-        try:
-            try_folder(parent)
-        except FileNotFoundError:  # another run may just have deleted what it had made here to try
-            try_folder(parent)
+        try_folder(parent)
     except OSError as error:
         raise no_folder(parent, error) from error
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from jsonargparse.typing import NonNegativeInt
 
+from attention_probing.commands import CONFIGS
 from attention_probing.commands.shorthand import SHORT, config_name, kinds_of, option_of
 from attention_probing.commands.trust import trusted_modules, typed_options
 from attention_probing.models.configs import PERMISSIONS, command_of
@@ -405,7 +406,12 @@ def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, traine
             )
     config = path.parent / entry.config
     if not config.is_file():
-        raise UserError(f"{where}: there is no config {config} (paths are relative to the folder of {path.name})")
+        config = CONFIGS / f"{entry.config}.yaml"
+    if not config.is_file():
+        raise UserError(
+            f"{where}: there is no config {path.parent / entry.config} (paths are relative to the folder of "
+            f"{path.name}), and none of this name is shipped"
+        )
     others = {in_full(name): new for name, new in entry.rename.items()}
     renamed = {new: extra[name] for name in extra if (new := others.get(in_full(name), name)) is not None}
     given = [f"--{name}={value}" for name, value in {**entry.set, **renamed}.items()]

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, NoReturn
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 
-from attention_probing.commands.faults import wait_for_the_first
 from attention_probing.commands.shorthand import SHORT, config_name, options
 from attention_probing.models.configs import IS_FILE, LIBRARIES, explained, may_read, only_named_files, permissions_in
 from attention_probing.results.errors import UserError, near
-from attention_probing.results.settings import PACKAGE, BoundedLoader, SettingsError, leaves, read_yaml
+from attention_probing.results.progress import wait_for_the_first
+from attention_probing.results.settings import PACKAGE, BoundedLoader, SettingsError, leaves, own_class, read_yaml
 
 _NO_MODEL = re.compile(r"the following arguments are required: (\w+\.)?model\b.*")
 _UNKNOWN = re.compile(r"(?:Option|does not accept option) '([^']+)'|(?<=unrecognized arguments: )--([\w.-]+)")
@@ -129,7 +129,7 @@ def trusted_modules(words: Sequence[str]) -> set[str]:
             of_class = name.rpartition(".")[2] in ("model", "data", "class_path") or parts[-1][0].isupper()
             if option == "trust":
                 found.add(".".join(parts))
-            elif len(parts) > 1 and of_class:
+            elif len(parts) > 1 and of_class and own_class(leaf) is None:
                 found.add(parts[0])
     return found - {"jsonargparse"}  # which would let a setting change what settings may name
 

@@ -267,7 +267,7 @@ def _owners(text: AnnotatedText, numbers: Sequence[int], forms: Sequence[str], p
     return np.array(owners)
 
 
-def explained(
+def add_explanations(
     texts: Sequence[AnnotatedText], paths: Sequence[Path], rankings: Sequence[str]
 ) -> tuple[list[AnnotatedText], list[Explanation]]:
     """Return texts with the importance of their words for trained classifiers, and the explanations, text by text.
@@ -313,7 +313,7 @@ def _views(options: Namespace) -> tuple[list[View], list[Explanation]]:
     texts = [AnnotatedText.from_words(text.split()) for text in options.text]
     if options.corpus is not None:
         texts = from_corpus(options.corpus, options.split, options.id)
-    texts, explanations = explained(texts, options.checkpoints, options.rankings or RANKINGS)
+    texts, explanations = add_explanations(texts, options.checkpoints, options.rankings or RANKINGS)
     layers, heads = (tuple(sorted(set(given))) if given else None for given in (options.layers, options.heads))
     chosen = Options(layers=layers, heads=heads, precision="float32", quantity=options.quantity)
     encoder = Encoder(EncoderSpec(options.encoder, trust_remote_code=options.trust_remote_code))

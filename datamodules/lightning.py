@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
 
     class _NotYet:
-        """Base of `DataModule` before: with the attributes that `LightningDataModule` gives an object."""
+        """Base of `DataModule` until Lightning is imported; sets the attributes that `LightningDataModule` sets."""
 
         def __init__(self) -> None:
             self.trainer = None

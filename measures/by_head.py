@@ -30,7 +30,7 @@ def without_interval(values: Floats, unit: Unit) -> Estimate[Floats]:
 
 
 class HeadMeans(nn.Module):
-    """Metric that averages numbers over inputs, at three levels: heads, layers and the model.
+    """Accumulator that averages numbers over inputs, at three levels: heads, layers and the model.
 
     The number of a layer on an input is the mean over its heads; the number of the model is the mean
     over all heads. For every batch call `add` once for each layer, and then `close`.

@@ -19,6 +19,7 @@ from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor
 from torchmetrics import Metric
 
+from attention_probing.metrics.gathered import Gathered
 from attention_probing.models import (
     EarlyStoppingBySteps,
     TrainedModule,
@@ -222,7 +223,9 @@ class Alone(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Separate the metrics, which the module has made by now."""
         for metric in pl_module.modules():
-            if isinstance(metric, Metric):
+            if isinstance(metric, Gathered):
+                metric.over_devices = False
+            elif isinstance(metric, Metric):
                 metric.distributed_available_fn = _never
 
     on_test_start = on_fit_start

@@ -164,7 +164,7 @@ def _hits(rows: Tensor, columns: Tensor, links: Links, candidates: Flags, gold: 
 
 
 class AntecedentCounts(Gathered[tuple[dict[str, Tensor], Tensor]]):
-    """Metric that counts links, and each predictor's right choices, by document and mention type.
+    """Accumulator that counts links, and each predictor's right choices, by document and mention type.
 
     A predictor, such as an attention head, chooses an antecedent for each link. There may be several
     kinds of predictors; further keyword arguments give the number of predictors of each kind.

@@ -134,7 +134,7 @@ def summed_divergences(rows: Tensor, n: int) -> Tensor:
 
 
 class HeadDistances(Gathered[Floats]):
-    """Metric of the mean Jensen–Shannon divergence between the attention of every two heads.
+    """Accumulator of the mean Jensen–Shannon divergence between the attention of every two heads.
 
     The mean is over all tokens of all inputs. Rounded divergences are summed as integers, so the result
     is the same in any order and on any number of devices.

@@ -21,13 +21,18 @@ class Gathered(nn.Module, ABC, Generic[Total]):
 
     A subclass declares its states in the constructor with `add_sum` and `add_rows`, changes them in `update`, and
     implements `total`. States are attributes; they move with the module to a device, and keep their type.
+
+    Attributes:
+        over_devices: False to leave the states of other processes out, which may work on something else.
     """
+
+    over_devices = True
 
     def __init__(self) -> None:
         super().__init__()
         self._sums: dict[str, Tensor] = {}
         self._rows: dict[str, Callable[[], Tensor]] = {}
-        self.place = torch.empty(0)
+        self._on_device = torch.empty(0)
 
     def add_sum(self, name: str, start: Tensor) -> None:
         """Declare a state that is summed over devices.
@@ -52,7 +57,7 @@ class Gathered(nn.Module, ABC, Generic[Total]):
     @property
     def device(self) -> torch.device:
         """Device of the states."""
-        return self.place.device
+        return self._on_device.device
 
     @abstractmethod
     def total(self) -> Total:
@@ -79,18 +84,18 @@ class Gathered(nn.Module, ABC, Generic[Total]):
     @contextmanager
     def _of_all_devices(self) -> Iterator[None]:
         """Within the block, let the states be those of all devices."""
-        if not (dist.is_available() and dist.is_initialized()):
+        if not self.over_devices or not dist.is_available() or not dist.is_initialized():
             yield
             return
         from torchmetrics.utilities.distributed import gather_all_tensors  # also of different lengths
 
         own = {name: getattr(self, name) for name in (*self._sums, *self._rows)}
-        for name in self._sums:
-            setattr(self, name, torch.stack(gather_all_tensors(own[name])).sum(dim=0))
-        for name, nothing in self._rows.items():
-            rows = torch.cat(own[name]) if own[name] else nothing()
-            setattr(self, name, gather_all_tensors(rows))
         try:
+            for name in self._sums:
+                setattr(self, name, torch.stack(gather_all_tensors(own[name])).sum(dim=0))
+            for name, nothing in self._rows.items():
+                rows = torch.cat(own[name]) if own[name] else nothing()
+                setattr(self, name, gather_all_tensors(rows))
             yield
         finally:
             for name, state in own.items():
@@ -99,7 +104,7 @@ class Gathered(nn.Module, ABC, Generic[Total]):
     def _apply(self, fn: Any, recurse: Any = True) -> Self:  # noqa: ANN401
         """Move the states with the module; a change of precision is one of parameters, not of sums."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.place = fn(self.place)
+        self._on_device = fn(self._on_device)
         for name in self._sums:
             state = getattr(self, name)
             setattr(self, name, state.to(self.device))

@@ -142,7 +142,7 @@ def delimiter_shares(attention: Tensor, lengths: Tensor) -> Tensor:
 
 
 class RowPeaks(Gathered[Tensor]):
-    """Metric of the confidence of every attention head: the mean over words of the largest weight in a word's row.
+    """Accumulator of the confidence of every attention head: the mean over words of the largest weight in a word's row.
 
     It is defined as in Voita et al. (2019, §4), except that all delimiters are left out, as rows and as
     columns; Voita et al. leave out only the end-of-sentence token.

@@ -3,20 +3,30 @@
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace, _loaders_dumpers, _paths, _typehints, set_parsing_settings
 from jsonargparse._common import parsing_settings
+from jsonargparse._util import get_import_path
 
 from attention_probing.results.errors import near
 from attention_probing.results.files import check_regular
-from attention_probing.results.settings import LONGEST_TEXT, PACKAGE, PIPES, ROOMS, Bounded, in_a_line, leaves
+from attention_probing.results.settings import (
+    LONGEST_TEXT,
+    PACKAGE,
+    PIPES,
+    ROOMS,
+    Bounded,
+    exported,
+    in_a_line,
+    leaves,
+    own_class,
+)
 
 # Unclear messages of jsonargparse. tests/models/test_configs.py provokes each of them.
 _REQUIRED = re.compile(r"the following arguments are required: ([\w, ]+);? Given value")
@@ -112,15 +122,8 @@ def explained(message: str) -> str:
     return f"{keys}{inside}: {fault}" if keys or inside else fault
 
 
-@cache
-def exported() -> Mapping[str, str]:
-    """Return the package of each class that a room exports, such as `attention_probing.measures` of `SingleHeads`."""
-    found = dict[str, str]()
-    for room in ROOMS:
-        package = import_module(f"{PACKAGE}.{room}")
-        classes = (name for name in getattr(package, "__all__", ()) if name[0].isupper())
-        found.update(dict.fromkeys(classes, package.__name__))
-    return found
+_trusted: ContextVar[frozenset[str]] = ContextVar("trusted", default=frozenset())
+"""Modules of the user that settings may name."""
 
 
 def class_of(name: str) -> type | None:
@@ -130,15 +133,18 @@ def class_of(name: str) -> type | None:
 
 
 def _class_path(base: Any, name: str) -> str:  # noqa: ANN401
-    """Return the path of a class in settings, in place of the function of jsonargparse.
+    """Return the path of a class in settings, in place of the function of jsonargparse, which knows imported classes.
 
-    jsonargparse finds a class by its short name once it is imported. Settings of version 1 name classes without the
-    package: `measures.SingleHeads`.
+    A class of this program may have its short name, or its path in settings of version 1; not if the command line
+    trusts a package of the user with the name of a room.
     """
-    room, _, rest = name.partition(".")
-    kind = rest.rpartition(".")[2]
-    short = kind if room in ROOMS and kind in exported() else name
-    class_of(short)
+    short = own_class(name)
+    if short is None or name.partition(".")[0] in _trusted.get():
+        return _of_typehints(base, name)
+    bases = base if isinstance(base, tuple) else _typehints.get_class_types(base)
+    kind = class_of(short)
+    if kind is not None and issubclass(kind, bases):
+        return str(get_import_path(kind))
     return _of_typehints(base, short)
 
 
@@ -184,14 +190,17 @@ def only_known_classes(trusted: Iterable[str] = ()) -> Iterator[None]:
         trusted: Names of modules.
     """
     before = dict(parsing_settings)
+    names = frozenset(trusted)
+    token = _trusted.set(names)
     try:
         set_parsing_settings(
             import_path_denylist=["*"],
-            import_path_allowlist=[*OWN, *LIBRARIES, *trusted],
+            import_path_allowlist=[*OWN, *LIBRARIES, *names],
             instantiate_subclass_spec_in_any=False,
         )
         yield
     finally:
+        _trusted.reset(token)
         parsing_settings.update(before)
 
 

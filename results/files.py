@@ -177,13 +177,20 @@ def is_full(error: BaseException) -> bool:
 
 
 def try_folder(folder: Path) -> None:
-    """Make a file in a folder and delete it again, with the folders above it that were not there.
+    """Make a folder in a folder and delete it again, with the folders above it that were not there.
 
     Permissions alone would not tell: a link may lead nowhere, a name may be too long, a disk may be read-only.
 
     Raises:
         OSError: Nothing can be written there.
     """
+    try:
+        _try_once(folder)
+    except FileNotFoundError:  # another run may just have deleted what it had made here to try
+        _try_once(folder)
+
+
+def _try_once(folder: Path) -> None:
     absent = list[Path]()
     try:
         absent += [one for one in (folder, *folder.parents) if not one.exists()]

@@ -16,13 +16,14 @@ from typing import TextIO
 from lightning_utilities.core.rank_zero import rank_zero_only
 
 from attention_probing.results.errors import spoken
+from attention_probing.results.settings import PACKAGE
 
 FIRST, EVERY = 10.0, 30.0  # seconds before the first line, and between two lines
-PROGRAM = "attention_probing"
-"""Name of the logger above all others of the program."""
+TOGETHER = 10.0
+"""Seconds within which all processes of a run find the same fault, and end with the first of them."""
 
-_notes = logging.getLogger(f"{PROGRAM}.notes")
-_log = logging.getLogger(f"{PROGRAM}.progress")
+_notes = logging.getLogger(f"{PACKAGE}.notes")
+_log = logging.getLogger(f"{PACKAGE}.progress")
 
 
 class _Terminal(logging.StreamHandler[TextIO]):
@@ -50,13 +51,19 @@ def _rank() -> int:
 
 if not hasattr(rank_zero_only, "rank"):  # Lightning, which sets it, is imported only where something is trained
     rank_zero_only.rank = _rank()  # type: ignore[attr-defined]
-logging.getLogger(PROGRAM).addHandler(_Terminal())
-logging.getLogger(PROGRAM).setLevel(logging.INFO)
+logging.getLogger(PACKAGE).addHandler(_Terminal())
+logging.getLogger(PACKAGE).setLevel(logging.INFO)
 
 
 def is_first() -> bool:
     """Return True in the first process of a run."""
     return bool(rank_zero_only.rank == 0)  # type: ignore[attr-defined]
+
+
+def wait_for_the_first() -> None:
+    """Let a rank other than 0 wait, so that rank 0 alone prints a fault of all, and ends this process meanwhile."""
+    if not is_first():
+        time.sleep(TOGETHER)
 
 
 @rank_zero_only
@@ -78,7 +85,7 @@ def quiet(*, progress: bool = False) -> Iterator[None]:
     Args:
         progress: True to silence progress, too.
     """
-    names = ("pytorch_lightning", PROGRAM) if progress else ("pytorch_lightning.utilities.rank_zero", _notes.name)
+    names = ("pytorch_lightning", PACKAGE) if progress else ("pytorch_lightning.utilities.rank_zero", _notes.name)
     levels = {name: logging.getLogger(name).level for name in names}
     for name in names:
         logging.getLogger(name).setLevel(logging.WARNING)

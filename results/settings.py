@@ -48,15 +48,45 @@ def leaves(node: object, at: str = "") -> Iterator[tuple[str, object]]:
 PACKAGE = "attention_probing"
 ROOMS = ("attention", "corpora", "datamodules", "fidelity", "measures", "models", "probes")
 """Packages of this program with classes that settings may name."""
-_OWN_CLASS = re.compile(rf"(?:{PACKAGE}|{'|'.join(ROOMS)})\.(?:\w+\.)*(\w+)")
-"""Path of a class of this program; version 1 wrote it without the package."""
+_FOLDER = Path(__file__).resolve().parents[1]
+
+
+@cache
+def exported() -> Mapping[str, str]:
+    """Return the package of each class that a room exports, such as `attention_probing.measures` of `SingleHeads`."""
+    found = dict[str, str]()
+    for room in ROOMS:
+        stub = _FOLDER / room / "__init__.pyi"
+        if stub.is_file():
+            names = re.findall(r"\b([A-Z]\w*) as \1\b", stub.read_text(encoding="utf-8"))
+            found.update(dict.fromkeys(names, f"{PACKAGE}.{room}"))
+    return found
+
+
+def own_class(path: str) -> str | None:
+    """Return the short name of a class that a room exports, by its name or path; None for any other class.
+
+    Version 1 wrote paths without the package: `measures.SingleHeads`, `measures.single_heads.SingleHeads`.
+    """
+    *packages, name = path.split(".")
+    if name not in exported():
+        return None
+    if not packages or packages[0] == PACKAGE:
+        return name
+    room, *modules = packages
+    is_of_version_1 = exported()[name] == f"{PACKAGE}.{room}" and len(modules) <= 1
+    if is_of_version_1 and all((_FOLDER / room / f"{module}.py").is_file() for module in modules):
+        return name
+    return None
 
 
 def named_leaves(settings: object) -> Iterator[tuple[str, object]]:
     """Yield what `leaves` yields, but each class of this program by its short name, however it was written."""
     for name, value in leaves(settings):
-        of_class = _OWN_CLASS.fullmatch(value) if name.endswith("class_path") and isinstance(value, str) else None
-        yield name, of_class[1] if of_class else value
+        if name.endswith("class_path") and isinstance(value, str):
+            yield name, own_class(value) or value
+        else:
+            yield name, value
 
 
 def score_settings(config: object) -> dict[str, object]:

@@ -105,7 +105,7 @@ def parser() -> Iterator[None]:
 os.environ.setdefault("COLUMNS", "80")
 
 # Tests with several processes fork them from a server that has imported these once.
-multiprocessing.set_forkserver_preload(["datamodules", "attention_probing.metrics.rows"])
+multiprocessing.set_forkserver_preload(["attention_probing.datamodules.batches", "attention_probing.metrics.rows"])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -195,6 +195,7 @@ def check_train(arguments: list[str]) -> None:
     """The parser takes them, and a test runs the config with this command."""
     config = arguments[arguments.index("--config") + 1] if "--config" in arguments else None
     if config is not None and config.startswith("RUN/"):  # of a run: it has the form of a shipped one
+        assert config == "RUN/config.yaml"
         arguments = ["configs/demo.yaml" if word == config else word for word in arguments]
     elif config is not None:
         assert (arguments[0], ROOT / config_file(config)) in RUN, f"no test runs `{arguments[0]}` with {config}"

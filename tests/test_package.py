@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 
 import attention_probing
 from attention_probing import commands, datamodules, fidelity, measures, models, probes, results
 from attention_probing.commands.sweep_run import PROGRAM
-from attention_probing.models.configs import class_of, exported
 from attention_probing.results import Result
 from attention_probing.results.settings import ROOMS
 from tests.rooms import exports
@@ -107,10 +107,34 @@ def test_packages_of_a_project_change_nothing(project: Path, corpus: str, bert: 
     assert len(list((project / "runs").rglob("results.json"))) == 2
 
 
-def test_a_class_of_the_project_is_no_class_of_ours(project: Path) -> None:
-    assert class_of("SingleHeads") is measures.SingleHeads
-    assert exported()["SingleHeads"] == "attention_probing.measures"
-    assert not {name for name in OWN if name in sys.modules and str(project) in str(sys.modules[name])}
+MODULE = """
+from attention_probing.probes.head_selection import AttentionOnlyProbe as Ours
+
+class AttentionOnlyProbe(Ours):
+    def __init__(self, extra: int = 1, **options):
+        super().__init__(**options)
+
+class Mine(AttentionOnlyProbe):
+    pass
+"""
+"""A module with a class that has a name of ours."""
+
+
+@pytest.mark.slow
+@pytest.mark.core
+def test_a_class_of_the_project_is_used_where_it_is_meant(tmp_path: Path) -> None:
+    """Its package has the name of a room, and stands before that of a checkout, whose runs are started by a path."""
+    (tmp_path / "probes").mkdir()
+    (tmp_path / "probes" / "__init__.py").write_text(MODULE, encoding="utf-8")
+
+    def class_path(*options: str) -> str:
+        words = [*PROGRAM, "fit", "demo", *options, "--print_config"]
+        told = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        return str(yaml.safe_load(told)["model"]["class_path"])
+
+    assert class_path("--model", "probes.Mine") == "probes.Mine"
+    assert class_path("--model", "probes.AttentionOnlyProbe", "--trust", "probes") == "probes.AttentionOnlyProbe"
+    assert class_path("--trust", "probes") == "attention_probing.AttentionOnlyProbe"  # the config names ours
 
 
 def test_the_version_is_that_of_the_package_that_is_imported(tmp_path: Path) -> None:

@@ -25,13 +25,6 @@ def loaded_by(code: str, **environment: str) -> set[str]:
     return set(done.stdout.partition("LOADED")[2].split())
 
 
-def test_the_package_alone_imports_next_to_nothing() -> None:
-    without = loaded_by("import lazy_loader")
-    loaded = loaded_by("import attention_probing") - without
-    assert "attention_probing" in loaded
-    assert len(loaded) < 10
-
-
 def test_a_measurement_imports_no_lightning_and_no_model_before_its_first_batch(
     bert: Path, corpus: str, cache: str, tmp_path: Path
 ) -> None:

@@ -14,7 +14,8 @@ from attention_probing.commands import CONFIGS, RUNS, launch, lightning, measure
 from attention_probing.commands.shorthand import expanded
 from attention_probing.datamodules import CorpusDataModule
 from attention_probing.measures import Measure
-from attention_probing.models.configs import class_of, exported
+from attention_probing.models.configs import class_of
+from attention_probing.results.settings import exported
 from attention_probing.results.writer import FigureFiles
 
 
@@ -88,6 +89,8 @@ def test_a_wrong_option_is_told_as_the_parser_tells_it(
     [
         "measure clark2019/heads --model.help --data.help",
         "measure clark2019/surface --model.analyses+=near.Near --model.analyses.distance 3",
+        "fit demo --model near.AttentionOnlyProbe --model.extra 2",
+        "fit demo --model probes.AttentionOnlyProbe --trust probes --model.extra 2",
         "fit demo --model own.Probe --model.anything 1 --data.transfer_from.x 1",
         "fit demo --trainer.callbacks+=X --trainer.callbacks.patience 3 --optimizer.lr 1 --seed_everything -1",
         "fit demo -c other.yaml --print_config --figures.formats [] --trainer.limit_test_batches -1",

@@ -48,6 +48,14 @@ def test_both_forms_of_an_option_name_the_same_run(tmp_path: Path) -> None:
     assert in_full("data.class_path") == "data.class_path"
 
 
+def test_a_config_is_beside_the_plan_or_has_the_name_of_a_shipped_one(tmp_path: Path) -> None:
+    rows = "rows: {shipped: {config: clark2019/heads, command: measure}, own: {config: a.yaml}}"
+    sweep = read_sweep(write_spec(tmp_path, HEAD + rows, a="1"), {})
+    shipped, own = (row.all_runs()[0] for row in sweep.rows)
+    assert shipped.config == CONFIGS / "clark2019/heads.yaml"
+    assert own.config == tmp_path / "a.yaml"
+
+
 def test_a_row_of_several_runs_shares_what_it_says(tmp_path: Path) -> None:
     rows = """rows:
   both: {set: {a: 1, b: 1}, command: test, runs: [{config: a.yaml, set: {b: 2}}, {config: b.yaml, command: fit}]}

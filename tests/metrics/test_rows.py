@@ -164,6 +164,10 @@ def compute_share(rank: int, rendezvous: Path) -> list[list[np.ndarray]]:
         "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2, timeout=timedelta(seconds=120)
     )
     try:
+        alone = ItemRows(COLUMNS)
+        alone.over_devices = False
+        alone.update(**item_rows([rank]))
+        assert alone.compute()["index"].tolist() == [rank]
         return [compute(shares[rank]) for shares in ROUNDS]
     finally:
         dist.destroy_process_group()

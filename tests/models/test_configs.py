@@ -30,9 +30,9 @@ from attention_probing.commands.trust import trusted_modules, typed_options
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.models import AttentionClassifier, TextClassifier, TrainingError
 from attention_probing.models.checkpoints import config_of, data_settings, datamodule_from, read_checkpoint
-from attention_probing.models.configs import IS_FILE, explained, exported, only_known_classes, only_named_files
+from attention_probing.models.configs import IS_FILE, explained, only_known_classes, only_named_files
 from attention_probing.results.errors import UserError, command_line
-from attention_probing.results.settings import PACKAGE, PIPES, score_settings
+from attention_probing.results.settings import PACKAGE, PIPES, exported, score_settings
 from tests.own_code import save_own
 from tests.test_train import classifier_arguments
 from tests.trainers import CONTINUES

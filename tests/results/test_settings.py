@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_probing.results.settings import SettingsError, read_yaml
+from attention_probing.results.settings import SettingsError, named_leaves, own_class, read_yaml
 
 EXCESS = {
     "a list of many values": (
@@ -55,3 +55,25 @@ def test_what_has_no_end_is_not_opened(tmp_path: Path) -> None:
     for path, kind in ((pipe, "pipe"), (device, "device")):
         with pytest.raises(SettingsError, match=f"^{path} cannot be read: it is a {kind}, not a regular file"):
             read_yaml(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("SingleHeads", "SingleHeads"),
+        ("attention_probing.SingleHeads", "SingleHeads"),
+        ("attention_probing.measures.single_heads.SingleHeads", "SingleHeads"),
+        ("measures.SingleHeads", "SingleHeads"),  # as version 1 wrote it
+        ("measures.single_heads.SingleHeads", "SingleHeads"),
+        ("probes.SingleHeads", None),
+        ("measures.mine.SingleHeads", None),
+        ("models.mine.Probe", None),
+        ("mine.SingleHeads", None),
+        ("Probe", None),
+    ],
+)
+def test_a_class_of_the_program_is_known_by_its_path(path: str, name: str | None) -> None:
+    assert own_class(path) == name
+    settings = {"model": {"class_path": path, "init_args": {"path": "measures.SingleHeads"}}}
+    expected = {"model.class_path": name or path, "model.init_args.path": "measures.SingleHeads"}
+    assert dict(named_leaves(settings)) == expected
