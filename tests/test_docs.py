@@ -215,7 +215,7 @@ def check(command: str) -> None:
             pass  # the program is named
         case ["python", "-m", module]:
             assert callable(importlib.import_module(module).main)
-        case ["python", script] if (ROOT / "docs" / "scripts") in (ROOT / script).parents:
+        case ["python", script, *_] if (ROOT / "docs" / "scripts") in (ROOT / script).parents:
             assert (ROOT / script).is_file()
         case ["make", *targets]:
             known = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
