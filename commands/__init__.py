@@ -139,7 +139,8 @@ def _run(words: Sequence[str]) -> int:
             return 2
         # Lightning starts other processes with sys.argv, and warns of words that are given beside it.
         given = None if words == sys.argv[1:] else list(words)
-        return int(import_module(f"{__name__}.launch").run(given))
+        with command.plain_warnings():
+            return int(import_module(f"{__name__}.launch").run(given))
     except UserError as error:
         wait_for_the_first()
         command.print_fault(error)

@@ -34,12 +34,16 @@ class Source(NamedTuple):
 
 
 def wrong_option(words: Sequence[str]) -> str | None:
-    """Return the message for the first option that nothing takes; None if there is none, or if it cannot be known.
+    """Return the message for the first option that nothing takes, or for a model of another command; None without one.
 
     Args:
         words: Words of a command line, without short names.
     """
-    command, classes = words[0], classes_of(words)
+    command = words[0]
+    classes = classes_of(words)
+    fault = _wrong_command(command, classes.get("model", ""))
+    if fault is not None:
+        return fault
     groups = _groups(command)
     plain = OF_ALL if command == "measure" else (*OF_ALL, *OF_TRAINER)
     for option, value in options(words):
@@ -60,6 +64,17 @@ def wrong_option(words: Sequence[str]) -> str | None:
         elif group not in plain and f"--{group}" not in SHORT:
             names = [*plain, *groups, *(short[2:] for short in SHORT)]
             return f"unrecognized arguments: {_shown(option, value)}{near(group, names, '--')}"
+    return None
+
+
+def _wrong_command(command: str, model: str) -> str | None:
+    """Return the message for a model of this program that another command runs; None if there is no fault."""
+    kind = _own(model)
+    room = "" if kind is None else exported()[kind].rpartition(".")[2]
+    if room in ("measures", "fidelity") and command != "measure":
+        return f"model: {kind} is a measurement. Run it with `probing measure`"
+    if room in ("probes", "models") and command == "measure":
+        return f"model: {kind} is a model that is trained. Run it with `probing fit`"
     return None
 
 

@@ -9,10 +9,16 @@ class WholeSignatures(Extension):
     """Puts the options of the base class into a constructor that passes them on."""
 
     def on_package(self, *, pkg: Module, loader: GriffeLoader, **_: Any) -> None:  # noqa: ANN401, D102
-        for module in pkg.modules.values():
-            for kind in module.classes.values():
-                if not kind.is_alias and "__init__" in kind.members:
-                    _complete(kind)
+        _complete_all(pkg)
+
+
+def _complete_all(package: Module) -> None:
+    """Complete the constructors of all classes in the modules of a package, and of the packages in it."""
+    for module in package.modules.values():
+        for kind in module.classes.values():
+            if not kind.is_alias and "__init__" in kind.members:
+                _complete(kind)
+        _complete_all(module)
 
 
 def _complete(kind: Class) -> Parameters:

@@ -106,8 +106,8 @@ def read(path: Path) -> tuple[Config, Mapping[str, Any]]:
     content = read_checkpoint(checkpoint_file(path))
     if TextClassifier.checkpoint_key not in content or "config" not in content:
         raise UserError(
-            f"{path}: this is not a checkpoint of a text classifier. `probing fit --config "
-            f"configs/tutek2020/base.yaml` writes one to checkpoints/ of its run."
+            f"{path}: this is not a checkpoint of a text classifier. `probing fit tutek2020/base` writes one to "
+            "checkpoints/ of its run."
         )
     config = config_of(content)
     known = {"model", "data", "seed_everything"} <= config.keys()

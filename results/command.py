@@ -4,7 +4,8 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 from rich.console import Console
@@ -25,6 +26,17 @@ def _format_warning(message: Warning | str, *_: object, **__: object) -> str:
     return f"Warning: {message}\n"
 
 
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Within the block, print warnings of Python in one line, without the place in the program."""
+    of_python = warnings.formatwarning
+    warnings.formatwarning = _format_warning
+    try:
+        yield
+    finally:
+        warnings.formatwarning = of_python
+
+
 @command_line()
 def run(main: Callable[[Sequence[str]], int], args: Sequence[str] | None = None) -> NoReturn:
     """Run a command, and exit with its exit code.
@@ -39,10 +51,9 @@ def run(main: Callable[[Sequence[str]], int], args: Sequence[str] | None = None)
     for one in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(one) is not signal.SIG_IGN:  # as under nohup
             signal.signal(one, lambda number, _: sys.exit(128 + number))  # ends the runs of a sweep as well
-    of_python = warnings.formatwarning
-    warnings.formatwarning = _format_warning
     try:
-        code = main(sys.argv[1:] if args is None else args)
+        with plain_warnings():
+            code = main(sys.argv[1:] if args is None else args)
         sys.stdout.flush()
         sys.exit(code)
     except BrokenPipeError:  # `| head` has read enough; Python must not flush again as it ends
@@ -54,5 +65,3 @@ def run(main: Callable[[Sequence[str]], int], args: Sequence[str] | None = None)
     except (UserError, OSError) as error:
         print_fault(error)
         sys.exit(1)
-    finally:
-        warnings.formatwarning = of_python

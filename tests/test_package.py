@@ -124,17 +124,19 @@ class Mine(AttentionOnlyProbe):
 @pytest.mark.core
 def test_a_class_of_the_project_is_used_where_it_is_meant(tmp_path: Path) -> None:
     """Its package has the name of a room, and stands before that of a checkout, whose runs are started by a path."""
-    (tmp_path / "probes").mkdir()
-    (tmp_path / "probes" / "__init__.py").write_text(MODULE, encoding="utf-8")
+    room = ROOMS[-1]
+    (tmp_path / room).mkdir()
+    (tmp_path / room / "__init__.py").write_text(MODULE, encoding="utf-8")
 
     def class_path(*options: str) -> str:
         words = [*PROGRAM, "fit", "demo", *options, "--print_config"]
         told = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
         return str(yaml.safe_load(told)["model"]["class_path"])
 
-    assert class_path("--model", "probes.Mine") == "probes.Mine"
-    assert class_path("--model", "probes.AttentionOnlyProbe", "--trust", "probes") == "probes.AttentionOnlyProbe"
-    assert class_path("--trust", "probes") == "attention_probing.AttentionOnlyProbe"  # the config names ours
+    assert class_path("--model", f"{room}.Mine") == f"{room}.Mine"
+    own = f"{room}.AttentionOnlyProbe"
+    assert class_path("--model", own, "--trust", room) == own
+    assert class_path("--trust", room) == "attention_probing.AttentionOnlyProbe"  # the config names ours
 
 
 def test_the_version_is_that_of_the_package_that_is_imported(tmp_path: Path) -> None:

@@ -85,6 +85,23 @@ def test_a_wrong_option_is_told_as_the_parser_tells_it(
 
 
 @pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("fit clark2019/heads", "model: SingleHeads is a measurement. Run it with `probing measure`"),
+        ("measure demo", "model: AttentionOnlyProbe is a model that is trained. Run it with `probing fit`"),
+    ],
+)
+def test_a_model_of_another_command_is_told_as_the_parser_tells_it(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert commands.main(words.split()) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
+    with pytest.raises(SystemExit, match="2"):
+        launch.main(words.split())
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     "words",
     [
         "measure clark2019/heads --model.help --data.help",

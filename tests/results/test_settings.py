@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_probing.results.settings import SettingsError, named_leaves, own_class, read_yaml
+from attention_probing.results.settings import ROOMS, SettingsError, named_leaves, own_class, read_yaml
 
 EXCESS = {
     "a list of many values": (
@@ -57,15 +57,19 @@ def test_what_has_no_end_is_not_opened(tmp_path: Path) -> None:
             read_yaml(path)
 
 
+ROOM = ROOMS[4]
+"""measures"""
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [
         ("SingleHeads", "SingleHeads"),
         ("attention_probing.SingleHeads", "SingleHeads"),
         ("attention_probing.measures.single_heads.SingleHeads", "SingleHeads"),
-        ("measures.SingleHeads", "SingleHeads"),  # as version 1 wrote it
-        ("measures.single_heads.SingleHeads", "SingleHeads"),
-        ("probes.SingleHeads", None),
+        (f"{ROOM}.SingleHeads", "SingleHeads"),  # as version 1 wrote it
+        (f"{ROOM}.single_heads.SingleHeads", "SingleHeads"),
+        (f"{ROOMS[-1]}.SingleHeads", None),
         ("measures.mine.SingleHeads", None),
         ("models.mine.Probe", None),
         ("mine.SingleHeads", None),
@@ -74,6 +78,6 @@ def test_what_has_no_end_is_not_opened(tmp_path: Path) -> None:
 )
 def test_a_class_of_the_program_is_known_by_its_path(path: str, name: str | None) -> None:
     assert own_class(path) == name
-    settings = {"model": {"class_path": path, "init_args": {"path": "measures.SingleHeads"}}}
-    expected = {"model.class_path": name or path, "model.init_args.path": "measures.SingleHeads"}
+    settings = {"model": {"class_path": path, "init_args": {"path": f"{ROOM}.SingleHeads"}}}
+    expected = {"model.class_path": name or path, "model.init_args.path": f"{ROOM}.SingleHeads"}
     assert dict(named_leaves(settings)) == expected
