@@ -23,6 +23,7 @@ from attention_probing.corpora.conllu import read_treebank
 from attention_probing.corpora.document import Document, cut
 from attention_probing.corpora.registry import CORPORA, locate
 from attention_probing.corpora.sentence import Sentence
+from attention_probing.datamodules import DependencyDataModule
 from attention_probing.fidelity.checkpoints import load_one
 from attention_probing.fidelity.single_text import RANKINGS, Explanation, explain, spaced
 from attention_probing.results.errors import UserError, counted, near
@@ -93,8 +94,8 @@ def items_of(name: str, split: str) -> tuple[Path, Items]:
     """Read a split of a corpus, which is a treebank or has documents with mentions.
 
     Args:
-        name: Registered name or file of the corpus.
-        split: Name of the split; ignored for a file.
+        name: Registered name or file of the corpus, also with `{split}` in the place of the split; or `sample`.
+        split: Name of the split; ignored for a file without `{split}`.
 
     Returns:
         The path of the file, and the sentences of the treebank, or the documents, by id.
@@ -103,9 +104,13 @@ def items_of(name: str, split: str) -> tuple[Path, Items]:
         CorpusError: There is no such corpus or file, or it cannot be read.
         UserError: There is no such split, or the corpus has only labelled texts.
     """
-    path = Path(name)
-    if name in CORPORA or not (path.suffix or path.exists()):
+    path = Path(name.replace("{split}", split))
+    files = None
+    if name == "sample":
+        files = DependencyDataModule(name).files()
+    elif name in CORPORA or not (path.suffix or path.exists()):
         files = locate(name, None)
+    if files is not None:
         if split not in files and "all" not in files:
             raise UserError(f"--split {split}: {name} has no {split} split. Choose {' or '.join(files)}.")
         path = files.get(split) or files["all"]
@@ -332,7 +337,7 @@ def main(args: Sequence[str]) -> int:
     source = parser.add_argument_group("texts")
     source.add_argument("--text", action="append", default=[], help="a text, cut at blanks; may be repeated")
     source.add_argument("--corpus", metavar="NAME|FILE", help="treebank (gold arcs) or documents (clusters)")
-    source.add_argument("--split", default="dev", help="of a corpus by name (%(default)s)")
+    source.add_argument("--split", default="dev", help="of a corpus by name or with {split} (%(default)s)")
     source.add_argument("--id", nargs="+", action="extend", default=[], help="texts (the first); ID:N, ID:FIRST-LAST")
     source.add_argument("--list", action="store_true", help="say what there is in the corpus, and leave")
     what = parser.add_argument_group("what is shown")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from attention_probing.attention import Encoder, EncoderError, Options
-from attention_probing.commands.view import main
+from attention_probing.commands.view import items_of, main
 from attention_probing.corpora.conllu import read_treebank
 from attention_probing.corpora.document import Documents
 from attention_probing.fidelity import explain
@@ -180,6 +180,19 @@ def test_decisions_of_classifiers_are_printed_and_stand_on_the_page(
     sums = own[1].words.groupby("number")["attention"].sum()
     assert len(own[1].words) > len(sums) == len(text.split())
     assert held["saliency"]["my-bert: attention"] == pytest.approx([0, *sums, 0], abs=1e-6)
+
+
+def test_a_corpus_may_be_the_sample_or_a_path_of_splits(
+    corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBING_CACHE", str(tmp_path))
+    path, sentences = items_of("sample", "test")
+    assert path.name == "sample-test.conllu"
+    assert len(sentences) == 250
+    with pytest.raises(UserError, match="sample has no all split"):
+        items_of("sample", "all")
+    assert "{split}" in corpus
+    assert items_of(corpus, "dev")[1].keys() == items_of(corpus.replace("{split}", "dev"), "test")[1].keys()
 
 
 @pytest.mark.parametrize(
