@@ -15,6 +15,8 @@ class WholeSignatures(Extension):
 def _complete_all(package: Module) -> None:
     """Complete the constructors of all classes in the modules of a package, and of the packages in it."""
     for module in package.modules.values():
+        if module.is_alias:  # an import, such as the package itself
+            continue
         for kind in module.classes.values():
             if not kind.is_alias and "__init__" in kind.members:
                 _complete(kind)
