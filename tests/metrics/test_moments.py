@@ -130,3 +130,14 @@ def test_differences_below_the_resolution_are_no_evidence() -> None:
 def test_an_infinite_number_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match="infinite"):
         Moments(1, (1,), "fraction").update(torch.tensor([0, 0]), torch.tensor([[value], [1.0]]))
+
+
+def test_sums_keep_their_precision_in_a_module_of_another() -> None:
+    """A trainer with `bf16-true` converts the module, and with it a metric that it holds."""
+    moments = Moments(1, (2,), "fraction")
+    moments.to(torch.bfloat16)
+    moments.update(torch.tensor([0]), torch.tensor([[1 / 3, 1000.125]], dtype=torch.float64))
+    assert (moments.sums.dtype, moments.counts.dtype) == (torch.float64, torch.int64)
+    assert moments.sums.tolist() == [[1 / 3, 1000.125]]
+    moments.reset()
+    assert moments.sums.tolist() == [[0.0, 0.0]]
