@@ -323,8 +323,8 @@ class Fidelity(Measure[ClassificationDataModule]):
             )
         return None
 
-    def prepare(self) -> None:
-        """Load the classifiers.
+    def begin(self) -> None:
+        """Load the classifiers, and prepare all tests; some of them train models.
 
         Raises:
             UserError: The labels of the data are numbers to predict, not classes; or a checkpoint cannot be used, see
@@ -349,14 +349,11 @@ class Fidelity(Measure[ClassificationDataModule]):
         classes = len(self.data.labels)
         self._columns = [f"{test.name}.{column}" for test in self.tests for column in test.columns(classes)]
         self.rows = nn.ModuleList(ItemRows(dict.fromkeys([*OWN, *self._columns])) for _ in self.checkpoints)
-
-    def begin(self) -> None:
-        """Prepare all tests before the first batch; some of them train models."""
-        with recorded_gradients():
-            for test in self.tests:
-                test.level = self.level
-                test.begin(self.checkpoints, self.data, self.device, self.seed)
-        total, read = len(self.data.splits["test"]), len(self._read)
+        self.models.to(self.device).eval()
+        for test in self.tests:
+            test.level = self.level
+            test.begin(self.checkpoints, self.data, self.device, self.seed)
+        read = len(self._read)
         places = np.linspace(0, read - 1, min(EXAMPLES, read), dtype=int)
         self._chosen = frozenset(self._read[places].tolist())
         self._examples: list[Example] = []
@@ -413,7 +410,7 @@ class Fidelity(Measure[ClassificationDataModule]):
                 self._examples += examples_of(classified, colours, chosen)
         return columns
 
-    def outcome(self) -> Result:
+    def result(self) -> Result:
         results = [
             self._result(checkpoint, rows.take())  # type: ignore[operator]
             for checkpoint, rows in zip(self.checkpoints, self.rows, strict=True)

@@ -98,8 +98,18 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
         path = checkpoint_file(checkpoint)
         return data_settings(path, read_checkpoint(path))
 
-    def prepare(self) -> None:
-        """Load the model; raise a UserError if model and data do not fit."""
+    def begin(self) -> None:
+        """Load the model, choose the sets of heads to ablate, and create the rows of the model's outputs.
+
+        Raises:
+            UserError: The model and the data do not fit.
+        """
+        self._load_task()
+        with torch.inference_mode():
+            self._sets_of = self.sets()
+        self._rows = ItemRows(self.task.columns(self._sets_of))
+
+    def _load_task(self) -> None:
         name, device = type(self).__name__, self.device
         if self.checkpoint is not None:
             labelled = data_for(f"{name} with a checkpoint", ClassificationDataModule, self.data)
@@ -152,11 +162,6 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
         """Return False if the texts lack a split: minimal pairs have one split alone."""
         return self.checkpoint is not None or (isinstance(self.data, TextDataModule) and self.data.has_split(split))
 
-    def begin(self) -> None:
-        """Determine the sets of heads to ablate, and create the metric that gathers the model's outputs."""
-        self._sets_of = self.sets()
-        self._rows = ItemRows(self.task.columns(self._sets_of)).to(self.device)
-
     def reads_batch(self, batch: object) -> bool:
         others = SegmentBatch | PairBatch
         of_split = batch.split == self.split if isinstance(batch, TextBatch) else isinstance(batch, others)
@@ -166,7 +171,7 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
         rows = self.task.rows(self.task.inputs(batch), self._sets_of)
         self._rows.update(index=batch.index, **{name: column.to(self.device) for name, column in rows.items()})
 
-    def outcome(self) -> Result:
+    def result(self) -> Result:
         return self.summary(TaskOutputs.from_rows(self.task, self._rows.take(), self._sets_of))
 
 
@@ -249,10 +254,6 @@ class HeadAblation(TaskMeasure):
         self.kinds, self.each_head, self.each_layer = tuple(kinds), heads, layers
         self.named, self.random = dict(sets or {}), random
 
-    def prepare(self) -> None:
-        super().prepare()
-        self.head_sets = self._head_sets()
-
     def _head_sets(self) -> list[HeadSet]:
         task, found = self.task, list[HeadSet]()
         heads = list(product(range(task.layers), range(task.heads)))
@@ -269,6 +270,7 @@ class HeadAblation(TaskMeasure):
         return found
 
     def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
+        self.head_sets = self._head_sets()
         run, heads = self.task.outputs, [heads for one in self.head_sets for heads in (one.heads, *one.random)]
         ablations = [make_ablation(kind, run, lambda: self.drawn("dev", REFERENCES), self.seed) for kind in self.kinds]
         references = [one.reference for one in ablations if one.reference is not None]

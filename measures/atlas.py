@@ -309,7 +309,7 @@ class Atlas(Measure[AtlasDataModule]):
         self._analyses = analyses
         self.parts = nn.ModuleList()
 
-    def prepare(self) -> None:
+    def begin(self) -> None:
         """Prepare the analyses, and the measurements on treebank and documents if the data have them."""
         self.texts = data_for(type(self).__name__, TextDataModule, self.data)
         corpora = {}
@@ -329,7 +329,7 @@ class Atlas(Measure[AtlasDataModule]):
         for part in parts:
             part.data, part.device, part.ranks = part_of(self.data, part.takes), self.device, self.ranks
             part.seed = self.seed
-            part.prepare()
+            part.begin()
         self.parts = nn.ModuleList(parts)
 
     def reads_batch(self, batch: object) -> bool:
@@ -340,8 +340,8 @@ class Atlas(Measure[AtlasDataModule]):
             if part.reads_batch(batch):
                 part.update(batch)
 
-    def outcome(self) -> Result:
-        results = {part.experiment: part.outcome() for part in self._measures()}  # every rank asks all of them
+    def result(self) -> Result:
+        results = {part.experiment: part.result() for part in self._measures()}  # every rank asks all of them
         found = {name: result for name, result in results.items() if result is not None}
         attention = found.pop(self.attention.experiment)
         known = {encoder: self._known(encoder, found) for encoder in self.texts.encoders}

@@ -121,7 +121,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
             not named read all corpora.
 
     Raises:
-        UserError: There is no analysis, or one is named twice. In `prepare`: `corpora` names an unknown analysis
+        UserError: There is no analysis, or one is named twice. In `begin`: `corpora` names an unknown analysis
             or corpus.
     """
 
@@ -137,7 +137,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
         self._of: dict[EncoderOf, Mapping[str, Analysis]] = {}
         self._empty = 0
 
-    def prepare(self) -> None:
+    def begin(self) -> None:
         """Create the metrics of every analysis for every encoder."""
         if self._of:
             return
@@ -221,7 +221,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
         for analysis in analyses:
             analysis.end(batch)
 
-    def outcome(self) -> Result:
+    def result(self) -> Result:
         warn_of_left_out(self.data)
         found = {which: self._results(analyses) for which, analyses in self._of.items()}
         if "before" in self._of:

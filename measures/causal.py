@@ -335,7 +335,7 @@ class CausalCheck(ProbeMeasure):
 
     Raises:
         UserError: Both `checkpoint` and `pairs` are given, or `per_paradigm` or `pair_columns` without `pairs`. In
-            `prepare`: there are no such relations, layers or heads, or the probe reads no attention.
+            `begin`: there are no such relations, layers or heads, or the probe reads no attention.
     """
 
     experiment = "causal"
@@ -370,8 +370,8 @@ class CausalCheck(ProbeMeasure):
         if pair_columns is not None and pairs is None:
             raise UserError("--model.pair_columns is of a file of minimal pairs: name it with --model.pairs.")
 
-    def prepare(self) -> None:
-        super().prepare()
+    def begin(self) -> None:
+        super().begin()
         if not isinstance(self.probe, HeadSelectionProbe) or "attention" not in self.probe.reads:
             raise UserError(
                 f"CausalCheck needs a probe that reads attention; {type(self.probe).__name__} does not. Give "
@@ -403,7 +403,7 @@ class CausalCheck(ProbeMeasure):
             predicted = most_attended(batch.attention, batch.lengths).flatten(2)
             self._dev.add(batch, heads=predicted)
 
-    def outcome(self) -> Result:
+    def result(self) -> Result:
         """Select attention heads, train the probe, ablate the heads, and return the result."""
         chosen = self._chosen()
         upper = self.data.variant(lowest=len(self.data.layers) - self._upper)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Measure(nn.Module, Generic[Data]):
     """A measurement: it reads the batches of a datamodule, and computes one `Result` from them.
 
-    Subclasses set `experiment` and `takes`, and implement `prepare`, `update` and `outcome`. Metrics and models are
+    Subclasses set `experiment` and `takes`, and implement `begin`, `update` and `result`. Metrics and models are
     submodules, which `measure` moves to the device; metrics gather over the devices.
 
     Args:
@@ -64,11 +64,12 @@ class Measure(nn.Module, Generic[Data]):
         """Return the settings of the datamodule: the given ones, or those that a measurement or its arguments imply."""
         return given
 
-    def prepare(self) -> None:
-        """Check the data, and create metrics and models; called after `setup` of the datamodule."""
-
     def begin(self) -> None:
-        """Do what must be done on the device before the first batch, such as training models."""
+        """Check the data, create metrics, load models and train those that must be trained.
+
+        It is called once, when the datamodule is set up, outside of inference mode. Afterwards all submodules are moved
+        to the device; a model that is needed there earlier, `begin` moves itself.
+        """
 
     def reads_batch(self, batch: object) -> bool:
         """Return True if the measurement reads this batch, of a datamodule with several kinds of batches."""
@@ -77,12 +78,12 @@ class Measure(nn.Module, Generic[Data]):
     def update(self, batch: Any) -> None:  # noqa: ANN401 - the batch of the datamodule
         """Measure one batch of dev or test, usually by updating metrics; by default ignore it."""
 
-    def outcome(self) -> Result | None:
+    def result(self) -> Result | None:
         """Return the result; called once in every process, after all batches. Processes but the first may return None.
 
         Every process must call `compute` of every metric, because metrics gather from all processes.
         """
-        raise NotImplementedError(f"{type(self).__name__} must implement outcome().")
+        raise NotImplementedError(f"{type(self).__name__} must implement result().")
 
 
 STREAMED = "texts are read as they come, so their number is not known before"
@@ -182,12 +183,11 @@ def run_measurement(
     measurement.device, measurement.ranks = devices.device, Ranks(devices.global_rank, devices.world_size)
     data.place(measurement.ranks, measurement.device)
     data.setup("test")
-    measurement.prepare()
+    measurement.begin()
     measurement.to(devices.device).eval()
     loaders = data.test_dataloader()
     limits = [_limited(loader, limit) for loader in loaders]
     with torch.inference_mode(), devices.autocast():
-        measurement.begin()
         total = None if None in limits else sum(filter(None, limits))
         progress = Progress("Measuring, batches", total or math.inf, "" if total else STREAMED)
         found = (one for loader, most in zip(loaders, limits, strict=True) for one in islice(loader, most))
@@ -197,7 +197,7 @@ def run_measurement(
             if not bar:
                 progress.advance()
         return_free_memory()  # of the forward passes, which the statistics do not need
-        return measurement.outcome()
+        return measurement.result()
 
 
 def _limited(loader: DataLoader[Any], limit: float | None) -> int | None:

@@ -91,7 +91,7 @@ def train_copy(
 class ProbeMeasure(Measure[DependencyDataModule]):
     """Base of measurements that train copies of a probe.
 
-    Subclasses implement `outcome`. The order of the training batches depends on the datamodule's seed.
+    Subclasses implement `result`. The order of the training batches depends on the datamodule's seed.
 
     Args:
         probe: The probe to train, a `DependencyProbe`.
@@ -119,7 +119,7 @@ class ProbeMeasure(Measure[DependencyDataModule]):
         """Untrained probe whose copies are trained."""
         return self._untrained[0]
 
-    def prepare(self) -> None:
+    def begin(self) -> None:
         """Load the train split in addition to dev and test."""
         read_fields(self.data, self.reads, type(self).__name__)
         self.data.setup("fit")
@@ -241,7 +241,7 @@ class ControlTask(ProbeMeasure):
 
     experiment = "control"
 
-    def outcome(self) -> Result:
+    def result(self) -> Result:
         arcs = isinstance(self.probe, HeadSelectionProbe)
         heads = partial(control_arcs if arcs else control_tree, seed=self.seed)
         tasks = {"task": self.data.variant(), "control": self.data.variant(heads=heads)}
@@ -373,7 +373,7 @@ class DescriptionLength(ProbeMeasure):
     experiment = "description_length"
     portions: Sequence[float] = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 
-    def prepare(self) -> None:
+    def begin(self) -> None:
         """Load the train split too.
 
         Raises:
@@ -384,9 +384,9 @@ class DescriptionLength(ProbeMeasure):
                 f"{type(self.probe).__name__} predicts no probabilities of governors, so a description length cannot "
                 "be computed. Use another probe, for instance AttentionOnlyProbe."
             )
-        super().prepare()
+        super().begin()
 
-    def outcome(self) -> Result:
+    def result(self) -> Result:
         train = self.data.splits["train"]
         ends = borders(self.portions, len(train))
         order = np.random.default_rng(self.seed).permutation(len(train))

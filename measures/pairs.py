@@ -25,7 +25,7 @@ class MinimalPairAccuracy(TaskMeasure):
     and the pairs of equal sentences among them.
 
     Raises:
-        UserError: In `prepare`: the encoder is no decoder with a language-modelling head.
+        UserError: In `begin`: the encoder is no decoder with a language-modelling head.
     """
 
     experiment = "pairs"

@@ -784,7 +784,7 @@ class SingleHeads(Measure[DependencyDataModule]):
         self._scored: Split = "dev" if mode == "paper" else "test"
         self._gathered, self._peaks = nn.ModuleDict(), nn.ModuleDict()
 
-    def prepare(self) -> None:
+    def begin(self) -> None:
         data = self.data
         reads = "attention" if self.trees else "most_attended"
         read_fields(data, (reads,), type(self).__name__, random_init=True)
@@ -826,7 +826,7 @@ class SingleHeads(Measure[DependencyDataModule]):
             self._peaks[batch.encoder].update(peaks, batch.lengths)  # type: ignore[operator]
         self._gathered[split_key(batch.split, batch.encoder)].add(batch, **predicted)  # type: ignore[operator]
 
-    def outcome(self) -> Result | None:
+    def result(self) -> Result | None:
         rows: dict[str, tuple[Arcs, Mapping[str, Integers]]] = {
             name: metric.arcs()  # type: ignore[operator]
             for name, metric in self._gathered.items()
@@ -994,7 +994,7 @@ class AntecedentHeads(Measure[CoreferenceDataModule]):
         check_values(self, mode=mode)
         self.mode: Literal["held_out", "paper"] = mode
 
-    def prepare(self) -> None:
+    def begin(self) -> None:
         check_coreference(self.data, type(self).__name__)
         self.evaluation = AntecedentEvaluation(self.mode, self.seed)
         self.evaluation.prepare(self.data)
@@ -1002,7 +1002,7 @@ class AntecedentHeads(Measure[CoreferenceDataModule]):
     def update(self, batch: AntecedentBatch) -> None:
         self.evaluation.update(batch)
 
-    def outcome(self) -> Result:
+    def result(self) -> Result:
         return self.evaluation.result(self.experiment)
 
 
@@ -1026,12 +1026,12 @@ class Baselines(Measure[DependencyDataModule]):
         super().__init__()
         self.evaluation = ArcEvaluation(relations)
 
-    def prepare(self) -> None:
+    def begin(self) -> None:
         read_fields(self.data, (), type(self).__name__)
         check_relations(self.evaluation.relations, self.data.relations)
 
     def update(self, batch: AttentionBatch) -> None:
         self.evaluation.update(batch)
 
-    def outcome(self) -> Result:
+    def result(self) -> Result:
         return self.evaluation.result(self.experiment, self.data)

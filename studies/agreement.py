@@ -42,8 +42,8 @@ class HeadAgreement(Measure[DependencyDataModule]):
         relation: Relation whose words are predicted; by default all words.
 
     Raises:
-        UserError: There is no such run. In `prepare`: the run has other heads than the encoder, or the quantity has one
-            map for each layer. In `outcome`: no word has the relation.
+        UserError: There is no such run. In `begin`: the run has other heads than the encoder, or the quantity has one
+            map for each layer. In `result`: no word has the relation.
     """
 
     experiment = "head_agreement"
@@ -55,7 +55,7 @@ class HeadAgreement(Measure[DependencyDataModule]):
         self.lost = lost_without(Path(ablation).expanduser(), kind)
         self.ablation, self.kind, self.relation = ablation, kind, relation
 
-    def prepare(self) -> None:
+    def begin(self) -> None:
         data = self.data
         read_fields(data, ("attention",), type(self).__name__)
         if not data.options.measured.has_heads:
@@ -88,7 +88,7 @@ class HeadAgreement(Measure[DependencyDataModule]):
     def update(self, batch: AttentionBatch) -> None:
         self._rows[batch.split].add(batch, heads=most_attended(batch.attention, batch.lengths).flatten(2))  # type: ignore[operator]
 
-    def outcome(self) -> Result:
+    def result(self) -> Result:
         dev, test = (self._accuracies(split) for split in ("dev", "test"))
         accuracy = np.take_along_axis(test, dev.argmax(0)[None], 0)[0]
         lost = self.lost.loc[self._names].to_numpy()

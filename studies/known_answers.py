@@ -53,13 +53,13 @@ class KnownAnswers(Measure[DependencyDataModule]):
         if not any(self.numbers.values()):
             raise UserError("--model.seeds leaves every experiment out. Give one of them at least 1.")
 
-    def prepare(self) -> None:
+    def begin(self) -> None:
         read_fields(self.data, (), type(self).__name__)  # the models are made here
 
     def update(self, batch: AttentionBatch) -> None:
         """Ignore the batch: every seed has corpora of its own."""
 
-    def outcome(self) -> Result:
+    def result(self) -> Result:
         seeds = range(max(self.numbers.values()))
         wanted = {seed: [name for name, number in self.numbers.items() if seed < number] for seed in seeds}
         progress, found = Progress("Models with known answers", len(seeds)), list[tuple[int, Trial]]()

@@ -168,7 +168,7 @@ def killed_after_the_first_copy() -> Iterator[None]:
 @contextmanager
 def killed_before_the_sum() -> Iterator[None]:
     """Have an ablation end when it has scored all batches."""
-    with patch.object(HeadAblation, "outcome", side_effect=Killed):
+    with patch.object(HeadAblation, "result", side_effect=Killed):
         yield
 
 

@@ -119,13 +119,13 @@ SHORT = (QUICK, TESTS)
 def test_every_test_over_several_checkpoints_leaves_whole_results(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outcome, gradients = Fidelity.outcome, list[object]()
+    result, gradients = Fidelity.result, list[object]()
 
     def watched(self: Fidelity) -> Result:
         gradients.extend(parameter.grad for parameter in self.parameters())
-        return outcome(self)
+        return result(self)
 
-    monkeypatch.setattr(Fidelity, "outcome", watched)
+    monkeypatch.setattr(Fidelity, "result", watched)
     names = [runs / "base-1", runs / "tying", runs / "base-0"]
     _, run, found = run_over(names, ALL, FEWER, folder=tmp_path)
     scores = found["scores"]

@@ -35,21 +35,20 @@ class Lengths(Measure[DependencyDataModule]):
     experiment = "lengths"
     takes = DependencyDataModule
 
-    def prepare(self) -> None:
-        self.data.read_only(frozenset())
-        self.rows, self.steps = ItemRows({"words": None}), list[str]()
-
     def begin(self) -> None:
-        self.steps.append("begin")
-        assert torch.is_inference_mode_enabled()
-        assert not self.training
+        assert not torch.is_inference_mode_enabled()
+        self.data.read_only(frozenset())
+        self.rows = ItemRows({"words": None})
+        self.steps = ["begin"]
 
     def update(self, batch: AttentionBatch) -> None:
+        assert torch.is_inference_mode_enabled()
+        assert not self.training
         self.steps.append(batch.split)
         if batch.split == "test":
             self.rows.update(index=batch.index, words=batch.lengths)
 
-    def outcome(self) -> Result:
+    def result(self) -> Result:
         found = self.rows.take()
         words = float(found["words"].sum())
         return Result(self.experiment, {"words": Estimate(words, unit="count")}, headline=["words"])
@@ -90,7 +89,7 @@ class Made(Measure[Any]):
         super().__init__()
         self.takes = takes  # type: ignore[misc]
 
-    def outcome(self) -> Result:
+    def result(self) -> Result:
         return Result(self.experiment, {})
 
 
