@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from textwrap import fill
 
 from attention_probing.commands import parser_of
-from attention_probing.corpora import registry
+from attention_probing.corpora import download, registry
 
 
 def main(args: Sequence[str]) -> int:
@@ -27,7 +27,7 @@ def main(args: Sequence[str]) -> int:
         return 0
     if options.name is None:
         parser.error("no corpus is named; give the name of one, or --list for all names")
-    for split, path in registry.fetch(options.name, options.root).items():
+    for split, path in download.fetch(options.name, options.root).items():
         print(f"{split}: {path}")
     if recipe := registry.find(options.name).recipe:
         print(f"made, not fetched: {recipe}")

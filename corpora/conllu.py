@@ -9,7 +9,7 @@ multilingual dependency parsing", §3.
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import count
 from os.path import commonprefix
@@ -22,6 +22,7 @@ from conllu.parser import parse_comment_line, parse_id_value, parse_int_value
 from attention_probing.corpora.lines import format_of, numbered_lines
 from attention_probing.corpora.sentence import CorpusError, RunningText, Sentence, Treebank, find_cycle
 from attention_probing.results.errors import counted
+from attention_probing.results.progress import warn
 
 # Part of the key under which attention over a corpus is stored. Raise it with every change that makes the same file
 # give other sentences; else stores made before the change would be taken for current ones.
@@ -334,3 +335,32 @@ class _Reader:
 
     def _error(self, line: int, wrong: str, remedy: str) -> CorpusError:
         return CorpusError.at(self.path, line, wrong, remedy)
+
+
+def warn_of_roots(name: Path | str, audit: Mapping[str, int]) -> None:
+    """Log a warning if a treebank has trees with several roots; Universal Dependencies allows one.
+
+    Args:
+        name: File or name of the treebank, for the message.
+        audit: Counts of the treebank's reader; `multiple_roots` is the number of such trees.
+    """
+    if count := audit.get("multiple_roots", 0):
+        warn(
+            f"{name}: {counted(count, 'sentence')} with more than one root: a tree of Universal Dependencies has one. "
+            f"They are read as they are; check column HEAD."
+        )
+
+
+def warn_of_texts(path: Path, audit: Mapping[str, int]) -> None:
+    """Log a warning if running text is not that of the comments `# text`; both are read with `spacing: text` alone.
+
+    Args:
+        path: The corpus file, for the message.
+        audit: Counts of the items; `texts_unlike_comment` is the number of such sentences.
+    """
+    if count := audit.get("texts_unlike_comment", 0):
+        warn(
+            f"{path}: the running text of {counted(count, 'sentence')}, made from column FORM and SpaceAfter=No in "
+            "column MISC, is not the text in the comment `# text`, and is read as it is. Correct them: validate.py of "
+            "Universal Dependencies names their lines."
+        )

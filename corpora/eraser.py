@@ -12,15 +12,9 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
-from attention_probing.corpora.labelled import (
-    Columns,
-    LabelledFile,
-    LabelledText,
-    LabelledTexts,
-    collect,
-    numbered_objects,
-)
+from attention_probing.corpora.labelled import Columns, LabelledFile, LabelledText, LabelledTexts, collect
 from attention_probing.corpora.lines import numbered_lines
+from attention_probing.corpora.records import numbered_objects
 from attention_probing.results.files import below
 
 COLUMNS = Columns(text="evidences", label="classification", pair="query", id="annotation_id")

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from attention_probing.corpora.registry import no_file, unreadable
+from attention_probing.corpora.files import no_file, unreadable
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.results.files import check_regular
 

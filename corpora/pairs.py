@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from attention_probing.corpora.labelled import (
+from attention_probing.corpora.lines import check_words
+from attention_probing.corpora.records import (
     count_doubtful,
     numbered_objects,
     separated_rows,
@@ -17,7 +18,6 @@ from attention_probing.corpora.labelled import (
     with_visible_keys,
     without_mark,
 )
-from attention_probing.corpora.lines import check_words
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.results.errors import check_values
 

@@ -14,15 +14,9 @@ from pathlib import Path
 from conllu.parser import parse_paired_list_value
 
 from attention_probing.corpora.conllu import Format as TreebankFormat, sentences_with_rows
-from attention_probing.corpora.labelled import (
-    Columns,
-    Format as LabelledFormat,
-    LabelledFile,
-    is_quoted,
-    separated_rows,
-    visible,
-)
+from attention_probing.corpora.labelled import Columns, Format as LabelledFormat, LabelledFile
 from attention_probing.corpora.lines import check_words, numbered_lines
+from attention_probing.corpora.records import is_quoted, separated_rows, visible
 from attention_probing.corpora.sentence import CorpusError, Sentence
 
 OPTION = "--data.corpora"
@@ -117,7 +111,7 @@ def read_texts(
         path: The file, in UTF-8.
         audit: Receives the counts of omitted records: `malformed`, with a wrong number of fields,
             `empty_texts`, where the text or its pair has no word, and `labels_left_out`; and the count
-            `quoted_texts`, see `corpora.labelled.is_quoted`.
+            `quoted_texts`, see `corpora.records.is_quoted`.
         columns: Columns to read.
         format: Format of the file; None takes it from the suffix.
         skip_malformed: Skip records with a wrong number of fields, and count them; else they are errors.
@@ -162,8 +156,8 @@ def read_links(path: Path, audit: Counter[str]) -> Iterator[Text]:
 
     Args:
         path: The file, in UTF-8.
-        audit: Receives the counts `quoted_texts` of sentences, see `corpora.labelled.is_quoted`, and
-            `invisible_characters`, see `corpora.labelled.visible`.
+        audit: Receives the counts `quoted_texts` of sentences, see `corpora.records.is_quoted`, and
+            `invisible_characters`, see `corpora.records.visible`.
 
     Raises:
         CorpusError: The file is missing, in another encoding, lacks a column, or a row names a word that is not in

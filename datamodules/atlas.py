@@ -7,7 +7,7 @@ from typing import Any
 
 from attention_probing.attention import EncoderSpec, Options
 from attention_probing.corpora.sentence import CorpusError
-from attention_probing.datamodules.batches import Split
+from attention_probing.corpora.splits import Split
 from attention_probing.datamodules.coreference import CoreferenceDataModule
 from attention_probing.datamodules.corpus import DEFAULT_ENCODER, DEFAULT_OPTIONS, CorpusDataModule
 from attention_probing.datamodules.dependency import DependencyDataModule

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from attention_probing.attention.extraction import Allowance, in_order
 from attention_probing.corpora.document import Window
+from attention_probing.corpora.splits import Split
 from attention_probing.corpora.texts import Passage
 
-Split = Literal["train", "dev", "test"]
 EncoderOf = Literal["given", "before", "random_init"]
 """Role of the encoder whose attention a batch holds: the given encoder, the same before its fine-tuning, or the same
 with random weights."""

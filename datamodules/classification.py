@@ -20,21 +20,15 @@ from attention_probing.attention.encoder import EncoderSource
 from attention_probing.attention.inputs import PIECES_VERSION, TextTokenizer
 from attention_probing.corpora.eraser import COLUMNS, read_eraser
 from attention_probing.corpora.labelled import Columns, LabelledText, LabelledTexts, read_labelled
+from attention_probing.corpora.records import warn_of_records
 from attention_probing.corpora.registry import CORPORA, Corpus, Score
 from attention_probing.corpora.sample import SAMPLE_VERSION, write_sample_reviews
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.shortcuts import Planting
+from attention_probing.corpora.splits import SPLITS, Split, corpus_of
 from attention_probing.datamodules import tokenization
-from attention_probing.datamodules.batches import BatchLoader, LengthBatches, Split, TextBatch, check_batch, padder
-from attention_probing.datamodules.corpus import (
-    SPLITS,
-    UNKNOWN_SHARE,
-    CorpusDataModule,
-    corpus_of,
-    count_shared,
-    warn_of_records,
-    warn_of_split,
-)
+from attention_probing.datamodules.batches import BatchLoader, LengthBatches, TextBatch, check_batch, padder
+from attention_probing.datamodules.corpus import CorpusDataModule
 from attention_probing.datamodules.tokenization import (
     SPECIALS,
     Numbers,
@@ -45,6 +39,7 @@ from attention_probing.datamodules.tokenization import (
     Words,
 )
 from attention_probing.datamodules.vectors import ENCODER, VectorSpec, WordVectors, load_vectors
+from attention_probing.datamodules.warnings import UNKNOWN_SHARE, count_shared, warn_of_split
 from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests, digest
 from attention_probing.results.errors import check_numbers, check_values, counted

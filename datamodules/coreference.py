@@ -31,8 +31,9 @@ from attention_probing.corpora.mentions import KNOWN_TAGS
 from attention_probing.corpora.registry import CORPORA, locate
 from attention_probing.corpora.sample import SAMPLE_VERSION, write_sample_documents
 from attention_probing.corpora.sentence import CorpusError
-from attention_probing.datamodules.batches import AntecedentBatch, BatchLoader, EncoderOf, Split, check_batch
-from attention_probing.datamodules.corpus import SPLITS, AttentionDataModule, mapping_of
+from attention_probing.corpora.splits import SPLITS, Split
+from attention_probing.datamodules.batches import AntecedentBatch, BatchLoader, EncoderOf, check_batch
+from attention_probing.datamodules.corpus import AttentionDataModule, mapping_of
 from attention_probing.results import Provenance
 from attention_probing.results.errors import UserError, check_values, counted
 

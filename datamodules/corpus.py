@@ -1,7 +1,6 @@
 """Base classes of datamodules over a corpus in splits: files, stages, stores of attention, and checks of the data."""
 
 import os
-import re
 import time
 from abc import abstractmethod
 from collections import Counter
@@ -31,23 +30,18 @@ from attention_probing.attention.alignment import UNKNOWN_WORDS
 from attention_probing.attention.encoder import EncoderSource
 from attention_probing.attention.extraction import open_store
 from attention_probing.attention.stream import Stream, make_stream
+from attention_probing.corpora.conllu import warn_of_roots, warn_of_texts
 from attention_probing.corpora.document import Documents
+from attention_probing.corpora.files import files_by_split, no_file
 from attention_probing.corpora.mentions import UNKNOWN
-from attention_probing.corpora.registry import CORPORA, data_root, locate, no_file
+from attention_probing.corpora.registry import data_root, locate
 from attention_probing.corpora.sentence import CorpusError, Treebank
-from attention_probing.datamodules.batches import (
-    Batches,
-    BatchLoader,
-    EncoderOf,
-    Item,
-    LengthBatches,
-    Ranks,
-    Split,
-    run_seed,
-)
+from attention_probing.corpora.splits import SPLITS, Split, corpus_of
+from attention_probing.datamodules.batches import Batches, BatchLoader, EncoderOf, Item, LengthBatches, Ranks, run_seed
 from attention_probing.datamodules.lightning import DataModule
 from attention_probing.datamodules.vectors import ENCODER, VectorSpec, WordVectors, find_vectors, load_vectors
-from attention_probing.results import FEW, Provenance
+from attention_probing.datamodules.warnings import count_shared, warn_of_split, warn_of_unknown
+from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests
 from attention_probing.results.errors import UserError, check_numbers, check_values, counted
 from attention_probing.results.progress import inform, warn
@@ -57,7 +51,6 @@ Data = TypeVar("Data")
 DEFAULT_ENCODER = EncoderSpec()
 DEFAULT_OPTIONS = Options()
 
-SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 STAGES: dict[str, tuple[Split, ...]] = {
     "fit": ("train", "dev"),
     "validate": ("dev",),
@@ -65,88 +58,6 @@ STAGES: dict[str, tuple[Split, ...]] = {
     "predict": ("test",),
 }
 """Splits that each stage reads. A test reads dev too, because experiments choose on dev and report on test."""
-
-_OF_SPLIT = re.compile(r"(?:(.+)[-_.])?(train|dev|val|test)")
-"""File name without suffix that ends in a split; `val` is dev."""
-
-SHARED = 0.05
-"""Warn if a larger share of a split also stands in an earlier split. In the test split of UD EWT it is 4.5 %."""
-UNKNOWN_SHARE = 0.01
-"""Warn if a larger share of the words contains the unknown token."""
-
-
-def count_shared(texts: Mapping[Split, pa.Array | pa.ChunkedArray], split: Split) -> dict[str, int]:
-    """Count the items of a split that also occur in earlier splits.
-
-    Args:
-        texts: Items of each split as strings.
-        split: Name of the split.
-
-    Returns:
-        For each split of `texts` that comes before this one in the order train, dev, test: the number of
-        items that also occur in it, under the key `also_in_<its name>`.
-    """
-    earlier = [other for other in SPLITS[: SPLITS.index(split)] if other in texts]
-    return {f"also_in_{other}": int(pc.sum(pc.is_in(texts[split], texts[other])).as_py() or 0) for other in earlier}
-
-
-def warn_of_split(split: Split, shared: Mapping[str, int], total: int, unit: str) -> None:
-    """Log a warning if dev or test has few items, and one if many items of a split also occur in an earlier split.
-
-    Args:
-        split: Name of the split.
-        shared: Counts from `count_shared`.
-        total: Number of items of the split.
-        unit: Plural noun for the items.
-    """
-    if total < FEW and split != "train":
-        effect = "what is chosen on it is uncertain" if split == "dev" else "intervals are often too narrow"
-        warn(f"{split} has {counted(total, unit.removesuffix('s'))}: {effect}. Give {FEW} or more.")
-    for name, count in shared.items():
-        if count > SHARED * total:
-            warn(
-                f"{count} of {total} {unit} of {split} ({count / total:.0%}) also stand in "
-                f"{name.removeprefix('also_in_')}: scores on {split} partly measure items that were seen before."
-            )
-
-
-def files_by_split(corpus: str | Mapping[str, str], option: str = "--corpus") -> dict[str, Path]:
-    """Return the path of the file of each split.
-
-    Args:
-        corpus: A path that contains `{split}`, which is replaced by train, dev and test; or a mapping
-            from splits to paths.
-        option: Option of the data that holds `corpus`, for messages.
-
-    Raises:
-        CorpusError: The mapping has a key that is not a split, or names a file that does not exist.
-            Files of a path with `{split}` are not checked.
-    """
-    if isinstance(corpus, str):
-        return {split: Path(corpus.replace("{split}", split)).expanduser() for split in SPLITS}
-    if strangers := set(corpus) - set(SPLITS):
-        raise CorpusError(f"{option} has unknown splits {sorted(strangers)}. The splits are {', '.join(SPLITS)}.")
-    files: dict[str, Path] = {split: Path(corpus[split]).expanduser() for split in SPLITS if split in corpus}
-    for split, path in files.items():
-        if not path.is_file():  # rather than when it is read: the test split may be hours later
-            raise no_file(path, f", or leave {split} out of the corpus")
-    return files
-
-
-def corpus_of(path: Path) -> dict[str, str]:
-    """Return the corpus and the split to which a file belongs, derived from the file name.
-
-    `en_ewt-ud-dev.conllu` is the split dev of `en_ewt-ud`. A file whose name is only a split, such as
-    `sst2/dev.tsv`, takes the corpus name from its folder.
-
-    Returns:
-        The name of the corpus under the key `corpus`; the split under the key `split`, which is absent
-        if the file name does not end in a split.
-    """
-    found = _OF_SPLIT.fullmatch(path.stem)
-    if not found:
-        return {"corpus": path.stem}
-    return {"corpus": found[1] or path.resolve().parent.name, "split": found[2].replace("val", "dev")}
 
 
 def part_of(data: object, kind: type[Data]) -> Data | None:
@@ -175,67 +86,6 @@ def data_for(reader: str, kind: type[Data], given: object) -> Data:
     return data
 
 
-def warn_of_roots(name: Path | str, audit: Mapping[str, int]) -> None:
-    """Log a warning if a treebank has trees with several roots; Universal Dependencies allows one.
-
-    Args:
-        name: File or name of the treebank, for the message.
-        audit: Counts of the treebank's reader; `multiple_roots` is the number of such trees.
-    """
-    if count := audit.get("multiple_roots", 0):
-        warn(
-            f"{name}: {counted(count, 'sentence')} with more than one root: a tree of Universal Dependencies has one. "
-            f"They are read as they are; check column HEAD."
-        )
-
-
-def warn_of_texts(path: Path, audit: Mapping[str, int]) -> None:
-    """Log a warning if running text is not that of the comments `# text`; both are read with `spacing: text` alone.
-
-    Args:
-        path: The corpus file, for the message.
-        audit: Counts of the items; `texts_unlike_comment` is the number of such sentences.
-    """
-    if count := audit.get("texts_unlike_comment", 0):
-        warn(
-            f"{path}: the running text of {counted(count, 'sentence')}, made from column FORM and SpaceAfter=No in "
-            "column MISC, is not the text in the comment `# text`, and is read as it is. Correct them: validate.py of "
-            "Universal Dependencies names their lines."
-        )
-
-
-def warn_of_records(name: str, audit: Mapping[str, int]) -> None:
-    """Log warnings if records of a table may have been read otherwise than they were meant.
-
-    These are texts with the quotes of CSV, records of CSV over several lines, and characters without a width. Corpora
-    of the registry are as they should be.
-
-    Args:
-        name: Name of a corpus of the registry, or the file.
-        audit: Counts of the corpus's reader, see `corpora.labelled.LabelledTexts`.
-    """
-    if name in CORPORA:
-        return
-    if quoted := audit.get("quoted_texts", 0):
-        warn(
-            f"{name}: {counted(quoted, 'text')} in double quotes, as in CSV, but these quotes were read as words. TSV "
-            "is read without quoting; in CSV a text was quoted twice, or white space other than a blank stands before "
-            "its quotes. Save it as CSV, in pandas to_csv('my.csv', index=False)."
-        )
-    if joined := audit.get("multiline_records", 0):
-        longest = f"the longest has {audit['longest_record_lines']}, from line {audit['longest_record_line']}"
-        warn(
-            f"{name}: {counted(joined, 'record')} over several lines; {longest}. If texts have no line breaks, "
-            "there is a double quote too many, and several records were read as one text: remove it, or double it in "
-            "a quoted text."
-        )
-    if invisible := audit.get("invisible_characters", 0):
-        warn(
-            f"{name}: {counted(invisible, 'character')} without a width, such as a byte-order mark, dropped from the "
-            "beginning of lines and texts, from labels, ids or names of columns. Check the program that wrote the file."
-        )
-
-
 def warn_of_tags(path: Path, store: Store) -> None:
     """Log a warning if heads or types of mentions depend on part-of-speech tags whose meaning is unknown.
 
@@ -253,23 +103,6 @@ def warn_of_tags(path: Path, store: Store) -> None:
             f"neither Penn's nor UD's: {named}. The heads of {heads} of {counted(audit['mentions'], 'mention')} are "
             f"uncertain, and scores by type leave out {types}. Say what the tags mean: --data.tags="
             "'{PPER: PRON, NE: PROPN, NN: NOUN}'."
-        )
-
-
-def warn_of_unknown(path: Path | str, count: int, total: int, unit: str, encoder: object) -> None:
-    """Log a warning if more than the fraction `UNKNOWN_SHARE` of the words contain the tokenizer's unknown token.
-
-    Args:
-        path: The corpus, for the message.
-        count: Number of words, or other units, that contain it.
-        total: Number of all of them.
-        unit: Name of the units in the plural, such as `words`.
-        encoder: Name of the encoder, for the message.
-    """
-    if count > UNKNOWN_SHARE * total:
-        warn(
-            f"{path}: {count} of {total} {unit} ({count / total:.0%}) contain the unknown token of {encoder}, so the "
-            "encoder cannot see what they are. Choose an encoder that was trained on this language: --encoder."
         )
 
 

@@ -15,16 +15,13 @@ from torch.utils.data import Dataset
 from attention_probing.attention import Encoder, EncoderSpec, resolve
 from attention_probing.attention.ablation import pieces_at_once
 from attention_probing.corpora.pairs import MinimalPair, PairColumns, read_pairs
+from attention_probing.corpora.records import warn_of_records
 from attention_probing.corpora.registry import CORPORA, locate
 from attention_probing.corpora.sentence import CorpusError
-from attention_probing.datamodules.batches import BatchLoader, PairBatch, Split
-from attention_probing.datamodules.corpus import (
-    DEFAULT_ENCODER,
-    CorpusDataModule,
-    corpus_of,
-    warn_of_records,
-    warn_of_unknown,
-)
+from attention_probing.corpora.splits import Split, corpus_of
+from attention_probing.datamodules.batches import BatchLoader, PairBatch
+from attention_probing.datamodules.corpus import DEFAULT_ENCODER, CorpusDataModule
+from attention_probing.datamodules.warnings import warn_of_unknown
 from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests
 from attention_probing.results.errors import UserError, check_names, check_numbers, one_of

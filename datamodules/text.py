@@ -19,22 +19,20 @@ from attention_probing.attention.alignment import WORDS_APART
 from attention_probing.attention.inputs import Segment, Segmenter, WordPieces
 from attention_probing.attention.quantities import QuantityName
 from attention_probing.corpora import registry, texts
+from attention_probing.corpora.conllu import warn_of_roots
+from attention_probing.corpora.files import no_file
 from attention_probing.corpora.framenet import HALVES, framenet_files, read_framenet
 from attention_probing.corpora.labelled import Columns
 from attention_probing.corpora.lines import format_of
-from attention_probing.corpora.registry import CORPORA, data_root, no_file
+from attention_probing.corpora.records import warn_of_records
+from attention_probing.corpora.registry import CORPORA, data_root
 from attention_probing.corpora.sample import SAMPLE_VERSION, write_sample_text
 from attention_probing.corpora.sentence import CorpusError
+from attention_probing.corpora.splits import Split, corpus_of
 from attention_probing.corpora.texts import OPTION, Passage, Text
-from attention_probing.datamodules.batches import EncoderOf, SegmentBatch, Split, batch_bounds
-from attention_probing.datamodules.corpus import (
-    DEFAULT_ENCODER,
-    CorpusDataModule,
-    corpus_of,
-    warn_of_records,
-    warn_of_roots,
-    warn_of_unknown,
-)
+from attention_probing.datamodules.batches import EncoderOf, SegmentBatch, batch_bounds
+from attention_probing.datamodules.corpus import DEFAULT_ENCODER, CorpusDataModule
+from attention_probing.datamodules.warnings import warn_of_unknown
 from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests, digest
 from attention_probing.results.errors import check_numbers, check_values, from_options, near
@@ -159,7 +157,9 @@ class _Corpus:
 
     def _file(self, known: registry.Corpus) -> str:
         """Return the path of the wanted split below the data root."""
-        preferred: tuple[registry.Split, ...] = (self.source.split,) if self.source.split else ("test", "dev", "all")
+        preferred: tuple[registry.SplitOrAll, ...] = ("test", "dev", "all")
+        if self.source.split:
+            preferred = (self.source.split,)
         for split in preferred:
             if split in known.splits:
                 return known.splits[split].path
@@ -196,7 +196,7 @@ class _Corpus:
         return digest("".join(f"{path.name} {sha256}\n" for path, sha256 in found.items()).encode())
 
 
-def _can_split(source: TextSource, split: registry.Split) -> bool:
+def _can_split(source: TextSource, split: registry.SplitOrAll) -> bool:
     """Return True if the source has this split, by the registry, by `{split}` in its path, or as a half of FrameNet."""
     if source.corpus in CORPORA:
         return split in CORPORA[source.corpus].splits
@@ -602,11 +602,11 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         for segments in self.segments().values():
             yield from (segment.passages for segment in segments.read(Counter()))
 
-    def has_split(self, split: registry.Split) -> bool:
+    def has_split(self, split: registry.SplitOrAll) -> bool:
         """Return True if every corpus has this split; see `TextSource`."""
         return all(_can_split(source, split) for source in self.sources)
 
-    def drawn(self, split: registry.Split | None, most: int, seed: int) -> Iterator[SegmentBatch]:
+    def drawn(self, split: registry.SplitOrAll | None, most: int, seed: int) -> Iterator[SegmentBatch]:
         """Draw segments of each corpus at random, and yield them in batches; every rank draws the same segments.
 
         Args:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from attention_probing.attention import Encoder
 from attention_probing.attention.encoder import EncoderSource, embed_words
-from attention_probing.corpora.registry import no_file
+from attention_probing.corpora.files import no_file
 from attention_probing.corpora.word_vectors import check_word_vectors, latin_remedy, read_word_vectors
 from attention_probing.results.digests import Digests, digest
 from attention_probing.results.errors import UserError, check_values, refuse_lack_of_memory

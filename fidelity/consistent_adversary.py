@@ -22,8 +22,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
+from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import ClassificationDataModule, TextBatch
-from attention_probing.datamodules.batches import Ranks, Split
+from attention_probing.datamodules.batches import Ranks
 from attention_probing.fidelity.checkpoints import OPTIMISATION, Checkpoint
 from attention_probing.fidelity.classified import ClassifiedBatch, levels_of
 from attention_probing.fidelity.comparison import CheckpointResult, column_means

@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from attention_probing.corpora.labelled import numbered_objects
+from attention_probing.corpora.records import numbered_objects
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity.classified import ClassifiedBatch
 from attention_probing.results import Floats

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from attention_probing.attention.ablation import PIECES, Ablation, Kind
 from attention_probing.attention.capture import Head, Heads, Mixture, intervening, named_heads, replacing
+from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import (
     ClassificationDataModule,
     PairBatch,
@@ -25,7 +26,6 @@ from attention_probing.datamodules import (
     TextBatch,
     TextDataModule,
 )
-from attention_probing.datamodules.batches import Split
 from attention_probing.datamodules.corpus import CorpusDataModule, data_for
 from attention_probing.measures.by_head import head_rows
 from attention_probing.measures.contract import Measure

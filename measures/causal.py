@@ -20,6 +20,7 @@ from attention_probing.attention.alignment import AlignedPieces, FromPieces, Red
 from attention_probing.attention.capture import Head, Heads
 from attention_probing.attention.extraction import pad
 from attention_probing.corpora.pairs import PairColumns
+from attention_probing.corpora.splits import Split, corpus_of
 from attention_probing.datamodules import (
     AttentionBatch,
     ClassificationDataModule,
@@ -27,8 +28,7 @@ from attention_probing.datamodules import (
     PairDataModule,
     PairSplit,
 )
-from attention_probing.datamodules.batches import LengthBatches, Ranks, Split
-from attention_probing.datamodules.corpus import corpus_of
+from attention_probing.datamodules.batches import LengthBatches, Ranks
 from attention_probing.datamodules.dependency import DependencySplit
 from attention_probing.measures.ablation import DRAWS, random_sets
 from attention_probing.measures.nested import DependencyProbe, ProbeMeasure

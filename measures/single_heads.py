@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from attention_probing.attention.store import Store
 from attention_probing.attention.words import drawable
+from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import AntecedentBatch, AttentionBatch, CoreferenceDataModule, DependencyDataModule
-from attention_probing.datamodules.batches import EncoderOf, Split
+from attention_probing.datamodules.batches import EncoderOf
 from attention_probing.datamodules.corpus import STAGES
 from attention_probing.datamodules.dependency import DependencySplit
 from attention_probing.measures.contract import Measure

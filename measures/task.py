@@ -26,8 +26,9 @@ from attention_probing.attention.ablation import (
     pieces_at_once,
 )
 from attention_probing.attention.capture import Heads
+from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import ClassificationDataModule, PairBatch, PairSplit, SegmentBatch, TextBatch
-from attention_probing.datamodules.batches import LengthBatches, Split
+from attention_probing.datamodules.batches import LengthBatches
 from attention_probing.metrics.bootstrap import resample
 from attention_probing.metrics.classification import auroc, f1_score, mcc_score, mostly_one_label
 from attention_probing.metrics.statistics import Ratio, Statistic, pearson, spearman

@@ -12,8 +12,9 @@ from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import Tensor, nn
 
 from attention_probing.corpora.document import Window, whole_documents
+from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import AntecedentBatch, CoreferenceDataModule
-from attention_probing.datamodules.batches import EncoderOf, Split
+from attention_probing.datamodules.batches import EncoderOf
 from attention_probing.datamodules.corpus import STAGES
 from attention_probing.metrics.antecedent_selection import (
     ANTECEDENT_DIRECTIONS,

@@ -9,8 +9,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
-from attention_probing.datamodules.batches import EncoderOf, Split
+from attention_probing.datamodules.batches import EncoderOf
 from attention_probing.datamodules.dependency import Field
 from attention_probing.metrics.attachment import (
     ALL,

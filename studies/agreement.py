@@ -9,8 +9,8 @@ from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import nn
 
 from attention_probing.attention.ablation import Kind
+from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
-from attention_probing.datamodules.batches import Split
 from attention_probing.datamodules.corpus import STAGES
 from attention_probing.measures.contract import Measure
 from attention_probing.metrics.attachment import ALL, ratio_scores

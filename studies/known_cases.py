@@ -21,7 +21,8 @@ from pytorch_lightning.utilities.seed import isolate_rng
 
 from attention_probing.attention import EncoderSpec, Options
 from attention_probing.attention.quantities import QUANTITIES, QuantityName
-from attention_probing.corpora.sample import sample_vocabulary, write_sample_reviews, write_sample_treebank
+from attention_probing.corpora.sample import write_sample_reviews, write_sample_treebank
+from attention_probing.corpora.sample_grammar import sample_vocabulary
 from attention_probing.datamodules import ClassificationDataModule, DependencyDataModule, TextDataModule
 from attention_probing.fidelity import (
     Adversary,

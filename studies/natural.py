@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch.nn.functional import cross_entropy
 
-from attention_probing.corpora.sample import DOCUMENTS, Grammar, sample_vocabulary
+from attention_probing.corpora.sample_grammar import DOCUMENTS, Grammar, sample_vocabulary
 from attention_probing.results.errors import check_numbers, check_values
 from studies.blank import WordModel, masked_language_model
 from studies.planted import LONGEST

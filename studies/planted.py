@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from attention_probing.attention.capture import Head, named_heads
-from attention_probing.corpora.sample import sample_vocabulary
+from attention_probing.corpora.sample_grammar import sample_vocabulary
 from attention_probing.results.errors import UserError, check_numbers, check_values, one_of
 from studies.blank import SPECIAL, Architecture, WordModel, blank_model, set_weights
 

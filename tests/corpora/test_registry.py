@@ -12,19 +12,10 @@ import pytest
 from attention_probing import commands
 from attention_probing.commands.fetch import main
 from attention_probing.corpora import registry
+from attention_probing.corpora.archives import read_imdb, read_newsgroups
+from attention_probing.corpora.download import fetch
 from attention_probing.corpora.labelled import read_labelled
-from attention_probing.corpora.registry import (
-    CORPORA,
-    Corpus,
-    RemoteFile,
-    Split,
-    data_root,
-    fetch,
-    locate,
-    read_imdb,
-    read_newsgroups,
-    remedy_for,
-)
+from attention_probing.corpora.registry import CORPORA, Corpus, RemoteFile, SplitOrAll, data_root, locate, remedy_for
 from attention_probing.corpora.sentence import CorpusError
 from tests.corpora.conftest import Quiet
 
@@ -35,7 +26,7 @@ KNOWN = (
 )
 TREEBANKS = sorted(set(CORPORA) - set(KNOWN.split(", ")))
 UNPINNED = ("glue_sst2", "mnli", "mnli_mismatched", "mrpc", "qnli", "qqp", "rte", "stsb")  # by GLUE's archives
-FILES: dict[Split, str] = {"train": ROW * 3, "dev": ROW * 2, "test": ROW}
+FILES: dict[SplitOrAll, str] = {"train": ROW * 3, "dev": ROW * 2, "test": ROW}
 
 
 @pytest.fixture

@@ -16,12 +16,11 @@ from attention_probing.corpora.document import Documents
 from attention_probing.corpora.labelled import Columns, LabelledText, read_labelled
 from attention_probing.corpora.sample import (
     SAMPLE_VERSION,
-    Grammar,
-    sample_vocabulary,
     write_sample_documents,
     write_sample_reviews,
     write_sample_treebank,
 )
+from attention_probing.corpora.sample_grammar import Grammar, sample_vocabulary
 from attention_probing.corpora.sentence import Treebank
 
 RELATIONS = """root det amod compound nsubj obj iobj obl case aux cop mark advcl acl:relcl conj cc nmod:poss xcomp punct

@@ -9,8 +9,8 @@ from pytorch_lightning import Trainer
 
 from attention_probing.attention import EncoderSpec
 from attention_probing.corpora.document import Documents
+from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import ClassificationDataModule, CoreferenceDataModule, DependencyDataModule
-from attention_probing.datamodules.batches import Split
 from tests.documents import corpus as random_documents, document, write
 
 LENGTHS = ((3, 1, 2), (4, 6, 2, 5, 8), (7, 7, 7, 7), (2,), (5, 5, 9, 1), (3, 9, 8, 9, 9), (8, 2, 2, 9))

@@ -11,8 +11,8 @@ import torch
 from attention_probing.attention import Encoder, EncoderSpec, resolve
 from attention_probing.corpora.labelled import Columns, LabelledText
 from attention_probing.corpora.sentence import CorpusError
+from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import ClassificationDataModule, TextBatch, VectorSpec
-from attention_probing.datamodules.batches import Split
 from attention_probing.datamodules.classification import class_counts, find_labels, label_numbers
 from tests.datamodules.conftest import DEV, ROWS, TRAIN, Row, rows, write_rows
 

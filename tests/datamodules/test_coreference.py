@@ -15,10 +15,9 @@ from attention_probing.attention.specification import Candidates, Extraction, It
 from attention_probing.corpora.conll2012 import read_documents
 from attention_probing.corpora.document import MENTION_TYPES, Document, Documents, Window, cut, windows_from_table
 from attention_probing.corpora.sentence import CorpusError, RunningText, Sentence
+from attention_probing.corpora.splits import SPLITS, Split
 from attention_probing.datamodules import AntecedentBatch, CoreferenceDataModule
-from attention_probing.datamodules.batches import Split
 from attention_probing.datamodules.coreference import cut_documents, parted
-from attention_probing.datamodules.corpus import SPLITS
 from attention_probing.datamodules.vectors import VectorSpec
 from attention_probing.results.errors import UserError
 from tests import tiny

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from attention_probing.attention.encoder import EncoderSpec
+from attention_probing.corpora.files import files_by_split
 from attention_probing.corpora.sentence import CorpusError
+from attention_probing.corpora.splits import corpus_of
 from attention_probing.datamodules import CoreferenceDataModule, DependencyDataModule
-from attention_probing.datamodules.corpus import corpus_of, files_by_split
 from tests.datamodules.conftest import Kind, Module
 
 Make = Callable[..., Module]

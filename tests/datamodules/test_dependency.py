@@ -12,8 +12,8 @@ import torch
 from attention_probing.attention import EncoderSpec, Options, resolve
 from attention_probing.corpora.conllu import read_treebank
 from attention_probing.corpora.sentence import CorpusError, Sentence
+from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import DependencyDataModule, VectorSpec
-from attention_probing.datamodules.batches import Split
 from attention_probing.datamodules.dependency import FIELDS, Field
 from tests.datamodules.conftest import rows, trainer
 from tests.marked import with_documents

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from attention_probing.attention import EncoderSpec
-from attention_probing.corpora.registry import fetch
+from attention_probing.corpora.download import fetch
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.datamodules import ClassificationDataModule, TextDataModule
 from tests.glue import SCORES, TASKS, TEXTS, write

@@ -9,8 +9,8 @@ from attention_probing.attention import EncoderSpec
 from attention_probing.corpora.labelled import Columns
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.shortcuts import Planting
+from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import ClassificationDataModule
-from attention_probing.datamodules.batches import Split
 from attention_probing.datamodules.classification import class_counts
 from tests.models.corpora import write_texts
 from tests.tiny import save_gpt2

@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 import torch
 
+from attention_probing.corpora.splits import SPLITS
 from attention_probing.datamodules import TextBatch
-from attention_probing.datamodules.corpus import SPLITS
 from attention_probing.fidelity.checkpoints import Checkpoint
 from attention_probing.fidelity.classified import classify
 from attention_probing.fidelity.consistent_adversary import Recipe

@@ -19,8 +19,8 @@ from attention_probing.attention.quantities import QuantityName
 from attention_probing.attention.store import Store
 from attention_probing.corpora.conllu import read_treebank
 from attention_probing.corpora.sentence import Sentence
+from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
-from attention_probing.datamodules.batches import Split
 from attention_probing.datamodules.dependency import DependencySplit
 from attention_probing.measures import Baselines, Measure, SingleHeads
 from attention_probing.measures.single_heads import ChosenHeads, _right, choose_ensembles, ensemble_hits, heads_answer

@@ -18,7 +18,7 @@ from attention_probing.attention import Encoder, EncoderError, EncoderSpec, reso
 from attention_probing.attention.ablation import AblatedModel, Ablation
 from attention_probing.attention.capture import NAME, Heads, named_heads
 from attention_probing.attention.quantities import QuantityName
-from attention_probing.corpora.sample import Grammar, Word, sample_vocabulary
+from attention_probing.corpora.sample_grammar import Grammar, Word, sample_vocabulary
 from attention_probing.datamodules import DependencyDataModule, TextDataModule, TextSource
 from attention_probing.measures import AttentionAnalyses, SingleHeads, Surface
 from attention_probing.models.transformer import SequenceClassifier
