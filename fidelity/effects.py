@@ -18,8 +18,8 @@ from attention_probing.fidelity.comparison import CheckpointResult, by_variant
 from attention_probing.fidelity.correlation import ROUNDING, without_rounding
 from attention_probing.fidelity.experiment import FidelityTest, Measurements, Score, means
 from attention_probing.fidelity.saliency import KNOWN, Explainer, Saliency
+from attention_probing.metrics.gathered import gather_items
 from attention_probing.metrics.statistics import mean, rank_correlations, ratio
-from attention_probing.models import gathered
 from attention_probing.results import Figure, Floats, HeatMap, Table, Unit
 from attention_probing.results.errors import UserError, check_numbers
 from attention_probing.results.progress import Progress
@@ -194,7 +194,7 @@ class Effects(FidelityTest):
             if classified is not None:
                 found.append((classified.names, len(classified.batch.index), self._equations(classified)))
                 progress.advance(len(classified.batch.index))
-        everywhere = gathered(found)
+        everywhere = gather_items(found)
         if not everywhere:
             raise UserError(
                 "effects: none of the texts drawn from train has two words. Raise `texts`, or leave out the rankings "

@@ -35,9 +35,10 @@ from attention_probing.fidelity.saliency import KNOWN, Explainer, Saliency, chec
 from attention_probing.measures.contract import Measure
 from attention_probing.metrics.bootstrap import draws_for, resample
 from attention_probing.metrics.classification import f1_score, mostly_one_label
-from attention_probing.metrics.rows import ItemRows
+from attention_probing.metrics.gathered import gather_items
+from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.metrics.statistics import Statistic, mean, proportion
-from attention_probing.models import gathered, recorded_gradients
+from attention_probing.models import recorded_gradients
 from attention_probing.models.checkpoints import data_settings
 from attention_probing.results import ColouredText, ColouredTexts, Figure, Result, Table, Unit
 from attention_probing.results.errors import UserError, check_names, check_numbers, check_values, counted
@@ -348,7 +349,7 @@ class Fidelity(Measure[ClassificationDataModule]):
         self.models = nn.ModuleList(checkpoint.model for checkpoint in self.checkpoints)
         classes = len(self.data.labels)
         self._columns = [f"{test.name}.{column}" for test in self.tests for column in test.columns(classes)]
-        self.rows = nn.ModuleList(ItemRows(dict.fromkeys([*OWN, *self._columns])) for _ in self.checkpoints)
+        self.rows = nn.ModuleList(Rows() for _ in self.checkpoints)
         self.models.to(self.device).eval()
         for test in self.tests:
             test.level = self.level
@@ -374,7 +375,7 @@ class Fidelity(Measure[ClassificationDataModule]):
             batch = self.data.splits["test"][items].to(self.device)
         with recorded_gradients():
             for checkpoint, rows in zip(self.checkpoints, self.rows, strict=True):
-                rows.update(index=batch.index, **self._measure(checkpoint, batch))  # type: ignore[operator]
+                rows.add(batch.index, **self._measure(checkpoint, batch))  # type: ignore[operator]
 
     def _measure(self, checkpoint: Checkpoint, batch: TextBatch) -> dict[str, Tensor]:
         """Return all columns of a batch under a checkpoint, each `[batch]`; keep the example texts in it."""
@@ -430,7 +431,7 @@ class Fidelity(Measure[ClassificationDataModule]):
             tables |= test.tables(results)
             figures |= test.figures(results)
             audit |= {f"{test.name}.{name}": value for name, value in test.audit().items()}
-        if examples := gathered(self._examples):
+        if examples := gather_items(self._examples):
             figures["examples"] = example_page(examples, self.data, list(by_variant(results)))
         ids = self.data.splits["test"].ids
         items = pd.concat(
@@ -444,7 +445,7 @@ class Fidelity(Measure[ClassificationDataModule]):
     def _seconds_per_text(self) -> dict[tuple[str, str], float]:
         """Return the seconds that a ranking takes for a text, by variant and ranking."""
         columns = ["variant", "ranking", "seconds", "texts"]
-        sums = pd.DataFrame(gathered(self._seconds), columns=columns).groupby(columns[:2]).sum()
+        sums = pd.DataFrame(gather_items(self._seconds), columns=columns).groupby(columns[:2]).sum()
         means: dict[tuple[str, str], float] = (sums["seconds"] / sums["texts"]).to_dict()  # type: ignore[assignment]
         return means
 
@@ -477,7 +478,7 @@ class Fidelity(Measure[ClassificationDataModule]):
         return audit
 
     def _result(self, checkpoint: Checkpoint, columns: dict[str, np.ndarray]) -> CheckpointResult:
-        texts = columns.pop("index")
+        texts = columns.pop(ITEM)
         frame = pd.DataFrame(columns, index=texts)
         classes, positive = len(self.data.labels), self.data.positive
         # Variants are compared with the first one, and rankings with random ones; Holm's method corrects for both.

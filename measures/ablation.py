@@ -50,7 +50,7 @@ from attention_probing.metrics.bootstrap import (
     pooled,
 )
 from attention_probing.metrics.moments import Moments
-from attention_probing.metrics.rows import ItemRows
+from attention_probing.metrics.rows import Rows
 from attention_probing.models import recorded_gradients
 from attention_probing.models.checkpoints import checkpoint_file, data_settings, read_checkpoint
 from attention_probing.results import Bars, Curves, Estimate, Figure, Floats, Result, Table, Unit
@@ -107,7 +107,7 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
         self._load_task()
         with torch.inference_mode():
             self._sets_of = self.sets()
-        self._rows = ItemRows(self.task.columns(self._sets_of))
+        self._rows = Rows()
 
     def _load_task(self) -> None:
         name, device = type(self).__name__, self.device
@@ -168,8 +168,8 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
         return of_split and len(batch.index) > 0  # type: ignore[attr-defined]
 
     def update(self, batch: TextBatch | SegmentBatch | PairBatch) -> None:
-        rows = self.task.rows(self.task.inputs(batch), self._sets_of)
-        self._rows.update(index=batch.index, **{name: column.to(self.device) for name, column in rows.items()})
+        outputs = self.task.rows(self.task.inputs(batch), self._sets_of)
+        self._rows.add(batch.index, **outputs)
 
     def result(self) -> Result:
         return self.summary(TaskOutputs.from_rows(self.task, self._rows.take(), self._sets_of))

@@ -21,8 +21,8 @@ from attention_probing.measures.by_head import HeadNumbers, head_rows
 from attention_probing.measures.contract import Measure
 from attention_probing.metrics.bootstrap import holm
 from attention_probing.metrics.distributions import divided_by_sums
+from attention_probing.metrics.gathered import gather_items
 from attention_probing.metrics.moments import CONFIDENCE, Means, Moments, Updates, recorded, subtract
-from attention_probing.models import gathered
 from attention_probing.results import Estimate, Figure, Floats, HeatMap, Result, Table, Unit, merged, on_one_scale
 from attention_probing.results.errors import UserError, check_names
 from attention_probing.results.heads import head_map, head_name
@@ -237,7 +237,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
         # A head without output has rows of zeros, which stay so.
         counts = {
             "quantity": f"{self.data.quantity}{', rows divided by their sums' if divided else ''}",
-            "rows_of_zeros": sum(gathered([self._empty])),
+            "rows_of_zeros": sum(gather_items([self._empty])),
         }
         return replace(whole, audit={**whole.audit, **counts})
 

@@ -46,7 +46,7 @@ from attention_probing.measures.task import (
 )
 from attention_probing.metrics.bootstrap import against_random_draws, compared, difference, holm, p_units
 from attention_probing.metrics.heads import Predictions, most_attended
-from attention_probing.metrics.rows import ArcRows, ItemRows
+from attention_probing.metrics.rows import ITEM, ArcRows, Rows
 from attention_probing.metrics.statistics import Statistic
 from attention_probing.models.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint
 from attention_probing.probes.arc_evaluation import check_relations
@@ -272,13 +272,13 @@ class AblatedScore:
             Intervals have names such as `best.low`. The p-value `beyond.p` is over random sets and units.
         """
         words, sets = self.words(chosen.number), {self.ablation: chosen.sets}
-        gathered = ItemRows(self.task.columns(sets)).to(device)
+        rows_of_words = Rows()
         for some in batches_of([self.lengths[unit] for unit, _ in words], device, ranks):
             inputs = self.read([words[place] for place in some])
-            gathered.update(index=torch.tensor(some, device=device), **self.task.rows(inputs, sets))
-        rows = gathered.compute()
+            rows_of_words.add(torch.tensor(some), **self.task.rows(inputs, sets))
+        rows = rows_of_words.take()
         # Words of a sentence, and of a document, are not independent.
-        items = [words[place][0] for place in rows.pop("index").tolist()]
+        items = [words[place][0] for place in rows.pop(ITEM).tolist()]
         units, of = np.unique(self.units[items], return_inverse=True)
         sums = {name: np.zeros((len(units), *column.shape[1:])) for name, column in rows.items()}
         for name, column in rows.items():

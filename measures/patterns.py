@@ -14,9 +14,9 @@ from attention_probing.attention import Encoder
 from attention_probing.datamodules import SegmentBatch, TextDataModule
 from attention_probing.measures.attention_analyses import Analysis
 from attention_probing.measures.by_head import HeadMeans, class_map, head_rows
+from attention_probing.metrics.gathered import gather_items
 from attention_probing.metrics.moments import Means
 from attention_probing.metrics.patterns import PATTERNS, by_rules, structure
-from attention_probing.models import gathered
 from attention_probing.results import Bars, Figure, Maps, Result, Table, Unit, filled, numbers
 from attention_probing.results.heads import head_name
 
@@ -144,7 +144,7 @@ class Patterns(Analysis):
         for name in ("layer", *(["corpus"] if len(groups) > 1 else [])):
             bars = Bars.from_table(f"Patterns by {name}", shown[name], name, series, "share of maps", name)
             figures[f"patterns_by_{name}"] = bars
-        if gallery := _gallery_figure(gathered([one for kept in self._gallery for one in kept])):
+        if gallery := _gallery_figure(gather_items([one for kept in self._gallery for one in kept])):
             figures["pattern_gallery"] = gallery
         scores = {f"pattern.{name}": model[name] for name in PATTERNS}
         audit = {"inputs": int(model["block"].inputs)}
@@ -197,7 +197,7 @@ class RawMaps(Analysis):
 
     def result(self, others: Mapping[str, Analysis]) -> Result:
         """Return the figure `maps`, with the attention map of every layer and head on the first input."""
-        index, text, rows = min((one for one in gathered([self._found]) if one), key=lambda one: one[0])
+        index, text, rows = min((one for one in gather_items([self._found]) if one), key=lambda one: one[0])
         figure = Maps(
             f"Attention of every head in: {shorten(text, _WIDTH, placeholder=' …')}",
             [list(weights) for weights in rows],

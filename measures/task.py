@@ -148,18 +148,6 @@ class Task(ABC):
         """
         return AblatedModel(self.model, self.layers, self.heads, width=self.vocabulary)
 
-    def columns(self, sets: Mapping[Ablation, Sequence[Heads]]) -> dict[str, int | None]:
-        """Return the columns that `rows` returns, to create a `metrics.rows.ItemRows` for them.
-
-        Args:
-            sets: Sets of heads for each ablation, as given to `rows`.
-
-        Returns:
-            Width of each column, by name: None for `gold`, which has one value per text; for each
-            ablation, under its `kind`, the number of its sets times the number of outputs of a text.
-        """
-        return {"gold": None, **{ablation.kind: self.width * len(some) for ablation, some in sets.items()}}
-
     def rows(self, inputs: Mapping[str, Tensor], sets: Mapping[Ablation, Sequence[Heads]]) -> dict[str, Tensor]:
         """Run the model on a batch with each set of heads ablated.
 

@@ -20,6 +20,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from attention_probing.metrics.gathered import Gathered
+from attention_probing.metrics.rows import Rows
 from attention_probing.models import (
     EarlyStoppingBySteps,
     TrainedModule,
@@ -223,7 +224,7 @@ class Alone(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Separate the metrics, which the module has made by now."""
         for metric in pl_module.modules():
-            if isinstance(metric, Gathered):
+            if isinstance(metric, Gathered | Rows):
                 metric.over_devices = False
             elif isinstance(metric, Metric):
                 metric.distributed_available_fn = _never

@@ -5,7 +5,7 @@ where there are several processes.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, Self, TypeVar
 
@@ -13,7 +13,20 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+Item = TypeVar("Item")
 Total = TypeVar("Total")
+
+
+def gather_items(items: Sequence[Item]) -> list[Item]:
+    """Return the items of all devices, in the order of the devices; every process must call it."""
+    if not dist.is_available() or not dist.is_initialized():
+        return list(items)
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, list(items))
+    gathered: list[Item] = []
+    for part in parts:
+        gathered.extend(part)
+    return gathered
 
 
 class Gathered(nn.Module, ABC, Generic[Total]):

@@ -7,15 +7,101 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from attention_probing.metrics.attachment import Arcs
-from attention_probing.metrics.gathered import Gathered
+from attention_probing.metrics.gathered import Gathered, gather_items
 from attention_probing.results.errors import UserError, counted
 
+ITEM = "item"
+"""Name of the column that identifies the items."""
 LONGEST = 32_766
 """Most words of a sentence: a position and an offset fit 16 bits, and one number is left for none."""
+
+
+class Rows(nn.Module):
+    """Rows of named numbers, one row for each item, from batches in any order and on any number of devices.
+
+    Floating-point numbers are kept in single precision, flags as 0 and 1, and integers as they are given.
+
+    Attributes:
+        over_devices: False to leave out the rows of other processes, which may work on something else.
+    """
+
+    over_devices = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._batches: list[dict[str, Tensor]] = []
+
+    def add(self, items: Tensor, **columns: Tensor) -> None:
+        """Add the items of a batch.
+
+        Args:
+            items: Numbers that identify the items, int64 `[items]`, such as their index in the split; or several
+                numbers for each item, `[items, numbers]`, such as the sentence and the word.
+            **columns: Numbers of the items by name, `[items]` or `[items, …]`.
+
+        Raises:
+            ValueError: A column has another number of rows, or other names than in the batches before.
+        """
+        for name, column in columns.items():
+            if len(column) != len(items):
+                raise ValueError(f"The column {name} has {len(column)} rows, but there are {len(items)} items.")
+        batch = {ITEM: items.long()}
+        for name, column in columns.items():
+            batch[name] = _to_kept_type(column.detach())
+        if self._batches and batch.keys() != self._batches[0].keys():
+            raise ValueError(f"The columns must be {list(self._batches[0])}, but are {list(batch)}.")
+        self._batches.append(batch)
+
+    def take(self) -> dict[str, NDArray[Any]]:
+        """Return every column of all devices by name, sorted by item, and forget all rows.
+
+        Every process must call it.
+
+        Returns:
+            Columns `[items]` or `[items, …]`; `item` has the numbers that identify the items. Floating-point numbers
+            are float64. Without any batch there is no other column.
+
+        Raises:
+            ValueError: An item was added more than once.
+        """
+        batches = []
+        for batch in self._batches:
+            batches.append({name: column.cpu().numpy() for name, column in batch.items()})
+        self._batches.clear()
+        if self.over_devices:
+            batches = gather_items(batches)
+        if not batches:
+            return {ITEM: np.empty(0, np.int64)}
+        table = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+        keys = table[ITEM].reshape(len(table[ITEM]), -1)
+        order = np.lexsort(keys.T[::-1])
+        _refuse_repeated(keys[order])
+        for name, column in table.items():
+            ordered = column[order]
+            table[name] = ordered.astype(np.float64) if ordered.dtype == np.float32 else ordered
+        return table
+
+
+def _to_kept_type(column: Tensor) -> Tensor:
+    """Return the numbers of a column in the type in which they are kept."""
+    if column.is_floating_point():
+        return column.float()
+    return column.long() if column.dtype == torch.bool else column
+
+
+def _refuse_repeated(keys: NDArray[np.int64]) -> None:
+    """Raise ValueError if two rows of the sorted keys, `[items, numbers]`, are equal."""
+    repeated = keys[1:][(keys[1:] == keys[:-1]).all(axis=1), 0]
+    if repeated.size:
+        raise ValueError(
+            f"{counted(np.unique(repeated).size, 'item')} came more than once, the first with the number "
+            f"{int(repeated[0])}, so the scores would count an item twice. Take the rows between epochs, "
+            "and use no sampler that repeats items on several devices (Trainer(use_distributed_sampler=False))."
+        )
 
 
 class ItemRows(Gathered[dict[str, NDArray[Any]]]):

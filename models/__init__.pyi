@@ -24,7 +24,6 @@ from .trained import (
     Origin as Origin,
     TrainedModule as TrainedModule,
     device_count as device_count,
-    gathered as gathered,
     ignore_signals as ignore_signals,
     no_loss as no_loss,
     over_devices as over_devices,

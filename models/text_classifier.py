@@ -29,14 +29,14 @@ from attention_probing.metrics.classification import (
     ratio_columns,
     regression_scores,
 )
-from attention_probing.metrics.rows import ItemRows
+from attention_probing.metrics.gathered import gather_items
+from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.models.checkpoints import TrainingError
 from attention_probing.models.layers import EntmaxAttention
 from attention_probing.models.trained import (
     Average,
     Mean,
     TrainedModule,
-    gathered,
     no_loss,
     other_model,
     over_devices,
@@ -258,34 +258,6 @@ class Decisions(NamedTuple):
         return classification_scores(self.gold, self.outputs, positive, prefix=prefix, draws=draws)
 
 
-class DecisionRows(ItemRows):
-    """Metric that gathers the gold label and the output of every text of a split.
-
-    Args:
-        classes: Number of classes; 1 in a regression.
-        regression: True if outputs and labels are numbers.
-    """
-
-    def __init__(self, classes: int, regression: bool) -> None:
-        super().__init__({"gold": None, "outputs": classes})
-        self.regression = regression
-
-    def add(self, batch: TextBatch, logits: Tensor) -> None:
-        """Add the labels of a batch, and the logits of a classifier for it, `[batch, classes]`."""
-        values = logits.detach()
-        if not self.regression:
-            # Logarithms, taken in double precision on the CPU: as float32 near 1 probabilities would tie.
-            values = values.cpu().double().log_softmax(-1).float().to(logits.device)
-        self.update(index=batch.index, gold=batch.labels, outputs=values)
-
-    def decisions(self) -> Decisions:
-        """Return the labels and outputs of all devices, and reset the metric."""
-        found = self.take()
-        if self.regression:
-            return Decisions(found["index"], found["gold"], found["outputs"][:, 0])
-        return Decisions(found["index"], found["gold"].astype(np.int64), np.exp(found["outputs"]))
-
-
 class TermMeans(nn.Module):
     """Metric that averages each term of a loss over the texts or words of all batches and devices.
 
@@ -313,16 +285,34 @@ class TermMeans(nn.Module):
 
 
 class Evaluated(nn.Module):
-    """Metrics of a classifier on a split: its loss, and its decisions.
+    """Losses and decisions of a classifier on the texts of a split.
 
     Args:
-        sizes: Sizes of the classifier.
+        regression: True if outputs and labels are numbers.
         names: Names of the terms of the loss.
     """
 
-    def __init__(self, sizes: TextSizes, names: Sequence[str]) -> None:
+    def __init__(self, regression: bool, names: Sequence[str]) -> None:
         super().__init__()
-        self.losses, self.rows = TermMeans(names), DecisionRows(sizes.classes, sizes.regression)
+        self.regression = regression
+        self.losses = TermMeans(names)
+        self.rows = Rows()
+
+    def add(self, batch: TextBatch, logits: Tensor, terms: Mapping[str, Mean]) -> None:
+        """Add a batch: its labels, the output for it, `[batch, classes]`, and the terms of its loss by name."""
+        outputs = logits.detach()
+        if not self.regression:
+            # Logarithms, taken in double precision on the CPU: as float32 near 1 probabilities would tie.
+            outputs = outputs.cpu().double().log_softmax(-1)
+        self.rows.add(batch.index, gold=batch.labels, outputs=outputs)
+        self.losses.add(terms)
+
+    def decisions(self) -> Decisions:
+        """Return the labels and outputs of all devices, and forget them."""
+        rows = self.rows.take()
+        if self.regression:
+            return Decisions(rows[ITEM], rows["gold"], rows["outputs"][:, 0])
+        return Decisions(rows[ITEM], rows["gold"].astype(np.int64), np.exp(rows["outputs"]))
 
 
 class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
@@ -416,7 +406,8 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
         self.origin, self.sizes = replace(self.origin, sizes=lean), lean
         names = ("squared_error" if sizes.regression else "cross_entropy", *self.term_names)
         self._train_losses = TermMeans(names)
-        self._dev, self._test = (Evaluated(sizes, names) for _ in range(2))
+        self._dev = Evaluated(sizes.regression, names)
+        self._test = Evaluated(sizes.regression, names)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the class of every submodule too, to tell apart models that differ in submodules without parameters."""
@@ -466,8 +457,7 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
         if len(batch.labels):
             output, terms = all_terms(self, batch)
             evaluated = self._test if batch.split == "test" else self._dev
-            evaluated.rows.add(batch, output.logits)
-            evaluated.losses.add(terms)
+            evaluated.add(batch, output.logits, terms)
 
     test_step = validation_step
 
@@ -476,7 +466,7 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
 
         The scores are `accuracy`, `f1`, `auroc` and `mcc`, or in a regression `pearson`, `spearman` and `mse`.
         """
-        scores = self._dev.rows.decisions().scores(self.data.positive, prefix="val_", draws=0)
+        scores = self._dev.decisions().scores(self.data.positive, prefix="val_", draws=0)
         means = {name: score.value for name, score in scores.items()}
         # The same on every device: they are joined already.
         self.log_dict({**means, "val_loss": sum(self._dev.losses.take().values())})
@@ -484,7 +474,7 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
     def outcome(self) -> Result:
         self._dev.losses.take()
         audit = {**self.audit, **training_audit(self), **learned_alphas(self)}
-        dev, test = self._dev.rows.decisions(), self._test.rows.decisions()
+        dev, test = self._dev.decisions(), self._test.decisions()
         return classification_result(self.data, dev, test, self._test.losses.take(), audit)
 
     def predict_texts(
@@ -529,7 +519,7 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
 
     def on_predict_epoch_end(self) -> None:
         """Fill `predictions` with the table of all predictions, made by `prediction_table`."""
-        found, self._found = gathered(self._found), []
+        found, self._found = gather_items(self._found), []
         self.predictions = prediction_table(found, self.data.splits["test"], self.sizes.labels)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:

@@ -26,7 +26,6 @@ STEPS = 50
 """Least number of optimizer steps between two changes of the learning rate by a schedule of epochs."""
 
 Sizes = TypeVar("Sizes")
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -368,15 +367,6 @@ def over_devices(means: Sequence[Mean], module: LightningModule) -> list[Mean]:
         Mean(mean.value * (count / average), average)
         for mean, count, average in zip(means, counts, averages, strict=True)
     ]
-
-
-def gathered(items: Sequence[Item]) -> list[Item]:
-    """Return the items of all devices, in the order of the devices."""
-    parts: list[Any] = [list(items)]
-    if dist.is_available() and dist.is_initialized():
-        parts = [None] * dist.get_world_size()
-        dist.all_gather_object(parts, list(items))
-    return [item for part in parts for item in part]
 
 
 class Average(Metric):

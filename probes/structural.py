@@ -19,7 +19,7 @@ from attention_probing.datamodules.dependency import Field
 from attention_probing.metrics import trees
 from attention_probing.metrics.attachment import ratio_scores, sums_by
 from attention_probing.metrics.bootstrap import bootstrap_ratio
-from attention_probing.metrics.rows import ItemRows
+from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.metrics.statistics import ratio
 from attention_probing.models import Mean, TrainedModule, over_devices, training_warnings
 from attention_probing.models.trained import Average
@@ -296,9 +296,9 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
         self.register_buffer("best_loss", torch.full((len(pairs),), torch.inf))
         self.register_buffer("best_epoch", torch.zeros(len(pairs), dtype=torch.int64))
         self.register_buffer("stale", torch.zeros(len(pairs), dtype=torch.int64))
-        self._val = ItemRows({"losses": len(pairs)})
-        scores = {"total": None, "right": len(pairs), "correlation": len(pairs)}
-        self._dev, self._test = ItemRows(scores), ItemRows(scores)
+        self._val = Rows()
+        self._dev = Rows()
+        self._test = Rows()
 
     def forward(self, batch: AttentionBatch) -> Tensor:
         """Return the predictions of every matrix, each with the weights of its best epoch.
@@ -352,7 +352,7 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
         """
         fitting = self.trainer.state.fn == TrainerFn.FITTING
         predicted = _predictions(self, batch, self.matrices, range(len(self.pairs))) if fitting else self(batch)
-        self._val.update(index=batch.index, losses=self.losses(predicted, batch))
+        self._val.add(batch.index, losses=self.losses(predicted, batch))
 
     def on_validation_epoch_end(self) -> None:
         """Keep the weights of matrices that improved on dev, and lower the learning rate of the others.
@@ -407,27 +407,27 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
 
     def test_step(self, batch: AttentionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
         total, right, correlation = self.found(self(batch), batch)
-        metric = self._test if batch.split == "test" else self._dev
-        metric.update(index=batch.index, total=total, right=right, correlation=correlation)
+        rows = self._test if batch.split == "test" else self._dev
+        rows.add(batch.index, total=total, right=right, correlation=correlation)
 
     def outcome(self) -> Result:
         """Choose the pair of layer and rank with the best score on dev, and return its scores on test."""
         dev, test = self._dev.take(), self._test.take()
-        words = self.data.splits["test"].lengths[test["index"]]
+        words = self.data.splits["test"].lengths[test[ITEM]]
         (share, right, total), names = self.share, (self.share[0], self.correlation)
-        on_dev = dict(zip(names, score_counts(dev, self.data.splits["dev"].lengths[dev["index"]]), strict=True))
+        on_dev = dict(zip(names, score_counts(dev, self.data.splits["dev"].lengths[dev[ITEM]]), strict=True))
         on_test = dict(zip(names, score_counts(test, words), strict=True))
         split = self.data.splits["test"]
         both = on_dev[self.headline], on_test[self.headline]
-        units = split.units[test["index"]]
+        units = split.units[test[ITEM]]
         epochs_of_pairs = self.best_epoch.tolist()
         table = sweep_table(self.pairs, epochs_of_pairs, *both, units, share=self.headline == share)
         chosen = int(table.frame["dev"].fillna(-1).argmax())
         weighted, weights = on_test[self.correlation]
-        ids = [split.ids[index] for index in test["index"]]
-        items = pd.DataFrame({"sentence": test["index"], "id": ids, "words": words})
+        ids = [split.ids[index] for index in test[ITEM]]
+        items = pd.DataFrame({"sentence": test[ITEM], "id": ids, "words": words})
         if (split.documents >= 0).all():
-            items.insert(0, "document", split.documents[test["index"]])
+            items.insert(0, "document", split.documents[test[ITEM]])
         items[[total, right]] = np.stack([test["total"], test["right"][:, chosen]], 1).astype(np.int64)
         items["spearman"] = test["correlation"][:, chosen]
         items["spearman_weighted"], items["spearman_weight"] = weighted[:, chosen], weights[:, chosen]

@@ -225,10 +225,10 @@ def test_two_devices_fit_what_one_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     train, own = Texts(tiny.texts("transformer"), single=True), [checkpoint("transformer")]
     for rank in range(2):
         test = Effects(draws=2)
-        monkeypatch.setattr(module, "gathered", lambda found: [parts.append(one) or one for one in found])  # type: ignore[func-returns-value]
+        monkeypatch.setattr(module, "gather_items", lambda found: [parts.append(one) or one for one in found])  # type: ignore[func-returns-value]
         test.begin(own, data_of(train, Ranks(rank, 2)), CPU, 0)
     assert len(parts) == len(TEXTS)
-    monkeypatch.setattr(module, "gathered", lambda found: parts)
+    monkeypatch.setattr(module, "gather_items", lambda found: parts)
     test.begin(own, data_of(train, Ranks(1, 2)), CPU, 0)
     monkeypatch.undo()
     alone = Effects(draws=2)

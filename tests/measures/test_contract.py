@@ -20,7 +20,7 @@ from attention_probing.datamodules import (
     TextDataModule,
 )
 from attention_probing.measures import Measure, measure
-from attention_probing.metrics.rows import ItemRows
+from attention_probing.metrics.rows import Rows
 from attention_probing.results import Estimate, Result
 from attention_probing.results.errors import UserError
 
@@ -38,7 +38,7 @@ class Lengths(Measure[DependencyDataModule]):
     def begin(self) -> None:
         assert not torch.is_inference_mode_enabled()
         self.data.read_only(frozenset())
-        self.rows = ItemRows({"words": None})
+        self.rows = Rows()
         self.steps = ["begin"]
 
     def update(self, batch: AttentionBatch) -> None:
@@ -46,7 +46,7 @@ class Lengths(Measure[DependencyDataModule]):
         assert not self.training
         self.steps.append(batch.split)
         if batch.split == "test":
-            self.rows.update(index=batch.index, words=batch.lengths)
+            self.rows.add(batch.index, words=batch.lengths)
 
     def result(self) -> Result:
         found = self.rows.take()

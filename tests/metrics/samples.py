@@ -118,7 +118,7 @@ def item_rows(items: Sequence[int], width: int = 3) -> dict[str, Tensor]:
     """Columns that follow from the item alone."""
     drawn = [torch.rand(width, generator=torch.Generator().manual_seed(item)) for item in items]
     numbers = torch.stack(drawn) if drawn else torch.empty(0, width)
-    return {"index": torch.tensor(items, dtype=torch.int64), "one": numbers[:, 0], "others": numbers[:, 1:]}
+    return {"items": torch.tensor(items, dtype=torch.int64), "one": numbers[:, 0], "others": numbers[:, 1:]}
 
 
 def student_of_log_odds(values: NDArray[np.float64], low: float, high: float) -> tuple[Any, Any]:

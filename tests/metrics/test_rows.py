@@ -14,7 +14,7 @@ import torch.distributed as dist
 from attention_probing.metrics.antecedent_selection import AntecedentCounts
 from attention_probing.metrics.attachment import Arcs
 from attention_probing.metrics.heads import MostAttended, RowPeaks
-from attention_probing.metrics.rows import LONGEST, ArcRows, ItemRows
+from attention_probing.metrics.rows import ITEM, LONGEST, ArcRows, Rows
 from attention_probing.results import Integers
 from tests.metrics.samples import (
     HEADS,
@@ -27,34 +27,43 @@ from tests.metrics.samples import (
     random_predictions,
 )
 
-COLUMNS: dict[str, int | None] = {"one": None, "others": 2}
-
 
 @pytest.mark.parametrize("batches", [[[4, 0, 17, 2, 9]], [[2], [17, 4], [], [9, 0]]])
 def test_rows_of_items_are_sorted_whatever_their_batches(batches: list[list[int]]) -> None:
-    metric = ItemRows(COLUMNS)
-    assert {name: part.shape for name, part in metric.compute().items()} == {
-        "index": (0,),
-        "one": (0,),
-        "others": (0, 2),
-    }
+    rows = Rows()
     for batch in batches:
-        metric.update(**item_rows(batch))
+        rows.add(**item_rows(batch))
     expected = item_rows([0, 2, 4, 9, 17])
-    for again in (metric, copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))):
-        found = again.compute()
-        assert found.keys() == expected.keys()
-        for name, values in expected.items():
-            np.testing.assert_array_equal(found[name], values.numpy())
-    assert found["index"].dtype == np.int64
+    for again in (copy.deepcopy(rows), pickle.loads(pickle.dumps(rows)), rows):
+        found = again.take()
+        np.testing.assert_array_equal(found[ITEM], expected["items"])
+        for name in ("one", "others"):
+            np.testing.assert_array_equal(found[name], expected[name].numpy())
+    assert found[ITEM].dtype == np.int64
     assert found["one"].dtype == np.float64
+    assert rows.take()[ITEM].size == 0
 
 
-def test_other_columns_or_shapes_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"'others': \[2, 3\]\}, but are .*'others': \[2, 2\]"):
-        ItemRows({"one": None, "others": 3}).update(**item_rows([0, 1]))
-    with pytest.raises(ValueError, match=r"the columns must be .*, but are"):
-        ItemRows({"one": None}).update(**item_rows([0, 1]))
+def test_items_may_have_several_numbers_and_integers_stay_integers() -> None:
+    rows = Rows()
+    words = torch.tensor([[1, 2], [0, 7], [1, 1]])
+    rows.add(words, heads=torch.tensor([3, 4, 5], dtype=torch.int16))
+    found = rows.take()
+    assert found[ITEM].tolist() == [[0, 7], [1, 1], [1, 2]]
+    assert found["heads"].tolist() == [4, 5, 3]
+    assert found["heads"].dtype == np.int16
+
+
+def test_other_columns_or_items_that_come_again_are_refused() -> None:
+    rows = Rows()
+    rows.add(torch.tensor([0]), one=torch.tensor([1.0]))
+    with pytest.raises(ValueError, match=r"must be \['item', 'one'\], but are \['item', 'other'\]"):
+        rows.add(torch.tensor([1]), other=torch.tensor([1.0]))
+    with pytest.raises(ValueError, match="The column one has 2 rows, but there are 1 items"):
+        rows.add(torch.tensor([1]), one=torch.tensor([1.0, 2.0]))
+    rows.add(torch.tensor([0]), one=torch.tensor([1.0]))
+    with pytest.raises(ValueError, match=r"1 item came more than once.* number 0, .*sampler"):
+        rows.take()
 
 
 def columns_of(arcs: Arcs) -> list[np.ndarray]:
@@ -134,10 +143,10 @@ ROUNDS: tuple[tuple[list[list[int]], list[list[int]]], ...] = (
 
 def compute(batches: list[list[int]]) -> list[np.ndarray]:
     """Update every metric with these batches, and compute all."""
-    items, one, several = ItemRows(COLUMNS), ArcRows(heads=None), ArcRows(heads=5)
+    items, one, several = Rows(), ArcRows(heads=None), ArcRows(heads=5)
     peaks, counts = RowPeaks(LAYERS, HEADS), AntecedentCounts(max(NUMBERS) + 1, heads=HEADS)
     for batch in batches:
-        items.update(**item_rows(batch))
+        items.add(**item_rows(batch))
         add(one, batch, random_predictions(GOLD))
         add(several, batch, random_predictions(GOLD, 5))
         attention, lengths = padded_attention(GOLD, batch)
@@ -149,7 +158,7 @@ def compute(batches: list[list[int]]) -> list[np.ndarray]:
             links = document % 10
             hits = torch.tensor(rng.random((HEADS, links)) < 0.4)
             counts.update(document, torch.tensor(rng.integers(3, size=links)), heads=hits)
-    gathered = list(items.compute().values())
+    gathered = list(items.take().values())
     for metric in (one, several):
         arcs, predicted = metric.arcs()
         gathered += [*columns_of(arcs), predicted["heads"]]
@@ -164,10 +173,10 @@ def compute_share(rank: int, rendezvous: Path) -> list[list[np.ndarray]]:
         "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2, timeout=timedelta(seconds=120)
     )
     try:
-        alone = ItemRows(COLUMNS)
+        alone = Rows()
         alone.over_devices = False
-        alone.update(**item_rows([rank]))
-        assert alone.compute()["index"].tolist() == [rank]
+        alone.add(**item_rows([rank]))
+        assert alone.take()[ITEM].tolist() == [rank]
         return [compute(shares[rank]) for shares in ROUNDS]
     finally:
         dist.destroy_process_group()

@@ -26,7 +26,7 @@ from attention_probing.models import (
     Tying,
 )
 from attention_probing.models.regularizers import Regularizer
-from attention_probing.models.text_classifier import DecisionRows, Prediction, prediction_table
+from attention_probing.models.text_classifier import Evaluated, Prediction, prediction_table
 from tests.models.batches import batch_of
 from tests.models.corpora import write_texts
 from tests.tiny import save_roberta
@@ -186,9 +186,10 @@ def test_a_checkpoint_of_another_model_is_refused(run: Run, texts: str, tmp_path
 
 def test_probabilities_near_one_are_told_apart() -> None:
     """As float32 these would be 1, and tie."""
-    rows = DecisionRows(2, regression=False)
-    rows.add(batch_of([[7], [7], [7]], labels=[0, 1, 1]), torch.tensor([[0.0, 18.0], [0.0, 20.0], [0.0, 25.0]]))
-    found = rows.decisions().outputs
+    evaluated = Evaluated(regression=False, names=())
+    logits = torch.tensor([[0.0, 18.0], [0.0, 20.0], [0.0, 25.0]])
+    evaluated.add(batch_of([[7], [7], [7]], labels=[0, 1, 1]), logits, {})
+    found = evaluated.decisions().outputs
     expected = 1 / (1 + np.exp(-np.array([18.0, 20.0, 25.0])))
     assert np.unique(found[:, 1]).size == 3
     np.testing.assert_allclose(found[:, 1], expected, rtol=1e-14)
