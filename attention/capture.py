@@ -19,7 +19,7 @@ import wrapt
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from attention_probing.results.errors import UserError
+from attention_probing.results.errors import UserError, setting
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -51,7 +51,7 @@ def named_heads(names: Iterable[str | int], layers: int, heads: int, option: str
         names: The names.
         layers: Number of layers of the model.
         heads: Number of heads of each layer.
-        option: Option that holds the names, for messages.
+        option: Option that holds the names, as messages say it.
 
     Returns:
         Set of 0-based (layer, head) pairs.
@@ -67,7 +67,8 @@ def named_heads(names: Iterable[str | int], layers: int, heads: int, option: str
         match = _HEAD.fullmatch(str(name))
         if match is None:
             raise UserError(
-                f"{option}: {name!r} is not a head. Write layer-head, both from 1, such as 6-1; a layer alone, such "
+                f"{option}: {name!r} is not a head. Write layer-head, both from 1, such as 6-1; a layer "
+                f"alone, such "
                 "as 6; or all."
             )
         layer, head = int(match[1]), int(match[2] or 0)
@@ -668,6 +669,6 @@ def state_size(model: "PreTrainedModel", layers: int, name: str) -> int:
         raise UserError(
             f"{name} gives {len(states)} hidden states of the shapes {', '.join(map(str, sorted(shapes)))}, "
             f"but {layers + 1} of the shape (1, {inputs['input_ids'].size(1)}, size) are needed: one of the "
-            "embeddings, and one of each layer. Choose another encoder, or leave out --data.hidden."
+            f"embeddings, and one of each layer. Choose another encoder, or leave out {setting('data.hidden')}."
         )
     return int(states[0].size(2))

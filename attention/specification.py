@@ -29,7 +29,7 @@ from attention_probing.attention.store import FORMAT, NO_HIDDEN, HiddenLayers, M
 from attention_probing.corpora.conllu import TEXTS_VERSION
 from attention_probing.corpora.sentence import Sentence, Treebank, to_table
 from attention_probing.results.digests import Digests
-from attention_probing.results.errors import UserError, check_values, counted
+from attention_probing.results.errors import UserError, check_values, counted, setting
 
 TooLong = Literal["error", "skip"]
 Precision = Literal["float16", "float32"]
@@ -79,12 +79,13 @@ class Options:
             chosen = getattr(self, name)
             if chosen is not None and (not chosen or list(chosen) != sorted(set(chosen)) or chosen[0] < 1):
                 raise UserError(
-                    f"--data.options.{name} is {list(chosen)}, but must be one or more distinct numbers from "
+                    f"{setting(f'data.options.{name}')} is {list(chosen)}, but must be one or more distinct numbers "
+                    f"from "
                     f"1 on in ascending order, such as [1, 3]. Leave it out for all {name}."
                 )
         if self.heads is not None and not self.measured.has_heads:
             raise UserError(
-                f"--data.options.heads is {list(self.heads)}, but {self.quantity} has one map for "
+                f"{setting('data.options.heads')} is {list(self.heads)}, but {self.quantity} has one map for "
                 "each layer, not for each head. Leave the option out."
             )
         if self.measured.range != (0, 1):
@@ -184,7 +185,8 @@ class Extraction:
             return layers, heads, NO_HIDDEN
         if list(self.hidden) != sorted(set(self.hidden)) or self.hidden[0] < 0 or self.hidden[-1] > encoder.layers:
             raise UserError(
-                f"--data.hidden is {list(self.hidden)}, but must be distinct layers in ascending order, from "
+                f"{setting('data.hidden')} is {list(self.hidden)}, but must be distinct layers in ascending order, "
+                f"from "
                 f"0 (the embeddings) to {encoder.layers} (the last layer)."
             )
         return layers, heads, HiddenLayers(self.hidden, encoder.state_size)
@@ -215,7 +217,8 @@ def _chosen(name: str, wanted: tuple[int, ...] | None, available: Sequence[int])
         there = [number + 1 for number in available]
         some = f"numbers from 1 to {there[-1]}" if len(there) == there[-1] else f"some of {', '.join(map(str, there))}"
         raise UserError(
-            f"--data.options.{name} contains {missing[-1]}, but {len(there)} {name} have attention. Give {some}."
+            f"{setting(f'data.options.{name}')} contains {missing[-1]}, but {len(there)} {name} have attention. Give "
+            f"{some}."
         )
     return tuple(number - 1 for number in wanted)
 
@@ -397,7 +400,7 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
                     raise AlignmentError(
                         f"{_place(extraction)}sentence {sentence.id} of {counted(len(sentence), 'word')} has "
                         f"{len(whole)} pieces, but the encoder takes at most {encoder.max_length}. Leave such "
-                        "sentences out, and count them, with --data.options.too_long=skip."
+                        f"sentences out, and count them, with {setting('data.options.too_long', 'skip')}."
                     )
                 found["skipped_too_long"] += 1
                 continue

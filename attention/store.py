@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import hardshrink, leaky_relu_
 
 from attention_probing.results.digests import Digests, digest
-from attention_probing.results.errors import UserError
+from attention_probing.results.errors import UserError, setting
 from attention_probing.results.files import check_regular, commit, set_aside
 
 FORMAT = 5
@@ -414,7 +414,7 @@ def tensor_name(quantity: str, item: int) -> str:
 def _unreadable(path: Path, error: OSError) -> UserError:
     return UserError(
         f"{path}: this file of a store cannot be read ({error.strerror}). Move away what is there, or put the stores "
-        "elsewhere (--data.cache)."
+        f"elsewhere ({setting('data.cache')})."
     )
 
 
@@ -424,5 +424,5 @@ def _remove(path: Path, *, aside: bool = False) -> None:
     except OSError as error:
         raise UserError(
             f"{path}: the file does not fit its store, but cannot be removed ({error.strerror}). Make "
-            "its folder writable, or put the stores elsewhere (--data.cache)."
+            f"its folder writable, or put the stores elsewhere ({setting('data.cache')})."
         ) from error

@@ -21,7 +21,7 @@ from conllu.parser import parse_comment_line, parse_id_value, parse_int_value
 
 from attention_probing.corpora.lines import format_of, numbered_lines
 from attention_probing.corpora.sentence import CorpusError, RunningText, Sentence, Treebank, find_cycle
-from attention_probing.results.errors import counted
+from attention_probing.results.errors import counted, setting
 from attention_probing.results.progress import warn
 
 # Part of the key under which attention over a corpus is stored. Raise it with every change that makes the same file
@@ -117,7 +117,10 @@ def no_text(path: Path, remedy: str) -> CorpusError:
         path: The file.
         remedy: What to do, if the running text is wanted.
     """
-    wrong = "the format does not say where a blank stands between two words, as --data.options.spacing=text needs"
+    wrong = (
+        f"the format does not say where a blank stands between two words, as "
+        f"{setting('data.options.spacing', 'text')} needs"
+    )
     return CorpusError.at(path, None, wrong, f"{remedy}, or leave the option out")
 
 

@@ -43,7 +43,7 @@ def unreadable(path: Path, error: OSError, otherwise: str = "") -> CorpusError:
     return CorpusError.at(path, None, wrong, f"{remedy}{otherwise}")
 
 
-def files_by_split(corpus: str | Mapping[str, str], option: str = "--corpus") -> dict[str, Path]:
+def files_by_split(corpus: str | Mapping[str, str], option: str = "corpus") -> dict[str, Path]:
     """Return the path of the file of each split.
 
     Args:
@@ -62,7 +62,7 @@ def files_by_split(corpus: str | Mapping[str, str], option: str = "--corpus") ->
         return files
     unknown = sorted(set(corpus) - set(SPLITS))
     if unknown:
-        raise CorpusError(f"{option} has unknown splits {unknown}. The splits are {', '.join(SPLITS)}.")
+        raise CorpusError(f"{setting(option)} has unknown splits {unknown}. The splits are {', '.join(SPLITS)}.")
     for split in SPLITS:
         if split not in corpus:
             continue

@@ -21,7 +21,7 @@ from attention_probing.corpora.records import (
 )
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.splits import SPLITS
-from attention_probing.results.errors import check_values, counted
+from attention_probing.results.errors import check_values, counted, setting
 
 Format = Literal["tsv", "csv", "jsonl"]
 Skipped = Literal["empty", "malformed"]
@@ -185,7 +185,10 @@ def collect(file: "LabelledFile", skip: Sequence[Skipped] = ()) -> LabelledTexts
             continue
         if found.id in lines:
             wrong = f"the id {found.id!r} is also that of line {lines[found.id]}"
-            remedy = f"Name a column of unique ids with `{file.option}.columns.id`, or leave it out to number the rows"
+            remedy = (
+                f"Name a column of unique ids with {setting(file.option + '.columns.id')}, or leave it out to "
+                f"number the rows"
+            )
             raise CorpusError.at(path, found.line, wrong, remedy)
         lines[found.id] = found.line
         first = labels.setdefault((found.text, found.pair), found.label)
@@ -210,7 +213,7 @@ class LabelledFile:
         path: The file, in UTF-8.
         columns: Columns to read; others are ignored.
         format: `tsv`, `csv` or `jsonl`; None takes it from the suffix.
-        option: Command-line option that holds `columns` and `format`, for error messages.
+        option: Option, such as `data`, that holds `columns` and `format`, for error messages.
         split: Split to read of a file with a column `split`; None reads all records.
 
     Attributes:
@@ -219,10 +222,10 @@ class LabelledFile:
     """
 
     def __init__(
-        self, path: Path, columns: Columns, format: Format | None, option: str = "--data", split: str | None = None
+        self, path: Path, columns: Columns, format: Format | None, option: str = "data", split: str | None = None
     ) -> None:
         self.path, self.option, self.split = path, option, split
-        self.format = format or format_of(path, _SUFFIXES, f"`{option}.format`")
+        self.format = format or format_of(path, _SUFFIXES, setting(f"{option}.format"))
         self.audit = Counter[str]()
         self._leave_out = {visible(str(label), Counter()) for label in columns.leave_out}
         self._columns = columns.named
@@ -293,7 +296,7 @@ class LabelledFile:
         for field, name in self._columns.items():
             if name not in found:
                 keys = f"; its keys are {_shown(found)}" if found else ", because it is empty"
-                remedy = f"Add the key, or name another one with `{self.option}.columns.{field}`"
+                remedy = f"Add the key, or name another one with {setting(f'{self.option}.columns.{field}')}"
                 raise self._error(line, f"the object has no key {name!r}{keys}", remedy)
         return {field: found[name] for field, name in self._columns.items()}
 
@@ -323,7 +326,7 @@ class LabelledFile:
         return {field: names.index(name) for field, name in self._columns.items()}
 
     def _no_column(self, number: int, name: str, field: str, names: Sequence[str]) -> CorpusError:
-        option = f"`{self.option}.columns.{field}`"
+        option = setting(f"{self.option}.columns.{field}")
         if self._header:
             wrong = f"the header has no column {name!r}; its columns are {_shown(names)}"
             remedy = f"Name the right column with {option}; if the file has no header, give all columns their numbers"

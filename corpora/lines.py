@@ -93,7 +93,7 @@ def format_of(path: Path, suffixes: Mapping[str, Format], option: str | None = N
     Args:
         path: The file.
         suffixes: Format by suffix, in lower case with its dot.
-        option: Command-line option that sets the format. If the suffix is unknown, the error message
+        option: Name of the option that sets the format, as messages say it. If the suffix is unknown, the error message
             advises this option. With None it advises to give the file a known suffix.
 
     Raises:

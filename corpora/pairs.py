@@ -19,7 +19,7 @@ from attention_probing.corpora.records import (
     without_mark,
 )
 from attention_probing.corpora.sentence import CorpusError
-from attention_probing.results.errors import check_values
+from attention_probing.results.errors import check_values, setting
 
 _SENTENCES = ("good", "bad")
 _ALL = "all"
@@ -75,7 +75,7 @@ class MinimalPair:
 def read_pairs(
     path: Path,
     columns: PairColumns = PairColumns(),
-    option: str = "--data.columns",
+    option: str = "data.columns",
     audit: Counter[str] | None = None,
 ) -> tuple[MinimalPair, ...]:
     """Return the minimal pairs of a JSONL file, or of a table (`.tsv`, `.csv`) with a header.
@@ -85,7 +85,7 @@ def read_pairs(
     Args:
         path: The file, in UTF-8.
         columns: Names of the columns.
-        option: Command-line option that holds `columns`, for error messages.
+        option: Option, such as `data.columns`, that holds `columns`, for error messages.
         audit: Receives the counts `quoted_texts`, `invisible_characters` and those of records over several lines, see
             `corpora.labelled.LabelledTexts`.
 
@@ -105,7 +105,7 @@ def read_pairs(
             value = _text(found[key], field, audit)
             if not value:
                 wrong = f"the value of {key!r} is {found[key]!r}"
-                raise CorpusError.at(path, line, wrong, f"Give each pair a text for `{option}.{field}`")
+                raise CorpusError.at(path, line, wrong, f"Give each pair a text for {setting(f'{option}.{field}')}")
             check_words(path, line, value)
             values[field] = value
         values["field"] = values["field"].replace("/", "_")
@@ -113,7 +113,10 @@ def read_pairs(
         first = pairs.setdefault((pair.paradigm, pair.id), pair)
         if first is not pair:
             wrong = f"the pair {pair.id} of {pair.paradigm} is also in line {first.line}"
-            remedy = f"Give every pair of a paradigm a `{columns.id}` of its own, or leave them out: `{option}.id=null`"
+            remedy = (
+                f"Give every pair of a paradigm a `{columns.id}` of its own, or leave them out: "
+                f"{setting(option + '.id', 'null')}"
+            )
             raise CorpusError.at(path, line, wrong, remedy)
     if all(pair.good == pair.bad for pair in pairs.values()):
         wrong = "the two sentences of every pair are equal" if pairs else "the file holds no pair"
@@ -156,7 +159,7 @@ def _header(path: Path, line: int, row: list[str], audit: Counter[str]) -> list[
 
 def _no_key(path: Path, line: int, found: Mapping[str, object], field: str, key: str, option: str) -> CorpusError:
     wrong = f"there is no key {key!r}; the keys are {', '.join(map(str, found)) or 'none'}"
-    remedy = f"Name the right one with `{option}.{field}`"
+    remedy = f"Name the right one with {setting(f'{option}.{field}')}"
     if field not in _SENTENCES:
         remedy += ", or null if there is none"
     return CorpusError.at(path, line, wrong, remedy)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from attention_probing.corpora.sample_grammar import DOCUMENTS, GLUED, CastMention, Grammar, Word, find_upos, join_words
 from attention_probing.corpora.sentence import Sentence
-from attention_probing.results.errors import UserError
+from attention_probing.results.errors import UserError, setting
 from attention_probing.results.files import is_whole, set_aside, write_atomically
 
 # Raise it with every change of the generated files, and update their SHA-256.
@@ -119,7 +119,7 @@ def _write_files(contents: Mapping[Path, Sequence[str]]) -> None:
         except OSError as error:
             raise UserError(
                 f"{path.parent}: the sample corpus cannot be written ({error.strerror or error}). Check permissions "
-                "and disk, or name another folder with --data.cache."
+                f"and disk, or name another folder with {setting('data.cache')}."
             ) from error
 
 

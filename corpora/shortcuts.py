@@ -11,7 +11,7 @@ import numpy as np
 
 from attention_probing.corpora.labelled import LabelledText, LabelledTexts
 from attention_probing.corpora.sentence import CorpusError
-from attention_probing.results.errors import check_numbers, check_values
+from attention_probing.results.errors import check_numbers, check_values, setting
 
 CONTEXT = "contexta"
 """Word without which the other planted words of the kind `context` decide nothing."""
@@ -95,7 +95,7 @@ class Planting:
         for index, text in enumerate(read.texts):
             if found := taken.search(f"{text.text} {text.pair or ''}"):
                 wrong = f"the word {found[0]!r} is spelled like a planted word"
-                raise CorpusError.at(path, text.line, wrong, "Replace it, or leave out --data.shortcut")
+                raise CorpusError.at(path, text.line, wrong, f"Replace it, or leave out {setting('data.shortcut')}")
             rng = np.random.default_rng((self.seed, crc32(split.encode()), index))
             most = len(text.text.split()) if within is None else within[index]
             made = self._planted(text, rng, 1.0 if split == "test" else self.share, labels, most)

@@ -19,7 +19,7 @@ from attention_probing.corpora.lines import check_words, numbered_lines
 from attention_probing.corpora.records import is_quoted, separated_rows, visible
 from attention_probing.corpora.sentence import CorpusError, Sentence
 
-OPTION = "--data.corpora"
+OPTION = "data.corpora"
 """Option of the command line with the options of a corpus, for messages."""
 
 _DIGITS = 9  # of the number of a word; Python refuses one of 4,300

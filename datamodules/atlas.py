@@ -13,7 +13,7 @@ from attention_probing.datamodules.corpus import DEFAULT_ENCODER, DEFAULT_OPTION
 from attention_probing.datamodules.dependency import DependencyDataModule
 from attention_probing.datamodules.text import Sources, TextDataModule, TextSource, read_sources
 from attention_probing.results import Provenance
-from attention_probing.results.errors import check_numbers
+from attention_probing.results.errors import check_numbers, setting
 
 TREEBANK = "treebank"
 """Name of the treebank's test split among the texts, where it is read at the level of tokens."""
@@ -60,11 +60,13 @@ class AtlasDataModule(CorpusDataModule[Any]):
         for name, chosen in (("layers", options.layers), ("heads", options.heads)):
             if chosen is not None:
                 raise CorpusError(
-                    f"--data.options.{name} is {list(chosen)}, but {type(self).__name__} needs all. Leave it out."
+                    f"{setting(f'data.options.{name}')} is {list(chosen)}, but {type(self).__name__} needs all. "
+                    f"Leave it out."
                 )
         if options.quantity != "attention":
             raise CorpusError(
-                f"--data.options.quantity is {options.quantity}, but {type(self).__name__} joins analyses of "
+                f"{setting('data.options.quantity')} is {options.quantity}, but {type(self).__name__} joins "
+                f"analyses of "
                 "attention weights. Leave it out."
             )
         check_numbers(self, least=1, max_length=max_length)
@@ -82,15 +84,15 @@ class AtlasDataModule(CorpusDataModule[Any]):
         texts, others = list(read_sources(self.text)), list[CorpusDataModule[Any]]()
         if self.treebank is not None:
             arcs = DependencyDataModule(self.treebank, options=self.options, **self._shared)
-            arcs.option = "--data.treebank"
+            arcs.option = "data.treebank"
             files = arcs.files()
             if "test" not in files:
-                raise CorpusError(f"The corpus (--data.treebank) has no test split. {arcs.missing_remedy}.")
+                raise CorpusError(f"The corpus ({setting('data.treebank')}) has no test split. {arcs.missing_remedy}.")
             texts.append(TextSource(str(files["test"]), name=TREEBANK))
             others.append(arcs)
         if self.documents is not None:
             links = CoreferenceDataModule(self.documents, options=self.options, **self._shared)
-            links.option = "--data.documents"
+            links.option = "data.documents"
             others.append(links)
         return TextDataModule(texts, max_length=self.max_length, **self._shared), *others
 

@@ -42,7 +42,7 @@ from attention_probing.datamodules.vectors import ENCODER, VectorSpec, WordVecto
 from attention_probing.datamodules.warnings import UNKNOWN_SHARE, count_shared, warn_of_split
 from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests, digest
-from attention_probing.results.errors import check_numbers, check_values, counted
+from attention_probing.results.errors import check_numbers, check_values, counted, setting
 from attention_probing.results.progress import inform, warn
 
 Labels = NDArray[np.int64] | NDArray[np.float32]
@@ -79,23 +79,23 @@ def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tup
     labels = tuple(sorted({text.label for text in texts}))
     if len(labels) == 1:
         wrong = f"every text has the label {labels[0]!r}, but a classifier needs two labels"
-        remedy = "Give another file for train, or name the column of the labels with --data.columns.label"
+        remedy = f"Give another file for train, or name the column of the labels with {setting('data.columns.label')}"
         raise CorpusError.at(path, None, wrong, remedy)
     if len(labels) > max(_SHOWN, len(texts) // 2):
         wrong = f"{len(labels)} different labels in {len(texts)} texts: this is probably not the label column"
-        remedy = "Name it with --data.columns.label or, if the labels are numbers to predict"
-        remedy += ", set --data.regression=true"
+        remedy = f"Name it with {setting('data.columns.label')} or, if the labels are numbers to predict"
+        remedy += f", set {setting('data.regression', 'true')}"
         raise CorpusError.at(path, None, wrong, remedy)
     if len(labels) > 2:
         if marks := [label for label in labels if label in ("-", "-1")]:
             warn(
                 f"{path}: the label {marks[0]} is a class like any other. If it means no label, as in SNLI, leave such "
-                f'texts out: --data.columns.leave_out="{marks}".'
+                f"texts out: {setting('data.columns.leave_out', marks)}."
             )
         return labels, None
     if positive not in labels:
-        wrong = f"the labels are {labels[0]!r} and {labels[1]!r}, but --data.positive is {positive!r}"
-        raise CorpusError.at(path, None, wrong, "Set --data.positive to one of the two")
+        wrong = f"the labels are {labels[0]!r} and {labels[1]!r}, but {setting('data.positive')} is {positive!r}"
+        raise CorpusError.at(path, None, wrong, f"Set {setting('data.positive')} to one of the two")
     return labels, labels.index(positive)
 
 
@@ -115,7 +115,9 @@ def label_numbers(path: Path, texts: Sequence[LabelledText], labels: Sequence[st
         if text.label not in places:
             more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
             wrong = f"no text of train has the label {text.label!r}; train has {', '.join(labels[:_SHOWN])}{more}"
-            remedy = "Correct the row, add such texts to train, or name the label in --data.columns.leave_out"
+            remedy = (
+                f"Correct the row, add such texts to train, or name the label in {setting('data.columns.leave_out')}"
+            )
             raise CorpusError.at(path, text.line, wrong, remedy)
     return np.array([places[text.label] for text in texts], np.int64)
 
@@ -136,7 +138,7 @@ def label_values(path: Path, texts: Sequence[LabelledText]) -> NDArray[np.float3
             values[place] = float(text.label)
         if not np.isfinite(values[place]):
             wrong = f"the label {text.label!r} is not a finite number, which a regression needs"
-            remedy = "Name the column of the numbers with --data.columns.label, or correct the row"
+            remedy = f"Name the column of the numbers with {setting('data.columns.label')}, or correct the row"
             raise CorpusError.at(path, text.line, wrong, remedy)
     return values
 
@@ -290,7 +292,8 @@ class TextSplit(Dataset[TextBatch]):
         if unknown > UNKNOWN_SHARE * tokens:
             warn(
                 f"{where}: {unknown} of {tokens} tokens ({unknown / tokens:.0%}) are unknown, but none of train, so "
-                "the embedding of unknown words is not trained. --data.min_count=2 trains it on rare words."
+                f"the embedding of unknown words is not trained. {setting('data.min_count', '2')} trains it on rare "
+                f"words."
             )
 
     def __len__(self) -> int:
@@ -488,19 +491,24 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         known = CORPORA.get(corpus, _UNKNOWN) if isinstance(corpus, str) else _UNKNOWN
         self.columns = columns or (COLUMNS if format == "eraser" else Columns(**known.columns))
         if self.columns.label is None:
-            raise CorpusError("--data.columns.label is null, but a classifier needs labels. Name their column.")
+            raise CorpusError(
+                f"{setting('data.columns.label')} is null, but a classifier needs labels. Name their column."
+            )
         self.format, self._skip = format, known.skip
         self._known_labels = known.labels if columns is None else ()
         self.regression = known.regression if regression is None else regression
         if self.regression and shortcut is not None:
             raise CorpusError(
-                "--data.shortcut: a shortcut decides between classes, but these labels are numbers. Leave it out."
+                f"{setting('data.shortcut')}: a shortcut decides between classes, but these labels are numbers. "
+                f"Leave it out."
             )
         self.shortcut = shortcut
         possible = SCORES[self.regression]
         if score is not None and score not in possible:
             kind = "regression" if self.regression else "classification"
-            raise CorpusError(f"--data.score is {score}, but must be a score of a {kind}: {' or '.join(possible)}.")
+            raise CorpusError(
+                f"{setting('data.score')} is {score}, but must be a score of a {kind}: {' or '.join(possible)}."
+            )
         self.score = score or (known.score if known.score in possible else None) or possible[0]
         self.tokenizer = tokenizer
         self.token_options = TokenOptions(punctuation, delimiters, sentence_separator, max_length)
@@ -632,7 +640,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             after = [len(text.text.split()) - max(text.rationale or (-1,)) for text in planted.texts]
             cut = after <= unread
             if cut.any() and not attempt:
-                wrong, remedy = "--data.max_length leaves no room for the planted words", "Raise it"
+                wrong, remedy = f"{setting('data.max_length')} leaves no room for the planted words", "Raise it"
                 raise CorpusError.at(path, planted.texts[int(cut.argmax())].line, wrong, remedy)
             within = np.where(cut, 0, within)
             if not attempt:
@@ -643,11 +651,11 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         """Raise a CorpusError if a classifier cannot tell the planted words apart from each other or from others."""
         if self._pieces is None:
             found = [(number,) for number in self.vocabulary.numbers(words).tolist()]
-            remedy = "Raise --data.shortcut.share, or lower --data.shortcut.min_count"
+            remedy = f"Raise {setting('data.shortcut.share')}, or lower {setting('data.shortcut.min_count')}"
         else:
             split = self._pieces.split(words, [None] * len(words))
             found = [tuple(one.ids[one.sources >= 0].tolist()) for one in split]
-            remedy = "Choose another --data.tokenizer, or leave out --data.shortcut"
+            remedy = f"Choose another {setting('data.tokenizer')}, or leave out {setting('data.shortcut')}"
         for word, own in zip(words, found, strict=True):
             if self.vocabulary.unknown in own or found.count(own) > 1:
                 raise CorpusError.at(path, None, f"the planted word {word!r} is not in the vocabulary", remedy)

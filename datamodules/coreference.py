@@ -35,7 +35,7 @@ from attention_probing.corpora.splits import SPLITS, Split
 from attention_probing.datamodules.batches import AntecedentBatch, BatchLoader, EncoderOf, check_batch
 from attention_probing.datamodules.corpus import AttentionDataModule, mapping_of
 from attention_probing.results import Provenance
-from attention_probing.results.errors import UserError, check_values, counted
+from attention_probing.results.errors import UserError, check_values, counted, setting
 
 _COUNTED = (
     *("windows", "windows_without_mentions", "links", "lost_links"),
@@ -144,7 +144,7 @@ def _too_long(document: Document, place: int, whole: AlignedPieces, limit: int) 
     return (
         f"document {document.id}: sentence {place + 1} of {counted(len(document.sentences[place]), 'word')} has "
         f"{len(whole)} pieces and {counted(mentions, 'mention')}, but the encoder takes at most {limit}. "
-        f"Leave such sentences out, and count them, with --data.options.too_long=skip."
+        f"Leave such sentences out, and count them, with {setting('data.options.too_long', 'skip')}."
     )
 
 
@@ -310,13 +310,13 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         check_values(self, candidates=candidates)
         if len(parts) not in (2, 3) or min(parts) <= 0 or abs(sum(parts) - 1) > 1e-6:
             raise CorpusError(
-                f"--data.parts is {list(parts)}, but must be the shares of dev and test, or of train, dev "
+                f"{setting('data.parts')} is {list(parts)}, but must be the shares of dev and test, or of train, dev "
                 "and test, with the sum 1, such as [0.5,0.25,0.25]."
             )
         # YAML reads ON, a tag of the Chinese Treebank, as true.
         if odd := [pair for pair in (tags or {}).items() if not isinstance(pair[0], str) or pair[1] not in KNOWN_TAGS]:
             wanted = "a tag of the file, in quotes, and one of Universal Dependencies or the Penn Treebank, as PRON"
-            raise CorpusError(f"--data.tags has {odd[0][0]!r}: {odd[0][1]!r}, but must have {wanted}.")
+            raise CorpusError(f"{setting('data.tags')} has {odd[0][0]!r}: {odd[0][1]!r}, but must have {wanted}.")
         self.candidates, self.shares, self.tags = candidates, parts, tags or {}
 
     def files(self) -> Mapping[str, Path]:
@@ -355,7 +355,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
     def missing_remedy(self) -> str:
         if self._single() is None:
             return super().missing_remedy
-        return "Split its documents into three parts: --data.parts=[0.5,0.25,0.25]"
+        return f"Split its documents into three parts: {setting('data.parts', '[0.5,0.25,0.25]')}"
 
     def documents_of(self, split: Split, windows: Sequence[Window]) -> frozenset[int]:
         """Return the documents of a split, as 0-based indices among all documents of the corpus file.
@@ -376,7 +376,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
             count = "one document" if len(genres) == 1 else f"{len(genres)} documents"
             raise CorpusError(
                 f"{self.corpus}: {count} with mentions {'is' if len(genres) == 1 else 'are'} too few to be split into "
-                f"{', '.join(names[:-1])} and {names[-1]} (--data.parts). Give one file per split: "
+                f"{', '.join(names[:-1])} and {names[-1]} ({setting('data.parts')}). Give one file per split: "
                 f"{mapping_of(self)}."
             )
         return parts[split]

@@ -43,7 +43,7 @@ from attention_probing.datamodules.vectors import ENCODER, VectorSpec, WordVecto
 from attention_probing.datamodules.warnings import count_shared, warn_of_split, warn_of_unknown
 from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests
-from attention_probing.results.errors import UserError, check_numbers, check_values, counted
+from attention_probing.results.errors import UserError, check_numbers, check_values, counted, setting
 from attention_probing.results.progress import inform, warn
 
 Data = TypeVar("Data")
@@ -82,7 +82,7 @@ def data_for(reader: str, kind: type[Data], given: object) -> Data:
     if (data := part_of(given, kind)) is None:
         found = "no data are given" if given is None else f"{type(given).__name__} has none"
         needed = getattr(kind, "holds", "a corpus")
-        raise UserError(f"{reader} needs {needed}, but {found}. Give --data {kind.__name__}.")
+        raise UserError(f"{reader} needs {needed}, but {found}. Give {setting('data', kind.__name__)}.")
     return data
 
 
@@ -101,8 +101,8 @@ def warn_of_tags(path: Path, store: Store) -> None:
         warn(
             f"{path}: {audit['unknown_tags'] / audit['words']:.0%} of the part-of-speech tags are unknown, as they are "
             f"neither Penn's nor UD's: {named}. The heads of {heads} of {counted(audit['mentions'], 'mention')} are "
-            f"uncertain, and scores by type leave out {types}. Say what the tags mean: --data.tags="
-            "'{PPER: PRON, NE: PROPN, NN: NOUN}'."
+            f"uncertain, and scores by type leave out {types}. Say what the tags mean: "
+            f"{setting('data.tags', '{PPER: PRON, NE: PROPN, NN: NOUN}')}."
         )
 
 
@@ -124,7 +124,7 @@ def warn_of_words(path: Path, store: Store) -> None:
 def mapping_of(data: "CorpusDataModule[Any]") -> str:
     """Return an example for messages: one file for each split, as on the command line."""
     files = ", ".join(f"{split}: {name}.{data.suffix}" for split, name in zip(SPLITS, "abc", strict=True))
-    return f"{data.option}='{{{files}}}'"
+    return setting(data.option, f"{{{files}}}")
 
 
 class CorpusDataModule(DataModule, Generic[Item]):
@@ -162,7 +162,7 @@ class CorpusDataModule(DataModule, Generic[Item]):
     holds: ClassVar[str]
     batch: ClassVar[type]
     suffix: ClassVar[str] = "conllu"
-    option: str = "--corpus"
+    option: str = "corpus"
     borrows: ClassVar[str] = ""
     transfer_from: str | dict[str, str] | None = None
     always: ClassVar[tuple[Split, ...]] = ()
@@ -228,14 +228,14 @@ class CorpusDataModule(DataModule, Generic[Item]):
         """Return this datamodule with the corpus of a split as its only one."""
         owner = copy(self)
         if self.transfer_from is not None and split != "test":
-            owner.corpus, owner.option = self.transfer_from, "--data.transfer_from"
+            owner.corpus, owner.option = self.transfer_from, "data.transfer_from"
         owner.transfer_from = None
         return owner
 
     @property
     def missing_remedy(self) -> str:
         """Advice for the error message if the corpus lacks a split that is needed."""
-        return f"Name its file: {mapping_of(self)}{self.borrows if self.option == '--corpus' else ''}"
+        return f"Name its file: {mapping_of(self)}{self.borrows if self.option == 'corpus' else ''}"
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
         """Return the splits that a stage reads, and the splits that it only prepares for a later test.
@@ -257,7 +257,7 @@ class CorpusDataModule(DataModule, Generic[Item]):
             there = [split for split in files if self._owner(split).option == owner.option]
             name = f"{owner.corpus}: the" if isinstance(owner.corpus, str) else "The"
             raise CorpusError(
-                f"{name} corpus ({owner.option}) has no {missing[0]} split, but the command needs one; it has "
+                f"{name} corpus ({setting(owner.option)}) has no {missing[0]} split, but the command needs one; it has "
                 f"{' and '.join(there) or 'no other'}. {owner.missing_remedy}."
             )
         tested = stage == "fit" and validates and "test" in files and files["test"].is_file()
@@ -432,7 +432,9 @@ class AttentionDataModule(CorpusDataModule[Item]):
         self.splits = self.make_splits(self.stores)
         if self.random_init and stage == "test":
             if self.encoder is None:
-                raise EncoderError("--data.random_init needs an encoder, but --data.encoder is null. Name one.")
+                raise EncoderError(
+                    f"{setting('data.random_init')} needs an encoder, but {setting('data.encoder')} is null. Name one."
+                )
             source = resolve(replace(self.encoder, weights="random"))
             paths = dict.fromkeys(files[split] for split in STAGES["test"])
             stores = self._stores(paths, source, load_later(source, self.device))

@@ -21,7 +21,7 @@ from attention_probing.corpora.splits import Split
 from attention_probing.datamodules.batches import AttentionBatch, BatchLoader, EncoderOf, Ranks, check_batch, padder
 from attention_probing.datamodules.corpus import AttentionDataModule, any_store
 from attention_probing.results import Provenance
-from attention_probing.results.errors import check_numbers, check_values, counted
+from attention_probing.results.errors import check_numbers, check_values, counted, setting
 from attention_probing.results.progress import warn
 
 EVAL_CELLS = 65_536
@@ -193,7 +193,7 @@ def require_tags(path: Path, tags: Collection[str]) -> None:
     """
     if not set(tags) - {"_"}:
         wrong = "no word has a tag in column XPOS, by which punctuation is recognised"
-        raise CorpusError.at(path, None, wrong, "Fill the column, or set --data.punctuation_by=relation")
+        raise CorpusError.at(path, None, wrong, f"Fill the column, or set {setting('data.punctuation_by', 'relation')}")
 
 
 def base_label(relation: str) -> str:
@@ -240,7 +240,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     """
 
     holds = "gold arcs"
-    borrows = "; train and dev may be another treebank's: --data.transfer_from=ud_english_ewt"
+    borrows = f"; train and dev may be another treebank's: {setting('data.transfer_from', 'ud_english_ewt')}"
     batch = AttentionBatch
     sample = (f"sample-{SAMPLE_VERSION}", write_sample_treebank)
     splits: dict[Split, DependencySplit]
@@ -317,7 +317,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         if self.punctuation and not any(data.punctuation_words for data in self.splits.values()):
             warn(
                 f"No word is punctuation: no {self.punctuation_by} of the corpus is {' or '.join(self.punctuation)}. "
-                "Scores without punctuation leave nothing out. Name its labels with --data.punctuation."
+                f"Scores without punctuation leave nothing out. Name its labels with {setting('data.punctuation')}."
             )
         self.read_only(self._reads)
 

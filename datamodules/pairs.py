@@ -24,7 +24,7 @@ from attention_probing.datamodules.corpus import DEFAULT_ENCODER, CorpusDataModu
 from attention_probing.datamodules.warnings import warn_of_unknown
 from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests
-from attention_probing.results.errors import UserError, check_names, check_numbers, one_of
+from attention_probing.results.errors import UserError, check_names, check_numbers, one_of, setting
 from attention_probing.results.progress import inform
 
 
@@ -55,13 +55,13 @@ class PairSplit(Dataset[PairBatch]):
         if not encoder.causal:
             raise UserError(
                 f"{name} is no decoder: it sees the words on both sides, and gives a sentence no probability. Name a "
-                "decoder with a language-modelling head (gpt2) with --encoder."
+                f"decoder with a language-modelling head (gpt2) with {setting('encoder')}."
             )
         start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
         if start is None:
             raise UserError(
                 f"{name}: the tokenizer has no start and no end token, so nothing comes before the first token of a "
-                "sentence, and it has no probability. Name another encoder with --encoder."
+                f"sentence, and it has no probability. Name another encoder with {setting('encoder')}."
             )
         texts = [f" {sentence}" for pair in pairs for sentence in (pair.good, pair.bad)]
         found = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
@@ -130,7 +130,7 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         super().__init__(corpus, root, cache)
         check_numbers(self, least=1, per_paradigm=per_paradigm)
         if fields is not None:
-            check_names("--data.fields", fields)
+            check_names(setting("data.fields"), fields)
         self.encoder, self.fields, self.per_paradigm = encoder, fields, per_paradigm
         self.columns = columns or PairColumns()
         self.audit = Counter[str]()
@@ -151,11 +151,11 @@ class PairDataModule(CorpusDataModule[PairBatch]):
             raise CorpusError(f"{type(self).__name__} is for measurements alone. Run `probing measure`.")
         return ["test"], []
 
-    def read(self, option: str = "--data.columns") -> tuple[MinimalPair, ...]:
+    def read(self, option: str = "data.columns") -> tuple[MinimalPair, ...]:
         """Return the pairs of the file that the options choose; warn if some may have been read wrongly.
 
         Args:
-            option: Command-line option that holds `columns`, for error messages.
+            option: Option that holds `columns`, for error messages.
 
         Raises:
             CorpusError: The file is absent or malformed.
@@ -167,7 +167,9 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         known = sorted({pair.field for pair in pairs})
         for field in self.fields or ():
             if field not in known:
-                raise UserError(f"--data.fields: no pair has the field {field!r}. Give {one_of(field, known)}.")
+                raise UserError(
+                    f"{setting('data.fields')}: no pair has the field {field!r}. Give {one_of(field, known)}."
+                )
         places = pd.DataFrame(pairs).groupby("paradigm").cumcount()
         most, fields = self.per_paradigm or len(pairs), self.fields or known
         return tuple(pair for pair, place in zip(pairs, places, strict=True) if pair.field in fields and place < most)

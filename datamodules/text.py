@@ -35,7 +35,7 @@ from attention_probing.datamodules.corpus import DEFAULT_ENCODER, CorpusDataModu
 from attention_probing.datamodules.warnings import warn_of_unknown
 from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests, digest
-from attention_probing.results.errors import check_numbers, check_values, from_options, near
+from attention_probing.results.errors import check_numbers, check_values, from_options, near, setting
 from attention_probing.results.progress import inform, warn
 
 TextFormat = Literal["text", "tsv", "csv", "jsonl", "conllu", "conllx", "links", "enhanced", "framenet"]
@@ -120,7 +120,8 @@ def _source(given: object) -> TextSource:
     options = {"corpus": given} if isinstance(given, str) else given
     if not isinstance(options, Mapping) or "corpus" not in options:
         raise CorpusError(
-            f"{OPTION}: {given!r} contains no `corpus`. Give a name, a file, or a mapping such as {{corpus: my.txt, "
+            f"{setting(OPTION)}: {given!r} contains no `corpus`. Give a name, a file, or a mapping such as "
+            f"{{corpus: my.txt, "
             "packing: pairs}."
         )
     if (columns := options.get("columns")) is not None:
@@ -140,10 +141,13 @@ class _Corpus:
             self.source = replace(source, columns=source.columns or columns)
         elif source.split is not None and not _can_split(source, source.split):
             if source.format == "framenet":
-                raise CorpusError(f"{OPTION}: FrameNet has the splits {', '.join(HALVES)} and all, not {source.split}.")
+                raise CorpusError(
+                    f"{setting(OPTION)}: FrameNet has the splits {', '.join(HALVES)} and all, not {source.split}."
+                )
             raise CorpusError(
                 f"{source.corpus}: this is neither a corpus of the registry{near(source.corpus, CORPORA)} nor a path "
-                f"with `{{split}}` in it, so it has no splits. Correct the name, or leave `{OPTION}.split` out."
+                f"with `{{split}}` in it, so it has no splits. Correct the name, or leave "
+                f"{setting(OPTION + '.split')} out."
             )
         elif source.corpus == "sample":
             file = "sample-test.conllu" if source.format == "conllu" else "sample.txt"
@@ -165,12 +169,12 @@ class _Corpus:
                 return known.splits[split].path
         raise CorpusError(
             f"{known.name}: the corpus has no split {' or '.join(preferred)}; its splits are "
-            f"{', '.join(known.splits)}. Name one of them with `{OPTION}.split`."
+            f"{', '.join(known.splits)}. Name one of them with {setting(OPTION + '.split')}."
         )
 
     def texts(self, audit: Counter[str]) -> Iterator[Text]:
         """Yield the texts of the file; count the texts left out."""
-        option = f"`{OPTION}='{{corpus: {self.source.corpus}, format: …}}'`"
+        option = setting(OPTION, f"{{corpus: {self.source.corpus}, format: …}}")
         form: TextFormat = self.source.format or format_of(self.path, _SUFFIXES, option)
         match form:
             case "text":
@@ -259,7 +263,7 @@ class Segments:
         passages = 2 if self._pairs else 1
         if (lacking := 2 * passages - self._room(passages)) > 0:
             raise CorpusError(
-                f"--data.max_length is {max_length}, too few tokens for two words of each text and the "
+                f"{setting('data.max_length')} is {max_length}, too few tokens for two words of each text and the "
                 f"delimiters. Give {max_length + lacking} or more."
             )
 
@@ -301,7 +305,7 @@ class Segments:
         for text in self._pieces(audit):
             if len(text) == 2 and self._pairs:
                 wrong = "this text is a pair of texts, which `packing: pairs` cannot pack together with other texts"
-                remedy = f"Set `packing: single` for this corpus in {OPTION}"
+                remedy = f"Set `packing: single` for this corpus in {setting(OPTION)}"
                 raise CorpusError.at(self._corpus.path, text[0][0].line, wrong, remedy)
             room = self._room(2) // 2 if self._pairs else self._room(len(text))
             if len(text) == 2 or text[0][0].whole:
@@ -473,10 +477,11 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         check_values(self, quantity=quantity)
         self._corpora = tuple(_Corpus(source, root, self.cache) for source in read_sources(corpora))
         if not self.names:
-            raise CorpusError(f"{OPTION} is empty. Name at least one corpus.")
+            raise CorpusError(f"{setting(OPTION)} is empty. Name at least one corpus.")
         if twins := [name for name, count in Counter(self.names).items() if count > 1]:
             raise CorpusError(
-                f"{OPTION}: several corpora are called {twins[0]}. Give each a `name` of its own, such as {{corpus: "
+                f"{setting(OPTION)}: several corpora are called {twins[0]}. Give each a `name` of its own, such as "
+                f"{{corpus: "
                 f"{self.sources[self.names.index(twins[0])].corpus}, name: other}}."
             )
         check_numbers(self, least=1, max_length=max_length, max_cells=max_cells)
@@ -619,7 +624,8 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         """
         if split is not None and (lacking := [name for name in self.names if not self.only([name]).has_split(split)]):
             raise CorpusError(
-                f"{lacking[0]} has no {split} split, but the command needs one. Give {OPTION} a path with `{{split}}` "
+                f"{lacking[0]} has no {split} split, but the command needs one. Give {setting(OPTION)} a path with "
+                f"`{{split}}` "
                 f"in it, for instance `my/{{split}}.txt`, or a corpus of `probing fetch --list` that has it."
             )
         for source in self.sources:
@@ -657,7 +663,7 @@ def _no_segment(path: Path, audit: Counter[str]) -> CorpusError:
     read = ", ".join(f"{name} {count}" for name, count in sorted(audit.items()) if count)
     remedy = "Check that it is the file you meant"
     if audit["too_long"] or audit["words_cut"]:
-        remedy = "Raise --data.max_length, or choose an encoder that takes longer inputs"
+        remedy = f"Raise {setting('data.max_length')}, or choose an encoder that takes longer inputs"
     return CorpusError.at(path, None, f"no segment of the file has two words (counts of its reader: {read})", remedy)
 
 
@@ -672,7 +678,7 @@ def _check_before(before: Encoder, given: Encoder) -> None:
     else:
         return
     raise EncoderError(
-        f"{fault}, so {second} was not fine-tuned from {first}. Set --data.before.name to the encoder from "
+        f"{fault}, so {second} was not fine-tuned from {first}. Set {setting('data.before.name')} to the encoder from "
         f"which {second} was fine-tuned."
     )
 
@@ -690,6 +696,7 @@ def warn_of_left_out(data: TextDataModule) -> None:
         if left_out > LEFT_OUT * read:
             warn(
                 f"{name}: {left_out} of {read} sentences or pairs of texts have more pieces than fit, and were left "
-                f"out: the results describe the shorter ones. Raise --data.max_length ({data.max_length}), or choose "
+                f"out: the results describe the shorter ones. Raise {setting('data.max_length')} "
+                f"({data.max_length}), or choose "
                 "an encoder that takes longer inputs."
             )

@@ -15,7 +15,7 @@ from attention_probing.attention.inputs import TextTokenizer
 from attention_probing.corpora.labelled import LabelledText
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.results.digests import digest
-from attention_probing.results.errors import counted
+from attention_probing.results.errors import counted, setting
 
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -92,7 +92,7 @@ def build_vocabulary(counts: Counter[str], *, min_count: int) -> Vocabulary:
     if not words:
         raise CorpusError(
             f"No word of the train split occurs {min_count} times or more, so that all words would be unknown. Lower "
-            "--data.min_count."
+            f"{setting('data.min_count')}."
         )
     return Vocabulary((*SPECIALS, *words), *range(len(SPECIALS)))
 
@@ -433,7 +433,7 @@ def cut(tokens: TokenizedTexts, limit: int) -> tuple[TokenizedTexts, Numbers]:
     room = limit - (np.diff(tokens.offsets) - first - second)
     if room.min() < 1:
         raise CorpusError(
-            f"--data.max_length is {limit}, which leaves no room for a word beside "
+            f"{setting('data.max_length')} is {limit}, which leaves no room for a word beside "
             f"{counted(limit - room.min(), 'delimiter')}. Give {limit - room.min() + 1} or more."
         )
     second_kept = np.minimum(second, np.maximum(room // 2, room - first))

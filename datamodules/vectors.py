@@ -19,7 +19,7 @@ from attention_probing.attention.encoder import EncoderSource, embed_words
 from attention_probing.corpora.files import no_file
 from attention_probing.corpora.word_vectors import check_word_vectors, latin_remedy, read_word_vectors
 from attention_probing.results.digests import Digests, digest
-from attention_probing.results.errors import UserError, check_values, refuse_lack_of_memory
+from attention_probing.results.errors import UserError, check_values, refuse_lack_of_memory, setting
 from attention_probing.results.files import keep, kept, remove_leftovers
 from attention_probing.results.progress import inform, warn
 
@@ -135,8 +135,8 @@ def load_vectors(
         if embedded:
             if source is None:
                 raise UserError(
-                    f"--data.vectors.name is `{ENCODER}`, the input embeddings of the encoder, but the data "
-                    "have no encoder. Name other vectors, or set --encoder."
+                    f"{setting('data.vectors.name')} is `{ENCODER}`, the input embeddings of the encoder, but the data "
+                    f"have no encoder. Name other vectors, or set {setting('encoder')}."
                 )
             file, identity = ENCODER, source.embeddings_identity(digests)
             convert = partial(_embedded, source, encoder, wanted)
@@ -148,7 +148,7 @@ def load_vectors(
             convert = partial(read_vectors, path, frozenset(wanted))
         found = _converted(convert, identity, wanted, lowercase, cache / "vectors")
     except OSError as error:
-        remedy = f"Check permissions and disk, or name another folder than {cache} with --data.cache"
+        remedy = f"Check permissions and disk, or name another folder than {cache} with {setting('data.cache')}"
         raise UserError.at(error.filename or cache, None, error.strerror or str(error), remedy) from error
     covered = [count for word, count in counts.items() if word in found.index]
     audit: dict[str, float] = {"types": len(counts), "types_covered": len(covered)}
@@ -228,7 +228,10 @@ def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Pa
     if path.suffix != ".kv":
         check_word_vectors(path)
     elif not spec.allow_pickle:
-        remedy = "If you trust its source, allow it with --data.vectors.allow_pickle=true, which no config may set; "
+        remedy = (
+            f"If you trust its source, allow it with {setting('data.vectors.allow_pickle', 'true')}, which no "
+            f"config may set; "
+        )
         remedy += "else convert it with KeyedVectors.save_word2vec_format"
         raise UserError.at(path, None, "this file is a pickle, and opening a pickle can run any program", remedy)
     return [path, *sorted(path.parent.glob(f"{glob.escape(path.name)}.*npy"))]

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from attention_probing.corpora.splits import SPLITS, Split
 from attention_probing.results import FEW
-from attention_probing.results.errors import counted
+from attention_probing.results.errors import counted, setting
 from attention_probing.results.progress import warn
 
 SHARED = 0.05
@@ -69,5 +69,5 @@ def warn_of_unknown(path: Path | str, count: int, total: int, unit: str, encoder
     if count > UNKNOWN_SHARE * total:
         warn(
             f"{path}: {count} of {total} {unit} ({count / total:.0%}) contain the unknown token of {encoder}, so the "
-            "encoder cannot see what they are. Choose an encoder that was trained on this language: --encoder."
+            f"encoder cannot see what they are. Choose an encoder that was trained on this language: {setting('encoder')}."
         )

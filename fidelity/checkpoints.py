@@ -18,7 +18,7 @@ from attention_probing.models import AttentionClassifier, TextClassifier, Transf
 from attention_probing.models.checkpoints import checkpoint_file, config_of, instantiate, read_checkpoint
 from attention_probing.models.text_classifier import TextSizes
 from attention_probing.results.digests import Digests
-from attention_probing.results.errors import UserError
+from attention_probing.results.errors import UserError, setting
 from attention_probing.results.settings import settings
 
 Config = Mapping[str, Any]
@@ -150,7 +150,7 @@ def files_of(path: Path) -> list[Path]:
         return [path]
     if not path.exists():
         raise UserError(
-            f"{path}: there is no such checkpoint. Give --checkpoints files that `probing fit` "
+            f"{path}: there is no such checkpoint. Give {setting('checkpoints')} files that `probing fit` "
             "has written to checkpoints/ of its run, or folders of Hugging Face classifiers: '[a.ckpt, b/]'."
         )
     found = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
@@ -189,7 +189,7 @@ def load(paths: Sequence[Path], data: ClassificationDataModule, level: str | Non
         loaded = _from_transformers(path, data) if is_model(path) else _from_run(path, data, first=not models)
         config, model, sha256 = loaded
         if level is not None and isinstance(model, TransformerClassifier):
-            model.expose([level], "--model.level")
+            model.expose([level], "model.level")
         models.append(model.eval().requires_grad_(False))
         configs.append(config)
         if twice := digests.get(sha256):
@@ -268,7 +268,9 @@ def _from_transformers(path: Path, data: ClassificationDataModule) -> tuple[Conf
     source, own = resolve(spec), copy(data)
     sha256 = str(source.identity(Digests(data.cache))["weights_sha256"])
     if not named and (fault := data.tokenizer_fault(source)):
-        raise UserError(f"{path}: {fault}. Test it in a run of its own, with --encoder {path} or without the option.")
+        raise UserError(
+            f"{path}: {fault}. Test it in a run of its own, with {setting('encoder')} {path} or without the option."
+        )
     own.tokenizer, own.tokenizer_source = spec, source
     model = TransformerClassifier()
     with isolate_rng():

@@ -17,7 +17,7 @@ from attention_probing.datamodules.tokenization import Vocabulary
 from attention_probing.fidelity.checkpoints import Checkpoint
 from attention_probing.models import TransformerClassifier
 from attention_probing.models.text_classifier import SENTENCE, Level, Output
-from attention_probing.results.errors import UserError
+from attention_probing.results.errors import UserError, setting
 from attention_probing.results.progress import Progress
 
 OUTSIDE = 2.0  # noise of positions that get no weight: above all other noise
@@ -258,7 +258,7 @@ def require_one_distribution(classified: ClassifiedBatch, test: str) -> None:
     if bool((classified.groups > 0).any()):
         raise UserError(
             f"{test} needs one attention distribution per text, but {classified.checkpoint.name} at level "
-            f"{classified.names[0]} has one per sentence. Give --model.level={SENTENCE}, or leave {test} out."
+            f"{classified.names[0]} has one per sentence. Give {setting('model.level', SENTENCE)}, or leave {test} out."
         )
 
 
@@ -303,7 +303,8 @@ def levels_of(output: Output, wanted: str | None) -> tuple[str, ...]:
         return (SENTENCE,) if SENTENCE in output.levels else tuple(output.levels)
     if wanted not in output.levels:
         raise UserError(
-            f"--model.level: {wanted!r} is no attention level of this classifier. Choose {' or '.join(output.levels)}."
+            f"{setting('model.level')}: {wanted!r} is no attention level of this classifier. Choose "
+            f"{' or '.join(output.levels)}."
         )
     return (wanted,)
 

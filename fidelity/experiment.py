@@ -41,7 +41,7 @@ from attention_probing.metrics.statistics import Statistic, mean, proportion
 from attention_probing.models import recorded_gradients
 from attention_probing.models.checkpoints import data_settings
 from attention_probing.results import ColouredText, ColouredTexts, Figure, Result, Table, Unit
-from attention_probing.results.errors import UserError, check_names, check_numbers, check_values, counted
+from attention_probing.results.errors import UserError, check_names, check_numbers, check_values, counted, setting
 from attention_probing.results.progress import inform
 
 EXAMPLES = 10  # texts on the example page, evenly spread over those that are read
@@ -278,10 +278,10 @@ class Fidelity(Measure[ClassificationDataModule]):
     ) -> None:
         super().__init__(seed)
         check_numbers(self, least=1, texts=texts, eval_tokens=eval_tokens)
-        check_names("--model.tests", [test.name for test in tests])
+        check_names(setting("model.tests"), [test.name for test in tests])
         paths = [checkpoints] if isinstance(checkpoints, str) else checkpoints
         if not paths:
-            raise UserError("No checkpoint is given. Give one or more with --checkpoints.")
+            raise UserError(f"No checkpoint is given. Give one or more with {setting('checkpoints')}.")
         self.paths, self.tests = [Path(path).expanduser() for path in paths], tests
         for path in self.paths:
             files_of(path)  # before the data are read
@@ -319,8 +319,8 @@ class Fidelity(Measure[ClassificationDataModule]):
             return data_settings(first, read(first)[1])
         if files:
             raise UserError(
-                f"{files[0]}: a Hugging Face classifier does not say which texts to test on. Give --data "
-                "ClassificationDataModule, and its corpus with --corpus."
+                f"{files[0]}: a Hugging Face classifier does not say which texts to test on. Give "
+                f"{setting('data', 'ClassificationDataModule')}, and its corpus with {setting('corpus')}."
             )
         return None
 
@@ -334,7 +334,7 @@ class Fidelity(Measure[ClassificationDataModule]):
         if self.data.regression:
             raise UserError(
                 "Fidelity tests ask whether the predicted class changes, but the labels of these data are numbers "
-                "(--data.regression). Give data whose labels are classes, and checkpoints trained on them."
+                f"({setting('data.regression')}). Give data whose labels are classes, and checkpoints trained on them."
             )
         self.checkpoints = load(self.paths, self.data, self.level)
         self.data.eval_tokens = self.eval_tokens or self.data.eval_tokens

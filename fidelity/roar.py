@@ -28,7 +28,7 @@ from attention_probing.metrics.bootstrap import mean_over_seeds, pooled, resampl
 from attention_probing.metrics.statistics import proportion, ratio
 from attention_probing.models import HierarchicalClassifier
 from attention_probing.results import Curves, Figure, Flags, Floats, Integers, Table
-from attention_probing.results.errors import UserError, check_numbers, check_values
+from attention_probing.results.errors import UserError, check_numbers, check_values, setting
 
 RANDOM = "random"
 POINTS = 10
@@ -106,7 +106,7 @@ class Roar(FidelityTest):
         if data.vocabulary.mask is None:
             raise UserError(
                 "roar replaces words by the mask token, but the tokenizer of the data has none. Remove roar from "
-                "--model.tests, or test classifiers with another tokenizer."
+                f"{setting('model.tests')}, or test classifiers with another tokenizer."
             )
         flat = [one for one in checkpoints if one.has_recipe and not isinstance(one.model, HierarchicalClassifier)]
         recipes = [self._recipe(checkpoint, data, device, seed) for checkpoint in flat]

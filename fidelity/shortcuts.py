@@ -18,7 +18,7 @@ from attention_probing.fidelity.saliency import RANKINGS, Explainer, Saliency
 from attention_probing.metrics.bootstrap import pooled, resample
 from attention_probing.metrics.statistics import ratio
 from attention_probing.results import TIE, Floats, Table, Unit
-from attention_probing.results.errors import UserError
+from attention_probing.results.errors import UserError, setting
 from attention_probing.results.progress import warn
 
 LEARNT = 0.99
@@ -72,7 +72,7 @@ class Shortcut(FidelityTest):
         if data.shortcut is None:
             raise UserError(
                 "shortcut needs data with a planted shortcut, but these have none. Train the classifiers with "
-                "--data.shortcut.kind, or remove shortcut from --model.tests."
+                f"{setting('data.shortcut.kind')}, or remove shortcut from {setting('model.tests')}."
             )
 
     def columns(self, classes: int) -> Sequence[str]:
@@ -127,7 +127,10 @@ class Shortcut(FidelityTest):
         if self._weak:
             listed = ", ".join(f"{name} ({value:.1%})" for name, value in self._weak.items())
             said = f"Shortcut not learnt: accuracy on planted texts is below {LEARNT:.0%} for {listed}. The planted"
-            said += " words are not all that these classifiers decide by. Train longer, or raise --data.shortcut.share"
+            said += (
+                f" words are not all that these classifiers decide by. Train longer, or raise "
+                f"{setting('data.shortcut.share')}"
+            )
             warn(f"{said}; only an encoder that reads the order of words learns a pair.")
         variants = by_variant(results).items()
         rows = [{"variant": variant} | row for variant, ours in variants for row in judge(ours, self.names)]

@@ -54,7 +54,7 @@ from attention_probing.metrics.rows import Rows
 from attention_probing.models import recorded_gradients
 from attention_probing.models.checkpoints import checkpoint_file, data_settings, read_checkpoint
 from attention_probing.results import Bars, Curves, Estimate, Figure, Floats, Result, Table, Unit
-from attention_probing.results.errors import UserError, check_names, check_numbers, check_values, counted
+from attention_probing.results.errors import UserError, check_names, check_numbers, check_values, counted, setting
 from attention_probing.results.heads import head_map
 from attention_probing.results.progress import Progress, inform
 from attention_probing.results.sentences import LEVEL, UNDEFINED, Difference, describe_differences, filled, said
@@ -247,7 +247,7 @@ class HeadAblation(TaskMeasure):
     ) -> None:
         super().__init__(checkpoint, split)
         check_values(self, kinds=kinds)
-        check_names("--model.kinds", kinds)
+        check_names(setting("model.kinds"), kinds)
         if not (heads or layers or sets):
             raise UserError("Nothing is ablated. Give `heads` or `layers` true, or `sets` of heads.")
         check_numbers(self, least=2, random=random)
@@ -263,7 +263,7 @@ class HeadAblation(TaskMeasure):
             layers = [frozenset(head for head in heads if head[0] == layer) for layer in range(task.layers)]
             found += [HeadSet("layers", {"layer": number}, layer) for number, layer in enumerate(layers, start=1)]
         for place, (name, wanted) in enumerate(self.named.items()):
-            own = named_heads(wanted, task.layers, task.heads, f"--model.sets.{name}")
+            own = named_heads(wanted, task.layers, task.heads, f"{setting('model.sets')}.{name}")
             drawn = np.random.default_rng([self.seed, place])
             random = random_sets(own, task.heads, self.random, drawn)
             found.append(HeadSet("sets", {"set": name, "heads": len(own)}, own, random))
@@ -582,7 +582,7 @@ class Pruning(TaskMeasure):
         super().__init__(checkpoint, split)
         check_values(self, rankings=rankings)
         check_numbers(self, least=1, texts=texts, seeds=seeds)
-        check_names("--model.rankings", rankings)
+        check_names(setting("model.rankings"), rankings)
         self.rankings, self.exact, self.texts, self.seeds = tuple(rankings), exact, texts, seeds
 
     def sets(self) -> Mapping[Ablation, Sequence[Heads]]:

@@ -22,6 +22,7 @@ from attention_probing.measures.single_heads import MARGIN, AntecedentHeads, Sin
 from attention_probing.measures.surface_statistics import BEHAVIOURS
 from attention_probing.metrics.moments import Means
 from attention_probing.results import Estimate, Figure, Floats, Result, Table, Unit, filled, merged
+from attention_probing.results.errors import setting
 from attention_probing.results.heads import head_name
 
 ANNOTATED = ("linguistic", "relations")
@@ -317,7 +318,7 @@ class Atlas(Measure[AtlasDataModule]):
             if own := [corpus for corpus in self.texts.names if (corpus == TREEBANK) == (name in ANNOTATED)]:
                 corpora[name] = own
             else:
-                remedy = "To include it, give one with --data.treebank."
+                remedy = f"To include it, give one with {setting('data.treebank')}."
                 rank_zero_warn(f"The atlas omits {name}, which needs a treebank. {remedy}")
         self.attention = AttentionAnalyses([one for one in self._analyses if one.name in corpora], corpora)
         parts: list[Measure[Any]] = [self.attention]

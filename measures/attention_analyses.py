@@ -24,7 +24,7 @@ from attention_probing.metrics.distributions import divided_by_sums
 from attention_probing.metrics.gathered import gather_items
 from attention_probing.metrics.moments import CONFIDENCE, Means, Moments, Updates, recorded, subtract
 from attention_probing.results import Estimate, Figure, Floats, HeatMap, Result, Table, Unit, merged, on_one_scale
-from attention_probing.results.errors import UserError, check_names
+from attention_probing.results.errors import UserError, check_names, setting
 from attention_probing.results.heads import head_map, head_name
 
 
@@ -131,7 +131,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
     def __init__(self, analyses: list[Analysis], corpora: dict[str, list[str]] | None = None) -> None:
         super().__init__()
         self.names = [analysis.name for analysis in analyses]
-        check_names("--model.analyses", self.names)
+        check_names(setting("model.analyses"), self.names)
         self.corpora = dict(corpora or {})
         self._given = nn.ModuleDict({analysis.name: analysis for analysis in analyses})
         self._of: dict[EncoderOf, Mapping[str, Analysis]] = {}
@@ -147,13 +147,14 @@ class AttentionAnalyses(Measure[TextDataModule]):
         ):
             if strange := [name for name in wanted if name not in known]:
                 raise UserError(
-                    f"--model.corpora{option}: there is no {' or '.join(strange)}. Give {' or '.join(known)}."
+                    f"{setting('model.corpora' + option)}: there is no {' or '.join(strange)}. Give "
+                    f"{' or '.join(known)}."
                 )
         given: Mapping[str, Analysis] = dict(self._given.items())  # type: ignore[arg-type]
         for analysis in given.values():
             if self.data.quantity not in analysis.quantities:
                 raise UserError(
-                    f"--data.quantity is {self.data.quantity}, but {type(analysis).__name__} takes only "
+                    f"{setting('data.quantity')} is {self.data.quantity}, but {type(analysis).__name__} takes only "
                     f"{' and '.join(analysis.quantities)}. Give one of them, or leave out {type(analysis).__name__}."
                 )
         own = {name: analysis for name, analysis in given.items() if not analysis.compares}

@@ -52,7 +52,7 @@ from attention_probing.models.checkpoints import checkpoint_file, data_settings,
 from attention_probing.probes.arc_evaluation import check_relations
 from attention_probing.probes.head_selection import HeadSelectionProbe
 from attention_probing.results import Bars, Estimate, Result, Table, Unit, filled, numbers
-from attention_probing.results.errors import UserError, check_names, check_numbers, check_values, counted
+from attention_probing.results.errors import UserError, check_names, check_numbers, check_values, counted, setting
 from attention_probing.results.heads import Names, head_name
 from attention_probing.results.progress import inform, warn
 from attention_probing.results.sentences import UNDEFINED, Difference, describe_differences
@@ -358,37 +358,45 @@ class CausalCheck(ProbeMeasure):
         check_values(self, kind=kind)
         check_numbers(self, least=1, heads=heads, per_paradigm=per_paradigm)
         check_numbers(self, least=2, random=random)
-        check_names("--model.relations", relations)
+        check_names(setting("model.relations"), relations)
         self.relations = tuple(relations)
         self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
         self.heads, self.random, self.kind = heads, random, kind
         self.pairs, self.per_paradigm, self.pair_columns = pairs, per_paradigm, pair_columns
         if checkpoint is not None and pairs is not None:
-            raise UserError("CausalCheck scores one task: give --model.checkpoint or --model.pairs, not both.")
+            raise UserError(
+                f"CausalCheck scores one task: give {setting('model.checkpoint')} or {setting('model.pairs')}, not "
+                f"both."
+            )
         if per_paradigm is not None and pairs is None:
-            raise UserError("--model.per_paradigm limits minimal pairs: give --model.pairs=blimp too, or leave it out.")
+            raise UserError(
+                f"{setting('model.per_paradigm')} limits minimal pairs: give {setting('model.pairs', 'blimp')} too, "
+                f"or leave it out."
+            )
         if pair_columns is not None and pairs is None:
-            raise UserError("--model.pair_columns is of a file of minimal pairs: name it with --model.pairs.")
+            raise UserError(
+                f"{setting('model.pair_columns')} is of a file of minimal pairs: name it with {setting('model.pairs')}."
+            )
 
     def begin(self) -> None:
         super().begin()
         if not isinstance(self.probe, HeadSelectionProbe) or "attention" not in self.probe.reads:
             raise UserError(
                 f"CausalCheck needs a probe that reads attention; {type(self.probe).__name__} does not. Give "
-                f"--model.probe=AttentionOnlyProbe."
+                f"{setting('model.probe', 'AttentionOnlyProbe')}."
             )
         data, options = self.data, self.data.options
         if options.layers is not None or options.heads is not None or options.quantity != "attention":
             raise UserError(
                 "CausalCheck changes attention weights, and needs those of all heads: leave out `layers`, `heads` and "
-                "`quantity` of --data.options."
+                f"`quantity` of {setting('data.options')}."
             )
         check_relations(self.relations, data.relations)
         layers = len(data.layers)
         self._upper = max(1, layers // 3)
         if self.heads > (below := (layers - self._upper) * len(data.heads)):
             raise UserError(
-                f"--model.heads is {self.heads}, but only {below} heads are in the {layers - self._upper} "
+                f"{setting('model.heads')} is {self.heads}, but only {below} heads are in the {layers - self._upper} "
                 "layers below those that the probe reads. Give fewer, or an encoder with more layers."
             )
         self._encoder = Encoder(resolve(cast("EncoderSpec", data.encoder)), self.device)
@@ -416,7 +424,7 @@ class CausalCheck(ProbeMeasure):
         off = self._ablation(encoder)
         measures = self._measures(probe.to(self.device), encoder, off, sentences, upper.splits["test"])
         table, scores = self._table(chosen, measures)
-        blank = {} if self._task else {"task": "no --checkpoints and no --model.pairs is given"}
+        blank = {} if self._task else {"task": f"no {setting('checkpoints')} and no {setting('model.pairs')} is given"}
         if reason := lacks_language_modelling(encoder):
             blank["loss"] = reason
         lone = {one.relation for one in chosen if len(one.sets) == 2}
@@ -502,11 +510,11 @@ class CausalCheck(ProbeMeasure):
         absent = self._absent
         if len(absent) == len(self.relations):
             reasons = "; ".join(f"{relation}: {reason}" for relation, reason in absent.items())
-            raise UserError(f"--model.relations: no relation can be scored ({reasons}). Name others.")
+            raise UserError(f"{setting('model.relations')}: no relation can be scored ({reasons}). Name others.")
         for place, relation in enumerate(self.relations):
             if relation in absent:
                 if relation in data.relations:  # else `check_relations` has warned
-                    warn(f"--model.relations: {absent[relation]} {relation!r}: such rows are blank.")
+                    warn(f"{setting('model.relations')}: {absent[relation]} {relation!r}: such rows are blank.")
                 continue
             order = np.argsort(-dev.accuracies(relation).reshape(2, -1).max(0), kind="stable").tolist()
             ranked = [divmod(head, len(data.heads)) for head in order]
@@ -559,7 +567,7 @@ class CausalCheck(ProbeMeasure):
         columns = self.pair_columns
         data = PairDataModule(corpus, per_paradigm=self.per_paradigm, root=root, cache=cache, columns=columns)
         path = data.files()["test"]
-        data.splits["test"] = PairSplit(path, data.read("--model.pair_columns"), self._encoder)
+        data.splits["test"] = PairSplit(path, data.read("model.pair_columns"), self._encoder)
         on = f": {corpus_of(path)['corpus']}"
         return self._on_texts(MinimalPairs(data.splits["test"]), data, "test", "accuracy on minimal pairs", on)
 

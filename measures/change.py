@@ -14,7 +14,7 @@ from attention_probing.measures.by_head import HeadMeans, head_rows
 from attention_probing.metrics.distributions import map_cosines, map_divergences
 from attention_probing.metrics.moments import Means
 from attention_probing.results import Curves, Estimate, Figure, Floats, Result, Table, Unit, filled
-from attention_probing.results.errors import UserError
+from attention_probing.results.errors import UserError, setting
 from attention_probing.results.heads import head_map, head_name
 from attention_probing.results.sentences import clear_largest, clear_smallest
 
@@ -44,7 +44,7 @@ class Change(Analysis):
         if "before" not in data.encoders:
             raise UserError(
                 f"{type(self).__name__} compares {encoder.source.spec.name} with the encoder before its fine-tuning. "
-                "Name that encoder with --data.before.name."
+                f"Name that encoder with {setting('data.before.name')}."
             )
         self._numbers = HeadMeans(encoder, MEASURES, (0, [1.0, math.log(2)]))
         self._after: list[Tensor] = []

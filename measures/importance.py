@@ -17,6 +17,7 @@ from attention_probing.metrics.moments import Means, Moments
 from attention_probing.models import recorded_gradients
 from attention_probing.models.checkpoints import checkpoint_file
 from attention_probing.results import Curves, Estimate, Result, Table, Unit, UserError, filled, on_one_scale, said
+from attention_probing.results.errors import setting
 from attention_probing.results.heads import head_map
 from attention_probing.results.sentences import clear_largest
 
@@ -140,7 +141,8 @@ class Importance(Analysis):
         if len(data.names) > 1 or not data.has_split("train"):
             raise UserError(
                 f"{type(self).__name__}: {name} has no language-modelling head, so a classifier is trained on labelled "
-                "texts instead. Give one labelled corpus with a train split (--data.corpora=sst2), or an "
+                f"texts instead. Give one labelled corpus with a train split ({setting('data.corpora', 'sst2')}), "
+                f"or an "
                 "encoder with a language-modelling head (bert-base-uncased)."
             )
         return MeanStateClassification(encoder, data.drawn("train", FITTED, seed))

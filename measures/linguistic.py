@@ -19,7 +19,7 @@ from attention_probing.measures.attention_analyses import Analysis
 from attention_probing.measures.by_head import HeadMeans, best_audit, best_head, by_class, by_name, head_rows
 from attention_probing.metrics.moments import Means
 from attention_probing.results import Estimate, Floats, HeatMap, Result, Table, Unit, filled, on_one_scale, said
-from attention_probing.results.errors import UserError
+from attention_probing.results.errors import UserError, setting
 from attention_probing.results.heads import head_map, head_name
 from attention_probing.results.tables import DASH, number as shown
 
@@ -150,7 +150,8 @@ class Relations(Analysis):
             raise UserError(
                 f"{type(self).__name__} found no links between words in the texts, or left all of them out "
                 f"({', '.join(f'{name}: {count}' for name, count in self._counts.items())}). Give a treebank "
-                "(--data.corpora=ud_english_ewt), or a corpus whose `format` is links, enhanced or framenet."
+                f"({setting('data.corpora', 'ud_english_ewt')}), or a corpus whose `format` is links, enhanced or "
+                f"framenet."
             )
         self._labels = [ALL, *sorted(labels)]
         self._encoder = encoder
@@ -210,7 +211,7 @@ class Relations(Analysis):
         if not frames:
             raise UserError(
                 f"{type(self).__name__}: the segments that were read contain no link within the bounds. Read more of "
-                "them (`limit` in --data.corpora) or longer ones (--data.max_length)."
+                f"them (`limit` in {setting('data.corpora')}) or longer ones ({setting('data.max_length')})."
             )
         frame = pd.concat(frames, ignore_index=True)
         units: dict[str, Unit] = dict.fromkeys((*WAYS, "uniform"), "fraction")
@@ -318,7 +319,7 @@ class Linguistic(Analysis):
             if passage.sentence is None:
                 raise UserError(
                     f"{type(self).__name__} needs treebanks, for their part-of-speech tags, but some texts have no "
-                    "tags. Give only treebanks: --data.corpora=ud_english_ewt, or CoNLL-U files."
+                    f"tags. Give only treebanks: {setting('data.corpora', 'ud_english_ewt')}, or CoNLL-U files."
                 )
             tags |= set(passage.sentence.upos)
             absent -= {name for name in absent if any(_holds(name, passage))}

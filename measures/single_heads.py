@@ -71,7 +71,7 @@ from attention_probing.results import (
     Unit,
     on_one_scale,
 )
-from attention_probing.results.errors import UserError, check_values, counted
+from attention_probing.results.errors import UserError, check_values, counted, setting
 from attention_probing.results.estimates import FEW
 from attention_probing.results.heads import Names, head_map, heads_table
 from attention_probing.results.sentences import LEVEL, difference_said, filled
@@ -808,7 +808,7 @@ class SingleHeads(Measure[DependencyDataModule]):
             if not data.splits[split].arcs:
                 raise UserError(
                     f"{data.files()[split]}: no word depends on another word, so no arc can be scored. "
-                    "Give --corpus a treebank with arcs."
+                    f"Give {setting('corpus')} a treebank with arcs."
                 )
 
     def update(self, batch: AttentionBatch) -> None:

@@ -34,7 +34,7 @@ from attention_probing.metrics.classification import auroc, f1_score, mcc_score,
 from attention_probing.metrics.statistics import Ratio, Statistic, pearson, spearman
 from attention_probing.models import TransformerClassifier
 from attention_probing.results import Estimate, Flags, Floats, Unit, UserError
-from attention_probing.results.errors import counted
+from attention_probing.results.errors import counted, setting
 
 MASKED, HIDDEN, REPLACED = 0.15, 0.8, 0.1
 """Share of the tokens that are predicted; of these, shares that become the mask and a random token (Devlin et al. 2019,
@@ -363,7 +363,7 @@ class Classification(LabelTask):
             raise UserError(
                 f"The classifier was not fine-tuned from {encoder.source.spec.name}: it has {self.layers} layers of "
                 f"{self.heads} heads, and its layers, heads or vocabulary differ from those of this encoder. Name its "
-                "own encoder with --encoder."
+                f"own encoder with {setting('encoder')}."
             )
 
     def inputs(self, batch: TextBatch | SegmentBatch) -> dict[str, Tensor]:
@@ -429,7 +429,7 @@ class MeanStateClassification(LabelTask):
             raise UserError(
                 f"{encoder.source.spec.name} has no language-modelling head, so a classifier is trained, but the train "
                 f"texts have {counted(len(self.labels), 'label')}, and {labels.count(None)} of them have no label. "
-                "Give texts of two labels or more (--data.corpora=sst2)."
+                f"Give texts of two labels or more ({setting('data.corpora', 'sst2')})."
             )
         model = make_pipeline(StandardScaler(), LogisticRegression(C=_C, max_iter=1000))
         model.fit(torch.cat(features).double().numpy(), [self.labels.index(str(label)) for label in labels])
@@ -494,7 +494,8 @@ class LanguageModelling(Task):
         if reason := lacks_language_modelling(encoder):
             raise UserError(
                 f"{reason}. Name an encoder that can predict tokens (bert-base-uncased, gpt2) with "
-                "--encoder, or the checkpoint of a fine-tuned classifier with --model.checkpoint (of Importance: "
+                f"{setting('encoder')}, or the checkpoint of a fine-tuned classifier with "
+                f"{setting('model.checkpoint')} (of Importance: "
                 "`classifier`)."
             )
         assert encoder.language_model is not None
@@ -570,7 +571,9 @@ class MinimalPairs(Task):
     def __init__(self, split: PairSplit) -> None:
         encoder, self.pairs = split.encoder, split.pairs
         if reason := lacks_language_modelling(encoder):
-            raise UserError(f"{reason}, which minimal pairs need. Name a decoder with one (gpt2) with --encoder.")
+            raise UserError(
+                f"{reason}, which minimal pairs need. Name a decoder with one (gpt2) with {setting('encoder')}."
+            )
         encoder.require_interface(type(self).__name__)
         assert encoder.language_model is not None
         self.encoder, self._language_model = encoder, encoder.language_model
@@ -633,7 +636,7 @@ def _label_numbers(batch: SegmentBatch, known: Sequence[str]) -> Tensor:
     if strange := sorted(set(labels) - set(known)):
         raise UserError(
             f"The classifier was trained on the labels {', '.join(known)}, but {batch.corpus} also has "
-            f"{', '.join(strange)}. Give --corpus a corpus with only the classifier's labels."
+            f"{', '.join(strange)}. Give {setting('corpus')} a corpus with only the classifier's labels."
         )
     return torch.tensor([known.index(label) for label in labels], device=batch.tokens.device)
 

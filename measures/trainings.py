@@ -30,7 +30,7 @@ from attention_probing.models import (
 )
 from attention_probing.models.progress import ProgressLines
 from attention_probing.results import Result
-from attention_probing.results.errors import UserError, counted
+from attention_probing.results.errors import UserError, counted, setting
 from attention_probing.results.files import keep, kept, remove_leftovers
 from attention_probing.results.locks import share as share_files
 from attention_probing.results.progress import inform, quiet
@@ -98,7 +98,9 @@ def share(trainings: Sequence[Training]) -> list[Best]:
             TemporaryFile(dir=folder).close()
         except OSError as error:
             fault = f"no trained model can be kept there ({error.strerror})"
-            raise UserError.at(folder, None, fault, "Give --data.cache a folder that can be written") from None
+            raise UserError.at(
+                folder, None, fault, f"Give {setting('data.cache')} a folder that can be written"
+            ) from None
 
     def say(training: Training, best: Best, how: str) -> None:
         cut = "" if best.stopped else ", cut off by max_epochs"

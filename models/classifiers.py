@@ -20,7 +20,7 @@ from attention_probing.models.text_classifier import (
     checked_levels,
 )
 from attention_probing.models.trained import Mean
-from attention_probing.results.errors import UserError, check_numbers
+from attention_probing.results.errors import UserError, check_numbers, setting
 
 LEVELS = (WORD, SENTENCE)
 TOGETHER = 64  # sentences that are encoded together
@@ -65,7 +65,9 @@ class AttentionClassifier(TextClassifier):
         check_numbers(self, least=0, below=1, dropout=dropout)
         names = [regularizer.name for regularizer in regularizers]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise UserError(f"--model.regularizers contains several regularizers called {twice[0]}. Keep one of them.")
+            raise UserError(
+                f"{setting('model.regularizers')} contains several regularizers called {twice[0]}. Keep one of them."
+            )
         self.spec = embedding
         self.encoder, self.attention = encoder, attention
         self.regularizers, self._regularizers = nn.ModuleList(regularizers), tuple(regularizers)

@@ -14,7 +14,7 @@ from jsonargparse import Namespace, _loaders_dumpers, _paths, _typehints, set_pa
 from jsonargparse._common import parsing_settings
 from jsonargparse._util import get_import_path
 
-from attention_probing.results.errors import near
+from attention_probing.results.errors import is_on_command_line, near, setting
 from attention_probing.results.files import check_regular
 from attention_probing.results.settings import (
     LONGEST_TEXT,
@@ -103,7 +103,8 @@ def explained(message: str) -> str:
     if denied := _DENIED.search(message):
         module = denied[1].rpartition(".")[0]
         fault = f"{denied[1]} is in an external package, which only the command line may allow"
-        fault = f"{fault}. If you trust it, add --trust {module}"
+        remedy = f"add --trust {module}" if is_on_command_line() else f"import {module} first"
+        fault = f"{fault}. If you trust it, {remedy}"
     elif found := _CLASS.search(message):
         fault = f"there is no class {found[1]}{near(found[1], exported())}"
         if found[1] in exported():
@@ -111,7 +112,7 @@ def explained(message: str) -> str:
             kind = {"fit": "a model that is trained", "measure": "a measurement"}[command := command_of(found[1])]
             fault = f"{found[1]} is {kind}. Run it with `probing {command}`" if keys == "model" else fault
         elif keys in ("data.encoder", "data.tokenizer"):
-            fault = f"{found[1]} is no class. Name an encoder with --{keys}.name"
+            fault = f"{found[1]} is no class. Name an encoder with {setting(f'{keys}.name')}"
     elif missing := _REQUIRED.search(in_a_line(message)):
         fault = " and ".join(f"--{keys}.{name}" for name in missing[1].split(", ")) + " must be given"
         fault = re.sub(r"--model\.checkpoints?\b", "--checkpoints", fault)

@@ -10,7 +10,7 @@ from entmax import entmax15, entmax_bisect, sparsemax
 from torch import Tensor, nn
 
 from attention_probing.datamodules import Vocabulary
-from attention_probing.results.errors import UserError, check_numbers, check_values
+from attention_probing.results.errors import UserError, check_numbers, check_values, setting
 
 EMBEDDING_SIZE = 300
 EMBEDDING_SPREAD = 0.1
@@ -77,10 +77,10 @@ class WordEmbedding(nn.Module):
             rows = torch.where(known[:, None], vectors, torch.randn(vectors.shape) * spread)
         else:
             raise UserError(
-                f"The word vectors have {vectors.size(1)} dimensions, but --model.embedding.size is "
-                f"{spec.size}. Remove the size (--model.embedding='{{size: null}}'), or give vectors of "
-                f"{spec.size} dimensions (--data.vectors). To map the vectors to {spec.size} dimensions, "
-                f"remove the size and set --model.embedding.project={spec.size}."
+                f"The word vectors have {vectors.size(1)} dimensions, but {setting('model.embedding.size')} is "
+                f"{spec.size}. Remove the size ({setting('model.embedding.size', 'null')}), or give vectors of "
+                f"{spec.size} dimensions ({setting('data.vectors')}). To map the vectors to {spec.size} dimensions, "
+                f"remove the size and set {setting('model.embedding.project', spec.size)}."
             )
         rows[vocabulary.pad] = 0
         self.rows = nn.Embedding.from_pretrained(  # type: ignore[no-untyped-call]
@@ -193,7 +193,7 @@ class ConvolutionEncoder(TextEncoder):
         super().__init__()
         if not kernels or any(kernel < 1 or kernel % 2 == 0 for kernel in kernels):
             raise UserError(
-                f"--model.encoder.init_args.kernels is {list(kernels)}, but must be one or more odd "
+                f"{setting('model.encoder.init_args.kernels')} is {list(kernels)}, but must be one or more odd "
                 "widths, such as [1,3,5,7]; an even width has no centre token."
             )
         check_numbers(self, least=1, filters=filters)

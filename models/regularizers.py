@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from attention_probing.datamodules import Vocabulary
 from attention_probing.models.trained import Mean
-from attention_probing.results.errors import UserError, check_numbers
+from attention_probing.results.errors import UserError, check_numbers, setting
 
 
 @dataclass(frozen=True)
@@ -193,8 +193,8 @@ class MaskedLanguageModel(Regularizer):
         if vocabulary.mask is None:
             raise UserError(
                 "MaskedLanguageModel needs a mask token, but the tokenizer of the data has none. Set "
-                "--data.tokenizer.name to a model with a mask token, such as bert-base-uncased, or "
-                "--data.tokenizer to null for words between white space."
+                f"{setting('data.tokenizer.name')} to a model with a mask token, such as bert-base-uncased, or "
+                f"{setting('data.tokenizer')} to null for words between white space."
             )
         self.mask_token = vocabulary.mask
         self.decoder = nn.Linear(hidden, len(vocabulary))
@@ -258,6 +258,6 @@ def _one_size(regularizer: Regularizer, embedded: int, hidden: int) -> None:
     if embedded != hidden:
         raise UserError(
             f"{type(regularizer).__name__} needs word embeddings and hidden states of the same size, but they have "
-            f"{embedded} and {hidden} dimensions. Set --model.embedding.project={hidden}, or choose a text "
+            f"{embedded} and {hidden} dimensions. Set {setting('model.embedding.project', hidden)}, or choose a text "
             f"encoder whose states have {embedded}."
         )

@@ -43,7 +43,7 @@ from attention_probing.models.trained import (
     training_audit,
 )
 from attention_probing.results import Estimate, Floats, HeatMap, Integers, Result, Unit, filled
-from attention_probing.results.errors import UserError, check_numbers, new_items
+from attention_probing.results.errors import UserError, check_numbers, new_items, setting
 
 WORD, SENTENCE = "word", "sentence"  # attention over words, and over the sentences of a hierarchical model
 
@@ -397,7 +397,7 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
         if data.regression and not self.regresses:
             raise UserError(
                 f"{type(self).__name__} decides between classes, but the labels are numbers "
-                f"(--data.regression). Use TransformerClassifier, or data whose labels are classes."
+                f"({setting('data.regression')}). Use TransformerClassifier, or data whose labels are classes."
             )
         sizes = TextSizes.from_data(data)
         self.bind(sizes, data.identity)

@@ -24,7 +24,7 @@ from attention_probing.models.text_classifier import (
     parameter_groups,
 )
 from attention_probing.models.trained import recorded_gradients
-from attention_probing.results.errors import UserError, check_numbers
+from attention_probing.results.errors import UserError, check_numbers, setting
 
 PIECES = EVAL_TOKENS  # most pieces of one pass of `decide`, padding included
 
@@ -332,7 +332,7 @@ class TransformerClassifier(TextClassifier):
         if sizes.tokenizer is None:
             raise UserError(
                 f"{type(self).__name__} reads the pieces of a pretrained tokenizer, but the data have words. Set "
-                "--data.tokenizer.name to the name or folder of the encoder, such as bert-base-uncased."
+                f"{setting('data.tokenizer.name')} to the name or folder of the encoder, such as bert-base-uncased."
             )
         self.classifier = SequenceClassifier(resolve(sizes.tokenizer), sizes.classes)
         self.expose([str(self.classifier.layers)] if self._wanted is None else self._wanted)
@@ -340,7 +340,7 @@ class TransformerClassifier(TextClassifier):
         if self.frozen:
             self.classifier.freeze()
 
-    def expose(self, heads: Sequence[str], option: str = "--model.heads") -> None:
+    def expose(self, heads: Sequence[str], option: str = "model.heads") -> None:
         """Make the rows of some attention heads the levels.
 
         Args:
@@ -350,7 +350,7 @@ class TransformerClassifier(TextClassifier):
         Raises:
             UserError: The model lacks one of the heads.
         """
-        found = named_heads(heads, self.classifier.layers, self.classifier.heads, option)
+        found = named_heads(heads, self.classifier.layers, self.classifier.heads, setting(option))
         self.levels = {f"{layer + 1}-{head + 1}": (layer, head) for layer, head in sorted(found)}
 
     def on_train_start(self) -> None:
@@ -439,7 +439,7 @@ class TransformerClassifier(TextClassifier):
         return self.classifier.rollout(output.embedded, mask, output.segments)
 
     def _rows(self, imposed: Mapping[str, Tensor]) -> dict[Head, Tensor]:
-        remedy = "--model.heads names the levels."
+        remedy = f"{setting('model.heads')} names the levels."
         checked = checked_levels(imposed, self.levels, remedy)
         return {self.levels[name]: weights for name, weights in checked.items()}
 
@@ -448,7 +448,7 @@ class TransformerClassifier(TextClassifier):
         if math.isinf(steps):
             raise UserError(
                 f"{type(self).__name__}'s learning-rate schedule (warm-up, then decay to 0) needs a finite training: "
-                f"set --trainer.max_epochs, for example 3."
+                f"set {setting('trainer.max_epochs')}, for example 3."
             )
         rising = self.warmup * steps
 
@@ -457,7 +457,7 @@ class TransformerClassifier(TextClassifier):
 
         if not (groups := parameter_groups(self, self.weight_decay, lambda _, parameter: parameter.dim() > 1)):
             raise UserError(
-                "--model.frozen is true, but the files of the model include a classification head, so "
+                f"{setting('model.frozen')} is true, but the files of the model include a classification head, so "
                 "nothing is left to train. Score it without training (`probing test`), or set frozen to "
                 "false."
             )

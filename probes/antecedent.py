@@ -17,7 +17,7 @@ from attention_probing.probes.antecedent_evaluation import AntecedentEvaluation,
 from attention_probing.probes.frozen import Sizes, bind_to, weight_maps
 from attention_probing.probes.head_selection import attention_scores, weighted_scores
 from attention_probing.results import Result
-from attention_probing.results.errors import UserError, check_numbers
+from attention_probing.results.errors import UserError, check_numbers, setting
 
 
 def candidate_scores(scores: Tensor, links: Links) -> Tensor:
@@ -88,7 +88,7 @@ class TrainedAntecedentProbe(TrainedModule[CoreferenceDataModule, Sizes]):
         check_coreference(data, type(self).__name__)
         if data.candidates != "mentions":
             raise UserError(
-                f"{type(self).__name__} chooses antecedents among mentions, but --data.candidates is "
+                f"{type(self).__name__} chooses antecedents among mentions, but {setting('data.candidates')} is "
                 f"{data.candidates}. Set it to mentions."
             )
         bind_to(self, data, self.reads)

@@ -41,7 +41,7 @@ from attention_probing.results import (
     filled,
     on_one_scale,
 )
-from attention_probing.results.errors import UserError, check_values, counted
+from attention_probing.results.errors import UserError, check_values, counted, setting
 from attention_probing.results.heads import Names, head_map, heads_table
 
 BASELINES = {"nearest": nearest, "head_match": head_match, "sieve": sieve}
@@ -283,7 +283,10 @@ def check_coreference(data: CoreferenceDataModule, reader: str) -> None:
         reader: Class name of the experiment that needs attention, for the message.
     """
     if data.encoder_identity is None:
-        raise UserError(f"{reader} needs attention, but --data.encoder is null. Name an encoder with --encoder.")
+        raise UserError(
+            f"{reader} needs attention, but {setting('data.encoder')} is null. Name an encoder with "
+            f"{setting('encoder')}."
+        )
 
 
 def _items(

@@ -34,7 +34,7 @@ from attention_probing.metrics.attachment import (
 )
 from attention_probing.metrics.rows import ArcRows
 from attention_probing.results import Bars, Estimate, Floats, Integers, Result, Table, filled
-from attention_probing.results.errors import UserError
+from attention_probing.results.errors import UserError, setting
 from attention_probing.results.progress import warn
 
 
@@ -52,10 +52,13 @@ def read_fields(data: DependencyDataModule, reads: Collection[str], reader: str,
             data have batches of an encoder with random weights, and `random_init` is False.
     """
     if data.random_init and not random_init:
-        raise UserError(f"--data.random_init is true, but {reader} has no such control. Set it to false.")
+        raise UserError(f"{setting('data.random_init')} is true, but {reader} has no such control. Set it to false.")
     if data.encoder_identity is None and (needs := set(reads) - {"vectors"}):
         needed = "hidden states" if needs == {"hidden"} else "attention"
-        raise UserError(f"{reader} needs {needed}, but --data.encoder is null. Name an encoder with --encoder.")
+        raise UserError(
+            f"{reader} needs {needed}, but {setting('data.encoder')} is null. Name an encoder with "
+            f"{setting('encoder')}."
+        )
     data.read_only(cast("frozenset[Field]", frozenset(reads)))
 
 
@@ -85,7 +88,7 @@ def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
     absent = [name for name in wanted if name not in known]
     if not absent:
         return
-    wrong = f"--model.relations: no word of the corpus has the relation {', '.join(map(repr, absent))}"
+    wrong = f"{setting('model.relations')}: no word of the corpus has the relation {', '.join(map(repr, absent))}"
     if len(absent) == len(wanted):
         raise UserError(f"{wrong}; the relations are {', '.join(known)}.")
     warn(f"{wrong}: such rows are blank. The relations are {', '.join(known)}.")

@@ -18,7 +18,7 @@ from attention_probing.datamodules.dependency import Field
 from attention_probing.models import TrainedModule
 from attention_probing.models.checkpoints import config_of, data_settings, datamodule_from
 from attention_probing.results import Figure, on_one_scale
-from attention_probing.results.errors import UserError, new_items
+from attention_probing.results.errors import UserError, new_items, setting
 from attention_probing.results.heads import Names, head_map
 from attention_probing.results.progress import quiet
 
@@ -84,7 +84,7 @@ def bind_to(
     if "vectors" in reads:
         if data.vectors is None:
             raise UserError(
-                f"{type(probe).__name__} needs word vectors. Set --data.vectors.name to a name such as "
+                f"{type(probe).__name__} needs word vectors. Set {setting('data.vectors.name')} to a name such as "
                 "glove.6B.50d, to a file, or to `encoder` for the encoder's own input embeddings."
             )
         source["vectors"] = dict(data.vectors.identity)

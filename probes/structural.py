@@ -26,7 +26,7 @@ from attention_probing.models.trained import Average
 from attention_probing.probes.arc_evaluation import read_fields
 from attention_probing.probes.frozen import Mode, Sizes, bind_to, on_sentences
 from attention_probing.results import Floats, HeatMap, Integers, Result, Table, filled
-from attention_probing.results.errors import UserError, check_names, check_numbers
+from attention_probing.results.errors import UserError, check_names, check_numbers, setting
 
 BOUND = 0.05
 """The matrices start uniform within ±BOUND, as in Hewitt & Manning (2019)."""
@@ -66,20 +66,24 @@ def sweep_pairs(
     """
     if not held:
         raise UserError(
-            "A structural probe needs hidden states: --data.hidden=[0,1] for the embeddings and layer 1, for instance."
+            f"A structural probe needs hidden states: {setting('data.hidden', '[0,1]')} for the embeddings and "
+            f"layer 1, for instance."
         )
     layers = held if layers is None else layers
     ranks = (size,) if ranks is None else ranks
     if absent := [layer for layer in layers if layer not in held]:
         raise UserError(
-            f"--model.layers: the data hold hidden states of the layers {', '.join(map(str, held))}, but not "
-            f"of {absent[0]}. Add it to --data.hidden."
+            f"{setting('model.layers')}: the data hold hidden states of the layers {', '.join(map(str, held))}, but "
+            f"not "
+            f"of {absent[0]}. Add it to {setting('data.hidden')}."
         )
     if wrong := [rank for rank in ranks if not 1 <= rank <= size]:
-        raise UserError(f"--model.ranks contains {wrong[0]}, but ranks go from 1 to {size}, the size of a state.")
+        raise UserError(
+            f"{setting('model.ranks')} contains {wrong[0]}, but ranks go from 1 to {size}, the size of a state."
+        )
     pairs = tuple(Pair(layer, rank) for layer in layers for rank in ranks)
-    check_names("--model.layers", layers)
-    check_names("--model.ranks", ranks)
+    check_names(setting("model.layers"), layers)
+    check_names(setting("model.ranks"), ranks)
     return pairs
 
 
@@ -315,7 +319,7 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
         if untrained:
             raise UserError(
                 f"The loss on dev of layer {untrained[0].layer} at rank {untrained[0].rank} was never a finite number: "
-                f"lower --model.learning_rate, or leave the layer out of --model.layers."
+                f"lower {setting('model.learning_rate')}, or leave the layer out of {setting('model.layers')}."
             )
         return _predictions(self, batch, self.kept, range(len(self.pairs)))
 
@@ -583,8 +587,9 @@ class StructuralDistanceProbe(StructuralProbe):
         if len(self.pairs) != 1:
             raise UserError(
                 f"{type(self).__name__} trains {len(self.pairs)} probes, one for each layer and rank, but a "
-                "description length is of one probe. Give one layer with --model.probe.init_args.layers, and "
-                "one rank with --model.probe.init_args.ranks."
+                f"description length is of one probe. Give one layer with "
+                f"{setting('model.probe.init_args.layers')}, and "
+                f"one rank with {setting('model.probe.init_args.ranks')}."
             )
         distances, lengths = self(batch)[:, 0], batch.lengths[:, None]
         itself = torch.eye(distances.size(1), dtype=torch.bool, device=distances.device)

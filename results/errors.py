@@ -3,10 +3,10 @@
 import difflib
 import json
 import operator
-import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from inspect import isfunction, signature
 from math import isfinite
 from numbers import Integral, Real
@@ -29,51 +29,70 @@ MEANT: Mapping[str, Collection[str]] = {
 
 _NO_MEMORY = re.compile(r"(?i)not enough memory|can(no|')t allocate|out of memory|bad_?alloc|os error 12\b|errno 12\b")
 
-_VALUE = r"'[^']*'|\"[^\"]*\"|\[[^]]*\]|[^\s'\"`]*[^\s'\"`.,:;!?)]"
-_OPTION = re.compile(
-    r"`?--(?:(?:data|model|trainer)\.|(?=(?:corpus|encoder|checkpoints)\b))(\w+(?:\.\w+)*)" + rf"(?:=({_VALUE}))?`?"
-)
-_COMMAND_LINE = "PROBING_COMMAND_LINE"  # variable of the environment, which other processes of a command inherit
+_ON_COMMAND_LINE: ContextVar[bool] = ContextVar("_ON_COMMAND_LINE", default=False)
 
 
 @contextmanager
 def command_line() -> Iterator[None]:
-    """Within the block, messages name options of the command line; elsewhere they name arguments of Python."""
-    outermost = _COMMAND_LINE not in os.environ
-    os.environ[_COMMAND_LINE] = "1"
+    """Within the block, `setting` names options of the command line; elsewhere it names arguments of Python."""
+    token = _ON_COMMAND_LINE.set(True)
     try:
         yield
     finally:
-        if outermost:
-            del os.environ[_COMMAND_LINE]
+        _ON_COMMAND_LINE.reset(token)
 
 
-def spoken(message: str) -> str:
-    """Return a message for its reader; in Python `--data.corpus` is `corpus` and `--data.seed=1` is `seed=1`."""
+def is_on_command_line() -> bool:
+    """Return True within `command_line`."""
+    return _ON_COMMAND_LINE.get()
 
-    def argument(option: re.Match[str]) -> str:
-        name = option[1].removesuffix(".name").replace("limit_test_batches", "limit")
-        return f"`{name}={_value(option[2])!r}`" if option[2] else f"`{name}`"
 
-    if _COMMAND_LINE in os.environ:
-        return message
-    plain = re.sub(r"--(data|model) (?=[A-Z])|\.init_args", "", message)
-    return _OPTION.sub(argument, re.sub(r"add --trust (\w+(?:\.\w+)*)", r"import \1 first", plain))
+def setting(name: str, value: object = None) -> str:
+    """Name a setting in a message as its reader writes it: an option of the command line, or an argument of Python.
+
+    Examples:
+        `setting("data.store", "stream")` is `--data.store=stream` or `store='stream'`, and
+        `setting("data", "DependencyDataModule")` is `--data DependencyDataModule` or `DependencyDataModule`.
+
+    Args:
+        name: Dotted name of the option.
+        value: Value to give it, as the command line has it; None to name the option alone.
+    """
+    is_class = name in ("data", "model") and value is not None
+    if not is_on_command_line():
+        if is_class:
+            return str(value)
+        return _argument(name, value)
+    if value is None:
+        return f"--{name}"
+    if is_class:
+        return f"--{name} {value}"
+    text = str(value)
+    if "'" in text:
+        text = f'"{text}"'
+    elif text.startswith("{"):
+        text = f"'{text}'"  # the shell takes braces and blanks for its own
+    return f"--{name}={text}"
+
+
+def _argument(name: str, value: object) -> str:
+    """Return an argument of Python in backticks, with its value if there is one."""
+    argument = name.removesuffix(".name").rpartition(".")[2]
+    argument = argument.replace("limit_test_batches", "limit")
+    if value is None:
+        return f"`{argument}`"
+    return f"`{argument}={_value(str(value))!r}`"
 
 
 def _value(word: str) -> object:
     """Return the value of an option: a number, true, false, null, a list or a mapping; else the text as it is."""
-    word = word[1:-1] if word[0] in "'\"" else word
     with suppress(ValueError, RecursionError, yaml.YAMLError):
         return yaml.safe_load(word) if re.match(r"\[|\{.*: ", word) else json.loads(word)
     return word
 
 
 class UserError(ValueError):
-    """Error in the user's input, which the command line prints without a traceback; its message is `spoken`."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(spoken(message))
+    """Error in the user's input, which the command line prints without a traceback."""
 
     @classmethod
     def at(cls, path: Path | str, line: int | None, wrong: str, remedy: str) -> Self:

@@ -15,7 +15,6 @@ from typing import TextIO
 
 from lightning_utilities.core.rank_zero import rank_zero_only
 
-from attention_probing.results.errors import spoken
 from attention_probing.results.settings import PACKAGE
 
 FIRST, EVERY = 10.0, 30.0  # seconds before the first line, and between two lines
@@ -74,8 +73,8 @@ def inform(message: str) -> None:
 
 @rank_zero_only
 def warn(message: str) -> None:
-    """Log a warning in the first process of a run; the message is `spoken`."""
-    logging.getLogger(__name__).warning(spoken(message))
+    """Log a warning in the first process of a run."""
+    logging.getLogger(__name__).warning(message)
 
 
 @contextmanager

@@ -260,7 +260,7 @@ def _checked(kind: Architecture, heads: Sequence[PlantedHead], layers: int) -> d
     """Return the planted heads by 0-based layer and head."""
     found: dict[Head, PlantedHead] = {}
     for one in heads:
-        places = named_heads([one.head], layers, _HEADS, "planted_model: heads")
+        places = named_heads([one.head], layers, _HEADS, "heads")
         if len(places) > 1:
             raise UserError(f"planted_model: {one.head} is a whole layer. Name one head, such as {one.head}-1.")
         [place] = places

@@ -224,9 +224,7 @@ class TestHybrids:
         assert array["layer"].to_numpy().tolist() == [2, 4]
         [last] = encoder.attention([LONG], options=Options(layers=(4,), precision="float32"))
         np.testing.assert_allclose(last.sel(layer=4), array.sel(layer=4), rtol=0, atol=1e-5)
-        with pytest.raises(
-            UserError, match=r"^`options.layers` contains 1, but 2 layers have attention.*some of 2, 4\."
-        ):
+        with pytest.raises(UserError, match=r"^`layers` contains 1, but 2 layers have attention.*some of 2, 4\."):
             encoder.attention([LONG], options=Options(layers=(1, 2)))
         assert encoder.state_size == 32
         assert encoder.allowed(torch.ones(1, 5, dtype=torch.bool)).of_layers.shape == (4,)

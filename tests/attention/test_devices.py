@@ -44,7 +44,7 @@ def test_on_one_device_nothing_is_divided(bert: Path) -> None:
 
 
 def test_random_weights_cannot_be_divided(bert: Path) -> None:
-    with pytest.raises(UserError, match=r"^`encoder.device_map` divides weights while it reads them"):
+    with pytest.raises(UserError, match=r"^`device_map` divides weights while it reads them"):
         EncoderSpec(str(bert), weights="random", device_map="auto")
 
 

@@ -261,7 +261,7 @@ def test_labels_of_texts_without_a_label_are_told_and_left_out(
     assert module.labels == (mark, "a", "b", "c")
     [message] = [message for message in caplog.messages if "class like any other" in message]
     assert message.startswith(f"{tmp_path / 'train.tsv'}: the label {mark} is")
-    assert message.endswith(f"leave such texts out: `columns.leave_out=['{mark}']`.")
+    assert message.endswith(f"leave such texts out: `leave_out=['{mark}']`.")
     caplog.clear()
     columns = Columns(leave_out=(mark,))
     module = ClassificationDataModule(str(tmp_path / "{split}.tsv"), columns=columns, cache=str(tmp_path / "cache"))
@@ -281,7 +281,7 @@ def labelled(labels: str) -> list[LabelledText]:
 def test_labels_that_cannot_be_are_refused() -> None:
     many = " ".join(f"l{min(number, 20)}" for number in range(40))  # of another column, nearly one per text
     for labels, wrong in (("1 1 1", "every text has the label '1'"), (many, "21 different labels in 40 texts")):
-        with pytest.raises(CorpusError, match=rf"some.tsv: {wrong}.*`columns.label`"):
+        with pytest.raises(CorpusError, match=rf"some.tsv: {wrong}.*`label`"):
             find_labels(Path("some.tsv"), labelled(labels), "1")
 
 

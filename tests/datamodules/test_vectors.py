@@ -108,7 +108,7 @@ class Program:
 def test_a_kv_is_refused_unopened_unless_it_is_allowed(tmp_path: Path) -> None:
     left = tmp_path / "left behind"
     path = write(tmp_path / "v.kv", pickle.dumps(Program(left)))
-    with pytest.raises(UserError, match=r"this file is a pickle.*`vectors.allow_pickle=True`.*; else"):
+    with pytest.raises(UserError, match=r"this file is a pickle.*`allow_pickle=True`.*; else"):
         find_vectors(VectorSpec(str(path)), tmp_path)
     assert not left.exists()
     find_vectors(VectorSpec(str(path), allow_pickle=True), tmp_path)

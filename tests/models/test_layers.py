@@ -116,7 +116,7 @@ def test_a_convolution_is_the_sum_over_its_window() -> None:
 
 @pytest.mark.parametrize("kernels", [(3, 4), (0,), ()])
 def test_a_convolution_without_a_middle_is_refused(kernels: tuple[int, ...]) -> None:
-    with pytest.raises(UserError, match=r"^`encoder.kernels` .*odd widths"):
+    with pytest.raises(UserError, match=r"^`kernels` .*odd widths"):
         ConvolutionEncoder(kernels)
 
 

@@ -1,7 +1,4 @@
 import math
-import os
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Literal
 
 import pytest
@@ -13,76 +10,38 @@ from attention_probing.results.errors import (
     command_line,
     from_options,
     near,
-    spoken,
+    setting,
 )
 
 
 @pytest.mark.parametrize(
-    ("line", "python"),
+    ("name", "value", "option", "argument"),
     [
-        ("Give --data.corpus a treebank.", "Give `corpus` a treebank."),
-        ("Name it with --data.encoder.name.", "Name it with `encoder`."),
-        ("Name it with --encoder, or --checkpoints.", "Name it with `encoder`, or `checkpoints`."),
-        ("`--model.sets.a`: 3-1 does not exist", "`sets.a`: 3-1 does not exist"),
-        ("--model.encoder.init_args.kernels is [2]", "`encoder.kernels` is [2]"),
-        ("skip them: --data.options.too_long=skip.", "skip them: `options.too_long='skip'`."),
-        ("(--data.regression=true), or --data.parts=[0.5,0.5].", "(`regression=True`), or `parts=[0.5, 0.5]`."),
-        ("--data.corpus='{train: a.tsv, dev: b.tsv}'", "`corpus={'train': 'a.tsv', 'dev': 'b.tsv'}`"),
-        ("--data.columns.leave_out=\"['-']\".", "`columns.leave_out=['-']`."),
-        ("--trainer.limit_test_batches=0.1 selects none", "`limit=0.1` selects none"),
-        ("Give --data DependencyDataModule.", "Give DependencyDataModule."),
-        ("If you trust it, add --trust my.probe.", "If you trust it, import my.probe first."),
+        ("data.corpus", None, "--data.corpus", "`corpus`"),
+        ("data.encoder.name", None, "--data.encoder.name", "`encoder`"),
+        ("encoder", None, "--encoder", "`encoder`"),
+        ("model.encoder.init_args.kernels", None, "--model.encoder.init_args.kernels", "`kernels`"),
+        ("data.options.too_long", "skip", "--data.options.too_long=skip", "`too_long='skip'`"),
+        ("data.regression", "true", "--data.regression=true", "`regression=True`"),
+        ("data.parts", "[0.5,0.5]", "--data.parts=[0.5,0.5]", "`parts=[0.5, 0.5]`"),
+        ("data.min_count", 2, "--data.min_count=2", "`min_count=2`"),
+        ("corpus", "{train: a.tsv}", "--corpus='{train: a.tsv}'", "`corpus={'train': 'a.tsv'}`"),
+        ("data.x", "[1, 2", "--data.x=[1, 2", "`x='[1, 2'`"),
+        ("trainer.limit_test_batches", 0.1, "--trainer.limit_test_batches=0.1", "`limit=0.1`"),
+        ("data", "DependencyDataModule", "--data DependencyDataModule", "DependencyDataModule"),
     ],
 )
-def test_a_message_names_options_on_a_command_line_and_arguments_in_python(line: str, python: str) -> None:
-    assert str(UserError(line)) == python
+def test_a_setting_is_an_option_on_a_command_line_and_an_argument_in_python(
+    name: str, value: object, option: str, argument: str
+) -> None:
+    assert setting(name, value) == argument
     with command_line():
-        assert str(UserError(line)) == line
-    assert str(UserError(line)) == python
+        assert setting(name, value) == option
+    assert setting(name, value) == argument
 
 
-@pytest.mark.parametrize(
-    ("given", "value"),
-    [
-        *(
-            (word, word)
-            for word in ("skip", "ud_english_ewt", "float32", "-", "x=y", "a,b", "1:30", "2026-01-01", "007")
-        ),
-        *(
-            (word, word)
-            for word in ("my-{split}.dat", "{split}", "~/a/{split}.conllu", "https://a.b/c.tsv", "no", "@x")
-        ),
-        *(
-            (f"'{word}'", word)
-            for word in ("", "two words", "{split}", "[1, 2", "{a: [}", "[2026-13-45]", "- a", "&a", "*")
-        ),
-        *((f"'{'[' * deep}'", "[" * deep) for deep in (1, 5_000)),
-        ('"it\'s: x"', "it's: x"),
-        *(("true", True), ("null", None), ("2", 2), ("0.1", 0.1), ("1e-3", 0.001), ("-1", -1)),
-        *(("[0.5,0.25,0.25]", [0.5, 0.25, 0.25]), ("[a, b]", ["a", "b"]), ("[]", []), ("\"['-', '-1']\"", ["-", "-1"])),
-        ("'{PPER: PRON, NE: PROPN}'", {"PPER": "PRON", "NE": "PROPN"}),
-        ("'{size: null}'", {"size": None}),
-        ("'{corpus: a.txt, format: …}'", {"corpus": "a.txt", "format": "…"}),
-        ("'{train: a-{split}.tsv}'", "{train: a-{split}.tsv}"),  # not YAML
-    ],
-)
-def test_an_option_keeps_its_value_in_python(given: str, value: object) -> None:
-    for before, after in (("", "."), ("(", "), or"), ("", ": so"), ("`", "`")):
-        quotes = "" if before == "`" else before, "" if before == "`" else after
-        said = spoken(f"Set {before}--data.x={given}{after}")
-        assert said == f"Set {quotes[0]}`x={value!r}`{quotes[1]}"
-
-
-def _said(message: str) -> str:
-    return str(UserError(message))
-
-
-def test_the_processes_of_a_command_name_options_too() -> None:
-    before = dict(os.environ)
-    with command_line(), command_line(), ProcessPoolExecutor(1, get_context("spawn")) as processes:
-        assert processes.submit(_said, "Give --data.corpus.").result() == "Give --data.corpus."
-    assert dict(os.environ) == before
-    assert _said("Give --data.corpus.") == "Give `corpus`."
+def test_what_looks_like_an_option_in_a_path_stays_as_it_is() -> None:
+    assert str(UserError("/home/me/--data.old/en.conllu: no file.")) == "/home/me/--data.old/en.conllu: no file."
 
 
 class Thing:
