@@ -7,6 +7,7 @@ from pathlib import Path
 from attention_probing.corpora.registry import remedy_for
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.splits import SPLITS
+from attention_probing.results.errors import setting
 from attention_probing.results.files import check_regular
 
 

@@ -69,5 +69,6 @@ def warn_of_unknown(path: Path | str, count: int, total: int, unit: str, encoder
     if count > UNKNOWN_SHARE * total:
         warn(
             f"{path}: {count} of {total} {unit} ({count / total:.0%}) contain the unknown token of {encoder}, so the "
-            f"encoder cannot see what they are. Choose an encoder that was trained on this language: {setting('encoder')}."
+            f"encoder cannot see what they are. Choose an encoder that was trained on this language: "
+            f"{setting('encoder')}."
         )
