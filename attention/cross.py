@@ -13,7 +13,7 @@ from attention_probing.attention.alignment import named_positions, readable, red
 from attention_probing.attention.capture import FLOAT32, NAME, Reading, capture_attention, read
 from attention_probing.attention.checks import EncoderError, difference
 from attention_probing.attention.encoder import LoadedEncoder, load_config, load_whole
-from attention_probing.results.errors import UserError, counted
+from attention_probing.results.errors import UserError, pluralize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -84,8 +84,8 @@ class DecoderAttention:
         for text, what in ((read, "source"), (written, "target")):
             if len(text) > self.encoder.max_length:
                 raise UserError(
-                    f"The {what} has {counted(len(text), 'piece')}, but {self.encoder.source.spec.name} takes at most "
-                    f"{self.encoder.max_length}. Shorten it."
+                    f"The {what} has {pluralize(len(text), 'piece')}, but {self.encoder.source.spec.name} takes at "
+                    f"most {self.encoder.max_length}. Shorten it."
                 )
         device = self.encoder.device
         inputs = self._inputs(*(torch.from_numpy(text.ids).long().to(device) for text in (read, written)))

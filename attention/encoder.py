@@ -55,7 +55,7 @@ from attention_probing.results.errors import (
     UserError,
     check_numbers,
     check_values,
-    counted,
+    pluralize,
     refuse_lack_of_memory,
     setting,
 )
@@ -400,7 +400,7 @@ def _warn_of_left_out(source: EncoderSource) -> None:
     if inside := _adapters_inside(source.folder):
         named = ", ".join(inside[:3]) + ", …" * (len(inside) > 3)
         warn(
-            f"Left out of {source.spec.name}: {counted(len(inside), 'adapter')} in its folders ({named}). To read it "
+            f"Left out of {source.spec.name}: {pluralize(len(inside), 'adapter')} in its folders ({named}). To read it "
             "with one, give that folder, to be told how to merge it."
         )
 
@@ -829,7 +829,7 @@ def refuse_surplus(tokenizer: PreTrainedTokenizerFast, model: "PreTrainedModel",
     if beyond:
         raise EncoderError(
             f"{source.spec.name}: the model has {table.num_embeddings} embeddings, but none for "
-            f"{counted(len(beyond), 'piece')} of its tokenizer, such as {beyond[0][1]!r}. Save the model with the "
+            f"{pluralize(len(beyond), 'piece')} of its tokenizer, such as {beyond[0][1]!r}. Save the model with the "
             f"tokenizer it was trained with, or call resize_token_embeddings({beyond[-1][0] + 1}) on the model and "
             "train the new embeddings."
         )
@@ -999,7 +999,7 @@ def _pretrained(
 def _refuse_missing(model: "PreTrainedModel", source: EncoderSource, missing: list[str]) -> None:
     if missing:
         raise EncoderError(
-            f"{source.spec.name}: its files lack {counted(len(missing), 'weight')} of {type(model).__name__}, for "
+            f"{source.spec.name}: its files lack {pluralize(len(missing), 'weight')} of {type(model).__name__}, for "
             f"instance {min(missing)}. Save the whole encoder with save_pretrained."
         )
 

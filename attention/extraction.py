@@ -45,9 +45,9 @@ from attention_probing.attention.store import (
     write_shard,
 )
 from attention_probing.results.digests import Digests, file_digest
-from attention_probing.results.errors import UserError, counted, lacks_memory, setting
-from attention_probing.results.files import remove_leftovers, temporary, write_atomically
-from attention_probing.results.locks import POLL, release, unheld
+from attention_probing.results.errors import UserError, lacks_memory, pluralize, setting
+from attention_probing.results.files import remove_leftovers, temporary_path, write_atomically
+from attention_probing.results.locks import POLL, claim_missing, release
 from attention_probing.results.progress import Progress, is_logged
 
 Kept = list[tuple[Tensor, ...]]
@@ -162,7 +162,7 @@ def within_memory(
     if encoder.device.type == "cuda":
         torch.cuda.empty_cache()
     if len(batch) == 1:
-        pieces = counted(len(items.inputs[batch[0]]), "piece")
+        pieces = pluralize(len(items.inputs[batch[0]]), "piece")
         raise UserError(
             f"{items.extraction.corpus}: one input of {pieces} does not fit into the memory of {encoder.device}. Keep "
             f"fewer layers ({setting('data.options.layers')}), a smaller type "
@@ -543,7 +543,7 @@ def _write_unheld(
 
     def taken() -> Iterator[int]:
         paths = [folder / f"{shard:05d}.safetensors" for shard in missing]
-        for path, lock in unheld({path: partial(_is_made, path, digests) for path in paths}):
+        for path, lock in claim_missing({path: partial(_is_made, path, digests) for path in paths}):
             locks[shard := int(path.stem)] = lock
             yield shard
 
@@ -576,7 +576,7 @@ def _counted(tensors: Iterable[tuple[int, str, Tensor]], advance: Callable[[], N
 @contextmanager
 def _written(path: Path) -> Iterator[Path]:
     """Yield a temporary file for `path`, which is removed if anything fails."""
-    made = temporary(path)
+    made = temporary_path(path)
     try:
         yield made
     except BaseException:

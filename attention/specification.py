@@ -29,7 +29,7 @@ from attention_probing.attention.store import FORMAT, NO_HIDDEN, HiddenLayers, M
 from attention_probing.corpora.conllu import TEXTS_VERSION
 from attention_probing.corpora.sentence import Sentence, Treebank, to_table
 from attention_probing.results.digests import Digests
-from attention_probing.results.errors import UserError, check_values, counted, setting
+from attention_probing.results.errors import UserError, check_values, pluralize, setting
 
 TooLong = Literal["error", "skip"]
 Precision = Literal["float16", "float32"]
@@ -398,7 +398,7 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
             if len(whole) > encoder.max_length:
                 if extraction.options.too_long == "error":
                     raise AlignmentError(
-                        f"{_place(extraction)}sentence {sentence.id} of {counted(len(sentence), 'word')} has "
+                        f"{_place(extraction)}sentence {sentence.id} of {pluralize(len(sentence), 'word')} has "
                         f"{len(whole)} pieces, but the encoder takes at most {encoder.max_length}. Leave such "
                         f"sentences out, and count them, with {setting('data.options.too_long', 'skip')}."
                     )

@@ -8,7 +8,7 @@ from attention_probing.attention.encoder import EncoderSpec
 from attention_probing.attention.quantities import QuantityName
 from attention_probing.attention.specification import Options
 from attention_probing.attention.words import Encoder
-from attention_probing.results.errors import UserError, check_values, counted
+from attention_probing.results.errors import UserError, check_values, pluralize
 from attention_probing.results.view import View
 
 
@@ -64,6 +64,6 @@ def _check_fits(words: Sequence[str], encoder: Encoder, options: Options) -> Non
     [pieces] = split_words(encoder.tokenizer, [words])
     if len(pieces) > encoder.max_length:
         raise UserError(
-            f"The text has {counted(len(pieces), 'piece')}, but {name} reads at most {encoder.max_length}. View a part "
-            "of it."
+            f"The text has {pluralize(len(pieces), 'piece')}, but {name} reads at most {encoder.max_length}. View "
+            "a part of it."
         )

@@ -21,7 +21,7 @@ from attention_probing.attention.specification import Extraction, Items, Options
 from attention_probing.attention.store import unpack_weights
 from attention_probing.corpora.sentence import Sentence, Treebank
 from attention_probing.results import AttentionLines
-from attention_probing.results.errors import UserError, check_numbers, check_values, counted, new_items
+from attention_probing.results.errors import UserError, check_numbers, check_values, new_items, pluralize
 
 DIMS = ("layer", "head", "from", "to")
 Over = Literal["words", "pieces"]
@@ -244,7 +244,7 @@ class Encoder(LoadedEncoder):
         self, sources: Sequence[tuple[str, ...]], targets: Sequence[tuple[str, ...]], part: DecoderPart
     ) -> WordAttention:
         if len(sources) != len(targets):
-            raise UserError(f"{counted(len(sources), 'sentence')}, but {len(targets)} targets: give one for each.")
+            raise UserError(f"{pluralize(len(sources), 'sentence')}, but {len(targets)} targets: give one for each.")
         pairs = zip(sources, targets, strict=True)
         arrays = [self._decoder.attention(source, target, part) for source, target in pairs]
         audit = {"sentences": len(sources), "words": sum(map(len, sources))}

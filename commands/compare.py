@@ -19,11 +19,19 @@ from rich.text import Text
 
 from attention_probing.commands import parser_of
 from attention_probing.commands.seeds import as_left_out, estimate_from_counts, with_common_units
-from attention_probing.metrics.bootstrap import TEST_DRAWS, compared, difference, holm, least_p, p_units
-from attention_probing.results import Estimate, Table, Unit, difference_said, filled, said
-from attention_probing.results.errors import counted, near
+from attention_probing.metrics.bootstrap import TEST_DRAWS, difference, holm, least_p, p_units, with_interval_and_p
+from attention_probing.results import Estimate, Table, Unit, fill_sentence, format_difference, format_estimate
+from attention_probing.results.errors import near, pluralize
 from attention_probing.results.files import check_writable
-from attention_probing.results.reader import Record, RecordError, config_of, find_record, first_of, ratio_of, rows_of
+from attention_probing.results.reader import (
+    Record,
+    RecordError,
+    compute_ratio,
+    find_record,
+    find_runs,
+    list_first,
+    read_config,
+)
 from attention_probing.results.sentences import Difference, describe_differences
 from attention_probing.results.settings import seeds, settings
 from attention_probing.results.tables import LEGEND, data_table
@@ -56,7 +64,7 @@ class Scored:
     @property
     def value(self) -> float:
         """Score of the run: sum of the numerators in `counts` / sum of the denominators."""
-        return ratio_of(self.counts)
+        return compute_ratio(self.counts)
 
     def other_data(self, other: "Scored") -> list[str]:
         """Return the names of the splits that this run and another read from different files, or plant differently."""
@@ -91,10 +99,10 @@ def scored(record: Record, score: str | None, label: str = "", beside: Record | 
         first, own = beside.content["ratios"], record.content["ratios"]
         shared = [one for one in first if one in own]
         remedy = f"Give --score {' or '.join(shared)}" if shared else "Compare runs of the same experiment"
-        has = [f"{one.path.parent} has {first_of(list(one.content['ratios'])) or 'none'}" for one in (beside, record)]
+        has = [f"{one.path.parent} has {list_first(list(one.content['ratios'])) or 'none'}" for one in (beside, record)]
         raise RecordError(f"{name} has counts per item in one run alone: {' and '.join(has)}. {remedy}")
     counts = record.counts(name, by_id=True)
-    return Scored(record, name, counts, config_of(record), label)
+    return Scored(record, name, counts, read_config(record), label)
 
 
 def grouped(runs: Sequence[Scored]) -> list[list[Scored]]:
@@ -157,7 +165,7 @@ def on_same_items(runs: Sequence[Scored], common: bool) -> tuple[list[Scored], l
 
 
 def _some(items: pd.Index) -> str:
-    return f"{len(items)} ({first_of(list(map(str, items)))})" if len(items) else "0"
+    return f"{len(items)} ({list_first(list(map(str, items)))})" if len(items) else "0"
 
 
 def compare(groups: Sequence[Sequence[Scored]]) -> tuple[Table, list[Estimate]]:
@@ -225,24 +233,24 @@ def compare_answer(table: Table, differences: Sequence[Estimate], score: str, it
     runs = []
     for name, seeds_of_run in zip(table.frame["run"], table.frame["seeds"], strict=True):
         runs.append(name if seeds_of_run == 1 else f"{name} (mean of {seeds_of_run} seeds)")
-    text = f"over {counted(items, 'item')} the {score} of {runs[0]} is {said(table.estimate(0, score))}"
+    text = f"over {pluralize(items, 'item')} the {score} of {runs[0]} is {format_estimate(table.estimate(0, score))}"
     if not differences:
-        return filled(text, {})
+        return fill_sentence(text, {})
     units = table.unit_rows()["permutation.p"]
     family = []
     for place, one in enumerate(differences, start=1):
-        at_once = compared(one, tests=len(differences))
+        at_once = with_interval_and_p(one, tests=len(differences))
         family.append(Difference(runs[place], at_once, p_unit=units[place]))
     if len(family) == 1:
         (only,) = family
         p = None if only.value.p is None else Estimate(only.value.p, unit=only.p_unit)
-        gain = difference_said(only.value, p)
+        gain = format_difference(only.value, p)
         text += f"; the difference of {only.name} is {gain}"
         if table.frame["seeds"].max() == 1:
             text += ", of these two runs: other seeds may differ"
-        return filled(text, {})
+        return fill_sentence(text, {})
     changes = describe_differences(family, table.frame["holm.p"][1:].tolist(), "other run", "differ")
-    return filled(f"{text}; {changes}", {})
+    return fill_sentence(f"{text}; {changes}", {})
 
 
 def warnings(runs: Sequence[Scored]) -> list[str]:
@@ -269,7 +277,7 @@ def warnings(runs: Sequence[Scored]) -> list[str]:
         differing = int((run.counts["denominator"] != reference.counts["denominator"]).sum())
         if run.name != "f1" and differing:  # the denominator of F1 depends on the predictions
             found.append(
-                f"in {counted(differing, 'item')} the denominators of {run.folder} and {reference.folder} differ, so "
+                f"in {pluralize(differing, 'item')} the denominators of {run.folder} and {reference.folder} differ, so "
                 "the two scores are not over the same words or mentions"
             )
     return found
@@ -281,7 +289,7 @@ def differing_options(run: Scored, first: Scored) -> str:
         return ""
     own, others = settings(run.config), settings(first.config)
     names = [name for name in {**own, **others} if own.get(name) != others.get(name)]
-    return first_of([f"{name.replace('.init_args', '')} {own.get(name)} (not {others.get(name)})" for name in names])
+    return list_first([f"{name.replace('.init_args', '')} {own.get(name)} (not {others.get(name)})" for name in names])
 
 
 def read_runs(name: str, score: str | None, beside: Record | None = None) -> list[Scored]:
@@ -301,9 +309,9 @@ def read_runs(name: str, score: str | None, beside: Record | None = None) -> lis
     folder, _, row = name.partition(":")
     if Path(name).exists() or not Path(folder).is_dir():
         if (Path(name) / "runs").is_dir():
-            raise RecordError(f"{name} is a sweep. Name a row as {name}:ROW, one of {', '.join(rows_of(Path(name)))}")
+            raise RecordError(f"{name} is a sweep. Name a row as {name}:ROW, one of {', '.join(find_runs(Path(name)))}")
         return [_read([Path(name)], score, beside=beside)]
-    rows = rows_of(Path(folder))
+    rows = find_runs(Path(folder))
     if row not in rows:
         raise RecordError(f"{folder} has no row {row!r}{near(row, rows)}; there are: {', '.join(rows)}")
     found: list[Scored] = []
@@ -356,7 +364,7 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     console.print(data_table(f"{score}, against the first", table, "the output of --json FILE", console.width))
     console.print()
     console.print(Text(LEGEND))
-    console.print(Text(f"{counted(items, 'item')}, matched by {names}; {TEST_DRAWS:,} draws a test."), soft_wrap=True)
+    console.print(Text(f"{pluralize(items, 'item')}, matched by {names}; {TEST_DRAWS:,} draws a test."), soft_wrap=True)
     for group in groups:
         if len(group) > 1:
             seeds = ", ".join(str(run.folder) for run in group)

@@ -13,7 +13,7 @@ from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedExc
 
 from attention_probing.commands import GOES_ON
 from attention_probing.results.errors import UserError, lacks_memory
-from attention_probing.results.locks import held
+from attention_probing.results.locks import try_lock
 from attention_probing.results.settings import in_a_line
 
 _LOST = re.compile(
@@ -106,14 +106,14 @@ class RankLocks:
             return
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            self._own = held(folder / f".rank-{rank}")  # released with this object, or with the process
+            self._own = try_lock(folder / f".rank-{rank}")  # released with this object, or with the process
             self._files = {one: folder / f".rank-{one}" for one in range(ranks) if one != rank}
 
     def ended(self) -> list[int]:
         """Return the other ranks that have ended."""
         found = []
         for rank, file in self._files.items():
-            if (lock := held(file)) is not None:
+            if (lock := try_lock(file)) is not None:
                 lock.release()
                 found.append(rank)
         return found

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from attention_probing.metrics.bootstrap import LEAST_SEEDS, mean_and_sd, pooled, resample, seeds_margin
+from attention_probing.metrics.bootstrap import LEAST_SEEDS, mean_and_sd, pool_seeds, resample, seeds_margin
 from attention_probing.metrics.statistics import two_columns
 from attention_probing.results import Estimate, Unit
 from attention_probing.results.reader import Record
@@ -38,7 +38,7 @@ def with_common_units(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
 def estimate_from_counts(seeds: Sequence[pd.DataFrame], unit: Unit, *, share: bool, draws: int = 1000) -> Estimate:
     """Return the mean of a score over runs that differ only in the seed, from its counts for each item.
 
-    Its interval covers the variation of items, or of their documents, and of seeds; see `metrics.bootstrap.pooled`.
+    Its interval covers the variation of items, or of their documents, and of seeds; see `metrics.bootstrap.pool_seeds`.
 
     Args:
         seeds: Counts of each run, from `Record.counts`. An item that a run lacks has no counts in it.
@@ -54,7 +54,7 @@ def estimate_from_counts(seeds: Sequence[pd.DataFrame], unit: Unit, *, share: bo
     for counts in seeds:
         both = counts[["numerator", "denominator"]].reindex(items, fill_value=0.0)
         found.append(resample(two_columns(share=share), both.to_numpy(), unit, units=units.to_numpy(), draws=draws))
-    return pooled(found)
+    return pool_seeds(found)
 
 
 def as_left_out(estimate: Estimate, runs: Sequence[Estimate]) -> Estimate:

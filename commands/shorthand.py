@@ -9,7 +9,7 @@ from typing import Any
 
 from attention_probing.commands import CONFIGS
 from attention_probing.corpora import registry
-from attention_probing.results.errors import UserError, counted, near
+from attention_probing.results.errors import UserError, near, pluralize
 from attention_probing.results.settings import PIPES, read_yaml
 
 SHORT: Mapping[str, Mapping[str, str]] = {
@@ -84,7 +84,7 @@ def expanded(words: Sequence[str]) -> list[str]:
     for name, values in short.items():
         option = option_of(name, kinds)
         if len(values) != 1 and option != "model.checkpoints":
-            raise UserError(f"{name} has {counted(len(values), 'value')}, but --{option} takes one.")
+            raise UserError(f"{name} has {pluralize(len(values), 'value')}, but --{option} takes one.")
         kept.append(f"--{option}={values[0] if len(values) == 1 else json.dumps(values)}")
     for name, value in options(kept) if kinds & REGISTERED else ():
         if name == "--data.corpus" and value.isidentifier() and value != "sample" and not Path(value).exists():

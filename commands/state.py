@@ -21,8 +21,8 @@ from attention_probing.datamodules.corpus import CorpusDataModule
 from attention_probing.models.configs import with_short_classes
 from attention_probing.results.digests import file_digest, source_digest
 from attention_probing.results.errors import UserError
-from attention_probing.results.files import keep, kept, remove_leftovers, try_folder
-from attention_probing.results.locks import held
+from attention_probing.results.files import keep, read_kept, remove_leftovers, try_folder
+from attention_probing.results.locks import try_lock
 from attention_probing.results.progress import inform
 from attention_probing.results.settings import score_settings
 
@@ -107,11 +107,11 @@ class RunState:
     @cached_property
     def saved_work(self) -> SavedWork:
         """Work that an interrupted run saved; it is read from the files at the first access, and not again."""
-        if (content := kept(self.trained)) is not None:
+        if (content := read_kept(self.trained)) is not None:
             ended = json.loads(bytes(content))
             if not ended["best"] or _is_sound(Path(ended["best"]), ended["sha256"]):
                 return SavedWork(ended=ended, log=ended["log"])
-        if kept(self.training) is not None:
+        if read_kept(self.training) is not None:
             # The reader of zip files ignores the checksum appended to it.
             saved = torch.load(self.training, map_location="cpu", weights_only=True, mmap=True)["resume"]
             if all([_is_sound(Path(path), sha256) for path, sha256 in saved["best"].items()]):
@@ -174,7 +174,7 @@ def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, FileL
             found = RunState.find(parent, digest)
         state = found or RunState(new_folder(parent) / f"state-{digest}")
         state.folder.mkdir(exist_ok=True)
-        if (lock := held(state.folder / "lock")) is None:
+        if (lock := try_lock(state.folder / "lock")) is None:
             raise UserError(
                 f"{state.run}: another process works on this run. Wait for it, or begin a new run with --resume never."
             )

@@ -19,7 +19,7 @@ from attention_probing.commands.sweep_plan import Sweep, options_of, read_sweep
 from attention_probing.commands.sweep_run import PROGRAM, Sweeper
 from attention_probing.commands.sweep_table import collect
 from attention_probing.results import UserError
-from attention_probing.results.errors import counted, near
+from attention_probing.results.errors import near, pluralize
 from attention_probing.results.files import check_writable
 from attention_probing.results.tables import LEGEND, data_table
 from attention_probing.results.writer import write
@@ -142,6 +142,6 @@ def _report(sweep: Sweep, sweeper: Sweeper, out: Path, rows: Sequence[str]) -> l
     for fault in faults:
         console.print(Text(fault, "red"), soft_wrap=True)
     done = f"{len(known)} done ({sweeper.begun} begun now), {len(sweeper.failed)} failed"
-    console.print(Text(f"{counted(len(sweeper.runs), 'run')}: {done}"))
+    console.print(Text(f"{pluralize(len(sweeper.runs), 'run')}: {done}"))
     console.print(Text(f"Written to {out}"), soft_wrap=True)
     return faults

@@ -18,7 +18,7 @@ from attention_probing.commands.shorthand import SHORT, config_name, kinds_of, o
 from attention_probing.commands.trust import trusted_modules, typed_options
 from attention_probing.models.configs import PERMISSIONS, command_of
 from attention_probing.results.digests import digest, file_digest
-from attention_probing.results.errors import UserError, counted, near
+from attention_probing.results.errors import UserError, near, pluralize
 from attention_probing.results.reader import Record
 from attention_probing.results.settings import leaves, read_yaml, score_settings, typed
 
@@ -401,8 +401,8 @@ def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, traine
         trained = [run for run in trained if run.seed == seed]
         if len(trained) != 1:
             raise UserError(
-                f"{where}: `{reads}` names {counted(len(trained), 'run')} with seed {seed}, but must name exactly one "
-                "for each seed of this row. Name a row with the same `seeds` and one run for each of them"
+                f"{where}: `{reads}` names {pluralize(len(trained), 'run')} with seed {seed}, but must name exactly "
+                "one for each seed of this row. Name a row with the same `seeds` and one run for each of them"
             )
     config = path.parent / entry.config
     if not config.is_file():

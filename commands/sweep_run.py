@@ -17,8 +17,8 @@ from attention_probing.commands.sweep_jobs import Call, Processes, SlurmJobs, re
 from attention_probing.commands.sweep_plan import Row, Run, Sweep
 from attention_probing.results import UserError
 from attention_probing.results.files import checkpoints_in
-from attention_probing.results.reader import Record, RecordError, first_of, read_record
-from attention_probing.results.tables import DASH, number
+from attention_probing.results.reader import Record, RecordError, list_first, read_record
+from attention_probing.results.tables import DASH, format_number
 
 PROGRAM = (sys.executable, str(Path(attention_probing.__file__).with_name("__main__.py")))
 
@@ -191,7 +191,7 @@ class Sweeper:
             return
         names = dict.fromkeys(name for row in self.rows[key].values() for name in row.scores.values())
         scores = {name: record.scores[name] for name in names if name in record.scores}
-        shown = [f"{name} {number(one.value, one.unit, missing=DASH)}" for name, one in scores.items()]
+        shown = [f"{name} {format_number(one.value, one.unit, missing=DASH)}" for name, one in scores.items()]
         self._say(key, "; ".join([how, *shown]))
 
     def _fail(self, key: str, why: str) -> None:
@@ -205,7 +205,7 @@ class Sweeper:
             key: Key of the run.
         """
         place, run, total = list(self.runs).index(key) + 1, self.runs[key], len(self.runs)
-        rows = first_of(list(self.rows[key]))
+        rows = list_first(list(self.rows[key]))
         return f"[{place:{len(str(total))}}/{total}] {rows}, {run.config.stem}, seed {run.seed}"
 
     def _say(self, key: str, what: str, style: str = "") -> None:

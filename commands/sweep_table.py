@@ -17,8 +17,17 @@ import pandas as pd
 from attention_probing.commands.seeds import averaged, estimate_from_counts, over_seeds, with_common_units
 from attention_probing.commands.sweep_plan import RUN_COLUMNS, STATISTICS, Row, Sweep
 from attention_probing.metrics.bootstrap import TEST_DRAWS, difference, holm, least_p, mean_and_sd, p_units
-from attention_probing.results import Estimate, Provenance, Result, Table, Unit, filled, said, significant
-from attention_probing.results.errors import counted, near
+from attention_probing.results import (
+    Estimate,
+    Provenance,
+    Result,
+    Table,
+    Unit,
+    count_significant,
+    fill_sentence,
+    format_estimate,
+)
+from attention_probing.results.errors import near, pluralize
 from attention_probing.results.reader import NAN, Record, RecordError
 from attention_probing.results.sentences import UNDEFINED
 
@@ -81,8 +90,8 @@ def _answer(rows: Sequence[Row], scores: Mapping[str, Estimate], differences: Ta
     if differences is not None:
         own = differences.frame.query("score == @name")
         if own["p_holm"].notna().any():
-            text += f"; {significant(own, 'row', 'p_holm')} differ from their reference (p < .05 after Holm)"
-    return filled(text, {})
+            text += f"; {count_significant(own, 'row', 'p_holm')} differ from their reference (p < .05 after Holm)"
+    return fill_sentence(text, {})
 
 
 def range_answer(name: str, found: Mapping[str, Estimate]) -> str:
@@ -97,11 +106,11 @@ def range_answer(name: str, found: Mapping[str, Estimate]) -> str:
     order = sorted(found, key=lambda row: found[row].value)
     first, last = order[0], order[-1]
     if len(order) == 1:
-        return f"{name} of {first} is {said(found[first])}"
-    ends = [said(replace(found[row], low=None, high=None)) for row in (first, last)]
+        return f"{name} of {first} is {format_estimate(found[first])}"
+    ends = [format_estimate(replace(found[row], low=None, high=None)) for row in (first, last)]
     if ends[0] == ends[1]:
-        return f"{name} is {ends[0]} in all {counted(len(order), 'row')}"
-    return f"over {counted(len(order), 'row')} {name} goes from {ends[0]} ({first}) to {ends[1]} ({last})"
+        return f"{name} is {ends[0]} in all {pluralize(len(order), 'row')}"
+    return f"over {pluralize(len(order), 'row')} {name} goes from {ends[0]} ({first}) to {ends[1]} ({last})"
 
 
 def differences(sweep: Sweep, records: Records, units: Mapping[str, Unit], faults: list[str]) -> Table:

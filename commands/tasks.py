@@ -2,7 +2,7 @@
 
 import os
 
-from attention_probing.results.errors import UserError, counted
+from attention_probing.results.errors import UserError, pluralize
 
 
 def is_launched() -> bool:
@@ -55,7 +55,7 @@ def check_tasks(devices: int, nodes: int) -> None:
     if tasks != devices * nodes:
         options = f"Give --trainer.devices {tasks // given} --trainer.num_nodes {given}, or start"
         raise UserError(
-            f"SLURM has {counted(tasks, 'task')}, but the trainer needs {devices * nodes} "
-            f"({counted(devices, 'device')} × {counted(nodes, 'node')}). "
+            f"SLURM has {pluralize(tasks, 'task')}, but the trainer needs {devices * nodes} "
+            f"({pluralize(devices, 'device')} × {pluralize(nodes, 'node')}). "
             f"{'Start' if tasks % given else options} it with srun --nodes {nodes} --ntasks-per-node {devices}."
         )

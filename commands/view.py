@@ -26,7 +26,7 @@ from attention_probing.corpora.sentence import Sentence
 from attention_probing.datamodules import DependencyDataModule
 from attention_probing.fidelity.checkpoints import load_one
 from attention_probing.fidelity.single_text import RANKINGS, Explanation, explain, spaced
-from attention_probing.results.errors import UserError, counted, near
+from attention_probing.results.errors import UserError, near, pluralize
 from attention_probing.results.files import check_writable, write_atomically
 from attention_probing.results.view import Arc, Span, View, view_page
 
@@ -178,7 +178,7 @@ def listed(corpus: str, split: str) -> list[str]:
     """
     _, items = items_of(corpus, split)
     sizes = [len(item.sentences) if isinstance(item, Document) else 0 for item in items.values()]
-    ends = [f" ({counted(size, 'sentence')})" if size else "" for size in sizes]
+    ends = [f" ({pluralize(size, 'sentence')})" if size else "" for size in sizes]
     return [f"{AnnotatedText.from_item(item).title}{end}" for item, end in zip(items.values(), ends, strict=True)]
 
 

@@ -21,7 +21,7 @@ from conllu.parser import parse_comment_line, parse_id_value, parse_int_value
 
 from attention_probing.corpora.lines import format_of, numbered_lines
 from attention_probing.corpora.sentence import CorpusError, RunningText, Sentence, Treebank, find_cycle
-from attention_probing.results.errors import counted, setting
+from attention_probing.results.errors import pluralize, setting
 from attention_probing.results.progress import warn
 
 # Part of the key under which attention over a corpus is stored. Raise it with every change that makes the same file
@@ -247,7 +247,7 @@ class _Reader:
             wrong = f"the sentence has no words, only rows with ids such as {rows[0][1].partition(chr(9))[0]}"
             raise self._error(rows[0][0], wrong, "Add its words with the ids 1, 2, 3, …, or remove the sentence")
         if span_end > len(words):
-            wrong = f"the multiword token ends at word {span_end}, but the sentence has {counted(len(words), 'word')}"
+            wrong = f"the multiword token ends at word {span_end}, but the sentence has {pluralize(len(words), 'word')}"
             raise self._error(span_line, wrong, "Correct its range in column ID")
         self._check_tree(words, heads, numbers)
         text = tuple(words)
@@ -305,7 +305,7 @@ class _Reader:
         n = len(words)
         for i, head in enumerate(heads):
             if not 0 <= head <= n:
-                wrong = f"word {i + 1} ({words[i]}) has head {head}, but the sentence has {counted(n, 'word')}"
+                wrong = f"word {i + 1} ({words[i]}) has head {head}, but the sentence has {pluralize(n, 'word')}"
                 raise self._error(numbers[i], wrong, f"Write a number from 0 (the root) to {n} in column HEAD")
         roots = heads.count(0)
         if cycle := find_cycle(heads):
@@ -349,7 +349,7 @@ def warn_of_roots(name: Path | str, audit: Mapping[str, int]) -> None:
     """
     if count := audit.get("multiple_roots", 0):
         warn(
-            f"{name}: {counted(count, 'sentence')} with more than one root: a tree of Universal Dependencies has one. "
+            f"{name}: {pluralize(count, 'sentence')} with more than one root: a tree of Universal Dependencies has one. "
             f"They are read as they are; check column HEAD."
         )
 
@@ -363,7 +363,7 @@ def warn_of_texts(path: Path, audit: Mapping[str, int]) -> None:
     """
     if count := audit.get("texts_unlike_comment", 0):
         warn(
-            f"{path}: the running text of {counted(count, 'sentence')}, made from column FORM and SpaceAfter=No in "
+            f"{path}: the running text of {pluralize(count, 'sentence')}, made from column FORM and SpaceAfter=No in "
             "column MISC, is not the text in the comment `# text`, and is read as it is. Correct them: validate.py of "
             "Universal Dependencies names their lines."
         )

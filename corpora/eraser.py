@@ -15,7 +15,7 @@ from typing import Any
 from attention_probing.corpora.labelled import Columns, LabelledFile, LabelledText, LabelledTexts, collect
 from attention_probing.corpora.lines import numbered_lines
 from attention_probing.corpora.records import numbered_objects
-from attention_probing.results.files import below
+from attention_probing.results.files import path_below
 
 COLUMNS = Columns(text="evidences", label="classification", pair="query", id="annotation_id")
 """Keys of an annotation. The text is that of the documents; `pair: null` leaves out the query."""
@@ -99,7 +99,7 @@ class EraserFile(LabelledFile):
         folder = self.path.parent
         if self._documents is None:
             try:
-                there = (path := below(folder, Path("docs", name))).is_file()
+                there = (path := path_below(folder, Path("docs", name))).is_file()
             except (OSError, ValueError) as error:
                 raise self._error(line, f"the docid cannot name a document: {error}", "Name a file in docs") from None
             if not there:

@@ -21,7 +21,7 @@ from attention_probing.corpora.records import (
 )
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.splits import SPLITS
-from attention_probing.results.errors import check_values, counted, setting
+from attention_probing.results.errors import check_values, pluralize, setting
 
 Format = Literal["tsv", "csv", "jsonl"]
 Skipped = Literal["empty", "malformed"]
@@ -376,6 +376,6 @@ class LabelledFile:
                 raise self._error(line, wrong, "Write word indices from 0, separated by spaces")
             if not 0 <= int(place) < words:
                 wrong = f"the {self.named('rationale')} contains the word index {place}"
-                wrong += f", but the text has {counted(words, 'word')}"
+                wrong += f", but the text has {pluralize(words, 'word')}"
                 raise self._error(line, wrong, "Count the words between white space from 0")
         return tuple(sorted(set(map(int, given))))

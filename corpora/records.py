@@ -15,7 +15,7 @@ from typing import Any, Literal
 from attention_probing.corpora.lines import BYTE_ORDER_MARK, LONGEST, numbered_lines
 from attention_probing.corpora.registry import CORPORA
 from attention_probing.corpora.sentence import CorpusError
-from attention_probing.results.errors import counted
+from attention_probing.results.errors import pluralize
 from attention_probing.results.progress import warn
 
 _SEPARATED = {
@@ -154,7 +154,7 @@ def separated_rows(
         elif left_out is not None:
             left_out["malformed"] += 1
         else:
-            wrong = f"the row has {counted(len(row), 'field')}, but the first row has {width}"
+            wrong = f"the row has {pluralize(len(row), 'field')}, but the first row has {width}"
             raise CorpusError.at(path, number, wrong, _SEPARATED[form])
 
 
@@ -226,19 +226,19 @@ def warn_of_records(name: str, audit: Mapping[str, int]) -> None:
         return
     if quoted := audit.get("quoted_texts", 0):
         warn(
-            f"{name}: {counted(quoted, 'text')} in double quotes, as in CSV, but these quotes were read as words. TSV "
-            "is read without quoting; in CSV a text was quoted twice, or white space other than a blank stands before "
-            "its quotes. Save it as CSV, in pandas to_csv('my.csv', index=False)."
+            f"{name}: {pluralize(quoted, 'text')} in double quotes, as in CSV, but these quotes were read as words. "
+            "TSV is read without quoting; in CSV a text was quoted twice, or white space other than a blank stands "
+            "before its quotes. Save it as CSV, in pandas to_csv('my.csv', index=False)."
         )
     if joined := audit.get("multiline_records", 0):
         longest = f"the longest has {audit['longest_record_lines']}, from line {audit['longest_record_line']}"
         warn(
-            f"{name}: {counted(joined, 'record')} over several lines; {longest}. If texts have no line breaks, "
+            f"{name}: {pluralize(joined, 'record')} over several lines; {longest}. If texts have no line breaks, "
             "there is a double quote too many, and several records were read as one text: remove it, or double it in "
             "a quoted text."
         )
     if invisible := audit.get("invisible_characters", 0):
         warn(
-            f"{name}: {counted(invisible, 'character')} without a width, such as a byte-order mark, dropped from the "
+            f"{name}: {pluralize(invisible, 'character')} without a width, such as a byte-order mark, dropped from the "
             "beginning of lines and texts, from labels, ids or names of columns. Check the program that wrote the file."
         )

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attention_probing.corpora.sentence import CorpusError
-from attention_probing.results.errors import counted
+from attention_probing.results.errors import pluralize
 
 _MOST_VALUES = 1 << 14  # of a vector; the input embeddings of the largest language models have as many
 _BLOCK = 1 << 20  # bytes read at a time, and the longest row
@@ -196,7 +196,7 @@ class _Layout:
     @staticmethod
     def _check_size(path: Path, size: int) -> None:
         if not 1 <= size <= _MOST_VALUES:
-            wrong = f"by the first line a word has {counted(size, 'value')}, but 1 to {_MOST_VALUES:,} can be read"
+            wrong = f"by the first line a word has {pluralize(size, 'value')}, but 1 to {_MOST_VALUES:,} can be read"
             raise CorpusError.at(path, 1, wrong, _REMEDY)
 
     def rows(self, blocks: Iterator[bytes]) -> Iterator[Row]:
@@ -231,7 +231,7 @@ class _Layout:
             first = "the first row"
             remedy += "; if the word of the first row ends in a number, write the header of word2vec before it, which "
             remedy += "is the number of rows, a blank, and the number of values"
-        wrong = f"the row has {counted(_count_numbers(row), 'value')}, but by {first} it has {self.size}"
+        wrong = f"the row has {pluralize(_count_numbers(row), 'value')}, but by {first} it has {self.size}"
         return self._error(line, wrong, remedy)
 
     def _lines(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
@@ -268,7 +268,7 @@ class _Layout:
             raise self._not_binary(f"the file ends within row {number + 1:,} of {self.promised:,}")
 
     def _not_binary(self, fault: str) -> CorpusError:
-        wrong = f"line 2 is not a word and its {counted(self.size, 'value')}; read as the binary format, {fault}"
+        wrong = f"line 2 is not a word and its {pluralize(self.size, 'value')}; read as the binary format, {fault}"
         return CorpusError.at(self.path, None, wrong, _REMEDY)
 
     def vector(self, number: int, word: str, values: bytes) -> NDArray[np.float32]:
@@ -295,7 +295,7 @@ class _Layout:
         """Raise a CorpusError if the number of rows is not the one in the header."""
         if self.promised is None or rows == self.promised:
             return
-        wrong = f"the header promises {counted(self.promised, 'row')}, but the file has {rows:,}"
+        wrong = f"the header promises {pluralize(self.promised, 'row')}, but the file has {rows:,}"
         remedy = f"Fetch the file again if it is cut off; if its rows are right, write {rows} into the header"
         raise CorpusError.at(self.path, 1, wrong, remedy)
 

@@ -42,7 +42,7 @@ from attention_probing.datamodules.vectors import ENCODER, VectorSpec, WordVecto
 from attention_probing.datamodules.warnings import UNKNOWN_SHARE, count_shared, warn_of_split
 from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests, digest
-from attention_probing.results.errors import check_numbers, check_values, counted, setting
+from attention_probing.results.errors import check_numbers, check_values, pluralize, setting
 from attention_probing.results.progress import inform, warn
 
 Labels = NDArray[np.int64] | NDArray[np.float32]
@@ -584,9 +584,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             self.vectors = vocabulary_vectors(
                 self.vector_spec, self.vocabulary, counts, source, root=self.root, cache=self.cache
             )
-        held = ", ".join(counted(len(self.splits[split]), f"{split} text") for split in wanted)
+        held = ", ".join(pluralize(len(self.splits[split]), f"{split} text") for split in wanted)
         kinds = "numbers as labels" if self.regression else f"{len(self.labels)} labels"
-        tokens = f"a vocabulary of {counted(len(self.vocabulary), 'token')}"
+        tokens = f"a vocabulary of {pluralize(len(self.vocabulary), 'token')}"
         inform(f"Data ready in {time.perf_counter() - entered:.1f} s: {held}, {kinds}, {tokens}.")
 
     def _open(self, split: Split, files: Mapping[str, Path], read: LabelledTexts, labels: Labels) -> None:

@@ -35,7 +35,7 @@ from attention_probing.corpora.splits import SPLITS, Split
 from attention_probing.datamodules.batches import AntecedentBatch, BatchLoader, EncoderOf, check_batch
 from attention_probing.datamodules.corpus import AttentionDataModule, mapping_of
 from attention_probing.results import Provenance
-from attention_probing.results.errors import UserError, check_values, counted, setting
+from attention_probing.results.errors import UserError, check_values, pluralize, setting
 
 _COUNTED = (
     *("windows", "windows_without_mentions", "links", "lost_links"),
@@ -101,7 +101,7 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
                 "were skipped. Choose an encoder that takes longer inputs."
             )
         raise UserError(
-            f"{extraction.corpus}: no mention in {counted(len(documents), 'document')}. Check that coreference is "
+            f"{extraction.corpus}: no mention in {pluralize(len(documents), 'document')}. Check that coreference is "
             "annotated in this file."
         )
     head_words = tuple(window.head_words for window in windows)
@@ -142,8 +142,8 @@ def _too_long(document: Document, place: int, whole: AlignedPieces, limit: int) 
     """Return the message for a sentence over the limit."""
     mentions = sum(mention.sentence == place for mention in document.mentions)
     return (
-        f"document {document.id}: sentence {place + 1} of {counted(len(document.sentences[place]), 'word')} has "
-        f"{len(whole)} pieces and {counted(mentions, 'mention')}, but the encoder takes at most {limit}. "
+        f"document {document.id}: sentence {place + 1} of {pluralize(len(document.sentences[place]), 'word')} has "
+        f"{len(whole)} pieces and {pluralize(mentions, 'mention')}, but the encoder takes at most {limit}. "
         f"Leave such sentences out, and count them, with {setting('data.options.too_long', 'skip')}."
     )
 

@@ -43,7 +43,7 @@ from attention_probing.datamodules.vectors import ENCODER, VectorSpec, WordVecto
 from attention_probing.datamodules.warnings import count_shared, warn_of_split, warn_of_unknown
 from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests
-from attention_probing.results.errors import UserError, check_numbers, check_values, counted, setting
+from attention_probing.results.errors import UserError, check_numbers, check_values, pluralize, setting
 from attention_probing.results.progress import inform, warn
 
 Data = TypeVar("Data")
@@ -100,7 +100,7 @@ def warn_of_tags(path: Path, store: Store) -> None:
         named = ", ".join(tag for tag, _ in tags.most_common(12))
         warn(
             f"{path}: {audit['unknown_tags'] / audit['words']:.0%} of the part-of-speech tags are unknown, as they are "
-            f"neither Penn's nor UD's: {named}. The heads of {heads} of {counted(audit['mentions'], 'mention')} are "
+            f"neither Penn's nor UD's: {named}. The heads of {heads} of {pluralize(audit['mentions'], 'mention')} are "
             f"uncertain, and scores by type leave out {types}. Say what the tags mean: "
             f"{setting('data.tags', '{PPER: PRON, NE: PROPN, NN: NOUN}')}."
         )
@@ -469,7 +469,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
         if self.streams and "train" in wanted:
             inform("Attention is not stored: every epoch runs the encoder over train and dev.")
         names = {path: " and ".join(split for split in (*wanted, *ahead) if files[split] == path) for path in new}
-        held = ", ".join(f"{names[path]} {counted(len(opened[path]), self.unit.removesuffix('s'))}" for path in new)
+        held = ", ".join(f"{names[path]} {pluralize(len(opened[path]), self.unit.removesuffix('s'))}" for path in new)
         inform(f"Data ready in {time.perf_counter() - entered:.1f} s: {held}.")
 
     def _stores(

@@ -21,7 +21,7 @@ from attention_probing.corpora.splits import Split
 from attention_probing.datamodules.batches import AttentionBatch, BatchLoader, EncoderOf, Ranks, check_batch, padder
 from attention_probing.datamodules.corpus import AttentionDataModule, any_store
 from attention_probing.results import Provenance
-from attention_probing.results.errors import check_numbers, check_values, counted, setting
+from attention_probing.results.errors import check_numbers, check_values, pluralize, setting
 from attention_probing.results.progress import warn
 
 EVAL_CELLS = 65_536
@@ -112,8 +112,8 @@ class DependencySplit(Dataset[AttentionBatch]):
         """Return the number of units of intervals and tests, and what they are."""
         marked = np.unique(self.documents[self.documents >= 0]).size
         if marked:
-            return counted(marked, "document")
-        return f"{counted(len(self), 'sentence')}, taken as independent: no documents are marked (# newdoc)"
+            return pluralize(marked, "document")
+        return f"{pluralize(len(self), 'sentence')}, taken as independent: no documents are marked (# newdoc)"
 
     def relations(self, item: int) -> NDArray[np.int64]:
         """Return the relation ids of the words of a sentence, int64 `[n]`.

@@ -15,7 +15,7 @@ from attention_probing.attention.inputs import TextTokenizer
 from attention_probing.corpora.labelled import LabelledText
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.results.digests import digest
-from attention_probing.results.errors import counted, setting
+from attention_probing.results.errors import pluralize, setting
 
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -434,7 +434,7 @@ def cut(tokens: TokenizedTexts, limit: int) -> tuple[TokenizedTexts, Numbers]:
     if room.min() < 1:
         raise CorpusError(
             f"{setting('data.max_length')} is {limit}, which leaves no room for a word beside "
-            f"{counted(limit - room.min(), 'delimiter')}. Give {limit - room.min() + 1} or more."
+            f"{pluralize(limit - room.min(), 'delimiter')}. Give {limit - room.min() + 1} or more."
         )
     second_kept = np.minimum(second, np.maximum(room // 2, room - first))
     first_kept = np.minimum(first, room - second_kept)

@@ -20,7 +20,7 @@ from attention_probing.corpora.files import no_file
 from attention_probing.corpora.word_vectors import check_word_vectors, latin_remedy, read_word_vectors
 from attention_probing.results.digests import Digests, digest
 from attention_probing.results.errors import UserError, check_values, refuse_lack_of_memory, setting
-from attention_probing.results.files import keep, kept, remove_leftovers
+from attention_probing.results.files import keep, read_kept, remove_leftovers
 from attention_probing.results.progress import inform, warn
 
 VECTORS_VERSION = 5  # part of every key: raise it when what is kept of a file would come out differently
@@ -187,7 +187,7 @@ def _converted(
         "lowercase": lowercase,
     }
     path = folder / f"{digest(json.dumps(body, sort_keys=True).encode())[:20]}.pt"
-    if kept(path) is not None:
+    if read_kept(path) is not None:
         saved = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         words, audit = json.loads(saved["content"])
         return WordVectors({word: row for row, word in enumerate(words)}, saved["vectors"].numpy(), audit)

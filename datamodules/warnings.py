@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from attention_probing.corpora.splits import SPLITS, Split
 from attention_probing.results import FEW
-from attention_probing.results.errors import counted, setting
+from attention_probing.results.errors import pluralize, setting
 from attention_probing.results.progress import warn
 
 SHARED = 0.05
@@ -47,7 +47,7 @@ def warn_of_split(split: Split, shared: Mapping[str, int], total: int, unit: str
     """
     if total < FEW and split != "train":
         effect = "what is chosen on it is uncertain" if split == "dev" else "intervals are often too narrow"
-        warn(f"{split} has {counted(total, unit.removesuffix('s'))}: {effect}. Give {FEW} or more.")
+        warn(f"{split} has {pluralize(total, unit.removesuffix('s'))}: {effect}. Give {FEW} or more.")
     for name, count in shared.items():
         if count > SHARED * total:
             warn(

@@ -9,11 +9,26 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from attention_probing.metrics.bootstrap import compared, difference, holm, least_p, p_units, pooled, resample
+from attention_probing.metrics.bootstrap import (
+    difference,
+    holm,
+    least_p,
+    p_units,
+    pool_seeds,
+    resample,
+    with_interval_and_p,
+)
 from attention_probing.metrics.statistics import proportion, ratio
 from attention_probing.results import TIE, Estimate, Floats, Table, Unit, numbers
-from attention_probing.results.errors import counted
-from attention_probing.results.sentences import LEVEL, Difference, describe_differences, difference_said, negative, said
+from attention_probing.results.errors import pluralize
+from attention_probing.results.sentences import (
+    LEVEL,
+    Difference,
+    describe_differences,
+    format_difference,
+    format_estimate,
+    negate,
+)
 from attention_probing.results.tables import printed_name
 
 
@@ -102,7 +117,7 @@ def comparison_table(results: Sequence[CheckpointResult]) -> Table:
     for score, variants in by_score(results).items():
         if _is_nan(variants):
             continue
-        means = {variant: pooled(seeds) for variant, seeds in variants.items()}
+        means = {variant: pool_seeds(seeds) for variant, seeds in variants.items()}
         first = means.get(results[0].variant)
         nothing = Estimate(math.nan, math.nan, math.nan, unit=_unit(variants), p=math.nan)
         against = [difference(mean, first) if first and mean is not first else nothing for mean in means.values()]
@@ -156,7 +171,7 @@ def _unit(variants: Mapping[str, Sequence[Estimate]]) -> Unit:
 
 
 def _mean(seeds: Sequence[Estimate]) -> Estimate:
-    return replace(pooled(seeds), sd=None)
+    return replace(pool_seeds(seeds), sd=None)
 
 
 BASELINE, ATTENTION = "random", "attention"
@@ -257,7 +272,7 @@ def ranked_scores(
     measures = {name: arrow for test in tests for name, arrow in test.measures(scores)}
     rankings = dict.fromkeys(ranking for test in tests for ranking in test.rankings)
     found = {
-        (variant, name, ranking): pooled(seeds)
+        (variant, name, ranking): pool_seeds(seeds)
         for variant, name, ranking in product(by_variant(results), measures, rankings)
         if (seeds := scores.get(_score(name, ranking), {}).get(variant)) and not math.isnan(seeds[0].value)
     }
@@ -391,7 +406,7 @@ def answer(results: Sequence[CheckpointResult], tests: Sequence[Judged], asked: 
     claims = {f"{test.test}.{score}": claim for test in before for score, claim in test.claims.items()}
     scores = by_score(results)
     name_of_claim = next((name for name in claims if name in scores and not _is_nan(scores[name])), None)
-    start = f"on {counted(int(results[0].tested.sum()), 'text')}"
+    start = f"on {pluralize(int(results[0].tested.sum()), 'text')}"
     seeds = {len(runs) for runs in variants.values()}
     if max(seeds) > 1:
         up_to = "up to " if len(seeds) > 1 else ""
@@ -417,12 +432,14 @@ def chance_fault(runs: Sequence[CheckpointResult]) -> str:
         most_frequent = labels[counts.argmax()]
         right.append(resample(proportion, (gold == predicted)[:, None], "fraction"))
         majority.append(resample(proportion, (gold == most_frequent)[:, None], "fraction"))
-    accuracy, baseline = pooled(right), pooled(majority)
+    accuracy, baseline = pool_seeds(right), pool_seeds(majority)
     above = difference(accuracy, baseline, same_runs=True)
     if above.value > 0 and above.p is not None and above.p < LEVEL:
         return ""
-    frequent = said(replace(baseline, low=None, high=None))
-    text = f"is right on {said(accuracy)}, not significantly above always the most frequent label ({frequent})"
+    frequent = format_estimate(replace(baseline, low=None, high=None))
+    text = (
+        f"is right on {format_estimate(accuracy)}, not significantly above always the most frequent label ({frequent})"
+    )
     one_class = all(run.values["predicted"].nunique() == 1 for run in runs)
     return f"{text}{', and predicts one class' if one_class else ''}: no ranking is named"
 
@@ -435,11 +452,13 @@ def _claim(clause: str, variants: Mapping[str, Sequence[Estimate]], results: Seq
         variants: Estimates of the score by variant, one for each seed.
         results: Results of all checkpoints.
     """
-    known = {variant: pooled(own) for variant, own in variants.items() if not math.isnan(own[0].value)}
+    known = {variant: pool_seeds(own) for variant, own in variants.items() if not math.isnan(own[0].value)}
     (first, own), *others = known.items()
     several = len(by_variant(results)) > 1
     named = f" ({first})" if several else ""
-    text = clause.replace("{}", said(own) + named).replace("{change}", difference_said(negative(own)) + named)
+    text = clause.replace("{}", format_estimate(own) + named).replace(
+        "{change}", format_difference(negate(own)) + named
+    )
     if not others:
         return text
     apart = _compared([one for _, one in others], own, same_runs=False)
@@ -447,7 +466,7 @@ def _claim(clause: str, variants: Mapping[str, Sequence[Estimate]], results: Seq
     for (variant, _), (one, _) in zip(others, apart, strict=True):
         named_one = _named(variant, one, len(others), results)
         if "{change}" in clause:
-            named_one = replace(named_one, value=negative(named_one.value))
+            named_one = replace(named_one, value=negate(named_one.value))
         family.append(named_one)
     trained = "variant" if max(map(len, variants.values())) > 1 else "trained model"
     return f"{text}; {describe_differences(family, [p for _, p in apart], trained, f'differ from {first}')}"
@@ -456,7 +475,7 @@ def _claim(clause: str, variants: Mapping[str, Sequence[Estimate]], results: Seq
 def _named(name: str, apart: Estimate, tests: int, results: Sequence[CheckpointResult]) -> Difference:
     """Return a difference for a sentence, with interval and p-value that hold for all of several at once."""
     (unit,) = p_units([math.nan if apart.p is None else apart.p], smallest_p(results))
-    return Difference(name, compared(apart, tests), p_unit=unit)
+    return Difference(name, with_interval_and_p(apart, tests), p_unit=unit)
 
 
 def _best_ranking(
@@ -504,10 +523,10 @@ def _best_ranking(
     clauses = [f"{start}, {printed_name(best)} {does}: {_plain(own)}"]
     for baseline, one in reversed(parts.items()):
         of_p = None if one.value.p is None else Estimate(one.value.p, unit=one.p_unit)
-        clauses.append(f"difference to {baseline} {difference_said(one.value, of_p)}")
+        clauses.append(f"difference to {baseline} {format_difference(one.value, of_p)}")
     return "; ".join(clauses)
 
 
 def _plain(score: Estimate) -> str:
     """Return a number without its interval, which would not hold for the best of several."""
-    return said(replace(score, low=None, high=None))
+    return format_estimate(replace(score, low=None, high=None))

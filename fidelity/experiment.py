@@ -41,7 +41,7 @@ from attention_probing.metrics.statistics import Statistic, mean, proportion
 from attention_probing.models import recorded_gradients
 from attention_probing.models.checkpoints import data_settings
 from attention_probing.results import ColouredText, ColouredTexts, Figure, Result, Table, Unit
-from attention_probing.results.errors import UserError, check_names, check_numbers, check_values, counted, setting
+from attention_probing.results.errors import UserError, check_names, check_numbers, check_values, pluralize, setting
 from attention_probing.results.progress import inform
 
 EXAMPLES = 10  # texts on the example page, evenly spread over those that are read
@@ -360,8 +360,8 @@ class Fidelity(Measure[ClassificationDataModule]):
         self._examples: list[Example] = []
         self._seconds: list[tuple[str, str, float, int]] = []  # variant, ranking, seconds of a batch, its texts
         inform(
-            f"{f'{read:,} of ' if read < total else ''}{counted(total, 'text')} in the test split, "
-            f"{counted(len(self.checkpoints), 'classifier')}, {counted(len(self.tests), 'test')}."
+            f"{f'{read:,} of ' if read < total else ''}{pluralize(total, 'text')} in the test split, "
+            f"{pluralize(len(self.checkpoints), 'classifier')}, {pluralize(len(self.tests), 'test')}."
         )
 
     def update(self, batch: TextBatch) -> None:
@@ -388,7 +388,7 @@ class Fidelity(Measure[ClassificationDataModule]):
         if classified is not None:
             saliency = Saliency(classified, self._explanations)
             measured = dict[FidelityTest, Measurements]()
-            texts = counted(len(classified.batch.index), "text")
+            texts = pluralize(len(classified.batch.index), "text")
             for test in self.tests:
                 copies = test.changed_copies(classified)
                 why = UNCOUNTED if math.isinf(copies) else ""

@@ -26,7 +26,7 @@ from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity.classified import ClassifiedBatch
 from attention_probing.results import Floats
 from attention_probing.results.digests import file_digest
-from attention_probing.results.errors import UserError, counted, misfit, near
+from attention_probing.results.errors import UserError, misfit, near, pluralize
 from attention_probing.results.files import check_regular, write_atomically
 
 FILE = "file:"
@@ -114,7 +114,7 @@ def read_explanations(
     ]
     if missing:
         raise UserError(
-            f"{path} has no scores of {counted(len(missing), 'text')}, the first of them {missing[0]}. Add them, or "
+            f"{path} has no scores of {pluralize(len(missing), 'text')}, the first of them {missing[0]}. Add them, or "
             f"remove the ranking {FILE}{path}."
         )
     return Explanations(path, file_digest(path), found)
@@ -169,7 +169,7 @@ def from_inseq(path: Path | str, texts: Mapping[str, Sequence[str]]) -> list[dic
         ) from None
     if len(read) != len(texts):
         raise UserError(
-            f"{path} has {counted(len(read), 'text')}, but `texts` has {len(texts)}. Give the words of each of them."
+            f"{path} has {pluralize(len(read), 'text')}, but `texts` has {len(texts)}. Give the words of each of them."
         )
     lines: list[dict[str, Any]] = []
     for (name, words), (pieces, scores) in zip(texts.items(), read, strict=True):
@@ -226,8 +226,8 @@ def _check_line(read: Mapping[str, Any], where: str) -> None:
             raise UserError(f"{where}: {key} must be {wanted}.")
     name, words, scores, owners = read["id"], read["words"], read["scores"], read.get("word_ids")
     if len(scores) != len(words if owners is None else owners):
-        what = counted(len(words), "word") if owners is None else counted(len(owners), "piece")
-        raise UserError(f"{where}: text '{name}' has {counted(len(scores), 'score')}, but {what}.")
+        what = pluralize(len(words), "word") if owners is None else pluralize(len(owners), "piece")
+        raise UserError(f"{where}: text '{name}' has {pluralize(len(scores), 'score')}, but {what}.")
     for place, score in enumerate(scores, 1):
         if not abs(score) <= sys.float_info.max:  # nan too
             raise UserError(f"{where}: score {place} of text '{name}' is {score}, not a finite number.")
@@ -263,6 +263,6 @@ def _check_words(given: Sequence[str], expected: Sequence[str], where: str) -> N
             raise UserError(f"{where}: word {place} is {one!r}, but the classifier reads {other!r}. {remedy}")
     if len(given) != len(expected):
         raise UserError(
-            f"{where} has {counted(len(given), 'word')} in the file, but the classifier reads "
-            f"{counted(len(expected), 'word')} (see `punctuation` and `max_length` of the data). {remedy}"
+            f"{where} has {pluralize(len(given), 'word')} in the file, but the classifier reads "
+            f"{pluralize(len(expected), 'word')} (see `punctuation` and `max_length` of the data). {remedy}"
         )

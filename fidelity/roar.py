@@ -24,7 +24,7 @@ from attention_probing.fidelity.experiment import FidelityTest, Measurements, Sc
 from attention_probing.fidelity.explanations import FILE
 from attention_probing.fidelity.saliency import Saliency
 from attention_probing.measures.trainings import Best, Training, share
-from attention_probing.metrics.bootstrap import mean_over_seeds, pooled, resample
+from attention_probing.metrics.bootstrap import mean_over_seeds, pool_seeds, resample
 from attention_probing.metrics.statistics import proportion, ratio
 from attention_probing.models import HierarchicalClassifier
 from attention_probing.results import Curves, Figure, Flags, Floats, Integers, Table
@@ -182,7 +182,7 @@ class Roar(FidelityTest):
             names: dict[str, object] = {"variant": variant, "seeds": len(seeds)}
             for ranking, percent in product(self.names, self.percents):
                 column = f"{self.name}.{ranking}.correct_{percent}"
-                accuracy = pooled([resample(proportion, seed.values[[column]], "fraction") for seed in seeds])
+                accuracy = pool_seeds([resample(proportion, seed.values[[column]], "fraction") for seed in seeds])
                 rows.append({**names, "ranking": ranking, "masked": percent} | accuracy.named("accuracy"))
             for ranking in self._others:
                 values = [seed.scores[f"{self.name}.{ranking}.racu"].value for seed in seeds]

@@ -15,7 +15,7 @@ from attention_probing.fidelity.classified import ClassifiedBatch, ranks_of
 from attention_probing.fidelity.comparison import CheckpointResult, by_variant, column_means
 from attention_probing.fidelity.experiment import FidelityTest, Measurements, Score, means, proportions
 from attention_probing.fidelity.saliency import RANKINGS, Explainer, Saliency
-from attention_probing.metrics.bootstrap import pooled, resample
+from attention_probing.metrics.bootstrap import pool_seeds, resample
 from attention_probing.metrics.statistics import ratio
 from attention_probing.results import TIE, Floats, Table, Unit
 from attention_probing.results.errors import UserError, setting
@@ -161,7 +161,7 @@ def judge(results: Sequence[CheckpointResult], rankings: Sequence[str]) -> Itera
             judged = [sign * result.values[own].mean(axis=1, skipna=False) for own in columns.values()]
             true = [result.values[f"{Shortcut.name}.{ranking}.precision_at_k"] for ranking in columns]
             values.append(np.stack([*judged, *true], axis=1))
-        tau, first = (pooled([resample(one, own, "fraction") for own in values]) for one in (agreement, finds_best))
+        tau, first = (pool_seeds([resample(one, own, "fraction") for own in values]) for one in (agreement, finds_best))
         sound = [own[~np.isnan(own).any(axis=1)] for own in values]
         by_metric, by_truth = np.split(np.mean([own.mean(axis=0) for own in sound], axis=0), 2)
         yield {

@@ -24,9 +24,9 @@ from attention_probing.fidelity.saliency import KNOWN, PLANTED, Explainer, Salie
 from attention_probing.models import HierarchicalClassifier, recorded_gradients
 from attention_probing.models.text_classifier import WORD
 from attention_probing.results import ColouredText, ColouredTexts, Table, Unit
-from attention_probing.results.document import framed
-from attention_probing.results.errors import UserError, check_names, counted, near
-from attention_probing.results.tables import DASH, data_table, number, written
+from attention_probing.results.document import embed_page
+from attention_probing.results.errors import UserError, check_names, near, pluralize
+from attention_probing.results.tables import DASH, data_table, format_cells, format_number
 from attention_probing.results.texts import html_page
 
 RANKINGS = ("attention", "integrated_gradients")
@@ -146,8 +146,8 @@ class Explanation:
         return "\n".join(line.rstrip() for line in screen.file.getvalue().splitlines())
 
     def _repr_html_(self) -> str:
-        page = framed(self.answer, html_page(self.figure), f"{12 + 4 * len(self.rankings)}rem")
-        table = pd.DataFrame(written(self._effects(), missing=DASH)).to_html(index=False, border=0)
+        page = embed_page(self.answer, html_page(self.figure), f"{12 + 4 * len(self.rankings)}rem")
+        table = pd.DataFrame(format_cells(self._effects(), missing=DASH)).to_html(index=False, border=0)
         notes = "".join(f"<br>{escape(note)}" for note in self.notes)
         return f"{page}\n{table}\n<small>{escape(self._legend())}{notes}</small>"
 
@@ -331,7 +331,7 @@ def _notes(split: TextSplit, classified: ClassifiedBatch, words: pd.DataFrame) -
     notes = []
     vocabulary, read = classified.vocabulary, len(words)
     if cut := split.counts["tokens_cut"]:
-        notes.append(f"The text is too long: the last {counted(cut, 'token')} are cut, and {read} are read.")
+        notes.append(f"The text is too long: the last {pluralize(cut, 'token')} are cut, and {read} are read.")
     if split.counts["unknown_tokens"]:
         pairs = zip(split.tokens(0), split.forms(0), strict=True)
         unknown = list(dict.fromkeys(str(form) for token, form in pairs if token == vocabulary.unknown and form))
@@ -354,4 +354,4 @@ def spaced(name: str) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{number(share, 'fraction', missing=DASH)} %"
+    return f"{format_number(share, 'fraction', missing=DASH)} %"

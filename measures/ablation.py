@@ -41,23 +41,30 @@ from attention_probing.measures.task import (
 from attention_probing.metrics.bootstrap import (
     EXACT,
     against_random_draws,
-    compared,
     difference,
     draws_for,
     holm,
     least_p,
     p_units,
-    pooled,
+    pool_seeds,
+    with_interval_and_p,
 )
 from attention_probing.metrics.moments import Moments
 from attention_probing.metrics.rows import Rows
 from attention_probing.models import recorded_gradients
 from attention_probing.models.checkpoints import checkpoint_file, data_settings, read_checkpoint
 from attention_probing.results import Bars, Curves, Estimate, Figure, Floats, Result, Table, Unit
-from attention_probing.results.errors import UserError, check_names, check_numbers, check_values, counted, setting
+from attention_probing.results.errors import UserError, check_names, check_numbers, check_values, pluralize, setting
 from attention_probing.results.heads import head_map
 from attention_probing.results.progress import Progress, inform
-from attention_probing.results.sentences import LEVEL, UNDEFINED, Difference, describe_differences, filled, said
+from attention_probing.results.sentences import (
+    LEVEL,
+    UNDEFINED,
+    Difference,
+    describe_differences,
+    fill_sentence,
+    format_estimate,
+)
 
 _ABLATED = {"sets": "set", "ablation": "head", "layers": "layer"}
 DRAWS = 10_000  # of the bootstrap, or more, as far as they fit into memory
@@ -277,7 +284,7 @@ class HeadAblation(TaskMeasure):
         self._reference = references[-1] if references else None
         shared = "layers below the ablated ones are computed once per batch"
         shared = shared if self.task.ablated.shares else "each needs a full forward pass"
-        inform(f"Ablating {counted(len(ablations) * len(heads), 'set')} of heads; {shared}.")
+        inform(f"Ablating {pluralize(len(ablations) * len(heads), 'set')} of heads; {shared}.")
         # The whole model runs once, beside the sets of the first kind.
         return {one: [frozenset(), *heads] if one is ablations[0] else heads for one in ablations}
 
@@ -308,7 +315,7 @@ class HeadAblation(TaskMeasure):
         if self.each_head:
             audit["least_p_holm"] = least
         known = not self.each_head or least < LEVEL
-        answer = filled(self._answer(tables, differences, known=known), scores, n=len(outputs))
+        answer = fill_sentence(self._answer(tables, differences, known=known), scores, n=len(outputs))
         return Result(self.experiment, scores, tables, figures, audit, headline=headline, answer=answer)
 
     def _answer(self, tables: Mapping[str, Table], differences: Differences, *, known: bool) -> str:
@@ -323,7 +330,7 @@ class HeadAblation(TaskMeasure):
         tests = max(1, int(own[p].notna().sum()))
         family = []
         for row, (place, one) in zip(own.index, apart.items(), strict=True):
-            at_once = compared(one, tests) if one.draws.size else one
+            at_once = with_interval_and_p(one, tests) if one.draws.size else one
             family.append(Difference(place, at_once, p_unit=units[row]))
         than = " otherwise than random heads of the same layers" if beyond else ""
         score, items = task.score.rpartition(".")[2], "pairs" if isinstance(task, MinimalPairs) else "texts"
@@ -450,7 +457,7 @@ def against_whole(found: Sequence[Estimate], whole: Estimate) -> dict[str, float
         standard deviation `sd` over orders, nan for one order. `difference` is the average minus the
         intact model's score, with its interval `difference.low, difference.high` and its p-value `p`.
     """
-    score = pooled(found)  # random orders, which vary like seeds
+    score = pool_seeds(found)  # random orders, which vary like seeds
     row = {name.removeprefix("score."): number for name, number in score.named("score").items()}
     apart = difference(score, whole, fixed=True).named("difference")
     return row | {name.replace("difference.p", "p"): number for name, number in apart.items()}
@@ -609,8 +616,8 @@ class Pruning(TaskMeasure):
         }
         self._orders = {name: orders[name] for name in self.rankings}
         self._sets = list(dict.fromkeys(one for name in self._orders for sets in self._off(name) for one in sets))
-        removed = counted(len(self._sets), "set")
-        inform(f"Pruning curve: scoring the model with {removed} of its {counted(total, 'head')} ablated.")
+        removed = pluralize(len(self._sets), "set")
+        inform(f"Pruning curve: scoring the model with {removed} of its {pluralize(total, 'head')} ablated.")
         return {Ablation("zero"): self._sets}
 
     def _off(self, name: Ranking) -> list[list[Heads]]:
@@ -671,15 +678,17 @@ class Pruning(TaskMeasure):
         audit = {
             "texts": len(outputs),
             "draws": draws,
-            "importance": f"over {counted(int(self._importance.inputs.max()), 'text')} of train",
+            "importance": f"over {pluralize(int(self._importance.inputs.max()), 'text')} of train",
         }
         least = least_p(whole.units or 0, draws)
         tables, figures = self._tables(frame, p_units(frame["p"], least)), self._figures(frame, whole)
         shares = {name: scores[f"pruning.{name}.leaves_at"] for name in self._orders}
         never = UNDEFINED if np.isnan(whole.interval[0]) else "never"
-        falls = (f"{never if one.value != one.value else said(one)} by {name}" for name, one in shares.items())
+        falls = (
+            f"{never if one.value != one.value else format_estimate(one)} by {name}" for name, one in shares.items()
+        )
         text = f"the {task.score} of the intact model is {{{task.score}}} over {{n}} texts; heads pruned when it "
-        answer = filled(f"{text}falls below this interval: {', '.join(falls)}", scores, n=len(outputs))
+        answer = fill_sentence(f"{text}falls below this interval: {', '.join(falls)}", scores, n=len(outputs))
         return Result(self.experiment, scores, tables, figures, audit, headline=list(scores), answer=answer)
 
     def _tables(self, frame: pd.DataFrame, of_p: Sequence[Unit]) -> dict[str, Table]:

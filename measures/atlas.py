@@ -21,7 +21,7 @@ from attention_probing.measures.contract import Measure
 from attention_probing.measures.single_heads import MARGIN, AntecedentHeads, SingleHeads
 from attention_probing.measures.surface_statistics import BEHAVIOURS
 from attention_probing.metrics.moments import Means
-from attention_probing.results import Estimate, Figure, Floats, Result, Table, Unit, filled, merged
+from attention_probing.results import Estimate, Figure, Floats, Result, Table, Unit, fill_sentence, merge_results
 from attention_probing.results.errors import setting
 from attention_probing.results.heads import head_name
 
@@ -347,7 +347,7 @@ class Atlas(Measure[AtlasDataModule]):
         attention = found.pop(self.attention.experiment)
         known = {encoder: self._known(encoder, found) for encoder in self.texts.encoders}
         plain = {name: _of_each_head(result) for name, result in found.items()}
-        whole = merged(self.experiment, {"atlas": (own := atlas_of(known)), "attention": attention} | plain)
+        whole = merge_results(self.experiment, {"atlas": (own := atlas_of(known)), "attention": attention} | plain)
         others = {name: replace(table, main=()) for name, table in whole.tables.items() if name not in own.tables}
         return replace(whole, tables={**whole.tables, **others}, headline=own.headline, answer=own.answer)
 
@@ -415,5 +415,5 @@ def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
     parts = [f"{{role.{role}}} have the role {role}" for share, role in shares[:3] if share]
     text = f"of {len(tables['atlas'].frame)} heads {', '.join([*parts, '{role.none} have no role'])}"
     text += "; {random_init.role.none} have none with random weights" * int(random is not None)
-    answer = filled(text + "; {stability.role} have the same role in both halves of the texts", scores | same)
+    answer = fill_sentence(text + "; {stability.role} have the same role in both halves of the texts", scores | same)
     return Result("atlas", scores | same, tables, figures, headline=headline, answer=answer)

@@ -23,7 +23,17 @@ from attention_probing.metrics.bootstrap import holm
 from attention_probing.metrics.distributions import divided_by_sums
 from attention_probing.metrics.gathered import gather_items
 from attention_probing.metrics.moments import CONFIDENCE, Means, Moments, Updates, recorded, subtract
-from attention_probing.results import Estimate, Figure, Floats, HeatMap, Result, Table, Unit, merged, on_one_scale
+from attention_probing.results import (
+    Estimate,
+    Figure,
+    Floats,
+    HeatMap,
+    Result,
+    Table,
+    Unit,
+    merge_results,
+    on_one_scale,
+)
 from attention_probing.results.errors import UserError, check_names, setting
 from attention_probing.results.heads import head_map, head_name
 
@@ -227,7 +237,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
         found = {which: self._results(analyses) for which, analyses in self._of.items()}
         if "before" in self._of:
             found["given"]["differences"] = self._differences()
-        results = {which: merged(which, each) for which, each in found.items()}
+        results = {which: merge_results(which, each) for which, each in found.items()}
         whole = replace(results.pop("given"), experiment=self.experiment)
         for which, result in results.items():
             whole = _joined(whole, which, result)

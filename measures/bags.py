@@ -17,7 +17,7 @@ from attention_probing.metrics.bootstrap import resample
 from attention_probing.metrics.distributions import divided_by_sums, entropy
 from attention_probing.metrics.moments import Means
 from attention_probing.metrics.statistics import spearman
-from attention_probing.results import Curves, Estimate, Figure, Floats, Result, Table, Unit, filled
+from attention_probing.results import Curves, Estimate, Figure, Floats, Result, Table, Unit, fill_sentence
 
 UNITS: Mapping[str, Unit] = {"cosine": "fraction", "single": "fraction", "entropy": "nats"}
 
@@ -78,7 +78,7 @@ class Bags(Analysis):
             experiment=self.name,
             scores=scores,
             headline=list(scores),
-            answer=filled(answer, scores, n=int(model["cosine"].inputs)),
+            answer=fill_sentence(answer, scores, n=int(model["cosine"].inputs)),
             tables={
                 "bags": Table(head_rows(heads), UNITS),
                 "bags_layers": Table(head_rows(layers), UNITS, main=("layer", *UNITS)),

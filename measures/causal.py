@@ -44,16 +44,16 @@ from attention_probing.measures.task import (
     lacks_language_modelling,
     make_ablation,
 )
-from attention_probing.metrics.bootstrap import against_random_draws, compared, difference, holm, p_units
+from attention_probing.metrics.bootstrap import against_random_draws, difference, holm, p_units, with_interval_and_p
 from attention_probing.metrics.heads import Predictions, most_attended
 from attention_probing.metrics.rows import ITEM, ArcRows, Rows
 from attention_probing.metrics.statistics import Statistic
 from attention_probing.models.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint
 from attention_probing.probes.arc_evaluation import check_relations
 from attention_probing.probes.head_selection import HeadSelectionProbe
-from attention_probing.results import Bars, Estimate, Result, Table, Unit, filled, numbers
-from attention_probing.results.errors import UserError, check_names, check_numbers, check_values, counted, setting
-from attention_probing.results.heads import Names, head_name
+from attention_probing.results import Bars, Estimate, Result, Table, Unit, fill_sentence, numbers
+from attention_probing.results.errors import UserError, check_names, check_numbers, check_values, pluralize, setting
+from attention_probing.results.heads import HeadNames, head_name
 from attention_probing.results.progress import inform, warn
 from attention_probing.results.sentences import UNDEFINED, Difference, describe_differences
 
@@ -443,7 +443,7 @@ class CausalCheck(ProbeMeasure):
         if off.reference is not None:
             audit["reference"] = f"{off.reference.texts} sentences of dev"
         figures = {f"causal_{name}": causal_bars(table.frame, name, measure) for name, measure in measures.items()}
-        answer = filled(causal_answer(self.heads, table, scores), {})
+        answer = fill_sentence(causal_answer(self.heads, table, scores), {})
         return Result(self.experiment, scores, {"causal": table}, figures, audit, headline=tuple(scores), answer=answer)
 
     def _measures(
@@ -506,7 +506,7 @@ class CausalCheck(ProbeMeasure):
         """Rank heads on dev in the better of both directions; return the best of each relation, and random sets."""
         arcs, predicted = self._dev.arcs()
         data, found = self.data, []
-        dev, names = Predictions(arcs, data.relations, predicted["heads"]), Names(data.layers, data.heads)
+        dev, names = Predictions(arcs, data.relations, predicted["heads"]), HeadNames(data.layers, data.heads)
         absent = self._absent
         if len(absent) == len(self.relations):
             reasons = "; ".join(f"{relation}: {reason}" for relation, reason in absent.items())
@@ -601,12 +601,12 @@ def causal_answer(heads: int, table: Table, differences: Mapping[str, Estimate])
         family = []
         for row in tested.index:
             relation = own["relation"][row]
-            at_once = compared(differences[f"{measure}.{relation}"], tests=len(tested))
+            at_once = with_interval_and_p(differences[f"{measure}.{relation}"], tests=len(tested))
             family.append(Difference(f"`{relation}`", at_once, int(own["n"][row]), units[row]))
         changes = describe_differences(family, tested["p_holm"].tolist(), "relation", f"change the {measure} score")
         if changes != UNDEFINED:
             parts.append(changes)
-    text = f"with the {counted(heads, 'best head')} off, against random heads, "
+    text = f"with the {pluralize(heads, 'best head')} off, against random heads, "
     return text + ("; ".join(parts) or "no difference is defined")
 
 

@@ -13,7 +13,7 @@ from attention_probing.measures.attention_analyses import Analysis
 from attention_probing.measures.by_head import HeadMeans, head_rows
 from attention_probing.metrics.distributions import map_cosines, map_divergences
 from attention_probing.metrics.moments import Means
-from attention_probing.results import Curves, Estimate, Figure, Floats, Result, Table, Unit, filled
+from attention_probing.results import Curves, Estimate, Figure, Floats, Result, Table, Unit, fill_sentence
 from attention_probing.results.errors import UserError, setting
 from attention_probing.results.heads import head_map, head_name
 from attention_probing.results.sentences import clear_largest, clear_smallest
@@ -84,7 +84,7 @@ class Change(Analysis):
             experiment=self.name,
             scores=scores,
             headline=headline,
-            answer=filled(answer, scores, n=int(model["cosine"].inputs)),
+            answer=fill_sentence(answer, scores, n=int(model["cosine"].inputs)),
             tables={"change": _table(heads), "change_layers": _table(layers, ("layer", *MEASURES))},
             figures=_figures(heads, layers),
             audit={

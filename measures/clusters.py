@@ -18,7 +18,7 @@ from attention_probing.datamodules.batches import run_seed
 from attention_probing.measures.attention_analyses import Analysis
 from attention_probing.metrics.bootstrap import p_units
 from attention_probing.metrics.distributions import HeadDistances, scaled_rows, summed_divergences
-from attention_probing.results import Curves, Estimate, Figure, Floats, HeatMap, Result, Table, filled, p_said
+from attention_probing.results import Curves, Estimate, Figure, Floats, HeatMap, Result, Table, fill_sentence, format_p
 
 CLUSTERS = 8
 """Number of clusters that the tree of heads is cut into; the paper draws no borders."""
@@ -104,7 +104,7 @@ class Clusters(Analysis):
         }
         figures = _figures(frame, distances, leaves_list(tree))
         answer = "{n} heads are {within_layer} apart on average within a layer, {between_layer} between layers; {told}"
-        answer = filled(answer, scores, n=len(frame), told=p_said(p, scores["p"].unit))
+        answer = fill_sentence(answer, scores, n=len(frame), told=format_p(p, scores["p"].unit))
         return Result("clusters", scores, tables, figures, headline=tuple(scores), answer=answer)
 
 

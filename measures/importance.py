@@ -16,7 +16,17 @@ from attention_probing.measures.task import Classification, LanguageModelling, M
 from attention_probing.metrics.moments import Means, Moments
 from attention_probing.models import recorded_gradients
 from attention_probing.models.checkpoints import checkpoint_file
-from attention_probing.results import Curves, Estimate, Result, Table, Unit, UserError, filled, on_one_scale, said
+from attention_probing.results import (
+    Curves,
+    Estimate,
+    Result,
+    Table,
+    Unit,
+    UserError,
+    fill_sentence,
+    format_estimate,
+    on_one_scale,
+)
 from attention_probing.results.errors import setting
 from attention_probing.results.heads import head_map
 from attention_probing.results.sentences import clear_largest
@@ -209,7 +219,7 @@ class Importance(Analysis):
             experiment=self.name,
             scores=scores,
             headline=list(scores),
-            answer=filled(importance_answer(candidates), scores, n=int(measured["loss"].inputs)),
+            answer=fill_sentence(importance_answer(candidates), scores, n=int(measured["loss"].inputs)),
             tables={
                 "importance": Table(by_class(heads, "importance"), units, interval="importance"),
                 "importance_layers": table,
@@ -228,5 +238,5 @@ def importance_answer(candidates: Mapping[str, Estimate]) -> str:
     top = clear_largest(candidates)
     if top is None:
         return "on {n} inputs attention to no class in a layer clearly has most |∂L/∂α|; the loss is {importance.loss}"
-    most = said(candidates[top])
+    most = format_estimate(candidates[top])
     return f"attention to {top} has most |∂L/∂α|, {most} over {{n}} inputs; the loss is {{importance.loss}}"

@@ -18,10 +18,20 @@ from attention_probing.datamodules import SegmentBatch, TextDataModule
 from attention_probing.measures.attention_analyses import Analysis
 from attention_probing.measures.by_head import HeadMeans, best_audit, best_head, by_class, by_name, head_rows
 from attention_probing.metrics.moments import Means
-from attention_probing.results import Estimate, Floats, HeatMap, Result, Table, Unit, filled, on_one_scale, said
+from attention_probing.results import (
+    Estimate,
+    Floats,
+    HeatMap,
+    Result,
+    Table,
+    Unit,
+    fill_sentence,
+    format_estimate,
+    on_one_scale,
+)
 from attention_probing.results.errors import UserError, setting
 from attention_probing.results.heads import head_map, head_name
-from attention_probing.results.tables import DASH, number as shown
+from attention_probing.results.tables import DASH, format_number as shown
 
 ALL = "all"
 """Label of the links of all labels together."""
@@ -230,7 +240,7 @@ class Relations(Analysis):
             experiment=self.name,
             scores={f"{self.name}.{ALL}": best},
             headline=[f"{self.name}.{ALL}"],
-            answer=filled(answer, {"best": best}, n=int(best.inputs), alike=alike),
+            answer=fill_sentence(answer, {"best": best}, n=int(best.inputs), alike=alike),
             tables={
                 "relations": Table(frame, units),
                 "relation_heads": Table(listed.reset_index(drop=True), units, main=_MAIN),
@@ -425,10 +435,10 @@ def linguistic_answer(best: Mapping[str, tuple[tuple[int, int], Estimate]], unif
     parts = []
     for name, (place, most) in best.items():
         alike = shown(uniform[name].value, "fraction", missing=DASH)
-        parts.append(f"{said(most)} to {name} (head {head_name(*place)}, uniform {alike} %)")
+        parts.append(f"{format_estimate(most)} to {name} (head {head_name(*place)}, uniform {alike} %)")
     inputs = max(int(most.inputs) for _, most in best.values())
     text = f"on up to {inputs:,} inputs the best heads give {', '.join(parts)}"
-    return filled(text, {})
+    return fill_sentence(text, {})
 
 
 def _holds(name: str, passage: Passage) -> list[bool]:

@@ -25,8 +25,8 @@ from attention_probing.models.trained import epochs_of
 from attention_probing.probes import HeadSelectionProbe, StructuralDistanceProbe, StructuralProbe
 from attention_probing.probes.arc_evaluation import read_fields
 from attention_probing.probes.frozen import Mode
-from attention_probing.results import Bars, Estimate, Result, Table, Unit, filled, numbers
-from attention_probing.results.errors import UserError, check_numbers, counted
+from attention_probing.results import Bars, Estimate, Result, Table, Unit, fill_sentence, numbers
+from attention_probing.results.errors import UserError, check_numbers, pluralize
 
 Probe = TypeVar("Probe", bound=TrainedModule[Any, Any])
 DependencyProbe = HeadSelectionProbe | StructuralProbe
@@ -287,7 +287,7 @@ class ControlTask(ProbeMeasure):
         answer = f"on {{n}} sentences the {headline} of the probe is {{{headline}{of}}}; on the control task, with "
         answer += f"random governors by word type, {{control.{headline}{of}}}; "
         answer += f"the selectivity is {{selectivity{of or ':points'}}}"
-        answer = filled(answer, scores, n=len(items))
+        answer = fill_sentence(answer, scores, n=len(items))
         return Result(self.experiment, scores, tables, {}, audit, items, ratios, shown, answer, shares)
 
     def _unseen(self) -> dict[str, int]:
@@ -391,7 +391,7 @@ class DescriptionLength(ProbeMeasure):
         ends = borders(self.portions, len(train))
         order = np.random.default_rng(self.seed).permutation(len(train))
         uniform: NDArray[np.float64] = train.lengths * np.log2(train.lengths + 1)
-        on = {counted(end, "sentence"): self.data.variant(train=order[:end].tolist()) for end in ends[:-1]}
+        on = {pluralize(end, "sentence"): self.data.variant(train=order[:end].tolist()) for end in ends[:-1]}
         copies = self.trained_copies({**on, "All sentences": self.data.variant()}, "val_loss", "min")
         *online, (final, last) = copies
         data = self.data.variant()
@@ -439,7 +439,7 @@ class DescriptionLength(ProbeMeasure):
         return Result(
             experiment=self.experiment,
             scores=scores,
-            answer=filled(answer, scores, n=int(train.lengths.sum())),
+            answer=fill_sentence(answer, scores, n=int(train.lengths.sum())),
             tables={"blocks": Table(table, _UNITS, main=("portion", "bits", "bits_per_word"))},
             headline=("codelength_bits", "compression"),
             figures={"blocks": figure},

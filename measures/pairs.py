@@ -11,8 +11,8 @@ from attention_probing.datamodules import PairDataModule
 from attention_probing.measures.ablation import DRAWS, TaskMeasure
 from attention_probing.measures.task import MinimalPairs, TaskOutputs
 from attention_probing.metrics.bootstrap import TAIL, share_interval
-from attention_probing.results import Estimate, Result, Table, filled, said
-from attention_probing.results.errors import counted
+from attention_probing.results import Estimate, Result, Table, fill_sentence, format_estimate
+from attention_probing.results.errors import pluralize
 from attention_probing.results.sentences import clear_largest, clear_smallest
 
 _WHOLE: Heads = frozenset()  # no head is ablated
@@ -68,12 +68,12 @@ class MinimalPairAccuracy(TaskMeasure):
             ratios=ratios,
             shares=tuple(ratios),
             headline=tuple(scores),
-            answer=filled(pairs_answer(at_once, ties), scores, n=len(pairs)),
+            answer=fill_sentence(pairs_answer(at_once, ties), scores, n=len(pairs)),
         )
 
 
 def pairs_answer(fields: Mapping[str, Estimate], ties: int = 0) -> str:
-    """Return the answer, for `filled`: the accuracy, and the fields where it is clearly highest and lowest.
+    """Return the answer, for `fill_sentence`: the accuracy, and the fields where it is clearly highest and lowest.
 
     Args:
         fields: Accuracy in each field, with intervals that hold for all fields at once.
@@ -81,10 +81,10 @@ def pairs_answer(fields: Mapping[str, Estimate], ties: int = 0) -> str:
     """
     answer = "{pairs.accuracy} of {n} acceptable sentences are at least as probable as their pair"
     if ties:
-        answer += f" ({counted(ties, 'pair')} equally probable)"
+        answer += f" ({pluralize(ties, 'pair')} equally probable)"
     for word, name in (("most", clear_largest(fields)), ("fewest", clear_smallest(fields))):
         if name is not None:
-            answer += f", {word} in the field {name}, {said(fields[name])}"
+            answer += f", {word} in the field {name}, {format_estimate(fields[name])}"
     return answer
 
 

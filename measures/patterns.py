@@ -17,7 +17,7 @@ from attention_probing.measures.by_head import HeadMeans, class_map, head_rows
 from attention_probing.metrics.gathered import gather_items
 from attention_probing.metrics.moments import Means
 from attention_probing.metrics.patterns import PATTERNS, by_rules, structure
-from attention_probing.results import Bars, Figure, Maps, Result, Table, Unit, filled, numbers
+from attention_probing.results import Bars, Figure, Maps, Result, Table, Unit, fill_sentence, numbers
 from attention_probing.results.heads import head_name
 
 GLYPHS = {"vertical": "V", "diagonal": "D", "vertical + diagonal": "VD", "block": "B", "heterogeneous": "H"}
@@ -151,7 +151,7 @@ class Patterns(Analysis):
         order = sorted(series.items(), key=lambda pair: -model[pair[1]].value)
         shares = ", ".join(f"{{pattern.{pattern}}} are {name}" for name, pattern in order if model[pattern].value)
         text = f"of the attention maps of {len(heads)} heads on {{n}} inputs {shares}"
-        answer = filled(text, scores, n=audit["inputs"])
+        answer = fill_sentence(text, scores, n=audit["inputs"])
         return Result(self.name, scores, tables, figures, audit=audit, headline=list(scores), answer=answer)
 
 

@@ -19,7 +19,7 @@ from attention_probing.measures.attention_analyses import Analysis
 from attention_probing.measures.by_head import HeadMeans, best_audit, best_head, head_rows
 from attention_probing.metrics.distributions import divided_by_sums
 from attention_probing.metrics.moments import Means
-from attention_probing.results import Result, Table, Unit, filled, said
+from attention_probing.results import Result, Table, Unit, fill_sentence, format_estimate
 from attention_probing.results.errors import UserError, check_numbers
 from attention_probing.results.heads import head_map, head_name
 
@@ -172,14 +172,14 @@ class RepeatedSequences(Analysis):
             for role, (place, _) in best.items()
         }
         answer = ", ".join(
-            f"{role} token {said(best[role][1])} ({head}, uniform {100 * alike:.1f} %)"
+            f"{role} token {format_estimate(best[role][1])} ({head}, uniform {100 * alike:.1f} %)"
             for role, head, *_, alike in rows
         )
         return Result(
             experiment=self.name,
             scores={f"{self.name}.{role}": estimate for role, (_, estimate) in best.items()},
             headline=[f"{self.name}.{role}" for role in best],
-            answer=filled(
+            answer=fill_sentence(
                 f"on {SEQUENCES} repeated sequences the best heads, chosen on them, attend to the {answer}", {}
             ),
             tables={

@@ -71,10 +71,10 @@ from attention_probing.results import (
     Unit,
     on_one_scale,
 )
-from attention_probing.results.errors import UserError, check_values, counted, setting
+from attention_probing.results.errors import UserError, check_values, pluralize, setting
 from attention_probing.results.estimates import FEW
-from attention_probing.results.heads import Names, head_map, heads_table
-from attention_probing.results.sentences import LEVEL, difference_said, filled
+from attention_probing.results.heads import HeadNames, head_map, heads_table
+from attention_probing.results.sentences import LEVEL, fill_sentence, format_difference
 
 POSITIONAL, MARGIN = 0.9, 0.1
 """Share of words of a positional head, and margin of a syntactic head (Voita et al. 2019, §5)."""
@@ -101,7 +101,7 @@ class ChosenHeads:
 
     dev: Predictions
     scored: Predictions
-    names: Names
+    names: HeadNames
     seed: int = 0
     transferred: bool = False
 
@@ -690,8 +690,8 @@ def heads_answer(best: Table, punctuation: Collection[str] = ()) -> str:
     if tested.empty:
         return answer
     beat = (tested["p_holm"] < LEVEL) & (tested["over_offset"] > 0)
-    count = f"{int(beat.sum()) or 'none'} of {counted(len(tested), 'relation')}"
-    family = f"p < .05 after Holm over {counted(rows, 'row')}, n ≥ {FEW}"
+    count = f"{int(beat.sum()) or 'none'} of {pluralize(len(tested), 'relation')}"
+    family = f"p < .05 after Holm over {pluralize(rows, 'row')}, n ≥ {FEW}"
     without = " without punctuation" if frame["relation"].isin(punctuation).any() else ""
     text = f"in {count}{without} {'heads' if beat.any() else 'do heads'} beat the offset ({family})"
     top = _widest_on_dev(tested) if held_out else None
@@ -699,7 +699,7 @@ def heads_answer(best: Table, punctuation: Collection[str] = ()) -> str:
         relation = frame["relation"][top]
         text += f"; the widest gap on dev is in `{relation}`: head {{head}} finds {_finds(best)}"
         return f"{answer} {_fill_row(best, text, top)}"
-    return f"{answer} {filled(text, {})}"
+    return f"{answer} {fill_sentence(text, {})}"
 
 
 def _finds(best: Table) -> str:
@@ -717,10 +717,10 @@ def _fill_row(best: Table, text: str, row: int) -> str:
     names = [str(best.interval), "offset", "random_init"]
     names += ["own_offset"] if "own_offset" in best.frame else []
     found = {name: best.estimate(row, name) for name in names}
-    gain = difference_said(best.estimate(row, "over_offset"), best.estimate(row, "p_offset"))
+    gain = format_difference(best.estimate(row, "over_offset"), best.estimate(row, "p_offset"))
     if best.interval == "dev":
         gain += " one-sided"
-    return filled(text, found, head=best.frame["head"][row], n=int(best.frame["n"][row]), gain=gain)
+    return fill_sentence(text, found, head=best.frame["head"][row], n=int(best.frame["n"][row]), gain=gain)
 
 
 def _widest_on_dev(tested: pd.DataFrame) -> int | None:
@@ -789,7 +789,7 @@ class SingleHeads(Measure[DependencyDataModule]):
         data = self.data
         reads = "attention" if self.trees else "most_attended"
         read_fields(data, (reads,), type(self).__name__, random_init=True)
-        names = Names(data.layers, data.heads)
+        names = HeadNames(data.layers, data.heads)
         # Both directions of every head; for the given encoder also spanning trees.
         columns: dict[EncoderOf, dict[str, int | None]] = {
             "given": {"heads": 2 * len(names), **({"in_trees": len(names)} if self.trees else {})},
@@ -838,7 +838,7 @@ class SingleHeads(Measure[DependencyDataModule]):
         }
         if self.ranks.rank != 0:
             return None  # the first process computes the statistics and writes them
-        names, relations = Names(self.data.layers, self.data.heads), self.data.relations
+        names, relations = HeadNames(self.data.layers, self.data.heads), self.data.relations
         arcs = {name: self._within_reach(own, name) for name, (own, _) in rows.items()}
         found = {name: Predictions(arcs[name], relations, predicted["heads"]) for name, (_, predicted) in rows.items()}
         encoders: tuple[EncoderOf, EncoderOf] = ("given", "random_init")

@@ -12,10 +12,20 @@ from attention_probing.datamodules import SegmentBatch, TextDataModule
 from attention_probing.measures.attention_analyses import Analysis
 from attention_probing.measures.by_head import HeadMeans, HeadNumbers, by_name, head_rows, without_interval
 from attention_probing.metrics.attention_mass import PLAIN, STATISTICS, UNITS, VARIED, TokenKinds, surface_statistics
-from attention_probing.results import Curves, Estimate, Figure, Floats, Result, Table, filled, on_one_scale, said
+from attention_probing.results import (
+    Curves,
+    Estimate,
+    Figure,
+    Floats,
+    Result,
+    Table,
+    fill_sentence,
+    format_estimate,
+    on_one_scale,
+)
 from attention_probing.results.heads import head_map
 from attention_probing.results.sentences import clear_largest
-from attention_probing.results.tables import DASH, number
+from attention_probing.results.tables import DASH, format_number
 
 ASKED = ("start", "first", "end", "punctuation", "entropy")
 """Statistics that are printed, of each layer and of the model; `first` only if no input has a start delimiter."""
@@ -153,7 +163,7 @@ class Surface(Analysis):
         by_layer = {name: {str(layer + 1): at_once[name][layer] for layer in numbers} for name in shares}
         inputs = {name: counts.get(name, counts["first"]) for name in shares}
         text = surface_answer(shares, by_layer, {name: uniform[name] for name in shares}, inputs)
-        answer = filled(f"{text}; entropy is {{entropy}}", model)
+        answer = fill_sentence(f"{text}; entropy is {{entropy}}", model)
         return Result(
             experiment=self.name,
             scores={f"surface.{name}": model[name] for name in PLAIN},
@@ -183,12 +193,12 @@ def surface_answer(
         inputs: Number of inputs, by kind of token.
     """
     top = max(shares, key=lambda name: shares[name].value)
-    text = f"on {inputs[top]:,} inputs {said(shares[top])} of attention goes to the {_LABELS[top]}"
+    text = f"on {inputs[top]:,} inputs {format_estimate(shares[top])} of attention goes to the {_LABELS[top]}"
     layer = clear_largest(layers[top])
     if layer is None:
         return text
-    alike = number(float(uniform[top][int(layer) - 1]), "fraction", missing=DASH)
-    return f"{text}, most in layer {layer}, {said(layers[top][layer])} (uniform {alike} %)"
+    alike = format_number(float(uniform[top][int(layer) - 1]), "fraction", missing=DASH)
+    return f"{text}, most in layer {layer}, {format_estimate(layers[top][layer])} (uniform {alike} %)"
 
 
 def _figures(

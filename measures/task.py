@@ -34,7 +34,7 @@ from attention_probing.metrics.classification import auroc, f1_score, mcc_score,
 from attention_probing.metrics.statistics import Ratio, Statistic, pearson, spearman
 from attention_probing.models import TransformerClassifier
 from attention_probing.results import Estimate, Flags, Floats, Unit, UserError
-from attention_probing.results.errors import counted, setting
+from attention_probing.results.errors import pluralize, setting
 
 MASKED, HIDDEN, REPLACED = 0.15, 0.8, 0.1
 """Share of the tokens that are predicted; of these, shares that become the mask and a random token (Devlin et al. 2019,
@@ -428,7 +428,7 @@ class MeanStateClassification(LabelTask):
         if None in labels or len(self.labels) < 2:
             raise UserError(
                 f"{encoder.source.spec.name} has no language-modelling head, so a classifier is trained, but the train "
-                f"texts have {counted(len(self.labels), 'label')}, and {labels.count(None)} of them have no label. "
+                f"texts have {pluralize(len(self.labels), 'label')}, and {labels.count(None)} of them have no label. "
                 f"Give texts of two labels or more ({setting('data.corpora', 'sst2')})."
             )
         model = make_pipeline(StandardScaler(), LogisticRegression(C=_C, max_iter=1000))

@@ -30,8 +30,8 @@ from attention_probing.models import (
 )
 from attention_probing.models.progress import ProgressLines
 from attention_probing.results import Result
-from attention_probing.results.errors import UserError, counted, setting
-from attention_probing.results.files import keep, kept, remove_leftovers
+from attention_probing.results.errors import UserError, pluralize, setting
+from attention_probing.results.files import keep, read_kept, remove_leftovers
 from attention_probing.results.locks import share as share_files
 from attention_probing.results.progress import inform, quiet
 
@@ -104,7 +104,7 @@ def share(trainings: Sequence[Training]) -> list[Best]:
 
     def say(training: Training, best: Best, how: str) -> None:
         cut = "" if best.stopped else ", cut off by max_epochs"
-        epochs = counted(best.epochs, "epoch")
+        epochs = pluralize(best.epochs, "epoch")
         inform(f"{training.name}: {how}, {epochs}{cut}; best is {best.value:.4f} in epoch {best.epoch}.")
 
     def make(file: Path, training: Training) -> None:
@@ -114,7 +114,7 @@ def share(trainings: Sequence[Training]) -> list[Best]:
         say(training, best, f"trained in {time.perf_counter() - began:.1f} s")
 
     if left := sum(one.file is None or not one.file.exists() for one in trainings):
-        inform(f"Trains {counted(left, 'model')}, the longest first.")
+        inform(f"Trains {pluralize(left, 'model')}, the longest first.")
     share_files({file: partial(make, file, training) for file, training in filed.items()})
     found = []
     for training in trainings:
@@ -127,7 +127,7 @@ def share(trainings: Sequence[Training]) -> list[Best]:
 def _kept(training: Training) -> Best:
     """Return the result that an earlier run has kept whole; else train, and keep the result."""
     file = training.file
-    if file is not None and (content := kept(file)) is not None:
+    if file is not None and (content := read_kept(file)) is not None:
         return Best(**torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
     best = training.train()
     if file is not None:

@@ -309,7 +309,7 @@ def _fisher_interval(statistic: Statistic, values: Floats, place: Integers, valu
     return float(np.tanh(middle - margin)), float(np.tanh(middle + margin))
 
 
-def pooled(seeds: Sequence[Estimate]) -> Estimate:
+def pool_seeds(seeds: Sequence[Estimate]) -> Estimate:
     """Return the mean of estimates from runs that differ only in the seed.
 
     The `draws` of all estimates must come from the same subsets of the same units. They are averaged over the runs. The
@@ -436,8 +436,8 @@ def difference(a: Estimate, b: Estimate, *, same_runs: bool = False, fixed: bool
     """Return the difference a − b of two estimates, with its 95 % interval and p-value.
 
     Both are computed from the differences between the `draws` of the two estimates, which must come from the same
-    subsets of the same units; for means over seeds (`pooled`) they cover the variation of the seeds too. For few items
-    that differ, the interval of a difference of shares is at least `_signed_interval`.
+    subsets of the same units; for means over seeds (`pool_seeds`) they cover the variation of the seeds too. For few
+    items that differ, the interval of a difference of shares is at least `_signed_interval`.
 
     Args:
         a: A number.
@@ -461,10 +461,10 @@ def difference(a: Estimate, b: Estimate, *, same_runs: bool = False, fixed: bool
     elif fixed:
         sides = (a,)
     draws = _widened_for_seeds(value, a.draws - b.draws, sides)
-    return compared(Estimate(value, unit=a.unit, draws=draws, units=a.units, counts=counts))
+    return with_interval_and_p(Estimate(value, unit=a.unit, draws=draws, units=a.units, counts=counts))
 
 
-def compared(apart: Estimate, tests: int = 1) -> Estimate:
+def with_interval_and_p(apart: Estimate, tests: int = 1) -> Estimate:
     """Return a difference with the interval and the p-value of its draws.
 
     Args:
@@ -578,7 +578,7 @@ def against_random_draws(one: Estimate, others: Sequence[Estimate]) -> tuple[Est
     if len(others) < 2:
         return average, replace(apart, low=np.nan, high=np.nan, p=np.nan)
     error = max(sd * np.sqrt(1 + 1 / len(others)), TIE)
-    return average, compared(replace(apart, draws=_moved_out(apart, error, len(others) - 1)))
+    return average, with_interval_and_p(replace(apart, draws=_moved_out(apart, error, len(others) - 1)))
 
 
 def _moved_out(apart: Estimate, error: float, degrees: int) -> Floats:

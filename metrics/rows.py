@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from attention_probing.metrics.attachment import Arcs
 from attention_probing.metrics.gathered import Gathered, gather_items
-from attention_probing.results.errors import UserError, counted
+from attention_probing.results.errors import UserError, pluralize
 
 ITEM = "item"
 """Name of the column that identifies the items."""
@@ -98,7 +98,7 @@ def _refuse_repeated(keys: NDArray[np.int64]) -> None:
     repeated = keys[1:][(keys[1:] == keys[:-1]).all(axis=1), 0]
     if repeated.size:
         raise ValueError(
-            f"{counted(np.unique(repeated).size, 'item')} came more than once, the first with the number "
+            f"{pluralize(np.unique(repeated).size, 'item')} came more than once, the first with the number "
             f"{int(repeated[0])}, so the scores would count an item twice. Take the rows between epochs, "
             "and use no sampler that repeats items on several devices (Trainer(use_distributed_sampler=False))."
         )
@@ -160,7 +160,7 @@ class ItemRows(Gathered[dict[str, NDArray[Any]]]):
         twice = rows[1:][(rows[1:, : self.keys] == rows[:-1, : self.keys]).all(axis=1), 0]
         if twice.size:
             raise ValueError(
-                f"{counted(np.unique(twice).size, 'item')} came more than once, the first with the number "
+                f"{pluralize(np.unique(twice).size, 'item')} came more than once, the first with the number "
                 f"{int(twice[0])}, so the scores would count an item twice. Reset the metric between epochs, "
                 "and use no sampler that repeats items on several devices (Trainer(use_distributed_sampler=False))."
             )

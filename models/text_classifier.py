@@ -42,7 +42,7 @@ from attention_probing.models.trained import (
     over_devices,
     training_audit,
 )
-from attention_probing.results import Estimate, Floats, HeatMap, Integers, Result, Unit, filled
+from attention_probing.results import Estimate, Floats, HeatMap, Integers, Result, Unit, fill_sentence
 from attention_probing.results.errors import UserError, check_numbers, new_items, setting
 
 WORD, SENTENCE = "word", "sentence"  # attention over words, and over the sentences of a hierarchical model
@@ -613,7 +613,7 @@ def classification_result(
         ratios = {"mse": ("squared_error", "scored")}
         headline = ("pearson", "spearman", "mse")
         answer = "Pearson's r of predicted and gold numbers of {n} texts is {pearson:ratio}; the mean squared error is "
-        answer = filled(answer + "{mse}, that of the mean of train {mean.mse}", scores, n=len(items))
+        answer = fill_sentence(answer + "{mse}, that of the mean of train {mean.mse}", scores, n=len(items))
         return Result("regression", scores, audit=audit, items=items, ratios=ratios, headline=headline, answer=answer)
     labels, gold, predicted = data.labels, test.gold, test.outputs.argmax(axis=1)
     names = np.array(labels, dtype=object)
@@ -630,7 +630,7 @@ def classification_result(
     return Result(
         TextClassifier.experiment,
         scores=scores,
-        answer=filled(answer + (f"; it {one_label}" if one_label else ""), scores, n=len(items)),
+        answer=fill_sentence(answer + (f"; it {one_label}" if one_label else ""), scores, n=len(items)),
         tables={"classes": class_table(gold, predicted, labels)},
         figures={"confusion": HeatMap("Confusion", shares, labels, labels, *axes, unit="fraction")},
         audit=audit,

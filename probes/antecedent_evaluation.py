@@ -38,11 +38,11 @@ from attention_probing.results import (
     Result,
     Table,
     Unit,
-    filled,
+    fill_sentence,
     on_one_scale,
 )
-from attention_probing.results.errors import UserError, check_values, counted, setting
-from attention_probing.results.heads import Names, head_map, heads_table
+from attention_probing.results.errors import UserError, check_values, pluralize, setting
+from attention_probing.results.heads import HeadNames, head_map, heads_table
 
 BASELINES = {"nearest": nearest, "head_match": head_match, "sieve": sieve}
 TRAINED = "antecedent_trained"
@@ -83,7 +83,7 @@ class AntecedentEvaluation(nn.Module):
 
     def prepare(self, data: CoreferenceDataModule) -> None:
         """Create the metrics that count the right choices of every predictor in each document of dev and test."""
-        self._data, self._names = data, Names(data.layers, data.heads)
+        self._data, self._names = data, HeadNames(data.layers, data.heads)
         heads = 2 * len(self._names)
         others: dict[EncoderOf, int] = {"given": len(self.others), **({"random_init": 0} if data.random_init else {})}
         for split, (encoder, number) in product(STAGES["test"], others.items()):
@@ -150,7 +150,7 @@ class AntecedentEvaluation(nn.Module):
         documents = len({unit for unit, counts_it in zip(units, with_links, strict=True) if counts_it})
         if documents < FEW:
             rank_zero_warn(
-                f"The intervals are over the {counted(documents, 'document')} of {self._scored} with links, so they "
+                f"The intervals are over the {pluralize(documents, 'document')} of {self._scored} with links, so they "
                 "are wide. Give more documents."
             )
         # The best head of each group: the first of equals, and the first head without a link.
@@ -185,12 +185,12 @@ class AntecedentEvaluation(nn.Module):
             experiment=experiment,
             scores=scores,
             headline=[f"{name}.{ANTECEDENT_GROUPS[0]}" for name in chosen],
-            answer=filled(text, scores, n=int(links.sum()), head=tables["antecedent"].frame["head"][0]),
+            answer=fill_sentence(text, scores, n=int(links.sum()), head=tables["antecedent"].frame["head"][0]),
             tables=tables,
             figures=self._figures(tables["antecedent"], heads.value, own),
             audit={
                 "mode": self.mode,
-                "units": counted(documents, "document"),
+                "units": pluralize(documents, "document"),
                 "candidates": self._data.candidates,
                 **(trained_for or {}),
                 **{

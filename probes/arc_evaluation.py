@@ -33,7 +33,7 @@ from attention_probing.metrics.attachment import (
     uniform_edges_found,
 )
 from attention_probing.metrics.rows import ArcRows
-from attention_probing.results import Bars, Estimate, Floats, Integers, Result, Table, filled
+from attention_probing.results import Bars, Estimate, Floats, Integers, Result, Table, fill_sentence
 from attention_probing.results.errors import UserError, setting
 from attention_probing.results.progress import warn
 
@@ -174,7 +174,7 @@ class ArcEvaluation(nn.Module):
         if found is not None:
             text = "the probe finds the governors of {uas} of {n} words; the best fixed offset {offset.uas}"
         text += "; right branching {right_branching.uas}; left branching {left_branching.uas}"
-        answer = filled(text, scores, n=int((~test.punctuation).sum()))
+        answer = fill_sentence(text, scores, n=int((~test.punctuation).sum()))
         tables = {"relations": table}
         return Result(experiment, scores, tables, every, audit, items, ratios, headline, answer, shares=tuple(ratios))
 

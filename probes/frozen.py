@@ -19,7 +19,7 @@ from attention_probing.models import TrainedModule
 from attention_probing.models.checkpoints import config_of, data_settings, datamodule_from
 from attention_probing.results import Figure, on_one_scale
 from attention_probing.results.errors import UserError, new_items, setting
-from attention_probing.results.heads import Names, head_map
+from attention_probing.results.heads import HeadNames, head_map
 from attention_probing.results.progress import quiet
 
 Mode = Literal["min", "max"]
@@ -100,7 +100,7 @@ def weight_maps(weight: Tensor, directions: Sequence[str], sizes: Sizes) -> Mapp
         directions: Names of the two directions of attention.
         sizes: Layers and attention heads of the weights.
     """
-    names, maps = Names(sizes.layers, sizes.heads), {}
+    names, maps = HeadNames(sizes.layers, sizes.heads), {}
     for direction, values in zip(directions, weight.detach().double().cpu().numpy(), strict=True):
         title = f"Weights learned on train, {direction}"
         figure = replace(head_map(title, values, names, value_label="weight", unit="ratio"), diverging=True)

@@ -25,7 +25,7 @@ from attention_probing.models import Mean, TrainedModule, over_devices, training
 from attention_probing.models.trained import Average
 from attention_probing.probes.arc_evaluation import read_fields
 from attention_probing.probes.frozen import Mode, Sizes, bind_to, on_sentences
-from attention_probing.results import Floats, HeatMap, Integers, Result, Table, filled
+from attention_probing.results import Floats, HeatMap, Integers, Result, Table, fill_sentence
 from attention_probing.results.errors import UserError, check_names, check_numbers, setting
 
 BOUND = 0.05
@@ -449,7 +449,7 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
         return Result(
             experiment=self.experiment,
             scores=scores,
-            answer=filled(text, scores, n=int(test["total"].sum()), lowest=table.estimate(lowest, "test")),
+            answer=fill_sentence(text, scores, n=int(test["total"].sum()), lowest=table.estimate(lowest, "test")),
             tables={"sweep": table},
             figures={"sweep": sweep_map(table.frame, chosen, self.headline)} if len(table.frame) > 1 else {},
             audit={

@@ -23,12 +23,12 @@ from .figures import (
     Spreads as Spreads,
     on_one_scale as on_one_scale,
 )
-from .result import Provenance as Provenance, Result as Result, free_name as free_name, merged as merged
+from .result import Provenance as Provenance, Result as Result, free_name as free_name, merge_results as merge_results
 from .sentences import (
     LEVEL as LEVEL,
-    difference_said as difference_said,
-    filled as filled,
-    p_said as p_said,
-    said as said,
-    significant as significant,
+    count_significant as count_significant,
+    fill_sentence as fill_sentence,
+    format_difference as format_difference,
+    format_estimate as format_estimate,
+    format_p as format_p,
 )

@@ -17,7 +17,7 @@ REGISTRY = Path(__file__).resolve().parents[1] / "corpora" / "public.yaml"
 
 
 @cache
-def citations() -> Any:  # noqa: ANN401 - YAML
+def read_citations() -> Any:  # noqa: ANN401 - YAML
     """Return the content of `citations.yaml`.
 
     It has three parts: `entries`, BibTeX entries by key; `names`, the keys to cite for each class, quantity and
@@ -27,34 +27,36 @@ def citations() -> Any:  # noqa: ANN401 - YAML
 
 
 @cache
-def registered() -> Any:  # noqa: ANN401 - YAML
+def read_registry() -> Any:  # noqa: ANN401 - YAML
     """Return the registry of corpora as data, since the room of its classes lies above this one."""
     return yaml.load(REGISTRY.read_text(encoding="utf-8"), _LOADER)
 
 
-def cited(names: Iterable[str]) -> str:
+def format_citations(names: Iterable[str]) -> str:
     """Return the BibTeX entries to cite, each once; the last entry is this application.
 
     Args:
         names: Names of classes, also with their modules, of registered corpora, quantities and rankings; names
             without an entry are skipped.
     """
-    known = citations()
+    known = read_citations()
     parts = dict.fromkeys(name.rpartition(".")[2] for name in names)
     keys = dict.fromkeys(key for name in parts for key in known["names"].get(name, ()))
     entries = [known["entries"][key].strip() for key in (*keys, APPLICATION)]
-    return "\n\n".join([*entries[:-1], *(_entry(name) for name in parts if name in registered()), entries[-1]]) + "\n"
+    return (
+        "\n\n".join([*entries[:-1], *(_entry(name) for name in parts if name in read_registry()), entries[-1]]) + "\n"
+    )
 
 
-def cited_in(folder: Path) -> str:
+def cite_folder(folder: Path) -> str:
     """Return the BibTeX entries to cite for a run or a sweep, by the configs in its folder; see `cited`."""
     configs = [path for path in (folder / "config.yaml", *sorted(folder.glob("runs/**/config.yaml"))) if path.is_file()]
-    return cited(str(value) for path in configs for _, value in leaves(read_yaml(path)))
+    return format_citations(str(value) for path in configs for _, value in leaves(read_yaml(path)))
 
 
 def _entry(name: str) -> str:
     """Return the entry of a corpus, whose `citation` has authors, year, title and venue in one line."""
-    corpus = registered()[name]
+    corpus = read_registry()[name]
     paper, *more = " ".join(corpus["citation"].split()).replace("&", r"\&").split("; ")
     authors, year, title, venue = re.fullmatch(r"(.+?) (\d{4}), (.+), ([^,]+)", paper).groups()  # type: ignore[union-attr]
     author = re.sub(r", (?:\\& )?| \\& | (?=et al)", " and ", authors).replace("et al.", "others")

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from attention_probing.results.files import check_regular, keep, kept
+from attention_probing.results.files import check_regular, keep, read_kept
 
 RECORD = "results.json"
 _NUMBERS = ("tables", "latex", "figure_data")  # entries of a record that name files with numbers
@@ -67,7 +67,7 @@ def _named(content: Mapping[str, Any], kinds: Iterable[str] = _NUMBERS) -> list[
     return [name for name in names if name is not None]
 
 
-def altered(path: Path, content: Mapping[str, Any]) -> str | None:
+def find_alteration(path: Path, content: Mapping[str, Any]) -> str | None:
     """Return an error message if a record or a file that it names has another checksum than when it was written.
 
     A missing file is not an error. No file outside the folder is read.
@@ -109,7 +109,7 @@ class Digests:
 
     def _read(self) -> dict[str, dict[str, str]]:
         try:
-            content = kept(self._path)
+            content = read_kept(self._path)
         except OSError:  # for instance another user's file in a shared folder: only time is lost
             content = None
         known: dict[str, dict[str, str]] = {} if content is None else json.loads(bytes(content))

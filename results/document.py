@@ -96,7 +96,7 @@ def document(
     )
 
 
-def framed(title: str, page: str, height: str) -> str:
+def embed_page(title: str, page: str, height: str) -> str:
     """Return a page as a frame for the output of a notebook; its scripts run, but do not reach the notebook.
 
     Args:

@@ -105,13 +105,13 @@ class UserError(ValueError):
             remedy: What to do.
         """
         place = f"{path}:{line}" if line is not None else f"{path}"
-        return cls(f"{place}: {shortened(wrong)}. {remedy}.")
+        return cls(f"{place}: {shorten(wrong)}. {remedy}.")
 
 
 _SHOWN, _ENDING = 600, 100  # characters of a part of a message, and those of them after `…`
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """Return a part of a message, with `…` in place of the middle of one that shows a long value."""
     if len(text) <= _SHOWN:
         return text
@@ -164,7 +164,7 @@ def check_numbers(
         raise UserError(f"{_name(of)}: {name} is {value}, but must be {wanted}.")
 
 
-def counted(number: int, one: str, many: str | None = None) -> str:
+def pluralize(number: int, one: str, many: str | None = None) -> str:
     """Return a number with its noun, for instance `1 text` or `1,821 texts`.
 
     Args:

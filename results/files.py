@@ -62,7 +62,7 @@ def check_regular(path: Path, most: int | None = None) -> Path:
 
 
 def keep(path: Path, content: bytes | memoryview) -> Path:
-    """Write a file atomically, with a checksum that `kept` verifies; return its path.
+    """Write a file atomically, with a checksum that `read_kept` verifies; return its path.
 
     The checksum covers the content, the name of the file, and the name of its folder.
     """
@@ -71,7 +71,7 @@ def keep(path: Path, content: bytes | memoryview) -> Path:
     return write_atomically(path, content, _seal(sha))
 
 
-def kept(path: Path) -> memoryview | None:
+def read_kept(path: Path) -> memoryview | None:
     """Return the content of a file written by `keep`, mapped into memory; None if it has to be made again.
 
     The result is None if there is no such file, or if it is damaged or has been moved or renamed. Such a
@@ -114,7 +114,7 @@ def set_aside(path: Path) -> None:
         log.warning("What was there is now %s.", path.rename(path.with_name(f"{path.name}.old-{time.time_ns()}")))
 
 
-def below(folder: Path, name: str | Path) -> Path:
+def path_below(folder: Path, name: str | Path) -> Path:
     """Return the path of a file in a folder, by the name that another file gives it.
 
     Raises:
@@ -158,7 +158,7 @@ def write_atomically(path: Path, *content: bytes | memoryview | str) -> Path:
     Raises:
         OSError: The file cannot be written; the error names `path`.
     """
-    partial = temporary(path)
+    partial = temporary_path(path)
     try:
         with partial.open("wb") as file:
             for part in content:
@@ -217,7 +217,7 @@ def check_writable(folder: Path, option: str) -> None:
         ) from error
 
 
-def temporary(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     """Return a temporary path for this process to write to, before `commit` renames the file to `path`."""
     return path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
 
@@ -257,7 +257,7 @@ def _alive(process: int) -> bool:
     return True
 
 
-def quoted(cell: object) -> Any:  # noqa: ANN401 # of any kind
+def quote_cell(cell: object) -> Any:  # noqa: ANN401 # of any kind
     """Return a cell of a table for a CSV file, with an apostrophe before text that a spreadsheet would compute.
 
     That is text which begins with `=`, `+`, `-`, `@` or a control character. Numbers stay as they are.
@@ -265,7 +265,7 @@ def quoted(cell: object) -> Any:  # noqa: ANN401 # of any kind
     return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
 
 
-def unquoted(cell: object) -> Any:  # noqa: ANN401 # of any kind
+def unquote_cell(cell: object) -> Any:  # noqa: ANN401 # of any kind
     """Return a cell of a CSV file as it was before `quoted`."""
     return cell[1:] if isinstance(cell, str) and cell.startswith("'") and _FORMULA.match(cell) else cell
 
@@ -273,7 +273,9 @@ def unquoted(cell: object) -> Any:  # noqa: ANN401 # of any kind
 def csv_text(frame: pd.DataFrame) -> str:
     """Return a table as CSV, in which words are data for a spreadsheet; see `quoted`."""
     cells = {
-        quoted(name): column if pd.api.types.is_numeric_dtype(column) else pd.Series(map(quoted, column), dtype=object)
+        quote_cell(name): column
+        if pd.api.types.is_numeric_dtype(column)
+        else pd.Series(map(quote_cell, column), dtype=object)
         for name, column in frame.reset_index(drop=True).items()
     }
     # With both signs in the terminator, a cell with either of them gets the quotes without which it would end a line.
@@ -292,7 +294,7 @@ def read_csv(path: Path, **options: Any) -> pd.DataFrame:  # noqa: ANN401 # argu
         ValueError: It is no table.
     """
     frame: pd.DataFrame = pd.read_csv(check_regular(path), keep_default_na=False, **options)
-    return frame.map(unquoted).rename(columns=unquoted)
+    return frame.map(unquote_cell).rename(columns=unquote_cell)
 
 
 def checkpoints_in(run: Path) -> list[Path]:

@@ -20,7 +20,7 @@ def head_name(layer: int, head: int) -> str:
 
 
 @dataclass(frozen=True)
-class Names:
+class HeadNames:
     """Names of the attention heads in a store, such as `6-1`: layer and head, both counted from 1.
 
     Attributes:
@@ -61,7 +61,7 @@ class Names:
 
 
 def heads_table(
-    kind: str, groups: Mapping[str, tuple[int, Floats, Floats | float]], directions: Sequence[str], names: Names
+    kind: str, groups: Mapping[str, tuple[int, Floats, Floats | float]], directions: Sequence[str], names: HeadNames
 ) -> Table:
     """Return a table of accuracies with a row for each group, direction and attention head.
 
@@ -87,7 +87,7 @@ def heads_table(
 def head_map(
     title: str,
     values: Floats,
-    names: Names | None = None,
+    names: HeadNames | None = None,
     marked: tuple[int, int] | None = None,
     value_label: str = "accuracy (%)",
     unit: Unit = "fraction",

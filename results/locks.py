@@ -10,7 +10,7 @@ POLL = 0.5
 """Seconds between two looks at work that another process holds."""
 
 
-def held(path: Path) -> FileLock | None:
+def try_lock(path: Path) -> FileLock | None:
     """Lock a file until the lock is released or this process ends, however it ends; None if it is locked already.
 
     Raises:
@@ -30,14 +30,14 @@ def release(lock: FileLock) -> None:
     lock.release()
 
 
-def unheld(wanted: Mapping[Path, Callable[[], bool]]) -> Iterator[tuple[Path, FileLock]]:
+def claim_missing(wanted: Mapping[Path, Callable[[], bool]]) -> Iterator[tuple[Path, FileLock]]:
     """Yield each file that is not made yet and that no other process is making, with its lock.
 
     Args:
         wanted: For each file, a function that returns True once it is made.
     """
     for path, is_made in wanted.items():
-        lock = held(path.with_name(f".{path.name}.lock"))
+        lock = try_lock(path.with_name(f".{path.name}.lock"))
         if lock is None:
             continue
         if is_made():  # by another process, since the list was made
@@ -54,7 +54,7 @@ def share(wanted: Mapping[Path, Callable[[], object]]) -> None:
     """
     while missing := {path: path.exists for path in wanted if not path.exists()}:
         idle = True
-        for path, lock in unheld(missing):
+        for path, lock in claim_missing(missing):
             try:
                 wanted[path]()
             finally:

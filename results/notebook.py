@@ -8,7 +8,16 @@ import pandas as pd
 
 from attention_probing.results import ColouredTexts
 from attention_probing.results.drawing import draw
-from attention_probing.results.tables import DASH, LEGEND, ROWS, SIGNS, facts, main_scores, score_cell, written
+from attention_probing.results.tables import (
+    DASH,
+    LEGEND,
+    ROWS,
+    SIGNS,
+    format_cells,
+    format_facts,
+    main_scores,
+    score_cell,
+)
 
 if TYPE_CHECKING:
     from attention_probing.results import Result
@@ -21,7 +30,7 @@ def result_html(result: "Result") -> str:
     shown = {}
     for name, table in result.tables.items():
         if table.main:
-            cells = written(table.rows(range(min(ROWS, len(table.frame)))), missing=DASH)
+            cells = format_cells(table.rows(range(min(ROWS, len(table.frame)))), missing=DASH)
             rows = f": {ROWS} of {len(table.frame)} rows" if len(table.frame) > ROWS else ""
             signs = {column: f" {SIGNS.get(str(unit), '')}".rstrip() for column, unit in table.units.items()}
             chosen = [column for column in cells if column in (*table.main, "n")]
@@ -30,7 +39,7 @@ def result_html(result: "Result") -> str:
         values = [f"{score_cell(score)} {SIGNS.get(score.unit, '')}" for score in scores.values()]
         shown["scores"] = pd.DataFrame({"score": list(scores), "value": values})
     drawn = [name for name, figure in result.figures.items() if not isinstance(figure, ColouredTexts)]
-    audit = pd.Series({name: fact for name, fact in facts(result.audit).items() if fact not in ("0", "none")})
+    audit = pd.Series({name: fact for name, fact in format_facts(result.audit).items() if fact not in ("0", "none")})
     html = [f"<p><b>{escape(result.answer)}</b></p>"]
     html += [f"<p><i>{name}</i></p>{frame.to_html(index=False, border=0)}" for name, frame in shown.items()]
     for name in drawn[:FIGURES]:

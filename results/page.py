@@ -12,11 +12,11 @@ import pandas as pd
 
 from attention_probing.results.citations import BIBLIOGRAPHY
 from attention_probing.results.document import document, render, resource
-from attention_probing.results.errors import counted
+from attention_probing.results.errors import pluralize
 from attention_probing.results.estimates import ENDS, FEW, Estimate, Table, Unit, score_rows
 from attention_probing.results.files import csv_text, write_atomically
 from attention_probing.results.result import Result
-from attention_probing.results.tables import DASH, SIGNS, facts, written
+from attention_probing.results.tables import DASH, SIGNS, format_cells, format_facts
 
 PAGE = "page.html"
 ROWS = 1000
@@ -52,7 +52,7 @@ class PageTable:
         """Create the table from the first rows of a table, whose LaTeX lies in a folder beside its file."""
         shown = table.rows(range(min(ROWS, len(table.frame))))
         raw = pd.read_csv(io.StringIO(csv_text(shown.frame)), dtype=str, keep_default_na=False)
-        cells, places = written(shown, missing=DASH), list(shown.frame)
+        cells, places = format_cells(shown, missing=DASH), list(shown.frame)
         signs = {column: SIGNS.get(str(unit), "") for column, unit in table.units.items()}
         numeric = [pd.api.types.is_numeric_dtype(table.frame[column]) for column in cells]
         heads = [
@@ -97,13 +97,17 @@ def write_page(folder: Path, result: Result, content: Mapping[str, Any], title: 
         figures=[_figure(folder, name, file, content) for name, file in content["figures"].items()],
         main=[table for name, table in tables.items() if result.tables[name].main],
         tables=[table for name, table in tables.items() if not result.tables[name].main],
-        audit=facts(content["audit"]),
-        ran={"Data": facts(content["data"]), "Encoder": facts(content["encoder"]), "Versions": facts(versions)},
+        audit=format_facts(content["audit"]),
+        ran={
+            "Data": format_facts(content["data"]),
+            "Encoder": format_facts(content["encoder"]),
+            "Versions": format_facts(versions),
+        },
         config=(folder / content["config"]).read_text(encoding="utf-8") if content["config"] else "",
         files={name: quote(name) for name in files},
         citation=(folder / BIBLIOGRAPHY).read_text(encoding="utf-8"),
         few=FEW,
-        counted=counted,
+        pluralize=pluralize,
     )
     page = document(title, body, styles=[resource("page.css")], scripts=[resource("tables.js")])
     return write_atomically(folder / PAGE, page)

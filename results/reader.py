@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 
 from attention_probing.results import Estimate, Unit
-from attention_probing.results.digests import RECORD, altered, has_config_checksum
-from attention_probing.results.errors import UserError, counted, misfit, near
+from attention_probing.results.digests import RECORD, find_alteration, has_config_checksum
+from attention_probing.results.errors import UserError, misfit, near, pluralize
 from attention_probing.results.estimates import ENDS, score_rows
-from attention_probing.results.files import below, check_regular, read_csv
+from attention_probing.results.files import check_regular, path_below, read_csv
 from attention_probing.results.settings import SettingsError, read_yaml, score_settings
 
 NAN = float("nan")
@@ -123,7 +123,7 @@ class Record:
             about = self.content["columns"][name]
             rows = _rows_where(frame, column, where)
             if len(rows) != 1:
-                raise ValueError(counted(len(rows), "row"))
+                raise ValueError(pluralize(len(rows), "row"))
             units = about["units"].get(column, "count")
             unit: Unit = units if isinstance(units, str) else units[rows.index[0]]  # type: ignore[assignment]
             ends = ("low", "high") if about["interval"] == column else (f"{column}.low", f"{column}.high")
@@ -181,14 +181,14 @@ class Record:
         counts = counts.set_index([frame[name] for name in names])
         if twins := int(counts.index.duplicated().sum()):
             raise RecordError(
-                f"{self.items}: {counted(twins, 'item')} {'has' if twins == 1 else 'have'} the same "
+                f"{self.items}: {pluralize(twins, 'item')} {'has' if twins == 1 else 'have'} the same "
                 f"{' and '.join(names)} as another item, so items of two runs cannot be matched. Give the items of the "
                 "test split unique ones, and test again"
             )
         return counts
 
 
-def ratio_of(counts: pd.DataFrame) -> float:
+def compute_ratio(counts: pd.DataFrame) -> float:
     """Compute a score from its counts: the sum of the numerators divided by the sum of the denominators.
 
     It is nan if the denominators sum to 0.
@@ -227,11 +227,11 @@ def find_record(run: Path) -> Record:
     if not run.is_dir():
         raise RecordError(f"{run}: there is no such file or folder")
     below = [str(path.parent) for kind in ("*", "*/*", "*/*/*") for path in sorted(run.glob(f"{kind}/results.json"))]
-    hint = f"; runs below it: {first_of(below)}" if below else ": no test has ended in it"
+    hint = f"; runs below it: {list_first(below)}" if below else ": no test has ended in it"
     raise RecordError(f"{run}: the folder exists, but has no results.json{hint}")
 
 
-def first_of(names: Sequence[str]) -> str:
+def list_first(names: Sequence[str]) -> str:
     """Join the first three names, and append the number of the others: `a, b, c and 5 more`."""
     more = len(names) - FIRST
     return ", ".join(names[:FIRST]) + (f" and {more} more" if more > 0 else "")
@@ -257,9 +257,9 @@ def read_record(path: Path) -> Record:
             raise TypeError(f"`shares` must be {fault}")
         if any(len(columns) != 2 for columns in content["ratios"].values()):
             raise TypeError("`ratios` must name two columns for each score")
-        if fault := altered(path, content):
+        if fault := find_alteration(path, content):
             raise RecordError(fault)
-        items = None if content["items"] is None else below(path.parent, content["items"])
+        items = None if content["items"] is None else path_below(path.parent, content["items"])
         scores = _estimates(content["scores"], content["units"])
         return Record(path, content, scores, items, content["versions"]["source_sha256"])
     except RecordError:
@@ -286,7 +286,7 @@ def _estimates(numbers: Mapping[str, float | None], units: Mapping[str, Unit]) -
     return found
 
 
-def rows_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
+def find_runs(folder: Path) -> dict[str, dict[str, list[Path]]]:
     """Return the folders of the runs of a finished sweep, by row of the sweep's table and by seed.
 
     Args:
@@ -311,7 +311,7 @@ def rows_of(folder: Path) -> dict[str, dict[str, list[Path]]]:
         labels = table.columns[: table.columns.get_loc("seed")]
         for line in table.to_dict("records"):
             row = " × ".join(line[label] for label in labels)
-            rows.setdefault(row, {}).setdefault(line["seed"], []).append(below(folder, f"runs/{line['folder']}"))
+            rows.setdefault(row, {}).setdefault(line["seed"], []).append(path_below(folder, f"runs/{line['folder']}"))
     except (KeyError, ValueError) as error:
         fault = f"has no column {error}" if isinstance(error, KeyError) else str(error)
         raise RecordError(f"{path}: {record.content['tables'][name]} {fault}. Run the sweep again") from None
@@ -393,7 +393,7 @@ def read_table(record: Record, table: str, dtype: type[str] | None = None) -> pd
     Raises:
         RecordError: The file cannot be read.
     """
-    path = below(record.path.parent, record.content["tables"][table])
+    path = path_below(record.path.parent, record.content["tables"][table])
     try:
         return read_csv(path, na_values=[""], dtype=dtype)
     except (OSError, ValueError) as error:
@@ -409,7 +409,7 @@ def _table_rows(record: Record, table: str) -> list[dict[str, object]]:
     return [{**_shared(record), **{str(name): value for name, value in row.items()}} for row in rows]
 
 
-def config_of(record: Record) -> object:
+def read_config(record: Record) -> object:
     """Return the config of a run; None if it has no `config.yaml`.
 
     Its SHA-256 was compared with the one in `results.json` when the record was read. A warning says if there is no
@@ -430,7 +430,7 @@ def config_of(record: Record) -> object:
 
 def _score_rows(record: Record) -> list[dict[str, object]]:
     """Return a row for each score of a run, with the options of its config that change numbers."""
-    config = config_of(record) or {}
+    config = read_config(record) or {}
     chosen = ((name.split("."), value) for name, value in score_settings(config).items())
     options = {
         ".".join(part for part in name if part not in ("init_args", "class_path")): value

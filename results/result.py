@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from attention_probing.results.errors import Item, counted, one_of
+from attention_probing.results.errors import Item, one_of, pluralize
 from attention_probing.results.estimates import Estimate, Table, numbers
 from attention_probing.results.figures import Figure
 
@@ -81,7 +81,7 @@ class Result:
                 )
 
     def __repr__(self) -> str:
-        return f"<Result {self.experiment}: {self.answer or counted(len(self.scores), 'score')}>"
+        return f"<Result {self.experiment}: {self.answer or pluralize(len(self.scores), 'score')}>"
 
     def _repr_html_(self) -> str:
         # Here, because it draws, which most imports of a Result need not.
@@ -123,7 +123,7 @@ def _of_name(name: str, known: Mapping[str, Item], kind: str) -> Item:
     return known[name]
 
 
-def merged(experiment: str, results: Mapping[str, Result]) -> Result:
+def merge_results(experiment: str, results: Mapping[str, Result]) -> Result:
     """Merge several results into one, without their `items` and `ratios`.
 
     A score, table or figure keeps its name, unless an earlier result has one of the same name; then it

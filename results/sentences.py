@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from attention_probing.results.errors import counted
+from attention_probing.results.errors import pluralize
 from attention_probing.results.estimates import FEW, TIE, Estimate, Unit
-from attention_probing.results.tables import number
+from attention_probing.results.tables import format_number
 
 LEVEL = 0.05  # p-values below it are called significant
 UNDEFINED = "undefined"
 _SIGNS = {"fraction": " %", "nats": " nats", "bits": " bits"}
 
 
-def said(score: Estimate, unit: Unit | None = None) -> str:
+def format_estimate(score: Estimate, unit: Unit | None = None) -> str:
     """Return a number with its unit and its 95 % interval: `66.4 % [60.1, 72.0]`.
 
     Args:
@@ -26,27 +26,27 @@ def said(score: Estimate, unit: Unit | None = None) -> str:
     if score.value != score.value:
         return UNDEFINED
     ends = (score.value, *(() if score.low is None or score.low != score.low else score.interval))
-    value, *interval = (number(end, score.unit, missing="") if unit is None else f"{end:.2f}" for end in ends)
+    value, *interval = (format_number(end, score.unit, missing="") if unit is None else f"{end:.2f}" for end in ends)
     sign = "" if unit else _SIGNS.get(score.unit, "")
     return f"{value}{sign}" + (f" [{', '.join(interval)}]" if interval else "")
 
 
-def difference_said(score: Estimate, p: Estimate | None = None) -> str:
+def format_difference(score: Estimate, p: Estimate | None = None) -> str:
     """Return a difference and its p-value, if there is one: `+34.9 points [28.0, 41.0], p < .001`."""
-    text = "+" * int(score.value > 0) + said(score).replace(" %", " points", 1)
-    return text if p is None or p.value != p.value else f"{text}, {p_said(p.value, p.unit)}"
+    text = "+" * int(score.value > 0) + format_estimate(score).replace(" %", " points", 1)
+    return text if p is None or p.value != p.value else f"{text}, {format_p(p.value, p.unit)}"
 
 
-def p_said(value: float, unit: Unit = "p") -> str:
+def format_p(value: float, unit: Unit = "p") -> str:
     """Return a p-value with its sign: `p = .13`, `p < .001`, or `p ≤ .0099` for a `least_p`."""
-    text = number(value, unit, missing=UNDEFINED)
+    text = format_number(value, unit, missing=UNDEFINED)
     return f"p = {text}" if text[0] in ".01" else f"p {text}"
 
 
-def significant(rows: pd.DataFrame, noun: str, p: str) -> str:
+def count_significant(rows: pd.DataFrame, noun: str, p: str) -> str:
     """Return how many of the rows that have a p-value have p < .05: `2 of 9 heads`, or `none of 9 heads`."""
     tested = rows[p].dropna()
-    return f"{int((tested < LEVEL).sum()) or 'none'} of {counted(len(tested), noun)}"
+    return f"{int((tested < LEVEL).sum()) or 'none'} of {pluralize(len(tested), noun)}"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Difference:
     Attributes:
         name: What differs, for a sentence.
         value: The difference, with the interval and the p-value that hold for all of the differences at once
-            (`metrics.bootstrap.compared`), so that they also hold for the largest.
+            (`metrics.bootstrap.with_interval_and_p`), so that they also hold for the largest.
         items: Number of items; None if it is the same for all differences.
         p_unit: `least_p` for the smallest p-value that the draws allow.
     """
@@ -91,7 +91,7 @@ def describe_differences(
         does = f"{head}s {rest}".strip() if p < LEVEL else f"does not significantly {verb}"
         return f"{noun} {one.name} {does}{than}: {_difference(one)}"
     found = sum(p < LEVEL for _, p in known)
-    text = f"{found or 'none'} of {counted(len(known), noun)} {verb}{than} (p < .05 after Holm)"
+    text = f"{found or 'none'} of {pluralize(len(known), noun)} {verb}{than} (p < .05 after Holm)"
     top = largest_difference([one for one, _ in known])
     if top is None:
         return text
@@ -103,7 +103,7 @@ def _difference(one: Difference) -> str:
     """Return a difference with interval, p-value and number of items."""
     p = None if one.value.p is None else Estimate(one.value.p, unit=one.p_unit)
     items = "" if one.items is None else f", n = {one.items:,}"
-    return difference_said(one.value, p) + items
+    return format_difference(one.value, p) + items
 
 
 def largest_difference(differences: Sequence[Difference]) -> Difference | None:
@@ -143,27 +143,27 @@ def clear_largest(values: Mapping[str, Estimate]) -> str | None:
 
 def clear_smallest(values: Mapping[str, Estimate]) -> str | None:
     """Return the name of the smallest of several numbers, if it is clear; see `clear_largest`."""
-    return clear_largest({name: negative(one) for name, one in values.items()})
+    return clear_largest({name: negate(one) for name, one in values.items()})
 
 
-def negative(score: Estimate) -> Estimate:
+def negate(score: Estimate) -> Estimate:
     """Return a number and its interval with the opposite sign."""
     low, high = (None, None) if score.low is None else (-score.interval[1], -score.interval[0])
     return replace(score, value=-score.value, low=low, high=high)
 
 
-def filled(text: str, scores: Mapping[str, Estimate], **words: Estimate | str | int) -> str:
+def fill_sentence(text: str, scores: Mapping[str, Estimate], **words: Estimate | str | int) -> str:
     """Fill numbers and words into a sentence without its full stop, and leave out parts with an undefined number.
 
-    Semicolons divide the parts. `{uas}` is a score as `said` writes it, `{uas:ratio}` the same with the unit `ratio`,
-    `{gain:points}` a score as a difference. `words` are further scores, integers and words.
+    Semicolons divide the parts. `{uas}` is a score as `format_estimate` writes it, `{uas:ratio}` the same with the
+    unit `ratio`, `{gain:points}` a score as a difference. `words` are further scores, integers and words.
     """
 
     def fill(found: re.Match[str]) -> str:
         name, _, unit = found[1].partition(":")
         value = {**scores, **words}.get(name, found[0])  # braces of a name stay
         if isinstance(value, Estimate):
-            return difference_said(value) if unit == "points" else said(value, "ratio" if unit else None)
+            return format_difference(value) if unit == "points" else format_estimate(value, "ratio" if unit else None)
         return value if isinstance(value, str) else f"{value:,}"
 
     parts = [re.sub(r"{(.+?)}", fill, part) for part in text.split("; ")]

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from attention_probing.results.errors import UserError, near, shortened
+from attention_probing.results.errors import UserError, near, shorten
 from attention_probing.results.files import check_regular
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ _FRAME = (
 def in_a_line(message: str) -> str:
     """Return an error message of jsonargparse in one line, without the lines that do not describe the error."""
     lines = (line.strip(" -") for line in message.splitlines())
-    told = dict.fromkeys(shortened(line) for line in lines if line and not line.startswith(_FRAME))
+    told = dict.fromkeys(shorten(line) for line in lines if line and not line.startswith(_FRAME))
     return re.sub(r"<class '([\w.]+)'>", r"\1", "; ".join(told))
 
 

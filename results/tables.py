@@ -20,11 +20,11 @@ from rich.cells import cell_len
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from attention_probing.results.errors import counted
+from attention_probing.results.errors import pluralize
 from attention_probing.results.estimates import FEW, Estimate, Table, Unit
 
 
-def written(table: Table, *, missing: str) -> dict[str, list[str]]:
+def format_cells(table: Table, *, missing: str) -> dict[str, list[str]]:
     """Format a table as strings, and return a list of cells for each column, by name.
 
     Intervals are in the cells of their numbers, for instance `54.3 [53.5, 55.1]`. In the column `n`, numbers of items
@@ -48,7 +48,7 @@ def written(table: Table, *, missing: str) -> dict[str, list[str]]:
     return cells
 
 
-def markdown(table: pd.DataFrame) -> str:
+def format_markdown(table: pd.DataFrame) -> str:
     """Return a table as Markdown; its cells are written as they are."""
     rows = [table.columns, ["---"] * len(table.columns), *table.to_numpy()]
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
@@ -74,7 +74,7 @@ def _few_items(table: Table) -> list[int]:
     return np.flatnonzero((items > 0) & (items < FEW)).tolist()
 
 
-def number(value: float, unit: Unit, *, missing: str) -> str:
+def format_number(value: float, unit: Unit, *, missing: str) -> str:
     """Format a number by its unit.
 
     Fractions are multiplied by 100 and have one decimal, p-values two significant digits or `< .001`. Other numbers
@@ -105,7 +105,7 @@ def _p_value(value: float, *, least: bool) -> str:
 
 def _cell(values: Iterable[float], unit: Unit, missing: str) -> str:
     """Format a number, with its interval if that is defined: `54.3 [53.5, 55.1]`; `54.3†` if it has none."""
-    first, *bounds = (number(value, unit, missing="") for value in values)
+    first, *bounds = (format_number(value, unit, missing="") for value in values)
     if not first:
         return missing
     if not bounds:
@@ -164,10 +164,10 @@ def _is_few(score: Estimate) -> bool:
     return bool(few) and not math.isnan(score.value)
 
 
-def few_of(scores: Mapping[str, Estimate], tables: Mapping[str, Table]) -> list[str]:
+def list_few(scores: Mapping[str, Estimate], tables: Mapping[str, Table]) -> list[str]:
     """Name the scores of fewer than `FEW` items, and the tables with rows of so few."""
     rows = {name: len(_few_items(table)) for name, table in tables.items()}
-    few = [f"{counted(number, 'row')} of {name}.csv" for name, number in rows.items() if number]
+    few = [f"{pluralize(number, 'row')} of {name}.csv" for name, number in rows.items() if number]
     return [name for name, score in scores.items() if _is_few(score)] + few
 
 
@@ -185,7 +185,7 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
         file: File with all rows and columns, named in the caption.
         width: Width of the terminal in characters.
     """
-    cells = written(table, missing=DASH)
+    cells = format_cells(table, missing=DASH)
     needed = {name: _needed(name, column[:ROWS]) for name, column in cells.items()}
     shown = [name for name in cells if name in (*table.main, "n")]
     for name in cells:
@@ -197,7 +197,7 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
     layouts = (_beside(title, columns, numeric, width, level) for level in range(4))
     laid_out = next(filter(None, layouts), None) or _stacked(title, columns)
     more = {"row": len(table.frame) - ROWS, "column": len(cells) - len(shown)}
-    if left := " and ".join(counted(number, f"more {kind}") for kind, number in more.items() if number > 0):
+    if left := " and ".join(pluralize(number, f"more {kind}") for kind, number in more.items() if number > 0):
         laid_out.caption = Text(f"{left} in {file}")
     return laid_out
 
@@ -259,7 +259,7 @@ def audit_text(audit: Mapping[str, object]) -> str:
     Entries that are 0 are only counted, except the numbers of inputs and of scored items, because a 0 there explains a
     missing score. Files and their checksums are left out. The writer prints `warnings` itself.
     """
-    every = flat({name: value for name, value in audit.items() if name != "warnings"})
+    every = flatten({name: value for name, value in audit.items() if name != "warnings"})
     counts = {name: value for name, value in every.items() if not name.endswith((".file", ".sha256"))}
     entries = {name: value for name, value in counts.items() if str(value) != "0" or _MEASURED.search(name)}
     groups: dict[str, list[str]] = {}
@@ -269,7 +269,7 @@ def audit_text(audit: Mapping[str, object]) -> str:
     parts = [f"{group} {', '.join(ones)}" for group, ones in groups.items()]
     more = {"other entry": len(entries) - ROWS, "count that is 0": len(counts) - len(entries)}
     plurals = ("other entries", "counts that are 0")
-    parts += [counted(n, one, many) for (one, n), many in zip(more.items(), plurals, strict=True) if n > 0]
+    parts += [pluralize(n, one, many) for (one, n), many in zip(more.items(), plurals, strict=True) if n > 0]
     return f"Audit: {'; '.join(parts)}."
 
 
@@ -296,7 +296,7 @@ def _entry(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def flat(entries: Mapping[str, object], above: str = "") -> dict[str, object]:
+def flatten(entries: Mapping[str, object], above: str = "") -> dict[str, object]:
     """Flatten nested mappings into one, with names joined by dots.
 
     Args:
@@ -305,20 +305,20 @@ def flat(entries: Mapping[str, object], above: str = "") -> dict[str, object]:
     """
     found: dict[str, object] = {}
     for name, value in entries.items():
-        found |= flat(value, f"{above}{name}.") if isinstance(value, Mapping) else {f"{above}{name}": value}
+        found |= flatten(value, f"{above}{name}.") if isinstance(value, Mapping) else {f"{above}{name}": value}
     return found
 
 
-def facts(entries: Mapping[str, Any]) -> dict[str, str]:
+def format_facts(entries: Mapping[str, Any]) -> dict[str, str]:
     """Format the values of nested mappings as text, by names joined with dots; of a list, the first entries."""
 
     def fact(value: object) -> str:
         if isinstance(value, list):
             more = f" and {len(value) - SHOWN} more" if len(value) > SHOWN else ""
             return ", ".join(map(str, value[:SHOWN])) + more or "none"
-        return number(value, "ratio", missing=DASH) if isinstance(value, float) else str(value)
+        return format_number(value, "ratio", missing=DASH) if isinstance(value, float) else str(value)
 
-    return {name: fact(value) for name, value in flat(entries).items()}
+    return {name: fact(value) for name, value in flatten(entries).items()}
 
 
 MISSING = "--"
@@ -376,7 +376,7 @@ def latex_table(table: Table, experiment: str, name: str, title: str) -> str | N
         return None
     left = {"without values": len(table.frame) - len(known), "below these": len(known) - LATEX_ROWS}
     table = table.rows(known[:LATEX_ROWS])
-    cells = {column: texts for column, texts in written(table, missing="").items() if any(texts)}
+    cells = {column: texts for column, texts in format_cells(table, missing="").items() if any(texts)}
     if table.main and "score" not in table.main:
         cells.pop("score", None)  # names in results.json
     columns, width = _fitted(table, cells)
@@ -447,7 +447,7 @@ def _caption(table: Table, columns: Collection[str], title: str, left: Mapping[s
         notes.append(rf"$^\dagger$\,{WHY_NO_INTERVAL}")
     notes += ["Holm: corrected for multiple tests"] if any("holm" in column for column in tested) else []
     notes += [rf"*\,is fewer than {FEW} items"] if _few_items(table) else []
-    notes += [f"{counted(number, 'row')} {which} left out" for which, number in left.items() if number > 0]
+    notes += [f"{pluralize(number, 'row')} {which} left out" for which, number in left.items() if number > 0]
     return " ".join(f"{text[:1].upper()}{text[1:]}." for text in (escape(title), "; ".join(notes)) if text)
 
 

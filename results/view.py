@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from attention_probing.results.document import Packed, document, framed, render, resource
+from attention_probing.results.document import Packed, document, embed_page, render, resource
 from attention_probing.results.errors import UserError
 from attention_probing.results.files import write_atomically
 
@@ -211,7 +211,7 @@ class View:
         return f"<View of {self.title!r}: {self.quantity}, {heads}; .save('view.html') writes the page>"
 
     def _repr_html_(self) -> str:
-        return framed(self.title, view_page(self, budget=NOTEBOOK), "46rem")
+        return embed_page(self.title, view_page(self, budget=NOTEBOOK), "46rem")
 
 
 def non_negative(values: Floats) -> tuple[Floats, list[str]]:

@@ -19,21 +19,21 @@ from rich.text import Text
 
 from attention_probing import __version__
 from attention_probing.results import FEW, ColouredTexts, Figure, Provenance, Result
-from attention_probing.results.citations import BIBLIOGRAPHY, cited_in
+from attention_probing.results.citations import BIBLIOGRAPHY, cite_folder
 from attention_probing.results.digests import RECORD, checksums, source_digest
-from attention_probing.results.errors import counted
+from attention_probing.results.errors import pluralize
 from attention_probing.results.files import csv_text, is_full, write_atomically
 from attention_probing.results.page import PAGE, write_page
-from attention_probing.results.reader import first_of
+from attention_probing.results.reader import list_first
 from attention_probing.results.tables import (
     LEGEND,
     NO_INTERVAL,
     WHY_NO_INTERVAL,
     audit_text,
     data_table,
-    few_of,
     lacks_interval,
     latex_table,
+    list_few,
     main_scores,
     score_cell,
     scores_table,
@@ -129,14 +129,14 @@ def print_result(result: Result, audit: Mapping[str, object], console: Console) 
         console.print()
     if audit:
         console.print(Text(audit_text(audit)))
-    if few := few_of(result.scores, result.tables):
-        said = f"Warning: fewer than {FEW} items, marked * where printed: {first_of(few)}. Such intervals are wide"
+    if few := list_few(result.scores, result.tables):
+        said = f"Warning: fewer than {FEW} items, marked * where printed: {list_first(few)}. Such intervals are wide"
         console.print(Text(said, "yellow"), soft_wrap=True)
     console.print(Text(LEGEND))
     if any(map(lacks_interval, main.values())) or any(NO_INTERVAL in score_cell(one) for one in scores.values()):
         console.print(Text(f"{NO_INTERVAL} {WHY_NO_INTERVAL}."))
     more = {"score": (left, RECORD), "table": (len(result.tables) - len(main), f"{TABLES}/")}
-    if others := ", ".join(f"{counted(number, kind)} in {place}" for kind, (number, place) in more.items() if number):
+    if others := ", ".join(f"{pluralize(number, kind)} in {place}" for kind, (number, place) in more.items() if number):
         console.print(Text(f"More: {others}."))
 
 
@@ -169,7 +169,7 @@ def write(
         show(result, content["audit"])
     faults = write_figures(folder, result.figures, content, figures)
     try:
-        write_atomically(folder / BIBLIOGRAPHY, cited_in(folder))
+        write_atomically(folder / BIBLIOGRAPHY, cite_folder(folder))
         write_page(folder, result, content, caption(result.experiment, provenance))
     except Exception as error:  # all else is already written: an error of the page must not end the run
         if is_full(error):
@@ -228,7 +228,7 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
         "items": None if result.items is None else "items.parquet",
         "ratios": result.ratios,
         "shares": list(result.shares),
-        "audit": merged_audit(result, provenance),
+        "audit": merge_audits(result, provenance),
         "seed": None if seed is None else int(seed),
         "encoder": provenance.encoder,
         "data": provenance.data,
@@ -349,7 +349,7 @@ def _write_record(record: Path, content: Mapping[str, object]) -> None:
     write_atomically(record, json.dumps(sealed, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def merged_audit(result: Result, provenance: Provenance) -> dict[str, object]:
+def merge_audits(result: Result, provenance: Provenance) -> dict[str, object]:
     """Return the entries of two audits, that of the data and that of the experiment, in one mapping.
 
     If both have an entry of the same name, the entry of the data becomes `data.<name>`.

@@ -17,11 +17,11 @@ from attention_probing.metrics.attachment import ALL, ratio_scores
 from attention_probing.metrics.heads import Predictions, most_attended
 from attention_probing.metrics.rows import ArcRows
 from attention_probing.probes.arc_evaluation import read_fields
-from attention_probing.results import Floats, Result, Table, Unit, filled
-from attention_probing.results.digests import altered
+from attention_probing.results import Floats, Result, Table, Unit, fill_sentence
+from attention_probing.results.digests import find_alteration
 from attention_probing.results.errors import UserError, check_values, near, one_of
-from attention_probing.results.files import below, read_csv
-from attention_probing.results.heads import Names
+from attention_probing.results.files import path_below, read_csv
+from attention_probing.results.heads import HeadNames
 
 WHAT = "--model.ablation"
 _LEAST = 3  # heads, for the spread of τ
@@ -63,7 +63,7 @@ class HeadAgreement(Measure[DependencyDataModule]):
                 f"--data.options.quantity: {data.options.quantity} has one map for each layer, and no number "
                 "for each head to compare with its ablation. Choose attention, norms or effective."
             )
-        names = Names(data.layers, data.heads)
+        names = HeadNames(data.layers, data.heads)
         self._names = [names.head(place) for place in range(len(names))]
         whole = data.options.layers is None and data.options.heads is None
         strange = set(self._names) ^ set(self.lost.index) if whole else set(self._names) - set(self.lost.index)
@@ -101,7 +101,7 @@ class HeadAgreement(Measure[DependencyDataModule]):
         audit |= {"encoder_of_ablation": self.lost.attrs["encoder"]}
         tables = {"head_agreement": Table(frame, units)}
         answer = "over {n} heads Kendall's τ of accuracy and of what ablating them loses is {ablation_tau:ratio}"
-        answer = filled(answer, scores, n=len(self._names))
+        answer = fill_sentence(answer, scores, n=len(self._names))
         return Result(self.experiment, scores, tables, {}, audit, items, ratios, ["ablation_tau"], answer)
 
     def _accuracies(self, split: Split) -> Floats:
@@ -133,9 +133,9 @@ def lost_without(run: Path, kind: str) -> pd.Series:
     path = run / "results.json" if run.is_dir() else run
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        fault = altered(path, content)
+        fault = find_alteration(path, content)
         score, falls = content["audit"]["score"], content["audit"]["lower_is_better"]
-        frame = read_csv(below(path.parent, content["tables"]["ablation"]), na_values=[""])
+        frame = read_csv(path_below(path.parent, content["tables"]["ablation"]), na_values=[""])
         about = {"score": score, "unit": content["units"][score], "encoder": content["encoder"].get("name", "")}
         kinds = frame["kind"].unique().tolist()
         own = frame[frame["kind"] == kind]

@@ -27,20 +27,20 @@ from attention_probing.metrics.attachment import Arcs
 from attention_probing.metrics.bootstrap import (
     against_random_draws,
     bootstrap_ratio,
-    compared,
     difference,
     holm,
     mean_over_seeds,
     paired_bootstrap,
-    pooled,
+    pool_seeds,
     resample,
+    with_interval_and_p,
 )
 from attention_probing.metrics.classification import accuracy_drop, f1_score
 from attention_probing.metrics.heads import Predictions
 from attention_probing.metrics.moments import Moments, recorded, subtract
 from attention_probing.metrics.statistics import mean, median, pearson, proportion, spearman
 from attention_probing.results import Estimate, Floats
-from attention_probing.results.heads import Names
+from attention_probing.results.heads import HeadNames
 
 NULLS, DRAWS = 1000, 999
 Draw = np.random.Generator
@@ -113,7 +113,7 @@ def seeds(
         for _ in range(number):
             right = rng.random(texts) < np.clip(own + rng.normal(0, spread), 0, 1)
             found.append(resample(proportion, right[:, None], "fraction", draws=DRAWS))
-        sides.append(pooled(found))
+        sides.append(pool_seeds(found))
     return difference(*sides).p or 0.0
 
 
@@ -141,7 +141,7 @@ def largest_of_thirty(rng: Draw, effect: float) -> float:
         columns = runs(rng, effect * (place == 0), 40)
         family.append(paired_bootstrap(*columns, share=True, draws=4 * DRAWS))
     top = max(family, key=lambda one: abs(one.value))
-    return compared(top, tests=len(family)).p or 0.0
+    return with_interval_and_p(top, tests=len(family)).p or 0.0
 
 
 def sets(
@@ -245,7 +245,7 @@ def best(
 ) -> float:
     """A cell of `best_heads`, chosen on dev and scored on test, or chosen and scored on one split."""
     dev, test = make(rng, effect), make(rng, effect)
-    heads = ChosenHeads(dev, dev if paper else test, Names((0, 1), (0, 1, 2)), int(rng.integers(1 << 30)))
+    heads = ChosenHeads(dev, dev if paper else test, HeadNames((0, 1), (0, 1, 2)), int(rng.integers(1 << 30)))
     return float(heads.best_heads(None, 99).frame.set_index("relation").loc["r", column])  # type: ignore[arg-type]
 
 
@@ -477,7 +477,7 @@ def score_over_seeds(rng: Draw, number: int, spread: float = 0.01) -> tuple[Esti
     for _ in range(number):
         right = rng.random(500) < np.clip(ease + rng.normal(0, spread), 0, 1)
         found.append(resample(proportion, right[:, None], "fraction"))
-    return pooled(found), float(np.mean(np.clip(_EASE + spread * _SHIFTS[:, None], 0, 1)))
+    return pool_seeds(found), float(np.mean(np.clip(_EASE + spread * _SHIFTS[:, None], 0, 1)))
 
 
 _EASE = np.random.default_rng(1).beta(4, 1, 20_000)
@@ -493,7 +493,7 @@ def gain_over_seeds(rng: Draw, number: int, spread: float = 0.01) -> tuple[Estim
         for _ in range(number):
             right = rng.random(500) < np.clip(ease + gain + rng.normal(0, spread), 0, 1)
             found.append(resample(proportion, right[:, None], "fraction"))
-        sides.append(pooled(found))
+        sides.append(pool_seeds(found))
     return difference(*sides), 0.1
 
 
@@ -506,7 +506,7 @@ def named_largest(rng: Draw, number: int, families: int = 30) -> tuple[Estimate,
         right = [rng.binomial(counts, 0.9 * ease + gain).astype(np.float64) for gain in (0.1, 0.0)]
         wide.append(paired_bootstrap(right[0], words, right[1], words, share=True, draws=4 * DRAWS))
     top = max(wide, key=lambda one: one.value)
-    return compared(top, tests=families), 0.1
+    return with_interval_and_p(top, tests=families), 0.1
 
 
 COVERED: Mapping[str, Covered] = {

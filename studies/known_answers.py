@@ -15,7 +15,7 @@ from attention_probing.measures.contract import Measure
 from attention_probing.metrics.bootstrap import share_interval
 from attention_probing.models import recorded_gradients
 from attention_probing.probes.arc_evaluation import read_fields
-from attention_probing.results import Estimate, Result, Table, Unit, filled
+from attention_probing.results import Estimate, Result, Table, Unit, fill_sentence
 from attention_probing.results.errors import UserError, check_numbers, near
 from attention_probing.results.progress import Progress, quiet
 from studies.known_cases import CASES, Case, Trial, promised
@@ -73,7 +73,10 @@ class KnownAnswers(Measure[DependencyDataModule]):
         scores = {"right": right(trials)}
         scores |= {f"{name}.auc": Estimate(value, unit="fraction") for name, value in separated.items()}
         audit = {"seeds": self.numbers, "verdicts": len(trials)}
-        answer, tables = filled("{right} of {n} verdicts are right", scores, n=len(trials)), {"known_answers": table}
+        answer, tables = (
+            fill_sentence("{right} of {n} verdicts are right", scores, n=len(trials)),
+            {"known_answers": table},
+        )
         return Result(self.experiment, scores, tables, audit=audit, headline=tuple(scores), answer=answer)
 
     def _over_processes(self, wanted: Mapping[int, list[str]], folder: Path) -> Iterator[tuple[int, list[Trial]]]:

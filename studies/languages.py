@@ -19,8 +19,8 @@ from attention_probing.measures import SingleHeads
 from attention_probing.metrics.attachment import ALL, PLAIN
 from attention_probing.metrics.bootstrap import TEST_DRAWS, holm, p_units, paired_bootstrap
 from attention_probing.results import HeatMap, Provenance, Result, Table, Unit, UserError, command
-from attention_probing.results.reader import Record, find_record, read_table, rows_of
-from attention_probing.results.tables import DASH, markdown, written
+from attention_probing.results.reader import Record, find_record, find_runs, read_table
+from attention_probing.results.tables import DASH, format_cells, format_markdown
 from attention_probing.results.writer import write
 
 LEAST, DEALS, ALPHA = 50, 10_000, 0.05
@@ -35,7 +35,7 @@ def read_runs(folder: Path) -> Runs:
         UserError: English is not finished.
     """
     found: dict[str, dict[str, Record]] = {}
-    for row, runs in rows_of(folder).items():
+    for row, runs in find_runs(folder).items():
         language, _, kind = row.partition(" × ")
         found.setdefault(language, {})[kind] = find_record(next(iter(runs.values()))[-1])
     if not {*KINDS} <= found.get("English", {}).keys():
@@ -174,7 +174,7 @@ def main(args: Sequence[str]) -> int:
     runs = read_runs(folder)
     found = result(runs)
     write(folder / "compared", found, Provenance(runs["English"][OWN].content["encoder"], {}, {}))
-    cells = {name: pd.DataFrame(written(table, missing=DASH)) for name, table in found.tables.items()}
+    cells = {name: pd.DataFrame(format_cells(table, missing=DASH)) for name, table in found.tables.items()}
     heads, below = cells["heads"], found.tables["heads"].frame["p_holm"] < ALPHA
     # Significant differences are bold; English has its head in their place.
     transfer = heads["difference"].mask(below, "**" + heads["difference"] + "**")
@@ -182,7 +182,7 @@ def main(args: Sequence[str]) -> int:
     own = heads["head"] + " " + heads["test"].str.partition(" ")[0] + " (" + heads["offset"] + ")"
     blocks = [_wide(heads, one).fillna(DASH).reset_index() for one in (own, transfer)]
     blocks += [cells["shared"], cells["probes"]]
-    print("\n\n".join([*map(markdown, blocks), f"Written to {folder / 'compared'}"]))
+    print("\n\n".join([*map(format_markdown, blocks), f"Written to {folder / 'compared'}"]))
     return 0
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 from attention_probing.commands.sweep_plan import read_sweep
 from attention_probing.results import UserError, command
 from attention_probing.results.reader import Record, read_record
-from attention_probing.results.tables import DASH, markdown, number, score_cell
+from attention_probing.results.tables import DASH, format_markdown, format_number, score_cell
 from studies.paper import (
     NOT_SEEN,
     PUBLISHED,
@@ -49,7 +49,7 @@ def questions(folder: Path, rows: Sequence[tuple[str, str]]) -> pd.DataFrame:
     found: dict[str, dict[str, str]] = {}
     for question, model in rows:
         score, beside = (known.get(f"{question} × {model}.{column}") for column in ("score", "beside"))
-        other = "" if beside is None else f" ({number(beside.value, beside.unit, missing=DASH)})"
+        other = "" if beside is None else f" ({format_number(beside.value, beside.unit, missing=DASH)})"
         found.setdefault(question, {"question": question})[model] = DASH if score is None else score_cell(score) + other
     return pd.DataFrame(found.values())
 
@@ -117,11 +117,11 @@ def main(args: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m studies.models", description="Print the tables of docs/models.md.")
     parser.add_argument("folder", type=Path, help="folder of the sweep `models`")
     folder = parser.parse_args(args).folder
-    print(markdown(questions(folder, [(row.labels[0], row.labels[1]) for row in read_sweep(PLAN).rows])))
+    print(format_markdown(questions(folder, [(row.labels[0], row.labels[1]) for row in read_sweep(PLAN).rows])))
     papers, _, published = read_published(PUBLISHED)
     notes = list[str]()
     table = findings(runs_of(folder, PLAN, papers, notes), published, notes)
-    print(f"\n{markdown(table)}\n")
+    print(f"\n{format_markdown(table)}\n")
     for model, cells in table.iloc[:, 2:].items():
         not_seen = cells.str.endswith(NOT_SEEN).sum()
         print(f"{model}: {cells.str.endswith(SEEN).sum() - not_seen} seen, {not_seen} not seen")

@@ -26,11 +26,11 @@ from attention_probing.commands.sweep_plan import Options, Row, options_of, read
 from attention_probing.metrics.bootstrap import TEST_DRAWS, difference as paired_difference
 from attention_probing.results import Estimate, Unit, UserError, command
 from attention_probing.results.digests import digest
-from attention_probing.results.errors import counted, near
+from attention_probing.results.errors import near, pluralize
 from attention_probing.results.files import write_atomically
-from attention_probing.results.reader import Record, RecordError, first_of, read_record
+from attention_probing.results.reader import Record, RecordError, list_first, read_record
 from attention_probing.results.settings import read_yaml, typed
-from attention_probing.results.tables import DASH, markdown, number, score_cell
+from attention_probing.results.tables import DASH, format_markdown, format_number, score_cell
 
 ROOT = Path(__file__).resolve().parent.parent
 PUBLISHED = ROOT / "studies" / "published.yaml"
@@ -252,13 +252,13 @@ class Numbers:
         found = []
         if lost := sorted(self.before.keys() - self.now.keys()):
             found.append(
-                f"no longer in {file}: {counted(len(lost), 'number')} of rows whose runs the plan has changed, or that "
-                f"no finding names: {first_of(lost)}"
+                f"no longer in {file}: {pluralize(len(lost), 'number')} of rows whose runs the plan has changed, or "
+                f"that no finding names: {list_first(lost)}"
             )
         if kept := {row_of(place) for name in self.now for place in name.split(_MINUS)} - self.runs.keys():
             found.append(
                 f"kept from {file}, because their runs are not below {folder}: the numbers of "
-                f"{counted(len(kept), 'row')}: {first_of(sorted(kept))}"
+                f"{pluralize(len(kept), 'row')}: {list_first(sorted(kept))}"
             )
         return found
 
@@ -384,8 +384,8 @@ def write_page(path: Path, folder: Path, out: Path, options: Options | None = No
         now |= {encoder: numbers.now} if numbers.now else {}
     if strange := [str(record.path.parents[2]) for key, record in runs.items() if key not in used]:
         notes.append(
-            f"{counted(len(strange), 'run')} below {folder} of another config, corpus or option than the rows of "
-            f"{plan.name}, not used: {first_of(strange)}"
+            f"{pluralize(len(strange), 'run')} below {folder} of another config, corpus or option than the rows of "
+            f"{plan.name}, not used: {list_first(strange)}"
         )
     _write_numbers(file, now)
     write_atomically(out, "\n\n".join(parts) + "\n")
@@ -446,7 +446,7 @@ def _line(one: Finding, numbers: Numbers, notes: list[str]) -> list[str]:
             notes.append(f"{one.paper}, {one.item}: {error}")
     bound = DASH
     if limit and verdict in (SEEN, NOT_SEEN):
-        ends = " to ".join(number(end, limit.unit, missing=DASH) for end in _interval(limit))
+        ends = " to ".join(format_number(end, limit.unit, missing=DASH) for end in _interval(limit))
         bound = f"{one.seen[0]} {score_cell(limit)}" if one.seen[0] in "<>" else "±" if one.seen == "±" else ends
     published = one.published if isinstance(one.published, str) else f"{one.published:g}"
     shown = f"{verdict} ({why})" if verdict == CANNOT else verdict
@@ -487,7 +487,7 @@ def escaped(text: object) -> str:
 
 def _markdown(table: pd.DataFrame) -> str:
     """Return a table as Markdown; cells of the column `paper` become links to the page of the paper."""
-    return markdown(table.apply(lambda cells: cells.map(_link if cells.name == "paper" else escaped)))
+    return format_markdown(table.apply(lambda cells: cells.map(_link if cells.name == "paper" else escaped)))
 
 
 def main(args: Sequence[str]) -> int:

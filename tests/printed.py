@@ -7,7 +7,7 @@ import pandas as pd
 from rich.console import Console
 
 from attention_probing.results import Result, Table
-from attention_probing.results.tables import DASH, ROWS, data_table, written
+from attention_probing.results.tables import DASH, ROWS, data_table, format_cells
 
 WIDTHS = (60, 80, 200)
 
@@ -28,7 +28,7 @@ def lost(name: str, table: Table, width: int) -> list[str]:
     shown = lines(name, table, width)
     assert max(map(len, shown)) <= width
     words = pd.Series(" ".join(shown).split()).value_counts()
-    cells = written(table, missing=DASH)
+    cells = format_cells(table, missing=DASH)
     wanted = [
         piece
         for column in table.main

@@ -21,12 +21,12 @@ from attention_probing.measures.linguistic import linguistic_answer
 from attention_probing.measures.pairs import pairs_answer
 from attention_probing.measures.single_heads import heads_answer
 from attention_probing.measures.surface_statistics import surface_answer
-from attention_probing.metrics.bootstrap import compared, difference, holm, resample
+from attention_probing.metrics.bootstrap import difference, holm, resample, with_interval_and_p
 from attention_probing.metrics.classification import f1_drop, f1_score
 from attention_probing.metrics.statistics import mean, proportion
 from attention_probing.results import Estimate, Table
 from attention_probing.results.sentences import Difference, describe_differences
-from attention_probing.results.tables import number
+from attention_probing.results.tables import format_number
 
 PACKAGE = Path(attention_probing.__file__).parent
 CASES = range(150)
@@ -105,7 +105,7 @@ def test_extremes_are_named_only_if_their_intervals_are_clear_of_all_others(case
     assert set(re.findall(r"most in layer (\d)", text)) == clear
     if clear:
         (layer,) = clear
-        assert f"most in layer {layer}, {number(layers[layer].value, 'fraction', missing='')} %" in text
+        assert f"most in layer {layer}, {format_number(layers[layer].value, 'fraction', missing='')} %" in text
 
 
 def differences_of(rng: np.random.Generator, with_items: bool) -> tuple[list[Difference], list[Estimate], list[float]]:
@@ -125,7 +125,7 @@ def differences_of(rng: np.random.Generator, with_items: bool) -> tuple[list[Dif
     family = []
     for place, one in enumerate(found):
         items = int(rng.choice([5, 19, 20, 400])) if with_items else None
-        family.append(Difference(f"thing{place}", compared(one, tests=len(found)), items))
+        family.append(Difference(f"thing{place}", with_interval_and_p(one, tests=len(found)), items))
     return family, found, corrected
 
 
@@ -271,7 +271,7 @@ def test_a_range_has_no_interval_and_no_ends_of_one_row_or_equal_rows(case: int)
     found = {name: estimate(rng) for name in names_of(rng)}
     known = {name: one for name, one in found.items() if not np.isnan(one.value)}
     text = range_answer("uas", known)
-    shown = {name: number(one.value, "fraction", missing="") for name, one in known.items()}
+    shown = {name: format_number(one.value, "fraction", missing="") for name, one in known.items()}
     if not known:
         assert text == "undefined"
     elif len(known) == 1:
@@ -298,7 +298,7 @@ def test_heads_of_classes_are_named_with_intervals_that_hold_for_all(case: int) 
     uniform = {name: Estimate(0.1, unit="fraction") for name in best}
     text = linguistic_answer(best, uniform)
     for name, ((layer, head), one) in best.items():
-        low, high = (number(end, "fraction", missing="") for end in one.interval)
+        low, high = (format_number(end, "fraction", missing="") for end in one.interval)
         assert f"[{low}, {high}] to {name} (head {layer + 1}-{head + 1}, uniform 10.0 %)" in text
     assert linguistic_answer({}, {}) == "No class of words is in the texts."
 

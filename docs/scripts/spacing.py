@@ -11,8 +11,8 @@ from pathlib import Path
 import pandas as pd
 
 from attention_probing.metrics.bootstrap import holm
-from attention_probing.results.reader import Record, find_record, read_table, rows_of
-from attention_probing.results.tables import DASH, markdown
+from attention_probing.results.reader import Record, find_record, find_runs, read_table
+from attention_probing.results.tables import DASH, format_markdown
 from studies.languages import ALPHA, LEAST, OWN, transferred
 
 RELATIONS = ("all", "nsubj", "obj", "det", "case")
@@ -20,7 +20,7 @@ RELATIONS = ("all", "nsubj", "obj", "det", "case")
 
 def own_heads(folder: Path) -> dict[str, Record]:
     """Return the run of each language with its own heads."""
-    rows = {row.partition(" × "): runs for row, runs in rows_of(folder).items()}
+    rows = {row.partition(" × "): runs for row, runs in find_runs(folder).items()}
     return {row[0]: find_record(next(iter(runs.values()))[-1]) for row, runs in rows.items() if row[2] == OWN}
 
 
@@ -45,7 +45,7 @@ def main(blanks: Path, text: Path) -> None:
                 p[language] = transferred(before[language], record, f"heads.{relation}")["p"]
         for (language, cell), least in zip(cells.items(), holm([*p.values()]), strict=True):
             rows[language][relation] = f"**{cell}**" if least < ALPHA else cell
-    print(markdown(pd.DataFrame(rows.values()).fillna(DASH)))
+    print(format_markdown(pd.DataFrame(rows.values()).fillna(DASH)))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from attention_probing.attention.store import MANIFEST, Store
 from attention_probing.corpora.sentence import to_table
 from attention_probing.results.digests import Digests
 from attention_probing.results.errors import UserError
-from attention_probing.results.locks import held
+from attention_probing.results.locks import try_lock
 from tests.attention.extractions import Extraction, before_fsync, prepare_and_die, prepare_at_once
 
 SHARDS = ("00000", "00001", "00002")
@@ -235,7 +235,7 @@ def test_two_processes_at_once_end_well(damaged: bool, extraction: Extraction, u
 
 def test_what_another_process_holds_is_waited_for(extraction: Extraction, undisturbed: dict[str, bytes]) -> None:
     extraction.folder.mkdir(parents=True)
-    lock = held(extraction.folder / ".00001.safetensors.lock")
+    lock = try_lock(extraction.folder / ".00001.safetensors.lock")
     assert lock is not None
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(extraction.prepare)

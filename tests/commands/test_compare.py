@@ -24,13 +24,13 @@ from attention_probing.commands.compare import (
 from attention_probing.commands.seeds import over_seeds
 from attention_probing.metrics.bootstrap import (
     bootstrap_ratio,
-    compared,
     difference,
     holm,
     paired_bootstrap,
-    pooled,
+    pool_seeds,
     resample,
     seeds_margin,
+    with_interval_and_p,
 )
 from attention_probing.metrics.statistics import proportion, two_columns
 from attention_probing.results import Estimate, Provenance, Result, Table
@@ -94,7 +94,7 @@ def counts_of(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
 def over_seeds_by_hand(frames: Sequence[pd.DataFrame], draws: int = 10_000) -> Estimate:
     """The mean of uas over runs on the same items, as a mean of estimates."""
     columns = [np.column_stack(counts_of(frame)) for frame in frames]
-    return pooled([resample(two_columns(share=True), one, "fraction", draws=draws) for one in columns])
+    return pool_seeds([resample(two_columns(share=True), one, "fraction", draws=draws) for one in columns])
 
 
 def test_the_interval_of_runs_with_unequal_denominators_is_that_of_their_mean(tmp_path: Path) -> None:
@@ -114,13 +114,13 @@ def test_the_interval_of_runs_with_unequal_denominators_is_that_of_their_mean(tm
     assert line["f1"] == pytest.approx(mean)
     columns = [np.column_stack(side) for side in sides.values()]
     parts = [resample(two_columns(share=False), one, "fraction", draws=10_000) for one in columns]
-    expected = pooled(parts)
+    expected = pool_seeds(parts)
     assert expected.low < mean < expected.high
     assert [line["f1.low"], line["f1.high"]] == pytest.approx(expected.interval)
     # Two seeds of which one has 0 % and the other 75 % say nothing of a third.
     assert expected.interval[1] - expected.interval[0] > 1
     found = over_seeds(records, "f1")
-    again = pooled([resample(two_columns(share=False), one, "fraction") for one in columns])
+    again = pool_seeds([resample(two_columns(share=False), one, "fraction") for one in columns])
     assert [found.value, found.low, found.high] == pytest.approx([mean, *again.interval])
 
 
@@ -271,7 +271,7 @@ def test_the_answer_names_the_largest_of_several_differences_only_if_it_is_signi
     runs = [make_run(tmp_path / f"r{n}", items(n, gain), config(of=n)) for n, gain in enumerate(gains)]
     every = [read(run) for run in runs]
     table, apart = compare([[run] for run in every])
-    at_once = compared(apart[0], tests=3)
+    at_once = with_interval_and_p(apart[0], tests=3)
     assert (at_once.p or 1) < 0.05
     answer = compare_answer(table, apart, "uas", SENTENCES)
     clear = int((table.frame["holm.p"] < 0.05).sum())

@@ -32,7 +32,7 @@ from attention_probing.models.checkpoints import read_checkpoint
 from attention_probing.probes import AttentionOnlyProbe
 from attention_probing.results.errors import UserError
 from attention_probing.results.files import keep
-from attention_probing.results.locks import held
+from attention_probing.results.locks import try_lock
 from tests.test_train import arguments, classifier_arguments
 from tests.trainers import CONTINUES
 
@@ -215,7 +215,7 @@ def test_another_run_is_not_continued(
     folder = tmp_path / "AttentionOnlyProbe"
     assert sorted(path.parent.name for path in folder.glob("*/results.json")) == ["version_1", "version_2"]
     state = RunState(next(folder.glob("version_0/state-*")))
-    lock = held(state.folder / "lock")
+    lock = try_lock(state.folder / "lock")
     assert lock is not None
     assert launch.run(command) == 1
     assert "another process works on this run" in " ".join(capsys.readouterr().err.split())

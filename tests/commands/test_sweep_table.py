@@ -12,7 +12,7 @@ from scipy import stats
 from attention_probing.commands.seeds import averaged, estimate_from_counts
 from attention_probing.commands.sweep_plan import Row, Run, Sweep, columns_of
 from attention_probing.commands.sweep_table import collect, range_answer
-from attention_probing.metrics.bootstrap import difference, paired_bootstrap, pooled, resample, seeds_margin
+from attention_probing.metrics.bootstrap import difference, paired_bootstrap, pool_seeds, resample, seeds_margin
 from attention_probing.metrics.statistics import two_columns
 from attention_probing.results import Estimate, Provenance, Result, Table
 from attention_probing.results.reader import NAN, Record, read_record
@@ -79,7 +79,7 @@ def items(correct: list[float], scored: list[int], order: list[int] | None = Non
 def mean_of(counts: Sequence[Sequence[float] | np.ndarray], scored: Sequence[int] | np.ndarray, draws: int) -> Estimate:
     """The mean of a share over seeds, from the right ones of each item in each seed."""
     columns = [np.column_stack([right, scored]).astype(float) for right in counts]
-    return pooled([resample(two_columns(share=True), one, "fraction", draws=draws) for one in columns])
+    return pool_seeds([resample(two_columns(share=True), one, "fraction", draws=draws) for one in columns])
 
 
 def test_one_seed_has_the_interval_of_its_run(tmp_path: Path) -> None:

@@ -35,11 +35,11 @@ from attention_probing.fidelity.comparison import (
 from attention_probing.fidelity.experiment import Example, example_page, examples_of
 from attention_probing.fidelity.explanations import write_explanations
 from attention_probing.fidelity.saliency import MEASURES, RANKINGS, Saliency, decision_gradient
-from attention_probing.metrics.bootstrap import compared, difference, pooled, resample, resamples
+from attention_probing.metrics.bootstrap import difference, pool_seeds, resample, resamples, with_interval_and_p
 from attention_probing.metrics.statistics import mean, median, proportion
 from attention_probing.results import Estimate, Result
 from attention_probing.results.digests import file_digest
-from attention_probing.results.tables import number
+from attention_probing.results.tables import format_number
 from tests.fidelity.tiny import KINDS, Kind, classified
 from tests.fidelity.trained import fitted
 from tests.glossary import unexplained
@@ -386,7 +386,7 @@ def level_tail(texts: int) -> float:
 def over_texts_and_seeds(seeds: list[CheckpointResult]) -> Estimate:
     """Mean spread over texts and seeds, from the values of the texts."""
     columns = [one.values["single_token.spread"].to_numpy()[:, None] for one in seeds]
-    return pooled([resample(mean, column, "ratio") for column in columns])
+    return pool_seeds([resample(mean, column, "ratio") for column in columns])
 
 
 def slow_means(seeds: list[CheckpointResult]) -> np.ndarray:
@@ -535,7 +535,7 @@ def slow(variant: str, ranking: str, measure: str) -> tuple[float, np.ndarray]:
 def over_seeds_of(variant: str, ranking: str, measure: str) -> Estimate:
     """Mean over texts and seeds, from the values of the texts."""
     column = f"rationale.{ranking}.{measure}"
-    return pooled([resample(mean, one.values[[column]], "fraction") for one in RESULTS if one.variant == variant])
+    return pool_seeds([resample(mean, one.values[[column]], "fraction") for one in RESULTS if one.variant == variant])
 
 
 def slow_p(apart: np.ndarray) -> float:
@@ -654,13 +654,13 @@ def test_the_answer_compares_the_best_ranking_with_attention_and_random() -> Non
             over_seeds_of("base", "file.v2", "naopc"), over_seeds_of("base", baseline, "naopc"), same_runs=True
         )
         # For two differences at once.
-        both = compared(apart, 2)
+        both = with_interval_and_p(apart, 2)
         assert apart.p is not None
         assert both.p == min(1, 2 * apart.p)
         low, high = (100 * end for end in both.interval)
         sign = "≤" if apart.p < 3 / 1001 else "="
         start += f"difference to {baseline} {100 * (value - theirs):+.1f} points [{low:.1f}, {high:.1f}], "
-        start += f"p {sign} {number(both.p, 'p', missing='')}; "
+        start += f"p {sign} {format_number(both.p, 'p', missing='')}; "
     assert said == f"{start.removesuffix('; ')}."
     # Attention is best, and compared with random alone; without a claim the measure is named; one variant has no name.
     up = answer(RESULTS[:2], JUDGED, MAIN)
@@ -736,7 +736,7 @@ def test_each_variant_at_chance_is_named_and_the_answer_stays_short() -> None:
     both = [replace(one, values=one.values.assign(**chance)) for one in RESULTS]
     said = answer(both, [JUDGED[1]], MAIN)
     right = resample(proportion, (CLASSES_OF_TEXTS == 0)[:, None], "fraction")
-    low, high = (100 * end for end in pooled([right, right]).interval)
+    low, high = (100 * end for end in pool_seeds([right, right]).interval)
     assert said == (
         f"Base is right on 50.0 % [{low:.1f}, {high:.1f}], not significantly above always the most frequent label "
         "(50.0 %), and predicts one class: no ranking is named. Nor is tying above it."
@@ -796,14 +796,14 @@ def test_the_answer_compares_a_claim_between_the_variants() -> None:
     tying = rows.to_dict("index")["tying"]
     groups = {name: [one for one in SEVERAL if one.variant == name] for name in ("base", "tying")}
     apart = difference(over_texts_and_seeds(groups["tying"]), over_texts_and_seeds(groups["base"]))
-    at_once = compared(apart, 2)  # the largest of two differences
+    at_once = with_interval_and_p(apart, 2)  # the largest of two differences
     ends = f"[{at_once.interval[0]:.4g}, {at_once.interval[1]:.4g}]"
     assert rows["p_holm"]["tying"] < 0.05 < rows["p_holm"]["mlm"]
     assert at_once.p is not None
     assert answer(SEVERAL, claims, ()) == (
         f"On 37 texts (means of up to 3 seeds), single words spread by {base['mean']:.4g} "
         f"(base); 1 of 2 variants differ from base (p < .05 after Holm); the largest difference "
-        f"is that of tying, {tying['difference']:+.4g} {ends}, p = {number(at_once.p, 'p', missing='')}."
+        f"is that of tying, {tying['difference']:+.4g} {ends}, p = {format_number(at_once.p, 'p', missing='')}."
     )
     alone = SEVERAL[0].scores["single_token.spread"]
     said = f"{alone.value:.4g} [{alone.low:.4g}, {alone.high:.4g}]"

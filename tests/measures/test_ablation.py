@@ -31,7 +31,7 @@ from attention_probing.measures.task import LanguageModelling
 from attention_probing.metrics.bootstrap import holm
 from attention_probing.models import TransformerClassifier
 from attention_probing.models.transformer import SequenceClassifier
-from attention_probing.results import UserError, difference_said
+from attention_probing.results import UserError, format_difference
 from tests import tiny
 from tests.measures.classifiers import arguments
 from tests.measures.heads_off import off, seeing
@@ -99,7 +99,7 @@ def test_every_score_is_that_of_a_loop_over_texts(checkpoint: Path, data: Classi
     assert sum(counts) == len(HEADS)
     table = found.tables["sets"]
     (of_both,) = table.frame.index[table.frame["set"] == "both"]
-    gain = difference_said(*(table.estimate(of_both, name) for name in ("beyond_random", "beyond_random_p_holm")))
+    gain = format_difference(*(table.estimate(of_both, name) for name in ("beyond_random", "beyond_random_p_holm")))
     assert found.answer == (
         f"The accuracy of the intact model is {share(found, 'accuracy')} over 40 texts; ablated alone (zero), set "
         f"both does not significantly change it otherwise than random heads of the same layers: {gain}."

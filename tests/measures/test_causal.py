@@ -21,7 +21,7 @@ from attention_probing.datamodules import ClassificationDataModule, DependencyDa
 from attention_probing.measures import CausalCheck, SingleHeads
 from attention_probing.measures.ablation import random_sets
 from attention_probing.measures.causal import causal_answer
-from attention_probing.metrics.bootstrap import compared, holm
+from attention_probing.metrics.bootstrap import holm, with_interval_and_p
 from attention_probing.models import TransformerClassifier
 from attention_probing.probes import AttentionOnlyProbe, DistancesWordsProbe
 from attention_probing.results import Bars, Estimate, Table, UserError
@@ -288,7 +288,9 @@ def test_a_relation_without_words_has_blank_rows(
 def beyond(gains: Sequence[float]) -> Estimate:
     """The difference of means of sentences, with a draw for each subset of them."""
     draws = sums_of_subsets(gains, [1] * len(gains))
-    return compared(Estimate(float(np.mean(gains)), unit="fraction", draws=np.array(draws), units=len(gains)))
+    return with_interval_and_p(
+        Estimate(float(np.mean(gains)), unit="fraction", draws=np.array(draws), units=len(gains))
+    )
 
 
 def causal_table(differences: Mapping[str, Estimate], numbers_of_words: Mapping[str, int]) -> Table:

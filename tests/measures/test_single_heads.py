@@ -31,7 +31,7 @@ from attention_probing.metrics.rows import ArcRows
 from attention_probing.probes.arc_evaluation import baseline_scores, relation_bars, relation_table
 from attention_probing.results import AttentionLines, Bars, Estimate, Flags, HeatMap, Result, Table, Unit
 from attention_probing.results.errors import UserError
-from attention_probing.results.heads import Names
+from attention_probing.results.heads import HeadNames
 from tests.attention.extractions import Extraction
 from tests.measures.intervals import interval_by_hand, p_at, signed_interval_by_hand, sums_of_subsets
 from tests.metrics.samples import arcs
@@ -40,7 +40,7 @@ from tests.trainers import changed, scored
 
 BEST = "relation n head direction dev test low high offset best_offset random_init"
 BEST += " n_dev dev_gap over_offset over_offset.low over_offset.high p_offset p_holm p_shuffled"
-NAMES = Names((0, 1), (0, 1, 2, 3))
+NAMES = HeadNames((0, 1), (0, 1, 2, 3))
 FORTH, BACK = DIRECTIONS
 
 MakeData = Callable[..., DependencyDataModule]
@@ -363,7 +363,7 @@ def of_few(differences: list[int]) -> ChosenHeads:
     gold = Arcs(sentence, word, np.full(3 * count, 3), np.concatenate(heads), relation, nothing)
     predicted = np.stack([np.concatenate(found), np.full(3 * count, -1)], axis=1)
     both = Predictions(gold, ["root", "first", "last"], predicted)
-    return ChosenHeads(both, replace(both), Names((0,), (0,)))
+    return ChosenHeads(both, replace(both), HeadNames((0,), (0,)))
 
 
 @pytest.mark.parametrize("differences", [[0] * 6, [0] * 5 + [1], [0] * 4 + [1, 1], [-1] + [0] * 5, [0] * 30])
@@ -386,7 +386,7 @@ def test_differences_of_few_words_have_the_wider_of_two_intervals(differences: l
 
 
 def test_sentences_of_a_document_are_one_unit() -> None:
-    chosen = ChosenHeads(of_few([0] * 12).scored, of_few([1] * 12).scored, Names((0,), (0,)))
+    chosen = ChosenHeads(of_few([0] * 12).scored, of_few([1] * 12).scored, HeadNames((0,), (0,)))
     documents = np.repeat(np.arange(12) // 2, 3)
     scored = replace(chosen.scored, arcs=replace(chosen.scored.arcs, document=documents))
     alone, together = (
@@ -414,7 +414,7 @@ def test_a_relation_whose_words_all_depend_on_root_has_no_row() -> None:
 def test_without_a_word_in_dev_no_head_is_chosen() -> None:
     scored = of_few([0, 1, 1]).scored
     dev = replace(scored, arcs=replace(scored.arcs, relation=np.minimum(scored.arcs.relation, 1)))
-    frame = ChosenHeads(dev, scored, Names((0,), (0,))).best_heads(None, 9).frame.set_index("relation")
+    frame = ChosenHeads(dev, scored, HeadNames((0,), (0,))).best_heads(None, 9).frame.set_index("relation")
     unseen = frame.loc[["last"]]
     assert unseen.drop(columns=["n", "n_dev"]).isna().all(axis=None)
     assert unseen[["n", "n_dev"]].to_numpy().tolist() == [[3, 0]]
@@ -424,7 +424,7 @@ def test_without_a_word_in_dev_no_head_is_chosen() -> None:
 def test_of_another_language_heads_are_compared_with_its_own_best_offset() -> None:
     """In dev the governor of `last` is the word before; in the language of test it is the word before that."""
     dev, scored = of_few([0] * 8), of_few([1] * 8)
-    plain = ChosenHeads(dev.scored, scored.scored, Names((0,), (0,)))
+    plain = ChosenHeads(dev.scored, scored.scored, HeadNames((0,), (0,)))
     abroad = replace(plain, transferred=True)
     rows = [one.best_heads(None, 9).frame.set_index("relation").loc["last"] for one in (plain, abroad)]
     for row in rows:
@@ -742,7 +742,7 @@ def test_what_cannot_be_run_is_refused(
         scored(module, make_data(**options))
 
 
-def opened(data: DependencyDataModule, split: Split = "dev") -> tuple[DependencySplit, Predictions, Names]:
+def opened(data: DependencyDataModule, split: Split = "dev") -> tuple[DependencySplit, Predictions, HeadNames]:
     """A split with the predictions of all heads."""
     data.setup("test")
     metric = ArcRows(heads=2 * len(data.layers) * len(data.heads))
@@ -750,7 +750,7 @@ def opened(data: DependencyDataModule, split: Split = "dev") -> tuple[Dependency
         if batch.split == split:
             metric.add(batch, heads=most_attended(batch.attention, batch.lengths).flatten(2))
     arcs, rows = metric.arcs()
-    return data.splits[split], Predictions(arcs, data.relations, rows["heads"]), Names(data.layers, data.heads)
+    return data.splits[split], Predictions(arcs, data.relations, rows["heads"]), HeadNames(data.layers, data.heads)
 
 
 def test_roles_know_positional_and_syntactic_heads() -> None:

@@ -12,7 +12,6 @@ from attention_probing.metrics import bootstrap
 from attention_probing.metrics.bootstrap import (
     against_random_draws,
     bootstrap_ratio,
-    compared,
     difference,
     holm,
     least_p,
@@ -20,9 +19,10 @@ from attention_probing.metrics.bootstrap import (
     mean_over_seeds,
     p_units,
     paired_bootstrap,
-    pooled,
+    pool_seeds,
     resample,
     resamples,
+    with_interval_and_p,
 )
 from attention_probing.metrics.classification import accuracy_drop, f1_drop, f1_score
 from attention_probing.metrics.statistics import Statistic, mean, median, pearson, proportion, spearman
@@ -375,11 +375,11 @@ def test_the_largest_of_several_differences_is_tested_together_with_all() -> Non
     apart = resample(mean, moved, "ratio", draws=2000)
     draws = apart.draws.tolist()
     for tests in (1, 4, 30):
-        found = compared(apart, tests)
+        found = with_interval_and_p(apart, tests)
         assert found.interval == pytest.approx(sorted_ends(draws, 0.025 / tests))
         assert found.p == pytest.approx(min(1.0, tests * counted_p(draws)))
-    assert compared(apart, 100).p == 1.0 or np.isnan(compared(apart, 100).interval).all()
-    one, many = compared(apart, 1), compared(apart, 30)
+    assert with_interval_and_p(apart, 100).p == 1.0 or np.isnan(with_interval_and_p(apart, 100).interval).all()
+    one, many = with_interval_and_p(apart, 1), with_interval_and_p(apart, 30)
     lows, highs = zip(one.interval, many.interval, strict=True)
     assert lows[1] < 0 < lows[0] < highs[0] < highs[1]
     assert p_of(one) < 0.05 < p_of(many)
@@ -594,7 +594,7 @@ def test_a_difference_is_that_of_the_means_over_seeds_text_by_text() -> None:
     a, b = seeds_of(0.08, 3, start=20), seeds_of(0.0, 2, start=60)
     sums = [variances(seeds, 500, 4) for seeds in (a, b)]
     assert sums[0][0] / 3 + sums[1][0] / 2 < 1.2 * (sums[0][1] / 3 + sums[1][1] / 2)
-    means = [pooled(estimates(runs)) for runs in (a, b)]
+    means = [pool_seeds(estimates(runs)) for runs in (a, b)]
     found, back = difference(*means), difference(*means[::-1])
     ones = np.ones(80)
     expected = paired_bootstrap(np.mean(a, axis=0)[:, 0], ones, np.mean(b, axis=0)[:, 0], ones, draws=500, seed=4)
@@ -607,7 +607,7 @@ def test_a_difference_is_that_of_the_means_over_seeds_text_by_text() -> None:
 
 def test_pooling_takes_the_mean_of_each_subset_over_the_seeds() -> None:
     seeds = seeds_of(0.2, 3)
-    found = pooled(estimates(seeds, median, draws=300, seed=0))
+    found = pool_seeds(estimates(seeds, median, draws=300, seed=0))
     medians = [float(np.median(one)) for one in seeds]
     expected = [float(np.mean([np.median(one[picks]) for one in seeds])) for picks in subsets(80, 300)]
     assert found.value == pytest.approx(np.mean(medians))
@@ -615,12 +615,12 @@ def test_pooling_takes_the_mean_of_each_subset_over_the_seeds() -> None:
     np.testing.assert_allclose(found.draws, expected)
     assert ends(found) == pytest.approx(sorted_ends(expected, level_tail(80)))
     alone = resample(median, seeds[0], "ratio", draws=300)
-    np.testing.assert_equal(numbers(pooled([alone])), (*numbers(alone), np.nan))
+    np.testing.assert_equal(numbers(pool_seeds([alone])), (*numbers(alone), np.nan))
 
 
 def test_the_interval_of_a_mean_over_seeds_covers_their_variance() -> None:
     seeds = shifted([0.0, 0.5, -0.3, 0.2])
-    found = pooled(estimates(seeds))
+    found = pool_seeds(estimates(seeds))
     between, explained = variances(seeds, 500, 4)
     assert between > 10 * explained > 0
     draws = mean_draws(seeds, 500, 4)
@@ -633,7 +633,7 @@ def test_the_interval_of_a_mean_over_seeds_covers_their_variance() -> None:
 
 def test_differences_of_means_over_seeds_cover_the_variance_of_both_sides() -> None:
     a, b = shifted([0.1, 0.9, 0.5]), shifted([0.0, 0.1, -0.2, 0.3], start=30)
-    sides = [pooled(estimates(seeds)) for seeds in (a, b)]
+    sides = [pool_seeds(estimates(seeds)) for seeds in (a, b)]
     found = difference(*sides)
     parts = []
     for seeds in (a, b):
@@ -646,7 +646,7 @@ def test_differences_of_means_over_seeds_cover_the_variance_of_both_sides() -> N
     assert counted_p(draws) < 0.01 < counted_p(wide) < 0.5
     # Runs of the same seeds are paired, and their differences vary less.
     c = [one + 0.1 * two for one, two in zip(a, seeds_of(1.0, 3, start=50), strict=True)]
-    paired = difference(pooled(estimates(c)), sides[0], same_runs=True)
+    paired = difference(pool_seeds(estimates(c)), sides[0], same_runs=True)
     moved = [one - two for one, two in zip(c, a, strict=True)]
     between, explained = variances(moved, 500, 4)
     draws = mean_draws(moved, 500, 4)
@@ -654,7 +654,7 @@ def test_differences_of_means_over_seeds_cover_the_variance_of_both_sides() -> N
     if between > 1.2 * explained:
         expected = widened(draws, paired.value, [(between / 3, explained / 3, 2)])
     assert paired.interval == pytest.approx(sorted_ends(expected), rel=1e-6)
-    apart = difference(pooled(estimates(c)), sides[0])
+    apart = difference(pool_seeds(estimates(c)), sides[0])
     assert width(apart) > 2 * width(paired)
 
 
@@ -664,14 +664,14 @@ def test_without_variance_of_texts_the_tests_are_students() -> None:
     tested = []
     for _ in range(20):
         a, b = rng.normal(0.8, 1, 5), rng.normal(0, 2, 4)
-        sides = [pooled(estimates([texts + one for one in own], draws=draws)) for own in (a, b)]
+        sides = [pool_seeds(estimates([texts + one for one in own], draws=draws)) for own in (a, b)]
         found = difference(*sides)
         expected = ttest_ind(a, b, equal_var=False)
         assert found.p == pytest.approx(expected.pvalue, abs=0.003)
         limits = expected.confidence_interval()
         assert found.interval == pytest.approx((limits.low, limits.high), rel=0.05, abs=0.05)
         tested.append(p_of(found))
-        both = difference(sides[0], pooled(estimates([texts + one for one in a**2], draws=draws)), same_runs=True)
+        both = difference(sides[0], pool_seeds(estimates([texts + one for one in a**2], draws=draws)), same_runs=True)
         assert both.p == pytest.approx(stats.ttest_rel(a, a**2).pvalue, abs=0.003)
         alone = difference(estimates([texts + 3.0], draws=draws)[0], sides[0])
         assert alone.p == pytest.approx(ttest_ind([3.0], a).pvalue, abs=0.003)
@@ -694,7 +694,7 @@ def test_a_mean_of_one_number_for_each_seed_has_students_interval() -> None:
 @pytest.mark.parametrize("right", [(40, 45, 60), (2, 1, 3), (100, 100, 100)])
 def test_the_interval_of_a_share_over_seeds_stays_between_none_and_all(right: Sequence[int]) -> None:
     decisions = [(np.arange(100) < one).astype(float)[:, None] for one in right]
-    found = pooled(estimates(decisions, proportion))
+    found = pool_seeds(estimates(decisions, proportion))
     low, high = found.interval
     assert 0 <= low <= found.value <= high <= 1
     few = bootstrap_ratio(np.mean(decisions, axis=0)[:, 0], np.ones(100), share=True)

@@ -13,7 +13,7 @@ from attention_probing.results.files import (
     check_writable,
     is_full,
     keep,
-    kept,
+    read_kept,
     remove_leftovers,
     write_atomically,
 )
@@ -55,18 +55,18 @@ def test_what_is_kept_comes_back_and_any_damage_is_named(
     content: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "state" / "training.ckpt"
-    assert kept(path) is None
+    assert read_kept(path) is None
     path.parent.mkdir()
     keep(path, content)
     whole = path.read_bytes()
-    assert (again := kept(path)) is not None
+    assert (again := read_kept(path)) is not None
     assert bytes(again) == content
     assert caplog.messages == []
     places = range(len(whole)) if len(whole) < 1000 else range(0, len(whole), len(whole) // 7)
     damages = [flip(whole, place) for place in places] + [whole[:-1], whole[:70], b"", whole + b"x", content]
     for damage in damages:
         path.write_bytes(damage)
-        assert kept(path) is None
+        assert read_kept(path) is None
         assert not path.exists(), "nobody finds it again"
     aside = sorted(path.parent.iterdir())
     assert caplog.messages[::2] == [f"{path} is damaged, and is made again."] * len(damages)
@@ -81,10 +81,10 @@ def test_what_was_kept_elsewhere_is_not_taken(tmp_path: Path) -> None:
             keep(tmp_path / folder / name, f"{folder}{name}".encode())
     (tmp_path / "a" / "1").write_bytes((tmp_path / "b" / "1").read_bytes())
     (tmp_path / "a" / "2").write_bytes((tmp_path / "b" / "1").read_bytes())
-    assert kept(tmp_path / "a" / "1") is None
-    assert kept(tmp_path / "a" / "2") is None
+    assert read_kept(tmp_path / "a" / "1") is None
+    assert read_kept(tmp_path / "a" / "2") is None
     (tmp_path / "b").rename(tmp_path / "a" / "b")  # the place of the folder itself is free
-    assert [bytes(kept(tmp_path / "a" / "b" / name) or b"") for name in "12"] == [b"b1", b"b2"]
+    assert [bytes(read_kept(tmp_path / "a" / "b" / name) or b"") for name in "12"] == [b"b1", b"b2"]
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ESTALE], ids=errno.errorcode.get)
@@ -98,8 +98,8 @@ def test_what_cannot_be_read_now_stays(step: str, code: int, tmp_path: Path, mon
     with monkeypatch.context() as patch:
         patch.setattr(step, fail)
         with pytest.raises(OSError, match=rf"{os.strerror(code)}: '{path}'"):
-            kept(path)
-    assert bytes(kept(path) or b"") == b"hours of training"
+            read_kept(path)
+    assert bytes(read_kept(path) or b"") == b"hours of training"
 
 
 def test_a_full_disk_is_told_with_the_name_of_the_file(file: Path) -> None:

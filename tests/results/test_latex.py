@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from attention_probing.results import Bars, Provenance, Result, Table, Unit
-from attention_probing.results.citations import citations, cited, registered
+from attention_probing.results.citations import format_citations, read_citations, read_registry
 from attention_probing.results.writer import FigureFiles, write
 
 pytestmark = [
@@ -47,8 +47,8 @@ def test_tables_figures_and_citations_make_a_paper(kind: str, tmp_path: Path) ->
     data = {"test": {"corpus": "en_ewt", "split": "test", "sentences": 1234}}
     result, pdf = Result("my_probe", {}, tables, figures), FigureFiles(formats=("pdf",))
     assert not write(tmp_path, result, Provenance({"name": "a_b"}, data, {}), figures=pdf)
-    known = citations()
-    (tmp_path / "results.bib").write_text(cited([*known["names"], *registered()]), encoding="utf-8")
+    known = read_citations()
+    (tmp_path / "results.bib").write_text(format_citations([*known["names"], *read_registry()]), encoding="utf-8")
     shown = "".join(rf"\input{{{name}.tex}}\ref{{tab:my_probe-{name}}}" for name in tables)
     (tmp_path / "paper.tex").write_text(
         rf"{DOCUMENTS[kind]}\usepackage[T1]{{fontenc}}\usepackage{{booktabs,graphicx,natbib,url}}\begin{{document}}"

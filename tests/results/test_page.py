@@ -27,7 +27,7 @@ from attention_probing.results import (
     Table,
     page as module,
 )
-from attention_probing.results.citations import cited
+from attention_probing.results.citations import format_citations
 from attention_probing.results.writer import write
 
 Open = Callable[..., Page]
@@ -95,7 +95,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_citation_is_that_of_the_classes_and_corpora_of_the_config(run: Path) -> None:
     bibliography = (run / "results.bib").read_text(encoding="utf-8")
-    assert bibliography == cited(["AttentionOnlyProbe", "ud_english_ewt"])
+    assert bibliography == format_citations(["AttentionOnlyProbe", "ud_english_ewt"])
     assert bibliography in html.unescape((run / "page.html").read_text(encoding="utf-8"))
 
 

@@ -17,7 +17,15 @@ from attention_probing.commands import compare
 from attention_probing.results import Bars, Estimate, Provenance, Result, Table
 from attention_probing.results.digests import RECORD, checksums
 from attention_probing.results.errors import UserError
-from attention_probing.results.reader import RecordError, find_record, load, ratio_of, read_record, read_table, rows_of
+from attention_probing.results.reader import (
+    RecordError,
+    compute_ratio,
+    find_record,
+    find_runs,
+    load,
+    read_record,
+    read_table,
+)
 from attention_probing.results.writer import FigureFiles, write, write_scores
 
 SCORES = {
@@ -260,7 +268,7 @@ def test_the_counts_of_an_item_have_its_unit(
     assert list(counts) == ["numerator", "denominator", "unit"]
     assert counts["unit"].tolist() == units
     assert counts.index.tolist() == ["x", "y", "z"]
-    assert ratio_of(counts) == 0.3
+    assert compute_ratio(counts) == 0.3
 
 
 def places(node: object, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -302,7 +310,7 @@ def test_any_value_in_place_of_another_is_read_or_refused_in_a_line(value: objec
                 record.counts("uas")
             with suppress(UserError):
                 record.number("p:uas[row=x]")
-        readers: list[Callable[[Path], object]] = [rows_of, lambda run: load(run / RECORD)]
+        readers: list[Callable[[Path], object]] = [find_runs, lambda run: load(run / RECORD)]
         for read in readers:
             with warnings.catch_warnings(), suppress(UserError):
                 warnings.simplefilter("ignore", UserWarning)
@@ -328,7 +336,7 @@ def test_a_table_of_runs_that_names_no_runs_is_refused(
     frame.to_csv(tmp_path / "tables/p_runs.csv", index=False)
     seal(tmp_path, content)
     with pytest.raises(RecordError, match=message):
-        rows_of(tmp_path)
+        find_runs(tmp_path)
 
 
 WORDS = ["=1+1", "+1", "-x", "@SUM(1)", "\tb", "\rc", "'=d", "''+e", "'s", "plain", 'a, "b"', "-0.5"]

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attention_probing.results import Estimate, HeatMap, Result, Table, Unit, merged, numbers
+from attention_probing.results import Estimate, HeatMap, Result, Table, Unit, merge_results, numbers
 
 HEADS = HeatMap("Heads", np.zeros((2, 3)), ["1", "2"], ["1", "2", "3"], "Layer", "Head", "Weight", unit="fraction")
 
@@ -92,7 +92,7 @@ def test_results_are_merged_and_keep_what_another_has_taken() -> None:
     two = Result(
         "b", {"uas": Estimate(0.6, unit="fraction"), "p": Estimate(0.1, unit="p")}, {"layers": Table(frame)}, audit={}
     )
-    found = merged("all", {"a": one, "b": two, "c": replace(one, tables={})})
+    found = merge_results("all", {"a": one, "b": two, "c": replace(one, tables={})})
     assert found.numbers == {"uas": 0.5, "b.uas": 0.6, "p": 0.1}
     assert list(found.tables) == ["layers", "b.layers"]
     assert found.audit == {"a.cut": 1, "c.cut": 1}

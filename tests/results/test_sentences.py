@@ -6,14 +6,14 @@ from attention_probing.results.sentences import (
     Difference,
     clear_largest,
     clear_smallest,
+    count_significant,
     describe_differences,
-    difference_said,
-    filled,
+    fill_sentence,
+    format_difference,
+    format_estimate,
+    format_p,
     largest_difference,
-    negative,
-    p_said,
-    said,
-    significant,
+    negate,
 )
 
 NAN = float("nan")
@@ -31,11 +31,11 @@ NAN = float("nan")
     ],
 )
 def test_a_number_has_its_unit_and_interval(score: Estimate, expected: str) -> None:
-    assert said(score) == expected
+    assert format_estimate(score) == expected
 
 
 def test_a_correlation_is_no_percentage() -> None:
-    assert said(Estimate(0.25, 0.125, 0.5, unit="fraction"), "ratio") == "0.25 [0.12, 0.50]"
+    assert format_estimate(Estimate(0.25, 0.125, 0.5, unit="fraction"), "ratio") == "0.25 [0.12, 0.50]"
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_correlation_is_no_percentage() -> None:
     ],
 )
 def test_a_difference_has_its_sign_and_its_p_value(score: Estimate, p: Estimate | None, expected: str) -> None:
-    assert difference_said(score, p) == expected
+    assert format_difference(score, p) == expected
 
 
 def test_parts_with_an_undefined_number_are_left_out() -> None:
@@ -58,16 +58,16 @@ def test_parts_with_an_undefined_number_are_left_out() -> None:
         "mse": Estimate(NAN, unit="nats"),
     }
     text = "the probe has {uas} of {n} words; the error is {mse}; ρ is {rho:ratio}, {rho:points} above {who}, not {x}"
-    assert filled(text, scores, n=22029, who="`obj`") == (
+    assert fill_sentence(text, scores, n=22029, who="`obj`") == (
         "The probe has 50.0 % of 22,029 words; ρ is 0.25, +25.0 points above `obj`, not {x}."
     )
-    assert filled("the error is {mse}", scores) == "No score is defined on these data."
+    assert fill_sentence("the error is {mse}", scores) == "No score is defined on these data."
 
 
 def test_significant_rows_are_counted_among_those_with_a_p_value() -> None:
     rows = pd.DataFrame({"p": [0.01, 0.04, NAN, 0.05]}, index=[4, 5, 6, 7])
-    assert significant(rows, "head", "p") == "2 of 3 heads"
-    assert significant(rows[2:], "head", "p") == "none of 1 head"
+    assert count_significant(rows, "head", "p") == "2 of 3 heads"
+    assert count_significant(rows[2:], "head", "p") == "none of 1 head"
 
 
 def apart(name: str, value: float, p: float | None = 0.01, items: int | None = None) -> Difference:
@@ -134,10 +134,10 @@ def test_the_clear_largest_has_an_interval_above_all_others() -> None:
     assert clear_largest({**values, "x": open_ended}) is None
     assert clear_smallest(values) == "b"
     assert clear_smallest(touching) is None
-    assert clear_smallest({name: negative(one) for name, one in values.items()}) == "a"
-    turned = negative(values["a"])
+    assert clear_smallest({name: negate(one) for name, one in values.items()}) == "a"
+    turned = negate(values["a"])
     assert (turned.value, turned.interval) == (-0.5, (-0.6, -0.4))
-    assert negative(bare).low is None
+    assert negate(bare).low is None
 
 
 @pytest.mark.parametrize(
@@ -154,4 +154,4 @@ def test_the_clear_largest_has_an_interval_above_all_others() -> None:
     ],
 )
 def test_a_p_value_is_written_as_in_papers(value: float, unit: Unit, expected: str) -> None:
-    assert p_said(value, unit) == expected
+    assert format_p(value, unit) == expected

@@ -15,10 +15,10 @@ from attention_probing.results.tables import (
     audit_text,
     data_table,
     escape,
-    few_of,
+    format_cells,
     latex_table,
+    list_few,
     scores_table,
-    written,
 )
 
 NAN = float("nan")
@@ -306,7 +306,7 @@ def test_a_table_is_as_wide_as_it_needs_and_never_wider_than_a_page() -> None:
 
 
 def test_the_columns_that_answer_come_first_and_are_never_left_out() -> None:
-    def written(frame: pd.DataFrame, *main: str, **units: Unit) -> tuple[list[str], list[str]]:
+    def format_cells(frame: pd.DataFrame, *main: str, **units: Unit) -> tuple[list[str], list[str]]:
         """The headings, and the names that the comment says are left out."""
         text = latex_table(table(frame, main=main, **units), "probe", "t", "T") or ""
         head = text.split("\\toprule\n")[1].split(" \\\\\n")[0]
@@ -319,14 +319,14 @@ def test_the_columns_that_answer_come_first_and_are_never_left_out() -> None:
         return [f"measure {number}" for number in numbers]
 
     frame = wide(1, 12)
-    shown, [left] = written(frame, "ranking", "measure_11", "measure_7")
+    shown, [left] = format_cells(frame, "ranking", "measure_11", "measure_7")
     assert shown == ["ranking", *measures(7, 11), "$n$", *measures(0, 1)]
     assert left == ", ".join(f"measure_{number}" for number in (2, 3, 4, 5, 6, 8, 9, 10))
     every = ["ranking", *measures(*range(12)), "$n$"]
-    assert written(frame, "ranking", *(f"measure_{number}" for number in range(12))) == (every, [])
+    assert format_cells(frame, "ranking", *(f"measure_{number}" for number in range(12))) == (every, [])
     # Nor is a difference beside its p-value; other columns are.
     more = frame.assign(p_holm=0.05, dev=0.5)
-    assert written(more, "ranking", "measure_11", p_holm="p") == ([*every, "$p$ Holm"], ["dev"])
+    assert format_cells(more, "ranking", "measure_11", p_holm="p") == ([*every, "$p$ Holm"], ["dev"])
 
 
 def test_names_of_this_application_are_words_and_names_of_texts_are_as_they_are() -> None:
@@ -409,8 +409,8 @@ def test_a_p_that_could_not_be_smaller_is_an_upper_bound() -> None:
 
 def test_a_row_without_items_is_blank_and_not_of_few() -> None:
     table = Table(pd.DataFrame({"n": [0, 6, 20], "share": [np.nan, 0.5, 0.5]}), {"share": "fraction"})
-    assert written(table, missing=DASH) == {"n": ["0", "6*", "20"], "share": [DASH, "50.0", "50.0"]}
-    assert few_of({}, {"t": table}) == ["1 row of t.csv"]
+    assert format_cells(table, missing=DASH) == {"n": ["0", "6*", "20"], "share": [DASH, "50.0", "50.0"]}
+    assert list_few({}, {"t": table}) == ["1 row of t.csv"]
 
 
 def test_scores_of_few_items_are_marked() -> None:
