@@ -349,8 +349,8 @@ def warn_of_roots(name: Path | str, audit: Mapping[str, int]) -> None:
     """
     if count := audit.get("multiple_roots", 0):
         warn(
-            f"{name}: {pluralize(count, 'sentence')} with more than one root: a tree of Universal Dependencies has one. "
-            f"They are read as they are; check column HEAD."
+            f"{name}: {pluralize(count, 'sentence')} with more than one root: a tree of Universal Dependencies has "
+            f"one. They are read as they are; check column HEAD."
         )
 
 
