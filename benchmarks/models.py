@@ -50,7 +50,7 @@ def _costs(
         return result[0]
 
     def heads() -> None:
-        with patch("attention_probing.measures.single_heads.permutation_p", test):
+        with patch("attention_probing.measures.best_heads.permutation_p", test):
             run_heads(folder, {"dev": files["dev"], "test": files["dev"]}, spec, "stream", permutations=1000)
 
     seconds = alternate(settings.rounds, passes=timed(streamed), heads=timed(heads))

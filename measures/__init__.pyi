@@ -1,7 +1,9 @@
 from .ablation import HeadAblation as HeadAblation, Pruning as Pruning
+from .antecedents import AntecedentHeads as AntecedentHeads
 from .atlas import Atlas as Atlas
 from .attention_analyses import Analysis as Analysis, AttentionAnalyses as AttentionAnalyses
 from .bags import Bags as Bags
+from .baselines import Baselines as Baselines
 from .causal import CausalCheck as CausalCheck
 from .change import Change as Change
 from .clusters import Clusters as Clusters
@@ -16,5 +18,5 @@ from .repeated import (
     lookback_ratio as lookback_ratio,
     retrieval_scores as retrieval_scores,
 )
-from .single_heads import AntecedentHeads as AntecedentHeads, Baselines as Baselines, SingleHeads as SingleHeads
+from .single_heads import SingleHeads as SingleHeads
 from .surface_statistics import Surface as Surface

@@ -15,10 +15,12 @@ from attention_probing.datamodules import CoreferenceDataModule, DependencyDataM
 from attention_probing.datamodules.atlas import TREEBANK, AtlasDataModule
 from attention_probing.datamodules.batches import EncoderOf
 from attention_probing.datamodules.corpus import data_for, part_of
+from attention_probing.measures.antecedents import AntecedentHeads
 from attention_probing.measures.attention_analyses import Analysis, AttentionAnalyses
 from attention_probing.measures.by_head import HeadNumbers, class_map, head_rows, without_interval
 from attention_probing.measures.contract import Measure
-from attention_probing.measures.single_heads import MARGIN, AntecedentHeads, SingleHeads
+from attention_probing.measures.head_roles import MARGIN
+from attention_probing.measures.single_heads import SingleHeads
 from attention_probing.measures.surface_statistics import BEHAVIOURS
 from attention_probing.metrics.moments import Means
 from attention_probing.results import Estimate, Figure, Floats, Result, Table, Unit, fill_sentence, merge_results

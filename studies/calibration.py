@@ -22,7 +22,7 @@ from scipy.stats import binomtest, norm
 from attention_probing.fidelity.correlation import agreements
 from attention_probing.measures import clusters
 from attention_probing.measures.ablation import random_sets
-from attention_probing.measures.single_heads import ChosenHeads
+from attention_probing.measures.best_heads import ChosenHeads
 from attention_probing.metrics.attachment import Arcs
 from attention_probing.metrics.bootstrap import (
     against_random_draws,
@@ -278,16 +278,16 @@ FEW_UNITS = (3, 5, 8, 10, 20, 50, 200)
 
 CASES: Mapping[str, Case] = {
     "best head, shuffled arcs": Case(
-        "measures/single_heads.py: p_shuffled", lambda rng, effect: best(rng, aside, effect, "p_shuffled"), 0.15
+        "measures/best_heads.py: p_shuffled", lambda rng, effect: best(rng, aside, effect, "p_shuffled"), 0.15
     ),
     "the same, chosen and scored on dev": Case(
-        "measures/single_heads.py: p_shuffled", lambda rng, effect: best(rng, aside, effect, "p_shuffled", True), 0.15
+        "measures/best_heads.py: p_shuffled", lambda rng, effect: best(rng, aside, effect, "p_shuffled", True), 0.15
     ),
     "best head against best offset": Case(
-        "measures/single_heads.py: p_offset", lambda rng, effect: best(rng, level, effect, "p_offset"), 0.3
+        "measures/best_heads.py: p_offset", lambda rng, effect: best(rng, level, effect, "p_offset"), 0.3
     ),
     "the same, chosen and scored on dev ": Case(
-        "measures/single_heads.py: p_offset", lambda rng, effect: best(rng, level, effect, "p_offset", True), 0.3
+        "measures/best_heads.py: p_offset", lambda rng, effect: best(rng, level, effect, "p_offset", True), 0.3
     ),
     "pairs of runs": Case("commands/compare.py: permutation.p, commands/sweep_table.py: p", two_runs, 0.08),
     "pairs of runs by F1": Case(
@@ -327,7 +327,7 @@ CASES: Mapping[str, Case] = {
     },
     **{
         f"{number} documents, sd 10 points": Case(
-            "commands/compare.py: permutation.p, measures/single_heads.py: p_offset",
+            "commands/compare.py: permutation.p, measures/best_heads.py: p_offset",
             partial(documents, number=number),
             0.1,
         )

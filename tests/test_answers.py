@@ -14,12 +14,12 @@ import attention_probing
 from attention_probing.commands.compare import compare_answer
 from attention_probing.commands.sweep_table import range_answer
 from attention_probing.fidelity.comparison import CheckpointResult, Judged, answer
+from attention_probing.measures.best_heads import heads_answer
 from attention_probing.measures.causal import causal_answer
 from attention_probing.measures.change import change_answer
 from attention_probing.measures.importance import importance_answer
 from attention_probing.measures.linguistic import linguistic_answer
 from attention_probing.measures.pairs import pairs_answer
-from attention_probing.measures.single_heads import heads_answer
 from attention_probing.measures.surface_statistics import surface_answer
 from attention_probing.metrics.bootstrap import difference, holm, resample, with_interval_and_p
 from attention_probing.metrics.classification import f1_drop, f1_score
@@ -33,7 +33,7 @@ CASES = range(150)
 WORDS = "best most least fewest widest largest smallest highest lowest beat beats better worse farthest"
 COMPARING = re.compile(rf"\b({'|'.join(WORDS.split())})\b")
 ANSWERS = {
-    "measures/single_heads.py": {"heads_answer"},
+    "measures/best_heads.py": {"heads_answer"},
     "measures/causal.py": {"causal_answer"},
     "measures/change.py": {"change_answer"},
     "measures/importance.py": {"importance_answer"},

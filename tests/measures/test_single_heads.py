@@ -23,7 +23,9 @@ from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
 from attention_probing.datamodules.dependency import DependencySplit
 from attention_probing.measures import Baselines, Measure, SingleHeads
-from attention_probing.measures.single_heads import ChosenHeads, _right, choose_ensembles, ensemble_hits, heads_answer
+from attention_probing.measures.best_heads import ChosenHeads, heads_answer
+from attention_probing.measures.ensembles import choose_ensembles, ensemble_hits, find_governors
+from attention_probing.measures.head_roles import head_roles
 from attention_probing.metrics.attachment import Arcs, attached, uniform_attached
 from attention_probing.metrics.bootstrap import bootstrap_ratio, resamples
 from attention_probing.metrics.heads import DIRECTIONS, Predictions, most_attended
@@ -650,7 +652,7 @@ def test_a_device_without_a_sentence_adds_nothing(make_data: MakeData, monkeypat
 def test_the_heads_furthest_above_the_best_offset_are_drawn(
     quantity: QuantityName, make_data: MakeData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attention_probing.measures.single_heads._WORDS", range(4, 9))
+    monkeypatch.setattr("attention_probing.measures.head_figures.WORDS", range(4, 9))
     data = make_data(options=Options(quantity=quantity))
     result = scored(changed(probe(), maps=0, ensemble=1), data)
     scored_split, predictions, names = opened(data, "test")
@@ -769,7 +771,7 @@ def test_roles_know_positional_and_syntactic_heads() -> None:
             punctuation=[[name == "punct" for name in one] for one in names],
         )
         drawn = Predictions(gold, known, predicted)
-        table, shares = ChosenHeads(drawn, drawn, NAMES).roles(np.zeros((2, 4)), minimum)
+        table, shares = head_roles(ChosenHeads(drawn, drawn, NAMES), np.zeros((2, 4)), minimum)
         return table.frame.set_index("head"), shares
 
     table, shares = roles(3, *["amod"] * 8)
@@ -885,7 +887,7 @@ def test_a_word_alone_has_no_head_to_find(store: tuple[Store, Arcs]) -> None:
 
     # Nor has one to which nothing has any weight.
     weights = torch.tensor([[-torch.inf, 0.0, 0.0], [0.0, -torch.inf, 0.5]])
-    assert _right(weights, torch.tensor([2, 3])).tolist() == [False, True]
+    assert find_governors(weights, torch.tensor([2, 3])).tolist() == [False, True]
 
 
 KNOWN = ("det", "nsubj", "punct", "root")

@@ -1,0 +1,210 @@
+"""Roles of attention heads: positional and syntactic heads, and what heads do where their function does not apply."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from attention_probing.measures.best_heads import ChosenHeads
+from attention_probing.metrics.attachment import ALL, PLAIN, Arcs, count, sums_by
+from attention_probing.metrics.bootstrap import bootstrap_ratio
+from attention_probing.metrics.heads import DIRECTIONS, Predictions, offset_shares
+from attention_probing.metrics.statistics import ratio
+from attention_probing.results import Estimate, Flags, Floats, Table, Unit
+
+POSITIONAL = 0.9
+"""Share of words of a positional head (Voita et al. 2019, §5)."""
+MARGIN = 0.1
+"""Margin of a syntactic head over the best fixed offset (Voita et al. 2019, §5)."""
+
+
+class Function(NamedTuple):
+    """The relation that an attention head finds best, compared with fixed offsets.
+
+    Attributes:
+        relation: Name of the relation; empty if no relation counts.
+        direction: Direction of attention; empty if no relation counts.
+        margin: Accuracy of the head on dev minus that of the best fixed offset; nan if no relation counts.
+        predictor: The head in this direction, a column of `Predictions.predicted`.
+    """
+
+    relation: str
+    direction: str
+    margin: float
+    predictor: int
+
+
+def head_roles(
+    heads: ChosenHeads, confidence: Floats, minimum: int, unit: Unit = "fraction"
+) -> tuple[Table, dict[str, Estimate]]:
+    """Classify every head as positional, syntactic, both or neither, on dev (Voita et al. 2019, §5).
+
+    A head is positional if it attends to the same offset from at least 90 % of the words. It is
+    syntactic if its accuracy on some relation, in either direction, is at least 10 points above
+    the best fixed offset's. Relations with fewer than `minimum` words do not count, nor do
+    relations of punctuation, nor relations to ROOT, which no head can find.
+
+    Args:
+        heads: Predictions of all heads on dev and on the scored split.
+        confidence: Mean of each head's largest weights, `[layers, heads]`.
+        minimum: Least number of words of a relation.
+        unit: Unit of the confidence.
+
+    Returns:
+        A table with a row for each head, and the scores `positional_heads` and `syntactic_heads`,
+        shares of all heads. The columns are:
+
+        - `head` and `confidence`;
+        - `offset`, `offset_share`, `positional`: the most frequent offset, the share of words with
+            it, and True if the head is positional;
+        - `relation`, `direction`, `margin`, `syntactic`: the relation and direction in which the
+            head's accuracy exceeds the best fixed offset's most, the difference of the two
+            accuracies on dev, and True if the head is syntactic;
+        - `accuracy`, `low`, `high`, `fixed_offset`: on this relation in the scored split, the
+            accuracy of the head with its interval, and the accuracy of the offset.
+    """
+    dev = heads.dev
+    scored = heads.scored
+    number = len(heads.names)
+    margins = _margins(dev, minimum)
+    functions = [_function(head, number, margins) for head in range(number)]
+    relations = [function.relation for function in functions]
+    predictors = [function.predictor for function in functions]
+    offsets, shares = offset_shares(dev.arcs, dev.predicted[:, :number])
+    nothing = np.zeros(len(scored.arcs), np.bool_)
+    words = [scored.groups.get(relation, nothing) for relation in relations]
+
+    frame = pd.DataFrame({"head": [heads.names.head(head) for head in range(number)]})
+    frame["confidence"] = confidence.flatten()
+    frame["offset"] = offsets
+    frame["offset_share"] = shares
+    frame["positional"] = shares >= POSITIONAL
+    frame["relation"] = relations
+    frame["direction"] = [function.direction for function in functions]
+    frame["margin"] = [function.margin for function in functions]
+    frame["syntactic"] = frame["margin"] >= MARGIN
+    frame["accuracy"] = [scored.accuracy(function.relation, function.predictor) for function in functions]
+    frame["low"], frame["high"] = heads.intervals(words, predictors)
+    frame["fixed_offset"] = [scored.by_offset.accuracy(name, dev.by_offset.best(name)) for name in relations]
+
+    scores: dict[str, Estimate] = {}
+    for role in ("positional", "syntactic"):
+        scores[f"{role}_heads"] = Estimate(float(frame[role].mean()), unit="fraction")
+    units: dict[str, Unit] = dict.fromkeys(("offset_share", "margin", "accuracy", "fixed_offset"), "fraction")
+    units["confidence"] = unit
+    return Table(frame, units, interval="accuracy"), scores
+
+
+def _margins(dev: Predictions, minimum: int) -> dict[str, Floats]:
+    """Return the accuracy of each predictor minus that of the best fixed offset, `[K]`, by relation that counts."""
+    margins = {}
+    for relation, words in dev.groups.items():
+        is_relation = relation not in (ALL, PLAIN)
+        has_words = np.count_nonzero(words & ~dev.arcs.punctuation) >= minimum
+        has_governors = dev.arcs.head[words].any()
+        if is_relation and has_words and has_governors:
+            best_offset = dev.by_offset.best(relation)
+            margins[relation] = dev.accuracies(relation) - dev.by_offset.accuracy(relation, best_offset)
+    return margins
+
+
+def _function(head: int, heads: int, margins: Mapping[str, Floats]) -> Function:
+    """Return the relation and direction in which a head has the largest margin.
+
+    Of equal margins the last relation and the backward direction count.
+
+    Args:
+        head: Index of the head, counted layer by layer.
+        heads: Number of heads.
+        margins: Margin of each predictor, `[2 · heads]`, by relation.
+    """
+    best = Function("", "", np.nan, head)
+    for relation in sorted(margins, reverse=True):
+        for direction in (1, 0):
+            predictor = direction * heads + head
+            margin = float(margins[relation][predictor])
+            if not best.relation or margin > best.margin:
+                best = Function(relation, DIRECTIONS[direction], margin, predictor)
+    return best
+
+
+def no_op(heads: ChosenHeads, roles: pd.DataFrame, shares: Floats) -> tuple[Table, Estimate | None]:
+    """Compare attention to delimiters where the function of a head applies and where it does not.
+
+    Clark et al. (2019, §3.2) suggest that attention to delimiters is a no-op of heads whose function does not apply
+    to a word. The function of a syntactic head is its relation in the table `roles`. It applies to the words that
+    attend along such an arc: dependents or, in the direction `head→dependent`, governors. These words are compared
+    with the other words of the same sentence. Punctuation is left out, and so are sentences in which the function
+    applies to all words or to none.
+
+    Args:
+        heads: Predictions of all heads on dev and on the scored split.
+        roles: Frame of the table of `head_roles`.
+        shares: Attention of each word to the delimiters together, `[words, heads]`.
+
+    Returns:
+        A table, and the mean difference over the syntactic heads and their sentences; None if no head is syntactic.
+        The table has a row for each syntactic head and the columns `head`, `relation`, `direction`, `sentences`,
+        `with` and `without` (mean share where the function applies, and elsewhere), and `difference` with its
+        interval over sentences.
+    """
+    arcs = heads.scored.arcs
+    nothing = np.zeros(len(arcs), np.bool_)
+    rows = []
+    all_differences = np.zeros(np.count_nonzero(arcs.word == 1))
+    all_sentences = np.zeros_like(all_differences)
+    for head in np.flatnonzero(roles["syntactic"]):
+        relation = roles["relation"][head]
+        direction = roles["direction"][head]
+        words = heads.scored.groups.get(relation, nothing) & (arcs.head > 0)
+        applies = _governors(arcs, words) if direction == DIRECTIONS[1] else words
+        with_it, without_it = _means(arcs, applies, shares[:, head])
+        compared = ~np.isnan(with_it + without_it)  # sentences with words of both kinds
+        differences = np.where(compared, without_it - with_it, 0.0)
+        all_differences += differences
+        all_sentences += compared
+        difference = _mean_difference(heads, differences, 1.0 * compared)
+        number = int(compared.sum())
+        mean_with = with_it[compared].mean() if number else np.nan
+        mean_without = without_it[compared].mean() if number else np.nan
+        means = (mean_with, mean_without, difference.value, difference.low, difference.high)
+        rows.append((roles["head"][head], relation, direction, number, *means))
+    columns = ["head", "relation", "direction", "sentences", "with", "without", "difference", "low", "high"]
+    units: dict[str, Unit] = dict.fromkeys(("with", "without", "difference"), "fraction")
+    table = Table(pd.DataFrame(rows, columns=columns), units, "difference")
+    if not rows:
+        return table, None
+    return table, _mean_difference(heads, all_differences, all_sentences)
+
+
+def _governors(arcs: Arcs, words: Flags) -> Flags:
+    """Return True for the governors of these words, `[words]`."""
+    governors = np.zeros_like(words)
+    governors[np.flatnonzero(words) - arcs.word[words] + arcs.head[words]] = True
+    return governors
+
+
+def _means(arcs: Arcs, applies: Flags, shares: Floats) -> tuple[Floats, Floats]:
+    """Return the mean share over the words where a function applies, and over the others, each `[sentences]`.
+
+    Punctuation is left out. A mean is nan in a sentence without such words.
+    """
+    means = []
+    for words in (applies, ~applies):
+        plain = words & ~arcs.punctuation
+        means.append(ratio(count(arcs, plain * shares), count(arcs, plain)))
+    return means[0], means[1]
+
+
+def _mean_difference(heads: ChosenHeads, differences: Floats, sentences: Floats) -> Estimate:
+    """Return the mean of differences over sentences, each counted so often, over the units of the arcs.
+
+    Args:
+        heads: Heads with the scored split.
+        differences: Sum of the differences of each sentence, `[sentences]`.
+        sentences: Number of differences of each sentence, `[sentences]`.
+    """
+    columns = np.stack([differences, sentences], axis=1).astype(np.float64)
+    sums = sums_by(heads.scored.arcs.units, columns)
+    return bootstrap_ratio(sums[:, 0], sums[:, 1], share=False, of_units=True, seed=heads.seed)
