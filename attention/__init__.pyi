@@ -1,7 +1,6 @@
 from .alignment import AlignmentError as AlignmentError
-from .checks import EncoderError as EncoderError
-from .encoder import EncoderSpec as EncoderSpec, resolve as resolve
 from .extraction import make_store as make_store
+from .source import EncoderError as EncoderError, EncoderSpec as EncoderSpec, resolve as resolve
 from .specification import Extraction as Extraction, Items as Items, Options as Options, cut_sentences as cut_sentences
 from .store import Store as Store
 from .views import view as view

@@ -4,26 +4,22 @@ Texts of two lengths, the longer one beyond all windows of the model, are read a
 the left, by transformers' eager attention and by `attention.capture`. Weights and last hidden states must be equal.
 """
 
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from transformers.utils.logging import disable_progress_bar, get_verbosity, set_verbosity
 
 from attention_probing.attention.capture import FLOAT32, NAME, MismatchError, Reading, read, tap
-from attention_probing.results.errors import UserError
+from attention_probing.attention.loading import quiet
+from attention_probing.attention.source import EncoderError, Scores
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-Scores = Literal["model", "float32"]
-"""How scores before softmax are computed; see `EncoderSpec`."""
 
 _TOLERANCE = 1e-5
 _LOOSE, _ROUNDINGS = 1e-4, 16
@@ -36,10 +32,6 @@ _NARROW = 6
 """Width to which windows, chunks and numbers of chosen positions are narrowed for the check."""
 _SHORT, _LONG = 4, 2 * _NARROW + 1
 _OTHER = "Choose another architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, ModernBERT, …)."
-
-
-class EncoderError(UserError):
-    """Error for an encoder that is not found or cannot be loaded, or whose attention cannot be captured."""
 
 
 @dataclass(frozen=True)
@@ -64,18 +56,6 @@ class AttentionLayers:
     def is_hybrid(self) -> bool:
         """True if some layers have no attention."""
         return len(self.attending) < self.layers
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence transformers' table of missing weights and its progress bar of weights."""
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # ours shows the sentences
-    level = get_verbosity()
-    set_verbosity(logging.ERROR)
-    try:
-        yield
-    finally:
-        set_verbosity(level)
 
 
 def check(model: "PreTrainedModel", name: str, scores: Scores = "model", *, changes: bool = False) -> AttentionLayers:

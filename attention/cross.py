@@ -11,8 +11,10 @@ from torch import Tensor
 
 from attention_probing.attention.alignment import named_positions, readable, reduction, split_words
 from attention_probing.attention.capture import FLOAT32, NAME, Reading, capture_attention, read
-from attention_probing.attention.checks import EncoderError, difference
-from attention_probing.attention.encoder import LoadedEncoder, load_config, load_whole
+from attention_probing.attention.checks import difference
+from attention_probing.attention.encoder import LoadedEncoder
+from attention_probing.attention.loading import load_config, load_whole
+from attention_probing.attention.source import EncoderError
 from attention_probing.results.errors import UserError, pluralize
 
 if TYPE_CHECKING:

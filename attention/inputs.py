@@ -15,14 +15,9 @@ from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
 from attention_probing.attention.alignment import delimiters, readable, split_words
-from attention_probing.attention.checks import EncoderError
-from attention_probing.attention.encoder import (
-    EncoderSource,
-    LoadedEncoder,
-    architecture,
-    load_tokenizer,
-    longest_input,
-)
+from attention_probing.attention.encoder import LoadedEncoder
+from attention_probing.attention.loading import architecture, load_tokenizer, longest_input
+from attention_probing.attention.source import EncoderError, EncoderSource
 from attention_probing.results.digests import digest
 
 PIECES_VERSION = 1  # raise it when the pieces of a text change

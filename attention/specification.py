@@ -23,8 +23,9 @@ from attention_probing.attention.alignment import (
     counts_of,
     split_words,
 )
-from attention_probing.attention.encoder import EncoderSource, LoadedEncoder
+from attention_probing.attention.encoder import LoadedEncoder
 from attention_probing.attention.quantities import QUANTITIES, QUANTITIES_VERSION, Quantity, QuantityName
+from attention_probing.attention.source import EncoderSource
 from attention_probing.attention.store import FORMAT, NO_HIDDEN, HiddenLayers, Manifest, Part, store_key
 from attention_probing.corpora.conllu import TEXTS_VERSION
 from attention_probing.corpora.sentence import Sentence, Treebank, to_table

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from attention_probing.attention.alignment import split_words
-from attention_probing.attention.encoder import EncoderSpec
 from attention_probing.attention.quantities import QuantityName
+from attention_probing.attention.source import EncoderSpec
 from attention_probing.attention.specification import Options
 from attention_probing.attention.words import Encoder
 from attention_probing.results.errors import UserError, check_values, pluralize

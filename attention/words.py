@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attention_probing.attention.alignment import AlignedPieces, named_positions, readable
-from attention_probing.attention.checks import EncoderError
 from attention_probing.attention.cross import DecoderAttention, DecoderPart
 from attention_probing.attention.encoder import LoadedEncoder
 from attention_probing.attention.extraction import extract
 from attention_probing.attention.quantities import QUANTITIES, QuantityName
+from attention_probing.attention.source import EncoderError
 from attention_probing.attention.specification import Extraction, Items, Options, cut_sentences
 from attention_probing.attention.store import unpack_weights
 from attention_probing.corpora.sentence import Sentence, Treebank

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 
 from attention_probing.attention.ablation import PIECES, AblatedModel, Ablation
-from attention_probing.attention.encoder import EncoderSpec, resolve
+from attention_probing.attention.source import EncoderSpec, resolve
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.models.transformer import SequenceClassifier
 from benchmarks.harness import Report, Settings, alternate, command, found, timed

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attention_probing.attention.checks import EncoderError
+from attention_probing.attention.source import EncoderError
 from attention_probing.corpora.registry import locate
 from attention_probing.corpora.sample import write_sample_treebank
 from attention_probing.corpora.sentence import CorpusError

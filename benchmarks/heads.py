@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from attention_probing.attention.alignment import AlignedPieces, reduction
-from attention_probing.attention.encoder import EncoderSpec
+from attention_probing.attention.source import EncoderSpec
 from attention_probing.datamodules import DependencyDataModule
 from attention_probing.metrics.attachment import ALL, PLAIN, groups_of
 from attention_probing.metrics.heads import Predictions, _Offsets, hit_counts, most_attended, permutation_p

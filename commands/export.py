@@ -9,7 +9,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from attention_probing.attention.encoder import resolve, save_model
+from attention_probing.attention.loading import save_model
+from attention_probing.attention.source import resolve
 from attention_probing.commands import parser_of
 from attention_probing.models.checkpoints import checkpoint_file
 from attention_probing.models.transformer import TransformerClassifier

@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from attention_probing.attention import Encoder, EncoderSpec, resolve
-from attention_probing.attention.encoder import EncoderSource
 from attention_probing.attention.inputs import PIECES_VERSION, TextTokenizer
+from attention_probing.attention.source import EncoderSource
+from attention_probing.attention.word_embeddings import embeddings_identity
 from attention_probing.corpora.eraser import COLUMNS, read_eraser
 from attention_probing.corpora.labelled import Columns, LabelledText, LabelledTexts, read_labelled
 from attention_probing.corpora.records import warn_of_records
@@ -175,7 +176,7 @@ def vocabulary_vectors(
         matrix = encoder.embeddings.cpu().numpy()
         pieces = encoder.tokenizer.convert_ids_to_tokens(list(range(min(len(matrix), len(encoder.tokenizer)))))
         index = {piece: row for row, piece in enumerate(pieces) if piece is not None}
-        identity = {**source.embeddings_identity(Digests(cache)), "lowercase": False}
+        identity = {**embeddings_identity(source, Digests(cache)), "lowercase": False}
         audit = {"file": ENCODER, "size": matrix.shape[1]}
         return WordVectors(index, np.pad(matrix, ((0, 1), (0, 0))), audit, identity=identity)
     counts = {

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from attention_probing.attention import AlignmentError, Encoder, Extraction, Items, Store
 from attention_probing.attention.alignment import AlignedPieces, counts_of, join_sentences, split_words
-from attention_probing.attention.encoder import EncoderSource
+from attention_probing.attention.source import EncoderSource
 from attention_probing.attention.specification import Candidates, TooLong
 from attention_probing.corpora.conll2012 import DOCUMENTS_VERSION, read_documents, treebank_of
 from attention_probing.corpora.conllu import READER_VERSION

@@ -27,8 +27,8 @@ from attention_probing.attention import (
     resolve,
 )
 from attention_probing.attention.alignment import UNKNOWN_WORDS
-from attention_probing.attention.encoder import EncoderSource
 from attention_probing.attention.extraction import open_store
+from attention_probing.attention.source import EncoderSource
 from attention_probing.attention.stream import Stream, make_stream
 from attention_probing.corpora.conllu import warn_of_roots, warn_of_texts
 from attention_probing.corpora.document import Documents

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from attention_probing.attention import Encoder, Extraction, Items, Store, cut_sentences
-from attention_probing.attention.encoder import EncoderSource, load_config
+from attention_probing.attention.loading import load_config
+from attention_probing.attention.source import EncoderSource
 from attention_probing.attention.stream import Stream
 from attention_probing.corpora.conllu import READER_VERSION, read_treebank
 from attention_probing.corpora.sample import SAMPLE_VERSION, write_sample_treebank

@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from attention_probing.attention import Encoder
-from attention_probing.attention.encoder import EncoderSource, embed_words
+from attention_probing.attention.source import EncoderSource
+from attention_probing.attention.word_embeddings import embed_words, embeddings_identity
 from attention_probing.corpora.files import no_file
 from attention_probing.corpora.word_vectors import check_word_vectors, latin_remedy, read_word_vectors
 from attention_probing.results.digests import Digests, digest
@@ -138,7 +139,7 @@ def load_vectors(
                     f"{setting('data.vectors.name')} is `{ENCODER}`, the input embeddings of the encoder, but the data "
                     f"have no encoder. Name other vectors, or set {setting('encoder')}."
                 )
-            file, identity = ENCODER, source.embeddings_identity(digests)
+            file, identity = ENCODER, embeddings_identity(source, digests)
             convert = partial(_embedded, source, encoder, wanted)
         else:
             path, *beside = find_vectors(spec, root)

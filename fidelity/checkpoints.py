@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from pytorch_lightning.utilities.seed import isolate_rng
 
-from attention_probing.attention.encoder import EncoderSpec, load_config, resolve
 from attention_probing.attention.inputs import TextTokenizer
+from attention_probing.attention.loading import load_config
+from attention_probing.attention.source import EncoderSpec, resolve
 from attention_probing.corpora.registry import CORPORA
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.datamodules.tokenization import piece_vocabulary

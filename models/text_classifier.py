@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
-from attention_probing.attention.encoder import EncoderSpec, resolve
 from attention_probing.attention.inputs import TextTokenizer
+from attention_probing.attention.source import EncoderSpec, resolve
 from attention_probing.corpora.labelled import LabelledText
 from attention_probing.datamodules import ClassificationDataModule, TextBatch
 from attention_probing.datamodules.classification import EVAL_TOKENS, TextSplit, class_counts

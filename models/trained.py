@@ -15,8 +15,8 @@ from pytorch_lightning.utilities.seed import isolate_rng
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from attention_probing.attention.encoder import usable_device
 from attention_probing.attention.extraction import return_free_memory
+from attention_probing.attention.loading import usable_device
 from attention_probing.datamodules.corpus import Data, data_for
 from attention_probing.models.checkpoints import FORMAT, TrainingError, configured_model, instantiate, read_checkpoint
 from attention_probing.results import Result

@@ -10,9 +10,10 @@ from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from attention_probing.attention.capture import Head, intervening, named_heads
-from attention_probing.attention.checks import EncoderError, check
-from attention_probing.attention.encoder import EncoderSource, is_segmented, load_classifier, load_tokenizer, resolve
+from attention_probing.attention.checks import check
+from attention_probing.attention.loading import is_segmented, load_classifier, load_tokenizer
 from attention_probing.attention.quantities import LayerParts, find_parts, with_residual
+from attention_probing.attention.source import EncoderError, EncoderSource, resolve
 from attention_probing.datamodules import ClassificationDataModule, TextBatch
 from attention_probing.datamodules.classification import EVAL_TOKENS
 from attention_probing.models.text_classifier import (

@@ -25,8 +25,9 @@ from transformers import CONFIG_MAPPING, MODEL_MAPPING, AutoModel, PreTrainedMod
 
 from attention_probing.attention.ablation import AblatedModel, Ablation
 from attention_probing.attention.capture import LayerCall, capture_attention, read
-from attention_probing.attention.checks import AttentionLayers, EncoderError, check
+from attention_probing.attention.checks import AttentionLayers, check
 from attention_probing.attention.quantities import LayerParts, Norms, find_parts
+from attention_probing.attention.source import EncoderError
 from attention_probing.results.errors import UserError
 from studies.by_hand import NoReferenceError, largest_difference, norms_by_hand, run_with_heads_off
 

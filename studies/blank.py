@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from attention_probing.attention.encoder import new_folder
+from attention_probing.attention.loading import new_folder
 
 Architecture = Literal["bert", "llama"]
 

@@ -14,8 +14,8 @@ from unittest.mock import patch
 import torch
 
 from attention_probing.attention import Encoder
-from attention_probing.attention.encoder import EncoderSpec, resolve
 from attention_probing.attention.extraction import make_store, open_store
+from attention_probing.attention.source import EncoderSpec, resolve
 from attention_probing.attention.specification import Extraction as Specification, Items, Options, cut_sentences
 from attention_probing.attention.store import Store, seal_part, store_key
 from attention_probing.corpora.sentence import Treebank

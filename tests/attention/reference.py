@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 
 from attention_probing.attention import Encoder
-from attention_probing.attention.encoder import EncoderSpec, resolve
+from attention_probing.attention.source import EncoderSpec, resolve
 from tests import tiny
 
 Floats = NDArray[np.float64]

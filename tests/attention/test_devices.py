@@ -2,13 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from torch import nn
+from transformers import AutoModel
 
-from attention_probing.attention import EncoderError, EncoderSpec, encoder as encoder_module
-from attention_probing.attention.encoder import load_classifier, resolve
+from attention_probing.attention import EncoderError, EncoderSpec
+from attention_probing.attention.loading import load_classifier
+from attention_probing.attention.source import resolve
 from attention_probing.results import UserError
 from tests import tiny
 from tests.attention.reference import load
@@ -22,18 +24,22 @@ MODULES = {
 @pytest.mark.parametrize("kind", MODULES)
 def test_a_divided_model_has_the_same_attention(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = {"bert": tiny.save_bert, "llama": tiny.save_llama}[kind](tmp_path / kind)
-    sentence, one = "The fox sleeps unbelievably", load(folder)
-    eager, layer = encoder_module._eager, {"bert": "encoder.layer.1", "llama": "layers.1"}[kind]
+    sentence = "The fox sleeps unbelievably"
+    whole = load(folder)
+    layer = {"bert": "encoder.layer.1", "llama": "layers.1"}[kind]
     places = {name: "disk" if name == layer else "cpu" for name in MODULES[kind]}
+    from_pretrained = AutoModel.from_pretrained
 
-    def divided_with_the_disk(spec: EncoderSpec) -> dict[str, Any]:  # the only other device of a machine without GPU
-        assert eager(spec)["device_map"] == "auto"
-        return eager(spec) | {"device_map": places, "offload_folder": str(tmp_path / "disk")}
+    # The disk is the only other device of a machine without GPU.
+    def divide_with_the_disk(folder: Path, *, device_map: str, **options: object) -> nn.Module:
+        assert device_map == "auto"
+        model: nn.Module = from_pretrained(folder, device_map=places, offload_folder=tmp_path / "disk", **options)
+        return model
 
-    monkeypatch.setattr(encoder_module, "_eager", divided_with_the_disk)
+    monkeypatch.setattr(AutoModel, "from_pretrained", divide_with_the_disk)
     divided = load(folder, device_map="auto")
     assert any(parameter.is_meta for parameter in divided.model.parameters())
-    assert (divided.attention([sentence])[0] == one.attention([sentence])[0]).all()
+    assert (divided.attention([sentence])[0] == whole.attention([sentence])[0]).all()
     with pytest.raises(UserError, match=r"device_map may put its layers on several devices"):
         divided.attention([sentence], quantity="norms")
 

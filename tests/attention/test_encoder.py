@@ -32,20 +32,18 @@ from transformers import (
 
 from attention_probing.attention import Encoder
 from attention_probing.attention.capture import Reading, allowed_by_layer, read
-from attention_probing.attention.checks import EncoderError
-from attention_probing.attention.encoder import (
+from attention_probing.attention.inputs import TextTokenizer
+from attention_probing.attention.loading import architecture, load_classifier, load_tokenizer
+from attention_probing.attention.source import (
     BUNDLE,
     BUNDLE_SHA256,
     DEFAULT,
+    EncoderError,
     EncoderSource,
     EncoderSpec,
-    architecture,
-    embed_words,
-    load_classifier,
-    load_tokenizer,
     resolve,
 )
-from attention_probing.attention.inputs import TextTokenizer
+from attention_probing.attention.word_embeddings import embed_words
 from attention_probing.results.digests import Digests, digest
 from attention_probing.results.errors import UserError
 from tests import tiny
@@ -452,7 +450,7 @@ def test_a_name_that_is_not_found_is_refused_at_once_with_the_reason(monkeypatch
     ):
         resolve(EncoderSpec("no/such/folder"))
     assert time.monotonic() - started < 5
-    monkeypatch.setattr("attention_probing.attention.encoder.snapshot_download", Mock(side_effect=ConnectionError))
+    monkeypatch.setattr("attention_probing.attention.source.snapshot_download", Mock(side_effect=ConnectionError))
     with pytest.raises(EncoderError, match=r"some/encoder.*ConnectionError: no reason given"):
         resolve(EncoderSpec("some/encoder"))
 
@@ -551,7 +549,7 @@ def test_the_default_encoder_comes_from_the_bundle_if_its_weights_are_the_pinned
     pinned = digest(path.read_bytes())
     with pytest.raises(EncoderError, match=f"{path}: .*SHA-256 is {pinned}; that of {DEFAULT} is {BUNDLE_SHA256}"):
         found.identity(Digests(tmp_path))
-    monkeypatch.setattr("attention_probing.attention.encoder.BUNDLE_SHA256", pinned)
+    monkeypatch.setattr("attention_probing.attention.source.BUNDLE_SHA256", pinned)
     assert found.identity(Digests(tmp_path))["weights_sha256"] == pinned
 
 
@@ -585,7 +583,7 @@ def test_the_hub_gives_a_snapshot_with_weights(
         torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
         (folder / WEIGHTS).unlink()
     download = Mock(return_value=str(folder))
-    monkeypatch.setattr("attention_probing.attention.encoder.snapshot_download", download)
+    monkeypatch.setattr("attention_probing.attention.source.snapshot_download", download)
     found = resolve(EncoderSpec("some/encoder"))
     assert (found.origin, found.folder) == ("hub", folder)
     assert {call.args for call in download.mock_calls} == {("some/encoder",)}

@@ -2,9 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from attention_probing.attention.checks import EncoderError
-from attention_probing.attention.encoder import EncoderSpec, resolve
 from attention_probing.attention.inputs import TextTokenizer
+from attention_probing.attention.source import EncoderError, EncoderSpec, resolve
 from tests.attention.reference import load
 
 

@@ -8,7 +8,8 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from attention_probing.attention.alignment import SPELLED, counts_of, split_words
-from attention_probing.attention.encoder import EncoderSpec, load_tokenizer, resolve
+from attention_probing.attention.loading import load_tokenizer
+from attention_probing.attention.source import EncoderSpec, resolve
 from attention_probing.corpora.conllu import read_treebank
 
 LANGUAGES = ("en_ewt", "de_gsd", "ru_gsd", "zh_gsdsimp", "ko_gsd", "id_gsd", "fa_seraji", "he_htb", "eu_bdt")

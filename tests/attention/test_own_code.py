@@ -13,9 +13,9 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from attention_probing.attention import Encoder
-from attention_probing.attention.checks import EncoderError
-from attention_probing.attention.encoder import EncoderSource, EncoderSpec, load_classifier, resolve
 from attention_probing.attention.inputs import TextTokenizer
+from attention_probing.attention.loading import load_classifier
+from attention_probing.attention.source import EncoderError, EncoderSource, EncoderSpec, resolve
 from attention_probing.attention.specification import Extraction
 from attention_probing.attention.store import store_key
 from attention_probing.results.digests import Digests
@@ -207,7 +207,7 @@ def test_code_of_another_repository_is_read_in_one_revision_and_belongs_to_the_i
 
 def test_own_code_of_a_model_of_the_hub_comes_with_its_snapshot(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     download = Mock(return_value=str(own))
-    monkeypatch.setattr("attention_probing.attention.encoder.snapshot_download", download)
+    monkeypatch.setattr("attention_probing.attention.source.snapshot_download", download)
     resolve(EncoderSpec("some/encoder"))
     assert not any("*.py" in call.kwargs["allow_patterns"] for call in download.mock_calls)
     source = trusted("some/encoder")

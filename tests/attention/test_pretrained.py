@@ -11,8 +11,8 @@ from transformers import AutoModel, PreTrainedModel
 
 from attention_probing.attention import Encoder, EncoderSpec, Options, resolve
 from attention_probing.attention.alignment import LONG, AlignedPieces, join_sentences, reduction, split_words
-from attention_probing.attention.encoder import Dtype
 from attention_probing.attention.extraction import forward, pad
+from attention_probing.attention.source import Dtype
 from attention_probing.corpora.conllu import read_treebank
 from attention_probing.corpora.sentence import Treebank
 from tests.attention import reference

@@ -11,8 +11,8 @@ import torch
 
 from attention_probing.attention import Encoder
 from attention_probing.attention.alignment import SPELLED, AlignmentError, FromPieces
-from attention_probing.attention.encoder import EncoderSpec, resolve
 from attention_probing.attention.extraction import shapes
+from attention_probing.attention.source import EncoderSpec, resolve
 from attention_probing.attention.specification import Extraction, Items, Options, Precision
 from attention_probing.attention.store import HiddenLayers, store_key, write_shard
 from attention_probing.corpora.sentence import RunningText, Sentence, Treebank, to_table

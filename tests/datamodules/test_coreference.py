@@ -9,8 +9,8 @@ import torch
 
 from attention_probing.attention import Encoder
 from attention_probing.attention.alignment import AlignmentError
-from attention_probing.attention.encoder import EncoderSpec, resolve
 from attention_probing.attention.extraction import extract, shapes
+from attention_probing.attention.source import EncoderSpec, resolve
 from attention_probing.attention.specification import Candidates, Extraction, Items, Options
 from attention_probing.corpora.conll2012 import read_documents
 from attention_probing.corpora.document import MENTION_TYPES, Document, Documents, Window, cut, windows_from_table

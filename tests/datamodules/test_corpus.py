@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attention_probing.attention.encoder import EncoderSpec
+from attention_probing.attention.source import EncoderSpec
 from attention_probing.corpora.files import files_by_split
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.splits import corpus_of

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attention_probing.attention.encoder import EncoderSpec, resolve
 from attention_probing.attention.inputs import TextTokenizer
+from attention_probing.attention.source import EncoderSpec, resolve
 from attention_probing.corpora.labelled import LabelledText
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.datamodules.tokenization import (

@@ -14,8 +14,9 @@ from gensim import downloader
 from gensim.models import FastText, KeyedVectors
 
 from attention_probing.attention import Encoder
-from attention_probing.attention.encoder import EncoderSource, EncoderSpec, embed_words, resolve
 from attention_probing.attention.inputs import TextTokenizer
+from attention_probing.attention.source import EncoderSource, EncoderSpec, resolve
+from attention_probing.attention.word_embeddings import embed_words
 from attention_probing.corpora.word_vectors import latin_remedy
 from attention_probing.datamodules import VectorSpec
 from attention_probing.datamodules.classification import vocabulary_vectors

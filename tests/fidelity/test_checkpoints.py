@@ -425,7 +425,7 @@ def test_a_name_of_the_hub_is_one_that_is_no_path(
     with pytest.raises(UserError, match=r"owner/name: not found, neither as a local folder nor on the hub"):
         load([Path("owner/name")], data)
     monkeypatch.setattr(
-        "attention_probing.attention.encoder.snapshot_download", lambda name, **_: {"owner/name": folders["bert"]}[name]
+        "attention_probing.attention.source.snapshot_download", lambda name, **_: {"owner/name": folders["bert"]}[name]
     )
     _, found = run_over(["owner/name"], only("Perturbation"), *options(corpus, tmp_path), folder=tmp_path / "out")
     assert list(found["audit"]["checkpoints"]) == ["name"]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from attention_probing.attention.capture import Mixture, replacing
-from attention_probing.attention.encoder import EncoderSpec, resolve
+from attention_probing.attention.source import EncoderSpec, resolve
 from attention_probing.commands import CONFIGS
 from attention_probing.datamodules import ClassificationDataModule, TextDataModule
 from attention_probing.measures import HeadAblation, measure

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from attention_probing.attention import Options
-from attention_probing.attention.encoder import EncoderSpec
+from attention_probing.attention.source import EncoderSpec
 from attention_probing.corpora.document import MENTION_TYPES
 from attention_probing.datamodules import CoreferenceDataModule
 from attention_probing.datamodules.coreference import CoreferenceSplit

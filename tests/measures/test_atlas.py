@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attention_probing.attention.encoder import EncoderSpec
+from attention_probing.attention.source import EncoderSpec
 from attention_probing.datamodules import AtlasDataModule
 from attention_probing.measures import Atlas, RepeatedSequences
 from attention_probing.measures.atlas import (

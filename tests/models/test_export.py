@@ -10,8 +10,7 @@ import torch
 from pytorch_lightning import seed_everything
 
 from attention_probing.attention import Encoder, EncoderSpec
-from attention_probing.attention.checks import EncoderError
-from attention_probing.attention.encoder import resolve
+from attention_probing.attention.source import EncoderError, resolve
 from attention_probing.commands.export import export, main
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.models import TrainingError, TransformerClassifier

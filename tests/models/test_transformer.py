@@ -21,8 +21,7 @@ from transformers import (
 
 from attention_probing.attention import EncoderSpec
 from attention_probing.attention.capture import Head
-from attention_probing.attention.checks import EncoderError
-from attention_probing.attention.encoder import resolve
+from attention_probing.attention.source import EncoderError, resolve
 from attention_probing.datamodules import ClassificationDataModule, TextBatch
 from attention_probing.models import TrainingError
 from attention_probing.models.text_classifier import TextSizes

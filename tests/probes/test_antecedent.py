@@ -14,7 +14,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from attention_probing.attention import Options
-from attention_probing.attention.encoder import EncoderSpec
+from attention_probing.attention.source import EncoderSpec
 from attention_probing.commands import CONFIGS
 from attention_probing.datamodules import AntecedentBatch, CoreferenceDataModule
 from attention_probing.datamodules.vectors import VectorSpec
