@@ -3,9 +3,6 @@
 import logging
 import re
 import signal
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch.distributed as dist
@@ -13,7 +10,6 @@ from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedExc
 
 from attention_probing.commands import GOES_ON
 from attention_probing.results.errors import UserError, lacks_memory
-from attention_probing.results.locks import try_lock
 from attention_probing.results.settings import in_a_line
 
 _LOST = re.compile(
@@ -32,8 +28,7 @@ def fault(error: BaseException | None) -> BaseException | None:
 
     It is the first `UserError` among an exception and its causes. The causes are searched because the command line's
     parser wraps exceptions of constructors. For an error of torch which reports that another process of the run has
-    ended or does not answer, it is a new `UserError`, which names the rank if `RankLocks.explain` or torch did; for a
-    lack of memory, too.
+    ended or does not answer, it is a new `UserError`; for a lack of memory, too.
 
     Args:
         error: The exception.
@@ -45,8 +40,9 @@ def fault(error: BaseException | None) -> BaseException | None:
             lines = str(error).strip().splitlines()
             said = lines[-1 if isinstance(error, ProcessRaisedException) else 0]  # the last line of the traceback
             said = said.partition(" This is typically")[0]  # gloo's advice
-            who = getattr(error, "__notes__", ["Another process of the run has ended or does not answer"])[0]
-            return UserError(f"{who}: look at its output. {GOES_ON} ({said})")
+            return UserError(
+                f"Another process of the run has ended or does not answer: look at its output. {GOES_ON} ({said})"
+            )
         if lacks_memory(error):
             said = in_a_line(str(error))
             detail = f" ({said})" if said else ""
@@ -87,61 +83,6 @@ def reword(record: logging.LogRecord) -> bool:
         record.msg = f"Error: {how_rank_ended(rank, code)} {GOES_ON}"
         record.args = None
     return True
-
-
-class RankLocks:
-    """Locks that tell the ranks of a run which others have ended: SLURM and gloo tell that one did, not which.
-
-    Each rank holds the lock of a file until its process ends, however it ends.
-
-    Args:
-        folder: Folder that all ranks share, made if it is missing. If it cannot be written, no lock is held there.
-        rank: Rank of this process.
-        ranks: Number of ranks; a single one needs no lock.
-    """
-
-    def __init__(self, folder: Path, rank: int, ranks: int) -> None:
-        self._files = dict[int, Path]()
-        if ranks == 1:
-            return
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            self._own = try_lock(folder / f".rank-{rank}")  # released with this object, or with the process
-            self._files = {one: folder / f".rank-{one}" for one in range(ranks) if one != rank}
-
-    def ended(self) -> list[int]:
-        """Return the other ranks that have ended."""
-        found = []
-        for rank, file in self._files.items():
-            if (lock := try_lock(file)) is not None:
-                lock.release()
-                found.append(rank)
-        return found
-
-    def explain(self, error: BaseException) -> None:
-        """Add a note to an error of torch about another process: the ranks that have ended, if there are any.
-
-        A process may close its connections a moment before its lock, so the locks are looked at for a second.
-        """
-        if not self._files or not is_of_another(error):
-            return
-        latest = time.monotonic() + 1
-        while not (ranks := self.ended()) and time.monotonic() < latest:
-            time.sleep(0.05)
-        if ranks:
-            names = " and ".join(map(str, ranks))
-            error.add_note(f"Rank {names} of the run has ended" if len(ranks) == 1 else f"Ranks {names} have ended")
-
-
-@contextmanager
-def ranks_named(folder: Path, rank: int, ranks: int) -> Iterator[None]:
-    """Within the block, name the ranks that have ended in an error about another process; see `RankLocks`."""
-    locks = RankLocks(folder, rank, ranks)
-    try:
-        yield
-    except RuntimeError as error:
-        locks.explain(error)
-        raise
 
 
 _ABSENT = re.compile(r"Requirement '([^']+)' not met|No module named '([\w.]+)'")

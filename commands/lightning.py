@@ -16,17 +16,18 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from rich.console import Console
 
 from attention_probing.commands.faults import fault, full_disk, not_installed, trainer_fault
-from attention_probing.commands.lightning_private import (
-    CommandLine,
-    ContinuedCSVLogger,
-    guard_restoring,
-    overwrite,
-    set_root,
-)
+from attention_probing.commands.lightning_private import CommandLine
 from attention_probing.commands.measure import QUIET, TRUST
 from attention_probing.commands.state import RunState, open_state, run_digest, sources_of
 from attention_probing.commands.tasks import check_tasks, refuse_shell
-from attention_probing.commands.training import Resume, RunCheckpoints, RunConfig, best_checkpoint, model_checkpoints
+from attention_probing.commands.training import (
+    MetricsFile,
+    Resume,
+    RunCheckpoints,
+    RunConfig,
+    best_checkpoint,
+    model_checkpoints,
+)
 from attention_probing.commands.trust import Parser, import_trusted, refuse_permissions
 from attention_probing.datamodules.corpus import CorpusDataModule
 from attention_probing.models import TrainedModule, TrainingError, ignore_signals
@@ -84,7 +85,13 @@ class ProbingCLI(CommandLine):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the options of `ModelCheckpoint` (`--checkpoint.*`), and of the run, such as `--resume` and `--trust`."""
         parser.add_lightning_class_args(ModelCheckpoint, "checkpoint")
-        parser.set_defaults({"checkpoint.monitor": "val_uas", "checkpoint.mode": "max"})
+        parser.set_defaults(
+            {
+                "checkpoint.monitor": "val_uas",
+                "checkpoint.mode": "max",
+                "checkpoint.enable_version_counter": False,  # an epoch that is repeated writes the same file again
+            }
+        )
         parser.add_class_arguments(FigureFiles, "figures")
         parser.add_argument("--quiet", action="store_true", help=QUIET)
         use = "Continue an unfinished run of the same command (auto), or begin a new run (never)."
@@ -164,28 +171,30 @@ class ProbingCLI(CommandLine):
             UserError: The trainer cannot be made from its options, SLURM started a wrong number of tasks, or the
                 folder cannot be made; see also `check_model`.
         """
-        settings = self.objects.trainer
-        runs = Path(settings["default_root_dir"])
         self.check_model()
+        settings = self.objects.trainer
         own_loggers = settings.get("logger") in (None, True)
-        # Loggers are added later: the trainer knows the rank, and rank 0 makes their folder.
-        trainer = self.make_trainer(**(kwargs | {"logger": False} if own_loggers else kwargs))
+        if own_loggers:
+            kwargs["logger"] = False  # added below: the trainer knows the rank, and rank 0 makes their folder
+        parent = Path(settings["default_root_dir"]) / type(self.model).__name__
+        # Lightning looks there for a checkpoint that SLURM would continue; it is to find none of other programs.
+        kwargs["default_root_dir"] = str(parent)
+        trainer = self.make_trainer(**kwargs)
         check_tasks(trainer.num_devices, trainer.num_nodes)
         ignore_signals(trainer)
-        self.state = self._open_state(trainer, runs / type(self.model).__name__)
+        self.state = self._open_state(trainer, parent)
         folder = self.state.run
-        set_root(trainer, folder)
-        trainer.strategy.checkpoint_io = RunCheckpoints(self.state)
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        self.checkpoints = RunCheckpoints()
+        trainer.strategy.checkpoint_io = self.checkpoints
         for checkpoint in model_checkpoints(trainer):
             checkpoint.dirpath = checkpoint.dirpath or str(folder / "checkpoints")
-            overwrite(checkpoint)
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            callbacks.append(RunConfig(folder, self.parser_of(str(self.subcommand)), self.settings))
-            if own_loggers:  # without a version number, which the progress bar would show
-                log = ContinuedCSVLogger(folder, self.state.log_left)
-                trainer.loggers = [log, TensorBoardLogger(folder / "tensorboard", "", "")]
-        callbacks.append(Resume(self.state))
+            parser = self.parser_of(str(self.subcommand))
+            callbacks.append(RunConfig(folder, parser, self.settings, self.checkpoints))
+            if own_loggers:
+                trainer.loggers = [MetricsFile(self.state.log), TensorBoardLogger(folder / "tensorboard", "", "")]
+        callbacks.append(Resume(self.state, self.checkpoints))
         if trainer.progress_bar_callback is None:
             callbacks.append(ProgressLines())
         if self.writer is not None:
@@ -243,39 +252,42 @@ class ProbingCLI(CommandLine):
                 self._lock.release()
 
     def fit(self, **options: Any) -> None:  # noqa: ANN401 # arguments of Trainer.fit
-        """Train the model, or continue the interrupted training of this run; skip a training that had already ended."""
-        if self.state.saved_work.ended is not None:
+        """Train the model, or continue the interrupted training of this run; skip a training that had already ended.
+
+        Raises:
+            TrainingError: Lightning cannot restore the training from the checkpoint.
+        """
+        saved = self.state.training
+        if saved is not None and saved.ended:
             self.datamodule.trainer = self.trainer
             self.datamodule.setup("fit")  # the audit of the test also counts the training split
             return
-        if self.state.saved_work.training is not None:
-            options["ckpt_path"] = self.state.saved_work.training
-
-        def refuse(error: Exception) -> None:
-            if fault(error) is None and not lacks_memory(error):
-                remedy = "leave out --ckpt_path"
-                if self.state.saved_work.training is not None:
-                    remedy = f"delete {self.state.folder} to train anew"
-                raise TrainingError(
-                    f"{options['ckpt_path']}: training cannot be continued from this checkpoint "
-                    f"({type(error).__name__}: {in_a_line(str(error))}). Give the model and the optimizer that it was "
-                    f"trained with, or {remedy}."
-                ) from error
-
-        if options.get("ckpt_path") is not None:
-            guard_restoring(self.trainer, refuse)
-        self.trainer.fit(**options)
+        remedy = "leave out --ckpt_path"
+        if saved is not None:
+            options["ckpt_path"] = saved.checkpoint
+            remedy = f"delete {self.state.folder} to train anew"
+        try:
+            self.trainer.fit(**options)
+        except Exception as error:
+            # A checkpoint that was received may hold anything; Lightning and PyTorch raise what they meet in it.
+            if not self.checkpoints.loading or fault(error) is not None or lacks_memory(error):
+                raise
+            raise TrainingError(
+                f"{options['ckpt_path']}: training cannot be continued from this checkpoint "
+                f"({type(error).__name__}: {in_a_line(str(error))}). Give the model and the optimizer that it was "
+                f"trained with, or {remedy}."
+            ) from error
 
     def after_fit(self) -> None:
         """Test the best checkpoint of a training, if there is one and the data have a test split.
 
         If not, log the reason.
         """
-        if (ended := self.state.saved_work.ended) is not None:
-            best = ended["best"]
-            self.model.epochs_run = ended["epochs_run"]
-        else:
-            best = best_checkpoint(self.trainer)
+        best = best_checkpoint(self.trainer)
+        saved = self.state.training
+        if saved is not None and saved.ended:
+            best = saved.best
+            self.model.epochs_run = saved.epochs
         files = self.datamodule.files() if isinstance(self.datamodule, CorpusDataModule) else {}
         test = files.get("test")
         if test is None:

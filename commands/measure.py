@@ -18,7 +18,7 @@ import yaml
 from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-defined] # named in its documentation
 from rich.console import Console
 
-from attention_probing.commands.faults import full_disk, ranks_named, trainer_fault
+from attention_probing.commands.faults import full_disk, trainer_fault
 from attention_probing.commands.state import RunState, check_new_folder, new_folder, run_digest, save_config, sources_of
 from attention_probing.commands.tasks import check_tasks, is_launched, refuse_shell
 from attention_probing.commands.trust import Parser, import_trusted, refuse_permissions, silent_parser
@@ -198,13 +198,12 @@ def run(words: Sequence[str]) -> Result | None:
         unfinished.rmdir()
 
     def work(fabric: "Fabric | OneProcess") -> Result | None:
-        with ranks_named(measurement.kept, fabric.global_rank, fabric.world_size):
-            result = run_measurement(measurement, data, fabric, limit=devices.limit, bar=bar)
-            if devices.fast_dev_run:
-                inform("One batch of each dataloader was measured, and nothing was written.")
-            elif fabric.global_rank == 0 and result is not None:
-                write(result)
-            fabric.barrier()  # the first process prints, and deletes what the others may still read
+        result = run_measurement(measurement, data, fabric, limit=devices.limit, bar=bar)
+        if devices.fast_dev_run:
+            inform("One batch of each dataloader was measured, and nothing was written.")
+        elif fabric.global_rank == 0 and result is not None:
+            write(result)
+        fabric.barrier()  # the first process prints, and deletes what the others may still read
         if fabric.global_rank == 0:
             rmtree(measurement.kept, ignore_errors=True)
         return result if fabric.world_size == 1 else None

@@ -11,17 +11,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from filelock import FileLock
 from jsonargparse import ArgumentParser, Namespace
 
 from attention_probing.datamodules.corpus import CorpusDataModule
+from attention_probing.models.checkpoints import damage
 from attention_probing.models.configs import with_short_classes
-from attention_probing.results.digests import file_digest, source_digest
+from attention_probing.results.digests import source_digest
 from attention_probing.results.errors import UserError
-from attention_probing.results.files import keep, read_kept, remove_leftovers, try_folder
+from attention_probing.results.files import remove_leftovers, try_folder, write_atomically
 from attention_probing.results.locks import try_lock
 from attention_probing.results.progress import inform
 from attention_probing.results.settings import score_settings
@@ -47,19 +48,22 @@ def sources_of(data: object) -> list[object]:
     return [source_digest(), [[name, path.stat().st_size] for name, path in sorted(files.items()) if path.is_file()]]
 
 
-class SavedWork(NamedTuple):
-    """Work that an interrupted run saved, as far as its files are undamaged.
+class SavedTraining(NamedTuple):
+    """Training that an interrupted run saved.
 
     Attributes:
-        training: Checkpoint from which the training continues; None if it must start again or has ended.
-        ended: Facts about a training that has ended: `best`, the path of its best checkpoint (empty if there is none),
-            and `epochs_run`, its number of epochs. None if no training has ended.
-        log: Content of `metrics.csv` when the work was saved.
+        checkpoint: Checkpoint from which the training continues.
+        epochs: Number of finished epochs.
+        ended: True if the training had ended, so that only its test is missing.
+        best: Path of the best checkpoint so far; empty if there is none.
+        log: Content of `metrics.csv` after these epochs.
     """
 
-    training: Path | None = None
-    ended: Mapping[str, Any] | None = None
-    log: str = ""
+    checkpoint: Path
+    epochs: int
+    ended: bool
+    best: str
+    log: str
 
 
 @dataclass(frozen=True)
@@ -80,9 +84,14 @@ class RunState:
             parent: Folder of the runs.
             digest: Hash that identifies the run; see `run_digest`.
         """
-        numbers = {path: path.parent.name.removeprefix("version_") for path in parent.glob(f"version_*/state-{digest}")}
-        found = {path: int(number) for path, number in numbers.items() if number.isdigit()}
-        return cls(max(found, key=found.__getitem__)) if found else None
+        folders = dict[int, Path]()
+        for folder in parent.glob(f"version_*/state-{digest}"):
+            number = folder.parent.name.removeprefix("version_")
+            if number.isdigit():
+                folders[int(number)] = folder
+        if not folders:
+            return None
+        return cls(folders[max(folders)])
 
     @property
     def run(self) -> Path:
@@ -90,63 +99,39 @@ class RunState:
         return self.folder.parent
 
     @property
-    def training(self) -> Path:
-        """Path of the checkpoint of an unfinished training, written before the first batch of each epoch."""
+    def checkpoint(self) -> Path:
+        """Path of the checkpoint that `Resume` writes after each epoch."""
         return self.folder / "last.ckpt"
 
     @property
-    def trained(self) -> Path:
-        """Path of the file about a training that has ended: best checkpoint, number of epochs, log."""
-        return self.folder / "trained.json"
-
-    @property
-    def holds_work(self) -> bool:
-        """True if the state folder has files other than the lock."""
-        return any(path.name != "lock" for path in self.folder.glob("[!.]*"))
+    def log(self) -> Path:
+        """Path of the log of the run, which `MetricsFile` writes."""
+        return self.run / "metrics.csv"
 
     @cached_property
-    def saved_work(self) -> SavedWork:
-        """Work that an interrupted run saved; it is read from the files at the first access, and not again."""
-        if (content := read_kept(self.trained)) is not None:
-            ended = json.loads(bytes(content))
-            if not ended["best"] or _is_sound(Path(ended["best"]), ended["sha256"]):
-                return SavedWork(ended=ended, log=ended["log"])
-        if read_kept(self.training) is not None:
-            # The reader of zip files ignores the checksum appended to it.
-            saved = torch.load(self.training, map_location="cpu", weights_only=True, mmap=True)["resume"]
-            if all([_is_sound(Path(path), sha256) for path, sha256 in saved["best"].items()]):
-                return SavedWork(self.training, log=saved["log"])
-        return SavedWork()
+    def training(self) -> SavedTraining | None:
+        """Training in `checkpoint`; None if there is none, or if a file that it needs is missing or damaged.
 
-    def tidy(self) -> None:
-        """Delete temporary files, and the files of the state that are damaged or out of date."""
+        The files are read at the first access, and not again.
+        """
+        if not self.checkpoint.is_file() or not _is_whole(self.checkpoint):
+            return None
+        content = torch.load(self.checkpoint, map_location="cpu", weights_only=True, mmap=True)
+        resume = content["resume"]
+        if not all(_is_whole(Path(path)) for path in resume["checkpoints"]):
+            return None
+        return SavedTraining(self.checkpoint, content["epoch"], resume["ended"], resume["best"], resume["log"])
+
+    def prepare(self) -> None:
+        """Delete what the continued run must not find: temporary files, a damaged checkpoint, later rows of the log."""
         for folder in (self.run, self.folder, self.run / "checkpoints"):
             remove_leftovers(folder)
-        if self.saved_work.ended is None:
-            self.trained.unlink(missing_ok=True)
-            if self.saved_work.training is None:
-                self.training.unlink(missing_ok=True)
-
-    def keep_trained(self, best: str, epochs: int | None) -> None:
-        """Write the file `trained`: best checkpoint with its SHA-256, number of epochs and log of an ended training.
-
-        Args:
-            best: Path of the best checkpoint, empty if there is none.
-            epochs: Number of epochs of the training, as in `epochs_run`.
-        """
-        sha256 = file_digest(Path(best)) if best else ""
-        found = {"best": best, "sha256": sha256, "epochs_run": epochs, "log": self.log()}
-        keep(self.trained, json.dumps(found).encode())
-
-    def log(self) -> str:
-        """Return the content of the run's `metrics.csv`; empty if there is no such file."""
-        path = self.run / "metrics.csv"
-        return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-
-    def log_left(self) -> str:
-        """Return the rows of `metrics.csv` up to the saved state; a resumed run repeats later ones."""
-        # After a training in forked processes, which have ended, the file itself is longer.
-        return max(self.saved_work.log, self.log() if self.trained.exists() else "", key=len)
+        if self.training is None:
+            self.checkpoint.unlink(missing_ok=True)
+        if self.training is not None and self.training.log:
+            write_atomically(self.log, self.training.log)
+        else:
+            self.log.unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Delete the state of a finished run; other processes see it whole or not at all."""
@@ -180,7 +165,7 @@ def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, FileL
             )
         if found is not None:
             inform(f"Continues the unfinished run in {state.run}. To begin a new run, add `--resume never`.")
-            state.tidy()
+            state.prepare()
     except OSError as error:
         if found is None:
             raise no_folder(parent, error) from error
@@ -249,10 +234,10 @@ def remove_run(folder: Path) -> None:
             path.rmdir()
 
 
-def _is_sound(path: Path, sha256: str) -> bool:
-    """Return True if a file has this SHA-256; else log its name."""
-    sound = path.is_file() and file_digest(path) == sha256
-    if not sound:
-        fault = "is damaged" if path.is_file() else "is missing"
-        log.warning("%s %s, so training is repeated to make it again.", path, fault)
-    return sound
+def _is_whole(path: Path) -> bool:
+    """Return True if a file is an undamaged checkpoint; else log its name."""
+    fault = damage(path)
+    if fault is None:
+        return True
+    log.warning("%s: %s, so training is repeated to make it again.", path, fault)
+    return False

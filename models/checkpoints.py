@@ -35,6 +35,7 @@ LOCAL = frozenset({"root", "cache", "device_map"})
 and takes no other's."""
 _SIZE = re.compile(r"\b(layers|hidden|size|filters|kernels|project|ranks|vocabulary|vectors|classes)\b")
 NOT_OF_A_RUN = "this is not a checkpoint of a run. Give a file that `probing fit` has written to checkpoints/."
+_OTHER_FILE = "Give a file that `probing fit` has written to checkpoints/ of its run, or train again."
 
 
 class TrainingError(UserError):
@@ -68,8 +69,14 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     Raises:
         TrainingError: The file is damaged, or it is not a checkpoint of a run.
     """
-    if fault := _damage(path):
-        raise TrainingError(f"{path}: {fault}")
+    try:
+        fault = damage(path)
+    except OSError as error:
+        raise TrainingError(
+            f"{path}: the checkpoint cannot be read ({error.strerror or error}). Check its permissions."
+        ) from None
+    if fault is not None:
+        raise TrainingError(f"{path}: {fault}. {_OTHER_FILE}")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # the unpickler raises almost any exception on foreign bytes
@@ -103,24 +110,31 @@ def _refuse_sizes(path: Path, content: Mapping[str, Any]) -> None:
             raise TrainingError(f"{path}: {fault}")
 
 
-def _damage(path: Path) -> str | None:
-    """Return why a file cannot be a whole checkpoint, which is a zip archive, with a remedy; None if it can."""
-    advice = "Give another file from checkpoints/ of its run, or train again."
+def damage(path: Path) -> str | None:
+    """Return why a file is not a whole checkpoint, which is a zip archive; None if it is one.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
     try:
         with check_regular(path).open("rb") as file:
-            if file.read(2) != b"PK":
-                return NOT_OF_A_RUN
+            magic = file.read(2)
+    except FileNotFoundError:
+        return "the checkpoint is missing"
+    if magic != b"PK":
+        return "this is not a checkpoint of a run"
+    try:
         with zipfile.ZipFile(path) as archive:
             # PyTorch compresses nothing. What is compressed may be a thousand times as long as the file.
             if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
-                return NOT_OF_A_RUN
-            part = archive.testzip()  # PyTorch compares no checksum: a flipped weight would be loaded
-    except OSError as error:
-        return f"the checkpoint cannot be read ({error.strerror or error}). Check its permissions."
+                return "this is not a checkpoint of a run"
+            damaged_part = archive.testzip()  # PyTorch compares no checksum: a flipped weight would be loaded
     except Exception as error:  # zipfile raises almost any exception on a damaged archive
         refuse_lack_of_memory(error, path)
-        return f"the checkpoint is damaged: it cannot be read as a zip archive. {advice}"
-    return None if part is None else f"the checkpoint is damaged: its part {part} has a wrong checksum. {advice}"
+        return "the checkpoint is damaged: it cannot be read as a zip archive"
+    if damaged_part is None:
+        return None
+    return f"the checkpoint is damaged: its part {damaged_part} has a wrong checksum"
 
 
 def configured_model(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:

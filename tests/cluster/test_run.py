@@ -107,14 +107,14 @@ def test_a_preempted_run_is_requeued_with_and_without_a_grace_time(
 
 
 @DEVICES
-def test_a_killed_task_is_named_and_its_job_is_not_requeued(slurm: Slurm, submit: Submit, tmp_path: Path) -> None:
+def test_a_killed_task_is_told_and_its_job_is_not_requeued(slurm: Slurm, submit: Submit, tmp_path: Path) -> None:
     job = submit(PROBE, tmp_path, *LONG, "--trainer.strategy=ddp")
     wait_for(slurm, job, "Training AttentionOnlyProbe")
     rows = [row.split() for row in slurm.run("scontrol", "listpids", job).splitlines()]
     pids = [int(pid) for pid, _, step, *_, rank in rows if (step, rank) == ("0", "1")]
     os.kill(pids[0], signal.SIGKILL)
     assert slurm.wait(job) == "FAILED"
-    assert "Rank 1 of the run has ended" in log_of(slurm, job)
+    assert "Another process of the run has ended" in log_of(slurm, job)
     assert "The same command goes on from what is kept" in log_of(slurm, job)
 
 

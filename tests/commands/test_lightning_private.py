@@ -1,11 +1,9 @@
 """Each private part of Lightning, torch and torchmetrics that a run uses does what it is used for."""
 
-import csv
 import multiprocessing
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -15,23 +13,16 @@ import pytest
 import torch
 import torch.distributed as dist
 from lightning_fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
-from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.cli import LightningCLI
 from torch import Tensor
 from torch.multiprocessing.spawn import ProcessExitedException, start_processes
+from torch.utils.data import DataLoader, TensorDataset
 
 import attention_probing.commands.launch  # noqa: F401 # changes what Lightning says
-from attention_probing.commands.faults import RankLocks, fault, how_rank_ended, is_of_another
-from attention_probing.commands.lightning_private import (
-    CommandLine,
-    ContinuedCSVLogger,
-    continue_training,
-    repeat_batch,
-    set_root,
-    steps_of,
-)
+from attention_probing.commands.faults import fault, how_rank_ended, is_of_another
+from attention_probing.commands.lightning_private import CommandLine
 from attention_probing.models import ignore_signals
-from attention_probing.models.trained import Average
 
 QUIET: dict[str, Any] = {
     "accelerator": "cpu",
@@ -40,93 +31,25 @@ QUIET: dict[str, Any] = {
     "enable_model_summary": False,
     "enable_checkpointing": False,
 }
-BATCHES, EPOCHS = 3, 2
 
 
 class Tiny(LightningModule):
-    """One weight; notes the batches that it has seen, and who would handle SIGTERM."""
+    """One weight; notes who would handle SIGTERM."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.zeros(()))
-        self.seen: list[tuple[int, int]] = []
         self.handler: object = None
-        self.metric = Average()
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
-        self.seen.append((self.current_epoch, int(batch)))
         self.handler = signal.getsignal(signal.SIGTERM)
-        self.metric.update(self.weight.detach(), 1)
         return (self.weight - 1).square()
-
-    def on_train_epoch_end(self) -> None:
-        self.log("loss", self.metric.take())
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    def train_dataloader(self) -> "Loader":
-        return Loader(self)
-
-
-class Loader:
-    """The batches of an epoch that were not seen; it has a state, as Lightning asks where a training goes on."""
-
-    def __init__(self, module: Tiny) -> None:
-        self.module = module
-
-    def __len__(self) -> int:
-        return BATCHES
-
-    def __iter__(self) -> Iterator[Tensor]:
-        seen = self.module.trainer.fit_loop.epoch_loop.batch_progress.current.ready
-        yield from map(torch.tensor, range(seen % BATCHES, BATCHES))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-class SaveBefore(Callback):
-    """Saves a checkpoint before a batch, which is repeated."""
-
-    def __init__(self, epoch: int, batch: int, path: Path) -> None:
-        self.place, self.path, self.steps = (epoch, batch), path, 0
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
-        if (trainer.current_epoch, batch_idx) == self.place:
-            self.steps = steps_of(trainer)
-            trainer.save_checkpoint(self.path)
-
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        repeat_batch(checkpoint)
-
-
-class Continue(Callback):
-    """Corrects the count of steps before the first batch."""
-
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-
-    def on_train_batch_start(self, trainer: Trainer, *_: object) -> None:
-        if self.steps >= 0:
-            continue_training(trainer, self.steps)
-            self.steps = -1
-
-
-@pytest.mark.parametrize("place", [(0, 1), (1, 0), (1, 2)])
-def test_a_training_goes_on_with_the_batch_before_which_it_was_saved(place: tuple[int, int], tmp_path: Path) -> None:
-    save = SaveBefore(*place, tmp_path / "tiny.ckpt")
-    whole, continued = Tiny(), Tiny()
-    trainer = Trainer(**QUIET, max_epochs=EPOCHS, callbacks=[save])
-    trainer.fit(whole)
-    again = Trainer(**QUIET, max_epochs=EPOCHS, callbacks=[Continue(save.steps)])
-    again.fit(continued, ckpt_path=save.path)
-    assert whole.seen == [(epoch, batch) for epoch in range(EPOCHS) for batch in range(BATCHES)]
-    assert continued.seen == whole.seen[whole.seen.index(place) :]
-    assert (steps_of(again), again.global_step) == (steps_of(trainer), trainer.global_step) == (EPOCHS * BATCHES,) * 2
-    assert torch.equal(continued.weight, whole.weight)
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(TensorDataset(torch.zeros(1)))
 
 
 @pytest.mark.parametrize("ignored", [True, False])
@@ -136,24 +59,6 @@ def test_lightning_handles_no_signal_of_a_trainer_that_ignores_them(ignored: boo
         ignore_signals(trainer)
     trainer.fit(module)
     assert (module.handler == signal.getsignal(signal.SIGTERM)) == ignored
-
-
-def test_a_trainer_continues_from_files_of_its_root_alone(tmp_path: Path) -> None:
-    trainer = Trainer(**QUIET)
-    set_root(trainer, tmp_path)
-    assert trainer.default_root_dir == str(tmp_path)
-    assert trainer._checkpoint_connector._hpc_resume_path is None
-    trainer.strategy.connect(Tiny())
-    trainer.save_checkpoint(tmp_path / "hpc_ckpt_1.ckpt")
-    assert trainer._checkpoint_connector._hpc_resume_path == str(tmp_path / "hpc_ckpt_1.ckpt")
-
-
-def test_a_log_is_continued_and_not_removed(tmp_path: Path) -> None:
-    logger = ContinuedCSVLogger(tmp_path, lambda: "epoch,val_uas,step\n0,0.5,1\n")
-    logger.log_metrics({"val_uas": 0.75}, step=2)
-    logger.save()
-    rows = list(csv.DictReader((tmp_path / "metrics.csv").read_text(encoding="utf-8").splitlines()))
-    assert [(row["step"], row["val_uas"]) for row in rows] == [("1", "0.5"), ("2", "0.75")]
 
 
 def test_private_steps_of_the_command_line_are_those_of_lightning() -> None:
@@ -198,48 +103,6 @@ def test_what_gloo_says_of_a_lost_process_is_understood(group: Callable[..., Non
     with pytest.raises(RuntimeError) as error:
         dist.all_reduce(torch.ones(()))
     assert is_of_another(error.value), str(error.value)
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_the_rank_that_ended_is_named(group: Callable[..., None], tmp_path: Path) -> None:
-    group(lambda: RankLocks(tmp_path / "locks", 1, 2))
-    locks = RankLocks(tmp_path / "locks", 0, 2)
-    with pytest.raises(RuntimeError) as error:
-        dist.all_reduce(torch.ones(()))
-    locks.explain(error.value)
-    said = str(fault(error.value))
-    assert said.startswith(
-        "Rank 1 of the run has ended: look at its output. The same command goes on from what is kept."
-    )
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_rank_that_is_killed_gives_its_lock_back(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    ready = context.Event()
-
-    def work() -> None:
-        locks = RankLocks(tmp_path, 2, 3)
-        ready.set()
-        time.sleep(60)
-        locks.ended()
-
-    other = context.Process(target=work)
-    other.start()
-    assert ready.wait(60)
-    locks = RankLocks(tmp_path, 0, 3)
-    own = RankLocks(tmp_path, 1, 3)
-    assert locks.ended() == []
-    assert own.ended() == []
-    other.kill()
-    other.join()
-    assert locks.ended() == [2]
-
-
-def test_an_error_of_this_process_gets_no_note(tmp_path: Path) -> None:
-    error = RuntimeError("shapes differ")
-    RankLocks(tmp_path, 0, 2).explain(error)
-    assert not hasattr(error, "__notes__")
 
 
 def test_what_torch_says_of_a_forked_rank_is_told_in_a_line() -> None:

@@ -22,16 +22,14 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from attention_probing import commands
 from attention_probing.commands import CONFIGS, launch
-from attention_probing.commands.lightning_private import random_states, set_random_states
-from attention_probing.commands.state import RunState, SavedWork, check_new_folder, new_folder, run_digest
+from attention_probing.commands.state import RunState, SavedTraining, check_new_folder, new_folder, run_digest
 from attention_probing.commands.sweep_jobs import results_of
-from attention_probing.commands.training import Resume, RunConfig
+from attention_probing.commands.training import Resume, RunConfig, random_states, set_random_states
 from attention_probing.commands.trust import Parser
 from attention_probing.measures.trainings import save_tensors
 from attention_probing.models.checkpoints import read_checkpoint
 from attention_probing.probes import AttentionOnlyProbe
 from attention_probing.results.errors import UserError
-from attention_probing.results.files import keep
 from attention_probing.results.locks import try_lock
 from tests.test_train import arguments, classifier_arguments
 from tests.trainers import CONTINUES
@@ -119,13 +117,22 @@ def whole(probe: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "config", [pytest.param("attention_only.yaml", marks=pytest.mark.core), "attention_glove.yaml"]
+    ("config", "option"),
+    [
+        pytest.param("attention_only.yaml", "--trainer.max_epochs=2", marks=pytest.mark.core),
+        ("attention_only.yaml", "--trainer.max_steps=1000"),  # counted by steps, of which there are fewer
+        ("attention_glove.yaml", "--trainer.accumulate_grad_batches=2"),  # its schedule monitors a score on dev
+    ],
 )
 def test_a_probe_killed_anywhere_ends_as_if_it_had_not(
-    config: str, corpus: str, bert: Path, cache: str, killed: Callable[[int], None], tmp_path: Path
+    config: str, option: str, corpus: str, bert: Path, cache: str, killed: Callable[[int], None], tmp_path: Path
 ) -> None:
     path = CONFIGS / "clark2019" / config
-    assert kill_everywhere(lambda runs: [*arguments(path, corpus, bert, cache, runs), *SHORT], killed, tmp_path) >= 2
+
+    def command(runs: Path) -> list[str]:
+        return [*arguments(path, corpus, bert, cache, runs), *SHORT, option]
+
+    assert kill_everywhere(command, killed, tmp_path) >= 2
 
 
 @pytest.mark.slow
@@ -246,15 +253,15 @@ def test_the_digest_of_a_run_leaves_out_where_it_lies() -> None:
 def test_a_state_that_cannot_be_read_now_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = RunState(tmp_path / "version_0" / "state-1")
     state.folder.mkdir(parents=True)
-    content = io.BytesIO()
-    torch.save({"resume": {"best": {}, "log": "step\n1\n"}}, content)
-    keep(state.training, content.getbuffer())
+    resume = {"ended": False, "best": "", "checkpoints": [], "log": "step\n1\n"}
+    torch.save({"epoch": 3, "resume": resume}, state.checkpoint)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", Mock(side_effect=PermissionError(errno.EACCES, "Permission denied")))
         with pytest.raises(PermissionError):
-            state.tidy()
-    state.tidy()
-    assert state.saved_work == SavedWork(state.training, log="step\n1\n")
+            state.prepare()
+    state.prepare()
+    assert state.training == SavedTraining(state.checkpoint, epochs=3, ended=False, best="", log="step\n1\n")
+    assert state.log.read_text() == "step\n1\n"
 
 
 def flip(path: Path) -> None:
@@ -277,7 +284,7 @@ def empty(path: Path) -> None:
     [
         ("training", "state-*/last.ckpt"),
         ("training", "checkpoints/*.ckpt"),
-        ("test", "state-*/trained.json"),
+        ("test", "state-*/last.ckpt"),
         ("test", "checkpoints/*.ckpt"),
     ],
 )
@@ -315,7 +322,7 @@ def test_what_is_damaged_of_an_unfinished_run_is_named_and_made_again(
         assert launch.run(probe(runs)) == 0
         assert outcome(runs) == outcome(whole)
         assert len({line for line in caplog.messages if str(path) in line and "again" in line}) == (
-            path.name not in ("last.ckpt", "trained.json") or damage is not Path.unlink
+            path.name != "last.ckpt" or damage is not Path.unlink
         )
         assert not list(runs.rglob("state-*"))
         shutil.rmtree(runs)
@@ -324,7 +331,7 @@ def test_what_is_damaged_of_an_unfinished_run_is_named_and_made_again(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["config.yaml", "epoch=*.ckpt", "last.ckpt", "trained.json", "*.csv", "results.json", "*.png", "page.html"],
+    ["config.yaml", "epoch=*.ckpt", "last.ckpt", "metrics.csv", "relations.csv", "results.json", "*.png", "page.html"],
 )
 def test_a_full_disk_is_told_in_one_line_and_the_same_command_goes_on(
     name: str,
@@ -360,7 +367,7 @@ def test_a_full_disk_is_told_in_one_line_and_the_same_command_goes_on(
     for path in run.glob("checkpoints/*.ckpt"):
         read_checkpoint(path)
     with monkeypatch.context() as patched:
-        if drawing or name in ("*.csv", "results.json"):
+        if drawing or name in ("relations.csv", "results.json"):
             patched.setattr(AttentionOnlyProbe, "on_fit_start", Mock(side_effect=AssertionError("trained again")))
         assert launch.run(full) == 0
     assert [path.name for path in run.parent.iterdir()] == ["version_0"]
