@@ -1,4 +1,5 @@
 from .atlas import AtlasDataModule as AtlasDataModule
+from .attention import AttentionDataModule as AttentionDataModule
 from .batches import (
     AntecedentBatch as AntecedentBatch,
     AttentionBatch as AttentionBatch,
@@ -8,9 +9,10 @@ from .batches import (
 )
 from .classification import ClassificationDataModule as ClassificationDataModule
 from .coreference import CoreferenceDataModule as CoreferenceDataModule
-from .corpus import AttentionDataModule as AttentionDataModule, CorpusDataModule as CorpusDataModule
+from .corpus import CorpusDataModule as CorpusDataModule
 from .dependency import DependencyDataModule as DependencyDataModule
 from .pairs import PairDataModule as PairDataModule, PairSplit as PairSplit
-from .text import TextDataModule as TextDataModule, TextSource as TextSource
+from .text import TextDataModule as TextDataModule
+from .text_sources import TextSource as TextSource
 from .tokenization import Vocabulary as Vocabulary
 from .vectors import VectorSpec as VectorSpec

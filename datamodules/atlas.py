@@ -11,7 +11,8 @@ from attention_probing.corpora.splits import Split
 from attention_probing.datamodules.coreference import CoreferenceDataModule
 from attention_probing.datamodules.corpus import DEFAULT_ENCODER, DEFAULT_OPTIONS, CorpusDataModule
 from attention_probing.datamodules.dependency import DependencyDataModule
-from attention_probing.datamodules.text import Sources, TextDataModule, TextSource, read_sources
+from attention_probing.datamodules.text import TextDataModule
+from attention_probing.datamodules.text_sources import Sources, TextSource, read_sources
 from attention_probing.results import Provenance
 from attention_probing.results.errors import check_numbers, setting
 

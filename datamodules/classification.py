@@ -1,8 +1,7 @@
 """Datamodule of a labelled corpus as batches of tokens, for text classifiers."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,14 +12,12 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from attention_probing.attention import Encoder, EncoderSpec, resolve
+from attention_probing.attention import EncoderSpec, resolve
 from attention_probing.attention.inputs import PIECES_VERSION, TextTokenizer
 from attention_probing.attention.source import EncoderSource
-from attention_probing.attention.word_embeddings import embeddings_identity
 from attention_probing.corpora.eraser import COLUMNS, read_eraser
-from attention_probing.corpora.labelled import Columns, LabelledText, LabelledTexts, read_labelled
+from attention_probing.corpora.labelled import Columns, LabelledTexts, read_labelled
 from attention_probing.corpora.records import warn_of_records
 from attention_probing.corpora.registry import CORPORA, Corpus, Score
 from attention_probing.corpora.sample import SAMPLE_VERSION, write_sample_reviews
@@ -28,10 +25,11 @@ from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.shortcuts import Planting
 from attention_probing.corpora.splits import SPLITS, Split, corpus_of
 from attention_probing.datamodules import tokenization
-from attention_probing.datamodules.batches import BatchLoader, LengthBatches, TextBatch, check_batch, padder
+from attention_probing.datamodules.batches import BatchLoader, TextBatch
 from attention_probing.datamodules.corpus import CorpusDataModule
+from attention_probing.datamodules.labels import Labels, find_labels, label_numbers, label_values
+from attention_probing.datamodules.text_split import TextSplit
 from attention_probing.datamodules.tokenization import (
-    SPECIALS,
     Numbers,
     Punctuation,
     TokenizedTexts,
@@ -39,14 +37,12 @@ from attention_probing.datamodules.tokenization import (
     Vocabulary,
     Words,
 )
-from attention_probing.datamodules.vectors import ENCODER, VectorSpec, WordVectors, load_vectors
-from attention_probing.datamodules.warnings import UNKNOWN_SHARE, count_shared, warn_of_split
+from attention_probing.datamodules.vectors import vocabulary_vectors
+from attention_probing.datamodules.warnings import count_shared, warn_of_split
 from attention_probing.results import Provenance
-from attention_probing.results.digests import Digests, digest
+from attention_probing.results.digests import Digests
 from attention_probing.results.errors import check_numbers, check_values, pluralize, setting
-from attention_probing.results.progress import inform, warn
-
-Labels = NDArray[np.int64] | NDArray[np.float32]
+from attention_probing.results.progress import inform
 
 SCORES: Mapping[bool, tuple[Score, ...]] = {False: ("accuracy", "f1", "auroc", "mcc"), True: ("pearson", "spearman")}
 """Scores of a classification (False) and of a regression (True); the first is the default."""
@@ -57,358 +53,6 @@ EVAL_TOKENS = 16384
 _UNKNOWN = Corpus("", {}, "", "", "")
 _JITTER = 0.1
 """Jitter of the lengths by which training texts are put into batches; see `LengthBatches`."""
-_SHOWN = 20  # labels in a message
-
-
-def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tuple[tuple[str, ...], int | None]:
-    """Return the labels of the train split and, if there are two, the index of the positive one.
-
-    Log a warning if `-` or `-1`, with which SNLI marks texts without an agreed label, stands beside two other labels.
-
-    Args:
-        path: File of the texts, for error messages.
-        texts: Texts of train.
-        positive: The positive label; ignored if there are more than two labels.
-
-    Returns:
-        The sorted labels; and the index of the positive label in them, None if there are more than two.
-
-    Raises:
-        CorpusError: There is only one label, there are so many labels that the column is probably wrong,
-            or `positive` is not one of the two labels.
-    """
-    labels = tuple(sorted({text.label for text in texts}))
-    if len(labels) == 1:
-        wrong = f"every text has the label {labels[0]!r}, but a classifier needs two labels"
-        remedy = f"Give another file for train, or name the column of the labels with {setting('data.columns.label')}"
-        raise CorpusError.at(path, None, wrong, remedy)
-    if len(labels) > max(_SHOWN, len(texts) // 2):
-        wrong = f"{len(labels)} different labels in {len(texts)} texts: this is probably not the label column"
-        remedy = f"Name it with {setting('data.columns.label')} or, if the labels are numbers to predict"
-        remedy += f", set {setting('data.regression', 'true')}"
-        raise CorpusError.at(path, None, wrong, remedy)
-    if len(labels) > 2:
-        if marks := [label for label in labels if label in ("-", "-1")]:
-            warn(
-                f"{path}: the label {marks[0]} is a class like any other. If it means no label, as in SNLI, leave such "
-                f"texts out: {setting('data.columns.leave_out', marks)}."
-            )
-        return labels, None
-    if positive not in labels:
-        wrong = f"the labels are {labels[0]!r} and {labels[1]!r}, but {setting('data.positive')} is {positive!r}"
-        raise CorpusError.at(path, None, wrong, f"Set {setting('data.positive')} to one of the two")
-    return labels, labels.index(positive)
-
-
-def label_numbers(path: Path, texts: Sequence[LabelledText], labels: Sequence[str]) -> Numbers:
-    """Return the index of each text's label in `labels`, int64 `[texts]`.
-
-    Args:
-        path: File of the texts, for error messages.
-        texts: Texts.
-        labels: Labels of train.
-
-    Raises:
-        CorpusError: The label of a text is not in `labels`.
-    """
-    places = {label: place for place, label in enumerate(labels)}
-    for text in texts:
-        if text.label not in places:
-            more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
-            wrong = f"no text of train has the label {text.label!r}; train has {', '.join(labels[:_SHOWN])}{more}"
-            remedy = (
-                f"Correct the row, add such texts to train, or name the label in {setting('data.columns.leave_out')}"
-            )
-            raise CorpusError.at(path, text.line, wrong, remedy)
-    return np.array([places[text.label] for text in texts], np.int64)
-
-
-def label_values(path: Path, texts: Sequence[LabelledText]) -> NDArray[np.float32]:
-    """Return the label of each text as a number, for a regression: float32 `[texts]`.
-
-    Args:
-        path: File of the texts, for error messages.
-        texts: Texts.
-
-    Raises:
-        CorpusError: A label is not a finite number.
-    """
-    values = np.full(len(texts), np.nan, np.float32)
-    for place, text in enumerate(texts):
-        with suppress(ValueError):
-            values[place] = float(text.label)
-        if not np.isfinite(values[place]):
-            wrong = f"the label {text.label!r} is not a finite number, which a regression needs"
-            remedy = f"Name the column of the numbers with {setting('data.columns.label')}, or correct the row"
-            raise CorpusError.at(path, text.line, wrong, remedy)
-    return values
-
-
-def vocabulary_vectors(
-    spec: VectorSpec,
-    vocabulary: Vocabulary,
-    frequencies: NDArray[np.int64],
-    source: EncoderSource | None,
-    *,
-    root: Path,
-    cache: Path,
-) -> WordVectors:
-    """Return the word vectors of a vocabulary.
-
-    If `spec.name` is `encoder` and the vocabulary holds pieces, the result has the input embeddings of all
-    pieces of `source`. In all other cases `load_vectors` looks up the entries that occur in train and are
-    not special tokens. For a vocabulary of words, the name `encoder` means the input embeddings of the
-    default encoder, that of `EncoderSpec()`.
-
-    Args:
-        spec: Name and options of the vectors.
-        vocabulary: The vocabulary.
-        frequencies: Frequency of each entry in train, int64 `[vocabulary]`.
-        source: Encoder whose pieces the vocabulary holds; None for words.
-        root: Data root, under which `glove/` lies.
-        cache: Folder in which converted vectors are cached.
-
-    Raises:
-        UserError: The vectors are absent or malformed, or the cache cannot be written.
-    """
-    if spec.name == ENCODER and source is not None:
-        encoder = Encoder(source)
-        matrix = encoder.embeddings.cpu().numpy()
-        pieces = encoder.tokenizer.convert_ids_to_tokens(list(range(min(len(matrix), len(encoder.tokenizer)))))
-        index = {piece: row for row, piece in enumerate(pieces) if piece is not None}
-        identity = {**embeddings_identity(source, Digests(cache)), "lowercase": False}
-        audit = {"file": ENCODER, "size": matrix.shape[1]}
-        return WordVectors(index, np.pad(matrix, ((0, 1), (0, 0))), audit, identity=identity)
-    counts = {
-        word: count
-        for number, (word, count) in enumerate(zip(vocabulary.words, frequencies.tolist(), strict=True))
-        if count and number not in vocabulary.specials
-    }
-    default = resolve(EncoderSpec()) if spec.name == ENCODER else None
-    return load_vectors(spec, counts, root=root, cache=cache, source=default)
-
-
-class TextSplit(Dataset[TextBatch]):
-    """Dataset of the labelled texts of one split, indexed by whole batches: `split[[3, 7]]` is a `TextBatch`.
-
-    The entries of `counts` are:
-
-    - `tokens`: tokens of all texts, without delimiters.
-    - `unknown_tokens`: tokens that are not in the vocabulary.
-    - `texts_all_unknown`: texts in which every token is unknown.
-    - `texts_without_tokens`: texts without any token, which were given the unknown token.
-    - `truncated_texts` and `tokens_cut`: texts that were truncated, and tokens cut from them.
-    - `rationale_words_cut`: rationale words that lost all their tokens.
-    - `reserved_words`, if tokens are words: words that are spelled like a special token, and so became
-      unknown.
-
-    Args:
-        split: Name of the split.
-        texts: The texts.
-        labels: Label of each text; see the attribute `labels`.
-        words: Words of the texts.
-        tokens: Tokens of the texts, truncated.
-        cut: Number of tokens cut from each text, int64 `[texts]`.
-        vocabulary: The vocabulary.
-        pieces: Tokenizer of the texts; None if tokens are words.
-
-    Attributes:
-        ids: Id of each text.
-        labels: int64 `[texts]`, indices into the labels of the datamodule; for a regression, float32
-            `[texts]`, the labels themselves.
-        lengths: int64 `[texts]`, number of tokens of each text, delimiters included.
-        counts: Counts by name, as listed above.
-    """
-
-    def __init__(
-        self,
-        split: Split,
-        texts: Sequence[LabelledText],
-        labels: Labels,
-        words: Words,
-        tokens: TokenizedTexts,
-        cut: Numbers,
-        vocabulary: Vocabulary,
-        pieces: TextTokenizer | None,
-    ) -> None:
-        self.split, self.ids, self.labels = split, [text.id for text in texts], labels
-        self._pieces, self._spelled = pieces, vocabulary.words
-        self._words, self._sources = words, tokens.words
-        self._offsets, self.lengths = tokens.offsets, np.diff(tokens.offsets)
-        self._pad = vocabulary.pad
-        numbers = tokens.codes
-        if tokens.types is not None:
-            meant = np.concatenate((vocabulary.numbers(tokens.types), np.arange(len(SPECIALS))))
-            numbers = meant[tokens.codes]
-        real, spoken = tokens.sources >= 0, tokens.words >= 0
-        # The smallest types that hold the numbers, because a corpus is kept whole.
-        self._tokens = numbers.astype(np.int32)
-        self._special = ~real
-        self._sentences = tokens.sentences(words).astype(np.int32)
-        self._segments = tokens.segments.astype(np.int8)
-        self._rationale = np.zeros(len(numbers), bool)
-        self._rationale[spoken] = words.rationale[tokens.words[spoken]]
-
-        # A tokenizer without an unknown piece has pieces for everything; `unknown` is the padding then.
-        known = real & ((numbers != vocabulary.unknown) | (vocabulary.unknown == vocabulary.pad))
-        marked = np.unique(tokens.words[self._rationale])
-        self.counts = {
-            "tokens": int(real.sum()),
-            "unknown_tokens": int((real & ~known).sum()),
-            "texts_all_unknown": len(texts) - len(np.unique(tokens.owners[known])),
-            "texts_without_tokens": tokens.blank,
-            "truncated_texts": int((cut > 0).sum()),
-            "tokens_cut": int(cut.sum()),
-            "rationale_words_cut": sum(len(text.rationale or ()) for text in texts) - len(marked),
-        }
-        if tokens.types is not None:
-            reserved = np.array([word in SPECIALS for word in words.types], bool)
-            self.counts["reserved_words"] = int(reserved[words.codes[tokens.words[spoken]]].sum())
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the tokens of all texts, in hexadecimal."""
-        return digest(self._tokens.tobytes())
-
-    def warn_of_unknown(self, where: str) -> None:
-        """Log a warning if more than the fraction `UNKNOWN_SHARE` of the texts consist only of unknown tokens.
-
-        Args:
-            where: Description of the texts, for the message.
-        """
-        count, texts = self.counts["texts_all_unknown"], len(self.ids)
-        if count > UNKNOWN_SHARE * texts:
-            warn(
-                f"{where}: in {count} of {texts} texts ({count / texts:.0%}) every token is unknown, so a classifier "
-                f"cannot distinguish them. Check that language, case and tokenization are as in the training."
-            )
-
-    def warn_of_untrained(self, where: str) -> None:
-        """Log a warning if more than the fraction `UNKNOWN_SHARE` of the tokens is unknown, while none of train is.
-
-        Args:
-            where: Description of the texts, for the message.
-        """
-        unknown, tokens = self.counts["unknown_tokens"], self.counts["tokens"]
-        if unknown > UNKNOWN_SHARE * tokens:
-            warn(
-                f"{where}: {unknown} of {tokens} tokens ({unknown / tokens:.0%}) are unknown, but none of train, so "
-                f"the embedding of unknown words is not trained. {setting('data.min_count', '2')} trains it on rare "
-                f"words."
-            )
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def batches(self, most: int, items: Sequence[int] | None = None) -> Iterator[TextBatch]:
-        """Yield texts of the split, in batches of texts of similar length.
-
-        Args:
-            most: Largest number of tokens in a batch, padding included. A text with more tokens is a
-                batch by itself.
-            items: Indices of the texts; None for all.
-        """
-        bounds: dict[str, Any] = {"max_cells": most, "max_sentences": max(len(self), 1), "cells": "tokens"}
-        yield from map(self.__getitem__, LengthBatches(self.lengths, items=items, shuffle=False, **bounds))
-
-    def tokens(self, item: int) -> list[int]:
-        """Return the ids of the tokens of a text, delimiters included.
-
-        Args:
-            item: Index of the text in the split.
-        """
-        return self._of(item, self._tokens)
-
-    def readable(self, item: int) -> list[str]:
-        """Return the tokens of a text, delimiters included; pieces as `attention.alignment.readable` writes them."""
-        tokens = self.tokens(item)
-        return self._pieces.readable(tokens) if self._pieces else [self._spelled[token] for token in tokens]
-
-    def forms(self, item: int) -> list[str | None]:
-        """Return the word to which each token of a text belongs; None for delimiters.
-
-        If tokens are words, every token is its own word. The unknown token of a text without words has
-        no word, and gets None.
-
-        Args:
-            item: Index of the text in the split.
-        """
-        sources = self._of(item, self._sources)
-        return [None if place < 0 else self._words.types[self._words.codes[place]] for place in sources]
-
-    def places(self, item: int) -> list[int]:
-        """Return the 0-based index of the word to which each token of a text belongs; -1 for delimiters.
-
-        The unknown token of a text without words also gets -1.
-
-        Args:
-            item: Index of the text in the split.
-        """
-        first = int(self._words.offsets[2 * item])
-        return [-1 if place < 0 else place - first for place in self._of(item, self._sources)]
-
-    def sentences(self, item: int) -> list[int]:
-        """Return the 0-based index of the sentence of each token of a text; -1 for delimiters.
-
-        Args:
-            item: Index of the text in the split.
-        """
-        return self._of(item, self._sentences)
-
-    def sentence_counts(self) -> NDArray[np.integer[Any]]:
-        """Return the number of sentences of each text, `[texts]`."""
-        return np.maximum.reduceat(self._sentences, self._offsets[:-1]) + 1
-
-    def _of(self, item: int, values: NDArray[np.integer[Any]]) -> list[int]:
-        numbers: list[int] = values[self._offsets[item] : self._offsets[item + 1]].tolist()
-        return numbers
-
-    @property
-    def word_counts(self) -> Numbers:
-        """Number of tokens of each text without delimiters, int64 `[texts]`."""
-        return np.diff(np.append(0, self.real.cumsum())[self._offsets])
-
-    @property
-    def real(self) -> NDArray[np.bool_]:
-        """Bool `[tokens]`, over the tokens of all texts, one text after the other; False for delimiters."""
-        return ~self._special
-
-    def replaced(self, chosen: NDArray[np.bool_], token: int) -> "TextSplit":
-        """Return the same texts with one token in the place of others; `forms` and `counts` stay those of the texts.
-
-        Args:
-            chosen: Bool `[tokens]`, over the tokens of all texts; True for the tokens to replace.
-            token: Id of the token that takes their place.
-        """
-        other = copy(self)
-        other._tokens = np.where(chosen, np.int32(token), self._tokens)
-        return other
-
-    def frequencies(self, size: int) -> Numbers:
-        """Return the number of occurrences of each vocabulary entry in the split, int64 `[size]`.
-
-        Delimiters and separators are not counted.
-
-        Args:
-            size: Size of the vocabulary.
-        """
-        return np.bincount(self._tokens[~self._special], minlength=size)
-
-    def __getitem__(self, indices: list[int]) -> TextBatch:
-        """Return the batch of these texts."""
-        check_batch(indices)
-        padded = padder(self._offsets, indices)
-        return TextBatch(
-            index=torch.tensor(indices, dtype=torch.int64),
-            lengths=torch.from_numpy(self.lengths[indices]),
-            tokens=padded(self._tokens, self._pad).long(),
-            special=padded(self._special, False),
-            sentences=padded(self._sentences, -1).long(),
-            segments=padded(self._segments, 0).long(),
-            labels=torch.from_numpy(self.labels[indices]),
-            rationale=padded(self._rationale, False),
-            split=self.split,
-        )
 
 
 class ClassificationDataModule(CorpusDataModule[TextBatch]):

@@ -32,8 +32,9 @@ from attention_probing.corpora.registry import CORPORA, locate
 from attention_probing.corpora.sample import SAMPLE_VERSION, write_sample_documents
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.splits import SPLITS, Split
+from attention_probing.datamodules.attention import AttentionDataModule
 from attention_probing.datamodules.batches import AntecedentBatch, BatchLoader, EncoderOf, check_batch
-from attention_probing.datamodules.corpus import AttentionDataModule, mapping_of
+from attention_probing.datamodules.corpus import mapping_of
 from attention_probing.results import Provenance
 from attention_probing.results.errors import UserError, check_values, pluralize, setting
 

@@ -19,8 +19,8 @@ from attention_probing.corpora.conllu import READER_VERSION, read_treebank
 from attention_probing.corpora.sample import SAMPLE_VERSION, write_sample_treebank
 from attention_probing.corpora.sentence import CorpusError, Treebank
 from attention_probing.corpora.splits import Split
+from attention_probing.datamodules.attention import AttentionDataModule, any_store
 from attention_probing.datamodules.batches import AttentionBatch, BatchLoader, EncoderOf, Ranks, check_batch, padder
-from attention_probing.datamodules.corpus import AttentionDataModule, any_store
 from attention_probing.results import Provenance
 from attention_probing.results.errors import check_numbers, check_values, pluralize, setting
 from attention_probing.results.progress import warn

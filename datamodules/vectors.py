@@ -14,13 +14,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attention_probing.attention import Encoder
+from attention_probing.attention import Encoder, EncoderSpec, resolve
 from attention_probing.attention.source import EncoderSource
 from attention_probing.attention.word_embeddings import embed_words, embeddings_identity
 from attention_probing.corpora.files import no_file
 from attention_probing.corpora.word_vectors import check_word_vectors, latin_remedy, read_word_vectors
+from attention_probing.datamodules.tokenization import (
+    Vocabulary,
+)
 from attention_probing.results.digests import Digests, digest
-from attention_probing.results.errors import UserError, check_values, refuse_lack_of_memory, setting
+from attention_probing.results.errors import (
+    UserError,
+    check_values,
+    refuse_lack_of_memory,
+    setting,
+)
 from attention_probing.results.files import keep, read_kept, remove_leftovers
 from attention_probing.results.progress import inform, warn
 
@@ -294,3 +302,47 @@ def _read_kv(path: Path, wanted: Collection[str]) -> WordVectors:
             path, None, wrong, "Fetch the file again if it is cut off; it needs its .npy files"
         ) from error
     return WordVectors({word: row for row, word in enumerate(known)}, matrix, {})
+
+
+def vocabulary_vectors(
+    spec: VectorSpec,
+    vocabulary: Vocabulary,
+    frequencies: NDArray[np.int64],
+    source: EncoderSource | None,
+    *,
+    root: Path,
+    cache: Path,
+) -> WordVectors:
+    """Return the word vectors of a vocabulary.
+
+    If `spec.name` is `encoder` and the vocabulary holds pieces, the result has the input embeddings of all
+    pieces of `source`. In all other cases `load_vectors` looks up the entries that occur in train and are
+    not special tokens. For a vocabulary of words, the name `encoder` means the input embeddings of the
+    default encoder, that of `EncoderSpec()`.
+
+    Args:
+        spec: Name and options of the vectors.
+        vocabulary: The vocabulary.
+        frequencies: Frequency of each entry in train, int64 `[vocabulary]`.
+        source: Encoder whose pieces the vocabulary holds; None for words.
+        root: Data root, under which `glove/` lies.
+        cache: Folder in which converted vectors are cached.
+
+    Raises:
+        UserError: The vectors are absent or malformed, or the cache cannot be written.
+    """
+    if spec.name == ENCODER and source is not None:
+        encoder = Encoder(source)
+        matrix = encoder.embeddings.cpu().numpy()
+        pieces = encoder.tokenizer.convert_ids_to_tokens(list(range(min(len(matrix), len(encoder.tokenizer)))))
+        index = {piece: row for row, piece in enumerate(pieces) if piece is not None}
+        identity = {**embeddings_identity(source, Digests(cache)), "lowercase": False}
+        audit = {"file": ENCODER, "size": matrix.shape[1]}
+        return WordVectors(index, np.pad(matrix, ((0, 1), (0, 0))), audit, identity=identity)
+    counts = {
+        word: count
+        for number, (word, count) in enumerate(zip(vocabulary.words, frequencies.tolist(), strict=True))
+        if count and number not in vocabulary.specials
+    }
+    default = resolve(EncoderSpec()) if spec.name == ENCODER else None
+    return load_vectors(spec, counts, root=root, cache=cache, source=default)

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from attention_probing.corpora.splits import SPLITS, Split
 from attention_probing.datamodules import ClassificationDataModule
-from attention_probing.datamodules.classification import TextSplit, masked
+from attention_probing.datamodules.classification import masked
+from attention_probing.datamodules.text_split import TextSplit
 from attention_probing.fidelity.checkpoints import Checkpoint
 from attention_probing.fidelity.classified import ClassifiedBatch, classify, ranks_of
 from attention_probing.fidelity.comparison import CheckpointResult, by_variant, column_means

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 from torch import Tensor
 
-from attention_probing.datamodules.classification import TextSplit
+from attention_probing.datamodules.text_split import TextSplit
 from attention_probing.fidelity.checkpoints import Checkpoint, load_one
 from attention_probing.fidelity.classified import ClassifiedBatch, classify, ranks_of
 from attention_probing.fidelity.erasure import FIRST_ROUND, RANDOM

@@ -17,7 +17,8 @@ from attention_probing.attention.inputs import TextTokenizer
 from attention_probing.attention.source import EncoderSpec, resolve
 from attention_probing.corpora.labelled import LabelledText
 from attention_probing.datamodules import ClassificationDataModule, TextBatch
-from attention_probing.datamodules.classification import EVAL_TOKENS, TextSplit, class_counts
+from attention_probing.datamodules.classification import EVAL_TOKENS, class_counts
+from attention_probing.datamodules.text_split import TextSplit
 from attention_probing.datamodules.tokenization import TokenOptions, Vocabulary, tokenize
 from attention_probing.metrics.classification import (
     CLASSIFICATION_RATIOS,

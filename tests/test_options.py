@@ -15,7 +15,7 @@ from attention_probing.attention.ablation import Ablation
 from attention_probing.attention.specification import Options
 from attention_probing.corpora.labelled import read_labelled
 from attention_probing.corpora.shortcuts import Planting
-from attention_probing.datamodules.text import TextSource
+from attention_probing.datamodules.text_sources import TextSource
 from attention_probing.datamodules.vectors import VectorSpec
 from attention_probing.models.layers import EmbeddingSpec
 from attention_probing.results import UserError

@@ -13,7 +13,8 @@ from attention_probing.corpora.labelled import Columns, LabelledText
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import ClassificationDataModule, TextBatch, VectorSpec
-from attention_probing.datamodules.classification import class_counts, find_labels, label_numbers
+from attention_probing.datamodules.classification import class_counts
+from attention_probing.datamodules.labels import find_labels, label_numbers
 from tests.datamodules.conftest import DEV, ROWS, TRAIN, Row, rows, write_rows
 
 RATIONALE = Columns(rationale="rationale")

@@ -99,7 +99,7 @@ def test_a_stage_opens_its_own_splits(kind: Kind, make: Make, monkeypatch: pytes
     assert module.stores.keys() == {"dev", "test"}
     assert module.stores["dev"] is dev
     monkeypatch.setattr(
-        "attention_probing.datamodules.corpus.Encoder", None
+        "attention_probing.datamodules.attention.Encoder", None
     )  # a second setup extracts and parses nothing
     monkeypatch.setattr(kind, "read", None)
     again = make("test")

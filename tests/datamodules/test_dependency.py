@@ -158,7 +158,7 @@ def test_a_training_makes_the_store_of_test_too(
         module.setup("fit")
     assert "train 41 sentences, dev 13 sentences, test 17 sentences." in caplog.text
     assert set(module.stores) == set(module.splits) == {"train", "dev"}
-    monkeypatch.setattr("attention_probing.datamodules.corpus.Encoder", None)
+    monkeypatch.setattr("attention_probing.datamodules.attention.Encoder", None)
     monkeypatch.setattr(DependencyDataModule, "read", None)
     again = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), cache=str(tmp_path))
     again.trainer = trainer()

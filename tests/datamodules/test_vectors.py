@@ -19,9 +19,14 @@ from attention_probing.attention.source import EncoderSource, EncoderSpec, resol
 from attention_probing.attention.word_embeddings import embed_words
 from attention_probing.corpora.word_vectors import latin_remedy
 from attention_probing.datamodules import VectorSpec
-from attention_probing.datamodules.classification import vocabulary_vectors
 from attention_probing.datamodules.tokenization import build_vocabulary, piece_vocabulary
-from attention_probing.datamodules.vectors import WordVectors, find_vectors, load_vectors, read_vectors
+from attention_probing.datamodules.vectors import (
+    WordVectors,
+    find_vectors,
+    load_vectors,
+    read_vectors,
+    vocabulary_vectors,
+)
 from attention_probing.results.digests import Digests
 from attention_probing.results.errors import UserError
 from tests import tiny
@@ -518,7 +523,7 @@ def test_an_encoders_vectors_of_its_own_pieces_are_the_rows_of_its_table(bert: P
 
 def test_the_default_encoders_vectors(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = resolve(EncoderSpec(str(bert)))
-    monkeypatch.setattr("attention_probing.datamodules.classification.resolve", {EncoderSpec(): source}.__getitem__)
+    monkeypatch.setattr("attention_probing.datamodules.vectors.resolve", {EncoderSpec(): source}.__getitem__)
     frequencies = np.array([0, 0, 0, 0, 0, 0, 3, 2, 1])
     found = vocabulary_vectors(VectorSpec("encoder"), WORDS, frequencies, None, root=tmp_path, cache=tmp_path)
     pieces = [TextTokenizer(source).pieces.index(piece) for piece in ("n", "##e", "##v", "##e", "##r")]

@@ -11,7 +11,7 @@ from attention_probing.attention.inputs import Segmenter
 from attention_probing.corpora.sentence import Sentence
 from attention_probing.corpora.texts import Link, Passage
 from attention_probing.datamodules import SegmentBatch
-from attention_probing.datamodules.text import TextSegment, segment_batch
+from attention_probing.datamodules.segments import TextSegment, segment_batch
 from attention_probing.measures import Analysis
 from tests import tiny
 

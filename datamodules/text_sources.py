@@ -1,0 +1,182 @@
+"""Sources of texts: what the option `corpora` names, the files that are meant, and how each is read."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from attention_probing.corpora import registry, texts
+from attention_probing.corpora.framenet import HALVES, framenet_files, read_framenet
+from attention_probing.corpora.labelled import Columns
+from attention_probing.corpora.lines import format_of
+from attention_probing.corpora.registry import CORPORA, data_root
+from attention_probing.corpora.sample import SAMPLE_VERSION
+from attention_probing.corpora.sentence import CorpusError
+from attention_probing.corpora.texts import OPTION, Text
+from attention_probing.results.digests import Digests, digest
+from attention_probing.results.errors import check_numbers, check_values, from_options, near, setting
+
+TextFormat = Literal["text", "tsv", "csv", "jsonl", "conllu", "conllx", "links", "enhanced", "framenet"]
+
+
+_SUFFIXES: dict[str, TextFormat] = {
+    **{".txt": "text", ".raw": "text", ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl"},
+    **{".conllu": "conllu", ".conll": "conllx", ".conllx": "conllx"},
+}
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """One corpus of texts, and the options to read it.
+
+    Args:
+        corpus: One of three: `sample`, a text that this package generates; a name of
+            `probing fetch --list`; or a file. A file is plain text with one paragraph per
+            line (`.txt`, `.raw`), labelled texts or pairs of texts (`.tsv`, `.csv`, `.jsonl`), a
+            treebank (`.conllu`, `.conllx`, `.conll`), or sentences with labelled links between words.
+            With `format: conllu`, `sample` is the test split of the generated treebank.
+        name: Name in tables; None for the name in the registry, or the stem of the file.
+        split: Split of a corpus of the registry, or of a path with `{split}` in it; None for test. If a
+            corpus of the registry has no test split, None stands for dev, or else for the whole corpus. Of
+            FrameNet, `dev` and `test` are two halves of the sentences, and None is all.
+        format: Format of the file; None for the format that the suffix implies. A file of word links
+            needs a format: `links` for a TSV file, `enhanced` for column DEPS of a CoNLL-U file,
+            `framenet` for `frameIndex.xml` in the folder of a release of FrameNet; see `corpora.texts` and
+            `corpora.framenet`.
+        columns: Columns of labelled texts, by name or, in a file without a header, by number; None for the
+            columns in the registry, else `text` alone. Labels are read if their column is named:
+            `{text: text, label: label}`.
+        packing: `single` makes each passage a segment; `pairs` packs two consecutive passages into one
+            segment, as in BERT's pre-training.
+        limit: Largest number of segments; None for all. Those of FrameNet are drawn from all frames; of other
+            corpora they are the first of the file.
+    """
+
+    corpus: str = "sample"
+    name: str | None = None
+    split: Literal["train", "dev", "test", "all"] | None = None
+    format: TextFormat | None = None
+    columns: Columns | None = None
+    packing: Literal["single", "pairs"] = "single"
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        check_values(self, **vars(self))
+        check_numbers(self, least=1, limit=self.limit)
+
+
+Sources = str | dict[str, Any] | list[Any]
+"""Corpora on the command line or in a config: a corpus, the options of a `TextSource`, or a list of these."""
+
+
+def read_sources(given: Sources | TextSource) -> tuple[TextSource, ...]:
+    """Return a `TextSource` for each corpus in the option `corpora` of `TextDataModule`.
+
+    The option is parsed here and not by jsonargparse, which would take a single file name for a config,
+    and would merge a list on the command line into the list in the config.
+
+    Args:
+        given: Value of the option: a corpus or a list of them. A corpus is a name, a file, or the
+            options of a `TextSource`.
+
+    Raises:
+        UserError: An option is unknown, or has a value that is not allowed.
+    """
+    return tuple(map(_source, given if isinstance(given, list) else [given]))
+
+
+def _source(given: object) -> TextSource:
+    """Return a `TextSource`; make it from the name of a corpus or from options if needed."""
+    if isinstance(given, TextSource):
+        return given
+    options = {"corpus": given} if isinstance(given, str) else given
+    if not isinstance(options, Mapping) or "corpus" not in options:
+        raise CorpusError(
+            f"{setting(OPTION)}: {given!r} contains no `corpus`. Give a name, a file, or a mapping such as "
+            f"{{corpus: my.txt, "
+            "packing: pairs}."
+        )
+    if (columns := options.get("columns")) is not None:
+        options = {**options, "columns": from_options(Columns, columns, f"{OPTION}.columns", label=None)}
+    return from_options(TextSource, options, OPTION)
+
+
+class SourceFile:
+    """A source with its name, its file, and the options that the registry knows filled in."""
+
+    def __init__(self, source: TextSource, root: str | Path | None, cache: Path) -> None:
+        self.given = self.source = source
+        self.known = CORPORA.get(source.corpus)
+        if self.known is not None:
+            self.path = data_root(root) / self._file(self.known)
+            columns = replace(Columns(label=None), **self.known.columns) if self.known.columns else Columns()
+            self.source = replace(source, columns=source.columns or columns)
+        elif source.split is not None and not can_split(source, source.split):
+            if source.format == "framenet":
+                raise CorpusError(
+                    f"{setting(OPTION)}: FrameNet has the splits {', '.join(HALVES)} and all, not {source.split}."
+                )
+            raise CorpusError(
+                f"{source.corpus}: this is neither a corpus of the registry{near(source.corpus, CORPORA)} nor a path "
+                f"with `{{split}}` in it, so it has no splits. Correct the name, or leave "
+                f"{setting(OPTION + '.split')} out."
+            )
+        elif source.corpus == "sample":
+            file = "sample-test.conllu" if source.format == "conllu" else "sample.txt"
+            self.path = cache / f"sample-{SAMPLE_VERSION}" / file
+        else:
+            self.path = Path(source.corpus.replace("{split}", source.split or "test")).expanduser()
+            if not self.path.suffix and not self.path.exists():
+                registry.find(source.corpus)  # raises the error of a name that there is not
+        own = source.corpus if self.known is not None or source.corpus == "sample" else self.path.stem
+        self.name = source.name or own
+
+    def _file(self, known: registry.Corpus) -> str:
+        """Return the path of the wanted split below the data root."""
+        preferred: tuple[registry.SplitOrAll, ...] = ("test", "dev", "all")
+        if self.source.split:
+            preferred = (self.source.split,)
+        for split in preferred:
+            if split in known.splits:
+                return known.splits[split].path
+        raise CorpusError(
+            f"{known.name}: the corpus has no split {' or '.join(preferred)}; its splits are "
+            f"{', '.join(known.splits)}. Name one of them with {setting(OPTION + '.split')}."
+        )
+
+    def texts(self, audit: Counter[str]) -> Iterator[Text]:
+        """Yield the texts of the file; count the texts left out."""
+        option = setting(OPTION, f"{{corpus: {self.source.corpus}, format: …}}")
+        form: TextFormat = self.source.format or format_of(self.path, _SUFFIXES, option)
+        match form:
+            case "text":
+                return texts.read_plain(self.path, audit)
+            case "conllu" | "conllx":
+                return texts.read_sentences(self.path, audit, form)
+            case "links":
+                return texts.read_links(self.path, audit)
+            case "enhanced":
+                return texts.read_enhanced(self.path, audit)
+            case "framenet":
+                half = next((half for half in HALVES if half == self.source.split), None)
+                return read_framenet(self.path, audit, half)
+        columns = self.source.columns or Columns(label=None)
+        skips = self.known is not None and "malformed" in self.known.skip
+        return texts.read_texts(self.path, audit, columns=columns, format=form, skip_malformed=skips)
+
+    def sha256(self, digests: Digests) -> str:
+        """Return the SHA-256 of the file; of FrameNet, that of the names and checksums of all files that are read."""
+        if self.source.format != "framenet":
+            return digests.one(self.path)
+        found = digests.of(framenet_files(self.path))
+        return digest("".join(f"{path.name} {sha256}\n" for path, sha256 in found.items()).encode())
+
+
+def can_split(source: TextSource, split: registry.SplitOrAll) -> bool:
+    """Return True if the source has this split, by the registry, by `{split}` in its path, or as a half of FrameNet."""
+    if source.corpus in CORPORA:
+        return split in CORPORA[source.corpus].splits
+    if source.format == "framenet":
+        return split in (*HALVES, "all")
+    return "{split}" in source.corpus
