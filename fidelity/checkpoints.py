@@ -15,7 +15,7 @@ from attention_probing.attention.source import EncoderSpec, resolve
 from attention_probing.corpora.registry import CORPORA
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.datamodules.tokenization import piece_vocabulary
-from attention_probing.models import AttentionClassifier, TextClassifier, TransformerClassifier
+from attention_probing.models import AttentionClassifier, Origin, TextClassifier, TransformerClassifier
 from attention_probing.models.checkpoints import checkpoint_file, config_of, instantiate, read_checkpoint
 from attention_probing.models.text_classifier import TextSizes
 from attention_probing.results.digests import Digests
@@ -244,7 +244,7 @@ def _model_alone(path: Path) -> tuple[TextClassifier, Config]:
     sizes = TextSizes(len(labels), vocabulary, tokenizer=spec, labels=labels, regression=len(labels) == 1)
     model = TransformerClassifier()
     with isolate_rng():
-        model.bind(sizes, {})
+        model.bind(Origin(sizes))
     _refuse_drawn(path, model)
     return model, _config_of_model(spec)
 

@@ -37,6 +37,7 @@ from attention_probing.models.layers import EntmaxAttention
 from attention_probing.models.trained import (
     Average,
     Mean,
+    Origin,
     TrainedModule,
     no_loss,
     other_model,
@@ -394,18 +395,21 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
                 being normalised. The leading axes `...` are alternative weights for the same texts.
         """
 
-    def make_for(self, data: ClassificationDataModule) -> None:
+    def origin_of(self, data: ClassificationDataModule) -> Origin[TextSizes]:
         if data.regression and not self.regresses:
             raise UserError(
                 f"{type(self).__name__} decides between classes, but the labels are numbers "
                 f"({setting('data.regression')}). Use TransformerClassifier, or data whose labels are classes."
             )
-        sizes = TextSizes.from_data(data)
-        self.bind(sizes, data.identity)
+        return Origin(TextSizes.from_data(data), data.identity)
+
+    def make_for(self, data: ClassificationDataModule) -> None:
+        super().make_for(data)
         assert self.origin is not None
-        lean = replace(self.origin.sizes, vectors=None, known=None)  # they are parameters now
-        self.origin, self.sizes = replace(self.origin, sizes=lean), lean
-        names = ("squared_error" if sizes.regression else "cross_entropy", *self.term_names)
+        sizes = replace(self.sizes, vectors=None, known=None)  # they are parameters now
+        self.origin = replace(self.origin, sizes=sizes)
+        main_term = "squared_error" if sizes.regression else "cross_entropy"
+        names = (main_term, *self.term_names)
         self._train_losses = TermMeans(names)
         self._dev = Evaluated(sizes.regression, names)
         self._test = Evaluated(sizes.regression, names)

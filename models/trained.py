@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -30,7 +30,7 @@ Sizes = TypeVar("Sizes")
 
 @dataclass(frozen=True)
 class Origin(Generic[Sizes]):
-    """Properties of the data for which a module's parameters were built.
+    """Properties of the data for which a module's parameters are built.
 
     Attributes:
         sizes: Sizes of the parameters, a dataclass. Trained parameters fit a run only if `source` and certain fields
@@ -40,7 +40,7 @@ class Origin(Generic[Sizes]):
     """
 
     sizes: Sizes
-    source: Mapping[str, object]
+    source: Mapping[str, object] = field(default_factory=dict)
 
 
 class RefuseUntrained(Callback):
@@ -61,20 +61,21 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
     sizes of its parameters and the source of its input (see `Origin`), so that `load_from_checkpoint`
     needs neither a Trainer nor a datamodule.
 
-    Subclasses implement `make_for`, which calls `bind`, and `build`, `test_step` and `outcome`.
+    Before a training or a test, `setup` asks the subclass for the `origin_of` the data, and lets it `build` its
+    parameters in these sizes, or compares the origin with that of existing parameters. Subclasses implement these two,
+    `test_step` and `outcome`.
 
     Attributes:
         experiment: Name of the experiment in `results.json`.
         takes: Required class of the datamodule.
         sizes_type: Class of `sizes`; its method `from_plain` creates them from the entry `sizes` of a checkpoint.
-        sizes: Sizes of the parameters, set by `bind`.
         result: Result of the test; None before the test, and on ranks whose `outcome` is None.
         checkpoint_key: Key under which a checkpoint holds `sizes` and `source` of the parameters (see `Origin`);
             subclasses may add other entries.
         may_come_trained: True if `build` may load trained parameters, for example with transformers.
         objects: Names of constructor arguments that are objects. A checkpoint of `probing` has the
             settings to make them; for other checkpoints, pass them to `load_from_checkpoint`.
-        origin: Sizes and source of the parameters; None before `bind`.
+        origin: Sizes and source of the parameters; None before they are built.
         trained: True once `fit` has begun or a checkpoint is loaded.
         epochs: Epoch of the loaded checkpoint, from 1; None without a checkpoint.
         epochs_run: Total number of epochs at the end of the training of this run; None without a training.
@@ -94,7 +95,6 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
     may_come_trained: ClassVar[bool] = False
     objects: ClassVar[tuple[str, ...]] = ()
     example_input_array = None
-    sizes: Sizes
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,17 +118,49 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         """
         return data_for(type(self).__name__, self.takes, self.trainer.datamodule)  # type: ignore[attr-defined, no-any-return]
 
+    @property
+    def sizes(self) -> Sizes:
+        """Sizes of the parameters, once they are built."""
+        assert self.origin is not None
+        return self.origin.sizes
+
     def setup(self, stage: str) -> None:
-        """Create the parameters of the module for the datamodule of the trainer."""
+        """Build the parameters for the datamodule of the trainer, or check that existing parameters fit it."""
         self.make_for(self.data)
 
-    @abstractmethod
     def make_for(self, data: Data) -> None:
-        """Create the parameters of the module for a datamodule, after its `setup`; this calls `bind`.
+        """Build the parameters for a datamodule, after its `setup`, or check that existing parameters fit it.
+
+        Raises:
+            UserError: The module does not support these data.
+            TrainingError: The existing parameters were built for other data.
+        """
+        self.bind(self.origin_of(data))
+
+    def bind(self, origin: Origin[Sizes]) -> None:
+        """Build the parameters for data of this origin, or check that existing parameters fit them.
+
+        Raises:
+            TrainingError: The existing parameters were built for other data.
+        """
+        if self.origin is None:
+            self.origin = origin
+            # Not in `configure_model`: Lightning would draw the initial weights on the device of the trainer.
+            self.build(origin.sizes)
+        elif reason := difference(self.origin, origin):
+            raise TrainingError(reason)
+
+    @abstractmethod
+    def origin_of(self, data: Data) -> Origin[Sizes]:
+        """Return the sizes that the parameters have for a datamodule, after its `setup`, and the source of their input.
 
         Raises:
             UserError: The module does not support these data.
         """
+
+    @abstractmethod
+    def build(self, sizes: Sizes) -> None:
+        """Create the parameters of the module with these sizes."""
 
     @abstractmethod
     def outcome(self) -> Result | None:
@@ -138,27 +170,6 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         """Call `outcome` after all test batches, and store its value in `result`."""
         return_free_memory()  # of the forward passes, which the statistics do not need
         self.result = self.outcome()
-
-    @abstractmethod
-    def build(self, sizes: Sizes) -> None:
-        """Create the parameters of the module with these sizes."""
-
-    def bind(self, sizes: Sizes, source: Mapping[str, object]) -> None:
-        """Build the parameters of the module for the data of the run, or check that existing parameters fit them.
-
-        Args:
-            sizes: Sizes of the parameters.
-            source: Digests of the data files, and options of the datamodule that determine the module's input.
-
-        Raises:
-            TrainingError: The existing parameters were built for other data.
-        """
-        run = Origin(sizes, source)
-        if self.origin is None:
-            self.origin, self.sizes = run, sizes
-            self.build(sizes)
-        elif reason := difference(self.origin, run):
-            raise TrainingError(reason)
 
     def on_fit_start(self) -> None:
         """Mark the module as trained, and seed the random numbers of each device differently."""
@@ -211,11 +222,7 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         if not isinstance(part, Mapping) or "sizes" not in part:
             name = type(self).__name__
             raise TrainingError(f"This is no checkpoint of {name}. Give a file from checkpoints/ of a run of {name}.")
-        trained = Origin(self.sizes_type.from_plain(part["sizes"]), part.get("source", {}))
-        if self.origin is None:
-            self.bind(trained.sizes, trained.source)
-        elif reason := difference(trained, self.origin):
-            raise TrainingError(reason)
+        self.bind(Origin(self.sizes_type.from_plain(part["sizes"]), part.get("source", {})))
         own = self.state_dict()
         for name, value in checkpoint["state_dict"].items():
             if name not in own:
@@ -266,17 +273,24 @@ def difference(trained: Origin[Sizes], run: Origin[Sizes]) -> str | None:
         trained: Properties of the data for which the parameters were trained.
         run: Properties of the data of the run.
     """
-    names: Mapping[str, str] = getattr(run.sizes, "compared", {})
-    there, here = (
-        {**one.source, **{said: getattr(one.sizes, name) for name, said in names.items()}} for one in (trained, run)
-    )
-    other = [name for name in {**there, **here} if there.get(name) != here.get(name)]
-    if not other:
+    then = _compared(trained)
+    now = _compared(run)
+    names = [name for name in {**then, **now} if then.get(name) != now.get(name)]
+    if not names:
         return None
     return (
-        f"The checkpoint was trained on other data (difference in {' and '.join(other)}): give the corpus and "
+        f"The checkpoint was trained on other data (difference in {' and '.join(names)}): give the corpus and "
         f"the options of the data that it was trained with."
     )
+
+
+def _compared(origin: Origin[Any]) -> dict[str, object]:
+    """Return what must be equal in a training and in a run, by its name in messages."""
+    values = dict(origin.source)
+    fields: Mapping[str, str] = getattr(origin.sizes, "compared", {})
+    for attribute, name in fields.items():
+        values[name] = getattr(origin.sizes, attribute)
+    return values
 
 
 def training_audit(module: TrainedModule[Any, Any]) -> dict[str, object]:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from attention_probing.datamodules import AntecedentBatch, CoreferenceDataModule
 from attention_probing.datamodules.dependency import Field
 from attention_probing.metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, Links
-from attention_probing.models import TrainedModule, device_count, no_loss, training_audit
+from attention_probing.models import Origin, TrainedModule, device_count, no_loss, training_audit
 from attention_probing.models.trained import Average
 from attention_probing.probes.antecedent_evaluation import AntecedentEvaluation, check_coreference, links_of
-from attention_probing.probes.frozen import Sizes, bind_to, weight_maps
+from attention_probing.probes.frozen import Sizes, probe_origin, weight_maps
 from attention_probing.probes.head_selection import attention_scores, weighted_scores
 from attention_probing.results import Result
 from attention_probing.results.errors import UserError, check_numbers, setting
@@ -84,14 +84,14 @@ class TrainedAntecedentProbe(TrainedModule[CoreferenceDataModule, Sizes]):
         if stage == "test":
             self.evaluation.prepare(self.data)
 
-    def make_for(self, data: CoreferenceDataModule) -> None:
+    def origin_of(self, data: CoreferenceDataModule) -> Origin[Sizes]:
         check_coreference(data, type(self).__name__)
         if data.candidates != "mentions":
             raise UserError(
                 f"{type(self).__name__} chooses antecedents among mentions, but {setting('data.candidates')} is "
                 f"{data.candidates}. Set it to mentions."
             )
-        bind_to(self, data, self.reads)
+        return probe_origin(data, self.reads, type(self).__name__)
 
     def training_step(self, batch: AntecedentBatch, batch_idx: int) -> Tensor:
         if not len(batch.index):

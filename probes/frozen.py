@@ -15,7 +15,7 @@ from attention_probing.attention.extraction import console
 from attention_probing.corpora.sentence import Sentence
 from attention_probing.datamodules import AttentionDataModule, DependencyDataModule, VectorSpec
 from attention_probing.datamodules.dependency import Field
-from attention_probing.models import TrainedModule
+from attention_probing.models import Origin, TrainedModule
 from attention_probing.models.checkpoints import config_of, data_settings, datamodule_from
 from attention_probing.results import Figure, on_one_scale
 from attention_probing.results.errors import UserError, new_items, setting
@@ -56,26 +56,23 @@ class Sizes:
         return cls(**plain)
 
 
-def bind_to(
-    probe: TrainedModule[Any, Sizes],
-    data: AttentionDataModule[Any],
-    reads: Collection[Field],
-    sizes: Sizes | None = None,
-) -> None:
-    """Create the parameters of a probe in the sizes of the datamodule's encoder and word vectors.
+def probe_origin(
+    data: AttentionDataModule[Any], reads: Collection[Field], probe: str, sizes: Sizes | None = None
+) -> Origin[Sizes]:
+    """Return the sizes of a probe for a datamodule, after its `setup`, and the encoder and word vectors that it reads.
 
     Args:
-        probe: The probe.
-        data: The datamodule, after `setup`.
+        data: The datamodule.
         reads: Fields of a batch that the probe reads.
+        probe: Class name of the probe, for messages.
         sizes: Sizes that the datamodule does not determine; None if there are none.
 
     Raises:
         UserError: The probe reads word vectors, and the datamodule has none.
-        TrainingError: The parameters were made for other data.
     """
-    sizes, source = sizes or Sizes(), dict[str, object]()
-    if {"attention", "hidden"} & set(reads):
+    sizes = sizes or Sizes()
+    source = dict[str, object]()
+    if "attention" in reads or "hidden" in reads:
         source["encoder"] = data.encoder_identity
     if "attention" in reads:
         sizes = replace(sizes, layers=data.layers, heads=data.heads)
@@ -84,12 +81,12 @@ def bind_to(
     if "vectors" in reads:
         if data.vectors is None:
             raise UserError(
-                f"{type(probe).__name__} needs word vectors. Set {setting('data.vectors.name')} to a name such as "
-                "glove.6B.50d, to a file, or to `encoder` for the encoder's own input embeddings."
+                f"{probe} needs word vectors. Set {setting('data.vectors.name')} to a name such as glove.6B.50d, "
+                "to a file, or to `encoder` for the encoder's own input embeddings."
             )
         source["vectors"] = dict(data.vectors.identity)
         sizes = replace(sizes, vectors=data.vectors.size)
-    probe.bind(sizes, source)
+    return Origin(sizes, source)
 
 
 def weight_maps(weight: Tensor, directions: Sequence[str], sizes: Sizes) -> Mapping[str, Figure]:
@@ -160,7 +157,8 @@ def on_sentences(
         finally:
             console.quiet = before
         data.read_only(frozenset(reads))
-        bind_to(probe, data, reads, replace(probe.sizes, layers=(), heads=(), vectors=0, hidden=data.hidden_size))
+        sizes = replace(probe.sizes, layers=(), heads=(), vectors=0, hidden=data.hidden_size)
+        probe.bind(probe_origin(data, reads, type(probe).__name__, sizes))
         yield data
 
 

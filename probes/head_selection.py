@@ -21,10 +21,10 @@ from attention_probing.datamodules.dependency import DependencySplit, Field
 from attention_probing.metrics.attachment import attached
 from attention_probing.metrics.rows import ArcRows
 from attention_probing.metrics.trees import tree_heads
-from attention_probing.models import TrainedModule, device_count, training_audit
+from attention_probing.models import Origin, TrainedModule, device_count, training_audit
 from attention_probing.models.trained import Average
 from attention_probing.probes.arc_evaluation import ArcEvaluation, PredictedArcs, predicted_arcs, read_fields
-from attention_probing.probes.frozen import Mode, Sizes, bind_to, on_sentences, weight_maps
+from attention_probing.probes.frozen import Mode, Sizes, on_sentences, probe_origin, weight_maps
 from attention_probing.results import Result
 from attention_probing.results.errors import check_numbers
 
@@ -69,9 +69,9 @@ class HeadSelectionProbe(TrainedModule[DependencyDataModule, Sizes]):
         self._val, self._found = ArcRows(heads=None), predicted_arcs()
         self.predictions: pd.DataFrame | None = None
 
-    def make_for(self, data: DependencyDataModule) -> None:
+    def origin_of(self, data: DependencyDataModule) -> Origin[Sizes]:
         read_fields(data, self.reads, type(self).__name__)
-        bind_to(self, data, self.reads)
+        return probe_origin(data, self.reads, type(self).__name__)
 
     def cross_entropy(self, batch: AttentionBatch) -> Tensor:
         """Return −ln p(gold governor) of every word, nats `[batch, n]`; 0 in the padding."""

@@ -21,10 +21,10 @@ from attention_probing.metrics.attachment import ratio_scores, sums_by
 from attention_probing.metrics.bootstrap import bootstrap_ratio
 from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.metrics.statistics import ratio
-from attention_probing.models import Mean, TrainedModule, over_devices, training_warnings
+from attention_probing.models import Mean, Origin, TrainedModule, over_devices, training_warnings
 from attention_probing.models.trained import Average
 from attention_probing.probes.arc_evaluation import read_fields
-from attention_probing.probes.frozen import Mode, Sizes, bind_to, on_sentences
+from attention_probing.probes.frozen import Mode, Sizes, on_sentences, probe_origin
 from attention_probing.results import Floats, HeatMap, Integers, Result, Table, fill_sentence
 from attention_probing.results.errors import UserError, check_names, check_numbers, setting
 
@@ -281,11 +281,14 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
         """
 
     def make_for(self, data: DependencyDataModule) -> None:
-        read_fields(data, self.reads, type(self).__name__)
         self._places = {layer: place for place, layer in enumerate(data.hidden_layers)}
-        swept = sweep_pairs(self.layers, self.ranks, data.hidden_layers, data.hidden_size)
-        pairs = tuple((layer, rank) for layer, rank in swept)
-        bind_to(self, data, self.reads, Sizes(hidden=data.hidden_size, pairs=pairs))
+        super().make_for(data)
+
+    def origin_of(self, data: DependencyDataModule) -> Origin[Sizes]:
+        read_fields(data, self.reads, type(self).__name__)
+        pairs = sweep_pairs(self.layers, self.ranks, data.hidden_layers, data.hidden_size)
+        sizes = Sizes(hidden=data.hidden_size, pairs=tuple((pair.layer, pair.rank) for pair in pairs))
+        return probe_origin(data, self.reads, type(self).__name__, sizes)
 
     def build(self, sizes: Sizes) -> None:
         """Create two matrices for every pair of layer and rank: one to train, and one to keep its best weights."""

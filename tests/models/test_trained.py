@@ -13,7 +13,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from attention_probing.models import TrainedModule, TrainingError, training_audit
+from attention_probing.models import Origin, TrainedModule, TrainingError, training_audit
 from attention_probing.models.checkpoints import read_checkpoint
 from attention_probing.results.errors import UserError, new_items
 
@@ -44,7 +44,8 @@ class Line(TrainedModule[Any, Width]):
     def setup(self, stage: str) -> None:
         """Do nothing: `bind` is called by hand."""
 
-    def make_for(self, data: object) -> None: ...
+    def origin_of(self, data: object) -> Origin[Width]:
+        raise NotImplementedError
 
     def forward(self, inputs: Tensor) -> Tensor:
         found: Tensor = self.line(inputs) ** self.power
@@ -83,7 +84,7 @@ def trainer(folder: Path) -> Trainer:
 
 def made(name: str = "sums", rate: float = 0.1, power: int = 1) -> Line:
     line = Line(rate, power)
-    line.bind(Width(3), {"name": name})
+    line.bind(Origin(Width(3), {"name": name}))
     return line
 
 
@@ -118,8 +119,8 @@ def test_parameters_that_were_trained_on_something_else_are_refused(trained: tup
     with pytest.raises(TrainingError, match="trained on other data \\(difference in name\\)"):
         made("products").on_load_checkpoint(dict(read_checkpoint(path)))
     with pytest.raises(TrainingError, match="trained on other data \\(difference in name\\)"):
-        line.bind(Width(3), {"name": "products"})
-    line.bind(Width(3), {"name": "sums"})
+        line.bind(Origin(Width(3), {"name": "products"}))
+    line.bind(Origin(Width(3), {"name": "sums"}))
     with pytest.raises(TrainingError, match=r"This is no checkpoint of Other\. Give a file from check"):
         Other.load_from_checkpoint(path)
     with pytest.raises(TrainingError, match="does not name its class"):

@@ -20,6 +20,7 @@ from attention_probing.datamodules import AntecedentBatch, CoreferenceDataModule
 from attention_probing.datamodules.vectors import VectorSpec
 from attention_probing.measures import AntecedentHeads
 from attention_probing.metrics.antecedent_selection import ANTECEDENT_GROUPS
+from attention_probing.models import Origin
 from attention_probing.probes import AntecedentAttentionProbe, AntecedentWordsProbe
 from attention_probing.probes.antecedent import TrainedAntecedentProbe, antecedent_loss
 from attention_probing.probes.antecedent_evaluation import links_of
@@ -72,7 +73,7 @@ def made(
 ) -> AntecedentAttentionProbe | AntecedentWordsProbe:
     """A probe with random parameters."""
     probe = kind()
-    probe.bind(Sizes(tuple(range(layers)), tuple(range(heads)), vectors), {})
+    probe.bind(Origin(Sizes(tuple(range(layers)), tuple(range(heads)), vectors)))
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in probe.parameters():

@@ -18,7 +18,7 @@ from torch import Tensor
 from attention_probing.attention import Encoder, EncoderSpec, Options
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
 from attention_probing.metrics.bootstrap import bootstrap_ratio
-from attention_probing.models import TrainingError
+from attention_probing.models import Origin, TrainingError
 from attention_probing.probes.frozen import Sizes
 from attention_probing.probes.structural import (
     GAIN,
@@ -58,7 +58,7 @@ def batch(lengths: list[int] | None = None, seed: int = 0) -> AttentionBatch:
 def made(kind: type[StructuralProbe], pairs: tuple[Pair, ...] = PAIRS, size: int = SIZE) -> StructuralProbe:
     """A probe as if it had been trained, its matrices drawn."""
     probe = kind()
-    probe.bind(Sizes(hidden=size, pairs=pairs), {})
+    probe.bind(Origin(Sizes(hidden=size, pairs=pairs)))
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for live, kept in zip(probe.matrices, probe.kept, strict=True):
@@ -307,7 +307,7 @@ def test_every_pair_of_a_sweep_is_trained_as_if_it_were_alone(
 
         torch.manual_seed(0)
         untouched = make((layer,), (rank,))
-        untouched.bind(Sizes(hidden=opened.hidden_size, pairs=((layer, rank),)), {})
+        untouched.bind(Origin(Sizes(hidden=opened.hidden_size, pairs=((layer, rank),))))
         kept, at, best, last = by_hand(sweep, opened, place, untouched.matrices[0].detach())
         torch.testing.assert_close(sweep.kept[place].detach(), kept, rtol=0, atol=1e-4)
         assert int(sweep.best_epoch[place]) == at
