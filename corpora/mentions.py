@@ -6,7 +6,7 @@ and its tag: `(TOP(S(NP*`, `*)`, `(VP*)))`.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, zip_longest
@@ -16,6 +16,8 @@ from typing import Literal, NamedTuple
 from attention_probing.corpora.conllu import blocks, read_treebank
 from attention_probing.corpora.document import MentionType
 from attention_probing.corpora.sentence import CorpusError, Sentence
+from attention_probing.results.errors import pluralize, setting
+from attention_probing.results.progress import warn
 
 Way = Literal["parse", "constituents", "last_noun", "last_word", "heuristic"]
 
@@ -149,6 +151,28 @@ def find_meanings(sentences: Sequence[TaggedSentence], mapping: Mapping[str, str
     meanings = {"_": "_", **{tag: mapping.get(tag, tag) if tag in known else UNKNOWN + tag for tag in counts}}
     for sentence in sentences:
         sentence.tags = tuple(meanings[tag] for tag in sentence.tags)
+
+
+def warn_of_tags(path: Path, audit: Mapping[str, int], tags: Iterable[str]) -> None:
+    """Log a warning if heads or types of mentions depend on part-of-speech tags whose meaning is unknown.
+
+    Args:
+        path: The corpus file.
+        audit: Counts of the reader, see `corpora.conll2012.read_documents`.
+        tags: Tag of each word, as `find_meanings` leaves it.
+    """
+    uncertain_heads = audit.get("heads_by_unknown_tags", 0)
+    unknown_types = audit.get("types_unknown", 0)
+    if not uncertain_heads and not unknown_types:
+        return
+    counts = Counter(tag.removeprefix(UNKNOWN) for tag in tags if tag.startswith(UNKNOWN))
+    names = ", ".join(tag for tag, _ in counts.most_common(12))
+    warn(
+        f"{path}: {audit['unknown_tags'] / audit['words']:.0%} of the part-of-speech tags are unknown, as they are "
+        f"neither Penn's nor UD's: {names}. The heads of {uncertain_heads} of "
+        f"{pluralize(audit['mentions'], 'mention')} are uncertain, and scores by type leave out {unknown_types}. Say "
+        f"what the tags mean: {setting('data.tags', '{PPER: PRON, NE: PROPN, NN: NOUN}')}."
+    )
 
 
 def find_head(sentence: TaggedSentence, start: int, end: int) -> Head:

@@ -28,54 +28,17 @@ from attention_probing.attention.alignment import UNKNOWN_WORDS
 from attention_probing.attention.extraction import open_store
 from attention_probing.attention.source import EncoderSource
 from attention_probing.attention.stream import make_stream
-from attention_probing.corpora.conllu import warn_of_roots, warn_of_texts
 from attention_probing.corpora.document import Documents
-from attention_probing.corpora.mentions import UNKNOWN
 from attention_probing.corpora.sentence import Treebank
 from attention_probing.corpora.splits import Split, corpus_of
 from attention_probing.datamodules.batches import BatchLoader, EncoderOf, Item
 from attention_probing.datamodules.corpus import DEFAULT_ENCODER, DEFAULT_OPTIONS, STAGES, CorpusDataModule
-from attention_probing.datamodules.vectors import ENCODER, find_vectors, load_vectors
+from attention_probing.datamodules.vectors import ENCODER, VectorSpec, WordVectors, find_vectors, load_vectors
 from attention_probing.datamodules.warnings import count_shared, warn_of_split, warn_of_unknown
 from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests
 from attention_probing.results.errors import UserError, check_values, pluralize, setting
-from attention_probing.results.progress import inform, warn
-
-
-def warn_of_tags(path: Path, store: Store) -> None:
-    """Log a warning if heads or types of mentions depend on part-of-speech tags whose meaning is unknown.
-
-    Args:
-        path: The corpus file.
-        store: Store of the attention for this file.
-    """
-    audit = store.manifest.audit
-    heads, types = (audit.get(name, 0) for name in ("heads_by_unknown_tags", "types_unknown"))
-    if heads or types:
-        tags = Counter(tag[1:] for tag in store.labels["tags"].combine_chunks().values.to_pylist() if tag[0] == UNKNOWN)
-        named = ", ".join(tag for tag, _ in tags.most_common(12))
-        warn(
-            f"{path}: {audit['unknown_tags'] / audit['words']:.0%} of the part-of-speech tags are unknown, as they are "
-            f"neither Penn's nor UD's: {named}. The heads of {heads} of {pluralize(audit['mentions'], 'mention')} are "
-            f"uncertain, and scores by type leave out {types}. Say what the tags mean: "
-            f"{setting('data.tags', '{PPER: PRON, NE: PROPN, NN: NOUN}')}."
-        )
-
-
-def warn_of_words(path: Path, store: Store) -> None:
-    """Log warnings if many words of a file have the tokenizer's unknown token, or if something in it is unclear.
-
-    Args:
-        path: The corpus file.
-        store: Store of the attention for this file.
-    """
-    words = len(store.labels["words"].combine_chunks().values)
-    count = store.manifest.audit.get(UNKNOWN_WORDS, 0)
-    warn_of_unknown(path, count, words, "words", store.manifest.encoder.get("name"))
-    warn_of_roots(path, store.manifest.audit)
-    warn_of_texts(path, store.manifest.audit)
-    warn_of_tags(path, store)
+from attention_probing.results.progress import inform
 
 
 def load_later(source: EncoderSource | None, device: torch.device) -> Callable[[], Encoder] | None:
@@ -124,7 +87,9 @@ class AttentionDataModule(CorpusDataModule[Item]):
     ) -> None:
         super().__init__(corpus, **shared)
         check_values(self, store=store)
-        self.encoder, self.options, self.random_init = encoder, options, random_init
+        self.encoder = encoder
+        self.options = options
+        self.random_init = random_init
         self.streams = store == "stream"
         self.stores: dict[Split, Store] = {}
         self._loaded: list[Encoder] = []
@@ -175,6 +140,19 @@ class AttentionDataModule(CorpusDataModule[Item]):
                 weights.
         """
 
+    def warn_of_file(self, path: Path, store: Store) -> None:
+        """Log a warning if many words of a file contain the tokenizer's unknown token.
+
+        Subclasses add the warnings of the reader of the file.
+
+        Args:
+            path: The corpus file.
+            store: Store of the attention for this file.
+        """
+        words = len(store.labels["words"].combine_chunks().values)
+        unknown = store.manifest.audit.get(UNKNOWN_WORDS, 0)
+        warn_of_unknown(path, unknown, words, "words", store.manifest.encoder.get("name"))
+
     def setup(self, stage: str) -> None:
         """Open the stores of the splits of a stage; all processes together make the missing ones.
 
@@ -186,51 +164,74 @@ class AttentionDataModule(CorpusDataModule[Item]):
             UserError: A store cannot be made.
         """
         files = self.files()
-        reads, tested = self.splits_of(stage, files)
-        if wanted := [split for split in reads if split not in self.stores]:
-            self._open(files, wanted, [split for split in tested if split not in self.stores])
+        reads, prepares = self.splits_of(stage, files)
+        missing = [split for split in reads if split not in self.stores]
+        if missing:
+            ahead = [split for split in prepares if split not in self.stores]
+            self._open(files, missing, ahead)
         self.splits = self.make_splits(self.stores)
         if self.random_init and stage == "test":
-            if self.encoder is None:
-                raise EncoderError(
-                    f"{setting('data.random_init')} needs an encoder, but {setting('data.encoder')} is null. Name one."
-                )
-            source = resolve(replace(self.encoder, weights="random"))
-            paths = dict.fromkeys(files[split] for split in STAGES["test"])
-            stores = self._stores(paths, source, load_later(source, self.device))
-            by_split = {split: stores[files[split]] for split in STAGES["test"]}
-            self.random_splits = self.make_splits(by_split, "random_init")
+            self.random_splits = self._open_random(files)
 
-    def _open(self, files: Mapping[str, Path], wanted: Sequence[Split], ahead: Sequence[Split]) -> None:
-        """Open the stores of the wanted splits, make the stores of the splits ahead, and load the word vectors."""
+    def _open(self, files: Mapping[str, Path], missing: Sequence[Split], ahead: Sequence[Split]) -> None:
+        """Open the stores of the missing splits, make the stores of the splits ahead, and load the word vectors."""
         entered = time.perf_counter()
         source = None if self.encoder is None else resolve(self.encoder)
         encoder = load_later(source, self.device)
         if self.vector_spec is not None and self.vector_spec.name != ENCODER:
             find_vectors(self.vector_spec, self.root)  # before hours of extraction
-        opened = {files[split]: store for split, store in self.stores.items()}
-        new = dict.fromkeys(files[split] for split in (*wanted, *ahead))
-        opened |= self._stores([path for path in new if path not in opened], source, encoder)
-        self.stores |= {split: opened[files[split]] for split in wanted}
-        shown = {split: opened[files[split]] for split in (*self.stores, *ahead)}
-        fresh = [split for split in shown if split not in self._warned]
-        for path, store in {files[split]: shown[split] for split in fresh}.items():
-            warn_of_words(path, store)
-        for split in fresh:
-            warn_of_split(split, count_shared(self._texts(shown), split), len(shown[split]), self.unit)
-        self._warned |= set(fresh)
+        by_path = {files[split]: store for split, store in self.stores.items()}
+        paths = list(dict.fromkeys(files[split] for split in (*missing, *ahead)))
+        by_path |= self._stores([path for path in paths if path not in by_path], source, encoder)
+        for split in missing:
+            self.stores[split] = by_path[files[split]]
+        self._warn_of_splits(files, {split: by_path[files[split]] for split in (*self.stores, *ahead)})
         if self.vector_spec is not None:
-            stores = {files[split]: store for split, store in self.stores.items()}  # splits of one file count once
-            columns = [store.labels["words"].combine_chunks().values for store in stores.values()]
-            counts = Counter(word for column in columns for word in column.to_pylist())
-            self.vectors = load_vectors(
-                self.vector_spec, counts, root=self.root, cache=self.cache, source=source, encoder=encoder
-            )
-        if self.streams and "train" in wanted:
+            self.vectors = self._load_vectors(files, self.vector_spec, source, encoder)
+        if self.streams and "train" in missing:
             inform("Attention is not stored: every epoch runs the encoder over train and dev.")
-        names = {path: " and ".join(split for split in (*wanted, *ahead) if files[split] == path) for path in new}
-        held = ", ".join(f"{names[path]} {pluralize(len(opened[path]), self.unit.removesuffix('s'))}" for path in new)
-        inform(f"Data ready in {time.perf_counter() - entered:.1f} s: {held}.")
+        sizes = []
+        for path in paths:
+            names = " and ".join(split for split in (*missing, *ahead) if files[split] == path)
+            sizes.append(f"{names} {pluralize(len(by_path[path]), self.unit.removesuffix('s'))}")
+        inform(f"Data ready in {time.perf_counter() - entered:.1f} s: {', '.join(sizes)}.")
+
+    def _open_random(self, files: Mapping[str, Path]) -> dict[Split, Any]:
+        """Return the datasets of dev and test with the attention of the encoder with random weights."""
+        if self.encoder is None:
+            raise EncoderError(
+                f"{setting('data.random_init')} needs an encoder, but {setting('data.encoder')} is null. Name one."
+            )
+        source = resolve(replace(self.encoder, weights="random"))
+        paths = dict.fromkeys(files[split] for split in STAGES["test"])
+        by_path = self._stores(paths, source, load_later(source, self.device))
+        stores = {split: by_path[files[split]] for split in STAGES["test"]}
+        return self.make_splits(stores, "random_init")
+
+    def _warn_of_splits(self, files: Mapping[str, Path], stores: Mapping[Split, Store]) -> None:
+        """Log the warnings about files and splits, each once."""
+        new = [split for split in stores if split not in self._warned]
+        for path, store in {files[split]: stores[split] for split in new}.items():
+            self.warn_of_file(path, store)
+        texts = self._texts(stores)
+        for split in new:
+            warn_of_split(split, count_shared(texts, split), len(stores[split]), self.unit)
+        self._warned.update(new)
+
+    def _load_vectors(
+        self,
+        files: Mapping[str, Path],
+        spec: VectorSpec,
+        source: EncoderSource | None,
+        encoder: Callable[[], Encoder] | None,
+    ) -> WordVectors:
+        """Return the vectors of the words of all opened splits; splits of one file count once."""
+        stores = {files[split]: store for split, store in self.stores.items()}
+        counts: Counter[str] = Counter()
+        for store in stores.values():
+            words = store.labels["words"].combine_chunks().values
+            counts.update(words.to_pylist())
+        return load_vectors(spec, counts, root=self.root, cache=self.cache, source=source, encoder=encoder)
 
     def _stores(
         self, paths: Iterable[Path], source: EncoderSource | None, encoder: Callable[[], Encoder] | None
@@ -241,35 +242,48 @@ class AttentionDataModule(CorpusDataModule[Item]):
         parsed: dict[Path, tuple[Extraction, Treebank | Documents]] = {}
         for path in paths:
             extraction = self.extraction(path, source)
-            if not path.is_file() or (extraction.companion is not None and not extraction.companion.is_file()):
+            companion = extraction.companion
+            if not path.is_file() or (companion is not None and not companion.is_file()):
                 self.read(path)  # raises the error that names the file and the remedy
-            computed = self.streams and source is not None
-            if (store := None if computed else open_store(extraction, self.cache, digests)) is None:
+            store = None
+            if source is None or not self.streams:
+                store = open_store(extraction, self.cache, digests)
+            if store is None:
                 parsed[path] = extraction, self.read(path)
             else:
                 self.accept(path, store)
                 stores[path] = store
+        make = make_stream if self.streams else make_store
         for path in list(parsed):
             loaded = None if encoder is None else encoder()
             if loaded is not None and loaded not in self._loaded:
                 self._loaded.append(loaded)
-            try:
-                items = self.items(*parsed.pop(path), loaded)
-            except EncoderError:
-                raise  # a fault of the encoder, whatever it reads
-            except UserError as error:
-                named = str(error).startswith(f"{path}:")
-                raise type(error)(str(error) if named else f"{path}: {error}") from error
-            make = make_stream if self.streams else make_store
+            extraction, corpus = parsed.pop(path)  # so that the memory of the corpus is free when the next is cut
+            items = self._cut(path, extraction, corpus, loaded)
+            del corpus
             stores[path] = make(items, self.cache, digests, loaded)
         return stores
+
+    def _cut(self, path: Path, extraction: Extraction, corpus: Treebank | Documents, encoder: Encoder | None) -> Items:
+        """Return the items of a corpus; the message of an error begins with the name of the file."""
+        try:
+            return self.items(extraction, corpus, encoder)
+        except EncoderError:
+            raise  # a fault of the encoder, whatever it reads
+        except UserError as error:
+            if str(error).startswith(f"{path}:"):
+                raise
+            raise type(error)(f"{path}: {error}") from error
 
     def test_dataloader(self) -> list[BatchLoader[Item]]:
         """Return one loader for dev and one for test.
 
         With `random_init`, two more follow: dev and test with the attention of the encoder with random weights.
         """
-        return [*super().test_dataloader(), *map(self._batches, self.random_splits.values())]
+        loaders = super().test_dataloader()
+        for data in self.random_splits.values():
+            loaders.append(self._batches(data))
+        return loaders
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -299,23 +313,33 @@ class AttentionDataModule(CorpusDataModule[Item]):
         occur in an earlier split.
         """
         files = self.files()
-        data, audit = dict[str, object](), dict[str, object]()
+        data: dict[str, object] = {}
+        audit: dict[str, object] = {}
         if self.transfer_from is not None:
             data["transfer"] = f"learned on {corpus_of(files['dev'])['corpus']}"
         if self.vectors is not None:
-            data["vectors"], audit["vectors"] = dict(self.vectors.identity), dict(self.vectors.audit)
+            data["vectors"] = dict(self.vectors.identity)
+            audit["vectors"] = dict(self.vectors.audit)
+        texts = self._texts(self.stores)
         for split, store in self.stores.items():
-            manifest, known = store.manifest, {**corpus_of(files[split]), "file": files[split].name}
-            held = {self.unit: manifest.items, "store": manifest.key}
-            data[split] = {**known, "sha256": manifest.identity["corpus_sha256"], **held}
-            audit[split] = {**store.manifest.audit, **count_shared(self._texts(self.stores), split)}
-        if halved := sum(encoder.halved for encoder in self._loaded):
+            manifest = store.manifest
+            data[split] = {
+                **corpus_of(files[split]),
+                "file": files[split].name,
+                "sha256": manifest.identity["corpus_sha256"],
+                self.unit: manifest.items,
+                "store": manifest.key,
+            }
+            audit[split] = {**manifest.audit, **count_shared(texts, split)}
+        halved = sum(encoder.halved for encoder in self._loaded)
+        if halved:
             audit["batches_halved_for_memory"] = halved
-        if (quantity := any_store(self).manifest.quantity) != "attention":
+        quantity = any_store(self).manifest.quantity
+        if quantity != "attention":
             audit["quantity"] = quantity
-        encoder = _described(any_store(self))
+        encoder = _describe_encoder(any_store(self))
         if self.random_splits:
-            encoder["random_init"] = _described(self.random_splits["test"].store)
+            encoder["random_init"] = _describe_encoder(self.random_splits["test"].store)
         return Provenance(encoder, data, audit)
 
 
@@ -324,12 +348,14 @@ def any_store(data: AttentionDataModule[Any]) -> Store:
     return next(iter(data.stores.values()))
 
 
-def _described(store: Store) -> dict[str, object]:
+def _describe_encoder(store: Store) -> dict[str, object]:
     """Return the name of a store's encoder, and the hashes that decide its weights."""
     identity = store.manifest.identity["encoder"]
-    described = {**store.manifest.encoder, **(identity if isinstance(identity, dict) else {})}
-    if (quantity := store.manifest.quantity) != "attention":
-        described["quantity"] = quantity
+    described: dict[str, object] = dict(store.manifest.encoder)
+    if isinstance(identity, dict):
+        described |= identity
+    if store.manifest.quantity != "attention":
+        described["quantity"] = store.manifest.quantity
     if described.get("weights") == "random":  # only the embeddings of the file were kept
         described["embeddings_of_sha256"] = described.pop("weights_sha256")
     return described

@@ -1,7 +1,7 @@
 """Datamodule of a labelled corpus as batches of tokens, for text classifiers."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -27,7 +27,8 @@ from attention_probing.corpora.splits import SPLITS, Split, corpus_of
 from attention_probing.datamodules import tokenization
 from attention_probing.datamodules.batches import BatchLoader, TextBatch
 from attention_probing.datamodules.corpus import CorpusDataModule
-from attention_probing.datamodules.labels import Labels, find_labels, label_numbers, label_values
+from attention_probing.datamodules.labels import Labels, describe_labels, find_labels, label_numbers, label_values
+from attention_probing.datamodules.planting import check_planted_words, plant_shortcuts
 from attention_probing.datamodules.text_split import TextSplit
 from attention_probing.datamodules.tokenization import (
     Numbers,
@@ -35,7 +36,6 @@ from attention_probing.datamodules.tokenization import (
     TokenizedTexts,
     TokenOptions,
     Vocabulary,
-    Words,
 )
 from attention_probing.datamodules.vectors import vocabulary_vectors
 from attention_probing.datamodules.warnings import count_shared, warn_of_split
@@ -53,6 +53,28 @@ EVAL_TOKENS = 16384
 _UNKNOWN = Corpus("", {}, "", "", "")
 _JITTER = 0.1
 """Jitter of the lengths by which training texts are put into batches; see `LengthBatches`."""
+
+
+def _default_columns(known: Corpus, format: str | None) -> Columns:
+    """Return the columns of a corpus of the registry, of ERASER, or the defaults."""
+    if format == "eraser":
+        return COLUMNS
+    return Columns(**known.columns)
+
+
+def _choose_score(score: Score | None, known: Corpus, regression: bool) -> Score:
+    """Return the main score: the given one, else that of the registry, else accuracy or pearson."""
+    possible = SCORES[regression]
+    if score is not None and score not in possible:
+        kind = "regression" if regression else "classification"
+        raise CorpusError(
+            f"{setting('data.score')} is {score}, but must be a score of a {kind}: {' or '.join(possible)}."
+        )
+    if score is not None:
+        return score
+    if known.score in possible:
+        return known.score
+    return possible[0]
 
 
 class ClassificationDataModule(CorpusDataModule[TextBatch]):
@@ -133,13 +155,16 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         check_values(self, format=format, punctuation=punctuation)
         check_numbers(self, least=1, min_count=min_count, max_length=max_length)
         check_numbers(self, least=1, batch_size=batch_size)
-        known = CORPORA.get(corpus, _UNKNOWN) if isinstance(corpus, str) else _UNKNOWN
-        self.columns = columns or (COLUMNS if format == "eraser" else Columns(**known.columns))
+        known = _UNKNOWN
+        if isinstance(corpus, str):
+            known = CORPORA.get(corpus, _UNKNOWN)
+        self.columns = columns or _default_columns(known, format)
         if self.columns.label is None:
             raise CorpusError(
                 f"{setting('data.columns.label')} is null, but a classifier needs labels. Name their column."
             )
-        self.format, self._skip = format, known.skip
+        self.format = format
+        self._skip = known.skip
         self._known_labels = known.labels if columns is None else ()
         self.regression = known.regression if regression is None else regression
         if self.regression and shortcut is not None:
@@ -148,18 +173,14 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
                 f"Leave it out."
             )
         self.shortcut = shortcut
-        possible = SCORES[self.regression]
-        if score is not None and score not in possible:
-            kind = "regression" if self.regression else "classification"
-            raise CorpusError(
-                f"{setting('data.score')} is {score}, but must be a score of a {kind}: {' or '.join(possible)}."
-            )
-        self.score = score or (known.score if known.score in possible else None) or possible[0]
+        self.score = _choose_score(score, known, self.regression)
         self.tokenizer = tokenizer
         self.token_options = TokenOptions(punctuation, delimiters, sentence_separator, max_length)
         self.min_count = min_count
-        self.positive_label = positive or known.positive or ("positive" if corpus == "sample" else "1")
-        self.batch_size, self.eval_tokens = batch_size, EVAL_TOKENS
+        default_positive = "positive" if corpus == "sample" else "1"
+        self.positive_label = positive or known.positive or default_positive
+        self.batch_size = batch_size
+        self.eval_tokens = EVAL_TOKENS
         self.labels: tuple[str, ...] = ()
         self.positive: int | None = None
         self.tokenizer_source: EncoderSource | None = None
@@ -169,8 +190,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         self._contents: dict[Split, pa.Array] = {}
 
     def files(self) -> Mapping[str, Path]:
-        if isinstance(self.corpus, str) and self.corpus not in ("sample", *CORPORA) and "{split}" not in self.corpus:
-            path = Path(self.corpus).expanduser()
+        is_path = isinstance(self.corpus, str) and self.corpus not in ("sample", *CORPORA)
+        if is_path and "{split}" not in self.corpus:
+            path = Path(str(self.corpus)).expanduser()
             if self.columns.split is not None:
                 return dict.fromkeys(SPLITS, path)
             if self.format == "eraser":
@@ -186,16 +208,24 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         """
         if self.format == "eraser":
             return read_eraser(path, self.columns)
-        columns = replace(self.columns, rationale="rationale") if self.corpus == "sample" else self.columns
-        split = split if columns.split else None
-        read = read_labelled(path, columns=columns, format=self.format, split=split, skip=self._skip)
-        for text in read.texts if self._known_labels else ():
+        columns = self.columns
+        if self.corpus == "sample":
+            columns = replace(columns, rationale="rationale")
+        if not columns.split:
+            split = None
+        corpus = read_labelled(path, columns=columns, format=self.format, split=split, skip=self._skip)
+        if self._known_labels:
+            self._check_labels(path, corpus)
+        return corpus
+
+    def _check_labels(self, path: Path, corpus: LabelledTexts) -> None:
+        """Raise a CorpusError if a text has a label that the registry does not know."""
+        for text in corpus.texts:
             if text.label not in self._known_labels:
                 wrong = f"label {text.label!r} is not a label of {self.corpus} ({', '.join(self._known_labels)})"
                 wrong += ", so this is not the original file"
                 remedy = f"Replace it: {CORPORA[str(self.corpus)].recipe}"
                 raise CorpusError.at(path, text.line, wrong, remedy)
-        return read
 
     def setup(self, stage: str) -> None:
         """Read and tokenize the splits of a stage.
@@ -205,105 +235,88 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         this vocabulary, if any.
         """
         files = self.files()
-        reads, tested = self.splits_of(stage, files)
-        wanted = [split for split in (*reads, *tested) if split not in self.splits]
-        if not wanted:
+        reads, prepares = self.splits_of(stage, files)
+        missing = [split for split in (*reads, *prepares) if split not in self.splits]
+        if not missing:
             return
         entered = time.perf_counter()
         if self.tokenizer is not None and self._pieces is None:
             self.tokenizer_source = resolve(self.tokenizer)
             self._pieces = TextTokenizer(self.tokenizer_source)
-        read = {split: self.read(files[split], split) for split in wanted}
-        if "train" in read and not self.regression:
-            # Of questions, the rare answers may all be in dev and test.
-            known = self.read(files["train"]) if self.columns.split else read["train"]
-            self.labels, self.positive = find_labels(files["train"], known.texts, self.positive_label)
+        corpora = {split: self.read(files[split], split) for split in missing}
+        if "train" in corpora and not self.regression:
+            of_labels = corpora["train"]
+            if self.columns.split:  # of questions, the rare answers may all be in dev and test
+                of_labels = self.read(files["train"])
+            self.labels, self.positive = find_labels(files["train"], of_labels.texts, self.positive_label)
         labels: dict[Split, Labels] = {}
-        for split in wanted:  # before the texts of any split are tokenized
-            path, texts = files[split], read[split].texts
-            labels[split] = label_values(path, texts) if self.regression else label_numbers(path, texts, self.labels)
-        for split in wanted:
-            self._open(split, files, read[split], labels[split])
+        for split in missing:  # before the texts of any split are tokenized
+            path = files[split]
+            texts = corpora[split].texts
+            if self.regression:
+                labels[split] = label_values(path, texts)
+            else:
+                labels[split] = label_numbers(path, texts, self.labels)
+        for split in missing:
+            self._open(split, files, corpora[split], labels[split])
         if self.vector_spec is not None and self.vectors is None:
-            counts, source = self.splits["train"].frequencies(len(self.vocabulary)), self.tokenizer_source
+            frequencies = self.splits["train"].frequencies(len(self.vocabulary))
             self.vectors = vocabulary_vectors(
-                self.vector_spec, self.vocabulary, counts, source, root=self.root, cache=self.cache
+                self.vector_spec,
+                self.vocabulary,
+                frequencies,
+                self.tokenizer_source,
+                root=self.root,
+                cache=self.cache,
             )
-        held = ", ".join(pluralize(len(self.splits[split]), f"{split} text") for split in wanted)
+        sizes = ", ".join(pluralize(len(self.splits[split]), f"{split} text") for split in missing)
         kinds = "numbers as labels" if self.regression else f"{len(self.labels)} labels"
         tokens = f"a vocabulary of {pluralize(len(self.vocabulary), 'token')}"
-        inform(f"Data ready in {time.perf_counter() - entered:.1f} s: {held}, {kinds}, {tokens}.")
+        inform(f"Data ready in {time.perf_counter() - entered:.1f} s: {sizes}, {kinds}, {tokens}.")
 
-    def _open(self, split: Split, files: Mapping[str, Path], read: LabelledTexts, labels: Labels) -> None:
+    def _open(self, split: Split, files: Mapping[str, Path], corpus: LabelledTexts, labels: Labels) -> None:
         """Plant shortcuts in a split, tokenize it, number its tokens, and audit it."""
+        path = files[split]
         # A text of train that differs in case alone has been seen, too.
-        self._contents[split] = pa.array([f"{text.text}\x1f{text.pair or ''}".lower() for text in read.texts])
+        contents = [f"{text.text}\x1f{text.pair or ''}".lower() for text in corpus.texts]
+        self._contents[split] = pa.array(contents)
         if self.shortcut is not None:
-            read = self._planted(split, files[split], read, self.shortcut)
-            labels = label_numbers(files[split], read.texts, self.labels)
-        words, tokens, lost = self._tokenized(read)
-        if split == "train" and self._pieces is not None:
-            self.vocabulary = tokenization.piece_vocabulary(self._pieces)
-        elif split == "train":
-            self.vocabulary = tokenization.build_vocabulary(tokens.counts, min_count=self.min_count)
-        if split == "train" and self.shortcut is not None:
-            self._check_planted(files[split], self.shortcut.words(self.labels))
-        data = self.splits[split] = TextSplit(
-            split, read.texts, labels, words, tokens, lost, self.vocabulary, self._pieces
-        )
-        # Two splits of one file are the same by intention.
-        same = [] if self.columns.split else [one for one in self._contents if files[one] == files[split]]
-        others = {one: texts for one, texts in self._contents.items() if one == split or one not in same}
-        warn_of_records(str(self.corpus if self._known_labels else files[split]), read.audit)
-        shared = count_shared(others, split)
+            corpus = plant_shortcuts(self.shortcut, path, corpus, split, self.labels, self._pieces, self.token_options)
+            labels = label_numbers(path, corpus.texts, self.labels)
+        words, tokens, cut = tokenization.tokenize(corpus.texts, self._pieces, self.token_options)
+        if split == "train":
+            self.vocabulary = self._build_vocabulary(tokens)
+            if self.shortcut is not None:
+                planted_words = self.shortcut.words(self.labels)
+                check_planted_words(path, planted_words, self.vocabulary, self._pieces)
+        data = TextSplit(split, corpus.texts, labels, words, tokens, cut, self.vocabulary, self._pieces)
+        self.splits[split] = data
+        shared = count_shared(self._contents_beside(split, files), split)
+        warn_of_records(str(self.corpus if self._known_labels else path), corpus.audit)
         warn_of_split(split, shared, len(data), self.unit)
-        data.warn_of_unknown(str(files[split]))
+        data.warn_of_unknown(str(path))
         train = self.splits.get("train")
         if self._pieces is None and train is not None and not train.counts["unknown_tokens"]:
-            data.warn_of_untrained(str(files[split]))
-        if self.regression:
-            described = {"lowest": float(labels.min()), "mean": float(labels.mean()), "highest": float(labels.max())}
-        else:
-            described = dict(zip(self.labels, np.bincount(labels, minlength=len(self.labels)).tolist(), strict=True))
-        self._audit[split] = {**read.audit, **data.counts, **shared, "labels": described}
+            data.warn_of_untrained(str(path))
+        described = describe_labels(labels, self.labels)
+        self._audit[split] = {**corpus.audit, **data.counts, **shared, "labels": described}
 
-    def _tokenized(self, read: LabelledTexts) -> tuple[Words, TokenizedTexts, Numbers]:
-        return tokenization.tokenize(read.texts, self._pieces, self.token_options)
-
-    def _planted(self, split: Split, path: Path, read: LabelledTexts, shortcut: Planting) -> LabelledTexts:
-        """Plant shortcuts among the words that are read, so that `max_length` cuts no planted word.
-
-        First they are planted before each text: whatever is still read of the text is then read with them anywhere in
-        it. A tokenizer that depends on the neighbours of a word may need more pieces there, and the words of such a
-        text stay before it.
-        """
-        within = np.zeros(len(read.texts), np.int64)
-        for attempt in range(3):
-            planted = shortcut.plant(path, read, split, self.labels, within.tolist())
-            tokens = self._tokenized(planted)
-            unread = tokenization.unread_words(planted.texts, self._pieces, self.token_options, tokens)
-            after = [len(text.text.split()) - max(text.rationale or (-1,)) for text in planted.texts]
-            cut = after <= unread
-            if cut.any() and not attempt:
-                wrong, remedy = f"{setting('data.max_length')} leaves no room for the planted words", "Raise it"
-                raise CorpusError.at(path, planted.texts[int(cut.argmax())].line, wrong, remedy)
-            within = np.where(cut, 0, within)
-            if not attempt:
-                within = np.maximum([len(text.text.split()) for text in read.texts] - unread, 0)
-        return planted
-
-    def _check_planted(self, path: Path, words: Sequence[str]) -> None:
-        """Raise a CorpusError if a classifier cannot tell the planted words apart from each other or from others."""
+    def _build_vocabulary(self, tokens: TokenizedTexts) -> Vocabulary:
+        """Return the vocabulary of train, or that of the tokenizer."""
         if self._pieces is None:
-            found = [(number,) for number in self.vocabulary.numbers(words).tolist()]
-            remedy = f"Raise {setting('data.shortcut.share')}, or lower {setting('data.shortcut.min_count')}"
-        else:
-            split = self._pieces.split(words, [None] * len(words))
-            found = [tuple(one.ids[one.sources >= 0].tolist()) for one in split]
-            remedy = f"Choose another {setting('data.tokenizer')}, or leave out {setting('data.shortcut')}"
-        for word, own in zip(words, found, strict=True):
-            if self.vocabulary.unknown in own or found.count(own) > 1:
-                raise CorpusError.at(path, None, f"the planted word {word!r} is not in the vocabulary", remedy)
+            return tokenization.build_vocabulary(tokens.counts, min_count=self.min_count)
+        return tokenization.piece_vocabulary(self._pieces)
+
+    def _contents_beside(self, split: Split, files: Mapping[str, Path]) -> dict[Split, pa.Array]:
+        """Return the texts of a split and of the splits in other files, by split.
+
+        Two splits of one file are the same by intention, except with a column of splits.
+        """
+        contents = {}
+        for other, texts in self._contents.items():
+            if other == split or self.columns.split or files[other] != files[split]:
+                contents[other] = texts
+        return contents
 
     def tokenizer_fault(self, source: EncoderSource) -> str | None:
         """Return why an encoder cannot read the tokens of the texts; None if its tokenizer gives the same tokens.
@@ -313,11 +326,14 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         """
         if self._pieces is None:
             return "the tokens of the data are words"
-        own = TextTokenizer(source)
-        if (own.rules, tokenization.piece_vocabulary(own).digest) != (self._pieces.rules, self.vocabulary.digest):
+        tokenizer = TextTokenizer(source)
+        same_rules = tokenizer.rules == self._pieces.rules
+        if not same_rules or tokenization.piece_vocabulary(tokenizer).digest != self.vocabulary.digest:
             return f"its tokenizer is not the tokenizer of the data, {self._pieces.name}"
         longest = max(int(split.lengths.max()) for split in self.splits.values())
-        return f"it reads {own.max_length} tokens, but a text has {longest}" if longest > own.max_length else None
+        if longest > tokenizer.max_length:
+            return f"it reads {tokenizer.max_length} tokens, but a text has {longest}"
+        return None
 
     def word_vectors(self) -> tuple[Tensor, Tensor] | None:
         """Return the word vectors of the vocabulary, and a mask of the entries that have one.
@@ -367,23 +383,32 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         It describes the tokenizer's encoder, the word vectors and the file of each split, and counts
         what was dropped, cut or unknown.
         """
-        files, digests = self.files(), Digests(self.cache)
+        files = self.files()
+        digests = Digests(self.cache)
         encoder: dict[str, object] = {}
-        if (source := self.tokenizer_source) is not None:
-            name = source.folder.resolve().name if source.origin == "folder" else source.spec.name
+        source = self.tokenizer_source
+        if source is not None:
+            name = source.spec.name
+            if source.origin == "folder":
+                name = source.folder.resolve().name
             encoder = {"name": name, "origin": source.origin, **source.identity(digests)}
         data: dict[str, object] = {}
         audit: dict[str, object] = {"vocabulary": len(self.vocabulary)}
         if self.vectors is not None:
-            data["vectors"], audit["vectors"] = dict(self.vectors.identity), dict(self.vectors.audit)
+            data["vectors"] = dict(self.vectors.identity)
+            audit["vectors"] = dict(self.vectors.audit)
         for split in SPLITS:
-            if split in self.splits:
-                known = {**corpus_of(files[split]), "file": files[split].name, "sha256": digests.one(files[split])}
-                planted = {} if self.shortcut is None else {"shortcut": asdict(self.shortcut)}
-                # Annotations name documents, which are other files.
-                read = {"tokens_sha256": self.splits[split].digest} if self.format == "eraser" else {}
-                data[split] = {**known, **planted, **read, "texts": len(self.splits[split])}
-                audit[split] = self._audit[split]
+            if split not in self.splits:
+                continue
+            path = files[split]
+            known: dict[str, object] = {**corpus_of(path), "file": path.name, "sha256": digests.one(path)}
+            if self.shortcut is not None:
+                known["shortcut"] = asdict(self.shortcut)
+            if self.format == "eraser":  # annotations name documents, which are other files
+                known["tokens_sha256"] = self.splits[split].digest
+            known["texts"] = len(self.splits[split])
+            data[split] = known
+            audit[split] = self._audit[split]
         return Provenance(encoder, data, audit)
 
     def _batches(self, data: TextSplit, *, shuffle: bool = False) -> BatchLoader[TextBatch]:
@@ -392,7 +417,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         return self._serve(data, shuffle=False, max_cells=self.eval_tokens, max_sentences=len(data), cells="tokens")
 
 
-def masked(data: ClassificationDataModule, chosen: Mapping[Split, NDArray[np.bool_]]) -> ClassificationDataModule:
+def mask_tokens(data: ClassificationDataModule, chosen: Mapping[Split, NDArray[np.bool_]]) -> ClassificationDataModule:
     """Return a datamodule, set up, with the mask token in the place of some tokens of its texts.
 
     Args:
@@ -400,10 +425,11 @@ def masked(data: ClassificationDataModule, chosen: Mapping[Split, NDArray[np.boo
         chosen: Bool `[tokens]` by split, over the tokens of all its texts; True for the tokens to replace. The result
             has these splits.
     """
-    assert data.vocabulary.mask is not None
-    found = copy(data)
-    found.splits = {split: data.splits[split].replaced(some, data.vocabulary.mask) for split, some in chosen.items()}
-    return found
+    mask = data.vocabulary.mask
+    assert mask is not None
+    changed = copy(data)
+    changed.splits = {split: data.splits[split].replace_tokens(flags, mask) for split, flags in chosen.items()}
+    return changed
 
 
 def class_counts(data: ClassificationDataModule) -> Numbers:

@@ -15,7 +15,7 @@ from attention_probing.attention.alignment import AlignedPieces, counts_of, join
 from attention_probing.attention.source import EncoderSource
 from attention_probing.attention.specification import Candidates, TooLong
 from attention_probing.corpora.conll2012 import DOCUMENTS_VERSION, read_documents, treebank_of
-from attention_probing.corpora.conllu import READER_VERSION
+from attention_probing.corpora.conllu import READER_VERSION, warn_of_texts
 from attention_probing.corpora.document import (
     MENTION_TYPES,
     WINDOWS_VERSION,
@@ -27,7 +27,7 @@ from attention_probing.corpora.document import (
     windows_from_table,
     windows_to_table,
 )
-from attention_probing.corpora.mentions import KNOWN_TAGS
+from attention_probing.corpora.mentions import KNOWN_TAGS, warn_of_tags
 from attention_probing.corpora.registry import CORPORA, locate
 from attention_probing.corpora.sample import SAMPLE_VERSION, write_sample_documents
 from attention_probing.corpora.sentence import CorpusError
@@ -345,6 +345,12 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
 
     def read(self, path: Path) -> Documents:
         return read_documents(path, self.tags, texts=self.options.spacing == "text")
+
+    def warn_of_file(self, path: Path, store: Store) -> None:
+        super().warn_of_file(path, store)
+        audit = store.manifest.audit
+        warn_of_texts(path, audit)
+        warn_of_tags(path, audit, store.labels["tags"].combine_chunks().values.to_pylist())
 
     def items(self, extraction: Extraction, corpus: Documents, encoder: Encoder | None) -> Items:
         return cut_documents(extraction, corpus, encoder)

@@ -17,7 +17,7 @@ from attention_probing.attention.stream import Stream
 from attention_probing.corpora.files import files_by_split, no_file
 from attention_probing.corpora.registry import data_root, locate
 from attention_probing.corpora.sentence import CorpusError
-from attention_probing.corpora.splits import SPLITS, Split
+from attention_probing.corpora.splits import Split
 from attention_probing.datamodules.batches import Batches, BatchLoader, Item, LengthBatches, Ranks, run_seed
 from attention_probing.datamodules.lightning import DataModule
 from attention_probing.datamodules.vectors import VectorSpec, WordVectors
@@ -66,7 +66,8 @@ def data_for(reader: str, kind: type[Data], given: object) -> Data:
 
 def mapping_of(data: "CorpusDataModule[Any]") -> str:
     """Return an example for messages: one file for each split, as on the command line."""
-    files = ", ".join(f"{split}: {name}.{data.suffix}" for split, name in zip(SPLITS, "abc", strict=True))
+    suffix = data.suffix
+    files = f"train: a.{suffix}, dev: b.{suffix}, test: c.{suffix}"
     return setting(data.option, f"{{{files}}}")
 
 
@@ -121,13 +122,15 @@ class CorpusDataModule(DataModule, Generic[Item]):
     ) -> None:
         super().__init__()
         check_numbers(self, least=0, seed=seed)
-        self.corpus, self.root = corpus, data_root(root)
+        self.corpus = corpus
+        self.root = data_root(root)
         self.cache = Path(cache or os.environ.get("PROBING_CACHE") or "stores").expanduser()
         self.vector_spec = vectors
         self.vectors: WordVectors | None = None
         self.splits: dict[Split, Any] = {}
         self.seed = seed
-        self._place = Ranks(), torch.device("cpu")
+        self._ranks = Ranks()
+        self._device = torch.device("cpu")
 
     def place(self, ranks: Ranks, device: torch.device) -> None:
         """Set the process and the device of the datamodule, for a run without a trainer.
@@ -136,18 +139,23 @@ class CorpusDataModule(DataModule, Generic[Item]):
             ranks: Rank of this process, and number of processes.
             device: Device on which encoders run.
         """
-        self.trainer, self._place = None, (ranks, device)
+        self.trainer = None
+        self._ranks = ranks
+        self._device = device
 
     @property
     def ranks(self) -> Ranks:
         """Rank of this process and number of processes of the run."""
-        trainer = self.trainer
-        return self._place[0] if trainer is None else Ranks(trainer.global_rank, trainer.world_size)
+        if self.trainer is None:
+            return self._ranks
+        return Ranks(self.trainer.global_rank, self.trainer.world_size)
 
     @property
     def device(self) -> torch.device:
         """Device on which encoders run."""
-        return self._place[1] if self.trainer is None else self.trainer.strategy.root_device
+        if self.trainer is None:
+            return self._device
+        return self.trainer.strategy.root_device
 
     def files(self) -> Mapping[str, Path]:
         """Return the corpus file of every split; those of train and dev are of `transfer_from`, if that is given.
@@ -158,8 +166,12 @@ class CorpusDataModule(DataModule, Generic[Item]):
             CorpusError: The corpus is unknown or absent.
         """
         if self.transfer_from is not None:
-            found = {**self._owner("train").files(), "test": self._owner("test").files().get("test")}
-            return {split: path for split, path in found.items() if path is not None}
+            files = dict(self._with_corpus_of("train").files())
+            files.pop("test", None)
+            tested = self._with_corpus_of("test").files()
+            if "test" in tested:
+                files["test"] = tested["test"]
+            return files
         if self.corpus == "sample":
             folder, write_sample = self.sample
             return write_sample(self.cache / folder)
@@ -167,18 +179,22 @@ class CorpusDataModule(DataModule, Generic[Item]):
             return files_by_split(self.corpus, self.option)
         return locate(self.corpus, self.root)
 
-    def _owner(self, split: str) -> Self:
-        """Return this datamodule with the corpus of a split as its only one."""
+    def _with_corpus_of(self, split: str) -> Self:
+        """Return a copy of this datamodule whose only corpus is the one that the split is read from."""
         owner = copy(self)
         if self.transfer_from is not None and split != "test":
-            owner.corpus, owner.option = self.transfer_from, "data.transfer_from"
+            owner.corpus = self.transfer_from
+            owner.option = "data.transfer_from"
         owner.transfer_from = None
         return owner
 
     @property
     def missing_remedy(self) -> str:
         """Advice for the error message if the corpus lacks a split that is needed."""
-        return f"Name its file: {mapping_of(self)}{self.borrows if self.option == 'corpus' else ''}"
+        advice = f"Name its file: {mapping_of(self)}"
+        if self.option == "corpus":
+            advice += self.borrows
+        return advice
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
         """Return the splits that a stage reads, and the splits that it only prepares for a later test.
@@ -194,18 +210,28 @@ class CorpusDataModule(DataModule, Generic[Item]):
             CorpusError: The corpus lacks a split that is needed.
         """
         validates = self.trainer is not None and self.trainer.limit_val_batches != 0
-        needed: tuple[Split, ...] = ("train",) if stage == "fit" and not validates else STAGES[stage]
-        if missing := [split for split in (*self.always, *needed) if split not in files]:
-            owner = self._owner(missing[0])
-            there = [split for split in files if self._owner(split).option == owner.option]
-            name = f"{owner.corpus}: the" if isinstance(owner.corpus, str) else "The"
-            raise CorpusError(
-                f"{name} corpus ({setting(owner.option)}) has no {missing[0]} split, but the command needs one; it has "
-                f"{' and '.join(there) or 'no other'}. {owner.missing_remedy}."
-            )
-        tested = stage == "fit" and validates and "test" in files and files["test"].is_file()
-        read = [split for split in dict.fromkeys((*self.always, *STAGES[stage])) if split in files]
-        return read, ["test"] if tested else []
+        needed = STAGES[stage]
+        if stage == "fit" and not validates:
+            needed = ("train",)
+        for split in (*self.always, *needed):
+            if split not in files:
+                raise self._no_split(split, files)
+        reads: list[Split] = []
+        for split in (*self.always, *STAGES[stage]):
+            if split in files and split not in reads:
+                reads.append(split)
+        prepares_test = stage == "fit" and validates and "test" in files and files["test"].is_file()
+        return reads, ["test"] if prepares_test else []
+
+    def _no_split(self, split: Split, files: Mapping[str, Path]) -> CorpusError:
+        """Return the error for a corpus without a split that is needed."""
+        owner = self._with_corpus_of(split)
+        others = [other for other in files if self._with_corpus_of(other).option == owner.option]
+        name = f"{owner.corpus}: the" if isinstance(owner.corpus, str) else "The"
+        return CorpusError(
+            f"{name} corpus ({setting(owner.option)}) has no {split} split, but the command needs one; it has "
+            f"{' and '.join(others) or 'no other'}. {owner.missing_remedy}."
+        )
 
     def absent(self, stages: Iterable[str]) -> list[CorpusError]:
         """Return an error for each missing corpus file that these stages read.
@@ -214,11 +240,20 @@ class CorpusDataModule(DataModule, Generic[Item]):
             CorpusError: The corpus lacks a split that is needed.
         """
         files = self.files()
-        paths = dict.fromkeys(files[split] for stage in stages for split in self.splits_of(stage, files)[0])
-        there = [split for split, path in files.items() if path.is_file()]
-        stands = ". `{split}` in the path stands for train, dev and test" if "{split}" in self.corpus else ""
-        otherwise = f". The corpus has {' and '.join(there)}. {self.missing_remedy}" if there else ""
-        return [no_file(path, stands + otherwise) for path in paths if not path.is_file()]
+        missing: list[Path] = []
+        for stage in stages:
+            reads, _ = self.splits_of(stage, files)
+            for split in reads:
+                path = files[split]
+                if path not in missing and not path.is_file():
+                    missing.append(path)
+        advice = ""
+        if "{split}" in self.corpus:
+            advice += ". `{split}` in the path stands for train, dev and test"
+        others = [split for split, path in files.items() if path.is_file()]
+        if others:
+            advice += f". The corpus has {' and '.join(others)}. {self.missing_remedy}"
+        return [no_file(path, advice) for path in missing]
 
     @property
     @abstractmethod
@@ -237,12 +272,14 @@ class CorpusDataModule(DataModule, Generic[Item]):
         **bounds: Any,  # noqa: ANN401 # options of LengthBatches
     ) -> BatchLoader[Item]:
         """Return the batches of this rank."""
-        stream = data.store if isinstance(getattr(data, "store", None), Stream) else None
-        bounds |= {"rank": self.ranks.rank, "world": self.ranks.world}
-        batches = LengthBatches(data.lengths, shuffle=shuffle, seed=run_seed(self.seed), **bounds)
+        ranks = self.ranks
+        batches = LengthBatches(
+            data.lengths, shuffle=shuffle, seed=run_seed(self.seed), rank=ranks.rank, world=ranks.world, **bounds
+        )
         if shuffle and self.trainer is not None:
             batches.set_epoch(self.trainer.current_epoch)  # of a training that continues
-        return BatchLoader(data, batches, None if stream is None else stream.workers)
+        store = getattr(data, "store", None)
+        return BatchLoader(data, batches, store.workers if isinstance(store, Stream) else None)
 
     def train_dataloader(self) -> BatchLoader[Item]:
         """Return shuffled batches of the train split."""

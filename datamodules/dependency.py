@@ -15,7 +15,7 @@ from attention_probing.attention import Encoder, Extraction, Items, Store, cut_s
 from attention_probing.attention.loading import load_config
 from attention_probing.attention.source import EncoderSource
 from attention_probing.attention.stream import Stream
-from attention_probing.corpora.conllu import READER_VERSION, read_treebank
+from attention_probing.corpora.conllu import READER_VERSION, read_treebank, warn_of_roots, warn_of_texts
 from attention_probing.corpora.sample import SAMPLE_VERSION, write_sample_treebank
 from attention_probing.corpora.sentence import CorpusError, Treebank
 from attention_probing.corpora.splits import Split
@@ -291,6 +291,11 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     def accept(self, path: Path, store: Store) -> None:
         if self.punctuation_by == "xpos":
             require_tags(path, labels_of(store, "xpos"))
+
+    def warn_of_file(self, path: Path, store: Store) -> None:
+        super().warn_of_file(path, store)
+        warn_of_roots(path, store.manifest.audit)
+        warn_of_texts(path, store.manifest.audit)
 
     def items(self, extraction: Extraction, corpus: Treebank, encoder: Encoder | None) -> Items:
         return cut_sentences(extraction, corpus, encoder)

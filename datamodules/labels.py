@@ -49,7 +49,8 @@ def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tup
         remedy += f", set {setting('data.regression', 'true')}"
         raise CorpusError.at(path, None, wrong, remedy)
     if len(labels) > 2:
-        if marks := [label for label in labels if label in ("-", "-1")]:
+        marks = [label for label in labels if label in ("-", "-1")]
+        if marks:
             warn(
                 f"{path}: the label {marks[0]} is a class like any other. If it means no label, as in SNLI, leave such "
                 f"texts out: {setting('data.columns.leave_out', marks)}."
@@ -75,8 +76,9 @@ def label_numbers(path: Path, texts: Sequence[LabelledText], labels: Sequence[st
     places = {label: place for place, label in enumerate(labels)}
     for text in texts:
         if text.label not in places:
-            more = f" and {len(labels) - _SHOWN} more" if len(labels) > _SHOWN else ""
-            wrong = f"no text of train has the label {text.label!r}; train has {', '.join(labels[:_SHOWN])}{more}"
+            wrong = f"no text of train has the label {text.label!r}; train has {', '.join(labels[:_SHOWN])}"
+            if len(labels) > _SHOWN:
+                wrong += f" and {len(labels) - _SHOWN} more"
             remedy = (
                 f"Correct the row, add such texts to train, or name the label in {setting('data.columns.leave_out')}"
             )
@@ -103,3 +105,16 @@ def label_values(path: Path, texts: Sequence[LabelledText]) -> NDArray[np.float3
             remedy = f"Name the column of the numbers with {setting('data.columns.label')}, or correct the row"
             raise CorpusError.at(path, text.line, wrong, remedy)
     return values
+
+
+def describe_labels(labels: Labels, names: Sequence[str]) -> dict[str, float]:
+    """Return the number of texts with each label, or the lowest, mean and highest label of a regression.
+
+    Args:
+        labels: Label of each text, from `label_numbers` or `label_values`.
+        names: Labels of train; empty for a regression.
+    """
+    if not names:
+        return {"lowest": float(labels.min()), "mean": float(labels.mean()), "highest": float(labels.max())}
+    counts = np.bincount(labels, minlength=len(names)).tolist()
+    return dict(zip(names, counts, strict=True))

@@ -70,23 +70,29 @@ class TextSplit(Dataset[TextBatch]):
         vocabulary: Vocabulary,
         pieces: TextTokenizer | None,
     ) -> None:
-        self.split, self.ids, self.labels = split, [text.id for text in texts], labels
-        self._pieces, self._spelled = pieces, vocabulary.words
-        self._words, self._sources = words, tokens.words
-        self._offsets, self.lengths = tokens.offsets, np.diff(tokens.offsets)
+        self.split = split
+        self.ids = [text.id for text in texts]
+        self.labels = labels
+        self.lengths = np.diff(tokens.offsets)
+        self._pieces = pieces
+        self._spelled = vocabulary.words
+        self._words = words
+        self._sources = tokens.words
+        self._offsets = tokens.offsets
         self._pad = vocabulary.pad
         numbers = tokens.codes
         if tokens.types is not None:
-            meant = np.concatenate((vocabulary.numbers(tokens.types), np.arange(len(SPECIALS))))
-            numbers = meant[tokens.codes]
-        real, spoken = tokens.sources >= 0, tokens.words >= 0
+            ids = np.concatenate((vocabulary.numbers(tokens.types), np.arange(len(SPECIALS))))
+            numbers = ids[tokens.codes]
+        real = tokens.sources >= 0
+        of_word = tokens.words >= 0
         # The smallest types that hold the numbers, because a corpus is kept whole.
         self._tokens = numbers.astype(np.int32)
         self._special = ~real
         self._sentences = tokens.sentences(words).astype(np.int32)
         self._segments = tokens.segments.astype(np.int8)
         self._rationale = np.zeros(len(numbers), bool)
-        self._rationale[spoken] = words.rationale[tokens.words[spoken]]
+        self._rationale[of_word] = words.rationale[tokens.words[of_word]]
 
         # A tokenizer without an unknown piece has pieces for everything; `unknown` is the padding then.
         known = real & ((numbers != vocabulary.unknown) | (vocabulary.unknown == vocabulary.pad))
@@ -102,7 +108,7 @@ class TextSplit(Dataset[TextBatch]):
         }
         if tokens.types is not None:
             reserved = np.array([word in SPECIALS for word in words.types], bool)
-            self.counts["reserved_words"] = int(reserved[words.codes[tokens.words[spoken]]].sum())
+            self.counts["reserved_words"] = int(reserved[words.codes[tokens.words[of_word]]].sum())
 
     @property
     def digest(self) -> str:
@@ -147,8 +153,16 @@ class TextSplit(Dataset[TextBatch]):
                 batch by itself.
             items: Indices of the texts; None for all.
         """
-        bounds: dict[str, Any] = {"max_cells": most, "max_sentences": max(len(self), 1), "cells": "tokens"}
-        yield from map(self.__getitem__, LengthBatches(self.lengths, items=items, shuffle=False, **bounds))
+        batches = LengthBatches(
+            self.lengths,
+            items=items,
+            max_cells=most,
+            max_sentences=max(len(self), 1),
+            shuffle=False,
+            cells="tokens",
+        )
+        for indices in batches:
+            yield self[indices]
 
     def tokens(self, item: int) -> list[int]:
         """Return the ids of the tokens of a text, delimiters included.
@@ -161,7 +175,9 @@ class TextSplit(Dataset[TextBatch]):
     def readable(self, item: int) -> list[str]:
         """Return the tokens of a text, delimiters included; pieces as `attention.alignment.readable` writes them."""
         tokens = self.tokens(item)
-        return self._pieces.readable(tokens) if self._pieces else [self._spelled[token] for token in tokens]
+        if self._pieces is not None:
+            return self._pieces.readable(tokens)
+        return [self._spelled[token] for token in tokens]
 
     def forms(self, item: int) -> list[str | None]:
         """Return the word to which each token of a text belongs; None for delimiters.
@@ -172,8 +188,13 @@ class TextSplit(Dataset[TextBatch]):
         Args:
             item: Index of the text in the split.
         """
-        sources = self._of(item, self._sources)
-        return [None if place < 0 else self._words.types[self._words.codes[place]] for place in sources]
+        forms: list[str | None] = []
+        for place in self._of(item, self._sources):
+            if place < 0:
+                forms.append(None)
+            else:
+                forms.append(self._words.types[self._words.codes[place]])
+        return forms
 
     def places(self, item: int) -> list[int]:
         """Return the 0-based index of the word to which each token of a text belongs; -1 for delimiters.
@@ -212,7 +233,7 @@ class TextSplit(Dataset[TextBatch]):
         """Bool `[tokens]`, over the tokens of all texts, one text after the other; False for delimiters."""
         return ~self._special
 
-    def replaced(self, chosen: NDArray[np.bool_], token: int) -> "TextSplit":
+    def replace_tokens(self, chosen: NDArray[np.bool_], token: int) -> "TextSplit":
         """Return the same texts with one token in the place of others; `forms` and `counts` stay those of the texts.
 
         Args:

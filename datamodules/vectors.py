@@ -334,15 +334,15 @@ def vocabulary_vectors(
     if spec.name == ENCODER and source is not None:
         encoder = Encoder(source)
         matrix = encoder.embeddings.cpu().numpy()
-        pieces = encoder.tokenizer.convert_ids_to_tokens(list(range(min(len(matrix), len(encoder.tokenizer)))))
+        size = min(len(matrix), len(encoder.tokenizer))
+        pieces = encoder.tokenizer.convert_ids_to_tokens(list(range(size)))
         index = {piece: row for row, piece in enumerate(pieces) if piece is not None}
         identity = {**embeddings_identity(source, Digests(cache)), "lowercase": False}
         audit = {"file": ENCODER, "size": matrix.shape[1]}
         return WordVectors(index, np.pad(matrix, ((0, 1), (0, 0))), audit, identity=identity)
-    counts = {
-        word: count
-        for number, (word, count) in enumerate(zip(vocabulary.words, frequencies.tolist(), strict=True))
-        if count and number not in vocabulary.specials
-    }
+    counts: dict[str, int] = {}
+    for number, (word, count) in enumerate(zip(vocabulary.words, frequencies.tolist(), strict=True)):
+        if count and number not in vocabulary.specials:
+            counts[word] = count
     default = resolve(EncoderSpec()) if spec.name == ENCODER else None
     return load_vectors(spec, counts, root=root, cache=cache, source=default)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attention_probing.corpora.splits import SPLITS, Split
 from attention_probing.datamodules import ClassificationDataModule
-from attention_probing.datamodules.classification import masked
+from attention_probing.datamodules.classification import mask_tokens
 from attention_probing.datamodules.text_split import TextSplit
 from attention_probing.fidelity.checkpoints import Checkpoint
 from attention_probing.fidelity.classified import ClassifiedBatch, classify, ranks_of
@@ -272,7 +272,8 @@ class Chain:
 
     def _train(self, percent: int) -> Best:
         recipe = self.recipe
-        data, kept = masked(recipe.own_data, self._masks(percent)), recipe.checkpoint.config.get("checkpoint") or {}
+        data = mask_tokens(recipe.own_data, self._masks(percent))
+        kept = recipe.checkpoint.config.get("checkpoint") or {}
         model = recipe.checkpoint.untrained(data, recipe.training_seed)
         best = recipe.fit(model, kept.get("monitor") or "val_f1", kept.get("mode") or "max", datamodule=data)
         model.load_state_dict(best.state)

@@ -383,7 +383,7 @@ def test_sentences_are_joined_as_long_as_they_fit(
             {"too_long": "skip"},
             ": all mentions are in sentences of more than 14 pieces, which were skipped",
         ),
-        ([of_lengths(2)], {"layers": (3,)}, "^`options.layers` contains 3, but 2 layers have"),
+        ([of_lengths(2)], {"layers": (3,)}, "^`layers` contains 3, but 2 layers have"),
     ],
 )
 def test_what_cannot_be_cut(texts: list[Document], options: dict[str, Any], message: str, encoder: Encoder) -> None:

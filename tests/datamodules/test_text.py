@@ -341,7 +341,7 @@ def test_a_table_needs_a_text_alone(make: Make, tmp_path: Path) -> None:
     path.write_text("title\ttext\nFoxes\tThe fox sleeps\n", encoding="utf-8")
     [(batch, row)] = rows(make(str(path)))
     assert batch.passages[row] == (Passage("2", ("The", "fox", "sleeps"), 2),)
-    remedy = r"table\.tsv:1: the header has no column 'body'; .*`corpora\.columns\.text`"
+    remedy = r"table\.tsv:1: the header has no column 'body'; .*`text`"
     with pytest.raises(CorpusError, match=remedy):
         make(TextSource(str(path), columns=Columns("body")))
     with pytest.raises(CorpusError, match=r"`corpora=\{'corpus': '.*table\.dat', 'format': '…'\}`"):
