@@ -131,16 +131,14 @@ def _run(words: Sequence[str]) -> int:
         return 1
     try:
         with command_line():  # reports a wrong name or option before the imports below
-            full = import_module(f"{__name__}.shorthand").expanded(words)
-        message = import_module(f"{__name__}.spelling").wrong_option(full)
+            line = import_module(f"{__name__}.command_line").CommandLine.from_words(words)
+        message = import_module(f"{__name__}.spelling").wrong_option(line)
         if message is not None:
             wait_for_the_first()
             print(f"error: {message}", file=sys.stderr)
             return 2
-        # Lightning starts other processes with sys.argv, and warns of words that are given beside it.
-        given = None if words == sys.argv[1:] else list(words)
         with command.plain_warnings():
-            return int(import_module(f"{__name__}.launch").run(given))
+            return int(import_module(f"{__name__}.launch").run(line))
     except UserError as error:
         wait_for_the_first()
         command.print_fault(error)

@@ -7,16 +7,16 @@ import io
 import logging
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attention_probing.commands import measure
+from attention_probing.commands.command_line import CommandLine
 from attention_probing.commands.faults import fault, reword
-from attention_probing.commands.shorthand import expanded
-from attention_probing.commands.trust import trusted_modules
+from attention_probing.commands.trust import import_trusted, trusted_modules
 from attention_probing.models.configs import only_known_classes
 from attention_probing.results.command import print_fault
 from attention_probing.results.errors import command_line
@@ -27,65 +27,78 @@ if TYPE_CHECKING:
 
 
 @command_line()
-def main(
-    args: list[str] | None = None,
-    *,
-    cli: "type[ProbingCLI] | None" = None,
-    measuring: Callable[[list[str]], object] = measure.run,
-) -> Any:  # noqa: ANN401
+def main(args: Sequence[str] | None = None) -> Any:  # noqa: ANN401
     """Run fit, validate, test, predict or measure.
 
     Args:
         args: Words of the command line; None for `sys.argv`.
-        cli: Class of the command line of all but measure; None for `ProbingCLI`.
-        measuring: Function that runs measure, given its options.
 
     Returns:
         The `Result` of measure, else the `ProbingCLI` with model, data and trainer.
     """
-    words = expanded(sys.argv[1:] if args is None else args)
-    if args is None:
-        sys.argv[1:] = words  # which Lightning reads, and gives to the processes that it starts
-    with only_known_classes(trusted_modules(words)):
-        if words[:1] == ["measure"]:
-            return measuring(words[1:])
-        lightning = import_module("attention_probing.commands.lightning")
-        writer = import_module("attention_probing.commands.writer").ResultWriter
-        return (cli or lightning.ProbingCLI)(args and words, writer)
+    return start(CommandLine.from_words(sys.argv[1:] if args is None else args))
 
 
-def run(args: list[str] | None = None) -> int:
-    """Run such a command; print a user's error in one line, without a traceback.
+@command_line()
+def start(
+    line: CommandLine,
+    *,
+    cli: "type[ProbingCLI] | None" = None,
+    measuring: Callable[[CommandLine], object] = measure.run,
+) -> Any:  # noqa: ANN401
+    """Run a command line.
 
     Args:
-        args: Words of the command line; None for `sys.argv`.
+        line: The command line.
+        cli: Class of the command line of all but measure; None for `ProbingCLI`.
+        measuring: Function that runs measure.
+
+    Returns:
+        What `main` returns.
+    """
+    with only_known_classes(trusted_modules(line.values)):
+        import_trusted(line.values)
+        if line.command == "measure":
+            return measuring(line)
+        lightning = import_module("attention_probing.commands.lightning")
+        writer = import_module("attention_probing.commands.writer").ResultWriter
+        return (cli or lightning.ProbingCLI)(line, writer)
+
+
+def run(line: CommandLine) -> int:
+    """Run a command line; print a user's error in one line, without a traceback.
 
     Returns:
         The exit code: 0, or 1 for a user's error.
     """
     try:
-        main(args)
+        start(line)
     except Exception as error:
-        if (found := fault(error)) is None:
+        users_error = fault(error)
+        if users_error is None:
             raise
         wait_for_the_first()
-        print_fault(found)
+        print_fault(users_error)
         return 1
     return 0
 
 
-def check(args: list[str]) -> str | None:
+def check(words: Sequence[str]) -> str | None:
     """Return the message of the first error in a command line, without running it; None if it is valid."""
-    said = io.StringIO()
-    checked = None if args[:1] == ["measure"] else import_module("attention_probing.commands.lightning").CheckedCLI
+    printed = io.StringIO()
+    cli = None
+    if words[:1] != ["measure"]:
+        cli = import_module("attention_probing.commands.lightning").CheckedCLI
     try:
-        with redirect_stderr(said), redirect_stdout(said):
-            main(args, cli=checked, measuring=measure.check)
+        with redirect_stderr(printed), redirect_stdout(printed), command_line():
+            start(CommandLine.from_words(words), cli=cli, measuring=measure.check)
     except SystemExit:  # of the command line's parser
-        return said.getvalue().partition("error: ")[2].strip()
+        return printed.getvalue().partition("error: ")[2].strip()
     except Exception as error:
-        expected = fault(error)
-        return f"{type(error).__name__}: {error}" if expected is None else str(expected)
+        users_error = fault(error)
+        if users_error is None:
+            return f"{type(error).__name__}: {error}"
+        return str(users_error)
     return None
 
 

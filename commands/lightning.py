@@ -1,6 +1,5 @@
 """Command line of fit, validate, test and predict: a LightningCLI that makes a folder for each run."""
 
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,9 +14,11 @@ from pytorch_lightning.loggers import TensorBoardLogger
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from rich.console import Console
 
+from attention_probing.commands.command_line import CommandLine
 from attention_probing.commands.faults import fault, full_disk, not_installed, trainer_fault
-from attention_probing.commands.lightning_private import CommandLine
+from attention_probing.commands.lightning_private import PublicCLI
 from attention_probing.commands.measure import QUIET, TRUST
+from attention_probing.commands.parser import Parser
 from attention_probing.commands.state import RunState, open_state, run_digest, sources_of
 from attention_probing.commands.tasks import check_tasks, refuse_shell
 from attention_probing.commands.training import (
@@ -28,7 +29,6 @@ from attention_probing.commands.training import (
     best_checkpoint,
     model_checkpoints,
 )
-from attention_probing.commands.trust import Parser, import_trusted, refuse_permissions
 from attention_probing.datamodules.corpus import CorpusDataModule
 from attention_probing.models import TrainedModule, TrainingError, ignore_signals
 from attention_probing.models.checkpoints import checkpoint_file, configured_model, read_checkpoint
@@ -50,22 +50,23 @@ class LightningParser(Parser, LightningArgumentParser):
     """Parser of the options of a Trainer, a LightningModule and a LightningDataModule."""
 
 
-class ProbingCLI(CommandLine):
+class ProbingCLI(PublicCLI):
     """Command line of the program: a LightningCLI that makes a folder for each run.
 
     After `fit`, it tests the best checkpoint. Further keyword arguments are options of LightningCLI.
 
     Args:
-        args: Words of the command line; None for `sys.argv`.
+        line: The command line.
         writer: Class of the callback that writes the results; None to write no results.
     """
 
     def __init__(
         self,
-        args: list[str] | None,
+        line: CommandLine,
         writer: Callable[..., Callback] | None = None,
         **options: Any,  # noqa: ANN401
     ) -> None:
+        self.line = line
         self.writer = writer
         super().__init__(
             subclass_mode_model=True,
@@ -78,7 +79,6 @@ class ProbingCLI(CommandLine):
                 "enable_model_summary": False,  # a table of internal modules; RunConfig logs the number of parameters
                 "use_distributed_sampler": False,  # the datamodules share the batches, each item once
             },
-            args=args,
             **options,
         )
 
@@ -103,17 +103,15 @@ class ProbingCLI(CommandLine):
         """Return, for each command, the arguments of the `Trainer` method that are not command-line options."""
         return {name: {*skipped, "weights_only"} for name, skipped in LightningCLI.subcommands().items()}
 
-    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:  # noqa: ANN401 # words or None
-        """Parse the command line.
+    def parse_arguments(self, parser: LightningArgumentParser, args: object) -> None:
+        """Parse the command line with the parser of its command alone: that of all commands checks each value thrice.
 
         Raises:
-            UserError: A module of --trust cannot be imported.
             SettingsError: A config file grants a permission that only the command line may grant.
         """
-        words: list[str] = sys.argv[1:] if args is None else args
-        import_trusted(words)
-        super().parse_arguments(parser, args)
-        refuse_permissions(self.settings, words)
+        command = self.line.command
+        settings = self.parser_of(command).parse_line(self.line)
+        self.config = Namespace(subcommand=command, **{command: settings})  # type: ignore[no-untyped-call]
 
     def before_instantiate_classes(self) -> None:
         """Check `--ckpt_path` before anything is loaded.
@@ -310,8 +308,8 @@ class CheckedCLI(ProbingCLI):
 
     _parsers: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, args: list[str] | None, writer: object = None) -> None:
-        super().__init__(args, load_from_checkpoint_support=False)
+    def __init__(self, line: CommandLine, writer: object = None) -> None:
+        super().__init__(line, load_from_checkpoint_support=False)
 
     def setup_parser(
         self, add_subcommands: bool, main_kwargs: dict[str, Any], subparser_kwargs: dict[str, Any]
@@ -322,16 +320,6 @@ class CheckedCLI(ProbingCLI):
             super().setup_parser(add_subcommands, main_kwargs, subparser_kwargs)
             self._parsers.update({name: value for name, value in vars(self).items() if name not in before})
         vars(self).update(self._parsers)
-
-    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:  # noqa: ANN401 # see LightningCLI
-        """Parse a command line with the parser of its command alone.
-
-        The parser for all commands would check each value three times.
-        """
-        import_trusted(args)
-        command, *options = args
-        self.config = Namespace(subcommand=command, **{command: self.parser_of(command).parse_args(options)})  # type: ignore[no-untyped-call]
-        refuse_permissions(self.settings, args)
 
     def instantiate_trainer(self, **kwargs: object) -> None:  # type: ignore[override]
         """Check the model and the data files; make no trainer, because its devices may be those of another machine.

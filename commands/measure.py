@@ -2,14 +2,12 @@
 
 import os
 import random
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -18,13 +16,15 @@ import yaml
 from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-defined] # named in its documentation
 from rich.console import Console
 
+from attention_probing.commands.command_line import CommandLine
 from attention_probing.commands.faults import full_disk, trainer_fault
+from attention_probing.commands.parser import Parser
 from attention_probing.commands.state import RunState, check_new_folder, new_folder, run_digest, save_config, sources_of
 from attention_probing.commands.tasks import check_tasks, is_launched, refuse_shell
-from attention_probing.commands.trust import Parser, import_trusted, refuse_permissions, silent_parser
 from attention_probing.datamodules.corpus import CorpusDataModule, data_for
 from attention_probing.measures.contract import Measure, run_measurement
 from attention_probing.measures.devices import OneProcess
+from attention_probing.models.configs import settings_class
 from attention_probing.results import Result
 from attention_probing.results.errors import UserError, check_numbers
 from attention_probing.results.files import is_full
@@ -129,36 +129,61 @@ def parser() -> Parser:
     return made
 
 
-def parsed(words: Sequence[str]) -> tuple[Parser, Namespace]:
+def parse(line: CommandLine) -> tuple[Parser, Namespace]:
     """Parse a command line; return the parser and the settings.
 
     Without `--data`, the settings of the data are those that the measurement implies, for instance by the checkpoint
     that it reads. Options such as `--data.cache` change them.
 
     Raises:
-        UserError: A module of --trust cannot be imported, or a checkpoint cannot be used.
+        UserError: A checkpoint cannot be used.
         SettingsError: A config file grants a permission that only the command line may grant.
     """
-    import_trusted(words)
     made = parser()
-    if (rest := without_data_options(words)) != list(words):  # options of data that a checkpoint may imply
-        with silent_parser(), suppress(SystemExit):  # the whole line has the same fault, or adds what is missing
-            known = made.parse_args(rest)
-            if known.data is None and (implied := _data_of(known)) is not None:
-                made.set_defaults({"data": implied.as_dict()})
-    settings = made.parse_args(list(words))
-    settings.data = _data_of(settings)
-    refuse_permissions(settings, words)
+    has_options_of_data = any(name.startswith("--data.") for name, _ in line.options)
+    if has_options_of_data and "data" not in line.classes:
+        data = implied_data(line)
+        if data is not None:
+            made.set_defaults({"data": data.as_dict()})
+    settings = made.parse_line(line)
+    kind = measure_class(settings.model.class_path)
+    assert kind is not None
+    settings.data = kind.data_of(settings.model.get("init_args", settings.model), settings.data)
     return made, settings
 
 
-def check(words: Sequence[str]) -> None:
+def implied_data(line: CommandLine) -> Namespace | None:
+    """Return the settings of the data that the measurement of a command line implies by a checkpoint; None without one.
+
+    The line is not yet parsed: a checkpoint that is no path is left to the parser, which tells the fault.
+
+    Raises:
+        UserError: The checkpoint cannot be used.
+    """
+    kind = measure_class(line.classes.get("model", ""))
+    if kind is None:
+        return None
+    paths = dict[str, object]()
+    for name, value in line.model_arguments().items():
+        items = value if isinstance(value, list) else [value]
+        if name in ("checkpoint", "checkpoints") and all(isinstance(item, str) for item in items):
+            paths[name] = value
+    return kind.data_of(Namespace(paths), None) if paths else None  # type: ignore[no-untyped-call]
+
+
+def measure_class(path: str) -> type[Measure[Any]] | None:
+    """Return the measurement of a name or path that settings may name; None if there is none."""
+    kind = settings_class(Measure, path)
+    return kind if isinstance(kind, type) and issubclass(kind, Measure) else None
+
+
+def check(line: CommandLine) -> None:
     """Check options, classes and the existence of the data files; run nothing.
 
     Raises:
         UserError: One of them is wrong.
     """
-    made, settings = parsed(words)
+    made, settings = parse(line)
     _refuse_unfit(made.instantiate(settings))
 
 
@@ -169,13 +194,13 @@ def _refuse_unfit(objects: Any) -> None:  # noqa: ANN401 # a namespace
         raise absent
 
 
-def run(words: Sequence[str]) -> Result | None:
+def run(line: CommandLine) -> Result | None:
     """Run the command, and return the result; None on several devices, and of a measurement without one.
 
     Raises:
         UserError: An option, the data or a model cannot be used, or the disk is full.
     """
-    made, settings = parsed(words)
+    made, settings = parse(line)
     _seed(settings)
     objects = made.instantiate(settings)
     measurement, data, devices = objects.model, objects.data, objects.trainer
@@ -220,21 +245,6 @@ def run(words: Sequence[str]) -> Result | None:
     return found
 
 
-def without_data_options(words: Sequence[str]) -> list[str]:
-    """Return a command line without the options below --data, such as --data.cache.
-
-    A command line that has --data itself is returned unchanged.
-    """
-    if any(word.partition("=")[0] == "--data" for word in words):
-        return list(words)
-    kept, left_out = list[str](), False
-    for word in words:
-        left_out = word.startswith("--data.") if word.startswith("--") else left_out
-        if not left_out:
-            kept.append(word)
-    return kept
-
-
 def _seed(settings: Namespace) -> None:
     """Seed all random numbers as Lightning's `seed_everything` does, and note the seed in the settings."""
     seed = settings.seed_everything
@@ -257,9 +267,3 @@ def _digest(made: Parser, settings: Namespace, data: object) -> str:
     plain = yaml.safe_load(made.dump(settings, skip_none=False))
     plain["trainer"] = {name: plain["trainer"][name] for name in ("precision", "limit_test_batches", "fast_dev_run")}
     return run_digest("measure", {**plain, "sources": sources_of(data)}, 1)
-
-
-def _data_of(settings: Namespace) -> Namespace | None:
-    module, _, name = settings.model.class_path.rpartition(".")
-    kind = cast("type[Measure[Any]]", getattr(import_module(module), name))
-    return kind.data_of(settings.model.get("init_args", settings.model), settings.data)

@@ -5,13 +5,13 @@ them: with PyTorch and Lightning that takes seconds.
 """
 
 import ast
-from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from attention_probing.commands.shorthand import SHORT, classes_of, options
+from attention_probing.commands.command_line import CommandLine
+from attention_probing.commands.shorthand import SHORT
 from attention_probing.results.errors import near
 from attention_probing.results.settings import PACKAGE, exported, own_class
 
@@ -33,20 +33,16 @@ class Source(NamedTuple):
     name: str
 
 
-def wrong_option(words: Sequence[str]) -> str | None:
-    """Return the message for the first option that nothing takes, or for a model of another command; None without one.
-
-    Args:
-        words: Words of a command line, without short names.
-    """
-    command = words[0]
-    classes = classes_of(words)
+def wrong_option(line: CommandLine) -> str | None:
+    """Return the message for an option that nothing takes, or for a model of another command; None without one."""
+    command = line.command
+    classes = line.classes
     fault = _wrong_command(command, classes.get("model", ""))
     if fault is not None:
         return fault
     groups = _groups(command)
     plain = OF_ALL if command == "measure" else (*OF_ALL, *OF_TRAINER)
-    for option, value in options(words):
+    for option, value in line.options:
         if not option.startswith("--"):  # -c, or a negative number
             continue
         group, _, rest = option[2:].removesuffix("+").partition(".")

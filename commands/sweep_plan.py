@@ -14,8 +14,9 @@ from typing import Any, Literal, get_args
 from jsonargparse.typing import NonNegativeInt
 
 from attention_probing.commands import CONFIGS
-from attention_probing.commands.shorthand import SHORT, config_name, kinds_of, option_of
-from attention_probing.commands.trust import trusted_modules, typed_options
+from attention_probing.commands.command_line import CommandLine, values_of
+from attention_probing.commands.shorthand import SHORT, config_name, option_of
+from attention_probing.commands.trust import trusted_modules
 from attention_probing.models.configs import PERMISSIONS, command_of
 from attention_probing.results.digests import digest, file_digest
 from attention_probing.results.errors import UserError, near, pluralize
@@ -416,7 +417,9 @@ def _run(entry: Entry, seed: int, path: Path, where: str, extra: Options, traine
     renamed = {new: extra[name] for name in extra if (new := others.get(in_full(name), name)) is not None}
     given = [f"--{name}={value}" for name, value in {**entry.set, **renamed}.items()]
     has_short = any(word.partition("=")[0] in SHORT for word in given)  # only they need the config to be read
-    kinds = kinds_of([entry.command, f"--config={config}", *given]) if has_short else set[str]()
+    kinds = set[str]()
+    if has_short:
+        kinds = CommandLine.from_long([entry.command, f"--config={config}", *given]).kinds
     if "AttentionClassifier" in kinds and "encoder" in {**entry.set, **renamed}:
         raise UserError(f"{where}: its classifier has no pretrained encoder. Give the row `rename: {{encoder: null}}`")
     planned, own = ({in_full(name, kinds): value for name, value in some.items()} for some in (entry.set, renamed))
@@ -435,9 +438,11 @@ def _refuse_permissions(words: Sequence[str], extra: Options, where: str) -> Non
         extra: Options that the user gives for every run.
         where: Location in the plan, for messages.
     """
-    granted = [name for option, value in typed_options(words) for name, leaf in leaves(value, option) if leaf is True]
+    values = list(values_of(words))
+    granted = [name for option, value in values for name, leaf in leaves(value, option) if leaf is True]
     granted = [name for name in granted if name.rpartition(".")[2] in PERMISSIONS]
-    trusted = trusted_modules(words) - trusted_modules([f"--{name}={value}" for name, value in extra.items()])
+    trusted_by_user = trusted_modules(values_of([f"--{name}={value}" for name, value in extra.items()]))
+    trusted = trusted_modules(values) - trusted_by_user
     asked = [
         *(f"--{name} true" for name in granted),
         *(f"--trust {name}" for name in sorted(trusted) if find_spec(name.partition(".")[0])),
@@ -499,7 +504,7 @@ def in_full(name: str, kinds: Collection[str] = ()) -> str:
 
     Args:
         name: The name, without dashes.
-        kinds: Command and classes of the run, which say what a short name stands for; see `shorthand.kinds_of`.
+        kinds: Command and classes of the run, which say what a short name stands for; see `CommandLine.kinds`.
     """
     option = option_of(f"--{name}", kinds)
     return re.sub(r"^(data|model)\.(?!(init_args|class_path|dict_kwargs)\b)", r"\1.init_args.", option)

@@ -12,7 +12,7 @@ from typing import Any
 
 from jsonargparse import Namespace, _loaders_dumpers, _paths, _typehints, set_parsing_settings
 from jsonargparse._common import parsing_settings
-from jsonargparse._util import get_import_path
+from jsonargparse._util import get_import_path, import_object
 
 from attention_probing.results.errors import is_on_command_line, near, setting
 from attention_probing.results.files import check_regular
@@ -147,6 +147,19 @@ def _class_path(base: Any, name: str) -> str:  # noqa: ANN401
     if kind is not None and issubclass(kind, bases):
         return str(get_import_path(kind))
     return _of_typehints(base, short)
+
+
+def settings_class(base: type, name: str) -> object:
+    """Import the class that settings name in place of a class; return None if there is none, or it may not be imported.
+
+    Args:
+        base: The class.
+        name: Name of a class of this program, or a dotted path.
+    """
+    try:
+        return import_object(_class_path(base, name))
+    except (ImportError, AttributeError, ValueError):
+        return None
 
 
 _of_typehints = _typehints.resolve_class_path_by_name

@@ -27,10 +27,10 @@ from submitit.slurm.slurm import SlurmExecutor
 
 from attention_probing import attention, datamodules, fidelity, measures, models, probes
 from attention_probing.commands import COMMANDS, RUNS, launch, measure, shorthand
+from attention_probing.commands.command_line import CommandLine
 from attention_probing.commands.lightning import CheckedCLI
 from attention_probing.commands.shorthand import config_file, config_name
 from attention_probing.commands.sweep_plan import Options, Run, options_of, read_sweep
-from attention_probing.commands.trust import import_trusted
 from attention_probing.results.estimates import ENDS, UNITS
 from docs.reference import ROOMS, configs_page, described, exported
 from tests.commands.test_sweep_plan import SHIPPED as SWEEPS
@@ -162,8 +162,8 @@ class ParsedCLI(CheckedCLI):
 
 def parsed(arguments: list[str]) -> None:
     """Give the arguments to the parser of train.py."""
-    import_trusted(arguments)
-    launch.main(arguments, cli=ParsedCLI, measuring=lambda words: measure.parser().parse_args(words))
+    line = CommandLine.from_words(arguments)
+    launch.start(line, cli=ParsedCLI, measuring=lambda line: measure.parser().parse_line(line))
 
 
 class ReadError(Exception):

@@ -30,7 +30,7 @@ def test_the_programs_of_the_page_run_in_any_folder_by_its_commands(cache: str, 
     assert len(COMMANDS) == 4
     lines = [shlex.split(command)[1:] for command in COMMANDS]
     lines = [[*words, "--trainer.max_epochs=1"] if words[0] == "fit" else words for words in lines]
-    code = f"from attention_probing.commands.launch import run\nfor words in {lines}: assert run(words) == 0, words"
+    code = f"from attention_probing.commands import main as run\nfor words in {lines}: assert run(words) == 0, words"
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PROBING_CACHE": cache}
     ended = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400

@@ -13,8 +13,9 @@ import torch
 import yaml
 from pytorch_lightning.utilities import rank_zero_only
 
-from attention_probing import models
+from attention_probing import commands, models
 from attention_probing.commands import CONFIGS, launch
+from attention_probing.commands.command_line import CommandLine
 from attention_probing.commands.faults import fault
 from attention_probing.commands.launch import check
 from attention_probing.commands.lightning import CheckedCLI
@@ -303,7 +304,7 @@ def test_a_new_store_and_a_kept_one_give_the_same_files_byte_for_byte(
     for name in ("new", "kept"):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
-        assert launch.run(command) == 0
+        assert commands.main(command) == 0
         run = Path("runs/SingleHeads/version_0")
         contents.append({path.name: path.read_bytes() for path in run.rglob("*") if path.is_file()})
     new, kept = contents
@@ -389,7 +390,7 @@ UNKNOWN = {
 def test_a_plan_is_told_from_a_config(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = tmp_path / "plan.yaml"
     plan.write_text("scores: [uas]\nrows: {a: {config: a.yaml}}\n", encoding="utf-8")
-    assert launch.run([command, f"--config={plan}"]) == 1
+    assert commands.main([command, f"--config={plan}"]) == 1
     said = f"{plan} is the plan of a sweep. Run it with `probing sweep {plan}`."
     assert said in " ".join(capsys.readouterr().err.split())
 
@@ -402,7 +403,7 @@ def test_nothing_is_suggested_for_an_option_that_is_like_no_other(
     option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        launch.main(["fit", f"--config={CONFIGS}/demo.yaml", f"--{option}=3"], cli=CheckedCLI)
+        launch.start(CommandLine.from_words(["fit", f"--config={CONFIGS}/demo.yaml", f"--{option}=3"]), cli=CheckedCLI)
     told = capsys.readouterr().err
     assert option.rpartition(".")[2] in told
     assert "did you mean" not in told
@@ -418,7 +419,7 @@ def test_a_typo_is_told_in_a_line_with_what_is_closest(
     config.write_text(text.replace(right, wrong) if arrow else text, encoding="utf-8")
     assert (config.read_text(encoding="utf-8") == text) == (not arrow)
     with pytest.raises(SystemExit) as end:
-        launch.main(["fit", f"--config={config}", *([] if arrow else [typo])], cli=CheckedCLI)
+        launch.start(CommandLine.from_words(["fit", f"--config={config}", *([] if arrow else [typo])]), cli=CheckedCLI)
     assert end.value.code == 2
     told = capsys.readouterr().err
     assert told.startswith("error: ")
@@ -512,7 +513,7 @@ def test_tasks_of_slurm_that_the_trainer_does_not_want_are_refused_before_anythi
         if value:
             monkeypatch.setenv(name, value)
     command = of_config("clark2019/baselines.yaml", corpus="absent-{split}.conllu")
-    assert launch.run([*command, *(options or ["--trainer.devices=1"])]) == 1
+    assert commands.main([*command, *(options or ["--trainer.devices=1"])]) == 1
     *_, told = capsys.readouterr().err.splitlines()
     assert told.startswith("Error: ")
     assert re.search(message, told)
@@ -634,15 +635,15 @@ def test_an_option_that_cannot_be_met_is_told_before_anything_is_made(
 def test_a_bug_of_the_program_is_no_fault_of_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug that shows while a fault of the input is handled has its traceback; what is raised from a fault is told."""
 
-    def main(args: list[str] | None) -> None:
+    def start(line: CommandLine) -> None:
         try:
             raise CorpusError("a fault of the input")
         except CorpusError as error:
-            if args:
+            if line.words:
                 raise ValueError("wrapped") from error
             raise KeyError("absent")  # noqa: B904
 
-    monkeypatch.setattr("attention_probing.commands.launch.main", main)
+    monkeypatch.setattr("attention_probing.commands.launch.start", start)
     with pytest.raises(KeyError, match="absent"):
-        launch.run([])
-    assert launch.run(["wrapped"]) == 1
+        launch.run(CommandLine((), {}))
+    assert launch.run(CommandLine(("wrapped",), {})) == 1

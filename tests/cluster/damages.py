@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from attention_probing.commands import CONFIGS, launch
+from attention_probing import commands
+from attention_probing.commands import CONFIGS
 from attention_probing.measures import HeadAblation, trainings
 from attention_probing.probes import AttentionWordsProbe
 from attention_probing.results import writer
@@ -112,7 +113,7 @@ def give(command: Sequence[str], folder: Path) -> tuple[int | str, str]:
     code: int | str
     try:
         with redirect_stdout(said), redirect_stderr(said):
-            code = launch.run([*command, f"--trainer.default_root_dir={folder / 'runs'}"])
+            code = commands.main([*command, f"--trainer.default_root_dir={folder / 'runs'}"])
     except Killed:
         code = "killed"
     except BaseException:

@@ -12,6 +12,7 @@ import pytest
 
 from attention_probing import commands
 from attention_probing.commands import COMMANDS, CONFIGS, RUNS, measure
+from attention_probing.commands.command_line import CommandLine
 from attention_probing.commands.sweep_run import PROGRAM
 from attention_probing.results import UserError
 from tests.test_train import PROBES
@@ -105,13 +106,14 @@ def test_ctrl_c_before_the_trainer_begins_is_told_in_a_line(
 def test_measure_names_the_splits_there_are_before_it_loads_anything(tmp_path: Path) -> None:
     (tmp_path / "own-test.conllu").touch()
     line = [
+        "measure",
         "--config",
         str(CONFIGS / "clark2019" / "heads.yaml"),
         "--data.corpus",
         f"{tmp_path}/own-{{split}}.conllu",
     ]
     with pytest.raises(UserError, match=r"own-dev.conllu: there is no such file.* The corpus has test\. Name its file"):
-        measure.run(line)
+        measure.run(CommandLine.from_words(line))
 
 
 def test_a_place_that_cannot_be_written_is_told_before_the_work(

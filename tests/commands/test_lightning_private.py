@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import attention_probing.commands.launch  # noqa: F401 # changes what Lightning says
 from attention_probing.commands.faults import fault, how_rank_ended, is_of_another
-from attention_probing.commands.lightning_private import CommandLine
+from attention_probing.commands.lightning_private import PublicCLI
 from attention_probing.models import ignore_signals
 
 QUIET: dict[str, Any] = {
@@ -62,7 +62,7 @@ def test_lightning_handles_no_signal_of_a_trainer_that_ignores_them(ignored: boo
 
 
 def test_private_steps_of_the_command_line_are_those_of_lightning() -> None:
-    own = {name for name in vars(CommandLine) if name.startswith("_") and not name.startswith("__")}
+    own = {name for name in vars(PublicCLI) if name.startswith("_") and not name.startswith("__")}
     assert own == {"_run_subcommand", "_parse_ckpt_path"}
     assert own <= vars(LightningCLI).keys()
 

@@ -22,10 +22,11 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from attention_probing import commands
 from attention_probing.commands import CONFIGS, launch
+from attention_probing.commands.command_line import CommandLine
+from attention_probing.commands.parser import Parser
 from attention_probing.commands.state import RunState, SavedTraining, check_new_folder, new_folder, run_digest
 from attention_probing.commands.sweep_jobs import results_of
 from attention_probing.commands.training import Resume, RunConfig, random_states, set_random_states
-from attention_probing.commands.trust import Parser
 from attention_probing.measures.trainings import save_tensors
 from attention_probing.models.checkpoints import read_checkpoint
 from attention_probing.probes import AttentionOnlyProbe
@@ -78,17 +79,17 @@ def outcome(runs: Path) -> tuple[dict[str, object], str]:
 
 def kill_everywhere(command: Command, killed: Callable[[int], None], folder: Path, every: int = 3) -> int:
     """Kill a run at every third place where a callback is called, continue it, and compare; return how often."""
-    assert launch.run(command(folder / "whole")) == 0
+    assert commands.main(command(folder / "whole")) == 0
     whole, place, times = outcome(folder / "whole"), 1, 0
     while True:
         runs = folder / str(place)
         killed(place)
         try:
-            assert launch.run(command(runs)) == 0
+            assert commands.main(command(runs)) == 0
         except Killed:
             assert not list(runs.rglob("results.json"))
             killed(0)
-            assert launch.run(command(runs)) == 0
+            assert commands.main(command(runs)) == 0
             times += 1
             assert outcome(runs) == whole
             assert not list(runs.rglob("*state-*"))
@@ -111,7 +112,7 @@ def probe(corpus: str, bert: Path, cache: str) -> Command:
 def whole(probe: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The runs of `probe` without an interruption; its stores are made."""
     runs = tmp_path_factory.mktemp("whole")
-    assert launch.run(probe(runs)) == 0
+    assert commands.main(probe(runs)) == 0
     return runs
 
 
@@ -165,8 +166,8 @@ def test_what_a_killed_run_had_trained_within_its_test_is_kept(
     monkeypatch.setattr("attention_probing.measures.trainings.save_tensors", saved)
     monkeypatch.setattr(Resume, "on_exception", lambda *_: None)
     with pytest.raises(Killed):
-        launch.run(command)
-    assert launch.run(command) == 0
+        commands.main(command)
+    assert commands.main(command) == 0
     assert len(ended) == len(set(ended)) == 2  # each of two trainings ends once
 
 
@@ -176,7 +177,7 @@ def test_what_is_killed_before_there_is_a_state_begins_again_in_its_folder(
     command = probe(tmp_path)
     killed(2)
     with pytest.raises(Killed):
-        launch.run(command)
+        commands.main(command)
     (state,) = tmp_path.rglob("state-*")
     assert not (state / "last.ckpt").exists()
     checkpoints = state.parent / "checkpoints"
@@ -185,7 +186,7 @@ def test_what_is_killed_before_there_is_a_state_begins_again_in_its_folder(
     for path in users:
         path.write_text("years of work")
     killed(0)
-    assert launch.run(command) == 0
+    assert commands.main(command) == 0
     assert [path.name for path in (tmp_path / "AttentionOnlyProbe").glob("version_*")] == ["version_0"]
     assert [path.read_text() for path in users] == ["years of work"] * 3
     (own,) = (path for path in checkpoints.glob("*.ckpt") if path not in users)
@@ -197,15 +198,15 @@ def test_a_run_that_is_refused_leaves_nothing_but_the_users_files(
 ) -> None:
     command = probe(tmp_path)
     monkeypatch.setattr(AttentionOnlyProbe, "on_fit_start", Mock(side_effect=UserError("the data do not fit")))
-    assert launch.run(command) == 1
+    assert commands.main(command) == 1
     assert not (tmp_path / "AttentionOnlyProbe").exists()
     with monkeypatch.context() as patched:
         for callback in (Resume, RunConfig):
             patched.setattr(callback, "on_exception", lambda *_: None)  # as if it had been killed
-        assert launch.run(command) == 1
+        assert commands.main(command) == 1
     (run,) = (path.parent for path in tmp_path.rglob("config.yaml"))
     (run / "notes.txt").write_text("years of work")
-    assert launch.run(command) == 1
+    assert commands.main(command) == 1
     assert list(run.rglob("*")) == [run / "notes.txt"]
 
 
@@ -215,19 +216,19 @@ def test_another_run_is_not_continued(
     command = probe(tmp_path)
     killed(2)
     with pytest.raises(Killed):
-        launch.run(command)
+        commands.main(command)
     killed(0)
-    assert launch.run([*command, "--model.learning_rate=0.5"]) == 0
-    assert launch.run([*command, "--resume=never"]) == 0
+    assert commands.main([*command, "--model.learning_rate=0.5"]) == 0
+    assert commands.main([*command, "--resume=never"]) == 0
     folder = tmp_path / "AttentionOnlyProbe"
     assert sorted(path.parent.name for path in folder.glob("*/results.json")) == ["version_1", "version_2"]
     state = RunState(next(folder.glob("version_0/state-*")))
     lock = try_lock(state.folder / "lock")
     assert lock is not None
-    assert launch.run(command) == 1
+    assert commands.main(command) == 1
     assert "another process works on this run" in " ".join(capsys.readouterr().err.split())
     lock.release()
-    assert launch.run(command) == 0
+    assert commands.main(command) == 0
     assert not list(folder.rglob("state-*"))
 
 
@@ -312,14 +313,14 @@ def test_what_is_damaged_of_an_unfinished_run_is_named_and_made_again(
         else:
             patched.setattr(AttentionOnlyProbe, "training_step", stop)
         with pytest.raises(Killed):
-            launch.run(probe(runs))
+            commands.main(probe(runs))
     runs.rename(tmp_path / "kept")
     for damage in (flip, cut, empty, Path.unlink):
         shutil.copytree(tmp_path / "kept", runs, copy_function=shutil.copy)
         (path,) = runs.glob(f"*/version_0/{pattern}")
         damage(path)
         caplog.clear()
-        assert launch.run(probe(runs)) == 0
+        assert commands.main(probe(runs)) == 0
         assert outcome(runs) == outcome(whole)
         assert len({line for line in caplog.messages if str(path) in line and "again" in line}) == (
             path.name != "last.ckpt" or damage is not Path.unlink
@@ -345,13 +346,13 @@ def test_a_full_disk_is_told_in_one_line_and_the_same_command_goes_on(
     full = [*probe(tmp_path / "full"), f"--figures.formats={'[png]' if drawing else []}"]
     if drawing:
         whole = tmp_path / "whole"
-        assert launch.run([*probe(whole), "--figures.formats=[png]"]) == 0
+        assert commands.main([*probe(whole), "--figures.formats=[png]"]) == 0
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", partial(no_space, os.fsync, name))
         patched.setattr(Figure, "savefig", partialmethod(no_space_for, Figure.savefig, name))
         patched.setattr(Parser, "save", partialmethod(no_space_for, Parser.save, name))
         capsys.readouterr()
-        assert launch.run(full) == 1
+        assert commands.main(full) == 1
     (run,) = (tmp_path / "full").rglob("version_*")
     said = capsys.readouterr().err
     errors = [line for line in said.splitlines() if line.startswith("Error: ")]
@@ -369,7 +370,7 @@ def test_a_full_disk_is_told_in_one_line_and_the_same_command_goes_on(
     with monkeypatch.context() as patched:
         if drawing or name in ("relations.csv", "results.json"):
             patched.setattr(AttentionOnlyProbe, "on_fit_start", Mock(side_effect=AssertionError("trained again")))
-        assert launch.run(full) == 0
+        assert commands.main(full) == 0
     assert [path.name for path in run.parent.iterdir()] == ["version_0"]
     assert outcome(tmp_path / "full") == outcome(whole)
     files, others = ({path.name for path in runs.rglob("*")} for runs in (tmp_path / "full", whole))
@@ -396,9 +397,9 @@ def test_a_run_that_fails_is_not_continued(probe: Command, monkeypatch: pytest.M
     with monkeypatch.context() as patched:
         patched.setattr(AttentionOnlyProbe, "on_train_epoch_end", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            launch.run(command)
+            commands.main(command)
     assert not list(tmp_path.rglob("state-*"))
-    assert launch.run(command) == 0
+    assert commands.main(command) == 0
     assert [path.parent.name for path in tmp_path.rglob("results.json")] == ["version_1"]
 
 
@@ -415,11 +416,11 @@ def test_a_run_killed_while_it_draws_is_completed(
         patched.setattr("attention_probing.results.writer._save_figure", Mock(side_effect=Killed))
         patched.setattr("attention_probing.commands.training.Resume.on_exception", lambda *_: None)
         with pytest.raises(Killed):
-            launch.run(command)
+            commands.main(command)
     (record,) = tmp_path.rglob("results.json")
     first = json.loads(record.read_text())
     assert results_of(tmp_path) is None, "a sweep has it run again"
-    assert launch.run(command) == 0
+    assert commands.main(command) == 0
     (record,) = tmp_path.rglob("results.json")
     whole = json.loads(record.read_text())
     assert results_of(tmp_path) == record
@@ -471,11 +472,11 @@ def test_ctrl_c_in_a_training_says_that_the_same_command_goes_on(
         assert commands.main(command) == 130
     signal.signal(signal.SIGINT, handler)  # Lightning ignores it from now on
     assert capsys.readouterr().err.endswith("Interrupted. The same command goes on from what is kept.\n")
-    assert launch.run(command) == 0
+    assert commands.main(command) == 0
 
 
 def test_other_exits_keep_their_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("attention_probing.commands.launch.main", Mock(side_effect=SystemExit(2)))
+    monkeypatch.setattr("attention_probing.commands.launch.start", Mock(side_effect=SystemExit(2)))
     with pytest.raises(SystemExit) as end:
         commands.main(["fit", "--config=demo"])
     assert end.value.code == 2
@@ -488,11 +489,11 @@ def test_a_lost_connection_is_told_in_a_line(
     lost = RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:7059. This is typically …\nmore")
     monkeypatch.setattr(rank_zero_only, "rank", rank)
     monkeypatch.setattr("attention_probing.results.progress.TOGETHER", 0.0)
-    monkeypatch.setattr("attention_probing.commands.launch.main", Mock(side_effect=lost))
+    monkeypatch.setattr("attention_probing.commands.launch.start", Mock(side_effect=lost))
     with pytest.raises(RuntimeError):
-        launch.run([])  # there are no other processes
+        launch.run(CommandLine((), {}))  # there are no other processes
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    assert launch.run([]) == 1
+    assert launch.run(CommandLine((), {})) == 1
     said = capsys.readouterr().err
     assert said.startswith("Error: Another process of the run has ended")
     assert len(said.splitlines()) == 1

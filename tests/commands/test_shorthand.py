@@ -4,17 +4,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
 from attention_probing import commands
 from attention_probing.commands import CONFIGS, launch
+from attention_probing.commands.command_line import CommandLine
 from attention_probing.commands.lightning import CheckedCLI
-from attention_probing.commands.shorthand import config_file, config_name, expanded
+from attention_probing.commands.shorthand import config_file, config_name
 from attention_probing.commands.sweep_plan import options_of, read_sweep
 from attention_probing.commands.sweep_run import PROGRAM
-from attention_probing.commands.writer import ResultWriter
 from attention_probing.results.errors import UserError
 from tests.commands.sweeps import write_spec
 
@@ -58,9 +57,9 @@ def test_short_and_long_forms(short: str, long: str) -> None:
     files = {name: f"configs/{name}.yaml" for name in ("devlin2019/finetune", "michel2019/pruning")}
     long = long.replace("{devlin}", files["devlin2019/finetune"]).replace("{pruning}", files["michel2019/pruning"])
     long = long.replace("{tokenizer}", "--data.tokenizer.name=x").replace("{checkpoints}", "--model.checkpoints=")
-    found = expanded(short.split())
-    assert " ".join(found) == long
-    assert expanded(found) == found
+    words = CommandLine.from_words(short.split()).words
+    assert " ".join(words) == long
+    assert CommandLine.from_words(words).words == words
 
 
 def test_a_file_that_exists_goes_before_a_config_of_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +102,7 @@ def test_a_file_that_exists_goes_before_a_config_of_that_name(tmp_path: Path, mo
 )
 def test_mistakes_are_told_in_a_line(words: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as error:
-        expanded(words.split())
+        CommandLine.from_words(words.split())
     assert "\n" not in str(error.value)
 
 
@@ -111,9 +110,10 @@ def test_a_config_may_change_the_model_of_another(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_text("model: {init_args: {trees: false}}\ndata: {init_args: {relations: base}}\n", encoding="utf-8")
     words = ["measure", "--config", HEADS, "--config", str(own), "--config=trainer/cpu"]
-    assert expanded(words) == [*words[:-1], "--config=configs/trainer/cpu.yaml"]
+    assert CommandLine.from_words(words).words == (*words[:-1], "--config=configs/trainer/cpu.yaml")
     own.write_text("model: attention_probing.measures.SingleHeads\ndata: TextDataModule\n", encoding="utf-8")
-    assert expanded([*words[:-1], "--corpus=a.txt"]) == [*words[:-1], "--data.corpora=a.txt"]
+    line = CommandLine.from_words([*words[:-1], "--corpus=a.txt"])
+    assert line.words == (*words[:-1], "--data.corpora=a.txt")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_python_names_arguments_where_a_command_names_options(tmp_path: Path) ->
 )
 def test_a_corpus_is_suggested_before_anything_is_imported(words: str, meant: str) -> None:
     with pytest.raises(UserError, match=rf"^\w+: no corpus has this name \(did you mean {meant}"):
-        expanded(words.split())
+        CommandLine.from_words(words.split())
 
 
 @pytest.mark.parametrize(
@@ -182,22 +182,14 @@ def test_a_corpus_is_suggested_before_anything_is_imported(words: str, meant: st
 )
 def test_an_option_is_suggested_by_its_meaning(words: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        launch.main(words.split(), cli=CheckedCLI)
+        launch.start(CommandLine.from_words(words.split()), cli=CheckedCLI)
     assert capsys.readouterr().err.endswith(f"(did you mean `{meant}`?)\n")
 
 
 def test_an_encoder_given_for_a_class_names_its_option(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        launch.main(["fit", "--config", "demo", "--data.encoder", "bert"], cli=CheckedCLI)
+        launch.start(CommandLine.from_words(["fit", "demo", "--data.encoder", "bert"]), cli=CheckedCLI)
     assert "bert is no class. Name an encoder with --data.encoder.name\n" in capsys.readouterr().err
-
-
-def test_the_command_line_that_lightning_repeats_is_the_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lightning starts the processes of other devices with sys.argv."""
-    monkeypatch.setattr(sys, "argv", ["train.py", "fit", "--config", "demo", "--corpus=sample"])
-    launch.main(None, cli=(cli := Mock()))
-    cli.assert_called_once_with(None, ResultWriter)
-    assert sys.argv[1:] == ["fit", "--config", "configs/demo.yaml", "--data.corpus=sample"]
 
 
 GRID = """scores: [uas]

@@ -10,8 +10,8 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from attention_probing import commands
-from attention_probing.commands import CONFIGS, RUNS, launch, lightning, measure, spelling
-from attention_probing.commands.shorthand import expanded
+from attention_probing.commands import RUNS, launch, lightning, measure, spelling
+from attention_probing.commands.command_line import CommandLine
 from attention_probing.datamodules import CorpusDataModule
 from attention_probing.measures import Measure
 from attention_probing.models.configs import class_of
@@ -49,7 +49,7 @@ def test_the_options_of_fixed_names_are_those_of_the_parser(command: str) -> Non
         assert groups == {"trainer": arguments_of(measure.Devices), "figures": arguments_of(FigureFiles)}
         plain = {*spelling.OF_ALL}
     else:
-        parser = lightning.CheckedCLI(["fit", f"--config={CONFIGS}/demo.yaml"]).parser_of(command)
+        parser = lightning.CheckedCLI(CommandLine.from_words(["fit", "demo"])).parser_of(command)
         classes = {"trainer": Trainer, "checkpoint": ModelCheckpoint, "figures": FigureFiles}
         assert groups == {name: arguments_of(kind) for name, kind in classes.items()}
         plain = {*spelling.OF_ALL, *spelling.OF_TRAINER}
@@ -114,7 +114,7 @@ def test_a_model_of_another_command_is_told_as_the_parser_tells_it(
     ],
 )
 def test_what_the_source_does_not_decide_is_left_to_the_parser(words: str) -> None:
-    assert spelling.wrong_option(words.split()) is None
+    assert spelling.wrong_option(CommandLine.from_long(words.split())) is None
 
 
 def test_a_wrong_option_is_told_before_anything_is_imported() -> None:
@@ -124,4 +124,3 @@ def test_a_wrong_option_is_told_before_anything_is_imported() -> None:
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert "attention_probing.commands.spelling" in loaded
     assert not {"torch", "pytorch_lightning", "jsonargparse", "transformers"} & set(loaded)
-    assert expanded(["fit", "demo"])[1] == "--config"

@@ -14,6 +14,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
+from attention_probing import commands
 from attention_probing.attention import EncoderSpec
 from attention_probing.commands import CONFIGS, launch
 from attention_probing.datamodules import ClassificationDataModule
@@ -358,7 +359,7 @@ def test_folders_of_one_name_are_told_apart_and_copies_are_refused(
 def message(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """What is said of a command line that fails."""
     capsys.readouterr()
-    assert launch.run(words) == 1
+    assert commands.main(words) == 1
     *_, told = capsys.readouterr().err.strip().splitlines()
     return told
 

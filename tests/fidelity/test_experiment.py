@@ -17,7 +17,7 @@ import torch
 import yaml
 from scipy.stats import norm
 
-from attention_probing import fidelity, measures
+from attention_probing import commands, fidelity, measures
 from attention_probing.commands import CONFIGS, launch
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity import Fidelity, FidelityTest
@@ -332,7 +332,7 @@ def test_bad_input_is_told_in_a_line_and_leaves_no_run(
 ) -> None:
     torch.save({"state_dict": {}}, tmp_path / "trained.ckpt")
     subcommand, *rest = (option.replace("{folder}", str(tmp_path)) for option in options)
-    assert launch.run([subcommand, QUICK, *rest, f"--trainer.default_root_dir={tmp_path / 'runs'}"]) == 1
+    assert commands.main([subcommand, QUICK, *rest, f"--trainer.default_root_dir={tmp_path / 'runs'}"]) == 1
     *_, told = capsys.readouterr().err.strip().splitlines()
     assert re.search(f"^Error: {message}", told)
     assert not list((tmp_path / "runs").rglob("*.*"))

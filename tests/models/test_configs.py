@@ -22,11 +22,13 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 from jsonargparse._common import parsing_settings
 
+from attention_probing import commands
 from attention_probing.attention import EncoderSpec
 from attention_probing.commands import CONFIGS, launch
+from attention_probing.commands.command_line import values_of
 from attention_probing.commands.launch import check
 from attention_probing.commands.sweep_plan import read_sweep
-from attention_probing.commands.trust import trusted_modules, typed_options
+from attention_probing.commands.trust import trusted_modules
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.models import AttentionClassifier, TextClassifier, TrainingError
 from attention_probing.models.checkpoints import config_of, data_settings, datamodule_from, read_checkpoint
@@ -124,7 +126,7 @@ def test_a_checkpoint_imports_nothing(place: str, trained: Path, evil: str, ran:
         return data_settings(path, content) if "data" in place else TextClassifier.load_from_checkpoint(path)
 
     runs = f"--trainer.default_root_dir={tmp_path / 'runs'}"
-    assert launch.run(["measure", QUICK, f"--model.checkpoints=[{path}]", runs, CPU]) == 1
+    assert commands.main(["measure", QUICK, f"--model.checkpoints=[{path}]", runs, CPU]) == 1
     with pytest.raises(
         TrainingError, match=IS_OF_ANOTHER if place != "data as text" else "settings of its data"
     ) as told:
@@ -201,7 +203,7 @@ def test_aliases_without_end_are_refused_at_once(kind: str, place: str, tmp_path
     if place == "checkpoint":
         assert config_of({"config": text}) == {"model": None}
     elif place == "command line":
-        assert list(typed_options(["--a", text])) == [("a", text)]
+        assert list(values_of(["--a", text])) == [("a", text)]
     elif place == "plan":
         with pytest.raises(UserError, match=rf"^{path} is not valid YAML in UTF-8: it has more than 20,000 values"):
             read_sweep(path)
@@ -236,7 +238,7 @@ def test_what_tests_a_checkpoint_imports_nothing_of_its_data(
     route: str, trained: Path, evil: str, ran: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = forged(trained, tmp_path / "evil.ckpt", PLACES["data"], evil, **of_transformer(route))
-    assert launch.run(of_route(route, path)) == 1
+    assert commands.main(of_route(route, path)) == 1
     *_, told = capsys.readouterr().err.splitlines()
     fault = f"{evil}.evil.X is in an external package, which only the command line may allow. If you trust it, "
     fault += f"add --trust {evil}.evil"
@@ -255,11 +257,11 @@ def test_what_tests_a_checkpoint_opens_the_pickles_of_its_data_by_the_users_word
         config["data"]["init_args"]["vectors"] = {"name": str(vectors), "allow_pickle": True}
 
     path = forged(trained, tmp_path / "evil.ckpt", change, **of_transformer(route))
-    assert launch.run(of_route(route, path)) == 1
+    assert commands.main(of_route(route, path)) == 1
     *_, told = capsys.readouterr().err.splitlines()
     assert "--data.vectors.allow_pickle=true" in told
     assert not ran.exists()
-    assert launch.run([*of_route(route, path), "--data.vectors.allow_pickle", "true"]) == 1
+    assert commands.main([*of_route(route, path), "--data.vectors.allow_pickle", "true"]) == 1
     assert "vectors.kv: the word vectors cannot be read" in capsys.readouterr().err.splitlines()[-1]
     assert ran.exists()
 
@@ -275,7 +277,7 @@ def test_a_checkpoint_that_a_run_begins_with_imports_nothing(
     path = forged(trained, tmp_path / "evil.ckpt", change, evil)
     _, *command = classifier_arguments(CONFIGS / "demo_classifier.yaml", tmp_path, bert)
     # Only the parameters of the checkpoint are used; its training is not continued with another encoder.
-    code = launch.run([stage, *command, f"--ckpt_path={path}"])
+    code = commands.main([stage, *command, f"--ckpt_path={path}"])
     assert code == (1 if stage == "fit" else 0)
     assert ("encoder.class_path strange_" in capsys.readouterr().err) == bool(code)
     assert not ran.exists()
@@ -299,7 +301,7 @@ def test_a_config_imports_and_permits_nothing(
 
     def told(*more: str) -> str:
         with suppress(SystemExit):
-            launch.run([*command, *more])
+            commands.main([*command, *more])
         return capsys.readouterr().err
 
     if kind == "class":
@@ -336,7 +338,7 @@ def test_code_among_the_files_of_an_encoder_is_run_by_the_users_word_alone(
     command += [f"--data.cache={tmp_path}/stores", f"--trainer.default_root_dir={tmp_path}/runs", CPU]
 
     def told(*more: str) -> str:
-        assert launch.run([*command, *more]) == 1
+        assert commands.main([*command, *more]) == 1
         assert not ran.exists()
         return capsys.readouterr().err
 
@@ -347,7 +349,7 @@ def test_code_among_the_files_of_an_encoder_is_run_by_the_users_word_alone(
         assert f"{allow} is true in a config file, but only the command line may allow that" in told()
         assert f"add --{allow} true." in told("--data.encoder.dtype=float32")
         assert "files contain code (auto_map), which is not run" in told("--data.encoder.trust_remote_code=false")
-    assert launch.run([*command, "--data.encoder.trust_remote_code", "true"]) == 0
+    assert commands.main([*command, "--data.encoder.trust_remote_code", "true"]) == 0
     assert ran.exists()
     (record,) = (tmp_path / "runs").rglob("results.json")
     assert json.loads(record.read_text())["encoder"]["code_sha256"]
@@ -376,13 +378,13 @@ def test_a_class_of_ones_own_is_named_on_the_command_line(
     """Its module is the user's word there; its checkpoint is read by that, or where it was imported."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
     command = classifier_arguments(CONFIGS / "demo_classifier.yaml", tmp_path, bert, f"--model={evil}.evil.Own")
-    assert launch.run(command) == 0
+    assert commands.main(command) == 0
     (path,) = tmp_path.rglob("*.ckpt")
     own = importlib.import_module(f"{evil}.evil").Own
     assert isinstance(own.load_from_checkpoint(path), own)
     words = of_route("fidelity", path)
     trusting = [*words, f"--trust={evil}.evil"]
-    code = f"from attention_probing.commands.launch import run; print(run({words}), run({trusting}))"
+    code = f"from attention_probing.commands import main as run; print(run({words}), run({trusting}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "1 0"
     assert done.stderr.count(f"is a class of your own, add --trust {evil}.evil.") == 1
@@ -423,13 +425,14 @@ def test_what_tells_that_an_import_was_denied_stands_where_it_is_set() -> None:
     ],
 )
 def test_the_classes_of_a_command_line_are_trusted_and_its_files_are_not(words: list[str], trusted: set[str]) -> None:
-    assert trusted_modules(words) == trusted
+    assert trusted_modules(values_of(words)) == trusted
 
 
 def test_a_package_whose_folder_lies_here_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert trusted_modules(["test", "--trust", "mine"]) == trusted_modules(["test", "--trust=[mine]"]) == {"mine"}
+    for words in (["test", "--trust", "mine"], ["test", "--trust=[mine]"]):
+        assert trusted_modules(values_of(words)) == {"mine"}
 
 
 def test_python_is_told_of_no_option() -> None:
@@ -572,7 +575,7 @@ def test_data_of_another_package_in_a_checkpoint_are_refused_in_a_line(
         lambda config: config.update(data={"class_path": boring}),
         **of_transformer(route),
     )
-    assert launch.run(of_route(route, path)) == 1
+    assert commands.main(of_route(route, path)) == 1
     *_, told = capsys.readouterr().err.splitlines()
     assert "BoringDataModule" in told
 
@@ -623,7 +626,7 @@ def test_a_logger_that_is_not_installed_is_said_in_a_line(
     bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logger = "--trainer.logger=pytorch_lightning.loggers.WandbLogger"
-    assert launch.run(classifier_arguments(CONFIGS / "demo_classifier.yaml", tmp_path, bert, logger)) == 1
+    assert commands.main(classifier_arguments(CONFIGS / "demo_classifier.yaml", tmp_path, bert, logger)) == 1
     *_, told = capsys.readouterr().err.splitlines()
     assert "pytorch_lightning.loggers.WandbLogger needs the package wandb" in told
     assert told.endswith("which is not installed. Install it, or leave the class out.")
@@ -646,7 +649,7 @@ def test_a_training_goes_on_from_no_other_optimizer(
     path = tmp_path / "other.ckpt"
     torch.save(content, path)
     command = classifier_arguments(CONFIGS / "demo_classifier.yaml", tmp_path, bert, f"--ckpt_path={path}")
-    assert launch.run([*command, "--trainer.max_epochs=3"]) == 1
+    assert commands.main([*command, "--trainer.max_epochs=3"]) == 1
     *_, told = capsys.readouterr().err.splitlines()
     assert f"{path}: training cannot be continued from this checkpoint" in told
     assert not [*(tmp_path / "runs").rglob("*")], "no folder of a run is left"
