@@ -46,7 +46,7 @@ class CommandLine:
                 encoder, or an option that takes one value has none or several.
             SettingsError: A config cannot be read, or it is the plan of a sweep.
         """
-        plain, short = _separate(_with_configs(words))
+        plain, short = _separate(with_configs(words))
         line = cls.from_long(plain)
         long = [write_out(name, values, line.kinds) for name, values in short.items()]
         line = replace(line, words=(*plain, *long))
@@ -92,13 +92,15 @@ class CommandLine:
         classes = dict[str, str]()
         owners = dict[str, str]()  # config by class of the model
         for name, text in self.options:
-            if name not in CONFIG:
-                classes.update(_classes_in({name[2:].removesuffix(".class_path"): self.files.get(text, text)}))
-                continue
-            found = _classes_in(self.files.get(text))
-            classes.update(found)
-            if "model" in found:
-                owners[_last_part(found["model"])] = config_name(text)
+            content = self.files.get(text)
+            if name in CONFIG:
+                named = _classes_in(content)
+                if "model" in named:
+                    owners[_last_part(named["model"])] = config_name(text)
+            else:
+                option = name.removeprefix("--").removesuffix(".class_path")
+                named = _classes_in({option: content or text})
+            classes.update(named)
         if len(owners) > 1:
             (first, one), (second, other), *_ = owners.items()
             raise UserError(
@@ -165,7 +167,7 @@ def _value_of(text: str) -> object:
         return text
 
 
-def _with_configs(words: Sequence[str]) -> list[str]:
+def with_configs(words: Sequence[str]) -> list[str]:
     """Return a command line with `--config` before each config that follows the command."""
     options = list(words[1:])
     marked = list(words[:1])

@@ -33,8 +33,10 @@ class PublicCLI(LightningCLI):
         return plain
 
     def parser_of(self, command: str) -> Any:  # noqa: ANN401 # of the class that a subclass gives
-        """Return the parser of one command of the command line."""
-        return self._subcommand_parsers[command]
+        """Return the parser of one command of the command line, which can be used without that of all commands."""
+        parser = self._subcommand_parsers[command]
+        vars(parser).pop("parent_parser", None)  # to which it would leave --print_config
+        return parser
 
     def run_command(self) -> None:
         """Run the chosen command; the constructor of LightningCLI calls this last."""

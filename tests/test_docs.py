@@ -26,8 +26,8 @@ from pytorch_lightning import Trainer
 from submitit.slurm.slurm import SlurmExecutor
 
 from attention_probing import attention, datamodules, fidelity, measures, models, probes
-from attention_probing.commands import COMMANDS, RUNS, launch, measure, shorthand
-from attention_probing.commands.command_line import CommandLine
+from attention_probing.commands import COMMANDS, RUNS, launch, measure
+from attention_probing.commands.command_line import CommandLine, with_configs
 from attention_probing.commands.lightning import CheckedCLI
 from attention_probing.commands.shorthand import config_file, config_name
 from attention_probing.commands.sweep_plan import Options, Run, options_of, read_sweep
@@ -223,11 +223,11 @@ def check(command: str) -> None:
         case ["sbatch", *options]:
             (place,) = (place for place, word in enumerate(options) if word.endswith("/trainer/slurm.sh"))
             if options[place + 2 :]:
-                check_train(shorthand.with_configs(options[place + 1 :]))
+                check_train(with_configs(options[place + 1 :]))
         case ["probing", name] if name in COMMANDS:
             pass  # the command is named
         case ["probing", name, *arguments] if name in RUNS:
-            check_train(shorthand.with_configs([name, *arguments]))
+            check_train(with_configs([name, *arguments]))
         case ["python", "-m" | "probing" as program, module, *arguments] | ["probing" as program, module, *arguments]:
             module = module if program == "-m" else f"attention_probing.commands.{module}"
             with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()) as said:
