@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import yaml
 from lightning_fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.cli import LightningCLI
@@ -20,6 +21,7 @@ from torch.multiprocessing.spawn import ProcessExitedException, start_processes
 from torch.utils.data import DataLoader, TensorDataset
 
 import attention_probing.commands.launch  # noqa: F401 # changes what Lightning says
+from attention_probing import commands
 from attention_probing.commands.faults import fault, how_rank_ended, is_of_another
 from attention_probing.commands.lightning_private import PublicCLI
 from attention_probing.models import ignore_signals
@@ -146,3 +148,12 @@ def test_what_lightning_says_of_a_process_that_it_started_is_reworded(
         assert observer._run()
     (said,) = (record.getMessage() for record in caplog.records)
     assert said.startswith("Error: Rank 1 of the run was ended by SIGKILL")
+
+
+@pytest.mark.parametrize("command", ["fit", "predict"])
+def test_the_parser_of_a_command_prints_its_settings(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not the parser of all commands, which would parse the words again."""
+    with pytest.raises(SystemExit, match="0"):
+        commands.main([command, "demo", "--trainer.max_epochs=7", "--print_config"])
+    settings = yaml.safe_load(capsys.readouterr().out)
+    assert settings["trainer"]["max_epochs"] == 7
