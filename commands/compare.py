@@ -21,21 +21,13 @@ from attention_probing.commands import parser_of
 from attention_probing.commands.seeds import as_left_out, estimate_from_counts, with_common_units
 from attention_probing.metrics.bootstrap import TEST_DRAWS, difference, holm, least_p, p_units, with_interval_and_p
 from attention_probing.results import Estimate, Table, Unit, fill_sentence, format_difference, format_estimate
-from attention_probing.results.errors import near, pluralize
+from attention_probing.results.errors import list_first, near, pluralize
 from attention_probing.results.files import check_writable
-from attention_probing.results.reader import (
-    Record,
-    RecordError,
-    compute_ratio,
-    find_record,
-    find_runs,
-    list_first,
-    read_config,
-)
+from attention_probing.results.reader import find_runs, read_config
+from attention_probing.results.record import Record, RecordError, compute_ratio, find_record, to_json
 from attention_probing.results.sentences import Difference, describe_differences
 from attention_probing.results.settings import seeds, settings
 from attention_probing.results.tables import LEGEND, data_table
-from attention_probing.results.writer import plain
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,12 +86,12 @@ def scored(record: Record, score: str | None, label: str = "", beside: Record | 
         RecordError: The score has no counts.
         SettingsError: The config cannot be read.
     """
-    name = score or next(iter(record.content["ratios"]), "uas")
-    if beside is not None and name not in record.content["ratios"]:
-        first, own = beside.content["ratios"], record.content["ratios"]
+    name = score or next(iter(record.ratios), "uas")
+    if beside is not None and name not in record.ratios:
+        first, own = beside.ratios, record.ratios
         shared = [one for one in first if one in own]
         remedy = f"Give --score {' or '.join(shared)}" if shared else "Compare runs of the same experiment"
-        has = [f"{one.path.parent} has {list_first(list(one.content['ratios'])) or 'none'}" for one in (beside, record)]
+        has = [f"{one.path.parent} has {list_first(list(one.ratios)) or 'none'}" for one in (beside, record)]
         raise RecordError(f"{name} has counts per item in one run alone: {' and '.join(has)}. {remedy}")
     counts = record.counts(name, by_id=True)
     return Scored(record, name, counts, read_config(record), label)
@@ -378,7 +370,7 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
             {**line, "runs": [{"folder": str(run.folder), "score": run.value} for run in group]}
             for line, group in zip(table.frame.to_dict("records"), groups, strict=True)
         ]
-        content = plain({"score": score, "items": items, "draws": TEST_DRAWS, "lines": lines, "warnings": cautions})
+        content = to_json({"score": score, "items": items, "draws": TEST_DRAWS, "lines": lines, "warnings": cautions})
         text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         options.json.write_text(text, encoding="utf-8")
         console.print(Text(f"Written to {options.json}"), soft_wrap=True)

@@ -10,7 +10,7 @@ import pandas as pd
 from attention_probing.metrics.bootstrap import LEAST_SEEDS, mean_and_sd, pool_seeds, resample, seeds_margin
 from attention_probing.metrics.statistics import two_columns
 from attention_probing.results import Estimate, Unit
-from attention_probing.results.reader import Record
+from attention_probing.results.record import Record
 
 
 def with_common_units(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
@@ -83,7 +83,7 @@ def over_seeds(records: Sequence[Record], score: str) -> Estimate:
         RecordError: A run has no such number, or its counts cannot be read.
     """
     found = averaged([one.number(score) for one in records])
-    counted_all = all(score in one.content["ratios"] and one.items is not None for one in records)
+    counted_all = all(score in one.ratios and one.items is not None for one in records)
     if not counted_all or math.isnan(found.value):
         return found
     if len(records) == 1 and records[0].scores[score].low is not None:

@@ -20,7 +20,7 @@ from attention_probing.commands.trust import trusted_modules
 from attention_probing.models.configs import PERMISSIONS, command_of
 from attention_probing.results.digests import digest, file_digest
 from attention_probing.results.errors import UserError, near, pluralize
-from attention_probing.results.reader import Record
+from attention_probing.results.record import Record
 from attention_probing.results.settings import leaves, read_yaml, score_settings, typed
 
 OWN = ("config", "seed_everything", "trainer.default_root_dir", "ckpt_path")

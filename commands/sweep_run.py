@@ -16,8 +16,9 @@ import attention_probing
 from attention_probing.commands.sweep_jobs import Call, Processes, SlurmJobs, results_of
 from attention_probing.commands.sweep_plan import Row, Run, Sweep
 from attention_probing.results import UserError
+from attention_probing.results.errors import list_first
 from attention_probing.results.files import checkpoints_in
-from attention_probing.results.reader import Record, RecordError, list_first, read_record
+from attention_probing.results.record import Record, RecordError, read_record
 from attention_probing.results.tables import DASH, format_number
 
 PROGRAM = (sys.executable, str(Path(attention_probing.__file__).with_name("__main__.py")))

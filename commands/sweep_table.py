@@ -28,7 +28,7 @@ from attention_probing.results import (
     format_estimate,
 )
 from attention_probing.results.errors import near, pluralize
-from attention_probing.results.reader import NAN, Record, RecordError
+from attention_probing.results.record import NAN, Record, RecordError
 from attention_probing.results.sentences import UNDEFINED
 
 Records = Mapping[str, Record]  # results of finished runs, by key
@@ -77,7 +77,8 @@ def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenan
     if sweep.reference:
         tables[f"{sweep.name}_differences"] = differences(sweep, records, units, faults)
     audit = {"faults": faults, "warnings": _warnings(rows, records)}
-    encoder, data = (_common([one.content[what] for one in records.values()]) for what in ("encoder", "data"))
+    encoder = _common([record.encoder for record in records.values()])
+    data = _common([record.data for record in records.values()])
     answer = _answer(rows, scores, tables.get(f"{sweep.name}_differences"))
     return Result(sweep.name, scores, tables, audit=audit, answer=answer), Provenance(encoder, data, {})
 

@@ -175,6 +175,16 @@ def pluralize(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
+_LISTED = 3  # names that a message lists
+
+
+def list_first(names: Sequence[str]) -> str:
+    """Join the first three names, and append the number of the others: `a, b, c and 5 more`."""
+    joined = ", ".join(names[:_LISTED])
+    more = len(names) - _LISTED
+    return f"{joined} and {more} more" if more > 0 else joined
+
+
 def near(name: str, known: Iterable[str], prefix: str = "") -> str:
     """Return ` (did you mean …?)` with the one or two known names most similar to a name; empty without one.
 

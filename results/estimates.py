@@ -183,17 +183,6 @@ class Table:
         found: dict[str, Any] = {end: float(self.frame[name].iloc[row]) for end, name in columns.items()}
         return Estimate(**found, unit=self.unit_rows()[column][row])
 
-    def described(self) -> dict[str, object]:
-        """Describe the columns of the CSV file, for `results.json`.
-
-        Returns:
-            Three entries: `numeric`, the names of numeric columns; `units`, the units of columns by name; and
-            `interval`, the column to which the columns called just `low`, `high` and `sd` belong.
-        """
-        numeric = [str(name) for name in self.frame.select_dtypes("number")]
-        units = {name: unit if isinstance(unit, str) else list(unit) for name, unit in self.units.items()}
-        return {"numeric": numeric, "units": units, "interval": self.interval}
-
     def _owned(self) -> dict[str, dict[str, str]]:
         """Return the columns of interval ends and standard deviation for each column that has them."""
         columns = {str(column) for column in self.frame}

@@ -5,7 +5,6 @@ from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pandas as pd
@@ -15,6 +14,7 @@ from attention_probing.results.document import document, render, resource
 from attention_probing.results.errors import pluralize
 from attention_probing.results.estimates import ENDS, FEW, Estimate, Table, Unit, score_rows
 from attention_probing.results.files import csv_text, write_atomically
+from attention_probing.results.record import Record
 from attention_probing.results.result import Result
 from attention_probing.results.tables import DASH, SIGNS, format_cells, format_facts
 
@@ -67,19 +67,19 @@ class PageTable:
         return cls(name, file, len(table.frame), list(map(str, raw)), heads, rows, text, links)
 
 
-def write_page(folder: Path, result: Result, content: Mapping[str, Any], title: str) -> Path:
+def write_page(folder: Path, result: Result, record: Record, title: str) -> Path:
     """Write the HTML page of a run or a sweep, and return its path.
 
     Args:
         folder: Folder of the run or sweep, with all its other files.
         result: The result.
-        content: Content of its `results.json`.
+        record: Its record, with the names of all files.
         title: Title of the page.
 
     Raises:
         OSError: A file cannot be read, or the page cannot be written.
     """
-    paths = content["tables"]
+    paths = record.tables
     tables = {name: PageTable.from_table(name, one, folder, paths[name]) for name, one in result.tables.items()}
     is_sweep = f"{result.experiment}_runs" in tables
     scores = tables.pop(result.experiment, None) if is_sweep else None
@@ -87,23 +87,23 @@ def write_page(folder: Path, result: Result, content: Mapping[str, Any], title: 
         scores = PageTable.from_table("scores", _score_table(result.scores), folder, "results.json")
     found = [path for where in ("*", "tables/*", "figures/*") for path in sorted(folder.glob(where)) if path.is_file()]
     files = [path.relative_to(folder).as_posix() for path in found if path.name[0] != "." and path.name != PAGE]
-    versions = {"seed": content["seed"], **content["versions"]}
+    versions = {"seed": record.seed, **record.versions}
     body = render(
         "page.html",
         title=title,
         answer=result.answer,
-        faults=[line for kind in ("faults", "warnings") for line in content["audit"].get(kind, ()) if is_sweep],
+        faults=[line for kind in ("faults", "warnings") for line in record.audit.get(kind, ()) if is_sweep],
         scores=scores,
-        figures=[_figure(folder, name, file, content) for name, file in content["figures"].items()],
+        figures=[_figure(folder, name, file, record) for name, file in record.figures.items()],
         main=[table for name, table in tables.items() if result.tables[name].main],
         tables=[table for name, table in tables.items() if not result.tables[name].main],
-        audit=format_facts(content["audit"]),
+        audit=format_facts(record.audit),
         ran={
-            "Data": format_facts(content["data"]),
-            "Encoder": format_facts(content["encoder"]),
+            "Data": format_facts(record.data),
+            "Encoder": format_facts(record.encoder),
             "Versions": format_facts(versions),
         },
-        config=(folder / content["config"]).read_text(encoding="utf-8") if content["config"] else "",
+        config=(folder / record.config).read_text(encoding="utf-8") if record.config else "",
         files={name: quote(name) for name in files},
         citation=(folder / BIBLIOGRAPHY).read_text(encoding="utf-8"),
         few=FEW,
@@ -121,10 +121,10 @@ def _score_table(scores: Mapping[str, Estimate]) -> Table:
     return Table(frame, units | ({"p": "p"} if "p" in frame else {}), interval="value")
 
 
-def _figure(folder: Path, name: str, file: str, content: Mapping[str, Any]) -> dict[str, object]:
+def _figure(folder: Path, name: str, file: str, record: Record) -> dict[str, object]:
     """Return the variables of the template for a figure: its picture, or the page of its coloured texts."""
-    path, numbers = folder / file, content["figure_data"].get(name)
+    path, numbers = folder / file, record.figure_data.get(name)
     texts = path.read_text(encoding="utf-8") if path.suffix == ".html" else ""
     picture = f"data:image/png;base64,{b64encode(path.read_bytes()).decode()}" if path.suffix == ".png" else ""
     links = {Path(one).name: quote(one) for one in (file, numbers) if one}
-    return {"name": name, "caption": content["captions"][name], "texts": texts, "picture": picture, "links": links}
+    return {"name": name, "caption": record.captions[name], "texts": texts, "picture": picture, "links": links}

@@ -1,8 +1,6 @@
 """Writes a result into its run folder, and prints its tables."""
 
 import io
-import json
-import math
 import os
 import platform
 import re
@@ -10,9 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
-import numpy as np
 import pandas as pd
 from rich.console import Console
 from rich.text import Text
@@ -20,11 +17,11 @@ from rich.text import Text
 from attention_probing import __version__
 from attention_probing.results import FEW, ColouredTexts, Figure, Provenance, Result
 from attention_probing.results.citations import BIBLIOGRAPHY, cite_folder
-from attention_probing.results.digests import RECORD, checksums, source_digest
-from attention_probing.results.errors import pluralize
+from attention_probing.results.digests import RECORD, source_digest
+from attention_probing.results.errors import list_first, pluralize
 from attention_probing.results.files import csv_text, is_full, write_atomically
 from attention_probing.results.page import PAGE, write_page
-from attention_probing.results.reader import list_first
+from attention_probing.results.record import SCHEMA, Columns, Record, to_json
 from attention_probing.results.tables import (
     LEGEND,
     NO_INTERVAL,
@@ -40,7 +37,6 @@ from attention_probing.results.tables import (
 )
 from attention_probing.results.texts import html_page
 
-SCHEMA = 3
 SPLITS = ("train", "dev", "test")
 MOST_CORPORA = 3  # most corpora in a caption
 TABLES, FIGURES = "tables", "figures"  # folders of a run: of the tables that are not printed, and of the figures
@@ -164,13 +160,13 @@ def write(
         OSError: Scores or tables cannot be written, or the disk is full.
     """
     result = with_sources(result, provenance)
-    content = write_scores(folder, result, provenance)
+    record = write_scores(folder, result, provenance)
     if show is not None:
-        show(result, content["audit"])
-    faults = write_figures(folder, result.figures, content, figures)
+        show(result, record.audit)
+    faults = write_figures(folder, result.figures, record, figures)
     try:
         write_atomically(folder / BIBLIOGRAPHY, cite_folder(folder))
-        write_page(folder, result, content, caption(result.experiment, provenance))
+        write_page(folder, result, record, caption(result.experiment, provenance))
     except Exception as error:  # all else is already written: an error of the page must not end the run
         if is_full(error):
             raise
@@ -178,7 +174,7 @@ def write(
     return faults
 
 
-def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[str, Any]:
+def write_scores(folder: Path, result: Result, provenance: Provenance) -> Record:
     """Write tables, items and `results.json` into a run folder.
 
     Args:
@@ -187,7 +183,7 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
         provenance: Description of encoder and data.
 
     Returns:
-        The content of `results.json` without its checksums, which does not name figures yet.
+        The record that is written, which does not name figures yet.
 
     Raises:
         OSError: Scores or tables cannot be written.
@@ -195,9 +191,8 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
         ValueError: A number of the audit or the provenance is infinite.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    record = folder / RECORD
     # An older record must not describe a mixture of old and new files.
-    record.unlink(missing_ok=True)
+    (folder / RECORD).unlink(missing_ok=True)
     (folder / PAGE).unlink(missing_ok=True)  # it shows the scores of an older record
     stems = {name: name if table.main else f"{TABLES}/{name}" for name, table in result.tables.items()}
     latex = dict[str, str]()
@@ -213,32 +208,38 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> dict[s
     if result.items is not None:
         save_parquet(folder / "items.parquet", result.items)
     seed = os.environ.get("PL_GLOBAL_SEED")  # set by seed_everything
-    content: dict[str, Any] = {
-        "schema": SCHEMA,
-        "experiment": result.experiment,
-        "answer": result.answer,
-        "scores": result.numbers,
-        "units": {name: score.unit for name, score in result.scores.items()},
-        "tables": {name: f"{stem}.csv" for name, stem in stems.items()},
-        "latex": latex,
-        "columns": {name: table.described() for name, table in result.tables.items()},
-        "figures": {},
-        "figure_data": {},
-        "captions": {name: figure.title for name, figure in result.figures.items()},
-        "items": None if result.items is None else "items.parquet",
-        "ratios": result.ratios,
-        "shares": list(result.shares),
-        "audit": merge_audits(result, provenance),
-        "seed": None if seed is None else int(seed),
-        "encoder": provenance.encoder,
-        "data": provenance.data,
-        "versions": {"python": platform.python_version()}
-        | {name: _version(name) for name in PACKAGES}
-        | {"attention-probing": __version__, "source_sha256": source_digest()},
-        "config": "config.yaml" if (folder / "config.yaml").exists() else None,
-    }
-    _write_record(record, content)
-    return content
+    record = Record(
+        schema_version=SCHEMA,
+        experiment=result.experiment,
+        answer=result.answer,
+        numbers=to_json(result.numbers, "result.scores"),
+        units={name: score.unit for name, score in result.scores.items()},
+        tables={name: f"{stem}.csv" for name, stem in stems.items()},
+        latex=latex,
+        columns={name: Columns.from_table(table) for name, table in result.tables.items()},
+        figures={},
+        figure_data={},
+        captions={name: figure.title for name, figure in result.figures.items()},
+        items_file=None if result.items is None else "items.parquet",
+        ratios={name: list(columns) for name, columns in result.ratios.items()},
+        shares=list(result.shares),
+        audit=to_json(merge_audits(result, provenance), "result.audit"),
+        seed=None if seed is None else int(seed),
+        encoder=to_json(provenance.encoder, "result.encoder"),
+        data=to_json(provenance.data, "result.data"),
+        versions=_versions(),
+        config="config.yaml" if (folder / "config.yaml").exists() else None,
+        checksums={},
+    )
+    record.save(folder)
+    return record
+
+
+def _versions() -> dict[str, str | None]:
+    """Return the versions of Python and of the packages that compute, and the SHA-256 of this application."""
+    versions = {"python": platform.python_version()}
+    of_packages = {name: _version(name) for name in PACKAGES}
+    return {**versions, **of_packages, "attention-probing": __version__, "source_sha256": source_digest()}
 
 
 def with_sources(result: Result, provenance: Provenance) -> Result:
@@ -295,15 +296,13 @@ def _tested(data: Mapping[str, object], split: str | None = None) -> Iterator[tu
             yield from _tested(inner, tested)
 
 
-def write_figures(
-    folder: Path, figures: Mapping[str, Figure], content: dict[str, Any], how: FigureFiles
-) -> dict[str, str]:
+def write_figures(folder: Path, figures: Mapping[str, Figure], record: Record, how: FigureFiles) -> dict[str, str]:
     """Draw figures into the run folder, and add the names of their files to `results.json`.
 
     Args:
         folder: The run folder.
         figures: Figures by name.
-        content: Content of `results.json`, from `write_scores`; it takes the names of the files.
+        record: The record, from `write_scores`; it takes the names of the files.
         how: Files of each figure.
 
     Returns:
@@ -320,10 +319,10 @@ def write_figures(
             suffix = _save_figure(folder / FIGURES / name, figure, how)
             if table is not None and "csv" in how.formats:
                 write_atomically(folder / FIGURES / f"{name}.data.csv", csv_text(table.frame))
-                content["columns"][f"{name}.data"] = table.described()
-                content["figure_data"][name] = f"{FIGURES}/{name}.data.csv"
+                record.columns[f"{name}.data"] = Columns.from_table(table)
+                record.figure_data[name] = f"{FIGURES}/{name}.data.csv"
             if suffix:
-                content["figures"][name] = f"{FIGURES}/{name}.{suffix}"
+                record.figures[name] = f"{FIGURES}/{name}.{suffix}"
         except Exception as error:  # the scores are already written: an error in a drawing must not end the run
             faults[name] = f"{type(error).__name__}: {error}"
             for suffix in ("png", "pdf", "html", "data.csv"):  # remove incomplete files
@@ -331,7 +330,7 @@ def write_figures(
             if isinstance(error, OSError) and is_full(error):
                 error.filename = error.filename or str(folder / name)
                 raise
-    _write_record(folder / RECORD, content)
+    record.save(folder)
     return faults
 
 
@@ -342,13 +341,6 @@ def save_parquet(path: Path, frame: pd.DataFrame) -> None:
     write_atomically(path, content.getbuffer())
 
 
-def _write_record(record: Path, content: Mapping[str, object]) -> None:
-    """Write the content of `results.json` with the checksums of itself and of the files that it names."""
-    said: Any = plain(content)
-    sealed = {**said, "checksums": checksums(record.parent, said)}
-    write_atomically(record, json.dumps(sealed, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-
-
 def merge_audits(result: Result, provenance: Provenance) -> dict[str, object]:
     """Return the entries of two audits, that of the data and that of the experiment, in one mapping.
 
@@ -357,34 +349,6 @@ def merge_audits(result: Result, provenance: Provenance) -> dict[str, object]:
     shared = provenance.audit.keys() & result.audit.keys()
     inputs = {f"data.{name}" if name in shared else name: value for name, value in provenance.audit.items()}
     return {**inputs, **result.audit}
-
-
-def plain(value: object, at: str = "result") -> object:
-    """Convert numpy numbers, arrays, tuples and paths to types that JSON has; nan becomes None.
-
-    Args:
-        value: The value, which may be nested.
-        at: Location of the value, for messages.
-
-    Raises:
-        TypeError: A value has a type that JSON lacks.
-        ValueError: A number is infinite.
-    """
-    if isinstance(value, np.generic | np.ndarray):
-        return plain(value.tolist(), at)
-    if isinstance(value, float):
-        if math.isinf(value):
-            raise ValueError(f"{at} is infinite, which cannot be written as strict JSON")
-        return None if math.isnan(value) else value
-    if value is None or isinstance(value, str | int):
-        return value
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(inner, f"{at}.{key}") for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(inner, f"{at}[{place}]") for place, inner in enumerate(value)]
-    raise TypeError(f"{at} is a {type(value).__name__}, which cannot be written as JSON")
 
 
 def _save_figure(stem: Path, figure: Figure, how: FigureFiles) -> str | None:

@@ -19,7 +19,8 @@ from attention_probing.measures import SingleHeads
 from attention_probing.metrics.attachment import ALL, PLAIN
 from attention_probing.metrics.bootstrap import TEST_DRAWS, holm, p_units, paired_bootstrap
 from attention_probing.results import HeatMap, Provenance, Result, Table, Unit, UserError, command
-from attention_probing.results.reader import Record, find_record, find_runs, read_table
+from attention_probing.results.reader import find_runs
+from attention_probing.results.record import Record, find_record
 from attention_probing.results.tables import DASH, format_cells, format_markdown
 from attention_probing.results.writer import write
 
@@ -64,7 +65,7 @@ def best_heads(runs: Runs) -> pd.DataFrame:
     """Return the best head of each language and relation, that of English, and their difference on test."""
     parts = []
     for language, kinds in with_both(runs, OWN, ENGLISH):
-        own, english = (read_table(kinds[kind], "best_heads") for kind in (OWN, ENGLISH))
+        own, english = (kinds[kind].table("best_heads") for kind in (OWN, ENGLISH))
         of_english = english[["relation", "head", "test"]].set_axis(["relation", "english_head", "english"], axis=1)
         frame = own.merge(of_english, on="relation", how="left", validate="1:1").assign(language=language)
         # A head is chosen where dev has the relation.
@@ -120,7 +121,7 @@ def probes(runs: Runs) -> pd.DataFrame:
         own, other = kinds[PROBE], kinds[ENGLISH_PROBE if language != "English" else PROBE]
         rows[language] = {
             "language": language,
-            "sentences": int(own.content["data"]["train"]["sentences"]),
+            "sentences": int(own.data["train"]["sentences"]),
             **own.scores["uas"].named("uas"),
             "right": own.scores["right_branching.uas"].value,
             "left": own.scores["left_branching.uas"].value,
@@ -173,7 +174,7 @@ def main(args: Sequence[str]) -> int:
     folder = parser.parse_args(list(args)).runs
     runs = read_runs(folder)
     found = result(runs)
-    write(folder / "compared", found, Provenance(runs["English"][OWN].content["encoder"], {}, {}))
+    write(folder / "compared", found, Provenance(runs["English"][OWN].encoder, {}, {}))
     cells = {name: pd.DataFrame(format_cells(table, missing=DASH)) for name, table in found.tables.items()}
     heads, below = cells["heads"], found.tables["heads"].frame["p_holm"] < ALPHA
     # Significant differences are bold; English has its head in their place.

@@ -14,7 +14,7 @@ import pandas as pd
 
 from attention_probing.commands.sweep_plan import read_sweep
 from attention_probing.results import UserError, command
-from attention_probing.results.reader import Record, read_record
+from attention_probing.results.record import Record, read_record
 from attention_probing.results.tables import DASH, format_markdown, format_number, score_cell
 from studies.paper import (
     NOT_SEEN,

@@ -26,9 +26,9 @@ from attention_probing.commands.sweep_plan import Options, Row, options_of, read
 from attention_probing.metrics.bootstrap import TEST_DRAWS, difference as paired_difference
 from attention_probing.results import Estimate, Unit, UserError, command
 from attention_probing.results.digests import digest
-from attention_probing.results.errors import near, pluralize
+from attention_probing.results.errors import list_first, near, pluralize
 from attention_probing.results.files import write_atomically
-from attention_probing.results.reader import Record, RecordError, list_first, read_record
+from attention_probing.results.record import Record, RecordError, read_record
 from attention_probing.results.settings import read_yaml, typed
 from attention_probing.results.tables import DASH, format_markdown, format_number, score_cell
 
@@ -232,7 +232,7 @@ class Numbers:
         rows = [self.runs.get(row_of(place), ()) for place in (ours, other)]
         scores = [place.partition("@")[2] for place in (ours, other)]
         with_counts = [
-            bool(records) and all(score in record.content["ratios"] for record in records)
+            bool(records) and all(score in record.ratios for record in records)
             for records, score in zip(rows, scores, strict=True)
         ]
         if not all(with_counts) and _MINUS.join((ours, other)) not in self.before:

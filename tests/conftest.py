@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 from playwright.sync_api import Browser, Page, sync_playwright
 from rich.console import Console
 
@@ -25,6 +24,8 @@ from attention_probing.commands import launch
 from attention_probing.commands.lightning import ProbingCLI
 from attention_probing.datamodules import DependencyDataModule
 from attention_probing.results import Result, writer
+from attention_probing.results.digests import RECORD
+from attention_probing.results.record import Record, read_record
 from tests.glossary import unexplained
 from tests.printed import lost_answers
 from tests.tiny import save_bert, write_splits
@@ -39,15 +40,13 @@ if not IS_CHECKOUT:  # these are about the checkout, as a whole
 
 
 @pytest.fixture(scope="session", autouse=True)
-def schema() -> Iterator[Draft202012Validator]:
-    """Every `results.json` that a test writes is held to its schema, and its units are those of its scores.
+def records() -> Iterator[None]:
+    """Every `results.json` that a test writes is read back as it was, and its units are those of its scores.
 
     The glossary explains every score of every run, every run has a headline and an answer of at most 400 letters, its
     main columns are shown at any width, and its folder has at most 20 files, without those of its subfolders.
     """
-    described = json.loads((Path(writer.__file__).parent / "results.schema.json").read_text(encoding="utf-8"))
-    validator, write_record = Draft202012Validator(described), writer._write_record
-    print_result = writer.print_result
+    save, print_result = Record.save, writer.print_result
 
     def shown(result: Result, audit: Mapping[str, object], console: Console) -> None:
         assert result.headline, "name the scores that answer the question of the experiment: Result(headline=…)"
@@ -55,21 +54,21 @@ def schema() -> Iterator[Draft202012Validator]:
         assert re.fullmatch(r"(?=.*\d)\S.{,398}\.", result.answer), f"no answer in a sentence: {result.answer!r}"
         print_result(result, audit, console)
 
-    def checked(record: Path, content: Mapping[str, object]) -> None:
-        plain = json.loads(json.dumps(writer.plain(content)))
-        validator.validate(plain)
-        ends = {f"{name}.{end}" for name in plain["units"] for end in ("low", "high", "sd", "p")}
-        assert plain["units"].keys() <= plain["scores"].keys() <= plain["units"].keys() | ends
-        config = record.parent / "config.yaml"
+    def checked(record: Record, folder: Path) -> None:
+        ends = {f"{name}.{end}" for name in record.units for end in ("low", "high", "sd", "p")}
+        assert record.units.keys() <= record.numbers.keys() <= record.units.keys() | ends
+        config = folder / "config.yaml"
         if config.exists() and "\nmodel:" in config.read_text(encoding="utf-8"):  # a run of probing, and no sweep
-            assert not unexplained(plain["experiment"], plain["units"]), "docs/glossary.md does not explain these"
-        write_record(record, content)
-        assert len([path for path in record.parent.iterdir() if path.is_file()]) <= 20 - len(["page.html"])
+            assert not unexplained(record.experiment, record.units), "docs/glossary.md does not explain these"
+        save(record, folder)
+        known = record.model_dump(exclude={"checksums"})
+        assert read_record(folder / RECORD).model_dump(exclude={"checksums"}) == known
+        assert len([path for path in folder.iterdir() if path.is_file()]) <= 20 - len(["page.html"])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writer, "_write_record", checked)
+        patch.setattr(Record, "save", checked)
         patch.setattr(writer, "print_result", shown)
-        yield validator
+        yield
 
 
 @pytest.fixture(scope="session")

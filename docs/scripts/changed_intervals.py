@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from attention_probing.results.reader import find_record, read_table
+from attention_probing.results.record import find_record
 
 ENDS = (".low", ".high")
 
@@ -22,11 +22,11 @@ ENDS = (".low", ".high")
 def numbers_of(run: Path) -> Iterator[tuple[str, float]]:
     """Yield every number of a run with its key: scores, then cells of tables by the texts of their rows."""
     record = find_record(run)
-    for name, value in record.content["scores"].items():
+    for name, value in record.numbers.items():
         yield name, math.nan if value is None else float(value)
-    for table in record.content["tables"]:
-        frame = read_table(record, table)
-        interval = record.content["columns"][table]["interval"]
+    for table in record.tables:
+        frame = record.table(table)
+        interval = record.columns[table].interval
         frame = frame.rename(columns={end: f"{interval}.{end}" for end in ("low", "high", "sd")} if interval else {})
         texts = [name for name in frame if not pd.api.types.is_float_dtype(frame[name]) and name not in ("n", "n_dev")]
         for _, row in frame.iterrows():

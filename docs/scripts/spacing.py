@@ -11,7 +11,8 @@ from pathlib import Path
 import pandas as pd
 
 from attention_probing.metrics.bootstrap import holm
-from attention_probing.results.reader import Record, find_record, find_runs, read_table
+from attention_probing.results.reader import find_runs
+from attention_probing.results.record import Record, find_record
 from attention_probing.results.tables import DASH, format_markdown
 from studies.languages import ALPHA, LEAST, OWN, transferred
 
@@ -29,15 +30,14 @@ def main(blanks: Path, text: Path) -> None:
     before, after = own_heads(blanks), own_heads(text)
     rows: dict[str, dict[str, str]] = {}
     for language, record in after.items():
-        counts = record.content["audit"]["test"]
+        counts = record.audit["test"]
         share = 100 * counts["words_without_own_piece"] / counts["words"]
         rows[language] = {"language": language, "words without own piece, %": f"{share:.1f}"}
     for relation in RELATIONS:
         cells, p = dict[str, str](), dict[str, float]()
         for language, record in after.items():
             old, new = (
-                read_table(one, "best_heads").set_index("relation").T.get(relation)
-                for one in (before[language], record)
+                one.table("best_heads").set_index("relation").T.get(relation) for one in (before[language], record)
             )
             if old is not None and new is not None and old["n"] >= LEAST:
                 shown = (f"{one['head']} {100 * one['test']:.1f}" for one in (old, new))

@@ -36,7 +36,7 @@ from attention_probing.metrics.statistics import proportion, two_columns
 from attention_probing.results import Estimate, Provenance, Result, Table
 from attention_probing.results.digests import checksums
 from attention_probing.results.errors import UserError
-from attention_probing.results.reader import find_record
+from attention_probing.results.record import find_record
 from attention_probing.results.writer import write
 
 SENTENCES = 60

@@ -15,7 +15,7 @@ from attention_probing.commands.sweep_table import collect, range_answer
 from attention_probing.metrics.bootstrap import difference, paired_bootstrap, pool_seeds, resample, seeds_margin
 from attention_probing.metrics.statistics import two_columns
 from attention_probing.results import Estimate, Provenance, Result, Table
-from attention_probing.results.reader import NAN, Record, read_record
+from attention_probing.results.record import NAN, Record, read_record
 from attention_probing.results.writer import write_scores
 from tests.metrics.subsets import subsets
 
@@ -415,6 +415,8 @@ def test_runs_of_two_states_of_the_program_are_told_apart(tmp_path: Path) -> Non
     row = row_of(0, 1)
     records = {one.key: record(tmp_path, one.key, {"uas": 0.5}) for one in (run(0), run(1))}
     assert told(made(tmp_path, [row], records)[0], "warnings") == []
-    records[run(1).key] = replace(records[run(1).key], source="another")
+    other = records[run(1).key]
+    versions = {**other.versions, "source_sha256": "another"}
+    records[run(1).key] = other.model_copy(update={"versions": versions})
     (warning,) = told(made(tmp_path, [row], records)[0], "warnings")
     assert "the program was changed between these runs" in warning

@@ -17,15 +17,8 @@ from attention_probing.commands import compare
 from attention_probing.results import Bars, Estimate, Provenance, Result, Table
 from attention_probing.results.digests import RECORD, checksums
 from attention_probing.results.errors import UserError
-from attention_probing.results.reader import (
-    RecordError,
-    compute_ratio,
-    find_record,
-    find_runs,
-    load,
-    read_record,
-    read_table,
-)
+from attention_probing.results.reader import find_runs, load
+from attention_probing.results.record import RecordError, compute_ratio, find_record, read_record
 from attention_probing.results.writer import FigureFiles, write, write_scores
 
 SCORES = {
@@ -147,7 +140,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "load": load,
     "compare": lambda run: compare.main([str(run)]),
     "row of a sweep": lambda run: compare.main([f"{run}:x"]),
-    "table": lambda run: read_table(find_record(run), "probe_runs"),
+    "table": lambda run: find_record(run).table("probe_runs"),
 }
 
 
@@ -239,14 +232,14 @@ def seal(folder: Path, content: dict[str, Any]) -> None:
 
 def test_a_record_of_a_version_without_shares_is_read(tmp_path: Path) -> None:
     content = sweep(tmp_path)
-    assert find_record(tmp_path).shares == ("uas",)
+    assert find_record(tmp_path).shares == ["uas"]
     del content["shares"]
     seal(tmp_path, content)
     record = find_record(tmp_path)
-    assert record.shares == ()
+    assert record.shares == []
     assert record.counts("uas")["numerator"].tolist() == [1, 2]
     seal(tmp_path, {**content, "shares": "uas"})
-    with pytest.raises(RecordError, match="`shares` must be"):
+    with pytest.raises(RecordError, match="`shares` is 'uas', but must be a list"):
         find_record(tmp_path)
 
 

@@ -20,7 +20,7 @@ from attention_probing.commands.sweep_plan import options_of, read_sweep
 from attention_probing.results import Estimate, Provenance, Result, Table
 from attention_probing.results.digests import checksums
 from attention_probing.results.errors import UserError
-from attention_probing.results.reader import read_record
+from attention_probing.results.record import read_record
 from attention_probing.results.tables import score_cell
 from attention_probing.results.writer import write
 from studies.paper import (
