@@ -153,8 +153,12 @@ def _table_rows(record: Record, table: str) -> list[dict[str, object]]:
     """Return the rows of a table of a run; none if the run has no such table."""
     if table not in record.tables:
         return []
-    frame = record.table(table).rename(columns=str)
-    return [{**_describe_run(record), **row} for row in frame.to_dict("records")]
+    run = _describe_run(record)
+    rows = []
+    for row in record.table(table).to_dict("records"):
+        cells = {str(column): value for column, value in row.items()}
+        rows.append(run | cells)
+    return rows
 
 
 def read_config(record: Record) -> object:

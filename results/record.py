@@ -350,7 +350,7 @@ def join_numbers(numbers: Mapping[str, float | None], units: Mapping[str, Unit])
     for name, unit in units.items():
         if name not in numbers:
             raise ValueError(f"`scores` has no {name}, which `units` names")
-        known = {}
+        known: dict[str, Any] = {}
         for part, key in {"value": name, **{end: f"{name}.{end}" for end in ENDS}}.items():
             if key in numbers:
                 number = numbers[key]
@@ -385,7 +385,7 @@ def find_record(run: Path) -> Record:
         return read_record(path)
     if not run.is_dir():
         raise RecordError(f"{run}: there is no such file or folder")
-    below = []
+    below: list[str] = []
     for depth in ("*", "*/*", "*/*/*"):
         below.extend(str(path.parent) for path in sorted(run.glob(f"{depth}/{RECORD}")))
     hint = ": no test has ended in it"
@@ -444,9 +444,11 @@ def _describe_fault(error: ValidationError, content: object) -> str:
     names = []
     value: Any = content
     for place in fault["loc"]:
-        if (isinstance(value, dict) and place in value) or (isinstance(value, list) and isinstance(place, int)):
-            names.append(str(place))
+        if (isinstance(value, list) and isinstance(place, int)) or (isinstance(value, dict) and place in value):
             value = value[place]
+        else:
+            continue  # the name of a type of a union
+        names.append(str(place))
     entry = f"`{'.'.join(names)}`" if names else "it"
     wanted = _WANTED.get(fault["type"], fault["msg"])
     if fault["type"] == "literal_error":
