@@ -444,11 +444,14 @@ def _describe_fault(error: ValidationError, content: object) -> str:
     names = []
     value: Any = content
     for place in fault["loc"]:
-        if (isinstance(value, list) and isinstance(place, int)) or (isinstance(value, dict) and place in value):
-            value = value[place]
-        else:
-            continue  # the name of a type of a union
-        names.append(str(place))
+        inside: dict[Any, Any] = {}
+        if isinstance(value, dict):
+            inside = value
+        elif isinstance(value, list):
+            inside = dict(enumerate(value))
+        if place in inside:  # else it is the name of a type of a union
+            names.append(str(place))
+            value = inside[place]
     entry = f"`{'.'.join(names)}`" if names else "it"
     wanted = _WANTED.get(fault["type"], fault["msg"])
     if fault["type"] == "literal_error":
