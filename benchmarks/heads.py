@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from attention_probing.attention.alignment import AlignedPieces, reduction
 from attention_probing.attention.source import EncoderSpec
 from attention_probing.datamodules import DependencyDataModule
-from attention_probing.metrics.attachment import ALL, PLAIN, groups_of
+from attention_probing.metrics.attachment import ALL, PLAIN, add_arcs, groups_of, take_arcs
 from attention_probing.metrics.heads import Predictions, _Offsets, hit_counts, most_attended, permutation_p
-from attention_probing.metrics.rows import ArcRows
+from attention_probing.metrics.rows import Rows
 from attention_probing.results import Integers
 from benchmarks.harness import Report, Settings, Treebanks, alternate, command, timed
 
@@ -42,12 +42,12 @@ class OnePass:
 
     def __call__(self) -> None:
         """Count once."""
-        metric = ArcRows(heads=2 * len(self._data.layers) * len(self._data.heads))
+        words = Rows()
         for batch in self._data.val_dataloader():
             found = most_attended(batch.attention, batch.lengths).flatten(2)
-            metric.add(batch, heads=found)
-        arcs, rows = metric.arcs()
-        predicted = rows["heads"]
+            add_arcs(words, batch, heads=found)
+        arcs, columns = take_arcs(words)
+        predicted = columns["heads"]
         self.predictions = Predictions(arcs, self._data.relations, predicted)
         groups = groups_of(arcs, self._data.relations)
         hits = dict(zip(groups, hit_counts(arcs, predicted, groups).tolist(), strict=True))

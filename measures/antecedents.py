@@ -1,10 +1,14 @@
 """Every attention head as a predictor of antecedents, beside baselines (Clark et al. 2019, §4.3)."""
 
-from typing import Literal
-
 from attention_probing.datamodules import AntecedentBatch, CoreferenceDataModule
 from attention_probing.measures.contract import Measure
-from attention_probing.probes.antecedent_evaluation import AntecedentEvaluation, check_coreference
+from attention_probing.probes.antecedent_evaluation import (
+    Mode,
+    add_links,
+    check_coreference,
+    evaluate_links,
+    make_rows,
+)
 from attention_probing.results import Result
 from attention_probing.results.errors import check_values
 
@@ -30,18 +34,17 @@ class AntecedentHeads(Measure[CoreferenceDataModule]):
     experiment = "antecedent"
     takes = CoreferenceDataModule
 
-    def __init__(self, mode: Literal["held_out", "paper"] = "held_out") -> None:
+    def __init__(self, mode: Mode = "held_out") -> None:
         super().__init__(seed=0)  # of resamples: equal in all runs, so that these can be paired
         check_values(self, mode=mode)
-        self.mode: Literal["held_out", "paper"] = mode
+        self.mode = mode
 
     def begin(self) -> None:
         check_coreference(self.data, type(self).__name__)
-        self.evaluation = AntecedentEvaluation(self.mode, self.seed)
-        self.evaluation.prepare(self.data)
+        self._rows = make_rows(self.data)
 
     def update(self, batch: AntecedentBatch) -> None:
-        self.evaluation.update(batch)
+        add_links(self._rows, batch, self.data.candidates)
 
     def result(self) -> Result:
-        return self.evaluation.result(self.experiment)
+        return evaluate_links(self.experiment, self.data, self._rows, self.mode, self.seed)

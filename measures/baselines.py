@@ -1,8 +1,11 @@
 """Baselines without attention, scored as probes are (Clark et al. 2019, §4.2)."""
 
+from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
 from attention_probing.measures.contract import Measure
-from attention_probing.probes.arc_evaluation import ArcEvaluation, check_relations, read_fields
+from attention_probing.metrics.attachment import add_arcs
+from attention_probing.metrics.rows import Rows
+from attention_probing.probes.arc_evaluation import check_relations, evaluate_arcs, read_fields
 from attention_probing.results import Result
 
 
@@ -24,14 +27,15 @@ class Baselines(Measure[DependencyDataModule]):
 
     def __init__(self, relations: tuple[str, ...] = ()) -> None:
         super().__init__()
-        self.evaluation = ArcEvaluation(relations)
+        self.relations = relations
 
     def begin(self) -> None:
         read_fields(self.data, (), type(self).__name__)
-        check_relations(self.evaluation.relations, self.data.relations)
+        check_relations(self.relations, self.data.relations)
+        self._rows: dict[Split, Rows] = {"dev": Rows(), "test": Rows()}
 
     def update(self, batch: AttentionBatch) -> None:
-        self.evaluation.update(batch)
+        add_arcs(self._rows[batch.split], batch)
 
     def result(self) -> Result:
-        return self.evaluation.result(self.experiment, self.data)
+        return evaluate_arcs(self.experiment, self.data, self._rows["dev"], self._rows["test"], self.relations)

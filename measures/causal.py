@@ -44,9 +44,10 @@ from attention_probing.measures.task import (
     lacks_language_modelling,
     make_ablation,
 )
+from attention_probing.metrics.attachment import add_arcs, take_arcs
 from attention_probing.metrics.bootstrap import against_random_draws, difference, holm, p_units, with_interval_and_p
 from attention_probing.metrics.heads import Predictions, most_attended
-from attention_probing.metrics.rows import ITEM, ArcRows, Rows
+from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.metrics.statistics import Statistic
 from attention_probing.models.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint
 from attention_probing.probes.arc_evaluation import check_relations
@@ -403,13 +404,13 @@ class CausalCheck(ProbeMeasure):
         self._task = None if self.checkpoint is None else self._classification(self.checkpoint)
         if self.pairs is not None:
             self._task = self._minimal_pairs(self.pairs)
-        self._dev = ArcRows(heads=2 * layers * len(data.heads))
+        self._dev = Rows()
 
     def update(self, batch: AttentionBatch) -> None:
         """Collect the governors that every attention head predicts on a batch of dev."""
         if batch.split == "dev":
             predicted = most_attended(batch.attention, batch.lengths).flatten(2)
-            self._dev.add(batch, heads=predicted)
+            add_arcs(self._dev, batch, heads=predicted)
 
     def result(self) -> Result:
         """Select attention heads, train the probe, ablate the heads, and return the result."""
@@ -504,7 +505,7 @@ class CausalCheck(ProbeMeasure):
 
     def _chosen(self) -> list[RelationHeads]:
         """Rank heads on dev in the better of both directions; return the best of each relation, and random sets."""
-        arcs, predicted = self._dev.arcs()
+        arcs, predicted = take_arcs(self._dev)
         data, found = self.data, []
         dev, names = Predictions(arcs, data.relations, predicted["heads"]), HeadNames(data.layers, data.heads)
         absent = self._absent

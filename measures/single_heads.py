@@ -6,7 +6,6 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from torch import nn
 
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
@@ -23,12 +22,14 @@ from attention_probing.metrics.attachment import (
     ATTACHMENT_RATIOS,
     PLAIN,
     Arcs,
+    add_arcs,
     attachment_scores,
     ratio_scores,
     sentence_scores,
+    take_arcs,
 )
-from attention_probing.metrics.heads import MostAttended, Predictions, RowPeaks, delimiter_shares
-from attention_probing.metrics.rows import ArcRows
+from attention_probing.metrics.heads import MostAttended, Predictions, confidence, delimiter_shares
+from attention_probing.metrics.rows import Rows
 from attention_probing.metrics.trees import gold_in_trees, tree_counts
 from attention_probing.probes.arc_evaluation import (
     baseline_scores,
@@ -36,7 +37,6 @@ from attention_probing.probes.arc_evaluation import (
     check_relations,
     read_fields,
     rows_of,
-    split_key,
 )
 from attention_probing.results import Estimate, Figure, Floats, Integers, Result, Table, Unit
 from attention_probing.results.errors import UserError, check_values, setting
@@ -93,8 +93,6 @@ class SingleHeads(Measure[DependencyDataModule]):
         self.trees = trees
         self.relations = relations
         self._scored: Split = "dev" if mode == "paper" else "test"
-        self._rows = nn.ModuleDict()
-        self._peaks = nn.ModuleDict()
 
     def begin(self) -> None:
         data = self.data
@@ -108,27 +106,15 @@ class SingleHeads(Measure[DependencyDataModule]):
                     f"Give {setting('corpus')} a treebank with arcs."
                 )
         self._names = HeadNames(data.layers, data.heads)
-        encoders: tuple[EncoderOf, EncoderOf] = ("given", "random_init")
+        delimiters = data.splits[self._scored].store.manifest.delimiters
+        self._reads_delimiters = any(delimiters.values()) and data.options.measured.sums_to_one
+        encoders: tuple[EncoderOf, ...] = ("given", "random_init") if data.random_init else ("given",)
+        self._words: dict[tuple[Split, EncoderOf], Rows] = {}  # a row for each word
+        self._peaks: dict[EncoderOf, Rows] = {}  # a row for each sentence of dev
         for encoder in encoders:
-            self._peaks[encoder] = RowPeaks(len(data.layers), len(data.heads))
-            for split in STAGES["test"]:
-                self._rows[split_key(split, encoder)] = ArcRows(**self._columns(split, encoder))
-
-    def _columns(self, split: Split, encoder: EncoderOf) -> dict[str, int | None]:
-        """Return the width of each column of numbers that are gathered of a word."""
-        heads = len(self._names)
-        columns: dict[str, int | None] = {"heads": 2 * heads}  # both directions of every head
-        if encoder == "given" and self.trees:
-            columns["in_trees"] = heads
-            if split == self._scored and self._has_delimiters:
-                columns["delimiters"] = heads
-        return columns
-
-    @property
-    def _has_delimiters(self) -> bool:
-        """True if the tokenizer writes delimiters, and shares of the attention go to them."""
-        manifest = self.data.splits[self._scored].store.manifest
-        return any(manifest.delimiters.values()) and self.data.options.measured.sums_to_one
+            self._words["dev", encoder] = Rows()
+            self._words["test", encoder] = Rows()
+            self._peaks[encoder] = Rows()
 
     def update(self, batch: AttentionBatch) -> None:
         positions = batch.most_attended
@@ -138,26 +124,26 @@ class SingleHeads(Measure[DependencyDataModule]):
             most.add(batch.attention)
             positions = most.positions
             peaks = most.peaks
-        columns = {"heads": positions.flatten(2)}
-        wanted = self._columns(batch.split, batch.encoder)
-        if "in_trees" in wanted:
+        columns = {"heads": positions.flatten(2)}  # both directions of every head
+        if self.trees and batch.encoder == "given":
             columns["in_trees"] = gold_in_trees(batch.attention, batch.heads, batch.punctuation, batch.lengths)
-        if "delimiters" in wanted:
-            shares = delimiter_shares(batch.attention, batch.lengths).flatten(2)
-            columns["delimiters"] = (shares * _SHARE).round().int()
+            if self._reads_delimiters and batch.split == self._scored:
+                shares = delimiter_shares(batch.attention, batch.lengths).flatten(2)
+                columns["delimiters"] = (shares * _SHARE).round().int()
+        add_arcs(self._words[batch.split, batch.encoder], batch, **columns)
         if batch.split == "dev":
-            self._peaks[batch.encoder].update(peaks, batch.lengths)  # type: ignore[operator]
-        self._rows[split_key(batch.split, batch.encoder)].add(batch, **columns)  # type: ignore[operator]
+            self._peaks[batch.encoder].add(batch.index, peaks=peaks.float().sum(-1), words=batch.lengths)
 
     def result(self) -> Result | None:
-        rows, confidence = self._gather()
+        words = {key: take_arcs(rows) for key, rows in self._words.items()}
+        peaks = {encoder: rows.take() for encoder, rows in self._peaks.items()}
         if self.ranks.rank != 0:
             return None  # the first process computes the statistics and writes them
 
-        heads = self._chosen_heads(rows, "given")
-        control = self._chosen_heads(rows, "random_init") if len(rows["dev_random_init"][0]) else None
+        heads = self._chosen_heads(words, "given")
+        control = self._chosen_heads(words, "random_init") if self.data.random_init else None
         best = rows_of(heads.best_heads(control, self.permutations), self.relations, blank=True)
-        roles, role_scores = self._roles(heads, confidence["given"])
+        roles, role_scores = self._roles(heads, peaks["given"])
         tables = {
             "best_heads": best,
             "best_heads_by_length": rows_of(heads.by_length(), self.relations),
@@ -165,10 +151,10 @@ class SingleHeads(Measure[DependencyDataModule]):
             "roles": roles,
         }
         scores = _attachment_scores(heads, "heads.")
-        scored = rows[self._scored][1]
-        if "in_trees" in scored:
-            tables["trees"], uuas = trees_table(heads, rows["dev"][1]["in_trees"], scored["in_trees"])
-            scores["heads.tree_uuas"] = uuas
+        _, scored = words[self._scored, "given"]
+        if self.trees:
+            _, dev = words["dev", "given"]
+            tables["trees"], scores["heads.tree_uuas"] = trees_table(heads, dev["in_trees"], scored["in_trees"])
         if "delimiters" in scored:
             tables["no_op"], difference = no_op(heads, roles.frame, scored["delimiters"] / _SHARE)
             if difference is not None:
@@ -177,7 +163,7 @@ class SingleHeads(Measure[DependencyDataModule]):
         if control is not None:
             headline.append("random_init.uas")
             scores |= _attachment_scores(control, "random_init.")
-            tables["random_init.roles"], _ = self._roles(control, confidence["random_init"])
+            tables["random_init.roles"], _ = self._roles(control, peaks["random_init"])
         if self.trees and self.ensemble > 1:
             tables["ensembles"] = self._ensembles(heads)
         items, ratios = self._items(heads)
@@ -198,7 +184,7 @@ class SingleHeads(Measure[DependencyDataModule]):
                 "units": self._split.describe_units(),
                 "permutations": self.permutations,
                 **blank_relations(best),
-                "predictions_without_weight": self._without_weight(rows),
+                "predictions_without_weight": self._without_weight(words),
             },
             items=items,
             ratios=ratios,
@@ -207,35 +193,25 @@ class SingleHeads(Measure[DependencyDataModule]):
             answer=heads_answer(best, heads.scored.punctuation),
         )
 
-    def _gather(self) -> tuple[dict[str, "_Rows"], dict[str, Floats]]:
-        """Return the rows of all devices by split and encoder, and the confidence of all heads by encoder."""
-        rows: dict[str, _Rows] = {}
-        for key, gathered in self._rows.items():
-            arcs, columns = gathered.arcs()  # type: ignore[operator]
-            rows[key] = (self._within_reach(arcs, key), columns)
-        confidence: dict[str, Floats] = {}
-        for encoder, gathered in self._peaks.items():
-            confidence[encoder] = gathered.compute().cpu().numpy()  # type: ignore[operator]
-        return rows, confidence
-
     @property
     def _split(self) -> DependencySplit:
         """The scored split."""
         return self.data.splits[self._scored]
 
-    def _chosen_heads(self, rows: Mapping[str, "_Rows"], encoder: EncoderOf) -> ChosenHeads:
+    def _chosen_heads(self, words: "_WordsOfSplits", encoder: EncoderOf) -> ChosenHeads:
         """Return the predictions of all heads of an encoder on dev and on the scored split."""
-        splits = {}
+        predictions: dict[Split, Predictions] = {}
         for split in dict.fromkeys(("dev", self._scored)):
-            arcs, columns = rows[split_key(split, encoder)]
-            splits[split] = Predictions(arcs, self.data.relations, columns["heads"])
+            arcs, columns = words[split, encoder]
+            data = self.data.splits if encoder == "given" else self.data.random_splits
+            predictions[split] = Predictions(_within_reach(arcs, data[split]), self.data.relations, columns["heads"])
         transferred = self._scored == "test" and self.data.transfer_from is not None
-        return ChosenHeads(splits["dev"], splits[self._scored], self._names, self.seed, transferred)
+        return ChosenHeads(predictions["dev"], predictions[self._scored], self._names, self.seed, transferred)
 
-    def _roles(self, heads: ChosenHeads, confidence: Floats) -> tuple[Table, dict[str, Estimate]]:
+    def _roles(self, heads: ChosenHeads, peaks: Mapping[str, Floats]) -> tuple[Table, dict[str, Estimate]]:
         """Return the table of the roles of heads, and shares of all heads."""
         unit: Unit = "fraction" if self.data.options.measured.sums_to_one else "ratio"
-        return head_roles(heads, confidence, self.minimum, unit)
+        return head_roles(heads, confidence(peaks["peaks"], peaks["words"]), self.minimum, unit)
 
     def _ensembles(self, heads: ChosenHeads) -> Table:
         """Return the table of ensembles of heads."""
@@ -264,35 +240,29 @@ class SingleHeads(Measure[DependencyDataModule]):
         figures.update(example_sentences(heads, best.frame, self._split, self.minimum))
         return figures
 
-    def _without_weight(self, rows: Mapping[str, "_Rows"]) -> dict[str, int]:
+    def _without_weight(self, words: "_WordsOfSplits") -> dict[str, int]:
         """Count predictions without any weight, by split.
 
         They are behind a causal mask, or where a weight is below the least number that the store keeps.
         """
         counts: dict[str, int] = {}
         for split in STAGES["test"]:
-            arcs, columns = rows[split]
+            arcs, columns = words[split, "given"]
             counts[split] = Predictions(arcs, self.data.relations, columns["heads"]).without_weight
         return counts
 
-    def _within_reach(self, arcs: Arcs, key: str) -> Arcs:
-        """Add the positions that the encoder may attend to from each word, so that baselines keep to them."""
-        splits = {}
-        for name, split in self.data.splits.items():
-            splits[split_key(name, "given")] = split
-        for name, split in self.data.random_splits.items():
-            splits[split_key(name, "random_init")] = split
-        reach = splits[key].reach if key in splits else None
-        if reach is None:
-            return arcs
-        lengths = splits[key].lengths
-        first = np.cumsum(lengths) - lengths  # row of the first word of each sentence of the split
-        rows = first[arcs.sentence] + arcs.word - 1
-        return replace(arcs, reach=reach[rows])
+
+_WordsOfSplits = Mapping[tuple[Split, EncoderOf], tuple[Arcs, Mapping[str, Integers]]]
+"""Gold arcs and numbers of the words of each split, read with each encoder."""
 
 
-_Rows = tuple[Arcs, Mapping[str, Integers]]
-"""Gold arcs of a split, and numbers of each word by name."""
+def _within_reach(arcs: Arcs, split: DependencySplit) -> Arcs:
+    """Add the positions that the encoder may attend to from each word, so that baselines keep to them."""
+    if split.reach is None:
+        return arcs
+    first = np.cumsum(split.lengths) - split.lengths  # row of the first word of each sentence of the split
+    rows = first[arcs.sentence] + arcs.word - 1
+    return replace(arcs, reach=split.reach[rows])
 
 
 def _attachment_scores(heads: ChosenHeads, prefix: str) -> dict[str, Estimate]:

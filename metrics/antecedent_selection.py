@@ -7,16 +7,14 @@ the same cluster. A *link* is a mention with a gold candidate.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from attention_probing.metrics.attachment import sums_by
 from attention_probing.metrics.bootstrap import bootstrap_ratio
-from attention_probing.metrics.gathered import Gathered
 from attention_probing.results import Estimate, Flags, Floats, Integers
 
 ANTECEDENT_DIRECTIONS = ("mention→antecedent", "antecedent→mention")
@@ -163,57 +161,19 @@ def _hits(rows: Tensor, columns: Tensor, links: Links, candidates: Flags, gold: 
     return Choices(torch.stack(hits), torch.stack(without_weight))
 
 
-class AntecedentCounts(Gathered[tuple[dict[str, Tensor], Tensor]]):
-    """Accumulator that counts links, and each predictor's right choices, by document and mention type.
-
-    A predictor, such as an attention head, chooses an antecedent for each link. There may be several
-    kinds of predictors; further keyword arguments give the number of predictors of each kind.
+def count_by_type(flags: Tensor, types: Tensor) -> Tensor:
+    """Count the links with a flag by mention type, int64 `[…, 4]`.
 
     Args:
-        documents: Number of documents.
-
-    Attributes:
-        right: Right choices, int64 `[documents, predictors, 4]`; the predictors of all kinds follow
-            one another, and the last axis is the mention type.
-        links: Links, int64 `[documents, 4]`, by mention type.
+        flags: Bool `[…, links]`, for instance True for the right choices of each predictor.
+        types: Mention type of each link, `[links]`.
     """
-
-    right: Tensor
-    links: Tensor
-
-    def __init__(self, documents: int, **predictors: int) -> None:
-        super().__init__()
-        self.predictors = predictors
-        for name, shape in {"right": (documents, sum(predictors.values()), TYPES), "links": (documents, TYPES)}.items():
-            self.add_sum(name, torch.zeros(*shape, dtype=torch.long))
-
-    def update(self, document: int, types: Tensor, **right: Tensor) -> None:
-        """Add the links of one window of a document.
-
-        Args:
-            document: Index of the document, from 0.
-            types: Mention type of each link, `[links]`.
-            **right: For each kind of predictor, bool `[predictors, links]`, True for right choices.
-        """
-        device = self.links.device
-        of_type = types.to(device) == torch.arange(TYPES, device=device)[:, None]
-        self.links[document] += of_type.sum(-1)
-        flags = torch.cat([right[name].to(device) for name in self.predictors])
-        self.right[document] += (flags[:, None, :] & of_type).sum(-1)
-
-    def total(self) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the counts of right choices and of links.
-
-        Returns:
-            Right choices by kind of predictor, int64 `[documents, predictors, 4]`, and links, int64 `[documents, 4]`;
-            the last axis is the mention type.
-        """
-        parts = torch.split(self.right.clone(), list(self.predictors.values()), dim=1)
-        return dict(zip(self.predictors, parts, strict=True)), self.links.clone()
+    of_type = types == torch.arange(TYPES, device=types.device)[:, None]
+    return (flags[..., None, :] & of_type).sum(-1)
 
 
 def accuracies(
-    hits: Tensor, links: Tensor, units: Sequence[str] | None = None, *, draws: int = 1000, seed: int = 0
+    hits: Integers, links: Integers, units: Sequence[str] | None = None, *, draws: int = 1000, seed: int = 0
 ) -> Estimate[Floats]:
     """Return the accuracy of each predictor on the `ANTECEDENT_GROUPS`, with 95 % intervals.
 
@@ -232,16 +192,25 @@ def accuracies(
         Accuracies `[..., 4]`: all links, then pronouns, proper and nominal mentions; nan for a group
         without links.
     """
-    right = _with_all(hits.cpu().numpy())
-    total = _with_all(links.cpu().numpy()).reshape(len(links), *[1] * (hits.ndim - 2), -1)
-    total = np.broadcast_to(total, right.shape)
-    if units is not None:
-        shape = right.shape[1:]
-        names = np.asarray(units)
-        right, total = (sums_by(names, one.reshape(len(names), -1)).reshape(-1, *shape) for one in (right, total))
-    return bootstrap_ratio(right, total, share=True, draws=draws, seed=seed)
+    names = range(len(links)) if units is None else units
+    right = _sum_units(count_groups(hits), names)
+    same_for_all_predictors = (1,) * (hits.ndim - 2)
+    total = _sum_units(count_groups(links), names)
+    total = total.reshape(len(total), *same_for_all_predictors, -1)
+    return bootstrap_ratio(right, np.broadcast_to(total, right.shape), share=True, draws=draws, seed=seed)
 
 
-def _with_all(counts: NDArray[Any]) -> NDArray[Any]:
-    """Put the sum over the types before them, and leave out the unknown type."""
-    return np.concatenate([counts.sum(axis=-1, keepdims=True), counts], axis=-1)[..., : len(ANTECEDENT_GROUPS)]
+def count_groups(counts: Integers) -> Integers:
+    """Return counts by `ANTECEDENT_GROUPS`, `[…, 4]`, from counts by mention type, `[…, 4]`.
+
+    The sum over all types comes first, and the unknown type is left out.
+    """
+    everything = counts.sum(axis=-1, keepdims=True)
+    return np.concatenate([everything, counts[..., :-1]], axis=-1)
+
+
+def _sum_units(counts: Integers, units: Sequence[object]) -> Floats:
+    """Sum counts `[documents, …]` of documents that belong to the same unit."""
+    rows = counts.reshape(len(counts), -1)
+    sums = sums_by(np.asarray(units), rows.astype(np.float64))
+    return sums.reshape(-1, *counts.shape[1:])

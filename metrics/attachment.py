@@ -9,13 +9,19 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from attention_probing.metrics.bootstrap import bootstrap_ratio
+from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.results import Estimate, Flags, Floats, Integers, Unit
+from attention_probing.results.errors import UserError
 
 ALL, PLAIN = "all", "all (no punctuation)"  # groups of words
 OFFSETS = (-3, -2, -1, 1, 2, 3)  # of the fixed-offset baseline (Clark et al. 2019, §4.2)
+LONGEST = 32_766
+"""Most words of a sentence: a position and an offset fit 16 bits, and one number is left for none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +108,66 @@ class Arcs:
         of_sentences = np.cumsum(self.word == 1) - 1
         units: Integers = self.units[of_sentences]
         return units
+
+
+def add_arcs(rows: Rows, batch: Any, **predicted: Tensor) -> None:  # noqa: ANN401 - a batch of a room above
+    """Add a row for each word of a batch: its gold arc, and what is predicted for it. The padding is left out.
+
+    Args:
+        rows: Rows of one split, read by `take_arcs`.
+        batch: Sentences padded to n words, with the tensors `index` (of the sentence in its split) and `lengths`,
+            `[batch]`, `documents` (-1 for none), `[batch]`; `heads` (0 for ROOT), `relations` and `punctuation`,
+            `[batch, n]`.
+        **predicted: Numbers of the words by name, `[batch, n]`; or, of several predictors, small integers
+            `[batch, n, predictors]`, which take most of the memory and are kept in 16 bits.
+
+    Raises:
+        UserError: A sentence has more than 32,766 words, and there are numbers of several predictors.
+    """
+    gold = {
+        "document": batch.documents[:, None].expand_as(batch.heads),
+        "length": batch.lengths.long()[:, None].expand_as(batch.heads),
+        "head": batch.heads,
+        "relation": batch.relations,
+        "punctuation": batch.punctuation,
+    }
+    words = batch.heads.size(1)
+    word = torch.arange(1, words + 1, device=batch.heads.device).expand_as(batch.heads)
+    sentence = batch.index[:, None].expand_as(batch.heads)
+    real = word <= gold["length"]
+    columns = {name: column[real] for name, column in gold.items()}
+    for name, column in predicted.items():
+        if column.dim() == 2:
+            columns[name] = column[real]
+            continue
+        if words > LONGEST:
+            raise UserError(
+                f"Sentence {int(batch.index[batch.lengths.argmax()]) + 1:,} of a split has {words:,} words, "
+                f"but arcs are scored in sentences of at most {LONGEST:,} words. Cut it into several sentences."
+            )
+        columns[name] = column.short()[real]
+    rows.add(torch.stack([sentence[real], word[real]], dim=1), **columns)
+
+
+def take_arcs(rows: Rows) -> tuple[Arcs, dict[str, NDArray[Any]]]:
+    """Return the gold arcs of all words, and what is predicted for them by name; the rows are empty afterwards.
+
+    Args:
+        rows: Rows of one split, filled by `add_arcs`.
+
+    Returns:
+        The arcs, and columns `[words]` or `[words, predictors]`. Without any batch there are no columns.
+
+    Raises:
+        ValueError: A sentence was added more than once.
+    """
+    columns = rows.take()
+    items = columns.pop(ITEM).reshape(-1, 2)
+    gold: dict[str, Integers] = {"sentence": items[:, 0], "word": items[:, 1]}
+    for name in ("document", "length", "head", "relation", "punctuation"):
+        gold[name] = columns.pop(name, np.empty(0)).astype(np.int64)
+    punctuation = gold.pop("punctuation").astype(np.bool_)
+    return Arcs(**gold, punctuation=punctuation), columns
 
 
 def _check_column(arcs: Arcs, predicted: Integers) -> None:

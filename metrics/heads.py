@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attention_probing.metrics.attachment import OFFSETS, PLAIN, Arcs, attached, edges_found, groups_of, offset_heads
-from attention_probing.metrics.gathered import Gathered
 from attention_probing.results import Flags, Floats, Integers
 from attention_probing.results.progress import Progress
 
@@ -28,7 +27,6 @@ ARC_LENGTHS: Mapping[str, tuple[int, float]] = {"1": (1, 1), "2": (2, 2), "3–5
 OFFSETS_BY_DISTANCE = sorted(OFFSETS, key=lambda k: (abs(k), -k))
 """The fixed offsets, nearest first, ahead before behind."""
 
-_FIXED = 1 << 24  # factor by which weights are scaled to be summed as integers
 _NOWHERE = np.int16(32767)
 _ROOM = (1, 2, 3, 4, 5, 6, 8, 10, 13, 17, 22, 28, 36, 46)
 """Lower bounds of classes of the number of words before (or after) a word: exact at first, then coarser."""
@@ -141,34 +139,22 @@ def delimiter_shares(attention: Tensor, lengths: Tensor) -> Tensor:
     return both[..., 1:-1].permute(0, 3, 1, 2)
 
 
-class RowPeaks(Gathered[Tensor]):
-    """Accumulator of the confidence of every attention head: the mean over words of the largest weight in a word's row.
+def confidence(peaks: Floats, words: Integers | Floats) -> Floats:
+    """Return the confidence of every attention head: the mean over words of the largest weight in a word's row.
 
     It is defined as in Voita et al. (2019, §4), except that all delimiters are left out, as rows and as
     columns; Voita et al. leave out only the end-of-sentence token.
+
+    Args:
+        peaks: Sum over the words of each sentence of the largest weight in the word's row (`MostAttended.peaks`),
+            `[sentences, layers, heads]`.
+        words: Number of words of each sentence, `[sentences]`.
+
+    Returns:
+        The confidence, float64 `[layers, heads]`.
     """
-
-    peaks: Tensor
-    words: Tensor
-
-    def __init__(self, layers: int, heads: int) -> None:
-        super().__init__()
-        self.add_sum("peaks", torch.zeros(layers, heads, dtype=torch.int64))
-        self.add_sum("words", torch.zeros((), dtype=torch.int64))
-
-    def update(self, peaks: Tensor, lengths: Tensor) -> None:
-        """Add a batch of sentences.
-
-        Args:
-            peaks: Largest weight of each row, `[batch, layers, heads, n]`, from `MostAttended`.
-            lengths: Number of words of each sentence, `[batch]`.
-        """
-        self.peaks += (peaks.float() * _FIXED).round().long().sum(dim=(0, 3))
-        self.words += lengths.sum()
-
-    def total(self) -> Tensor:
-        """Return the confidence of every attention head, float64 `[layers, heads]`."""
-        return self.peaks.cpu().double() / _FIXED / self.words.cpu()
+    means: Floats = peaks.sum(axis=0) / words.sum()
+    return means
 
 
 def hit_counts(arcs: Arcs, predicted: NDArray[np.integer], groups: Mapping[str, Flags]) -> Integers:
@@ -191,7 +177,7 @@ def offset_shares(arcs: Arcs, predicted: NDArray[np.integer]) -> tuple[Integers,
     A predictor is an attention head with a direction of attention. A positional head has a high share
     (Voita et al. 2019, §5.1). The share is over words that are not alone in their sentence; Voita et
     al. count all tokens, with delimiters and the word itself. A head that gives other words little
-    weight may look positional by chance: compare its confidence (`RowPeaks`).
+    weight may look positional by chance: compare its `confidence`.
 
     Args:
         arcs: Gold arcs; only positions and lengths are used.

@@ -13,7 +13,13 @@ from attention_probing.datamodules.dependency import Field
 from attention_probing.metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, Links
 from attention_probing.models import Origin, TrainedModule, device_count, no_loss, training_audit
 from attention_probing.models.trained import Average
-from attention_probing.probes.antecedent_evaluation import AntecedentEvaluation, check_coreference, links_of
+from attention_probing.probes.antecedent_evaluation import (
+    add_links,
+    check_coreference,
+    evaluate_links,
+    links_of,
+    make_rows,
+)
 from attention_probing.probes.frozen import Sizes, probe_origin, weight_maps
 from attention_probing.probes.head_selection import attention_scores, weighted_scores
 from attention_probing.results import Result
@@ -76,13 +82,12 @@ class TrainedAntecedentProbe(TrainedModule[CoreferenceDataModule, Sizes]):
         check_numbers(self, least=0, learning_rate=learning_rate)
         check_numbers(self, above=0, decay=decay)
         self.learning_rate, self.decay = learning_rate, decay
-        self.evaluation = AntecedentEvaluation(trained=True)
         self._loss, self._val_loss, self._val_accuracy = Average(), Average(), Average()
 
     def setup(self, stage: str) -> None:
         super().setup(stage)
         if stage == "test":
-            self.evaluation.prepare(self.data)
+            self._rows = make_rows(self.data)
 
     def origin_of(self, data: CoreferenceDataModule) -> Origin[Sizes]:
         check_coreference(data, type(self).__name__)
@@ -121,10 +126,10 @@ class TrainedAntecedentProbe(TrainedModule[CoreferenceDataModule, Sizes]):
         return _choice(candidate_scores(self(batch), links))
 
     def test_step(self, batch: AntecedentBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        self.evaluation.update(batch, partial(self.choose, batch))
+        add_links(self._rows, batch, self.data.candidates, partial(self.choose, batch))
 
     def outcome(self) -> Result:
-        return self.evaluation.result(self.experiment, training_audit(self))
+        return evaluate_links(self.experiment, self.data, self._rows, audit=training_audit(self))
 
     def validation_step(self, batch: AntecedentBatch, batch_idx: int) -> None:
         right = loss = torch.zeros((), device=self.device)

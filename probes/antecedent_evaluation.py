@@ -1,32 +1,35 @@
-"""Attention heads as predictors of antecedents (Clark et al. 2019, §4.3); the paper's code was never released."""
+"""Evaluation of predicted antecedents (Clark et al. 2019, §4.3), whose code was never released.
+
+Every attention head, three baselines and a trained probe are scored on the same links: a link is a mention with an
+earlier mention of its cluster in its window; the two must have different head words.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from itertools import product
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 import torch
 from lightning_utilities.core.rank_zero import rank_zero_warn
-from torch import Tensor, nn
+from torch import Tensor
 
-from attention_probing.corpora.document import Window, whole_documents
+from attention_probing.corpora.document import whole_documents
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import AntecedentBatch, CoreferenceDataModule
 from attention_probing.datamodules.batches import EncoderOf
-from attention_probing.datamodules.corpus import STAGES
 from attention_probing.metrics.antecedent_selection import (
     ANTECEDENT_DIRECTIONS,
     ANTECEDENT_GROUPS,
-    AntecedentCounts,
     Links,
     accuracies,
     antecedent_hits,
     antecedent_hits_among_words,
+    count_by_type,
+    count_groups,
     find_links,
 )
-from attention_probing.probes.arc_evaluation import split_key
+from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.probes.rule_baselines import head_match, nearest, sieve
 from attention_probing.results import (
     FEW,
@@ -35,244 +38,26 @@ from attention_probing.results import (
     Figure,
     Floats,
     HeatMap,
+    Integers,
     Result,
     Table,
     Unit,
     fill_sentence,
     on_one_scale,
 )
-from attention_probing.results.errors import UserError, check_values, pluralize, setting
+from attention_probing.results.errors import UserError, pluralize, setting
 from attention_probing.results.heads import HeadNames, head_map, heads_table
+
+Mode = Literal["held_out", "paper"]
+"""`held_out` chooses the best heads on dev and scores them on test; `paper` chooses and scores on dev, as Clark et al.
+(2019) do."""
+
+WindowRows = Mapping[tuple[Split, EncoderOf], Rows]
+"""Rows of the windows of each split, read with each encoder."""
 
 BASELINES = {"nearest": nearest, "head_match": head_match, "sieve": sieve}
 TRAINED = "antecedent_trained"
 """Prefix of the scores of a trained probe; its column in the tables is `trained`."""
-
-_SUFFIXES = (("all", ""), *((group, f"_{group}") for group in ANTECEDENT_GROUPS[1:]))
-"""Groups of links, and the ends of their columns after the name of the predictor."""
-
-
-def links_of(batch: AntecedentBatch) -> Links:
-    """Return the links of a window: its mentions with an antecedent in the window, see `Links`."""
-    return find_links(*(column.cpu().numpy() for column in (batch.head_words, batch.clusters, batch.types)))
-
-
-class AntecedentEvaluation(nn.Module):
-    """Evaluation of antecedent selection by every attention head, three baselines and a trained probe.
-
-    All are scored on the same links. A link is a mention with an earlier mention of its cluster in its
-    window; the two must have different head words.
-
-    Args:
-        mode: `held_out` chooses the best heads on dev and scores them on test; `paper` chooses and
-            scores on dev, as Clark et al. (2019) do.
-        seed: Seed of the bootstrap.
-        trained: True to score a trained probe too.
-
-    Attributes:
-        others: Names of the predictors other than heads: the baselines, and the trained probe.
-    """
-
-    def __init__(self, mode: Literal["held_out", "paper"] = "held_out", seed: int = 0, trained: bool = False) -> None:
-        super().__init__()
-        check_values(self, mode=mode)
-        self.mode, self.seed = mode, seed
-        self._scored: Split = "dev" if mode == "paper" else "test"
-        self.others = (*BASELINES, *([TRAINED] if trained else []))
-        self._counts = nn.ModuleDict()
-
-    def prepare(self, data: CoreferenceDataModule) -> None:
-        """Create the metrics that count the right choices of every predictor in each document of dev and test."""
-        self._data, self._names = data, HeadNames(data.layers, data.heads)
-        heads = 2 * len(self._names)
-        others: dict[EncoderOf, int] = {"given": len(self.others), **({"random_init": 0} if data.random_init else {})}
-        for split, (encoder, number) in product(STAGES["test"], others.items()):
-            documents = len(data.splits[split].documents)
-            counts = AntecedentCounts(documents, heads=heads, no_choice=heads, others=number)
-            self._counts[split_key(split, encoder)] = counts
-
-    def update(self, batch: AntecedentBatch, trained: Callable[[Links], Tensor] | None = None) -> None:
-        """Count the right choices of every head, of the baselines and of a trained probe in a window.
-
-        Args:
-            batch: One window.
-            trained: Function that returns the choice of a probe for each link, int64 `[links]`: an index
-                into the distinct head words of the window, `links.heads`.
-        """
-        if batch.window is None:
-            return
-        links = links_of(batch)
-        if self._data.candidates == "words":
-            found = antecedent_hits_among_words(batch.weights[0], batch.weights[1], links)
-        else:
-            found = antecedent_hits(batch.weights, links)
-        right, idle = (flags.flatten(0, 2) for flags in found)
-        others = self._of_others(batch, batch.window, links, trained) if batch.encoder == "given" else right[:0]
-        metric = self._counts[split_key(batch.split, batch.encoder)]
-        types = torch.from_numpy(links.type)
-        metric.update(int(batch.document), types, heads=right, no_choice=idle, others=others)  # type: ignore[operator]
-
-    def _of_others(
-        self, batch: AntecedentBatch, window: Window, links: Links, trained: Callable[[Links], Tensor] | None
-    ) -> Tensor:
-        """Return the links that the baselines and a trained probe get right, bool `[others, links]`."""
-        text = window.text
-        head_words = batch.head_words.cpu().numpy()
-        chosen = []
-        for predict in BASELINES.values():
-            found = predict(text.sentences, text.tags, text.mentions)
-            chosen.append(np.searchsorted(links.heads, [head_words[found[m]] for m in links.mention.tolist()]))
-        if trained is not None:
-            chosen.append(trained(links).cpu().numpy())
-        # As for a head, a choice is right if the chosen word heads an earlier mention of the cluster.
-        return torch.tensor(np.array([links.gold[np.arange(len(links)), words] for words in chosen], dtype=np.bool_))
-
-    def _counted(self, split: Split, encoder: EncoderOf = "given") -> tuple[dict[str, Tensor], Tensor]:
-        """Return right choices by kind of predictor `[documents, predictors, types]` and links, on the CPU."""
-        right, links = self._counts[split_key(split, encoder)].compute()  # type: ignore[operator]
-        return {name: found.cpu() for name, found in right.items()}, links.cpu()
-
-    def result(self, experiment: str, trained_for: Mapping[str, object] | None = None) -> Result:
-        """Return accuracies over all windows, with tables and figures, as the result of an experiment.
-
-        Args:
-            experiment: Name of the experiment.
-            trained_for: Facts about the training of the probe, by name, which are added to the
-                result's audit.
-        """
-        counts = {split: self._counted(split) for split in STAGES["test"]}
-        (dev_right, dev_links), (right, links) = counts["dev"], counts[self._scored]
-        dev = accuracies(dev_right["heads"], dev_links, draws=1, seed=self.seed).value
-        names = self._data.splits[self._scored].documents
-        units = whole_documents(names)
-        heads, others = (accuracies(right[kind], links, units, seed=self.seed) for kind in ("heads", "others"))
-        with_links = (links.sum(-1) > 0).tolist()
-        documents = len({unit for unit, counts_it in zip(units, with_links, strict=True) if counts_it})
-        if documents < FEW:
-            rank_zero_warn(
-                f"The intervals are over the {pluralize(documents, 'document')} of {self._scored} with links, so they "
-                "are wide. Give more documents."
-            )
-        # The best head of each group: the first of equals, and the first head without a link.
-        own = np.nan_to_num(dev, nan=-1.0).argmax(0).tolist()
-        each = {name: others[place] for place, name in enumerate(self.others)}
-        every = self._all_heads(dev, heads, links)
-        tables = {
-            "antecedent": self._table(every, own[:1] * len(own), each),
-            "antecedent_by_type": replace(self._table(every, own, each), main=()),
-            "heads": every,
-        }
-        if self._data.random_init:
-            random = [self._counted(split, "random_init") for split in dict.fromkeys(("dev", self._scored))]
-            random_dev, random_scored = (
-                accuracies(one["heads"], of, of_units, seed=self.seed)
-                for (one, of), of_units in ((random[0], None), (random[-1], units))
-            )
-            tables["random_init.heads"] = self._all_heads(random_dev.value, random_scored, links)
-        scores: dict[str, Estimate] = {}
-        for name, found in {"antecedent": heads[own[0]], **each}.items():
-            scores |= {f"{name}.{of_mentions}": found[place] for place, of_mentions in enumerate(ANTECEDENT_GROUPS)}
-        if self._scored == "dev":
-            of_head = [name for name in scores if name.startswith("antecedent.")]
-            scores |= {name: replace(scores[name], low=np.nan, high=np.nan) for name in of_head}
-        chosen = {"antecedent": right["heads"][:, own[0]]}
-        chosen |= {name: right["others"][:, place] for place, name in enumerate(self.others)}
-        text = f"head {{head}} (best on dev) finds an antecedent of {{antecedent.all}} of {{n}} {self._scored} mentions"
-        if TRAINED in each:
-            text = "the probe is right on {antecedent_trained.all} of {n} mentions; head {head} on {antecedent.all}"
-        text += "; the nearest mention {nearest.all}, with the same head word {head_match.all}; the sieve {sieve.all}"
-        return Result(
-            experiment=experiment,
-            scores=scores,
-            headline=[f"{name}.{ANTECEDENT_GROUPS[0]}" for name in chosen],
-            answer=fill_sentence(text, scores, n=int(links.sum()), head=tables["antecedent"].frame["head"][0]),
-            tables=tables,
-            figures=self._figures(tables["antecedent"], heads.value, own),
-            audit={
-                "mode": self.mode,
-                "units": pluralize(documents, "document"),
-                "candidates": self._data.candidates,
-                **(trained_for or {}),
-                **{
-                    f"{split}_links": self._left_out(split, int(counts[split][1].sum()))
-                    for split in dict.fromkeys(("dev", self._scored))
-                },
-                # Behind a causal mask, or where a weight is below the least number that the store keeps.
-                "predictions_without_weight": {
-                    split: int(of_split["no_choice"].sum()) for split, (of_split, _) in counts.items()
-                },
-            },
-            shares=tuple(f"{name}.{group}" for name in chosen for group, _ in _SUFFIXES),
-            items=_items(names, units, links, chosen),
-            ratios={f"{name}.{group}": (f"{name}{end}", f"links{end}") for name in chosen for group, end in _SUFFIXES},
-        )
-
-    def _left_out(self, split: Split, scored: int) -> dict[str, int]:
-        """Count the links that are scored, and links without another head word among their antecedents."""
-        held = self._data.splits[split].counts
-        return {"scored": scored, "same_head_word": held["links"] - held["lost_links"] - scored}
-
-    def _all_heads(self, dev: Floats, scored: Estimate[Floats], links: Tensor) -> Table:
-        """Return every head and direction: `mentions, n, direction, head, dev, test, low, high`."""
-        groups = {
-            group: (total, dev[:, place], np.nan if self._scored == "dev" else scored.value[:, place])
-            for place, (group, total) in enumerate(zip(ANTECEDENT_GROUPS, _totals(links), strict=True))
-        }
-        table = heads_table("mentions", groups, ANTECEDENT_DIRECTIONS, self._names)
-        for end, numbers in zip(("low", "high"), scored.interval, strict=True):
-            table.frame[end] = numbers.T.flatten()
-        return replace(table, interval=self._scored)
-
-    def _table(self, heads: Table, chosen: Sequence[int], others: Mapping[str, Estimate[Floats]]) -> Table:
-        """Return `mentions, n, head, direction, dev, test, low, high` of one head for each group of mentions.
-
-        The other predictors have columns `name, name.low, name.high`: a trained probe, `trained`, before the head, the
-        baselines behind it. Where dev is scored, `test` is nan, and the interval belongs to `dev`.
-
-        Args:
-            heads: Table of all heads, from `_all_heads`.
-            chosen: Head of each group, `direction · heads + head`.
-            others: Accuracies of the other predictors on the scored split, `[4]` each.
-        """
-        rows = heads.frame.iloc[[2 * len(self._names) * group + head for group, head in enumerate(chosen)]]
-        columns = {_column(name): found.named(_column(name)) for name, found in others.items()}
-        trained = columns.pop("trained", {})
-        of_head = rows[["head", "direction", "dev", "test", "low", "high"]]
-        named = rows[["mentions", "n"]].assign(**trained).join(of_head)
-        frame = named.assign(**{key: values for one in columns.values() for key, values in one.items()})
-        if self._scored == "dev":
-            frame[["low", "high"]] = np.nan  # no interval of one head holds for the best of all on the same mentions
-        units: dict[str, Unit] = dict.fromkeys(("dev", "test", *map(_column, others)), "fraction")
-        main = ("mentions", "head", self._scored, *map(_column, others))
-        return Table(frame.reset_index(drop=True), units, interval=self._scored, main=main)
-
-    def _figures(self, table: Table, accuracy: Floats, own: Sequence[int]) -> Mapping[str, Figure]:
-        """Draw bars of the table, and a map of all heads for each group of mentions with its best head framed."""
-        paper, names = self._scored == "dev", self._names
-        series = {"trained probe": "trained"} if "trained" in table.frame else {}
-        series |= {"best head": self._scored, "nearest mention": "nearest"}
-        series |= {"same head word": "head_match", "sieve": "sieve"}
-        how = "chosen and scored on dev" if paper else "chosen on dev, scored on test"
-        head, direction = table.frame[["head", "direction"]].iloc[0]
-        title = f"Antecedent selection: head {head} (layer-head), {direction}, {how}"
-        bars = Bars.from_table(title, table, "mentions", series, "accuracy (%)")
-        maps: dict[str, HeatMap] = {}
-        for group, of_mentions in enumerate(ANTECEDENT_GROUPS):
-            way, best = names.split(own[group])
-            title = f"Antecedents, {of_mentions}, {ANTECEDENT_DIRECTIONS[way]}{', dev' if paper else ''}"
-            values = accuracy[:, group].reshape(2, len(names.layers), len(names.heads))[way]
-            maps[f"heads_{of_mentions}"] = head_map(title, values, names, divmod(best, len(names.heads)))
-        return {"antecedent": bars, **on_one_scale(maps)}
-
-
-def _totals(links: Tensor) -> list[int]:
-    """Return the number of links of each group from the links of each document, `[documents, 4]`."""
-    return [int(links.sum()), *links.sum(0).tolist()[:-1]]
-
-
-def _column(name: str) -> str:
-    """Return the column of a predictor."""
-    return "trained" if name == TRAINED else name
 
 
 def check_coreference(data: CoreferenceDataModule, reader: str) -> None:
@@ -289,18 +74,330 @@ def check_coreference(data: CoreferenceDataModule, reader: str) -> None:
         )
 
 
+def make_rows(data: CoreferenceDataModule) -> WindowRows:
+    """Return empty rows for the windows of dev and test, read with each encoder of the data."""
+    rows: dict[tuple[Split, EncoderOf], Rows] = {("dev", "given"): Rows(), ("test", "given"): Rows()}
+    if data.random_init:
+        rows["dev", "random_init"] = Rows()
+        rows["test", "random_init"] = Rows()
+    return rows
+
+
+def links_of(batch: AntecedentBatch) -> Links:
+    """Return the links of a window: its mentions with an antecedent in the window, see `Links`."""
+    return find_links(batch.head_words.cpu().numpy(), batch.clusters.cpu().numpy(), batch.types.cpu().numpy())
+
+
+def add_links(
+    rows: WindowRows, batch: AntecedentBatch, candidates: str, trained: Callable[[Links], Tensor] | None = None
+) -> None:
+    """Add a row for a window: its links, and those that each predictor gets right, by mention type.
+
+    Args:
+        rows: Rows from `make_rows`.
+        batch: One window.
+        candidates: `mentions`, or `words` if heads choose among all words.
+        trained: Function that returns the choice of a probe for each link, int64 `[links]`: an index
+            into the distinct head words of the window, `links.heads`.
+    """
+    if batch.window is None:
+        return
+    links = links_of(batch)
+    if candidates == "words":
+        choices = antecedent_hits_among_words(batch.weights[0], batch.weights[1], links)
+    else:
+        choices = antecedent_hits(batch.weights, links)
+    right = {"heads": choices.right.flatten(0, 2)}
+    if batch.encoder == "given":
+        for name, words in _choose_by_rules(batch, links).items():
+            right[name] = _find_right(words, links)
+        if trained is not None:
+            right[TRAINED] = _find_right(trained(links).cpu().numpy(), links)
+    columns = {"links": torch.ones(len(links), dtype=torch.bool), **right}
+    types = torch.from_numpy(links.type)
+    counts = {name: count_by_type(flags, types.to(flags.device))[None] for name, flags in columns.items()}
+    without_weight = choices.without_weight.sum()[None]
+    own = rows[batch.split, batch.encoder]
+    own.add(batch.index, document=batch.document, without_weight=without_weight, **counts)
+
+
+def _choose_by_rules(batch: AntecedentBatch, links: Links) -> dict[str, Integers]:
+    """Return the head word that each baseline chooses for each link, an index into `links.heads`."""
+    assert batch.window is not None
+    text = batch.window.text
+    head_words = batch.head_words.cpu().numpy()
+    chosen = {}
+    for name, predict in BASELINES.items():
+        antecedents = predict(text.sentences, text.tags, text.mentions)
+        words = [head_words[antecedents[mention]] for mention in links.mention.tolist()]
+        chosen[name] = np.searchsorted(links.heads, words)
+    return chosen
+
+
+def _find_right(words: Integers, links: Links) -> Tensor:
+    """Return True for links whose chosen word heads an earlier mention of the cluster, bool `[links]`."""
+    return torch.from_numpy(links.gold[np.arange(len(links)), words])
+
+
+@dataclass(frozen=True, eq=False)
+class LinkCounts:
+    """Links of each document of a split by mention type, and those that each predictor gets right.
+
+    Attributes:
+        links: Number of links, `[documents, 4]`.
+        heads: Right choices of every head in both directions, `[documents, 2·heads, 4]`.
+        others: Right choices of the baselines and of a trained probe by name, `[documents, 4]` each.
+        without_weight: Number of choices of heads for which no candidate has any weight.
+    """
+
+    links: Integers
+    heads: Integers
+    others: Mapping[str, Integers]
+    without_weight: int
+
+
+def take_counts(rows: Rows, documents: int) -> LinkCounts:
+    """Return the counts of all windows by document; every process must call it.
+
+    Args:
+        rows: Rows of one split and encoder, filled by `add_links`.
+        documents: Number of documents of the split.
+    """
+    columns = rows.take()
+    del columns[ITEM]
+    document = columns.pop("document")
+    without_weight = columns.pop("without_weight")
+    counts: dict[str, Integers] = {}
+    for name, of_windows in columns.items():
+        counts[name] = np.zeros((documents, *of_windows.shape[1:]), np.int64)
+        np.add.at(counts[name], document, of_windows)
+    return LinkCounts(counts.pop("links"), counts.pop("heads"), counts, int(without_weight.sum()))
+
+
+def evaluate_links(
+    experiment: str,
+    data: CoreferenceDataModule,
+    rows: WindowRows,
+    mode: Mode = "held_out",
+    seed: int = 0,
+    audit: Mapping[str, object] | None = None,
+) -> Result:
+    """Return accuracies over all windows, with tables and figures, as the result of an experiment.
+
+    Args:
+        experiment: Name of the experiment.
+        data: The datamodule of the windows.
+        rows: Rows from `make_rows`, filled by `add_links`.
+        mode: Splits on which heads are chosen and scored.
+        seed: Seed of the bootstrap.
+        audit: Entries of the result's audit, by name, such as facts about the training of a probe.
+    """
+    counts = {key: take_counts(own, len(data.splits[key[0]].documents)) for key, own in rows.items()}
+    names = HeadNames(data.layers, data.heads)
+    scored: Split = "dev" if mode == "paper" else "test"
+    documents = data.splits[scored].documents
+    units = whole_documents(documents)
+    of_dev = counts["dev", "given"]
+    of_scored = counts[scored, "given"]
+    number = _count_units(units, of_scored, scored)
+
+    dev = accuracies(of_dev.heads, of_dev.links, draws=1, seed=seed).value
+    heads = accuracies(of_scored.heads, of_scored.links, units, seed=seed)
+    others = {}
+    for name, right in of_scored.others.items():
+        others[name] = accuracies(right, of_scored.links, units, seed=seed)
+    # The best head of each group: the first of equals, and the first head without a link.
+    best = np.nan_to_num(dev, nan=-1.0).argmax(0).tolist()
+    all_heads = _all_heads_table(names, dev, heads, of_scored.links, scored)
+    of_best_overall = _predictors_table(all_heads, names, [best[0]] * len(best), others, scored)
+    of_best_by_type = _predictors_table(all_heads, names, best, others, scored)
+    tables = {
+        "antecedent": of_best_overall,
+        "antecedent_by_type": replace(of_best_by_type, main=()),
+        "heads": all_heads,
+    }
+    if data.random_init:
+        random = counts["dev", "random_init"]
+        random_dev = accuracies(random.heads, random.links, draws=1, seed=seed).value
+        random = counts[scored, "random_init"]
+        random_scored = accuracies(random.heads, random.links, units, seed=seed)
+        tables["random_init.heads"] = _all_heads_table(names, random_dev, random_scored, of_scored.links, scored)
+
+    scores: dict[str, Estimate] = {}
+    for name, accuracy in {"antecedent": heads[best[0]], **others}.items():
+        for place, group in enumerate(ANTECEDENT_GROUPS):
+            score = accuracy[place]
+            if name == "antecedent" and mode == "paper":  # no interval of one head holds for the best of all
+                score = replace(score, low=np.nan, high=np.nan)
+            scores[f"{name}.{group}"] = score
+    right_choices = {"antecedent": of_scored.heads[:, best[0]], **of_scored.others}
+    ratios = _ratios(right_choices)
+    return Result(
+        experiment=experiment,
+        scores=scores,
+        headline=[f"{name}.all" for name in right_choices],
+        answer=_answer(scores, int(of_scored.links.sum()), of_best_overall.frame["head"][0], scored),
+        tables=tables,
+        figures=_figures(of_best_overall, heads.value, best, names, scored),
+        audit={
+            "mode": mode,
+            "units": pluralize(number, "document"),
+            "candidates": data.candidates,
+            **(audit or {}),
+            **_count_left_out(data, counts, scored),
+        },
+        shares=tuple(ratios),
+        items=_items(documents, units, of_scored.links, right_choices),
+        ratios=ratios,
+    )
+
+
+def _count_units(units: Sequence[str], counts: LinkCounts, split: Split) -> int:
+    """Return the number of whole documents with links, and warn if they are few."""
+    with_links = counts.links.sum(-1) > 0
+    number = len(set(np.asarray(units)[with_links].tolist()))
+    if number < FEW:
+        rank_zero_warn(
+            f"The intervals are over the {pluralize(number, 'document')} of {split} with links, so they "
+            "are wide. Give more documents."
+        )
+    return number
+
+
+def _count_left_out(
+    data: CoreferenceDataModule, counts: Mapping[tuple[Split, EncoderOf], LinkCounts], scored: Split
+) -> dict[str, object]:
+    """Return entries of the audit: links that are scored and left out, and choices without weight."""
+    audit: dict[str, object] = {}
+    splits: dict[Split, None] = {"dev": None, scored: None}
+    for split in splits:
+        links = int(counts[split, "given"].links.sum())
+        of_data = data.splits[split].counts
+        same_head_word = of_data["links"] - of_data["lost_links"] - links
+        audit[f"{split}_links"] = {"scored": links, "same_head_word": same_head_word}
+    # Behind a causal mask, or where a weight is below the least number that the store keeps.
+    audit["predictions_without_weight"] = {
+        "dev": counts["dev", "given"].without_weight,
+        "test": counts["test", "given"].without_weight,
+    }
+    return audit
+
+
+def _answer(scores: Mapping[str, Estimate], links: int, head: str, split: Split) -> str:
+    """Return the answer of the result, one sentence."""
+    if f"{TRAINED}.all" in scores:
+        text = "the probe is right on {antecedent_trained.all} of {n} mentions; head {head} on {antecedent.all}"
+    else:
+        text = f"head {{head}} (best on dev) finds an antecedent of {{antecedent.all}} of {{n}} {split} mentions"
+    text += "; the nearest mention {nearest.all}, with the same head word {head_match.all}; the sieve {sieve.all}"
+    return fill_sentence(text, scores, n=links, head=head)
+
+
+def _all_heads_table(names: HeadNames, dev: Floats, scored: Estimate[Floats], links: Integers, split: Split) -> Table:
+    """Return every head and direction: `mentions, n, direction, head, dev, test, low, high`."""
+    totals = count_groups(links.sum(axis=0))
+    groups: dict[str, tuple[int, Floats, Floats | float]] = {}
+    for place, group in enumerate(ANTECEDENT_GROUPS):
+        test = scored.value[:, place] if split == "test" else np.nan
+        groups[group] = (int(totals[place]), dev[:, place], test)
+    table = heads_table("mentions", groups, ANTECEDENT_DIRECTIONS, names)
+    low, high = scored.interval
+    table.frame["low"] = low.T.flatten()
+    table.frame["high"] = high.T.flatten()
+    return replace(table, interval=split)
+
+
+def _predictors_table(
+    all_heads: Table,
+    names: HeadNames,
+    chosen: Sequence[int],
+    others: Mapping[str, Estimate[Floats]],
+    split: Split,
+) -> Table:
+    """Return `mentions, n, head, direction, dev, test, low, high` of one head for each group of mentions.
+
+    The other predictors have columns `name, name.low, name.high`: a trained probe, `trained`, before the head, the
+    baselines behind it. Where dev is scored, `test` is nan, and the interval belongs to `dev`.
+
+    Args:
+        all_heads: Table of all heads, from `_all_heads_table`.
+        names: Names of the heads.
+        chosen: Head of each group, `direction · heads + head`.
+        others: Accuracies of the other predictors on the scored split, `[4]` each.
+        split: The scored split.
+    """
+    places = [2 * len(names) * group + head for group, head in enumerate(chosen)]
+    rows = all_heads.frame.iloc[places].reset_index(drop=True)
+    frame = rows[["mentions", "n"]].copy()
+    if TRAINED in others:
+        frame = frame.assign(**others[TRAINED].named("trained"))
+    frame = frame.join(rows[["head", "direction", "dev", "test", "low", "high"]])
+    if split == "dev":
+        frame[["low", "high"]] = np.nan  # no interval of one head holds for the best of all on the same mentions
+    for name, accuracy in others.items():
+        if name != TRAINED:
+            frame = frame.assign(**accuracy.named(name))
+    columns = ["trained" if name == TRAINED else name for name in others]
+    units: dict[str, Unit] = dict.fromkeys(("dev", "test", *columns), "fraction")
+    return Table(frame, units, interval=split, main=("mentions", "head", split, *columns))
+
+
+def _figures(table: Table, accuracy: Floats, best: Sequence[int], names: HeadNames, split: Split) -> dict[str, Figure]:
+    """Draw bars of the table, and a map of all heads for each group of mentions with its best head framed.
+
+    Args:
+        table: Table of the predictors.
+        accuracy: Accuracy of every head in both directions, `[2·heads, 4]`.
+        best: Head of each group, `direction · heads + head`.
+        names: Names of the heads.
+        split: The scored split.
+    """
+    series = {"trained probe": "trained"} if "trained" in table.frame else {}
+    series |= {"best head": split, "nearest mention": "nearest", "same head word": "head_match", "sieve": "sieve"}
+    how = "chosen and scored on dev" if split == "dev" else "chosen on dev, scored on test"
+    head = table.frame["head"][0]
+    title = f"Antecedent selection: head {head} (layer-head), {table.frame['direction'][0]}, {how}"
+    bars = Bars.from_table(title, table, "mentions", series, "accuracy (%)")
+    maps: dict[str, HeatMap] = {}
+    for place, group in enumerate(ANTECEDENT_GROUPS):
+        direction, head = names.split(best[place])
+        title = f"Antecedents, {group}, {ANTECEDENT_DIRECTIONS[direction]}"
+        if split == "dev":
+            title += ", dev"
+        values = accuracy[:, place].reshape(2, len(names.layers), len(names.heads))[direction]
+        maps[f"heads_{group}"] = head_map(title, values, names, divmod(head, len(names.heads)))
+    return {"antecedent": bars, **on_one_scale(maps)}
+
+
+def _suffix(group: str) -> str:
+    """Return the end of the columns of a group of mentions in the items, after the name of the predictor."""
+    return "" if group == "all" else f"_{group}"
+
+
+def _ratios(predictors: Mapping[str, Integers]) -> dict[str, tuple[str, str]]:
+    """Return the columns of the items with numerator and denominator, by name of the score."""
+    ratios = {}
+    for name in predictors:
+        for group in ANTECEDENT_GROUPS:
+            ratios[f"{name}.{group}"] = (f"{name}{_suffix(group)}", f"links{_suffix(group)}")
+    return ratios
+
+
 def _items(
-    documents: tuple[str, ...], units: Sequence[str], links: Tensor, right: Mapping[str, Tensor]
+    documents: Sequence[str], units: Sequence[str], links: Integers, right: Mapping[str, Integers]
 ) -> pd.DataFrame:
     """Make a row of counts per document: `document, links`, right choices of every predictor, then the same by type.
 
     If documents are parts of others, the column `whole_document` follows `document`. `links` and `right` are
     `[documents, 4]`.
     """
-    counts = {"links": links, **right}
-    columns: dict[str, object] = {"document": documents}
+    frame = pd.DataFrame({"document": documents})
     if list(documents) != list(units):
-        columns["whole_document"] = list(units)
-    for types, (_, suffix) in zip(([0, 1, 2, 3], [0], [1], [2]), _SUFFIXES, strict=True):
-        columns |= {f"{name}{suffix}": of_type[:, types].sum(1).tolist() for name, of_type in counts.items()}
-    return pd.DataFrame(columns)
+        frame["whole_document"] = list(units)
+    counts = {"links": count_groups(links)}
+    for name, of_predictor in right.items():
+        counts[name] = count_groups(of_predictor)
+    for place, group in enumerate(ANTECEDENT_GROUPS):
+        for name, of_groups in counts.items():
+            frame[f"{name}{_suffix(group)}"] = of_groups[:, place]
+    return frame

@@ -6,12 +6,9 @@ from typing import cast
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from attention_probing.corpora.splits import Split
-from attention_probing.datamodules import AttentionBatch, DependencyDataModule
-from attention_probing.datamodules.batches import EncoderOf
+from attention_probing.datamodules import DependencyDataModule
 from attention_probing.datamodules.dependency import Field
 from attention_probing.metrics.attachment import (
     ALL,
@@ -21,7 +18,6 @@ from attention_probing.metrics.attachment import (
     attached,
     attachment_scores,
     best_offsets,
-    count,
     edges_found,
     left_branching,
     offset_heads,
@@ -29,10 +25,11 @@ from attention_probing.metrics.attachment import (
     relation_accuracies,
     right_branching,
     sentence_scores,
+    take_arcs,
     uniform_attached,
     uniform_edges_found,
 )
-from attention_probing.metrics.rows import ArcRows
+from attention_probing.metrics.rows import Rows
 from attention_probing.results import Bars, Estimate, Floats, Integers, Result, Table, fill_sentence
 from attention_probing.results.errors import UserError, setting
 from attention_probing.results.progress import warn
@@ -60,17 +57,6 @@ def read_fields(data: DependencyDataModule, reads: Collection[str], reader: str,
             f"{setting('encoder')}."
         )
     data.read_only(cast("frozenset[Field]", frozenset(reads)))
-
-
-def split_key(split: Split, encoder: EncoderOf) -> str:
-    """Return the key under which an experiment keeps the data of one split and encoder.
-
-    Args:
-        split: The split.
-        encoder: Role of the encoder. The key is `dev` for the `given` encoder, and `dev_random_init`
-            for the same encoder with random weights.
-    """
-    return split if encoder == "given" else f"{split}_{encoder}"
 
 
 def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
@@ -108,80 +94,60 @@ class PredictedArcs:
     heads: Tensor
     tree: Tensor | None = None
 
-    def columns(self) -> dict[str, Tensor]:
-        """Return the columns `heads` and `tree` by name, each int64 `[batch, n]`; -1 where no tree was predicted."""
-        return {"heads": self.heads, "tree": torch.full_like(self.heads, -1) if self.tree is None else self.tree}
 
-
-class ArcEvaluation(nn.Module):
-    """Metric that scores predicted governors on test, beside simple baselines.
+def evaluate_arcs(
+    experiment: str,
+    data: DependencyDataModule,
+    dev: Rows,
+    test: Rows,
+    relations: Sequence[str] = (),
+    audit: Mapping[str, object] | None = None,
+) -> Result:
+    """Return the attachment scores of predictions and baselines on test, with a table and a figure by relation.
 
     The scores are UAS and UUAS, both also for the predicted trees. `baseline_scores` lists the baselines. Free
-    choices of a baseline, such as the fixed offset, are made on dev.
+    choices of a baseline, such as the fixed offset, are made on dev. Every process must call it.
 
     Args:
+        experiment: Name of the experiment.
+        data: The datamodule of the batches.
+        dev: Words of dev, added by `add_arcs`.
+        test: Words of test, added by `add_arcs`; the columns `heads` and `tree` are the fields of `PredictedArcs`.
+            Without them the baselines alone are scored.
         relations: Relations shown in the table and the figure, in this order, after the row for
             all words and the row for all words but punctuation; empty for all relations. The row of a relation that no
             word of test has is blank, with n = 0.
+        audit: Entries of the result's audit, by name.
     """
-
-    def __init__(self, relations: Sequence[str] = ()) -> None:
-        super().__init__()
-        self.relations = tuple(relations)
-        self.dev, self.test = ArcRows(), predicted_arcs()
-        self._predicted = False
-
-    def update(self, batch: AttentionBatch, predicted: PredictedArcs | None = None) -> None:
-        """Add a batch of dev or test.
-
-        Baselines are chosen on dev. Baselines and predictions are scored on test.
-
-        Args:
-            batch: Sentences with their gold arcs.
-            predicted: Predictions for a batch of test; None to score the baselines alone.
-        """
-        if batch.split == "dev":
-            self.dev.add(batch)
-            return
-        if predicted is not None:
-            self._predicted = True
-        self.test.add(batch, **(predicted or PredictedArcs(torch.full_like(batch.heads, -1))).columns())
-
-    def result(self, experiment: str, data: DependencyDataModule, audit: Mapping[str, object] | None = None) -> Result:
-        """Return the attachment scores of predictions and baselines on test, and reset the metrics.
-
-        The result also has a table and a figure of the accuracy on each relation.
-
-        Args:
-            experiment: Name of the experiment.
-            data: The datamodule of the batches.
-            audit: Entries of the result's audit, by name.
-        """
-        (dev, _), (test, predicted) = self.dev.arcs(), self.test.arcs()
-        names = data.relations
-        scores = baseline_scores(dev, test, len(names))
-        found, items, ratios = None, None, dict[str, tuple[str, str]]()
-        if self._predicted:
-            found = attached(test, predicted["heads"])
-            items, ratios = sentence_counts(test, predicted, data.splits["test"].ids)
-            scores = ratio_scores(items, ratios) | scores
-        split = data.splits["test"]
-        table = rows_of(relation_table(dev, test, names, found), self.relations, blank=True)
-        audit = {"units": split.describe_units(), **blank_relations(table), **(audit or {})}
-        every = {"relations": relation_bars(table)}
-        headline = ["offset.uas", "uniform.uas"] if found is None else ["uas", "uuas", "offset.uas"]
+    arcs_of_dev, _ = take_arcs(dev)
+    arcs, predicted = take_arcs(test)
+    split = data.splits["test"]
+    scores = baseline_scores(arcs_of_dev, arcs, len(data.relations))
+    if "heads" in predicted:
+        found = attached(arcs, predicted["heads"])
+        items, ratios = sentence_counts(arcs, predicted, split.ids)
+        scores = ratio_scores(items, ratios) | scores
+        headline = ["uas", "uuas", "offset.uas"]
+        text = "the probe finds the governors of {uas} of {n} words; the best fixed offset {offset.uas}"
+    else:
+        found, items, ratios = None, None, {}
+        headline = ["offset.uas", "uniform.uas"]
         text = "the best fixed offset finds the governors of {offset.uas} of {n} words; uniform attention {uniform.uas}"
-        if found is not None:
-            text = "the probe finds the governors of {uas} of {n} words; the best fixed offset {offset.uas}"
-        text += "; right branching {right_branching.uas}; left branching {left_branching.uas}"
-        answer = fill_sentence(text, scores, n=int((~test.punctuation).sum()))
-        tables = {"relations": table}
-        return Result(experiment, scores, tables, every, audit, items, ratios, headline, answer, shares=tuple(ratios))
-
-
-def predicted_arcs() -> ArcRows:
-    """Return an empty metric that gathers gold arcs and the columns of `PredictedArcs` over a split."""
-    return ArcRows(heads=None, tree=None)
+    text += "; right branching {right_branching.uas}; left branching {left_branching.uas}"
+    table = relation_table(arcs_of_dev, arcs, data.relations, found)
+    table = rows_of(table, relations, blank=True)
+    return Result(
+        experiment=experiment,
+        scores=scores,
+        tables={"relations": table},
+        figures={"relations": relation_bars(table)},
+        audit={"units": split.describe_units(), **blank_relations(table), **(audit or {})},
+        items=items,
+        ratios=ratios,
+        shares=tuple(ratios),
+        headline=headline,
+        answer=fill_sentence(text, scores, n=int((~arcs.punctuation).sum())),
+    )
 
 
 def sentence_counts(
@@ -198,13 +164,14 @@ def sentence_counts(
         A frame with a row of counts for each sentence, and a mapping from the name of each score, such
         as `uas` or `tree.uas`, to two columns of the frame: its numerator and its denominator.
     """
-    heads, tree = (predicted[name].astype(np.int64) for name in ("heads", "tree"))
-    found = attached(test, heads)
-    items = sentence_scores(test, found, edges_found(test, heads))
-    items.insert(1 + ("document" in items), "id", [ids[index] for index in items["sentence"]])
+    heads = predicted["heads"]
+    tree = predicted["tree"]
+    items = sentence_scores(test, attached(test, heads), edges_found(test, heads))
+    items.insert(1 + ("document" in items), "id", [ids[sentence] for sentence in items["sentence"]])
+    of_trees = sentence_scores(test, attached(test, tree), edges_found(test, tree))
+    items["tree_correct"] = of_trees["correct"]
+    items["tree_edges_found"] = of_trees["edges_found"]
     ratios = {**ATTACHMENT_RATIOS, "tree.uas": ("tree_correct", "scored"), "tree.uuas": ("tree_edges_found", "edges")}
-    items["tree_correct"] = count(test, attached(test, tree) * ~test.punctuation)
-    items["tree_edges_found"] = sentence_scores(test, found, edges_found(test, tree))["edges_found"]
     return items, ratios
 
 

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from attention_probing.attention import EncoderSpec, Options
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule, VectorSpec
 from attention_probing.datamodules.dependency import DependencySplit, Field
-from attention_probing.metrics.attachment import attached
-from attention_probing.metrics.rows import ArcRows
+from attention_probing.metrics.attachment import add_arcs, attached, take_arcs
+from attention_probing.metrics.rows import Rows
 from attention_probing.metrics.trees import tree_heads
 from attention_probing.models import Origin, TrainedModule, device_count, training_audit
 from attention_probing.models.trained import Average
-from attention_probing.probes.arc_evaluation import ArcEvaluation, PredictedArcs, predicted_arcs, read_fields
+from attention_probing.probes.arc_evaluation import PredictedArcs, evaluate_arcs, read_fields
 from attention_probing.probes.frozen import Mode, Sizes, on_sentences, probe_origin, weight_maps
 from attention_probing.results import Result
 from attention_probing.results.errors import check_numbers
@@ -63,10 +63,10 @@ class HeadSelectionProbe(TrainedModule[DependencyDataModule, Sizes]):
         check_numbers(self, least=0, learning_rate=learning_rate)
         check_numbers(self, above=0, decay=decay)
         self.learning_rate, self.decay, self.schedule = learning_rate, decay, schedule
-        self.evaluation = ArcEvaluation()
+        self._dev, self._test = Rows(), Rows()
         # Summed here and logged once an epoch: Lightning's `log` costs more than the forward pass of such a probe.
         self._loss, self._val_loss = Average(), Average()
-        self._val, self._found = ArcRows(heads=None), predicted_arcs()
+        self._val, self._predicted = Rows(), Rows()
         self.predictions: pd.DataFrame | None = None
 
     def origin_of(self, data: DependencyDataModule) -> Origin[Sizes]:
@@ -101,10 +101,13 @@ class HeadSelectionProbe(TrainedModule[DependencyDataModule, Sizes]):
         return PredictedArcs(scores.argmax(-1), tree_heads(scores, batch.lengths) if tree else None)
 
     def test_step(self, batch: AttentionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        self.evaluation.update(batch, self.predict(batch) if batch.split == "test" else None)
+        if batch.split == "dev":  # the baselines are chosen there
+            add_arcs(self._dev, batch)
+        else:
+            _add_predicted(self._test, batch, self.predict(batch))
 
     def outcome(self) -> Result:
-        return self.evaluation.result(self.experiment, self.data, training_audit(self))
+        return evaluate_arcs(self.experiment, self.data, self._dev, self._test, audit=training_audit(self))
 
     def predict_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
         """Return the predicted heads of a batch, int64 `[batch, n]`, −1 in the padding.
@@ -112,12 +115,12 @@ class HeadSelectionProbe(TrainedModule[DependencyDataModule, Sizes]):
         They are also collected for the table `predictions`.
         """
         predicted = self.predict(batch)
-        self._found.add(batch, **predicted.columns())
+        _add_predicted(self._predicted, batch, predicted)
         return predicted.heads.masked_fill(~batch.mask, -1)
 
     def on_predict_epoch_end(self) -> None:
         """Fill `predictions` with the table of all predicted heads; its columns are those of `predict_sentences`."""
-        self.predictions = _predictions(self._found, self.data.splits["test"])
+        self.predictions = _predictions(self._predicted, self.data.splits["test"])
 
     def predict_sentences(
         self,
@@ -150,21 +153,21 @@ class HeadSelectionProbe(TrainedModule[DependencyDataModule, Sizes]):
             UserError: There is no sentence, or one has no words.
         """
         with on_sentences(self, self.reads, sentences, encoder, options, vectors, root) as data:
-            found = predicted_arcs()
+            rows = Rows()
             for batch in data.batches("test"):
                 batch = batch.to(self.device)
-                found.add(batch, **self.predict(batch).columns())
-            return _predictions(found, data.splits["test"])
+                _add_predicted(rows, batch, self.predict(batch))
+            return _predictions(rows, data.splits["test"])
 
     def validation_step(self, batch: AttentionBatch, batch_idx: int) -> None:
         scores = self(batch)
         self._val_loss.update(_head_cross_entropy(scores, batch).sum(), batch.lengths.sum())
-        self._val.add(batch, heads=scores.argmax(-1))
+        add_arcs(self._val, batch, heads=scores.argmax(-1))
 
     def on_validation_epoch_end(self) -> None:
         """Log `val_uas`, the UAS on dev without punctuation, and `val_loss`, in nats per word."""
-        arcs, predicted = self._val.arcs()
-        right = attached(arcs, predicted["heads"].astype(np.int64))[~arcs.punctuation]
+        arcs, predicted = take_arcs(self._val)
+        right = attached(arcs, predicted["heads"])[~arcs.punctuation]
         self.log("val_uas", float(right.mean()) if len(right) else 0.0, prog_bar=True)
         self.log("val_loss", self._val_loss.take())
 
@@ -177,9 +180,15 @@ class HeadSelectionProbe(TrainedModule[DependencyDataModule, Sizes]):
         return {"optimizer": adam, "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"}}
 
 
-def _predictions(found: ArcRows, split: DependencySplit) -> pd.DataFrame:
+def _add_predicted(rows: Rows, batch: AttentionBatch, predicted: PredictedArcs) -> None:
+    """Add the words of a batch with their predicted governors, also those in the tree."""
+    assert predicted.tree is not None
+    add_arcs(rows, batch, heads=predicted.heads, tree=predicted.tree)
+
+
+def _predictions(rows: Rows, split: DependencySplit) -> pd.DataFrame:
     """Return the table of `predict_sentences`."""
-    arcs, predicted = found.arcs()
+    arcs, predicted = take_arcs(rows)
     columns = {
         "id": [split.ids[index] for index in arcs.sentence],
         "word": arcs.word,

@@ -6,16 +6,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from lightning_utilities.core.rank_zero import rank_zero_warn
-from torch import nn
 
 from attention_probing.attention.ablation import Kind
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
 from attention_probing.datamodules.corpus import STAGES
 from attention_probing.measures.contract import Measure
-from attention_probing.metrics.attachment import ALL, ratio_scores
+from attention_probing.metrics.attachment import ALL, add_arcs, ratio_scores, take_arcs
 from attention_probing.metrics.heads import Predictions, most_attended
-from attention_probing.metrics.rows import ArcRows
+from attention_probing.metrics.rows import Rows
 from attention_probing.probes.arc_evaluation import read_fields
 from attention_probing.results import Floats, Result, Table, Unit, fill_sentence
 from attention_probing.results.digests import find_alteration
@@ -83,10 +82,11 @@ class HeadAgreement(Measure[DependencyDataModule]):
                 f"{self.ablation} ablates heads of {ablated or 'a model without a name'}, and the accuracies are those "
                 f"of {own}: τ compares the same heads only if one was fine-tuned from the other."
             )
-        self._rows = nn.ModuleDict({split: ArcRows(heads=2 * len(self._names)) for split in STAGES["test"]})
+        self._rows: dict[Split, Rows] = {split: Rows() for split in STAGES["test"]}
 
     def update(self, batch: AttentionBatch) -> None:
-        self._rows[batch.split].add(batch, heads=most_attended(batch.attention, batch.lengths).flatten(2))  # type: ignore[operator]
+        predicted = most_attended(batch.attention, batch.lengths).flatten(2)
+        add_arcs(self._rows[batch.split], batch, heads=predicted)
 
     def result(self) -> Result:
         dev, test = (self._accuracies(split) for split in ("dev", "test"))
@@ -106,7 +106,7 @@ class HeadAgreement(Measure[DependencyDataModule]):
 
     def _accuracies(self, split: Split) -> Floats:
         """Return the accuracy of each head on the words of the relation, `[directions, heads]`."""
-        arcs, columns = self._rows[split].arcs()  # type: ignore[operator]
+        arcs, columns = take_arcs(self._rows[split])
         found = Predictions(arcs, self.data.relations, columns["heads"])
         if self.relation not in found.groups:
             raise UserError(

@@ -26,10 +26,10 @@ from attention_probing.measures import Baselines, Measure, SingleHeads
 from attention_probing.measures.best_heads import ChosenHeads, heads_answer
 from attention_probing.measures.ensembles import choose_ensembles, ensemble_hits, find_governors
 from attention_probing.measures.head_roles import head_roles
-from attention_probing.metrics.attachment import Arcs, attached, uniform_attached
+from attention_probing.metrics.attachment import Arcs, add_arcs, attached, take_arcs, uniform_attached
 from attention_probing.metrics.bootstrap import bootstrap_ratio, resamples
 from attention_probing.metrics.heads import DIRECTIONS, Predictions, most_attended
-from attention_probing.metrics.rows import ArcRows
+from attention_probing.metrics.rows import Rows
 from attention_probing.probes.arc_evaluation import baseline_scores, relation_bars, relation_table
 from attention_probing.results import AttentionLines, Bars, Estimate, Flags, HeatMap, Result, Table, Unit
 from attention_probing.results.errors import UserError
@@ -747,12 +747,12 @@ def test_what_cannot_be_run_is_refused(
 def opened(data: DependencyDataModule, split: Split = "dev") -> tuple[DependencySplit, Predictions, HeadNames]:
     """A split with the predictions of all heads."""
     data.setup("test")
-    metric = ArcRows(heads=2 * len(data.layers) * len(data.heads))
+    words = Rows()
     for batch in chain(*data.test_dataloader()):
         if batch.split == split:
-            metric.add(batch, heads=most_attended(batch.attention, batch.lengths).flatten(2))
-    arcs, rows = metric.arcs()
-    return data.splits[split], Predictions(arcs, data.relations, rows["heads"]), HeadNames(data.layers, data.heads)
+            add_arcs(words, batch, heads=most_attended(batch.attention, batch.lengths).flatten(2))
+    arcs, columns = take_arcs(words)
+    return data.splits[split], Predictions(arcs, data.relations, columns["heads"]), HeadNames(data.layers, data.heads)
 
 
 def test_roles_know_positional_and_syntactic_heads() -> None:

@@ -19,7 +19,7 @@ LAYERS, HEADS = 2, 3
 
 @dataclass(frozen=True)
 class Gold:
-    """Gold arcs of a batch; see `metrics.rows.ArcRows.add`."""
+    """Gold arcs of a batch; see `metrics.attachment.add_arcs`."""
 
     index: Tensor
     lengths: Tensor

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from attention_probing.metrics.antecedent_selection import (
-    AntecedentCounts,
     accuracies,
     antecedent_hits,
     antecedent_hits_among_words,
+    count_by_type,
     find_links,
 )
 from attention_probing.metrics.bootstrap import bootstrap_ratio
@@ -127,46 +127,16 @@ class TestHits:
             assert hits.dtype == torch.bool
 
 
-DOCUMENTS, HEADS, OTHERS = 4, 6, 2
-
-
-def random_counts(windows: int) -> list[tuple[int, Tensor, Tensor, Tensor]]:
-    """Windows of documents 0 to 2 (document 3 has none), of 0 to 9 links: their types, and two kinds of predictors."""
-    made = []
-    for seed in range(windows):
-        rng = np.random.default_rng(seed)
-        links = seed % 10
-        heads, others = (torch.tensor(rng.random((number, links)) < 0.4) for number in (HEADS, OTHERS))
-        made.append((int(rng.integers(3)), torch.tensor(rng.integers(4, size=links)), heads, others))
-    return made
-
-
-class TestAntecedentCounts:
-    def test_against_loops(self) -> None:
-        windows, metric = random_counts(23), AntecedentCounts(DOCUMENTS, heads=HEADS, others=OTHERS)
-        before = metric.compute()[1]
-        for document, types, heads, others in windows:
-            metric.update(document, types, heads=heads, others=others)
-        assert not before.any()  # not the state itself
-        right, links = metric.compute()
-        assert {name: tuple(found.shape) for name, found in right.items()} == {
-            "heads": (DOCUMENTS, HEADS, 4),
-            "others": (DOCUMENTS, OTHERS, 4),
-        }
-        assert links.shape == (DOCUMENTS, 4)
-        assert {right["heads"].dtype, right["others"].dtype, links.dtype} == {torch.int64}
-        for document in range(DOCUMENTS):
-            own = [window for window in windows if window[0] == document]
-            for code in range(4):
-                assert links[document, code] == sum(types.tolist().count(code) for _, types, _, _ in own)
-                kinds = {"heads": [(types, heads) for _, types, heads, _ in own]}
-                kinds["others"] = [(types, others) for _, types, _, others in own]
-                for name, flags in kinds.items():
-                    for k in range(right[name].size(1)):
-                        pairs = [pair for types, of in flags for pair in zip(types.tolist(), of[k], strict=True)]
-                        assert right[name][document, k, code] == sum(bool(f) for t, f in pairs if t == code)
-        assert right["heads"][3].sum() == links[3].sum() == 0
-        assert links[:3].min() > 0
+@pytest.mark.parametrize("links", [0, 1, 9])
+def test_flags_of_links_are_counted_by_type(links: int) -> None:
+    rng = np.random.default_rng(links)
+    types = torch.tensor(rng.integers(4, size=links))
+    flags = torch.tensor(rng.random((2, 3, links)) < 0.4)
+    counts = count_by_type(flags, types)
+    assert (tuple(counts.shape), counts.dtype) == ((2, 3, 4), torch.int64)
+    for *predictor, code in np.ndindex(2, 3, 4):
+        pairs = zip(types.tolist(), flags[tuple(predictor)].tolist(), strict=True)
+        assert counts[(*predictor, code)] == sum(flag for kind, flag in pairs if kind == code)
 
 
 @pytest.mark.parametrize("divided", [False, True])
@@ -175,7 +145,7 @@ def test_accuracies_have_intervals_over_whole_documents(divided: bool) -> None:
     links = rng.integers(2, 9, (24, 4))
     hits = rng.binomial(links[:, None], 0.6, (24, 3, 4))
     names = [f"d{9 - part // 3}" for part in range(24)]
-    found = accuracies(torch.tensor(hits), torch.tensor(links), names if divided else None, draws=300, seed=2)
+    found = accuracies(hits, links, names if divided else None, draws=300, seed=2)
     wholes = sorted(set(names)) if divided else range(24)
     of_wholes = [[part for part in range(24) if (names[part] if divided else part) == whole] for whole in wholes]
     for predictor in range(3):

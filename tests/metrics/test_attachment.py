@@ -8,8 +8,10 @@ import pytest
 
 from attention_probing.corpora.conllu import read_treebank
 from attention_probing.metrics.attachment import (
+    LONGEST,
     OFFSETS,
     Arcs,
+    add_arcs,
     attached,
     attachment_scores,
     best_offsets,
@@ -21,12 +23,14 @@ from attention_probing.metrics.attachment import (
     right_branching,
     sentence_scores,
     sums_by,
+    take_arcs,
     uniform_attached,
     uniform_edges_found,
 )
 from attention_probing.metrics.bootstrap import bootstrap_ratio
+from attention_probing.metrics.rows import Rows
 from attention_probing.results import Flags, Floats, Integers, numbers
-from tests.metrics.samples import arcs, column, random_arcs
+from tests.metrics.samples import arcs, column, padded_batch, random_arcs, random_predictions
 
 NAN = float("nan")
 
@@ -277,3 +281,57 @@ def test_baselines_on_ewt_are_the_known_ones(public_data: Callable[..., Path]) -
     assert uniform["uas.low"] < uniform["uas"] < uniform["uas.high"] < 0.1
     table = relation_accuracies(gold, attached(gold, known[30.9]), labels)
     assert table["n"].iloc[0] == 25094 == table["n"].iloc[2:].sum()
+
+
+def columns_of(arcs: Arcs) -> list[np.ndarray]:
+    assert arcs.reach is None  # of an encoder, of which nothing was said
+    return [getattr(arcs, field.name) for field in fields(Arcs) if field.name != "reach"]
+
+
+def assert_same(one: tuple[Arcs, dict[str, np.ndarray]], other: tuple[Arcs, Integers]) -> None:
+    for got, expected in zip(columns_of(one[0]), columns_of(other[0]), strict=True):
+        assert got.dtype == expected.dtype
+        np.testing.assert_array_equal(got, expected)
+    (predicted,) = one[1].values()
+    assert predicted.shape == other[1].shape
+    np.testing.assert_array_equal(predicted, other[1])
+
+
+TREEBANK = random_arcs(11, seed=11, documents=4)
+NUMBERS: list[int] = np.unique(TREEBANK.sentence).tolist()
+
+
+def add(rows: Rows, sentences: list[int], predicted: Integers) -> None:
+    batch, numbers = padded_batch(TREEBANK, predicted, sentences)
+    add_arcs(rows, batch, heads=numbers)
+
+
+@pytest.mark.parametrize("width", [None, 5])
+class TestRowsOfArcs:
+    @pytest.mark.parametrize("size", [1, 3, 11])
+    def test_the_order_and_size_of_batches_do_not_matter(self, size: int, width: int | None) -> None:
+        predicted = random_predictions(TREEBANK, width)
+        rows = Rows()
+        shuffled = np.random.default_rng(size).permutation(NUMBERS).tolist()
+        for start in range(0, len(shuffled), size):
+            add(rows, shuffled[start : start + size], predicted)
+            add(rows, [], predicted)  # a batch without a sentence adds nothing
+        assert_same(take_arcs(rows), (TREEBANK, predicted))
+        empty, columns = take_arcs(rows)
+        assert (len(empty), columns) == (0, {})
+
+    def test_a_sentence_seen_twice_is_refused(self, width: int | None) -> None:
+        predicted, rows = random_predictions(TREEBANK, width), Rows()
+        for batch in (NUMBERS[:2], NUMBERS[1:2]):
+            add(rows, batch, predicted)
+        with pytest.raises(ValueError, match=f"1 item came more than once.* number {NUMBERS[1]}, .*sampler"):
+            take_arcs(rows)
+
+
+def test_numbers_of_several_predictors_take_two_bytes_each() -> None:
+    predicted, rows = random_predictions(TREEBANK, 5), Rows()
+    predicted[0] = LONGEST
+    add(rows, NUMBERS, predicted)
+    gold, columns = take_arcs(rows)
+    assert columns["heads"].dtype == np.int16
+    assert_same((gold, columns), (TREEBANK, predicted))

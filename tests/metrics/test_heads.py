@@ -9,7 +9,7 @@ from attention_probing.metrics.attachment import Arcs, groups_of
 from attention_probing.metrics.heads import (
     MostAttended,
     Predictions,
-    RowPeaks,
+    confidence,
     hit_counts,
     most_attended,
     offset_shares,
@@ -80,20 +80,20 @@ class TestMostAttended:
         assert torch.equal(blocks.peaks, whole.peaks)
 
 
-class TestRowPeaks:
+class TestConfidence:
     @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
     def test_it_equals_a_loop(self, dtype: torch.dtype) -> None:
         lengths = (5, 1, 7, 2, 3)
         attention = random_attention(lengths, dtype, seed=1)
-        metric, most = RowPeaks(2, 3), MostAttended(torch.tensor(lengths))
+        most = MostAttended(torch.tensor(lengths))
         most.add(attention)
-        metric.update(most.peaks, torch.tensor(lengths))
+        means = confidence(most.peaks.double().sum(-1).numpy(), np.array(lengths))
         for layer, head in np.ndindex(2, 3):
             total = 0.0
             for row, n in enumerate(lengths):
                 for word in range(1, n + 1):
                     total += max(float(attention[row, layer, head, word, other]) for other in range(1, n + 1))
-            assert metric.compute()[layer, head] == pytest.approx(total / sum(lengths), abs=1e-7)
+            assert means[layer, head] == pytest.approx(total / sum(lengths), abs=1e-7)
 
 
 class TestCounts:

@@ -266,10 +266,8 @@ def test_intervals_of_a_marked_treebank_are_over_documents(
 
 
 def test_the_relations_that_are_named_are_in_table_and_figure(make_data: MakeData) -> None:
-    module = Baselines()
-    full = scored(module, make_data())
-    module.evaluation.relations = ("nsubj", "det")
-    some = scored(module, make_data())
+    full = scored(Baselines(), make_data())
+    some = scored(Baselines(relations=("nsubj", "det")), make_data())
     by_name = full.tables["relations"].frame.set_index("relation")
     names = ["all", "all (no punctuation)", "nsubj", "det"]
     pd.testing.assert_frame_equal(some.tables["relations"].frame, by_name.loc[names].reset_index())
