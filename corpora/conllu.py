@@ -19,7 +19,7 @@ from typing import Literal
 from conllu.exceptions import ParseException
 from conllu.parser import parse_comment_line, parse_id_value, parse_int_value
 
-from attention_probing.corpora.lines import format_of, numbered_lines
+from attention_probing.corpora.lines import infer_format, numbered_lines
 from attention_probing.corpora.sentence import CorpusError, RunningText, Sentence, Treebank, find_cycle
 from attention_probing.results.errors import pluralize, setting
 from attention_probing.results.progress import warn
@@ -29,14 +29,14 @@ from attention_probing.results.progress import warn
 READER_VERSION: int = 3
 TEXTS_VERSION: int = 2  # the same of `RunningText`, which is read for some stores only
 
-Format = Literal["conllu", "conllx"]
+TreebankFormat = Literal["conllu", "conllx"]
 Id = int | tuple[int, str, int] | None  # 7; 3-4 as (3, "-", 4); 8.1 as (8, ".", 1); _
 Block = list[tuple[int, str]]  # line number, counted from 1, and text of each line
 
 _NEW_DOCUMENT = re.compile(r"#\s*newdoc\b")
 _TEXT = re.compile(r"#\s*text\s*=(.*)")
 _CONTROL = re.compile(r"[\x01-\x08\x0b-\x1f\x7f-\x9f]")
-_SUFFIXES: dict[str, Format] = {".conllu": "conllu", ".conll": "conllx", ".conllx": "conllx"}
+_SUFFIXES: dict[str, TreebankFormat] = {".conllu": "conllu", ".conll": "conllx", ".conllx": "conllx"}
 _LONGEST = 1 << 17  # characters of a row, all its columns together; a comment may be longer
 _DIGITS = 1_000
 _NUMBER = re.compile(rf"\d{{{_DIGITS}}}")  # Python refuses one of 4,300 digits
@@ -44,7 +44,7 @@ _COLUMNS = 10
 _COUNTS = """sentences words range_rows empty_rows multiple_roots duplicates generated_ids repeated_ids comment_blocks
 documents"""
 _PLACES = (1, 3, 4, 7)  # of the columns that are text
-_NAMES: dict[Format, tuple[str, ...]] = {
+_NAMES: dict[TreebankFormat, tuple[str, ...]] = {
     "conllu": ("FORM", "UPOS", "XPOS", "DEPREL"),
     "conllx": ("FORM", "CPOSTAG", "POSTAG", "DEPREL"),
 }
@@ -70,7 +70,7 @@ def read_treebank(path: Path, *, texts: bool = False) -> Treebank:
             CoNLL-X; the message names file, line and remedy.
     """
     path = Path(path)
-    reader = _Reader(path, format_of(path, _SUFFIXES), texts=texts)
+    reader = _Reader(path, infer_format(path, _SUFFIXES), texts=texts)
     if texts and reader.format == "conllx":
         raise no_text(path, "Give a CoNLL-U file")
     sentences = tuple(sentence for sentence, _ in reader.with_rows())
@@ -85,7 +85,7 @@ def read_treebank(path: Path, *, texts: bool = False) -> Treebank:
 
 
 def sentences_with_rows(
-    path: Path, audit: Counter[str], *, format: Format | None = None
+    path: Path, audit: Counter[str], *, format: TreebankFormat | None = None
 ) -> Iterator[tuple[Sentence, Block]]:
     """Yield each sentence of a CoNLL-U or CoNLL-X file with its rows; only one sentence is in memory.
 
@@ -102,7 +102,7 @@ def sentences_with_rows(
     Raises:
         CorpusError: The file is missing, in another encoding, or breaks the format.
     """
-    reader = _Reader(path, format or format_of(path, _SUFFIXES), unique=False)
+    reader = _Reader(path, format or infer_format(path, _SUFFIXES), unique=False)
     for found in reader.with_rows():
         for name in ("range_rows", "empty_rows", "multiple_roots"):
             audit[name] += reader.audit[name]
@@ -194,7 +194,7 @@ def _differs_from_comment(text: str, block: Block) -> bool:
 class _Reader:
     """Reader of one file; with `unique` it finds repeated names and texts, with `texts` it reads running text."""
 
-    def __init__(self, path: Path, format: Format, *, unique: bool = True, texts: bool = False) -> None:
+    def __init__(self, path: Path, format: TreebankFormat, *, unique: bool = True, texts: bool = False) -> None:
         self.path = path
         self._running = texts
         self._unique = unique

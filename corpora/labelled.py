@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from attention_probing.corpora.lines import check_words, format_of
+from attention_probing.corpora.lines import check_words, infer_format
 from attention_probing.corpora.records import (
     JSON_KINDS,
+    RecordFormat,
     count_doubtful,
     numbered_objects,
     separated_rows,
@@ -23,12 +24,11 @@ from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.splits import SPLITS
 from attention_probing.results.errors import check_values, pluralize, setting
 
-Format = Literal["tsv", "csv", "jsonl"]
 Skipped = Literal["empty", "malformed"]
 Record = tuple[int, Mapping[str, object]]
 """Number of the record's first line, and its values by the fields of `Columns`."""
 
-_SUFFIXES: dict[str, Format] = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl"}
+_SUFFIXES: dict[str, RecordFormat] = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl"}
 _SHOWN = 40  # characters of a foreign column name in a message
 _PLACE = re.compile("[0-9]{1,9}")
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # JSON can escape them
@@ -133,7 +133,7 @@ def read_labelled(
     path: Path,
     *,
     columns: Columns = Columns(),
-    format: Format | None = None,
+    format: RecordFormat | None = None,
     skip: Sequence[Skipped] = (),
     split: str | None = None,
 ) -> LabelledTexts:
@@ -222,10 +222,10 @@ class LabelledFile:
     """
 
     def __init__(
-        self, path: Path, columns: Columns, format: Format | None, option: str = "data", split: str | None = None
+        self, path: Path, columns: Columns, format: RecordFormat | None, option: str = "data", split: str | None = None
     ) -> None:
         self.path, self.option, self.split = path, option, split
-        self.format = format or format_of(path, _SUFFIXES, setting(f"{option}.format"))
+        self.format = format or infer_format(path, _SUFFIXES, setting(f"{option}.format"))
         self.audit = Counter[str]()
         self._leave_out = {visible(str(label), Counter()) for label in columns.leave_out}
         self._columns = columns.named

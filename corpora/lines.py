@@ -21,7 +21,7 @@ tokenizer takes half a gigabyte."""
 LONGEST_WORD = 1 << 20
 """Characters below which a word must be; text of languages without blanks may be one word."""
 
-Format = TypeVar("Format", bound=str)
+Name = TypeVar("Name", bound=str)
 
 
 def numbered_lines(path: Path, audit: Counter[str] | None = None, longest: int = LONGEST) -> Iterator[tuple[int, str]]:
@@ -87,12 +87,12 @@ def _without_mark(number: int, line: str, audit: Counter[str] | None) -> str:
     return line.removeprefix(BYTE_ORDER_MARK)
 
 
-def format_of(path: Path, suffixes: Mapping[str, Format], option: str | None = None) -> Format:
+def infer_format(path: Path, suffixes: Mapping[str, Name], option: str | None = None) -> Name:
     """Return the format that belongs to the suffix of a file.
 
     Args:
         path: The file.
-        suffixes: Format by suffix, in lower case with its dot.
+        suffixes: Name by suffix, in lower case with its dot.
         option: Name of the option that sets the format, as messages say it. If the suffix is unknown, the error message
             advises this option. With None it advises to give the file a known suffix.
 

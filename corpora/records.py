@@ -18,6 +18,8 @@ from attention_probing.corpora.sentence import CorpusError
 from attention_probing.results.errors import pluralize
 from attention_probing.results.progress import warn
 
+RecordFormat = Literal["tsv", "csv", "jsonl"]
+
 _SEPARATED = {
     "tsv": "Separate fields by exactly one tab; replace tabs and line breaks inside a text by spaces",
     "csv": "Enclose a text with commas, quotes or line breaks in double quotes, and double the quotes inside",

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from conllu.parser import parse_paired_list_value
 
-from attention_probing.corpora.conllu import Format as TreebankFormat, sentences_with_rows
-from attention_probing.corpora.labelled import Columns, Format as LabelledFormat, LabelledFile
+from attention_probing.corpora.conllu import TreebankFormat, sentences_with_rows
+from attention_probing.corpora.labelled import Columns, LabelledFile
 from attention_probing.corpora.lines import check_words, numbered_lines
-from attention_probing.corpora.records import is_quoted, separated_rows, visible
+from attention_probing.corpora.records import RecordFormat, is_quoted, separated_rows, visible
 from attention_probing.corpora.sentence import CorpusError, Sentence
 
 OPTION = "data.corpora"
@@ -100,7 +100,7 @@ def read_texts(
     audit: Counter[str],
     *,
     columns: Columns,
-    format: LabelledFormat | None = None,
+    format: RecordFormat | None = None,
     skip_malformed: bool = False,
 ) -> Iterator[Text]:
     """Yield the texts, or pairs of texts, of a TSV, CSV or JSONL file, split into words at white space.

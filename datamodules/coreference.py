@@ -14,11 +14,10 @@ from attention_probing.attention import AlignmentError, Encoder, Extraction, Ite
 from attention_probing.attention.alignment import AlignedPieces, counts_of, join_sentences, split_words
 from attention_probing.attention.source import EncoderSource
 from attention_probing.attention.specification import Candidates, TooLong
-from attention_probing.corpora.conll2012 import DOCUMENTS_VERSION, read_documents, treebank_of
-from attention_probing.corpora.conllu import READER_VERSION, warn_of_texts
+from attention_probing.corpora.conll2012 import treebank_of
+from attention_probing.corpora.conllu import warn_of_texts
 from attention_probing.corpora.document import (
     MENTION_TYPES,
-    WINDOWS_VERSION,
     Document,
     Documents,
     Window,
@@ -27,6 +26,7 @@ from attention_probing.corpora.document import (
     windows_from_table,
     windows_to_table,
 )
+from attention_probing.corpora.formats import document_reader
 from attention_probing.corpora.mentions import KNOWN_TAGS, warn_of_tags
 from attention_probing.corpora.registry import CORPORA, locate
 from attention_probing.corpora.sample import SAMPLE_VERSION, write_sample_documents
@@ -339,12 +339,14 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         return path if path.suffix or path.is_file() else None  # the reader reports a missing file
 
     def extraction(self, path: Path, source: EncoderSource | None) -> Extraction:
-        versions = {"version": DOCUMENTS_VERSION, "windows": WINDOWS_VERSION, "parses": READER_VERSION}
-        reader = {"name": "documents", **versions, **({"tags": self.tags} if self.tags else {})}
-        return Extraction(path, reader, source, self.options, candidates=self.candidates, companion=treebank_of(path))
+        reader = dict(document_reader(path).identity)
+        if self.tags:
+            reader["tags"] = self.tags
+        companion = treebank_of(path)
+        return Extraction(path, reader, source, self.options, candidates=self.candidates, companion=companion)
 
     def read(self, path: Path) -> Documents:
-        return read_documents(path, self.tags, texts=self.options.spacing == "text")
+        return document_reader(path).read(path, self.tags, texts=self.options.spacing == "text")
 
     def warn_of_file(self, path: Path, store: Store) -> None:
         super().warn_of_file(path, store)

@@ -15,7 +15,8 @@ from attention_probing.attention import Encoder, Extraction, Items, Store, cut_s
 from attention_probing.attention.loading import load_config
 from attention_probing.attention.source import EncoderSource
 from attention_probing.attention.stream import Stream
-from attention_probing.corpora.conllu import READER_VERSION, read_treebank, warn_of_roots, warn_of_texts
+from attention_probing.corpora.conllu import warn_of_roots, warn_of_texts
+from attention_probing.corpora.formats import treebank_reader
 from attention_probing.corpora.sample import SAMPLE_VERSION, write_sample_treebank
 from attention_probing.corpora.sentence import CorpusError, Treebank
 from attention_probing.corpora.splits import Split
@@ -274,18 +275,25 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         self.train_on: Sequence[int] | None = None
 
     def extraction(self, path: Path, source: EncoderSource | None) -> Extraction:
-        reader = {"name": "treebank", "version": READER_VERSION, "format": None}
-        hidden = self.hidden
-        if isinstance(hidden, str):
-            count = 0 if source is None else load_config(source).num_hidden_layers
-            every = tuple(range(1, count + 1))
-            hidden = every if hidden == "all" else every[(count - 1) // 2 :][:1]
-        return Extraction(path, reader, source, self.options, hidden)
+        hidden = self._hidden_layers(source)
+        return Extraction(path, treebank_reader(path).identity, source, self.options, hidden)
+
+    def _hidden_layers(self, source: EncoderSource | None) -> tuple[int, ...]:
+        """Return the layers whose hidden states are stored, as numbers."""
+        if not isinstance(self.hidden, str):
+            return self.hidden
+        count = 0 if source is None else load_config(source).num_hidden_layers
+        if self.hidden == "all":
+            return tuple(range(1, count + 1))
+        return ((count + 1) // 2,) if count else ()
 
     def read(self, path: Path) -> Treebank:
-        treebank = read_treebank(path, texts=self.options.spacing == "text")
+        treebank = treebank_reader(path).read(path, texts=self.options.spacing == "text")
         if self.punctuation_by == "xpos":
-            require_tags(path, {tag for sentence in treebank.sentences for tag in sentence.xpos})
+            tags: set[str] = set()
+            for sentence in treebank.sentences:
+                tags.update(sentence.xpos)
+            require_tags(path, tags)
         return treebank
 
     def accept(self, path: Path, store: Store) -> None:

@@ -1,7 +1,7 @@
 """Segments of text: the words of a corpus, cut and packed into inputs of an encoder, one by one."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -72,11 +72,13 @@ class Segments:
     """
 
     def __init__(self, corpus: SourceFile, segmenter: Segmenter, max_length: int) -> None:
-        self._corpus, self._segmenter = corpus, segmenter
+        self._corpus = corpus
+        self._segmenter = segmenter
         self._max_length = max_length
         self._pairs = corpus.source.packing == "pairs"
         passages = 2 if self._pairs else 1
-        if (lacking := 2 * passages - self._room(passages)) > 0:
+        lacking = 2 * passages - self._room(passages)
+        if lacking > 0:
             raise CorpusError(
                 f"{setting('data.max_length')} is {max_length}, too few tokens for two words of each text and the "
                 f"delimiters. Give {max_length + lacking} or more."
@@ -122,41 +124,52 @@ class Segments:
                 wrong = "this text is a pair of texts, which `packing: pairs` cannot pack together with other texts"
                 remedy = f"Set `packing: single` for this corpus in {setting(OPTION)}"
                 raise CorpusError.at(self._corpus.path, text[0][0].line, wrong, remedy)
-            room = self._room(2) // 2 if self._pairs else self._room(len(text))
-            if len(text) == 2 or text[0][0].whole:
-                too_long = sum(len(pieces) for _, pieces in text) > room
-                audit["too_long"] += too_long
-                stretches = [] if too_long else [text]
-            else:
-                passage, (pieces, cut) = text[0][0], text[0][1].shortened(room)
-                audit["words_cut"] += cut
-                stretches = [(stretch,) for stretch in _parted(passage, pieces, pieces.stretches(room))]
-            for stretch in stretches:
-                audit["too_short"] += (too_short := sum(pieces.words for _, pieces in stretch) < _SHORTEST)
+            for stretches in self._fit(text, audit):
+                too_short = sum(pieces.words for _, pieces in stretches) < _SHORTEST
+                audit["too_short"] += too_short
                 if not too_short:
-                    yield stretch
+                    yield stretches
+
+    def _fit(self, text: tuple[Stretch, ...], audit: Counter[str]) -> Iterator[tuple[Stretch, ...]]:
+        """Yield a text, or its parts that fit; leave out a text that is too long and must not be cut."""
+        room = self._room(2) // 2 if self._pairs else self._room(len(text))
+        passage, pieces = text[0]
+        if len(text) == 2 or passage.whole:
+            too_long = sum(len(pieces) for _, pieces in text) > room
+            audit["too_long"] += too_long
+            if not too_long:
+                yield text
+            return
+        pieces, words_cut = pieces.shortened(room)
+        audit["words_cut"] += words_cut
+        for stretch in _divide(passage, pieces, pieces.stretches(room)):
+            yield (stretch,)
 
     def _packed(self, audit: Counter[str]) -> Iterator[tuple[Stretch, ...]]:
         """Yield two consecutive stretches for each segment."""
-        stretches = (stretch for (stretch,) in self._stretches(audit))
-        for first in stretches:
-            if (second := next(stretches, None)) is not None:
+        stretches = self._stretches(audit)
+        for (first,) in stretches:
+            [second] = next(stretches, [None])
+            if second is not None:
                 yield first, second
-            elif not first[0].whole:
-                middle = first[1].words // 2
-                yield tuple(_parted(*first, [(0, middle), (middle, first[1].words)]))
-            else:
+                continue
+            passage, pieces = first  # the last of an odd number
+            if passage.whole:
                 audit["unpaired"] += 1
+            else:
+                middle = pieces.words // 2
+                yield tuple(_divide(passage, pieces, [(0, middle), (middle, pieces.words)]))
 
 
-def _parted(passage: Passage, pieces: WordPieces, places: Sequence[tuple[int, int]]) -> list[Stretch]:
+def _divide(passage: Passage, pieces: WordPieces, places: Sequence[tuple[int, int]]) -> list[Stretch]:
     """Return the words between these places; each part of several is a passage with an id of its own."""
     if len(places) == 1:
         return [(passage, pieces)]
-    return [
-        (replace(passage, id=f"{passage.id}:{number}", words=passage.words[first:last]), pieces.between(first, last))
-        for number, (first, last) in enumerate(places, start=1)
-    ]
+    stretches = []
+    for number, (first, last) in enumerate(places, start=1):
+        part = replace(passage, id=f"{passage.id}:{number}", words=passage.words[first:last])
+        stretches.append((part, pieces.between(first, last)))
+    return stretches
 
 
 def segment_batch(
@@ -172,20 +185,22 @@ def segment_batch(
         encoder: Role of the encoder whose attention is to be read: `given`, `before` fine-tuning, or `random_init`.
     """
 
-    def padded(field: str, blank: int = 0, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-        columns = [torch.from_numpy(getattr(one.segment, field)) for one in segments]
-        return pad_sequence(columns, True, blank) if columns else torch.zeros(0, 0, dtype=dtype)
+    def pad_field(field: str, blank: int = 0, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        if not segments:
+            return torch.zeros(0, 0, dtype=dtype)
+        columns = [torch.from_numpy(getattr(text.segment, field)) for text in segments]
+        return pad_sequence(columns, True, blank)
 
     return SegmentBatch(
         index=torch.tensor(index, dtype=torch.int64),
-        lengths=torch.tensor([len(one.segment) for one in segments], dtype=torch.int64),
-        tokens=padded("ids", pad),
-        segments=padded("segments"),
-        start=padded("start", dtype=torch.bool),
-        end=padded("end", dtype=torch.bool),
-        punctuation=padded("punctuation", dtype=torch.bool),
-        words=padded("words", -1),
-        passages=tuple(one.passages for one in segments),
+        lengths=torch.tensor([len(text.segment) for text in segments], dtype=torch.int64),
+        tokens=pad_field("ids", pad),
+        segments=pad_field("segments"),
+        start=pad_field("start", dtype=torch.bool),
+        end=pad_field("end", dtype=torch.bool),
+        punctuation=pad_field("punctuation", dtype=torch.bool),
+        words=pad_field("words", -1),
+        passages=tuple(text.passages for text in segments),
         corpus=corpus,
         encoder=encoder,
     )
@@ -194,3 +209,25 @@ def segment_batch(
 def segment_bounds(lengths: Sequence[int], max_cells: int) -> list[tuple[int, int]]:
     """Return start and stop of every batch of segments in ascending order of length."""
     return batch_bounds(np.square(np.array(lengths, np.int64)), max_cells, len(lengths))
+
+
+def draw_sample(segments: Iterable[TextSegment], size: int, seed: int) -> list[TextSegment]:
+    """Draw segments at random, each with the same probability; at most `size` are in memory.
+
+    Source: Vitter 1985, "Random Sampling with a Reservoir", algorithm R.
+
+    Args:
+        segments: All segments.
+        size: Largest number of segments drawn.
+        seed: Seed of the draw.
+    """
+    random = np.random.default_rng(seed)
+    sample: list[TextSegment] = []
+    for number, segment in enumerate(segments):
+        if number < size:
+            sample.append(segment)
+            continue
+        place = int(random.integers(number + 1))
+        if place < size:
+            sample[place] = segment
+    return sample

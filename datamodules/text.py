@@ -7,9 +7,7 @@ from copy import copy
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -26,7 +24,7 @@ from attention_probing.corpora.splits import Split, corpus_of
 from attention_probing.corpora.texts import OPTION, Text
 from attention_probing.datamodules.batches import EncoderOf, SegmentBatch
 from attention_probing.datamodules.corpus import DEFAULT_ENCODER, CorpusDataModule
-from attention_probing.datamodules.segments import Segments, TextSegment, segment_batch, segment_bounds
+from attention_probing.datamodules.segments import Segments, TextSegment, draw_sample, segment_batch, segment_bounds
 from attention_probing.datamodules.text_sources import SourceFile, Sources, TextSource, can_split, read_sources
 from attention_probing.datamodules.warnings import warn_of_unknown
 from attention_probing.results import Provenance
@@ -57,18 +55,20 @@ class TextStream(IterableDataset[SegmentBatch]):
 
     def __init__(self, data: "TextDataModule", encoder: EncoderOf) -> None:
         super().__init__()
-        self._data, self._encoder = data, encoder
+        self._data = data
+        self._encoder = encoder
 
     def __iter__(self) -> Iterator[SegmentBatch]:
-        ranks, mine = self._data.ranks, 0
-        made: dict[str, Any] = {"pad": self._data.encoders[self._encoder].pad_id, "encoder": self._encoder}
+        ranks = self._data.ranks
+        pad = self._data.encoders[self._encoder].pad_id
+        has_batch = False
         for number, (name, batch) in enumerate(self._batches()):
             if number % ranks.world == ranks.rank:
-                mine += 1
+                has_batch = True
                 index, segments = zip(*batch, strict=True)
-                yield segment_batch(segments, index, name, **made)
-        if not mine:
-            yield segment_batch((), (), self._data.names[0], **made)
+                yield segment_batch(segments, index, name, pad=pad, encoder=self._encoder)
+        if not has_batch:
+            yield segment_batch((), (), self._data.names[0], pad=pad, encoder=self._encoder)
 
     def _batches(self) -> Iterator[tuple[str, list[tuple[int, TextSegment]]]]:
         """Yield the batches of all ranks: the name of a corpus, and segments with their numbers."""
@@ -78,8 +78,9 @@ class TextStream(IterableDataset[SegmentBatch]):
             numbered = enumerate(corpus.read(audit), start=before)
             while window := list(islice(numbered, _WINDOW)):
                 before = window[-1][0] + 1
-                window.sort(key=lambda each: len(each[1].segment))
-                for start, stop in segment_bounds([len(each.segment) for _, each in window], self._data.max_cells):
+                window.sort(key=lambda item: len(item[1].segment))
+                lengths = [len(text.segment) for _, text in window]
+                for start, stop in segment_bounds(lengths, self._data.max_cells):
                     yield name, window[start:stop]
 
 
@@ -138,16 +139,22 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         self._corpora = tuple(SourceFile(source, root, self.cache) for source in read_sources(corpora))
         if not self.names:
             raise CorpusError(f"{setting(OPTION)} is empty. Name at least one corpus.")
-        if twins := [name for name, count in Counter(self.names).items() if count > 1]:
+        twins = [name for name, count in Counter(self.names).items() if count > 1]
+        if twins:
             raise CorpusError(
                 f"{setting(OPTION)}: several corpora are called {twins[0]}. Give each a `name` of its own, such as "
                 f"{{corpus: "
                 f"{self.sources[self.names.index(twins[0])].corpus}, name: other}}."
             )
         check_numbers(self, least=1, max_length=max_length, max_cells=max_cells)
-        self.encoder, self.max_length, self.random_init = encoder, max_length, random_init
-        self.before, self._max_cells, self.quantity = before, max_cells, quantity
+        self.encoder = encoder
+        self.before = before
+        self.random_init = random_init
+        self.max_length = max_length
+        self.quantity = quantity
+        self._max_cells = max_cells
         self.encoders: dict[EncoderOf, Encoder] = {}
+        self._described: dict[EncoderOf, dict[str, object]] = {}
         self.audits: dict[str, Counter[str]] = {}
 
     @property
@@ -170,7 +177,10 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         `longest` is the number of tokens of the batch's longest segment. A batch of one segment may exceed the
         bound. If the bound was not given, it depends on the device of the encoder, which is known after `setup`.
         """
-        return self._max_cells or CELLS.get(self.encoders["given"].device.type, CELLS["cuda"])
+        if self._max_cells is not None:
+            return self._max_cells
+        device = self.encoders["given"].device.type
+        return CELLS.get(device, CELLS["cuda"])
 
     def files(self) -> Mapping[str, Path]:
         """Return the file of every corpus, by name of the corpus.
@@ -195,7 +205,8 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         return [], []
 
     def absent(self, stages: Iterable[str]) -> list[CorpusError]:
-        return [no_file(path) for path in dict.fromkeys(self.files().values()) if not path.is_file()]
+        paths = dict.fromkeys(self.files().values())
+        return [no_file(path) for path in paths if not path.is_file()]
 
     def segments(self, *corpora: SourceFile) -> dict[str, Segments]:
         """Return the `Segments` of each corpus, by its name; call it after `setup`.
@@ -204,7 +215,10 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
             corpora: The corpora; by default, all corpora of the datamodule.
         """
         segmenter = Segmenter(self.encoders["given"])
-        return {corpus.name: Segments(corpus, segmenter, self.max_length) for corpus in corpora or self._corpora}
+        segments = {}
+        for corpus in corpora or self._corpora:
+            segments[corpus.name] = Segments(corpus, segmenter, self.max_length)
+        return segments
 
     def setup(self, stage: str) -> None:
         """Load the encoders, and check that every corpus has a segment to read.
@@ -218,18 +232,19 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         if self.encoders:
             return
         entered = time.perf_counter()
-        if absent := self.absent([stage]):
+        absent = self.absent([stage])
+        if absent:
             raise absent[0]
         specs: dict[EncoderOf, EncoderSpec] = {"given": self.encoder}
         if self.before is not None:
             specs["before"] = self.before
         if self.random_init:
             specs["random_init"] = replace(self.encoder, weights="random")
-        self.encoders = {which: Encoder(resolve(spec), self.device) for which, spec in specs.items()}
         digests = Digests(self.cache)
-        encoders = self.encoders.items()
-        self._described = {which: {**one.description, **one.source.identity(digests)} for which, one in encoders}
-        self.max_length = min(self.max_length, *(encoder.max_length for encoder in self.encoders.values()))
+        self.encoders = {role: Encoder(resolve(spec), self.device) for role, spec in specs.items()}
+        for role, encoder in self.encoders.items():
+            self._described[role] = {**encoder.description, **encoder.source.identity(digests)}
+            self.max_length = min(self.max_length, encoder.max_length)
         if "before" in self.encoders:
             _check_before(self.encoders["before"], self.encoders["given"])
         for name, segments in self.segments().items():
@@ -243,18 +258,23 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
     @property
     def provenance(self) -> Provenance:
         """Description of encoders and files for the results, with counts of the texts read, cut and left out."""
-        described: dict[str, dict[str, object]] = {str(which): one for which, one in self._described.items()}
-        given = described.pop("given")
-        data = {
-            corpus.name: {
+        encoder: dict[str, object] = {}
+        for role, description in self._described.items():
+            if role == "given":
+                encoder |= description
+            else:
+                encoder[role] = description
+        data: dict[str, object] = {}
+        for corpus in self._corpora:
+            audit = self.audits.get(corpus.name, Counter())
+            data[corpus.name] = {
                 **corpus_of(corpus.path),
                 "file": corpus.path.name,
                 "sha256": self._sha256[corpus.name],
-                "segments": self.audits.get(corpus.name, Counter())["segments"],
+                "segments": audit["segments"],
             }
-            for corpus in self._corpora
-        }
-        return Provenance({**given, **described}, data, {name: dict(audit) for name, audit in self.audits.items()})
+        audits = {name: dict(audit) for name, audit in self.audits.items()}
+        return Provenance(encoder, data, audits)
 
     def only(self, names: Collection[str]) -> "TextDataModule":
         """Return a copy of the datamodule that has only the named corpora."""
@@ -265,13 +285,14 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
     def passages(self) -> Iterator[Text]:
         """Yield the one or two passages of each segment that a test reads, of all corpora; call it after `setup`."""
         for segments in self.segments().values():
-            yield from (segment.passages for segment in segments.read(Counter()))
+            for segment in segments.read(Counter()):
+                yield segment.passages
 
     def has_split(self, split: registry.SplitOrAll) -> bool:
         """Return True if every corpus has this split; see `TextSource`."""
         return all(can_split(source, split) for source in self.sources)
 
-    def drawn(self, split: registry.SplitOrAll | None, most: int, seed: int) -> Iterator[SegmentBatch]:
+    def draw_segments(self, split: registry.SplitOrAll | None, most: int, seed: int) -> Iterator[SegmentBatch]:
         """Draw segments of each corpus at random, and yield them in batches; every rank draws the same segments.
 
         Args:
@@ -282,26 +303,29 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         Raises:
             CorpusError: A corpus is a single file, or has no such split.
         """
-        if split is not None and (lacking := [name for name in self.names if not self.only([name]).has_split(split)]):
-            raise CorpusError(
-                f"{lacking[0]} has no {split} split, but the command needs one. Give {setting(OPTION)} a path with "
-                f"`{{split}}` "
-                f"in it, for instance `my/{{split}}.txt`, or a corpus of `probing fetch --list` that has it."
-            )
+        if split is not None:
+            self._check_split(split)
+        pad = self.encoders["given"].pad_id
         for source in self.sources:
-            read = source if split is None else replace(source, split=split, limit=None)
-            corpus = SourceFile(read, self.root, self.cache)
-            random, kept = np.random.default_rng(seed), list[TextSegment]()
-            # Vitter's algorithm R keeps each segment with the same probability, and holds no other.
-            for number, segment in enumerate(self.segments(corpus)[corpus.name].read(Counter())):
-                if number < most:
-                    kept.append(segment)
-                elif (place := int(random.integers(number + 1))) < most:
-                    kept[place] = segment
-            kept.sort(key=lambda one: len(one.segment))
-            for start, stop in segment_bounds([len(one.segment) for one in kept], self.max_cells):
-                pad = self.encoders["given"].pad_id
-                yield segment_batch(kept[start:stop], range(start, stop), corpus.name, pad=pad)
+            if split is not None:
+                source = replace(source, split=split, limit=None)
+            corpus = SourceFile(source, self.root, self.cache)
+            segments = self.segments(corpus)[corpus.name].read(Counter())
+            sample = draw_sample(segments, most, seed)
+            sample.sort(key=lambda text: len(text.segment))
+            lengths = [len(text.segment) for text in sample]
+            for start, stop in segment_bounds(lengths, self.max_cells):
+                yield segment_batch(sample[start:stop], range(start, stop), corpus.name, pad=pad)
+
+    def _check_split(self, split: registry.SplitOrAll) -> None:
+        """Raise a CorpusError if a corpus has no such split."""
+        for name, source in zip(self.names, self.sources, strict=True):
+            if not can_split(source, split):
+                raise CorpusError(
+                    f"{name} has no {split} split, but the command needs one. Give {setting(OPTION)} a path with "
+                    f"`{{split}}` in it, for instance `my/{{split}}.txt`, or a corpus of `probing fetch --list` that "
+                    "has it."
+                )
 
     def test_dataloader(self) -> list[DataLoader[SegmentBatch]]:  # type: ignore[override]
         """Return loaders of all texts: for the given encoder and, with `random_init`, the random one.
@@ -309,11 +333,12 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         A loader yields each text once. The encoder `before` (the encoder before its fine-tuning) needs
         no loader of its own, because it reads the same batches as the given encoder.
         """
-        return [
-            DataLoader(TextStream(self, which), batch_size=None, pin_memory=torch.cuda.is_available())
-            for which in self.encoders
-            if which != "before"
-        ]
+        loaders = []
+        for role in self.encoders:
+            if role != "before":
+                stream = TextStream(self, role)
+                loaders.append(DataLoader(stream, batch_size=None, pin_memory=torch.cuda.is_available()))
+        return loaders
 
 
 def _no_segment(path: Path, audit: Counter[str]) -> CorpusError:
@@ -329,12 +354,14 @@ def _no_segment(path: Path, audit: Counter[str]) -> CorpusError:
 
 def _check_before(before: Encoder, given: Encoder) -> None:
     """Raise an EncoderError if the given encoder cannot be a fine-tuned `before`: other heads or pieces."""
-    first, second = names = before.source.spec.name, given.source.spec.name
-    shapes = [f"{one.layers} layers of {one.heads} heads" for one in (before, given)]
-    if shapes[0] != shapes[1]:
-        fault = f"{first} has {shapes[0]}, but {second} has {shapes[1]}"
+    first = before.source.spec.name
+    second = given.source.spec.name
+    shape_before = f"{before.layers} layers of {before.heads} heads"
+    shape_given = f"{given.layers} layers of {given.heads} heads"
+    if shape_before != shape_given:
+        fault = f"{first} has {shape_before}, but {second} has {shape_given}"
     elif before.tokenizer.get_vocab() != given.tokenizer.get_vocab():
-        fault = f"the tokenizers of {' and '.join(names)} have different pieces"
+        fault = f"the tokenizers of {first} and {second} have different pieces"
     else:
         return
     raise EncoderError(
@@ -352,7 +379,8 @@ def warn_of_left_out(data: TextDataModule) -> None:
         warn_of_roots(name, audit)
         warn_of_records(name, audit)
         warn_of_unknown(name, audit["words_with_unknown"], audit["words"], "words", data.encoder.name)
-        left_out, read = audit["too_long"], audit["too_long"] + audit["segments"]
+        left_out = audit["too_long"]
+        read = left_out + audit["segments"]
         if left_out > LEFT_OUT * read:
             warn(
                 f"{name}: {left_out} of {read} sentences or pairs of texts have more pieces than fit, and were left "

@@ -4,26 +4,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from attention_probing.corpora import registry, texts
+from attention_probing.corpora import registry
+from attention_probing.corpora.formats import TEXT_FORMATS, TEXT_SUFFIXES, TEXTS
 from attention_probing.corpora.framenet import HALVES, framenet_files, read_framenet
 from attention_probing.corpora.labelled import Columns
-from attention_probing.corpora.lines import format_of
+from attention_probing.corpora.lines import infer_format
+from attention_probing.corpora.records import RecordFormat
 from attention_probing.corpora.registry import CORPORA, data_root
 from attention_probing.corpora.sample import SAMPLE_VERSION
 from attention_probing.corpora.sentence import CorpusError
-from attention_probing.corpora.texts import OPTION, Text
+from attention_probing.corpora.texts import OPTION, Text, read_texts
 from attention_probing.results.digests import Digests, digest
-from attention_probing.results.errors import check_numbers, check_values, from_options, near, setting
-
-TextFormat = Literal["text", "tsv", "csv", "jsonl", "conllu", "conllx", "links", "enhanced", "framenet"]
-
-
-_SUFFIXES: dict[str, TextFormat] = {
-    **{".txt": "text", ".raw": "text", ".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl"},
-    **{".conllu": "conllu", ".conll": "conllx", ".conllx": "conllx"},
-}
+from attention_probing.results.errors import UserError, check_numbers, check_values, from_options, near, one_of, setting
 
 
 @dataclass(frozen=True)
@@ -56,7 +50,7 @@ class TextSource:
     corpus: str = "sample"
     name: str | None = None
     split: Literal["train", "dev", "test", "all"] | None = None
-    format: TextFormat | None = None
+    format: str | None = None
     columns: Columns | None = None
     packing: Literal["single", "pairs"] = "single"
     limit: int | None = None
@@ -64,6 +58,9 @@ class TextSource:
     def __post_init__(self) -> None:
         check_values(self, **vars(self))
         check_numbers(self, least=1, limit=self.limit)
+        if self.format is not None and self.format not in TEXT_FORMATS:
+            wanted = one_of(self.format, TEXT_FORMATS)
+            raise UserError(f"TextSource: format is {self.format!r}, but must be {wanted}.")
 
 
 Sources = str | dict[str, Any] | list[Any]
@@ -83,10 +80,11 @@ def read_sources(given: Sources | TextSource) -> tuple[TextSource, ...]:
     Raises:
         UserError: An option is unknown, or has a value that is not allowed.
     """
-    return tuple(map(_source, given if isinstance(given, list) else [given]))
+    corpora = given if isinstance(given, list) else [given]
+    return tuple(_make_source(corpus) for corpus in corpora)
 
 
-def _source(given: object) -> TextSource:
+def _make_source(given: object) -> TextSource:
     """Return a `TextSource`; make it from the name of a corpus or from options if needed."""
     if isinstance(given, TextSource):
         return given
@@ -97,7 +95,8 @@ def _source(given: object) -> TextSource:
             f"{{corpus: my.txt, "
             "packing: pairs}."
         )
-    if (columns := options.get("columns")) is not None:
+    columns = options.get("columns")
+    if columns is not None:
         options = {**options, "columns": from_options(Columns, columns, f"{OPTION}.columns", label=None)}
     return from_options(TextSource, options, OPTION)
 
@@ -106,13 +105,32 @@ class SourceFile:
     """A source with its name, its file, and the options that the registry knows filled in."""
 
     def __init__(self, source: TextSource, root: str | Path | None, cache: Path) -> None:
-        self.given = self.source = source
+        self.given = source
         self.known = CORPORA.get(source.corpus)
+        self.path = self._find_path(root, cache)
+        self.source = source
+        if self.known is not None and source.columns is None:
+            columns = Columns()
+            if self.known.columns:
+                columns = replace(Columns(label=None), **self.known.columns)
+            self.source = replace(source, columns=columns)
+        if source.name:
+            self.name = source.name
+        elif self.known is not None or source.corpus == "sample":
+            self.name = source.corpus
+        else:
+            self.name = self.path.stem
+
+    def _find_path(self, root: str | Path | None, cache: Path) -> Path:
+        """Return the path of the file; check the split.
+
+        Raises:
+            CorpusError: The corpus is unknown, or has no such split.
+        """
+        source = self.given
         if self.known is not None:
-            self.path = data_root(root) / self._file(self.known)
-            columns = replace(Columns(label=None), **self.known.columns) if self.known.columns else Columns()
-            self.source = replace(source, columns=source.columns or columns)
-        elif source.split is not None and not can_split(source, source.split):
+            return data_root(root) / self._file(self.known)
+        if source.split is not None and not can_split(source, source.split):
             if source.format == "framenet":
                 raise CorpusError(
                     f"{setting(OPTION)}: FrameNet has the splits {', '.join(HALVES)} and all, not {source.split}."
@@ -122,21 +140,19 @@ class SourceFile:
                 f"with `{{split}}` in it, so it has no splits. Correct the name, or leave "
                 f"{setting(OPTION + '.split')} out."
             )
-        elif source.corpus == "sample":
+        if source.corpus == "sample":
             file = "sample-test.conllu" if source.format == "conllu" else "sample.txt"
-            self.path = cache / f"sample-{SAMPLE_VERSION}" / file
-        else:
-            self.path = Path(source.corpus.replace("{split}", source.split or "test")).expanduser()
-            if not self.path.suffix and not self.path.exists():
-                registry.find(source.corpus)  # raises the error of a name that there is not
-        own = source.corpus if self.known is not None or source.corpus == "sample" else self.path.stem
-        self.name = source.name or own
+            return cache / f"sample-{SAMPLE_VERSION}" / file
+        path = Path(source.corpus.replace("{split}", source.split or "test")).expanduser()
+        if not path.suffix and not path.exists():
+            registry.find(source.corpus)  # raises the error of a name that there is not
+        return path
 
     def _file(self, known: registry.Corpus) -> str:
         """Return the path of the wanted split below the data root."""
         preferred: tuple[registry.SplitOrAll, ...] = ("test", "dev", "all")
-        if self.source.split:
-            preferred = (self.source.split,)
+        if self.given.split:
+            preferred = (self.given.split,)
         for split in preferred:
             if split in known.splits:
                 return known.splits[split].path
@@ -148,29 +164,23 @@ class SourceFile:
     def texts(self, audit: Counter[str]) -> Iterator[Text]:
         """Yield the texts of the file; count the texts left out."""
         option = setting(OPTION, f"{{corpus: {self.source.corpus}, format: …}}")
-        form: TextFormat = self.source.format or format_of(self.path, _SUFFIXES, option)
-        match form:
-            case "text":
-                return texts.read_plain(self.path, audit)
-            case "conllu" | "conllx":
-                return texts.read_sentences(self.path, audit, form)
-            case "links":
-                return texts.read_links(self.path, audit)
-            case "enhanced":
-                return texts.read_enhanced(self.path, audit)
-            case "framenet":
-                half = next((half for half in HALVES if half == self.source.split), None)
-                return read_framenet(self.path, audit, half)
+        name = self.source.format or infer_format(self.path, TEXT_SUFFIXES, option)
+        if name in TEXTS:
+            return TEXTS[name](self.path, audit)
+        if name == "framenet":
+            half = next((half for half in HALVES if half == self.source.split), None)
+            return read_framenet(self.path, audit, half)
         columns = self.source.columns or Columns(label=None)
         skips = self.known is not None and "malformed" in self.known.skip
-        return texts.read_texts(self.path, audit, columns=columns, format=form, skip_malformed=skips)
+        return read_texts(self.path, audit, columns=columns, format=cast(RecordFormat, name), skip_malformed=skips)
 
     def sha256(self, digests: Digests) -> str:
         """Return the SHA-256 of the file; of FrameNet, that of the names and checksums of all files that are read."""
         if self.source.format != "framenet":
             return digests.one(self.path)
-        found = digests.of(framenet_files(self.path))
-        return digest("".join(f"{path.name} {sha256}\n" for path, sha256 in found.items()).encode())
+        checksums = digests.of(framenet_files(self.path))
+        lines = [f"{path.name} {sha256}\n" for path, sha256 in checksums.items()]
+        return digest("".join(lines).encode())
 
 
 def can_split(source: TextSource, split: registry.SplitOrAll) -> bool:

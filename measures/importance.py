@@ -155,7 +155,7 @@ class Importance(Analysis):
                 f"or an "
                 "encoder with a language-modelling head (bert-base-uncased)."
             )
-        return MeanStateClassification(encoder, data.drawn("train", FITTED, seed))
+        return MeanStateClassification(encoder, data.draw_segments("train", FITTED, seed))
 
     def end(self, batch: SegmentBatch) -> None:
         time = batch.tokens.size(1)

@@ -546,7 +546,7 @@ class LanguageModelling(Task):
         return first_output_per_gold
 
     def drawn(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
-        return [self.inputs(batch.to(self.encoder.device)) for batch in data.drawn(split, most, seed)]
+        return [self.inputs(batch.to(self.encoder.device)) for batch in data.draw_segments(split, most, seed)]
 
 
 class MinimalPairs(Task):

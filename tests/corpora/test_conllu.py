@@ -5,7 +5,7 @@ from pathlib import Path
 import conllu
 import pytest
 
-from attention_probing.corpora.conllu import Format, read_treebank
+from attention_probing.corpora.conllu import TreebankFormat, read_treebank
 from attention_probing.corpora.sentence import CorpusError, Sentence
 from tests.corpora.conftest import writer
 
@@ -170,7 +170,7 @@ def test_documents_begin_at_their_marks(blocks: list[str], documents: list[int],
 
 # What is wrong, the format, the file, the line at which it is found, and words of the message.
 CYCLE = row(1, "a", 0) + row(2, "b", 4) + row(3, "c", 2) + row(4, "d", 3)
-BAD: list[tuple[str, Format, str | bytes, int | None, str]] = [
+BAD: list[tuple[str, TreebankFormat, str | bytes, int | None, str]] = [
     ("too few columns", "conllu", ROW + "\n1\tGo\tgo\tVERB\t0\troot\n", 3, "6 columns instead of 10.*tab"),
     ("blanks for tabs", "conllu", ROW.replace("\t", "  "), 1, "the row has no tab, but must have 10 columns"),
     ("no blank line between", "conllu", ROW + ROW, 2, "the id is 1 after word 1"),
@@ -235,7 +235,7 @@ BAD: list[tuple[str, Format, str | bytes, int | None, str]] = [
     ("format", "content", "line", "message"), [bad[1:] for bad in BAD], ids=[bad[0] for bad in BAD]
 )
 def test_bad_input_is_an_error_with_file_line_and_remedy(
-    tmp_path: Path, format: Format, content: str | bytes, line: int | None, message: str
+    tmp_path: Path, format: TreebankFormat, content: str | bytes, line: int | None, message: str
 ) -> None:
     path = write(tmp_path, content, f"corpus.{format}")
     with pytest.raises(CorpusError, match=message) as caught:

@@ -219,7 +219,7 @@ def test_of_pairs_both_texts_count_and_those_with_an_empty_one_are_skipped_on_re
 # What is wrong, the name of the file, its content, the line at which it is found, and words of the message.
 NO_COLUMN = (
     r"the header has no column 'text'; its columns are label, sentence\. Name the right column with "
-    r"`columns\.text`; "
+    r"`text`; "
     r"if the file has no header, give all columns their numbers"
 )
 BAD: list[tuple[str, str, str | bytes, int | None, str]] = [
@@ -276,7 +276,7 @@ BAD: list[tuple[str, str, str | bytes, int | None, str]] = [
     ("null for a label", "x.jsonl", '{"text": "a", "label": null}\n', 1, r"the label .* is null"),
     ("empty pair", "x.tsv", FIRST + "a\tb\t\t1\t\t\n", 3, r"the pair \(column 'pair'\) is empty"),
     ("empty label", "x.tsv", TSV + " \ta\n", 4, r"the label \(column 'label'\) is empty\. Fill it"),
-    ("id twice", "x.tsv", FIRST + "first\tb\tc\t1\t\t\n", 3, r"the id 'first' is also that of line 2.*columns\.id"),
+    ("id twice", "x.tsv", FIRST + "first\tb\tc\t1\t\t\n", 3, r"the id 'first' is also that of line 2.*`id`"),
     (
         "behind the text",
         "x.tsv",
@@ -327,7 +327,7 @@ def test_a_wrong_number_without_a_header_names_those_there_are(tmp_path: Path) -
     path = write(tmp_path, "a\t1\nb\t0\n")
     with pytest.raises(
         CorpusError,
-        match=rf"^{path}:1: the columns are numbered from 1 to 2, and none is 3\..*columns\.label` the number",
+        match=rf"^{path}:1: the columns are numbered from 1 to 2, and none is 3\..*`label` the number",
     ):
         read_labelled(path, columns=Columns("1", "3"))
 

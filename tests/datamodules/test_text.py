@@ -356,7 +356,7 @@ def test_texts_of_another_split_are_drawn_from_all_of_it(make: Make, tmp_path: P
     assert sum(map(len, (batch.index for batch in batches(data)))) == 3
 
     def lines(most: int, seed: int = 0) -> list[int]:
-        return [passage.line for batch in data.drawn("train", most, seed) for (passage,) in batch.passages]
+        return [passage.line for batch in data.draw_segments("train", most, seed) for (passage,) in batch.passages]
 
     assert sorted(lines(40)) == sorted(lines(99)) == list(range(2, 42))
     assert len(set(lines(12))) == 12
@@ -369,13 +369,13 @@ def test_texts_of_another_split_are_drawn_from_all_of_it(make: Make, tmp_path: P
     )
     for names, most in (("ab", 80), ("a", 40)):
         chosen = both.only(names)
-        assert sum(len(batch.index) for batch in chosen.drawn("train", 99, 0)) == most
+        assert sum(len(batch.index) for batch in chosen.draw_segments("train", 99, 0)) == most
     plain = make(str(write(tmp_path / "plain.txt")))
     with pytest.raises(
         CorpusError,
         match=r"plain has no train split, but the command needs one\. Give .* a path with `\{split\}` in it",
     ):
-        next(iter(plain.drawn("train", 5, 0)))
+        next(iter(plain.draw_segments("train", 5, 0)))
 
 
 def test_absent_files_are_named_with_their_remedy(make: Make, tmp_path: Path) -> None:
@@ -452,7 +452,7 @@ def test_framenet_has_two_halves_and_a_checksum_of_all_its_files(make: Make, tmp
     assert all(of_halves)
     assert not of_halves[0] & of_halves[1]
     assert halves[0].has_split("test")
-    assert {passage.id for batch in whole.drawn("dev", 40, 0) for (passage,) in batch.passages} == of_halves[0]
+    assert {passage.id for batch in whole.draw_segments("dev", 40, 0) for (passage,) in batch.passages} == of_halves[0]
     with pytest.raises(CorpusError, match="FrameNet has the splits dev, test and all, not train"):
         make(replace(source, split="train"))
 
