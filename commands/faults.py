@@ -17,13 +17,11 @@ _LOST = re.compile(
     r"(operation|wait) timeout|remote process exited"
 )
 """Messages of gloo, NCCL and their store about a process that has ended or does not answer."""
-
-
 _OBSERVED = re.compile(r"\[rank: (\d+)\] Child process .* terminated with code (-?\d+)")
 """Message of Lightning before it kills all processes of a run, because one that it started has ended."""
 
 
-def fault(error: BaseException | None) -> BaseException | None:
+def find_user_error(error: BaseException | None) -> BaseException | None:
     """Return the error to print without a traceback; None for a bug, which keeps its traceback.
 
     It is the first `UserError` among an exception and its causes. The causes are searched because the command line's
@@ -37,27 +35,37 @@ def fault(error: BaseException | None) -> BaseException | None:
         if isinstance(error, ProcessExitedException):
             return UserError(f"{how_rank_ended(error.error_index, error.exit_code)} {GOES_ON}")
         if is_of_another(error):
-            lines = str(error).strip().splitlines()
-            said = lines[-1 if isinstance(error, ProcessRaisedException) else 0]  # the last line of the traceback
-            said = said.partition(" This is typically")[0]  # gloo's advice
+            detail = _line_of_torch(error)
             return UserError(
-                f"Another process of the run has ended or does not answer: look at its output. {GOES_ON} ({said})"
+                f"Another process of the run has ended or does not answer: look at its output. {GOES_ON} ({detail})"
             )
         if lacks_memory(error):
-            said = in_a_line(str(error))
-            detail = f" ({said})" if said else ""
+            line = in_a_line(str(error))
+            detail = f" ({line})" if line else ""
             return UserError(f"There is not enough memory. Free some, or give something smaller.{detail}")
         error = error.__cause__  # not __context__: a bug in the handling of a fault gets its traceback
     return error
+
+
+def _line_of_torch(error: BaseException) -> str:
+    """Return the line of an error of torch that says what happened."""
+    lines = str(error).strip().splitlines()
+    line = lines[0]
+    if isinstance(error, ProcessRaisedException):  # with the traceback of the other process
+        line = lines[-1]
+    return line.partition(" This is typically")[0]  # gloo's advice
 
 
 def is_of_another(error: BaseException) -> bool:
     """Return True if an error reports that another process of the run has ended or does not answer."""
     if isinstance(error, ProcessExitedException):
         return True
-    if isinstance(error, ProcessRaisedException):  # by a process that was spawned; the last line is the error
-        return _LOST.search(str(error).rstrip().rpartition("\n")[2]) is not None
-    return isinstance(error, RuntimeError) and dist.is_initialized() and _LOST.search(str(error)) is not None
+    if isinstance(error, ProcessRaisedException):  # by a process that was spawned
+        last_line = str(error).rstrip().rpartition("\n")[2]
+        return _LOST.search(last_line) is not None
+    if isinstance(error, RuntimeError) and dist.is_initialized():
+        return _LOST.search(str(error)) is not None
+    return False
 
 
 def how_rank_ended(rank: int, code: int) -> str:
@@ -69,17 +77,19 @@ def how_rank_ended(rank: int, code: int) -> str:
     """
     if code >= 0:
         return f"Rank {rank} of the run ended with exit code {code}."
-    names = {one.value: one.name for one in signal.Signals}
-    how = names.get(-code, f"signal {-code}")
+    names = {known.value: known.name for known in signal.Signals}
+    name = names.get(-code, f"signal {-code}")
     if -code == signal.SIGKILL:
-        how = f"{how} (often: out of memory)"
-    return f"Rank {rank} of the run was ended by {how}."
+        name = f"{name} (often: out of memory)"
+    return f"Rank {rank} of the run was ended by {name}."
 
 
 def reword(record: logging.LogRecord) -> bool:
     """Reword the message of Lightning about a process that has ended; a filter of its logger, which keeps all lines."""
-    if found := _OBSERVED.match(record.getMessage()):
-        rank, code = int(found[1]), int(found[2])
+    observed = _OBSERVED.match(record.getMessage())
+    if observed:
+        rank = int(observed[1])
+        code = int(observed[2])
         record.msg = f"Error: {how_rank_ended(rank, code)} {GOES_ON}"
         record.args = None
     return True
@@ -99,9 +109,9 @@ def not_installed(error: Exception) -> str | None:
     if absent is None:
         return None
     package = absent[1] or absent[2]
-    kind = _CLASS.search(str(error))
-    named = kind[1] if kind else "A class of the settings"
-    return f"{named} needs the package {package}, which is not installed. Install it, or leave the class out."
+    path = _CLASS.search(str(error))
+    name = path[1] if path else "A class of the settings"
+    return f"{name} needs the package {package}, which is not installed. Install it, or leave the class out."
 
 
 def full_disk(run: Path, error: OSError) -> UserError:
@@ -111,8 +121,9 @@ def full_disk(run: Path, error: OSError) -> UserError:
         run: Folder of the run.
         error: Error of the operating system.
     """
-    scored = (run / "results.json").exists()
-    written = "The scores are written: only figures or the page are missing. " if scored else ""
+    written = ""
+    if (run / "results.json").exists():
+        written = "The scores are written: only figures or the page are missing. "
     return UserError(
         f"{error.filename or run}: {error.strerror}. {written}Free some space, then repeat the command; what it "
         f"has kept lies in {run} and in the cache."
@@ -121,5 +132,5 @@ def full_disk(run: Path, error: OSError) -> UserError:
 
 def trainer_fault(error: Exception) -> UserError:
     """Return a UserError for an error of Lightning about an option of the trainer."""
-    said = " ".join(str(error).split()).rstrip(".!")
-    return UserError(f"The options of --trainer cannot be used: {said}.")
+    reason = " ".join(str(error).split()).rstrip(".!")
+    return UserError(f"The options of --trainer cannot be used: {reason}.")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from attention_probing.commands import measure
 from attention_probing.commands.command_line import CommandLine
-from attention_probing.commands.faults import fault, reword
+from attention_probing.commands.faults import find_user_error, reword
 from attention_probing.commands.trust import import_trusted, trusted_modules
 from attention_probing.models.configs import only_known_classes
 from attention_probing.results.command import print_fault
@@ -74,7 +74,7 @@ def run(line: CommandLine) -> int:
     try:
         start(line)
     except Exception as error:
-        users_error = fault(error)
+        users_error = find_user_error(error)
         if users_error is None:
             raise
         wait_for_the_first()
@@ -95,7 +95,7 @@ def check(words: Sequence[str]) -> str | None:
     except SystemExit:  # of the command line's parser
         return printed.getvalue().partition("error: ")[2].strip()
     except Exception as error:
-        users_error = fault(error)
+        users_error = find_user_error(error)
         if users_error is None:
             return f"{type(error).__name__}: {error}"
         return str(users_error)

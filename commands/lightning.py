@@ -15,7 +15,7 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from rich.console import Console
 
 from attention_probing.commands.command_line import CommandLine
-from attention_probing.commands.faults import fault, full_disk, not_installed, trainer_fault
+from attention_probing.commands.faults import find_user_error, full_disk, not_installed, trainer_fault
 from attention_probing.commands.lightning_private import PublicCLI
 from attention_probing.commands.measure import QUIET, TRUST
 from attention_probing.commands.parser import Parser
@@ -268,7 +268,7 @@ class ProbingCLI(PublicCLI):
             self.trainer.fit(**options)
         except Exception as error:
             # A checkpoint that was received may hold anything; Lightning and PyTorch raise what they meet in it.
-            if not self.checkpoints.loading or fault(error) is not None or lacks_memory(error):
+            if not self.checkpoints.loading or find_user_error(error) is not None or lacks_memory(error):
                 raise
             raise TrainingError(
                 f"{options['ckpt_path']}: training cannot be continued from this checkpoint "

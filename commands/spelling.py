@@ -5,6 +5,7 @@ them: with PyTorch and Lightning that takes seconds.
 """
 
 import ast
+from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,38 +36,69 @@ class Source(NamedTuple):
 
 def wrong_option(line: CommandLine) -> str | None:
     """Return the message for an option that nothing takes, or for a model of another command; None without one."""
-    command = line.command
-    classes = line.classes
-    fault = _wrong_command(command, classes.get("model", ""))
+    fault = _wrong_command(line.command, line.classes.get("model", ""))
     if fault is not None:
         return fault
-    groups = _groups(command)
-    plain = OF_ALL if command == "measure" else (*OF_ALL, *OF_TRAINER)
+    groups = _groups(line.command)
+    plain = list(OF_ALL)
+    if line.command != "measure":
+        plain.extend(OF_TRAINER)
     for option, value in line.options:
         if not option.startswith("--"):  # -c, or a negative number
             continue
         group, _, rest = option[2:].removesuffix("+").partition(".")
-        name = rest.removeprefix("init_args.").partition(".")[0]
+        argument = rest.removeprefix("init_args.").partition(".")[0]
         if group in ("model", "data"):
-            kind = _own(classes.get(group, ""))
-            known = None if kind is None else _arguments_of(kind)
-            if name and known is not None and name not in (*known, *OF_CLASS):
-                return f"{group} ({kind}): Option '{name}' is not accepted{near(name, known)}"
+            fault = _wrong_argument(group, line.classes.get(group, ""), argument)
         elif group in groups:
             known = groups[group]
-            if name and known is not None and name not in known:
-                all_of_group = [f"{group}.{one}" for one in known]
-                return f"unrecognized arguments: {_shown(option, value)}{near(option[2:], all_of_group, '--')}"
+            if argument and known is not None and argument not in known:
+                fault = _unrecognized(option, value, option[2:], [f"{group}.{name}" for name in known])
         elif group not in plain and f"--{group}" not in SHORT:
-            names = [*plain, *groups, *(short[2:] for short in SHORT)]
-            return f"unrecognized arguments: {_shown(option, value)}{near(group, names, '--')}"
+            short = [name[2:] for name in SHORT]
+            fault = _unrecognized(option, value, group, [*plain, *groups, *short])
+        if fault is not None:
+            return fault
     return None
+
+
+def _wrong_argument(option: str, path: str, argument: str) -> str | None:
+    """Return the message for an argument that a class of this program does not have; None if there is no fault.
+
+    Args:
+        option: `model` or `data`.
+        path: Name or path of the class; empty if none is named.
+        argument: Name of the argument; empty for the option itself.
+    """
+    kind = _own(path)
+    if kind is None or not argument:
+        return None
+    known = _arguments_of(kind)
+    if known is None or argument in (*known, *OF_CLASS):
+        return None
+    return f"{option} ({kind}): Option '{argument}' is not accepted{near(argument, known)}"
+
+
+def _unrecognized(option: str, value: str, name: str, known: Sequence[str]) -> str:
+    """Return the message for an option that the command does not have.
+
+    Args:
+        option: The option, with its dashes.
+        value: Its value; empty without one.
+        name: Name that is compared with the known ones.
+        known: Names of options, without dashes.
+    """
+    has_value = value and not value.startswith("-")
+    words = f"{option} {value}" if has_value else option
+    return f"unrecognized arguments: {words}{near(name, known, '--')}"
 
 
 def _wrong_command(command: str, model: str) -> str | None:
     """Return the message for a model of this program that another command runs; None if there is no fault."""
     kind = _own(model)
-    room = "" if kind is None else exported()[kind].rpartition(".")[2]
+    if kind is None:
+        return None
+    room = exported()[kind].rpartition(".")[2]
     if room in ("measures", "fidelity") and command != "measure":
         return f"model: {kind} is a measurement. Run it with `probing measure`"
     if room in ("probes", "models") and command == "measure":
@@ -83,18 +115,15 @@ def _own(path: str) -> str | None:
     return own_class(path) if is_certain else None
 
 
-def _shown(option: str, value: str) -> str:
-    return f"{option} {value}" if value and not value.startswith("-") else option
-
-
 def _groups(command: str) -> dict[str, list[str] | None]:
     """Return the arguments of each class of a command whose options have a fixed name, such as `trainer`."""
-    figures = _arguments(Source(FOLDER / "results/writer.py", "FigureFiles"))
+    groups = {"figures": Source(FOLDER / "results/writer.py", "FigureFiles")}
     if command == "measure":
-        return {"figures": figures, "trainer": _arguments(Source(FOLDER / "commands/measure.py", "Devices"))}
-    trainer = _arguments(Source(_lightning() / "trainer/trainer.py", "Trainer"))
-    checkpoint = _arguments(Source(_lightning() / "callbacks/model_checkpoint.py", "ModelCheckpoint"))
-    return {"figures": figures, "trainer": trainer, "checkpoint": checkpoint}
+        groups["trainer"] = Source(FOLDER / "commands/measure.py", "Devices")
+    else:
+        groups["trainer"] = Source(_lightning() / "trainer/trainer.py", "Trainer")
+        groups["checkpoint"] = Source(_lightning() / "callbacks/model_checkpoint.py", "ModelCheckpoint")
+    return {name: _arguments(source) for name, source in groups.items()}
 
 
 def _arguments_of(name: str) -> list[str] | None:
@@ -109,27 +138,42 @@ def _arguments(source: Source) -> list[str] | None:
 
     None if the class is of another package, or its arguments cannot be known without importing it.
     """
-    found = _definition(source)
-    if found is None:
+    defined = _definition(source)
+    if defined is None:
         return None
-    file, definition = found
-    if any("dataclass" in ast.unparse(decorator) for decorator in definition.decorator_list):
+    file, definition = defined
+    if _is_dataclass(definition):
         fields = [node for node in definition.body if isinstance(node, ast.AnnAssign)]
-        return [ast.unparse(node.target) for node in fields]
-    functions = {node.name: node for node in definition.body if isinstance(node, ast.FunctionDef)}
-    own = list[str]()
-    if "__init__" in functions:
-        signature = functions["__init__"].args
-        own = [one.arg for one in (*signature.args[1:], *signature.kwonlyargs)]
+        return [ast.unparse(field.target) for field in fields]
+    arguments = list[str]()
+    signature = _signature(definition)
+    if signature is not None:
+        for argument in (*signature.args[1:], *signature.kwonlyargs):
+            arguments.append(argument.arg)
         if signature.kwarg is None:
-            return own
+            return arguments
     for base in definition.bases:
         name = ast.unparse(base).partition("[")[0]
         if name in ("ABC", "Generic"):
             continue
         passed_on = _arguments(Source(file, name))
-        return None if passed_on is None else [*own, *passed_on]
-    return own
+        if passed_on is None:
+            return None
+        return [*arguments, *passed_on]
+    return arguments
+
+
+def _is_dataclass(definition: ast.ClassDef) -> bool:
+    """Return True for a class with the decorator `dataclass`."""
+    return any("dataclass" in ast.unparse(decorator) for decorator in definition.decorator_list)
+
+
+def _signature(definition: ast.ClassDef) -> ast.arguments | None:
+    """Return the signature of the constructor that a class defines; None if it defines none."""
+    for node in definition.body:
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            return node.args
+    return None
 
 
 def _definition(source: Source) -> tuple[Path, ast.ClassDef] | None:
@@ -138,7 +182,9 @@ def _definition(source: Source) -> tuple[Path, ast.ClassDef] | None:
         if isinstance(node, ast.ClassDef) and node.name == source.name:
             return source.file, node
     imported = _imports(source.file).get(source.name)
-    return None if imported is None else _definition(imported)
+    if imported is None:
+        return None
+    return _definition(imported)
 
 
 @cache
@@ -149,14 +195,17 @@ def _tree(file: Path) -> ast.Module:
 @cache
 def _imports(file: Path) -> dict[str, Source]:
     """Return the classes that a file imports from this program or from Lightning, by name."""
-    found = dict[str, Source]()
+    classes = dict[str, Source]()
     for node in _tree(file).body:
         if not isinstance(node, ast.ImportFrom):
             continue
         module = _file_of(file, node)
-        if module is not None:
-            found.update({one.asname or one.name: Source(module, one.name) for one in node.names})
-    return found
+        if module is None:
+            continue
+        for imported in node.names:
+            name = imported.asname or imported.name
+            classes[name] = Source(module, imported.name)
+    return classes
 
 
 def _file_of(file: Path, node: ast.ImportFrom) -> Path | None:
@@ -170,8 +219,10 @@ def _file_of(file: Path, node: ast.ImportFrom) -> Path | None:
         path = _lightning().joinpath(*parts[1:])
     else:
         return None
-    places = (path.with_suffix(".py"), path / "__init__.pyi", path / "__init__.py")
-    return next((place for place in places if place.is_file()), None)
+    for place in (path.with_suffix(".py"), path / "__init__.pyi", path / "__init__.py"):
+        if place.is_file():
+            return place
+    return None
 
 
 @cache

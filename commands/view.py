@@ -75,22 +75,37 @@ class AnnotatedText:
         coreference clusters of two or more mentions.
         """
         if isinstance(item, Sentence):
-            pairs = enumerate(zip(item.heads, item.relations, strict=True), start=1)
-            arcs = tuple((word, head, relation) for word, (head, relation) in pairs if head)
-            return replace(cls.from_words(item.words, item.id), arcs=arcs)
-        starts = [*accumulate(map(len, item.sentences), initial=1)]
-        clusters: dict[int, list[Span]] = {}
-        for mention in item.mentions:
-            start = starts[mention.sentence]
-            clusters.setdefault(mention.cluster, []).append((start + mention.start, start + mention.end))
-        several = tuple(tuple(spans) for spans in clusters.values() if len(spans) > 1)
-        return replace(cls.from_words([*chain.from_iterable(item.sentences)], item.id), clusters=several)
+            text = cls.from_words(item.words, item.id)
+            return replace(text, arcs=_arcs(item))
+        text = cls.from_words([*chain.from_iterable(item.sentences)], item.id)
+        return replace(text, clusters=_clusters(item))
+
+
+def _arcs(sentence: Sentence) -> tuple[Arc, ...]:
+    """Return the arcs of a sentence, without that of the root."""
+    arcs = []
+    pairs = zip(sentence.heads, sentence.relations, strict=True)
+    for word, (governor, relation) in enumerate(pairs, start=1):
+        if governor:
+            arcs.append((word, governor, relation))
+    return tuple(arcs)
+
+
+def _clusters(document: Document) -> tuple[tuple[Span, ...], ...]:
+    """Return the mentions of each cluster of a document that has two or more."""
+    starts = list(accumulate(map(len, document.sentences), initial=1))  # position of the first word of each sentence
+    clusters: dict[int, list[Span]] = {}
+    for mention in document.mentions:
+        start = starts[mention.sentence]
+        span = (start + mention.start, start + mention.end)
+        clusters.setdefault(mention.cluster, []).append(span)
+    return tuple(tuple(spans) for spans in clusters.values() if len(spans) > 1)
 
 
 Items = Mapping[str, Sentence | Document]
 
 
-def items_of(name: str, split: str) -> tuple[Path, Items]:
+def read_items(name: str, split: str) -> tuple[Path, Items]:
     """Read a split of a corpus, which is a treebank or has documents with mentions.
 
     Args:
@@ -138,11 +153,13 @@ def from_corpus(name: str, split: str, ids: Sequence[str] = ()) -> list[Annotate
         CorpusError: There is no such corpus or file, or it cannot be read.
         UserError: There is no such split or id, or the corpus has only labelled texts.
     """
-    path, items = items_of(name, split)
-    first = next(iter(items))
-    if isinstance(document := items[first], Document):
-        first = f"{first}:1-{min(SENTENCES, len(document.sentences))}"
-    return [AnnotatedText.from_item(_item(items, wanted, path)) for wanted in ids or [first]]
+    path, items = read_items(name, split)
+    if not ids:
+        first, item = next(iter(items.items()))
+        if isinstance(item, Document):
+            first = f"{first}:1-{min(SENTENCES, len(item.sentences))}"
+        ids = [first]
+    return [AnnotatedText.from_item(_find_item(items, wanted, path)) for wanted in ids]
 
 
 def _has_documents(path: Path) -> bool:
@@ -150,36 +167,45 @@ def _has_documents(path: Path) -> bool:
     if not path.is_file():
         return False  # the reader of treebanks reports what is missing
     with path.open(encoding="utf-8", errors="replace") as file:
-        return next((line for line in file if line.strip()), "").startswith("#begin document")
+        for line in file:
+            if line.strip():
+                return line.startswith("#begin document")
+    return False
 
 
-def _item(items: Items, wanted: str, path: Path) -> Sentence | Document:
+def _find_item(items: Items, wanted: str, path: Path) -> Sentence | Document:
     if wanted in items:
         return items[wanted]
     name, _, bounds = wanted.rpartition(":")
     first, _, last = bounds.partition("-")
+    last = last or first
     document = items.get(name)
-    if not isinstance(document, Document) or not (first.isdecimal() and (last or first).isdecimal()):
+    if not isinstance(document, Document) or not (first.isdecimal() and last.isdecimal()):
         raise UserError(f"--id {wanted}: {path} has no such id{near(wanted, items)}; --list shows all of them.")
-    if not 1 <= int(first) <= int(last or first) <= len(document.sentences):
+    if not 1 <= int(first) <= int(last) <= len(document.sentences):
         raise UserError(
             f"--id {wanted}: {name} has sentences 1 to {len(document.sentences)}. Give one of them, or a range such as "
             f"{name}:1-{len(document.sentences)}."
         )
-    return replace(cut(0, document, int(first) - 1, int(last or first)).text, id=wanted)
+    part = cut(0, document, int(first) - 1, int(last))
+    return replace(part.text, id=wanted)
 
 
-def listed(corpus: str, split: str) -> list[str]:
+def list_items(corpus: str, split: str) -> list[str]:
     """Return a line for each sentence or document of a corpus, with its id and the beginning of its text.
 
     Args:
         corpus: Registered name or file of the corpus.
         split: Name of the split; ignored for a file.
     """
-    _, items = items_of(corpus, split)
-    sizes = [len(item.sentences) if isinstance(item, Document) else 0 for item in items.values()]
-    ends = [f" ({pluralize(size, 'sentence')})" if size else "" for size in sizes]
-    return [f"{AnnotatedText.from_item(item).title}{end}" for item, end in zip(items.values(), ends, strict=True)]
+    _, items = read_items(corpus, split)
+    lines = []
+    for item in items.values():
+        line = AnnotatedText.from_item(item).title
+        if isinstance(item, Document):
+            line += f" ({pluralize(len(item.sentences), 'sentence')})"
+        lines.append(line)
+    return lines
 
 
 def attention_views(
@@ -204,13 +230,15 @@ def attention_views(
                 f"{encoder.max_length}. Show a part of it; for a document: `--id ID:FIRST-LAST`, with the numbers of "
                 "sentences from 1."
             )
-    for option, chosen, most in (("layers", options.layers, encoder.layers), ("heads", options.heads, encoder.heads)):
-        if chosen is not None and max(chosen) > most:
-            raise UserError(f"--{option} {max(chosen)}: the encoder has {most} {option}, counted from 1.")
+    _check_numbers("layers", options.layers, encoder.layers)
+    _check_numbers("heads", options.heads, encoder.heads)
     words = encoder.attention(sentences, options=options)
-    between_pieces = encoder.attention(sentences, options=options, over="pieces") if pieces else None
-    return [
-        View.from_attention(
+    between_pieces = None
+    if pieces:
+        between_pieces = encoder.attention(sentences, options=options, over="pieces")
+    views = []
+    for place, text in enumerate(texts):
+        view = View.from_attention(
             words,
             place,
             title=text.title,
@@ -220,8 +248,14 @@ def attention_views(
             pieces=between_pieces,
             notes=[f"Encoder: {words.encoder['name']}.", *text.notes],
         )
-        for place, text in enumerate(texts)
-    ]
+        views.append(view)
+    return views
+
+
+def _check_numbers(option: str, numbers: Sequence[int] | None, most: int) -> None:
+    """Raise UserError if a layer or a head is given that the encoder does not have."""
+    if numbers is not None and max(numbers) > most:
+        raise UserError(f"--{option} {max(numbers)}: the encoder has {most} {option}, counted from 1.")
 
 
 def with_saliency(text: AnnotatedText, explanation: Explanation, path: Path, *, prefix: str = "") -> AnnotatedText:
@@ -259,10 +293,15 @@ def _owners(text: AnnotatedText, numbers: Sequence[int], forms: Sequence[str], p
         path: Checkpoint of the classifier, for messages.
     """
     ends = np.cumsum([len(word) for word in text.words])
-    owners, read, before, last = [], 0, 0, -1
+    owners = []
+    before = 0  # letters before the current word of the classifier
+    read = 0  # letters up to its end
+    last = -1
     for number, form in zip(numbers, forms, strict=True):
         if number != last:
-            before, read, last = read, read + len(form), number
+            last = number
+            before = read
+            read += len(form)
         owners.append(int(np.searchsorted(ends, before, side="right")))
     if read > ends[-1]:
         raise UserError(
@@ -286,31 +325,33 @@ def add_explanations(
         UserError: A classifier cannot be read, or cannot explain one of the texts; see `fidelity.explain`.
     """
     checkpoints = [load_one(path) for path in paths]
-    found, explanations = [], []
+    explained = []
+    explanations = []
     for text in texts:
+        with_values = text
         for checkpoint in checkpoints:
             explanation = explain(" ".join(text.words), checkpoint, rankings)
-            prefix = f"{checkpoint.name}: " if len(checkpoints) > 1 else ""
-            text = with_saliency(text, explanation, checkpoint.path, prefix=prefix)
             explanations.append(explanation)
-        found.append(text)
-    return found, explanations
+            prefix = f"{checkpoint.name}: " if len(checkpoints) > 1 else ""
+            with_values = with_saliency(with_values, explanation, checkpoint.path, prefix=prefix)
+        explained.append(with_values)
+    return explained, explanations
 
 
 def _check(options: Namespace) -> None:
     """Raise UserError for options that do not fit each other."""
-    corpus = options.corpus
+    if bool(options.corpus) == bool(options.text):
+        raise UserError("Nothing to show is given, or two things are. Give either --text or --corpus.")
+    if not options.corpus and (options.list or options.id):
+        raise UserError("--list and --id need a corpus. Give --corpus NAME or FILE.")
+    if options.rankings and not options.checkpoints:
+        raise UserError("--rankings needs a classifier. Give --checkpoints.")
     least = min([1, *(options.layers or ()), *(options.heads or ())])
-    faults = {
-        "Nothing to show is given, or two things are. Give either --text or --corpus.": bool(corpus)
-        == bool(options.text),
-        "--list and --id need a corpus. Give --corpus NAME or FILE.": not corpus and (options.list or options.id),
-        "--rankings needs a classifier. Give --checkpoints.": options.rankings and not options.checkpoints,
-        f"--layers and --heads count from 1, but {least} is given.": least < 1,
-        **{f"--text {text!r} contains no word.": not text.split() for text in options.text},
-    }
-    if found := [fault for fault, holds in faults.items() if holds]:
-        raise UserError(found[0])
+    if least < 1:
+        raise UserError(f"--layers and --heads count from 1, but {least} is given.")
+    for text in options.text:
+        if not text.split():
+            raise UserError(f"--text {text!r} contains no word.")
 
 
 def _views(options: Namespace) -> tuple[list[View], list[Explanation]]:
@@ -319,10 +360,21 @@ def _views(options: Namespace) -> tuple[list[View], list[Explanation]]:
     if options.corpus is not None:
         texts = from_corpus(options.corpus, options.split, options.id)
     texts, explanations = add_explanations(texts, options.checkpoints, options.rankings or RANKINGS)
-    layers, heads = (tuple(sorted(set(given))) if given else None for given in (options.layers, options.heads))
-    chosen = Options(layers=layers, heads=heads, precision="float32", quantity=options.quantity)
+    chosen = Options(
+        layers=_sorted_numbers(options.layers),
+        heads=_sorted_numbers(options.heads),
+        precision="float32",
+        quantity=options.quantity,
+    )
     encoder = Encoder(EncoderSpec(options.encoder, trust_remote_code=options.trust_remote_code))
     return attention_views(texts, encoder, chosen, pieces=options.pieces), explanations
+
+
+def _sorted_numbers(numbers: Sequence[int] | None) -> tuple[int, ...] | None:
+    """Return the layers or heads that are given, each once; None for all."""
+    if not numbers:
+        return None
+    return tuple(sorted(set(numbers)))
 
 
 def main(args: Sequence[str]) -> int:
@@ -356,7 +408,7 @@ def main(args: Sequence[str]) -> int:
     options = parser.parse_args(args)
     _check(options)
     if options.list:
-        print("\n".join(listed(options.corpus, options.split)))
+        print("\n".join(list_items(options.corpus, options.split)))
         return 0
     if not options.out.absolute().parent.is_dir():
         raise UserError(f"--out {options.out}: there is no folder {options.out.absolute().parent}. Create it first.")

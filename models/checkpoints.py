@@ -15,12 +15,12 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from attention_probing.datamodules.corpus import CorpusDataModule
 from attention_probing.models.configs import (
     class_of,
-    explained,
     imported_classes,
     only_known_classes,
     only_named_files,
     without_permissions,
 )
+from attention_probing.models.parser_messages import explain
 from attention_probing.results.errors import UserError, refuse_lack_of_memory
 from attention_probing.results.files import check_regular
 from attention_probing.results.settings import PACKAGE, ROOMS, BoundedLoader, leaves
@@ -271,7 +271,7 @@ def _parsed(base: type, part: str, path: Path, settings: Mapping[str, Any]) -> N
         with only_known_classes(imported_classes(settings)), only_named_files(()):
             parsed = parser.parse_object({part: settings})
     except ArgumentError as error:
-        fault = explained(str(error))
+        fault = explain(str(error))
         advice = "" if "If you trust it" in fault else " Use the version of this program that wrote it, or train again."
         raise TrainingError(
             f"{path}: the settings of --{part} in the checkpoint cannot be used here: {fault}.{advice}"

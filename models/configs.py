@@ -1,4 +1,4 @@
-"""Classes and permissions that settings may name, and errors of the parser in one line."""
+"""What settings may name and permit: files, classes, and code in files."""
 
 import os
 import re
@@ -14,7 +14,6 @@ from jsonargparse import Namespace, _loaders_dumpers, _paths, _typehints, set_pa
 from jsonargparse._common import parsing_settings
 from jsonargparse._util import get_import_path, import_object
 
-from attention_probing.results.errors import is_on_command_line, near, setting
 from attention_probing.results.files import check_regular
 from attention_probing.results.settings import (
     LONGEST_TEXT,
@@ -23,20 +22,9 @@ from attention_probing.results.settings import (
     ROOMS,
     Bounded,
     exported,
-    in_a_line,
     leaves,
     own_class,
 )
-
-# Unclear messages of jsonargparse. tests/models/test_configs.py provokes each of them.
-_REQUIRED = re.compile(r"the following arguments are required: ([\w, ]+);? Given value")
-_LITERAL = re.compile(r"a typing\.Literal\[([^\]]*)\]")
-_CLASS = re.compile(r"(?:Expected a dot import path string: |has no attribute ')(\w+)")
-_DENIED = re.compile(r"Importing '([\w.]+)' is not allowed")
-_KEY = re.compile(r'Parser key "([^"]+)":\s*')
-_BASES = tuple(f" ({name})" for name in ("LightningModule", "LightningDataModule", "Measure", "CorpusDataModule"))
-_NO_MAPPING = re.compile(r"Unexpected config: ")
-_IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
 
 
 class _Loader(Bounded, _loaders_dumpers.get_yaml_default_loader()):  # type: ignore[misc]
@@ -94,35 +82,6 @@ _of_library = _paths.Path.read_text
 _paths.Path.read_text = _read_text  # type: ignore[method-assign, assignment]
 
 
-def explained(message: str) -> str:
-    """Return an error message of jsonargparse rewritten in one line: option, class, error and remedy."""
-    if _NO_MAPPING.search(message):  # jsonargparse shows the whole content
-        return "this is not a config: it has no options, such as `model: …`"
-    keys = ".".join(_KEY.findall(message))
-    inside = f" ({classes[-1]})" if (classes := _IN_CLASS.findall(message)) else ""
-    if denied := _DENIED.search(message):
-        module = denied[1].rpartition(".")[0]
-        fault = f"{denied[1]} is in an external package, which only the command line may allow"
-        remedy = f"add --trust {module}" if is_on_command_line() else f"import {module} first"
-        fault = f"{fault}. If you trust it, {remedy}"
-    elif found := _CLASS.search(message):
-        fault = f"there is no class {found[1]}{near(found[1], exported())}"
-        if found[1] in exported():
-            fault = f"{found[1]} cannot be used here"
-            kind = {"fit": "a model that is trained", "measure": "a measurement"}[command := command_of(found[1])]
-            fault = f"{found[1]} is {kind}. Run it with `probing {command}`" if keys == "model" else fault
-        elif keys in ("data.encoder", "data.tokenizer"):
-            fault = f"{found[1]} is no class. Name an encoder with {setting(f'{keys}.name')}"
-    elif missing := _REQUIRED.search(in_a_line(message)):
-        fault = " and ".join(f"--{keys}.{name}" for name in missing[1].split(", ")) + " must be given"
-        fault = re.sub(r"--model\.checkpoints?\b", "--checkpoints", fault)
-    else:
-        fault = _LITERAL.sub(r"one of \1", in_a_line(_IN_CLASS.sub("", _KEY.sub("", message))))
-        if inside in _BASES:
-            inside, fault = "", f"{fault}: give --config or --{keys} first, and its arguments under `init_args`"
-    return f"{keys}{inside}: {fault}" if keys or inside else fault
-
-
 _trusted: ContextVar[frozenset[str]] = ContextVar("trusted", default=frozenset())
 """Modules of the user that settings may name."""
 
@@ -130,7 +89,10 @@ _trusted: ContextVar[frozenset[str]] = ContextVar("trusted", default=frozenset()
 def class_of(name: str) -> type | None:
     """Import a class that a room exports, and return it; None if there is no such class."""
     package = exported().get(name)
-    return None if package is None else getattr(import_module(package), name)
+    if package is None:
+        return None
+    kind: type = getattr(import_module(package), name)
+    return kind
 
 
 def _class_path(base: Any, name: str) -> str:  # noqa: ANN401
@@ -169,10 +131,12 @@ _typehints.resolve_class_path_by_name = _class_path  # type: ignore[assignment]
 def with_short_classes(settings: str) -> str:
     """Return settings in YAML with the short names of the classes that rooms export."""
 
-    def short(found: re.Match[str]) -> str:
-        return found[2] if found[2] in exported() else found[0]
+    def shorten_path(path: re.Match[str]) -> str:
+        name = path[1]
+        return name if name in exported() else path[0]
 
-    return re.sub(rf"(?<=class_path: )({PACKAGE}\.(?:\w+\.)*)(\w+)$", short, settings, flags=re.M)
+    paths = re.compile(rf"(?<=class_path: ){PACKAGE}\.(?:\w+\.)*(\w+)$", re.MULTILINE)
+    return paths.sub(shorten_path, settings)
 
 
 def command_of(name: str) -> str:
@@ -220,15 +184,20 @@ def only_known_classes(trusted: Iterable[str] = ()) -> Iterator[None]:
 
 def imported_classes(settings: object) -> set[str]:
     """Return the dotted paths of classes that settings name and that are already imported."""
-    found = set[str]()
-    for value in (value for _, value in leaves(settings) if isinstance(value, str)):
+    paths = set[str]()
+    for _, value in leaves(settings):
+        if not isinstance(value, str):
+            continue
         module, _, name = value.rpartition(".")
-        held = sys.modules.get(module)
         # getattr would also find __class__, and run the __getattr__ of a lazy module.
-        if isinstance(kind := vars(held).get(name) if held else None, type):
-            paths = (value, f"{kind.__module__}.{kind.__qualname__}")
-            found.update(path for path in paths if all(map(str.isidentifier, path.split("."))))
-    return found
+        content = vars(sys.modules[module]) if module in sys.modules else {}
+        kind = content.get(name)
+        if not isinstance(kind, type):
+            continue
+        for path in (value, f"{kind.__module__}.{kind.__qualname__}"):
+            if all(part.isidentifier() for part in path.split(".")):
+                paths.add(path)
+    return paths
 
 
 def without_permissions(settings: Namespace) -> Namespace:
@@ -243,10 +212,16 @@ def without_permissions(settings: Namespace) -> Namespace:
 
 def permissions_in(node: object, at: str = "") -> Iterator[tuple[str, dict[str, object]]]:
     """Yield the dotted name of each granted permission in parsed settings, with the mapping that holds it."""
-    held = vars(node) if isinstance(node, Namespace) else node
-    if isinstance(held, dict | list):
-        for key, inner in held.items() if isinstance(held, dict) else enumerate(held):
-            name = f"{at}.{key}" if at else str(key)
-            if isinstance(held, dict) and key in PERMISSIONS and inner is True:
-                yield name, held
-            yield from permissions_in(inner, name)
+    if isinstance(node, Namespace):
+        node = vars(node)
+    if isinstance(node, dict):
+        entries = list(node.items())
+    elif isinstance(node, list):
+        entries = list(enumerate(node))
+    else:
+        return
+    for key, value in entries:
+        name = f"{at}.{key}" if at else str(key)
+        if isinstance(node, dict) and key in PERMISSIONS and value is True:
+            yield name, node
+        yield from permissions_in(value, name)

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import cache
-from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -38,11 +37,15 @@ def leaves(node: object, at: str = "") -> Iterator[tuple[str, object]]:
         node: The config, or a part of it.
         at: Dotted name of this part.
     """
-    if isinstance(node, Mapping | list):
-        for key, inner in node.items() if isinstance(node, Mapping) else enumerate(node):
-            yield from leaves(inner, f"{at}.{key}" if at else str(key))
+    if isinstance(node, Mapping):
+        parts = list(node.items())
+    elif isinstance(node, list):
+        parts = list(enumerate(node))
     else:
         yield at, node
+        return
+    for key, part in parts:
+        yield from leaves(part, f"{at}.{key}" if at else str(key))
 
 
 PACKAGE = "attention_probing"
@@ -91,11 +94,12 @@ def named_leaves(settings: object) -> Iterator[tuple[str, object]]:
 
 def score_settings(config: object) -> dict[str, object]:
     """Return the settings of a config that affect the scores of a run, by dotted name."""
-    return {
-        name: value
-        for name, value in named_leaves(config)
-        if not name.endswith(".dirpath") and not any(f"{name}.".startswith(f"{one}.") for one in NEUTRAL)
-    }
+    neutral = tuple(f"{name}." for name in NEUTRAL)
+    scored = dict[str, object]()
+    for name, value in named_leaves(config):
+        if not name.endswith(".dirpath") and not f"{name}.".startswith(neutral):
+            scored[name] = value
+    return scored
 
 
 class SettingsError(UserError):
@@ -150,11 +154,15 @@ def _refuse_excess(text: str) -> None:
 
 def _values(node: yaml.Node | None, known: dict[yaml.Node, float]) -> float:
     """Return how many values a node of YAML stands for if aliases are written out; infinite for one in itself."""
-    if node not in known:
-        known[node] = inf  # until its parts are counted
-        inside = node.value if isinstance(node, yaml.CollectionNode) else ()
-        parts = chain(*inside) if isinstance(node, yaml.MappingNode) else inside
-        known[node] = 1 + sum(_values(one, known) for one in parts)
+    if node in known:
+        return known[node]
+    known[node] = inf  # until its parts are counted
+    parts = []
+    if isinstance(node, yaml.MappingNode):
+        parts = [part for pair in node.value for part in pair]
+    elif isinstance(node, yaml.SequenceNode):
+        parts = node.value
+    known[node] = 1 + sum(_values(part, known) for part in parts)
     return known[node]
 
 
@@ -218,7 +226,8 @@ def read_yaml(path: Path) -> object:
     except (ValueError, RecursionError, yaml.YAMLError) as error:  # bad UTF-8, a day that does not exist, deep brackets
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f", line {mark.line + 1}"
-        fault = " ".join(str(getattr(error, "problem", None) or error).split())
+        problem = getattr(error, "problem", None) or error
+        fault = " ".join(str(problem).split())
         raise SettingsError(f"{path}{place} is not valid YAML in UTF-8: {fault}") from None
 
 
@@ -233,13 +242,21 @@ def settings(config: object) -> dict[str, object]:
     They are the `score_settings` with two changes. Every seed is None. The root folder of the data is
     left out, because the data files are compared by their SHA-256.
     """
-    shared = {name: value for name, value in score_settings(config).items() if name != DATA_ROOT}
-    return shared | dict.fromkeys(shared.keys() & seeds(config).keys())
+    shared = score_settings(config)
+    shared.pop(DATA_ROOT, None)
+    for name in seeds(config):
+        if name in shared:
+            shared[name] = None
+    return shared
 
 
 def seeds(config: object) -> dict[str, object]:
     """Return the seeds in a config by dotted name."""
-    return {name: value for name, value in leaves(config) if name.rpartition(".")[2] in SEEDS}
+    found = dict[str, object]()
+    for name, value in leaves(config):
+        if name.rpartition(".")[2] in SEEDS:
+            found[name] = value
+    return found
 
 
 LONGEST = 500
@@ -255,9 +272,12 @@ _FRAME = (
 
 def in_a_line(message: str) -> str:
     """Return an error message of jsonargparse in one line, without the lines that do not describe the error."""
-    lines = (line.strip(" -") for line in message.splitlines())
-    told = dict.fromkeys(shorten(line) for line in lines if line and not line.startswith(_FRAME))
-    return re.sub(r"<class '([\w.]+)'>", r"\1", "; ".join(told))
+    lines = dict[str, None]()  # without repetitions
+    for line in message.splitlines():
+        text = line.strip(" -")
+        if text and not text.startswith(_FRAME):
+            lines[shorten(text)] = None
+    return re.sub(r"<class '([\w.]+)'>", r"\1", "; ".join(lines))
 
 
 _PLAIN = (
@@ -288,9 +308,8 @@ def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
     from jsonargparse import ArgumentError  # takes long, and most readers of settings do not need it
 
     if not isinstance(content, Mapping):
-        found = "empty" if content is None else "a list" if isinstance(content, list) else f"{str(content)[:40]!r}"
-        raise SettingsError(f"{where} is {found}, but must be a mapping, such as `name: value`")
-    names = [one.name for one in fields(kind)]
+        raise SettingsError(f"{where} is {_describe(content)}, but must be a mapping, such as `name: value`")
+    names = [field.name for field in fields(kind)]
     for name, value in content.items():
         if name not in names:
             raise SettingsError(f"{where}: unknown key `{name}`{near(name, names)}. Keys are {', '.join(names)}")

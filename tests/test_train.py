@@ -16,7 +16,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from attention_probing import commands, models
 from attention_probing.commands import CONFIGS, launch
 from attention_probing.commands.command_line import CommandLine
-from attention_probing.commands.faults import fault
+from attention_probing.commands.faults import find_user_error
 from attention_probing.commands.launch import check
 from attention_probing.commands.lightning import CheckedCLI
 from attention_probing.commands.sweep_run import PROGRAM
@@ -628,7 +628,7 @@ def test_an_option_that_cannot_be_met_is_told_before_anything_is_made(
     command = of_config(config, runs=tmp_path / "runs")[1:]
     with pytest.raises((RuntimeError, ValueError)) as refusal:
         launch.main([stage, *command, option.replace("{checkpoint}", str(checkpoint))])
-    assert re.search(message, str(fault(refusal.value)))  # the command line's parser wraps some of them
+    assert re.search(message, str(find_user_error(refusal.value)))  # the command line's parser wraps some of them
     assert not (tmp_path / "runs").exists()
 
 

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import attention_probing.commands.launch  # noqa: F401 # changes what Lightning says
 from attention_probing import commands
-from attention_probing.commands.faults import fault, how_rank_ended, is_of_another
+from attention_probing.commands.faults import find_user_error, how_rank_ended, is_of_another
 from attention_probing.commands.lightning_private import PublicCLI
 from attention_probing.models import ignore_signals
 
@@ -111,7 +111,7 @@ def test_what_torch_says_of_a_forked_rank_is_told_in_a_line() -> None:
     with pytest.raises(ProcessExitedException) as error:
         start_processes(_end_rank_1, nprocs=2, start_method="fork")  # type: ignore[no-untyped-call]
     said = "Rank 1 of the run was ended by SIGKILL (often: out of memory). The same command goes on from what is kept."
-    assert str(fault(error.value)) == said
+    assert str(find_user_error(error.value)) == said
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_a_signal_without_a_name_is_told_by_its_number() -> None:
 
 
 def test_a_lack_of_memory_is_a_line() -> None:
-    assert str(fault(MemoryError())) == "There is not enough memory. Free some, or give something smaller."
-    assert str(fault(MemoryError("8 GB"))).endswith("something smaller. (8 GB)")
+    assert str(find_user_error(MemoryError())) == "There is not enough memory. Free some, or give something smaller."
+    assert str(find_user_error(MemoryError("8 GB"))).endswith("something smaller. (8 GB)")
 
 
 def _end_rank_1(rank: int) -> None:

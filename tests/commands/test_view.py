@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from attention_probing.attention import Encoder, EncoderError, Options
-from attention_probing.commands.view import items_of, main
+from attention_probing.commands.view import read_items, main
 from attention_probing.corpora.conllu import read_treebank
 from attention_probing.corpora.document import Documents
 from attention_probing.fidelity import explain
@@ -186,13 +186,13 @@ def test_a_corpus_may_be_the_sample_or_a_path_of_splits(
     corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROBING_CACHE", str(tmp_path))
-    path, sentences = items_of("sample", "test")
+    path, sentences = read_items("sample", "test")
     assert path.name == "sample-test.conllu"
     assert len(sentences) == 250
     with pytest.raises(UserError, match="sample has no all split"):
-        items_of("sample", "all")
+        read_items("sample", "all")
     assert "{split}" in corpus
-    assert items_of(corpus, "dev")[1].keys() == items_of(corpus.replace("{split}", "dev"), "test")[1].keys()
+    assert read_items(corpus, "dev")[1].keys() == items_of(corpus.replace("{split}", "dev"), "test")[1].keys()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,72 @@
+"""Error messages of jsonargparse, rewritten in one line: option, class, fault and remedy.
+
+jsonargparse has no hook for its messages. tests/models/test_configs.py provokes each of those that are rewritten here.
+"""
+
+import re
+
+from attention_probing.models.configs import command_of
+from attention_probing.results.errors import is_on_command_line, near, setting
+from attention_probing.results.settings import exported, in_a_line
+
+_NO_MAPPING = re.compile(r"Unexpected config: ")
+_KEY = re.compile(r'Parser key "([^"]+)":\s*')
+_IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
+_DENIED = re.compile(r"Importing '([\w.]+)' is not allowed")
+_NO_CLASS = re.compile(r"(?:Expected a dot import path string: |has no attribute ')(\w+)")
+_REQUIRED = re.compile(r"the following arguments are required: ([\w, ]+);? Given value")
+_LITERAL = re.compile(r"a typing\.Literal\[([^\]]*)\]")
+_BASES = ("LightningModule", "LightningDataModule", "Measure", "CorpusDataModule")
+"""Classes that the parser takes for the class of an option if none is named."""
+
+
+def explain(message: str) -> str:
+    """Return an error message of jsonargparse in one line: option, class, fault and remedy."""
+    if _NO_MAPPING.search(message):  # jsonargparse shows the whole content
+        return "this is not a config: it has no options, such as `model: …`"
+    option = ".".join(_KEY.findall(message))
+    classes = _IN_CLASS.findall(message)
+    place = f"{option} ({classes[-1]})" if classes else option
+    denied = _DENIED.search(message)
+    no_class = _NO_CLASS.search(message)
+    missing = _REQUIRED.search(in_a_line(message))
+    if denied:
+        fault = _explain_denied(denied[1])
+    elif no_class:
+        fault = _explain_no_class(no_class[1], option)
+    elif missing:
+        fault = _explain_missing(missing[1].split(", "), option)
+    else:
+        plain = _IN_CLASS.sub("", _KEY.sub("", message))
+        fault = _LITERAL.sub(r"one of \1", in_a_line(plain))
+        if classes and classes[-1] in _BASES:
+            place = option
+            fault += f": give --config or --{option} first, and its arguments under `init_args`"
+    return f"{place}: {fault}" if place else fault
+
+
+def _explain_denied(path: str) -> str:
+    """Return the fault of settings that name a class of another package."""
+    module = path.rpartition(".")[0]
+    remedy = f"add --trust {module}" if is_on_command_line() else f"import {module} first"
+    return f"{path} is in an external package, which only the command line may allow. If you trust it, {remedy}"
+
+
+def _explain_no_class(name: str, option: str) -> str:
+    """Return the fault of an option that is given a name which is not one of its classes."""
+    if name not in exported():
+        if option in ("data.encoder", "data.tokenizer"):
+            return f"{name} is no class. Name an encoder with {setting(f'{option}.name')}"
+        return f"there is no class {name}{near(name, exported())}"
+    if option != "model":
+        return f"{name} cannot be used here"
+    command = command_of(name)
+    kind = "a model that is trained" if command == "fit" else "a measurement"
+    return f"{name} is {kind}. Run it with `probing {command}`"
+
+
+def _explain_missing(names: list[str], option: str) -> str:
+    """Return the fault of an option, a class, that lacks arguments."""
+    options = " and ".join(f"--{option}.{name}" for name in names)
+    options = re.sub(r"--model\.checkpoints?\b", "--checkpoints", options)
+    return f"{options} must be given"
