@@ -26,7 +26,7 @@ from attention_probing.results.files import check_writable
 from attention_probing.results.reader import find_runs, read_config
 from attention_probing.results.record import Record, RecordError, compute_ratio, find_record, to_json
 from attention_probing.results.sentences import Difference, describe_differences
-from attention_probing.results.settings import seeds, settings
+from attention_probing.results.settings import seeds, settings_without_seeds
 from attention_probing.results.tables import LEGEND, data_table
 
 
@@ -69,7 +69,7 @@ class Scored:
     def alike(self, other: "Scored") -> bool:
         """Return True if this run and another differ only in their seeds."""
         known = self.config is not None and other.config is not None and not self.other_data(other)
-        same = known and settings(self.config) == settings(other.config)
+        same = known and settings_without_seeds(self.config) == settings_without_seeds(other.config)
         return same and seeds(self.config) != seeds(other.config)
 
 
@@ -279,7 +279,7 @@ def differing_options(run: Scored, first: Scored) -> str:
     """Return the options of a run that differ from those of the first run, seeds apart, with both values."""
     if run.config is None or first.config is None:
         return ""
-    own, others = settings(run.config), settings(first.config)
+    own, others = settings_without_seeds(run.config), settings_without_seeds(first.config)
     names = [name for name in {**own, **others} if own.get(name) != others.get(name)]
     return list_first([f"{name.replace('.init_args', '')} {own.get(name)} (not {others.get(name)})" for name in names])
 

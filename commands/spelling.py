@@ -14,7 +14,7 @@ from typing import NamedTuple
 from attention_probing.commands.command_line import CommandLine
 from attention_probing.commands.shorthand import SHORT
 from attention_probing.results.errors import near
-from attention_probing.results.settings import PACKAGE, exported, own_class
+from attention_probing.results.settings import PACKAGE, exported_classes, own_class
 
 LIGHTNING = "pytorch_lightning"
 FOLDER = Path(__file__).resolve().parents[1]
@@ -98,7 +98,7 @@ def _wrong_command(command: str, model: str) -> str | None:
     kind = _own(model)
     if kind is None:
         return None
-    room = exported()[kind].rpartition(".")[2]
+    room = exported_classes()[kind].rpartition(".")[2]
     if room in ("measures", "fidelity") and command != "measure":
         return f"model: {kind} is a measurement. Run it with `probing measure`"
     if room in ("probes", "models") and command == "measure":
@@ -128,7 +128,7 @@ def _groups(command: str) -> dict[str, list[str] | None]:
 
 def _arguments_of(name: str) -> list[str] | None:
     """Return the arguments of a class that a room exports; None if they cannot be known without importing it."""
-    room = exported()[name].rpartition(".")[2]
+    room = exported_classes()[name].rpartition(".")[2]
     return _arguments(_imports(FOLDER / room / "__init__.pyi")[name])
 
 

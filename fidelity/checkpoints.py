@@ -20,7 +20,7 @@ from attention_probing.models.checkpoints import checkpoint_file, config_of, ins
 from attention_probing.models.text_classifier import TextSizes
 from attention_probing.results.digests import Digests
 from attention_probing.results.errors import UserError, setting
-from attention_probing.results.settings import settings
+from attention_probing.results.settings import settings_without_seeds
 
 Config = Mapping[str, Any]
 
@@ -327,7 +327,7 @@ def _count(keys: Sequence[str], options: Sequence[Mapping[str, object]]) -> int:
 def _options(config: Config) -> dict[str, object]:
     """Return the options that a training depends on, apart from the seed, by dotted names."""
     found: dict[str, object] = {}
-    for name, value in settings(config).items():
+    for name, value in settings_without_seeds(config).items():
         part, _, option = name.partition(".")
         first, _, rest = option.partition(".")
         if part == "model":

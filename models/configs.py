@@ -21,7 +21,7 @@ from attention_probing.results.settings import (
     PIPES,
     ROOMS,
     Bounded,
-    exported,
+    exported_classes,
     leaves,
     own_class,
 )
@@ -88,7 +88,7 @@ _trusted: ContextVar[frozenset[str]] = ContextVar("trusted", default=frozenset()
 
 def class_of(name: str) -> type | None:
     """Import a class that a room exports, and return it; None if there is no such class."""
-    package = exported().get(name)
+    package = exported_classes().get(name)
     if package is None:
         return None
     kind: type = getattr(import_module(package), name)
@@ -133,7 +133,7 @@ def with_short_classes(settings: str) -> str:
 
     def shorten_path(path: re.Match[str]) -> str:
         name = path[1]
-        return name if name in exported() else path[0]
+        return name if name in exported_classes() else path[0]
 
     paths = re.compile(rf"(?<=class_path: ){PACKAGE}\.(?:\w+\.)*(\w+)$", re.MULTILINE)
     return paths.sub(shorten_path, settings)

@@ -7,7 +7,7 @@ import re
 
 from attention_probing.models.configs import command_of
 from attention_probing.results.errors import is_on_command_line, near, setting
-from attention_probing.results.settings import exported, in_a_line
+from attention_probing.results.settings import exported_classes, in_a_line
 
 _NO_MAPPING = re.compile(r"Unexpected config: ")
 _KEY = re.compile(r'Parser key "([^"]+)":\s*')
@@ -54,10 +54,10 @@ def _explain_denied(path: str) -> str:
 
 def _explain_no_class(name: str, option: str) -> str:
     """Return the fault of an option that is given a name which is not one of its classes."""
-    if name not in exported():
+    if name not in exported_classes():
         if option in ("data.encoder", "data.tokenizer"):
             return f"{name} is no class. Name an encoder with {setting(f'{option}.name')}"
-        return f"there is no class {name}{near(name, exported())}"
+        return f"there is no class {name}{near(name, exported_classes())}"
     if option != "model":
         return f"{name} cannot be used here"
     command = command_of(name)

@@ -55,7 +55,7 @@ _FOLDER = Path(__file__).resolve().parents[1]
 
 
 @cache
-def exported() -> Mapping[str, str]:
+def exported_classes() -> Mapping[str, str]:
     """Return the package of each class that a room exports, such as `attention_probing.measures` of `SingleHeads`."""
     found = dict[str, str]()
     for room in ROOMS:
@@ -72,12 +72,12 @@ def own_class(path: str) -> str | None:
     Version 1 wrote paths without the package: `measures.SingleHeads`, `measures.single_heads.SingleHeads`.
     """
     *packages, name = path.split(".")
-    if name not in exported():
+    if name not in exported_classes():
         return None
     if not packages or packages[0] == PACKAGE:
         return name
     room, *modules = packages
-    is_of_version_1 = exported()[name] == f"{PACKAGE}.{room}" and len(modules) <= 1
+    is_of_version_1 = exported_classes()[name] == f"{PACKAGE}.{room}" and len(modules) <= 1
     if is_of_version_1 and all((_FOLDER / room / f"{module}.py").is_file() for module in modules):
         return name
     return None
@@ -236,7 +236,7 @@ SEEDS = frozenset({"seed", "seed_everything"})
 DATA_ROOT = "data.init_args.root"
 
 
-def settings(config: object) -> dict[str, object]:
+def settings_without_seeds(config: object) -> dict[str, object]:
     """Return the settings that must be equal in runs that differ only in their seeds, by dotted name.
 
     They are the `score_settings` with two changes. Every seed is None. The root folder of the data is
@@ -315,18 +315,36 @@ def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
             raise SettingsError(f"{where}: unknown key `{name}`{near(name, names)}. Keys are {', '.join(names)}")
         if value in (None, "", []):
             raise SettingsError(f"{where}: `{name}` has no value. Give it one, or leave it out")
-        times = Counter(map(repr, value)) if isinstance(value, list) else {}
-        if len(times) > LONGEST:
-            raise SettingsError(f"{where}: `{name}` lists more than {LONGEST} values. Divide the file into several")
-        if twice := [one for one, number in times.items() if number > 1]:
-            raise SettingsError(f"{where}: `{name}` lists {twice[0]} more than once: name it once")
+        if isinstance(value, list):
+            _check_list(value, f"{where}: `{name}`")
     try:
-        return kind(**_parser_of(kind).parse_object(dict(content), defaults=False).as_dict())
+        values = _parser_of(kind).parse_object(dict(content), defaults=False)
+        return kind(**values.as_dict())
     except ArgumentError as error:
-        fault = in_a_line(re.sub(r'Parser key "([^"]+)":\s*', r"`\1`: ", str(error)))
+        message = re.sub(r'Parser key "([^"]+)":\s*', r"`\1`: ", str(error))
+        fault = in_a_line(message)
         for pattern, words in _PLAIN:
             fault = re.sub(pattern, words, fault)
         raise SettingsError(f"{where}: {fault}") from None
+
+
+def _describe(content: object) -> str:
+    """Return what stands in the place of a mapping, for a message."""
+    if content is None:
+        return "empty"
+    if isinstance(content, list):
+        return "a list"
+    return repr(str(content)[:40])
+
+
+def _check_list(values: list[object], where: str) -> None:
+    """Raise SettingsError if a list is too long, or has duplicates."""
+    times = Counter(map(repr, values))
+    if len(times) > LONGEST:
+        raise SettingsError(f"{where} lists more than {LONGEST} values. Divide the file into several")
+    for value, number in times.items():
+        if number > 1:
+            raise SettingsError(f"{where} lists {value} more than once: name it once")
 
 
 @cache

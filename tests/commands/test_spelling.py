@@ -16,7 +16,7 @@ from attention_probing.commands.command_line import CommandLine
 from attention_probing.datamodules import CorpusDataModule
 from attention_probing.measures import Measure
 from attention_probing.models.configs import class_of
-from attention_probing.results.settings import exported
+from attention_probing.results.settings import exported_classes
 from attention_probing.results.writer import FigureFiles
 
 
@@ -30,7 +30,7 @@ def arguments_of(kind: type) -> set[str]:
 
 CLASSES = [
     kind
-    for kind in map(class_of, exported())
+    for kind in map(class_of, exported_classes())
     if isinstance(kind, type)
     and issubclass(kind, (LightningModule, CorpusDataModule, Measure))
     and not inspect.isabstract(kind)

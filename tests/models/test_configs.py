@@ -35,7 +35,7 @@ from attention_probing.models.checkpoints import config_of, data_settings, datam
 from attention_probing.models.configs import IS_FILE, only_known_classes, only_named_files
 from attention_probing.models.parser_messages import explain
 from attention_probing.results.errors import UserError, command_line
-from attention_probing.results.settings import PACKAGE, PIPES, exported, score_settings
+from attention_probing.results.settings import PACKAGE, PIPES, exported_classes, score_settings
 from tests.own_code import save_own
 from tests.test_train import classifier_arguments
 from tests.trainers import CONTINUES
@@ -486,8 +486,8 @@ def as_in_version_1(node: Any) -> Any:  # noqa: ANN401
         return node
     found = {key: as_in_version_1(value) for key, value in node.items()}
     name = str(node.get("class_path")).rpartition(".")[2]
-    if name in exported():
-        found["class_path"] = f"{exported()[name].rpartition('.')[2]}.{name}"
+    if name in exported_classes():
+        found["class_path"] = f"{exported_classes()[name].rpartition('.')[2]}.{name}"
     return found
 
 
