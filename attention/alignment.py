@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from operator import ne
 from typing import Any, Literal, NamedTuple
 
@@ -51,7 +51,7 @@ words of multiword tokens that their forms do not spell, and of sentences whose 
 SPELLED = tuple(
     f"spelled_{kind}" for kind in ("as_written", "normalised", "with_unknown_token", "with_others", "otherwise")
 )
-"""Names in the audit: numbers of words by how their pieces spell them, see `counts_of`."""
+"""Names in the audit: numbers of words by how their pieces spell them, see `count_words`."""
 
 
 class AlignmentError(UserError):
@@ -90,9 +90,16 @@ class AlignedPieces:
         return (self.positions > 0) & (self.positions <= self.words)
 
     @cached_property
-    def without(self) -> NDArray[np.int64]:
-        """Words, from 1, without a piece of their own."""
+    def pieceless(self) -> NDArray[np.int64]:
+        """Words, from 1, without a piece of their own, ascending, int64."""
+        if not self.joined:
+            return np.zeros(0, np.int64)
         return np.setdiff1d(self.joined, self.positions).astype(np.int64)
+
+    @property
+    def pieces_before(self) -> NDArray[np.int64]:
+        """Index of the piece before each word of `pieceless`, int64: the piece with which the word reads."""
+        return np.searchsorted(self.positions, self.pieceless) - 1
 
     @cached_property
     def readers(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -100,10 +107,14 @@ class AlignedPieces:
 
         They are all pieces with their own positions, and the piece before each word without a piece.
         """
-        places = np.append(np.arange(len(self)), np.searchsorted(self.positions, self.without) - 1)
-        positions = np.append(self.positions, self.without).astype(np.int64)
+        pieces = np.arange(len(self))
+        positions = self.positions.astype(np.int64)
+        if not len(self.pieceless):
+            return pieces, positions
+        pieces = np.append(pieces, self.pieces_before)
+        positions = np.append(positions, self.pieceless)
         order = np.argsort(positions, kind="stable")
-        return places[order], positions[order]
+        return pieces[order], positions[order]
 
 
 def split_words(
@@ -135,79 +146,154 @@ def split_words(
     Raises:
         AlignmentError: A word has no pieces, and there is no unknown token.
     """
-    # A tokenizer that cuts a word alone as it does after a blank gets no blank: it may write one of its own.
-    blank = "" if tokenizer.tokenize("a a") == tokenizer.tokenize("a") * 2 else " "
-    # Byte-level BPE reads the first word of a text as one after a blank too, as with its option add_prefix_space.
-    start = " " if "ByteLevel(" in str(tokenizer.backend_tokenizer.pre_tokenizer) else ""
-    leads = [blank if consecutive and place else start for place in range(len(sentences))]
-    written = texts or [_joined(words) for words in sentences]
-    encodings = tokenizer([lead * bool(one.text) + one.text for lead, one in zip(leads, written, strict=True)], **_BARE)
+    blank, start = _blanks(tokenizer)
+    leads = [start] * len(sentences)
+    if consecutive:
+        leads[1:] = [blank] * len(leads[1:])
+    running = texts or [_join_words(words) for words in sentences]
+    written = []
+    for lead, text in zip(leads, running, strict=True):
+        written.append(lead + text.text if text.text else "")
+    encodings = tokenizer(written, **_BARE).encodings or ()
     before, behind = (ids.tolist() for ids in delimiters(tokenizer, 1))
-    found = []
-    for encoding, lead, words, text in zip(encodings.encodings or (), leads, sentences, written, strict=True):
-        in_text, joined, aligned = _in_text(encoding, text, len(lead), shared=bool(texts))
-        alone = [] if aligned else [lead + words[0], *(blank + word for word in words[1:])]
-        own = tokenizer(alone, **_BARE)["input_ids"] if alone else in_text
-        if [] in own and not joined and tokenizer.unk_token is None:
-            raise AlignmentError(
-                f"The tokenizer gives no piece for the word {words[own.index([])]!r} (word {own.index([]) + 1} of the "
-                f"text that begins {' '.join(words[:6])!r}), and {type(tokenizer).__name__} has no unknown token. "
-                "Remove the word from the corpus."
+    aligned = []
+    for encoding, lead, words, text in zip(encodings, leads, sentences, running, strict=True):
+        in_text = _divide_among_words(encoding, text, len(lead), may_share=bool(texts))
+        by_word, apart = in_text.by_word, 0
+        if not in_text.fits:
+            by_word, apart = _split_alone(tokenizer, words, lead, blank, in_text)
+        unknown = 0
+        if not in_text.joined:  # else a word without pieces reads with the piece before it
+            unknown = sum(not ids for ids in by_word)
+            by_word = _fill_empty(tokenizer, words, by_word)
+        parts = [before, *by_word, behind]
+        sizes = [len(ids) for ids in parts]
+        aligned.append(
+            AlignedPieces(
+                ids=np.array([*chain(*parts)], np.int32),
+                positions=np.repeat(np.arange(len(parts), dtype=np.int32), sizes),
+                words=len(words),
+                unknown=unknown,
+                with_unknown=sum(tokenizer.unk_token_id in ids for ids in by_word),
+                apart=apart,
+                joined=in_text.joined,
             )
-        missing = [] if joined else [tokenizer.unk_token_id]
-        parts = [before, *(ids or missing for ids in own), behind]
-        positions = np.repeat(np.arange(len(parts), dtype=np.int32), [len(ids) for ids in parts])
-        with_unknown = sum(tokenizer.unk_token_id in ids for ids in parts[1:-1])
-        apart = 0 if aligned or encoding.ids == [*chain(*own)] else sum(map(ne, own, in_text))
-        counts = 0 if joined else own.count([]), with_unknown, apart
-        found.append(AlignedPieces(np.array([*chain(*parts)], np.int32), positions, len(words), *counts, joined))
-    return found
+        )
+    return aligned
 
 
-def _joined(words: Sequence[str]) -> RunningText:
+def _blanks(tokenizer: PreTrainedTokenizerFast) -> tuple[str, str]:
+    """Return the blank to write before a word within a text, and before the first word; empty for none."""
+    # A tokenizer that cuts a word alone as it does after a blank gets no blank: it may write one of its own.
+    cuts_alike = tokenizer.tokenize("a a") == tokenizer.tokenize("a") * 2
+    # Byte-level BPE reads the first word of a text as one after a blank too, as with its option add_prefix_space.
+    is_byte_level = "ByteLevel(" in str(tokenizer.backend_tokenizer.pre_tokenizer)
+    return "" if cuts_alike else " ", " " if is_byte_level else ""
+
+
+def _join_words(words: Sequence[str]) -> RunningText:
     """Return the text of words joined by single blanks."""
     starts = [*accumulate((len(word) + 1 for word in words), initial=0)]
     return RunningText(" ".join(words), tuple(starts[:-1]))
 
 
-def _in_text(
-    encoding: Encoding, text: RunningText, lead: int, *, shared: bool
-) -> tuple[list[list[int]], tuple[int, ...], bool]:
-    """Return, for each word, the pieces of a text that begin in it or in the blank before it, and two checks.
+@dataclass(frozen=True)
+class _PiecesInText:
+    """Pieces of a text, divided among its words.
 
-    Offsets are wrong behind characters that a tokenizer drops, so they are checked.
+    Attributes:
+        by_word: Ids of the pieces that begin in each word, or in the blank before it.
+        joined: Words, from 1, that begin within a piece of an earlier word, or have no piece; empty if the pieces do
+            not fit the text.
+        fits: True if the pieces fit the text.
+    """
+
+    by_word: list[list[int]]
+    joined: tuple[int, ...]
+    fits: bool
+
+
+def _divide_among_words(encoding: Encoding, text: RunningText, lead: int, *, may_share: bool) -> _PiecesInText:
+    """Divide the pieces of a text among its words.
+
+    Offsets are wrong behind characters that a tokenizer drops, so they are checked. If words may share a piece, the
+    first word must have a piece, and the last piece must reach the end of the text. Otherwise the pieces of each word
+    must cover exactly the word, with or without the blank on either side.
 
     Args:
         encoding: Pieces of the text, without delimiters.
         text: The text; between two words there is at most one blank.
         lead: Number of blanks before the text.
-        shared: True if a piece may extend over several words.
+        may_share: True if a piece may extend over several words.
+    """
+    ends = [start - (text.text[start - 1] == " ") for start in text.starts[1:]]
+    ends.append(len(text.text))
+    by_word: list[list[int]] = [[] for _ in text.starts]
+    first_of = [0] * len(by_word)  # where the first piece of a word begins in the text
+    last_of = [0] * len(by_word)  # where its last piece ends
+    word = 0
+    for piece, (first, last) in zip(encoding.ids, encoding.offsets, strict=True):
+        while first - lead >= ends[word] and word < len(by_word) - 1:
+            word += 1
+        if not by_word[word]:
+            first_of[word] = first - lead
+        by_word[word].append(piece)
+        last_of[word] = last - lead
+    joined = []
+    covered = True
+    reached = 0  # end of the pieces of all earlier words
+    for word, (pieces, start, end) in enumerate(zip(by_word, text.starts, ends, strict=True)):
+        if not pieces or reached > start:
+            joined.append(word + 1)
+        if not pieces or first_of[word] - start not in (-1, 0) or last_of[word] - end not in (0, 1):
+            covered = False
+        reached = max(reached, last_of[word])
+    if not may_share:
+        return _PiecesInText(by_word, (), covered)  # no word can begin within a piece that covers another one
+    fits = bool(by_word[0]) and reached >= ends[-1]
+    return _PiecesInText(by_word, tuple(joined) if fits else (), fits)
+
+
+def _split_alone(
+    tokenizer: PreTrainedTokenizerFast, words: Sequence[str], lead: str, blank: str, in_text: _PiecesInText
+) -> tuple[list[list[int]], int]:
+    """Cut every word of a sentence on its own.
+
+    Args:
+        tokenizer: The tokenizer.
+        words: Words of the sentence.
+        lead: Blank before the first word.
+        blank: Blank before every other word.
+        in_text: Pieces of the running text, which do not fit it.
 
     Returns:
-        The ids of the pieces of each word; the words, from 1, that begin within a piece of an earlier word, or have no
-        piece; and True if the pieces fit the text: with `shared`, if the first word has a piece and the last piece
-        reaches the end of the text; else if the pieces of each word cover exactly the word.
+        Ids of the pieces of each word, and the number of words whose pieces differ from those in running text.
     """
-    ends = [*(start - (text.text[start - 1] == " ") for start in text.starts[1:]), len(text.text)]
-    found: list[list[tuple[int, int, int]]] = [[] for _ in text.starts]
-    place = 0
-    for piece, (first, last) in zip(encoding.ids, encoding.offsets, strict=True):
-        while first - lead >= ends[place] and place < len(found) - 1:
-            place += 1
-        found[place].append((piece, first - lead, last - lead))
-    reached = [*accumulate((own[-1][2] if own else 0 for own in found), max, initial=0)]
-    words = list(zip(found, text.starts, ends, reached, strict=False))
-    joined = tuple(word for word, (own, start, _, before) in enumerate(words, 1) if not own or before > start)
-    if shared:
-        aligned = bool(found[0]) and reached[-1] >= ends[-1]
-    else:  # each word begins and ends with a piece, without or with a blank
-        aligned = all(
-            own and own[0][1] - start in (-1, 0) and own[-1][2] - end in (0, 1) for own, start, end, _ in words
-        )
-    return [[piece for piece, *_ in own] for own in found], joined if aligned else (), aligned
+    by_word = tokenizer([lead + words[0], *(blank + word for word in words[1:])], **_BARE)["input_ids"]
+    if [*chain(*by_word)] == [*chain(*in_text.by_word)]:
+        return by_word, 0
+    return by_word, sum(map(ne, by_word, in_text.by_word))
 
 
-def counts_of(
+def _fill_empty(tokenizer: PreTrainedTokenizerFast, words: Sequence[str], by_word: list[list[int]]) -> list[list[int]]:
+    """Return the pieces of each word, with the unknown token for words without pieces.
+
+    Raises:
+        AlignmentError: A word has no pieces, and there is no unknown token.
+    """
+    filled = []
+    for number, (word, ids) in enumerate(zip(words, by_word, strict=True), 1):
+        if not ids and tokenizer.unk_token is None:
+            raise AlignmentError(
+                f"The tokenizer gives no piece for the word {word!r} (word {number} of the "
+                f"text that begins {' '.join(words[:6])!r}), and {type(tokenizer).__name__} has no unknown token. "
+                "Remove the word from the corpus."
+            )
+        filled.append(ids or [tokenizer.unk_token_id])
+    return filled
+
+
+def count_words(
     tokenizer: PreTrainedTokenizerFast, pieces: AlignedPieces, words: Sequence[str], texts: Sequence[RunningText] = ()
 ) -> Counter[str]:
     """Count the words of an input of the encoder for the audit, also by how their pieces, put together, spell them.
@@ -226,42 +312,51 @@ def counts_of(
         compatibility characters); `spelled_with_unknown_token`, with any characters in the place of that token;
         `spelled_with_others`, as one or more words that share a piece; and `spelled_otherwise`.
     """
-    known = {"words_without_piece": pieces.unknown, UNKNOWN_WORDS: pieces.with_unknown, WORDS_APART: pieces.apart}
-    counts = Counter(known | dict.fromkeys(SPELLED, 0))
+    counts = Counter(dict.fromkeys(SPELLED, 0))
+    counts["words_without_piece"] = pieces.unknown
+    counts[UNKNOWN_WORDS] = pieces.with_unknown
+    counts[WORDS_APART] = pieces.apart
+    forms = words
     if texts:
-        across = len(np.unique(np.searchsorted(pieces.positions, pieces.joined)))
-        respelled = sum(text.respelled for text in texts)
-        unlike = sum(text.unlike_comment for text in texts)
-        counts.update(dict(zip(SHARED, (across, len(pieces.without), respelled, unlike), strict=True)))
-    forms = [part for text in texts for part in text.parts] or words
-    bounds = np.searchsorted(pieces.positions, np.arange(1, pieces.words + 2)).tolist()
+        across, without, respelled, unlike = SHARED
+        counts[across] = len(np.unique(np.searchsorted(pieces.positions, pieces.joined)))
+        counts[without] = len(pieces.pieceless)
+        counts[respelled] = sum(text.respelled for text in texts)
+        counts[unlike] = sum(text.unlike_comment for text in texts)
+        forms = [*chain.from_iterable(text.parts for text in texts)] or words
+    # A group is a word with the later ones that begin within its last piece, or have no piece.
     starts = [word for word in range(pieces.words) if word + 1 not in pieces.joined]
-    for low, high in zip(starts, [*starts[1:], pieces.words], strict=True):
-        own = tuple(pieces.ids[bounds[low] : bounds[high]].tolist())
-        kind = _spelled(tokenizer, "".join(forms[low:high]), own)
-        counts[f"spelled_{kind if high - low == 1 or kind == 'otherwise' else 'with_others'}"] += high - low
+    bounds = np.searchsorted(pieces.positions, np.arange(1, pieces.words + 2)).tolist()
+    ids = pieces.ids.tolist()
+    for start, end in pairwise([*starts, pieces.words]):
+        kind = _compare_spelling(tokenizer, "".join(forms[start:end]), tuple(ids[bounds[start] : bounds[end]]))
+        if end - start > 1 and kind != "otherwise":
+            kind = "with_others"
+        counts[f"spelled_{kind}"] += end - start
     return counts
 
 
-@lru_cache(1 << 16)  # of the words of a corpus, most occur again
-def _spelled(tokenizer: PreTrainedTokenizerFast, form: str, ids: tuple[int, ...]) -> str:
+@lru_cache(1 << 16)  # most words of a corpus occur again
+def _compare_spelling(tokenizer: PreTrainedTokenizerFast, form: str, ids: tuple[int, ...]) -> str:
     """Return how pieces spell a form: `as_written`, `normalised`, `with_unknown_token` or `otherwise`."""
     backend = tokenizer.backend_tokenizer
     inner = getattr(backend.model, "continuing_subword_prefix", "") or ""  # of WordPiece, for a word within a word
-    found = _bare(backend.decode(list(ids), skip_special_tokens=False).removeprefix(inner))
-    if found == _bare(form):
+    spelling = _remove_blanks(backend.decode(list(ids), skip_special_tokens=False).removeprefix(inner))
+    if spelling == _remove_blanks(form):
         return "as_written"
-    normal = _bare(form if backend.normalizer is None else backend.normalizer.normalize_str(form))
-    if found == normal:
+    if backend.normalizer is not None:
+        form = backend.normalizer.normalize_str(form)
+    normal = _remove_blanks(form)
+    if spelling == normal:
         return "normalised"
     if tokenizer.unk_token_id in ids:
-        known = map(re.escape, found.split(tokenizer.unk_token))
+        known = map(re.escape, spelling.split(tokenizer.unk_token))
         if re.fullmatch(".*".join(known), normal):
             return "with_unknown_token"
     return "otherwise"
 
 
-def _bare(text: str) -> str:
+def _remove_blanks(text: str) -> str:
     """Return a text without white space and marks of it."""
     return "".join(text.replace("▁", " ").split())
 
@@ -269,10 +364,16 @@ def _bare(text: str) -> str:
 def delimiters(tokenizer: PreTrainedTokenizerFast, passages: int) -> list[NDArray[np.int64]]:
     """Return the ids of the delimiters before the first passage, and behind each passage."""
     encoded = tokenizer(*[["a"]] * passages, is_split_into_words=True, verbose=False)
+    ids = np.array(encoded["input_ids"], np.int64)
     owners = np.array([-1 if passage is None else passage for passage in encoded.sequence_ids()])
-    places = [np.flatnonzero(owners == passage) for passage in range(passages)]
-    ends = [end for found in places for end in (found[0], found[-1] + 1)]
-    return np.split(np.array(encoded["input_ids"], np.int64), ends)[::2]  # without the passages themselves
+    around = []
+    end = 0  # of the passage before
+    for passage in range(passages):
+        places = np.flatnonzero(owners == passage)
+        around.append(ids[end : places[0]])
+        end = places[-1] + 1
+    around.append(ids[end:])
+    return around
 
 
 def readable(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int]) -> list[str]:
@@ -285,20 +386,22 @@ def readable(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int]) -> list[str
         tokenizer: Tokenizer of the pieces.
         ids: Ids of the pieces.
     """
-    decoder, added, names = tokenizer.backend_tokenizer.decoder, tokenizer.added_tokens_decoder, []
+    decoder = tokenizer.backend_tokenizer.decoder
+    added = tokenizer.added_tokens_decoder
     bytes_of = {character: byte for byte, character in bytes_to_unicode().items()}  # type: ignore[no-untyped-call]
+    names = []
     for number, piece in zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True):
         text = piece or f"<{number}>"
         if piece and decoder is not None and number not in added:
             text = decoder.decode([piece])
             if "\N{REPLACEMENT CHARACTER}" in text and bytes_of.keys() >= {*piece}:
                 text = bytes(bytes_of[character] for character in piece).decode(errors="backslashreplace")
-        shown = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text.strip(" "))
-        names.append(shown or "␣")
+        name = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text.strip(" "))
+        names.append(name or "␣")
     return names
 
 
-def named_positions(
+def name_positions(
     tokenizer: PreTrainedTokenizerFast, pieces: AlignedPieces, words: Sequence[str]
 ) -> tuple[list[str], list[int]]:
     """Return the name and the number of each position of a text: its words, and its delimiters if it has any.
@@ -308,11 +411,17 @@ def named_positions(
         pieces: Pieces of the text.
         words: Its words.
     """
-    start, end = pieces.ids[pieces.positions == 0], pieces.ids[pieces.positions == pieces.words + 1]
-    before, after = (" ".join(readable(tokenizer, ids.tolist())) for ids in (start, end))
-    names = [*([before] if before else []), *words, *([after] if after else [])]
-    low = 0 if before else 1
-    return names, list(range(low, low + len(names)))
+    before = pieces.ids[pieces.positions == 0]
+    behind = pieces.ids[pieces.positions == pieces.words + 1]
+    names = list(words)
+    numbers = list(range(1, pieces.words + 1))
+    if len(before):
+        names.insert(0, " ".join(readable(tokenizer, before.tolist())))
+        numbers.insert(0, 0)
+    if len(behind):
+        names.append(" ".join(readable(tokenizer, behind.tolist())))
+        numbers.append(pieces.words + 1)
+    return names, numbers
 
 
 def join_sentences(sentences: Sequence[AlignedPieces]) -> AlignedPieces:
@@ -321,15 +430,57 @@ def join_sentences(sentences: Sequence[AlignedPieces]) -> AlignedPieces:
     The start delimiter of the first sentence and the end delimiter of the last are kept.
     """
     first, last = sentences[0], sentences[-1]
-    before, behind = first.ids[first.positions == 0], last.ids[last.positions > last.words]
-    sizes = [np.bincount(each.positions, minlength=each.words + 2)[1:-1] for each in sentences]
-    positions = np.repeat(np.arange(sum(map(len, sizes)) + 2), [len(before), *np.concatenate(sizes), len(behind)])
-    ids = np.concatenate([before, *(each.ids[each.inside] for each in sentences), behind])
-    sums = [(each.words, each.unknown, each.with_unknown, each.apart) for each in sentences]
-    words, unknown, with_unknown, apart = np.sum(sums, 0).tolist()
-    befores = accumulate((each.words for each in sentences), initial=0)
-    joined = tuple(word + earlier for each, earlier in zip(sentences, befores, strict=False) for word in each.joined)
-    return AlignedPieces(ids, positions.astype(np.int32), words, unknown, with_unknown, apart, joined)
+    ids = [first.ids[first.positions == 0]]
+    positions = [np.zeros(len(ids[0]), np.int32)]
+    joined: list[int] = []
+    words = 0
+    for sentence in sentences:
+        ids.append(sentence.ids[sentence.inside])
+        positions.append(sentence.positions[sentence.inside] + words)
+        joined.extend(word + words for word in sentence.joined)
+        words += sentence.words
+    ids.append(last.ids[last.positions > last.words])
+    positions.append(np.full(len(ids[-1]), words + 1))
+    return AlignedPieces(
+        ids=np.concatenate(ids),
+        positions=np.concatenate(positions).astype(np.int32),
+        words=words,
+        unknown=sum(sentence.unknown for sentence in sentences),
+        with_unknown=sum(sentence.with_unknown for sentence in sentences),
+        apart=sum(sentence.apart for sentence in sentences),
+        joined=tuple(joined),
+    )
+
+
+class PiecelessWords(NamedTuple):
+    """Words without a piece of their own, of several inputs; see the module.
+
+    Attributes:
+        inputs: Index of the input of each of these words, int64 `[words]`.
+        positions: Position of the word in its input, int64 `[words]`.
+        owners: Position of the word whose piece it reads with, int64 `[words]`.
+    """
+
+    inputs: Tensor
+    positions: Tensor
+    owners: Tensor
+
+    @classmethod
+    def of_batch(cls, batch: Sequence[AlignedPieces], device: torch.device) -> "PiecelessWords":
+        """Return the words without a piece of their own of a batch of inputs."""
+        inputs: list[int] = []
+        positions: list[int] = []
+        owners: list[int] = []
+        for index, part in enumerate(batch):
+            if len(part.pieceless):
+                inputs.extend([index] * len(part.pieceless))
+                positions.extend(part.pieceless.tolist())
+                owners.extend(part.positions[part.pieces_before].tolist())
+        return cls(
+            torch.tensor(inputs, dtype=torch.int64, device=device),
+            torch.tensor(positions, dtype=torch.int64, device=device),
+            torch.tensor(owners, dtype=torch.int64, device=device),
+        )
 
 
 class Reduction(NamedTuple):
@@ -343,19 +494,18 @@ class Reduction(NamedTuple):
         rows: Share of each piece in the row of a position, `[batch, 1, positions, pieces]`; it may be expanded to all
             heads beforehand, which saves a copy for every layer.
         columns: 1 where a piece belongs to a position, `[batch, pieces, positions]`.
-        owners: Position that has the piece of each position, int64 `[batch, positions]`: itself, but for words without
-            a piece of their own.
+        pieceless: Words without a piece of their own.
     """
 
     rows: Tensor
     columns: Tensor
-    owners: Tensor
+    pieceless: PiecelessWords
 
     @classmethod
     def of_pieces(cls, real: Tensor) -> "Reduction":
         """Return the reduction that changes nothing: every real piece, bool `[batch, pieces]`, is a word of its own."""
         columns = real.float().diag_embed()
-        return cls(columns[:, None], columns, torch.arange(real.size(1), device=real.device).expand(real.shape))
+        return cls(columns[:, None], columns, PiecelessWords.of_batch((), real.device))
 
     def words(self, maps: Tensor) -> Tensor:
         """Reduce maps over pieces, `[batch, heads, from, to]`, to words, `[batch, heads, positions, positions]`.
@@ -365,9 +515,10 @@ class Reduction(NamedTuple):
         """
         batch, heads, pieces, _ = maps.shape
         if pieces >= LONG and maps.device.type == "cpu":
-            return keep_apart(torch.stack([*map(_sums, maps, self.rows, self.columns)]), self.owners)
+            words = torch.stack([*map(_sum_pieces, maps, self.rows, self.columns)])
+            return keep_apart(words, self.pieceless)
         to_words = maps.reshape(batch, heads * pieces, pieces) @ self.columns
-        return keep_apart(self.rows @ to_words.view(batch, heads, pieces, -1), self.owners)
+        return keep_apart(self.rows @ to_words.view(batch, heads, pieces, -1), self.pieceless)
 
 
 def reduction(batch: Sequence[AlignedPieces], from_pieces: FromPieces, device: torch.device) -> Reduction:
@@ -382,45 +533,49 @@ def reduction(batch: Sequence[AlignedPieces], from_pieces: FromPieces, device: t
             `first`.
         device: Device of the factors.
     """
-    pieces, positions = max(map(len, batch)), max(part.words for part in batch) + 2
+    pieces = max(len(part) for part in batch)
+    positions = max(part.words for part in batch) + 2
     columns = np.zeros((len(batch), pieces, positions), np.float32)
     rows = np.zeros((len(batch), positions, pieces), np.float32)
-    owners = np.tile(np.arange(positions), (len(batch), 1))
     for index, part in enumerate(batch):
         columns[index, np.arange(len(part)), part.positions] = 1
         places, readers = part.readers
         rows[index, readers, places] = 1
-        owners[index, readers] = part.positions[places]
     if from_pieces == "first":
         rows = rows * (rows.cumsum(2) == 1)
     rows = rows / np.maximum(rows.sum(2, keepdims=True), 1)
-    factors = np.ascontiguousarray(rows[:, None]), columns, owners
-    return Reduction(*(torch.from_numpy(factor).to(device) for factor in factors))
+    return Reduction(
+        rows=torch.from_numpy(np.ascontiguousarray(rows[:, None])).to(device),
+        columns=torch.from_numpy(columns).to(device),
+        pieceless=PiecelessWords.of_batch(batch, device),
+    )
 
 
-def keep_apart(words: Tensor, owners: Tensor, first: int = 0) -> Tensor:
+def keep_apart(words: Tensor, pieceless: PiecelessWords, first: int = 0) -> Tensor:
     """Move, in the row of each word without a piece, the weight of the word that has its piece to the word; in place.
 
     Args:
         words: Attention over words, `[batch, heads, rows, positions]`.
-        owners: Position that has the piece of each position, int64 `[batch, positions]`, as in `Reduction`.
+        pieceless: The words without a piece of their own.
         first: Position of the first row.
     """
-    own = torch.arange(first, first + words.size(2), device=owners.device)
-    sentence, row = (owners[:, first : first + words.size(2)] != own).nonzero(as_tuple=True)
-    if len(row):
-        word, owner = row + first, owners[sentence, row + first]
-        words[sentence, :, row, word] = words[sentence, :, row, owner]
-        words[sentence, :, row, owner] = 0
+    if not len(pieceless.inputs):
+        return words
+    is_here = (pieceless.positions >= first) & (pieceless.positions < first + words.size(2))
+    inputs, positions, owners = (column[is_here] for column in pieceless)
+    rows = positions - first
+    words[inputs, :, rows, positions] = words[inputs, :, rows, owners]
+    words[inputs, :, rows, owners] = 0
     return words
 
 
-def _sums(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def _sum_pieces(weights: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Reduce the attention of one input as the product does, `[heads, positions, positions]`."""
-    heads, pieces, words = len(weights), *columns.shape
-    # The padding has a position of its own, which is left out.
-    places, own = torch.where(columns.any(1), columns.argmax(1), words), columns.any(0)
-    shares = rows[0, own].sum(0)[:, None]  # of each piece in the row of its word
+    heads = len(weights)
+    pieces, words = columns.shape
+    has_piece = columns.any(0)
+    places = torch.where(columns.any(1), columns.argmax(1), words)  # the padding gets a position, which is left out
+    shares = rows[0, has_piece].sum(0)[:, None]  # of each piece in the row of its word
     means = weights.new_zeros(heads, words + 1, pieces).index_add(1, places, weights * shares)[:, :words]
-    means[:, ~own] = rows[0, ~own] @ weights  # words without a piece of their own
+    means[:, ~has_piece] = rows[0, ~has_piece] @ weights
     return weights.new_zeros(heads, words, words + 1).index_add(2, places, means)[..., :words]

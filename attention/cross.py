@@ -9,7 +9,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from attention_probing.attention.alignment import named_positions, readable, reduction, split_words
+from attention_probing.attention.alignment import name_positions, readable, reduction, split_words
 from attention_probing.attention.capture import FLOAT32, NAME, Reading, capture_attention, read
 from attention_probing.attention.checks import difference
 from attention_probing.attention.encoder import LoadedEncoder
@@ -97,11 +97,11 @@ class DecoderAttention:
         rows = reduction([written], "mean", device).rows
         columns = reduction([read if part == "cross" else replace(written, positions=shifted)], "mean", device).columns
         weights = torch.stack([(rows @ layer @ columns)[0] for layer in self._capture(inputs, part)]).cpu()
-        names, numbers = named_positions(self.encoder.tokenizer, written, target)
+        names, numbers = name_positions(self.encoder.tokenizer, written, target)
         if numbers[0] == 0:
             names, numbers = names[1:], numbers[1:]
         if part == "cross":
-            to, to_numbers = named_positions(self.encoder.tokenizer, read, source)
+            to, to_numbers = name_positions(self.encoder.tokenizer, read, source)
         else:
             starts = [self.start, *written.ids[written.positions == 0].tolist()]
             to = [" ".join(readable(self.encoder.tokenizer, starts)), *target]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attention_probing.attention.alignment import AlignedPieces, keep_apart
+from attention_probing.attention.alignment import AlignedPieces, PiecelessWords, keep_apart
 from attention_probing.attention.capture import LayerCall, Mixture
 from attention_probing.attention.encoder import LoadedEncoder
 from attention_probing.attention.extraction import Allowance, check_sums, current, excess, pad, read_layers
@@ -114,8 +114,8 @@ def word_rows(
     places, readers = part.readers
     counts = np.bincount(readers, minlength=part.words + 2)
     ends = np.cumsum(counts)
-    rows_of, owners = torch.from_numpy(readers).to(device), torch.arange(part.words + 2)[None]
-    owners[0, readers] = torch.from_numpy(part.positions[places]).long()
+    rows_of = torch.from_numpy(readers).to(device)
+    pieceless = PiecelessWords.of_batch([part], device)
     columns = torch.from_numpy(part.positions).long().to(device)  # with indices of 32 bits PyTorch is ten times slower
     low = int(counts[0] == 0)  # the tokenizer may write no start delimiter
     while low < part.words + 2 and counts[low]:
@@ -134,5 +134,5 @@ def word_rows(
             pieces = torch.from_numpy(counts[low:high]).to(device)
             rows = words.new_zeros(*words.shape[:2], high - low, words.size(3))
             words = rows.index_add_(2, rows_of[start : int(ends[high - 1])] - low, words) / pieces[:, None]
-        yield low, keep_apart(words, owners, low)
+        yield low, keep_apart(words, pieceless, low)
         low = high

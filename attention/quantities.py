@@ -326,7 +326,7 @@ class ValueZeroing(Quantity):
         return torch.stack(found, -1)[:, None]
 
     def words(self, maps: Tensor) -> Tensor:
-        return divided_by_sums(keep_apart(self.reduction.rows[:, :1] @ maps, self.reduction.owners))
+        return divided_by_sums(keep_apart(self.reduction.rows[:, :1] @ maps, self.reduction.pieceless))
 
     def _run(self, layer: int, call: LayerCall, outputs: Tensor) -> Tensor:
         """Return the layer's output for other outputs of its heads, `[batch, pieces, size]`."""

@@ -20,7 +20,7 @@ from attention_probing.attention.alignment import (
     AlignedPieces,
     AlignmentError,
     FromPieces,
-    counts_of,
+    count_words,
     split_words,
 )
 from attention_probing.attention.encoder import LoadedEncoder
@@ -405,7 +405,7 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
                     )
                 found["skipped_too_long"] += 1
                 continue
-            found.update(counts_of(encoder.tokenizer, whole, sentence.words, texts[place : place + 1]))
+            found.update(count_words(encoder.tokenizer, whole, sentence.words, texts[place : place + 1]))
             kept.append(sentence)
             inputs.append(whole)
     if not kept:

@@ -11,7 +11,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attention_probing.attention.alignment import AlignedPieces, named_positions, readable
+from attention_probing.attention.alignment import AlignedPieces, name_positions, readable
 from attention_probing.attention.cross import DecoderAttention, DecoderPart
 from attention_probing.attention.encoder import LoadedEncoder
 from attention_probing.attention.extraction import extract
@@ -321,7 +321,7 @@ class Encoder(LoadedEncoder):
     def _tokens(self, items: Items, item: int, words: Sequence[str], over: Over) -> tuple[list[str], list[int]]:
         """Return the names of the positions with a token, and the number of the word of each."""
         if over == "words":
-            return named_positions(self.tokenizer, items.inputs[item], words)
+            return name_positions(self.tokenizer, items.inputs[item], words)
         only = items.inputs[item]
         return readable(self.tokenizer, only.ids.tolist()), only.positions.tolist()
 
@@ -335,7 +335,8 @@ def _each_alone(pieces: AlignedPieces) -> AlignedPieces:
     inside = pieces.inside
     count = int(inside.sum())
     ends = np.where(pieces.positions == 0, 0, count + 1)
-    return replace(pieces, positions=np.where(inside, inside.cumsum(), ends).astype(np.int32), words=count)
+    positions = np.where(inside, inside.cumsum(), ends).astype(np.int32)
+    return replace(pieces, positions=positions, words=count, joined=())
 
 
 def _labelled(block: Tensor, items: Items, tokens: tuple[list[str], list[int]]) -> xr.DataArray:

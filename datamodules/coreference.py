@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from attention_probing.attention import AlignmentError, Encoder, Extraction, Items, Store
-from attention_probing.attention.alignment import AlignedPieces, counts_of, join_sentences, split_words
+from attention_probing.attention.alignment import AlignedPieces, count_words, join_sentences, split_words
 from attention_probing.attention.source import EncoderSource
 from attention_probing.attention.specification import Candidates, TooLong
 from attention_probing.corpora.conll2012 import treebank_of
@@ -94,7 +94,7 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
             if encoder is not None and pieces is not None:
                 whole = join_sentences(pieces[start:stop])
                 inputs.append(whole)
-                found.update(counts_of(encoder.tokenizer, whole, window.words, texts[start:stop]))
+                found.update(count_words(encoder.tokenizer, whole, window.words, texts[start:stop]))
     if not windows:
         if encoder is not None and found["skipped_mentions"]:
             raise UserError(

@@ -21,7 +21,7 @@ from attention_probing.attention.alignment import (
     AlignedPieces,
     AlignmentError,
     FromPieces,
-    counts_of,
+    count_words,
     join_sentences,
     readable,
     reduction,
@@ -201,8 +201,8 @@ def test_pieces_of_running_text_are_those_of_the_text_and_belong_to_the_word_in_
         assert (pieces.ids[pieces.inside].tolist(), pieces.positions[pieces.inside].tolist()) == (ids, positions)
         assert (pieces.words, pieces.unknown, pieces.apart) == (len(text.starts), 0, 0)
         without = sorted({*range(1, len(text.starts) + 1)} - {*positions})
-        assert pieces.without.tolist() == without
-        counts = counts_of(tokenizer, pieces, text.parts, [text])
+        assert pieces.pieceless.tolist() == without
+        counts = count_words(tokenizer, pieces, text.parts, [text])
         assert counts["words_without_own_piece"] == len(without)
         assert counts["spelled_otherwise"] == 0
         shared += counts["pieces_across_words"]
@@ -213,15 +213,15 @@ def test_a_piece_across_words_is_shared_by_all_of_them() -> None:
     text = running("我喜欢老花园。", "我", "喜欢", "老", "花", "园", "。")
     [pieces] = split_words(RAW["unspaced"](), [text.parts], texts=[text])
     assert pieces.positions.tolist() == [1, 2, 2, 4, 5]  # 我 喜 欢老 花 园。
-    assert (pieces.joined, pieces.without.tolist()) == ((3, 6), [3, 6])
+    assert (pieces.joined, pieces.pieceless.tolist()) == ((3, 6), [3, 6])
     assert [of.tolist() for of in pieces.readers] == [[0, 1, 2, 2, 3, 4, 4], [1, 2, 2, 3, 4, 5, 6]]
     known = {"spelled_as_written": 2, "spelled_with_others": 4}
-    counts = counts_of(RAW["unspaced"](), pieces, text.parts, [replace(text, respelled=3, unlike_comment=True)])
+    counts = count_words(RAW["unspaced"](), pieces, text.parts, [replace(text, respelled=3, unlike_comment=True)])
     assert {name: counts[name] for name in SPELLED} == dict.fromkeys(SPELLED, 0) | known
     assert [counts[name] for name in SHARED] == [2, 2, 3, 1]
     two = join_sentences([pieces, pieces])
-    assert (two.joined, two.without.tolist()) == ((3, 6, 9, 12), [3, 6, 9, 12])
-    assert counts_of(RAW["unspaced"](), two, text.parts * 2, [text] * 2)["pieces_across_words"] == 4
+    assert (two.joined, two.pieceless.tolist()) == ((3, 6, 9, 12), [3, 6, 9, 12])
+    assert count_words(RAW["unspaced"](), two, text.parts * 2, [text] * 2)["pieces_across_words"] == 4
 
 
 def test_words_are_cut_alone_if_the_offsets_do_not_reach_the_end_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,12 +237,12 @@ def test_what_pieces_spell_is_counted_by_kind() -> None:
     words = ("The", "café", "fox", "日本", "x日", "\u200d")
     [pieces] = split_words(tiny.bert_tokenizer(), [words])
     known = {"spelled_as_written": 1, "spelled_normalised": 2, "spelled_with_unknown_token": 3}
-    counts = counts_of(tiny.bert_tokenizer(), pieces, words)
+    counts = count_words(tiny.bert_tokenizer(), pieces, words)
     assert {name: counts[name] for name in SPELLED} == dict.fromkeys(SPELLED, 0) | known
     moved = replace(pieces, positions=np.append(pieces.positions[1:], pieces.words + 1).astype(np.int32))
-    assert counts_of(tiny.bert_tokenizer(), moved, words)["spelled_otherwise"] >= 4
+    assert count_words(tiny.bert_tokenizer(), moved, words)["spelled_otherwise"] >= 4
     [other] = split_words(tiny.bert_tokenizer(), [("the", "coffee", "fox", "日本", "y日", "fox")])
-    assert counts_of(tiny.bert_tokenizer(), other, words)["spelled_otherwise"] == 3  # coffee, y日, fox
+    assert count_words(tiny.bert_tokenizer(), other, words)["spelled_otherwise"] == 3  # coffee, y日, fox
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)

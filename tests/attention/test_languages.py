@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from attention_probing.attention.alignment import SPELLED, counts_of, split_words
+from attention_probing.attention.alignment import SPELLED, count_words, split_words
 from attention_probing.attention.loading import load_tokenizer
 from attention_probing.attention.source import EncoderSpec, resolve
 from attention_probing.corpora.conllu import read_treebank
@@ -40,7 +40,7 @@ def test_the_pieces_of_every_word_spell_it(
         cut = split_words(tokenizer, [one.words for one in sentences], texts=read)
         counts, pieces = Counter[str](), 0
         for place, (each, sentence) in enumerate(zip(cut, sentences, strict=True)):
-            counts.update(counts_of(tokenizer, each, sentence.words, read[place : place + 1]))
+            counts.update(count_words(tokenizer, each, sentence.words, read[place : place + 1]))
             pieces += int(each.inside.sum())
         words_read = sum(map(len, sentences))
         assert counts["spelled_otherwise"] == 0

@@ -87,8 +87,8 @@ def layer() -> tuple[PreTrainedModel, Tensor, LayerParts, LayerCall]:
 
 def _maps(kind: type, parts: LayerParts, call: LayerCall) -> Tensor:
     real = torch.ones(1, call.given.size(1), dtype=torch.bool)
-    rows, columns, owners = Reduction.of_pieces(real)
-    quantity = kind([parts], real, Reduction(rows.double(), columns.double(), owners))
+    rows, columns, pieceless = Reduction.of_pieces(real)
+    quantity = kind([parts], real, Reduction(rows.double(), columns.double(), pieceless))
     with torch.inference_mode():
         maps: Tensor = quantity.words(quantity.maps(0, call))
     return maps[0]
