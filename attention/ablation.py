@@ -15,7 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attention_probing.attention.capture import Heads, Mixture, replacing, uniform_attention
+from attention_probing.attention.capture import Mixture, replacing
+from attention_probing.attention.heads import Heads
+from attention_probing.attention.masks import uniform_attention
 from attention_probing.results.errors import check_values
 
 Kind = Literal["zero", "uniform", "mean", "resample"]

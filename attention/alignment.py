@@ -466,24 +466,18 @@ class PiecelessWords(NamedTuple):
     owners: Tensor
 
     @classmethod
-    def of_batch(cls, batch: Sequence[AlignedPieces], device: torch.device) -> "PiecelessWords":
-        """Return the words without a piece of their own of a batch of inputs."""
-        inputs: list[int] = []
-        positions: list[int] = []
-        owners: list[int] = []
-        for index, part in enumerate(batch):
-            if len(part.pieceless):
-                inputs.extend([index] * len(part.pieceless))
-                positions.extend(part.pieceless.tolist())
-                owners.extend(part.positions[part.pieces_before].tolist())
-        return cls(
-            torch.tensor(inputs, dtype=torch.int64, device=device),
-            torch.tensor(positions, dtype=torch.int64, device=device),
-            torch.tensor(owners, dtype=torch.int64, device=device),
-        )
+    def of_owners(cls, owners: Tensor) -> "PiecelessWords":
+        """Return the words whose piece belongs to another word.
+
+        Args:
+            owners: Position that has the piece of each position, int64 `[batch, positions]`.
+        """
+        inputs, positions = (owners != torch.arange(owners.size(1), device=owners.device)).nonzero(as_tuple=True)
+        return cls(inputs, positions, owners[inputs, positions])
 
 
-class Reduction(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Reduction:
     """Reduction of maps over pieces to maps over words, for inputs padded as one batch; made by `reduction`.
 
     The positions of a sentence are its start delimiter, its words, and directly after the last word its end delimiter.
@@ -494,18 +488,24 @@ class Reduction(NamedTuple):
         rows: Share of each piece in the row of a position, `[batch, 1, positions, pieces]`; it may be expanded to all
             heads beforehand, which saves a copy for every layer.
         columns: 1 where a piece belongs to a position, `[batch, pieces, positions]`.
-        pieceless: Words without a piece of their own.
+        owners: Position that has the piece of each position, int64 `[batch, positions]`: itself, but for words without
+            a piece of their own.
     """
 
     rows: Tensor
     columns: Tensor
-    pieceless: PiecelessWords
+    owners: Tensor
 
     @classmethod
     def of_pieces(cls, real: Tensor) -> "Reduction":
         """Return the reduction that changes nothing: every real piece, bool `[batch, pieces]`, is a word of its own."""
         columns = real.float().diag_embed()
-        return cls(columns[:, None], columns, PiecelessWords.of_batch((), real.device))
+        return cls(columns[:, None], columns, torch.arange(real.size(1), device=real.device).expand(real.shape))
+
+    @cached_property
+    def pieceless(self) -> PiecelessWords:
+        """Words without a piece of their own, found once for all layers: on a GPU the search waits for all kernels."""
+        return PiecelessWords.of_owners(self.owners)
 
     def words(self, maps: Tensor) -> Tensor:
         """Reduce maps over pieces, `[batch, heads, from, to]`, to words, `[batch, heads, positions, positions]`.
@@ -537,17 +537,19 @@ def reduction(batch: Sequence[AlignedPieces], from_pieces: FromPieces, device: t
     positions = max(part.words for part in batch) + 2
     columns = np.zeros((len(batch), pieces, positions), np.float32)
     rows = np.zeros((len(batch), positions, pieces), np.float32)
+    owners = np.tile(np.arange(positions), (len(batch), 1))
     for index, part in enumerate(batch):
         columns[index, np.arange(len(part)), part.positions] = 1
         places, readers = part.readers
         rows[index, readers, places] = 1
+        owners[index, part.pieceless] = part.positions[part.pieces_before]
     if from_pieces == "first":
         rows = rows * (rows.cumsum(2) == 1)
     rows = rows / np.maximum(rows.sum(2, keepdims=True), 1)
     return Reduction(
         rows=torch.from_numpy(np.ascontiguousarray(rows[:, None])).to(device),
         columns=torch.from_numpy(columns).to(device),
-        pieceless=PiecelessWords.of_batch(batch, device),
+        owners=torch.from_numpy(owners).to(device),
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from attention_probing.attention.capture import FLOAT32, NAME, MismatchError, Reading, read, tap
+from attention_probing.attention.capture import FLOAT32, NAME, LayerCall, MismatchError, measuring, tap
 from attention_probing.attention.loading import quiet
 from attention_probing.attention.source import EncoderError, Scores
 
@@ -32,6 +32,53 @@ _NARROW = 6
 """Width to which windows, chunks and numbers of chosen positions are narrowed for the check."""
 _SHORT, _LONG = 4, 2 * _NARROW + 1
 _OTHER = "Choose another architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, ModernBERT, …)."
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Attention of all layers in a forward pass, and its result.
+
+    Attributes:
+        modules: Attention module of each layer that passed its attention on.
+        weights: Weights of each of these layers, `[batch, heads, from, to]`.
+        state: Last hidden state, `[batch, pieces, size]`.
+        fused: Largest difference of the outputs of fused attention from those of the weights, relative to the largest
+            output, in any layer.
+        has_sinks: True if a layer has a score for no position, so that rows of its weights sum to less than one.
+    """
+
+    modules: Sequence[nn.Module]
+    weights: Sequence[Tensor]
+    state: Tensor
+    fused: float = 0.0
+    has_sinks: bool = False
+
+
+@torch.inference_mode()
+def read(model: "PreTrainedModel", inputs: Mapping[str, Tensor]) -> Reading:
+    """Run `model` once, and return the attention of all layers, for short inputs.
+
+    Args:
+        model: Model with `attn_implementation=NAME`, or one that was changed by `tap`.
+        inputs: Arguments of the model, `input_ids` and `attention_mask` `[batch, pieces]`.
+    """
+    weights: list[Tensor] = []
+    sinks: list[bool] = []
+    gaps = [0.0]
+    real = inputs["attention_mask"][:, None, :, None]
+
+    def keep(_: int, call: LayerCall) -> Tensor:
+        mixture = call.mixture
+        weights.append(mixture.weights)
+        sinks.append(mixture.sink is not None)
+        if mixture.fused is not None and mixture.outputs.size(2) == real.size(2):
+            gap = (mixture.fused() - mixture.outputs) * real
+            gaps.append(float(gap.abs().max() / mixture.outputs.abs().max()))
+        return mixture.weights
+
+    with measuring(keep) as modules:
+        state: Tensor = model(**inputs)[0]
+    return Reading(modules, weights, state, max(gaps), any(sinks))
 
 
 @dataclass(frozen=True)

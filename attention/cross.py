@@ -10,8 +10,8 @@ import xarray as xr
 from torch import Tensor
 
 from attention_probing.attention.alignment import name_positions, readable, reduction, split_words
-from attention_probing.attention.capture import FLOAT32, NAME, Reading, capture_attention, read
-from attention_probing.attention.checks import difference
+from attention_probing.attention.capture import FLOAT32, NAME, capture_attention
+from attention_probing.attention.checks import Reading, difference, read
 from attention_probing.attention.encoder import LoadedEncoder
 from attention_probing.attention.loading import load_config, load_whole
 from attention_probing.attention.source import EncoderError

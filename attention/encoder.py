@@ -17,14 +17,11 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils.hub import TRANSFORMERS_DYNAMIC_MODULE_NAME
 
 from attention_probing.attention.capture import (
-    AttentionMasks,
+    ComputeMaps,
     LayerCall,
-    Measure,
     Receive,
-    allowed_by_layer,
     capture_attention,
     remember_arguments,
-    state_size,
     weights_of,
 )
 from attention_probing.attention.checks import check
@@ -38,9 +35,10 @@ from attention_probing.attention.loading import (
     refuse_surplus,
     usable_device,
 )
+from attention_probing.attention.masks import AttentionMasks, find_masks
 from attention_probing.attention.quantities import LayerParts, find_parts
 from attention_probing.attention.source import EncoderError, EncoderSource, EncoderSpec, resolve
-from attention_probing.results.errors import setting
+from attention_probing.results.errors import UserError, setting
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -212,8 +210,8 @@ class LoadedEncoder:
         return AttentionMasks(self._masks[:, :pieces, :pieces] & real[:, None, None, :], self._mask_of_layers)
 
     def _find_masks(self, pieces: int) -> tuple[Tensor, Tensor]:
-        """Return the masks of inputs of this length without padding; see `allowed_by_layer`."""
-        masks, of_calls = allowed_by_layer(self.model, pieces, self.tapped)
+        """Return the masks of inputs of this length without padding; see `find_masks`."""
+        masks, of_calls = find_masks(self.model, pieces, self.tapped)
         of_layers = torch.zeros(self.layers, dtype=torch.int64, device=self.device)
         of_layers[list(self.attending)] = of_calls
         return masks, of_layers
@@ -249,7 +247,7 @@ class LoadedEncoder:
             UserError: The model does not give exactly one hidden state for each layer and one for the
                 embeddings, or these differ in size.
         """
-        return state_size(self.model, self.layers, self.title)
+        return find_state_size(self.model, self.layers, self.title)
 
     @cached_property
     def language_model(self) -> "PreTrainedModel | None":
@@ -295,7 +293,7 @@ class LoadedEncoder:
         layers: frozenset[int],
         receive_state: Receive | None = None,
         states: frozenset[int] = frozenset(),
-        measure: Measure = weights_of,
+        measure: ComputeMaps = weights_of,
         lower: bool = False,
     ) -> None:
         """Run the model once, and pass attention weights and hidden states of some layers to callbacks.
@@ -362,3 +360,27 @@ class LoadedEncoder:
         parts = find_parts(self.model, self.title)
         remember_arguments(part.block for part in parts)
         return dict(zip(self.attending, parts, strict=True))
+
+
+def find_state_size(model: "PreTrainedModel", layers: int, name: str) -> int:
+    """Return the size of the hidden states of a model.
+
+    Args:
+        model: The model.
+        layers: Number of its layers.
+        name: Name of the model, for messages.
+
+    Raises:
+        UserError: The states differ in size, or are not one for each layer and one for the embeddings.
+    """
+    inputs = {"input_ids": torch.arange(1, 7, device=model.device)[None]}
+    with torch.inference_mode():
+        states: tuple[Tensor, ...] = model(**inputs, output_hidden_states=True).hidden_states or ()
+    shapes = {tuple(state.shape) for state in states}
+    if len(states) != layers + 1 or len(shapes) > 1 or states[0].shape[:2] != inputs["input_ids"].shape:
+        raise UserError(
+            f"{name} gives {len(states)} hidden states of the shapes {', '.join(map(str, sorted(shapes)))}, "
+            f"but {layers + 1} of the shape (1, {inputs['input_ids'].size(1)}, size) are needed: one of the "
+            f"embeddings, and one of each layer. Choose another encoder, or leave out {setting('data.hidden')}."
+        )
+    return int(states[0].size(2))

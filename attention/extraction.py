@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from math import isfinite
@@ -310,42 +311,60 @@ def read_layers(
     Raises:
         UserError: The attention of a word does not sum to 1.
     """
-    options, states = items.extraction.options, items.hidden.layers if keep_state else ()
+    options = items.extraction.options
+    measured = options.measured
+    states = items.hidden.layers if keep_state else ()
     factors = reduction(parts, options.from_pieces, encoder.device)
-    every = len(items.heads) == (encoder.heads if options.measured.has_heads else 1)
-    real, means = factors.rows.sum(3), factors.rows[:, 0, 1:-1]
-    factors = factors._replace(rows=factors.rows.expand(-1, len(items.heads), -1, -1).contiguous())
-    worst = torch.zeros((), device=encoder.device)
+    sums = factors.rows.sum(3)  # 1, and 0 in the padding
+    means = factors.rows[:, 0, 1:-1]
+    rows_by_head = factors.rows.expand(-1, len(items.heads), -1, -1).contiguous()
+    factors = replace(factors, rows=rows_by_head)
     inputs = pad(parts, encoder)
-    real_pieces = inputs["attention_mask"].bool()
-    quantity = options.measured(encoder.parts if options.measured.needs_parts else {}, real_pieces, factors)
+    layer_parts = encoder.parts if measured.needs_parts else {}
+    quantity = measured(layer_parts, inputs["attention_mask"].bool(), factors)
+    has_all_heads = len(items.heads) == (encoder.heads if measured.has_heads else 1)
+    worst = torch.zeros((), device=encoder.device)
 
     def receive(layer: int, maps: Tensor) -> None:
         nonlocal worst
-        words = quantity.words(maps if every else maps[:, list(items.heads)])
-        off = words.sum(3) - real if quantity.sums_to_one else words - words  # not 0 if it is not finite
-        worst = torch.maximum(worst, excess(off, encoder, options))
+        if not has_all_heads:
+            maps = maps[:, list(items.heads)]
+        words = quantity.words(maps)
+        off = words.sum(3) - sums if quantity.sums_to_one else words - words  # not 0 if it is not finite
+        worst = torch.maximum(worst, largest_fault(off, encoder, options))
         keep(items.layers.index(layer), pack_weights(words, options.dtype))
 
     def receive_state(number: int, state: Tensor) -> None:
         assert keep_state is not None
         keep_state(states.index(number), means @ state.float())
 
-    wanted = frozenset(items.layers)
-    encoder.capture(inputs, receive, wanted, receive_state, frozenset(states), quantity.maps, quantity.needs_lower)
+    encoder.capture(
+        inputs,
+        receive,
+        frozenset(items.layers),
+        receive_state,
+        frozenset(states),
+        measure=quantity.maps,
+        lower=quantity.needs_lower,
+    )
     check_sums(worst, encoder, options)
 
 
-def excess(off: Tensor, encoder: LoadedEncoder, options: Options) -> Tensor:
-    """Return the largest fault among differences of sums from 1; with sinks, sums of attention may be less."""
-    return (off if encoder.has_sinks and options.quantity == "attention" else off.abs()).max().clamp(min=0)
+def largest_fault(off: Tensor, encoder: LoadedEncoder, options: Options) -> Tensor:
+    """Return the largest fault among differences of sums from 1; below 0 for none.
+
+    With sinks, sums of attention may be less than 1.
+    """
+    if encoder.has_sinks and options.quantity == "attention":
+        return off.max()
+    return off.abs().max()
 
 
 def check_sums(worst: Tensor, encoder: LoadedEncoder, options: Options) -> None:
     """Raise UserError if a row of what is measured does not sum to 1.
 
     Args:
-        worst: Largest number that `excess` returned; nan if a number is not finite.
+        worst: Largest number that `largest_fault` returned, at least 0; nan if a number is not finite.
         encoder: The encoder.
         options: The quantity.
     """

@@ -12,7 +12,7 @@ from torch import Tensor
 from attention_probing.attention.alignment import AlignedPieces, PiecelessWords, keep_apart
 from attention_probing.attention.capture import LayerCall, Mixture
 from attention_probing.attention.encoder import LoadedEncoder
-from attention_probing.attention.extraction import Allowance, check_sums, current, excess, pad, read_layers
+from attention_probing.attention.extraction import Allowance, check_sums, current, largest_fault, pad, read_layers
 from attention_probing.attention.specification import Items
 from attention_probing.attention.store import pack_weights, unpack_weights
 from attention_probing.metrics.heads import MostAttended
@@ -83,7 +83,7 @@ def _read_blocks(
         first_only = options.from_pieces == "first"
         for first, words in word_rows(mixture, part, items.heads, _rows_of(encoder, len(part)), first_only):
             words = words.to(encoder.device)  # from another one with a device_map
-            worst = torch.maximum(worst, excess(words.sum(-1) - 1, encoder, options))
+            worst = torch.maximum(worst, largest_fault(words.sum(-1) - 1, encoder, options))
             yield first, pack_weights(words, options.dtype)
 
     def measure(layer: int, call: LayerCall) -> Tensor:
@@ -115,7 +115,9 @@ def word_rows(
     counts = np.bincount(readers, minlength=part.words + 2)
     ends = np.cumsum(counts)
     rows_of = torch.from_numpy(readers).to(device)
-    pieceless = PiecelessWords.of_batch([part], device)
+    owners = np.arange(part.words + 2)
+    owners[part.pieceless] = part.positions[part.pieces_before]
+    pieceless = PiecelessWords.of_owners(torch.from_numpy(owners)[None].to(device))
     columns = torch.from_numpy(part.positions).long().to(device)  # with indices of 32 bits PyTorch is ten times slower
     low = int(counts[0] == 0)  # the tokenizer may write no start delimiter
     while low < part.words + 2 and counts[low]:

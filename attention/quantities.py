@@ -22,7 +22,7 @@ from torch.nn.functional import normalize
 from transformers.pytorch_utils import Conv1D
 
 from attention_probing.attention.alignment import Reduction, keep_apart
-from attention_probing.attention.capture import LayerCall, Mixture, given_to, replacing
+from attention_probing.attention.capture import LayerCall, Mixture, input_of, replacing
 from attention_probing.metrics.distributions import divided_by_sums
 from attention_probing.results.errors import UserError
 
@@ -89,7 +89,7 @@ class LayerParts:
     def state(self, call: LayerCall) -> Tensor:
         """Return s `[batch, pieces, size]`."""
         projected: Tensor = self.projection(call.mixture.outputs.transpose(1, 2).flatten(2))
-        return projected + call.given
+        return projected + call.input
 
 
 def find_parts(model: "PreTrainedModel", name: str) -> tuple[LayerParts, ...]:
@@ -110,7 +110,7 @@ def find_parts(model: "PreTrainedModel", name: str) -> tuple[LayerParts, ...]:
     starts: list[tuple[nn.Module, int, int]] = []  # attention module of each layer, its heads, number of calls before
 
     def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        calls.append((module, given_to(args, kwargs)))
+        calls.append((module, input_of(args, kwargs)))
 
     def attend(_: int, module: nn.Module, mixture: Mixture) -> Tensor:
         starts.append((module, mixture.outputs.size(1), len(calls)))
@@ -283,7 +283,7 @@ class ResidualNorms(Quantity):
     def maps(self, layer: int, call: LayerCall) -> Tensor:
         norm = self.parts[layer].norm
         assert norm is not None
-        moved, given = (_centred(one, norm) for one in (self.parts[layer].moved(call), call.given))
+        moved, given = (_centred(one, norm) for one in (self.parts[layer].moved(call), call.input))
         sizes = (self.parts[layer].state(call).var(-1, unbiased=False) + norm.eps).sqrt()
         return (summed_norms(call.mixture.weights, moved, given) / sizes[..., None])[:, None]
 
@@ -330,7 +330,7 @@ class ValueZeroing(Quantity):
 
     def _run(self, layer: int, call: LayerCall, outputs: Tensor) -> Tensor:
         """Return the layer's output for other outputs of its heads, `[batch, pieces, size]`."""
-        args, kwargs = call.uncached
+        args, kwargs = call.arguments_without_cache
 
         def run() -> Tensor:
             with replacing(lambda *_: outputs):
@@ -380,7 +380,7 @@ class Alti(_Product):
 
     def mixing(self, layer: int, call: LayerCall) -> Tensor:
         norm, state = self.parts[layer].norm, self.parts[layer].state(call)
-        moved, given, sizes = self.parts[layer].moved(call), call.given, torch.ones_like(state[..., :1])
+        moved, given, sizes = self.parts[layer].moved(call), call.input, torch.ones_like(state[..., :1])
         if norm is not None:
             moved, given = _centred(moved, norm), _centred(given, norm)
             sizes = (state.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()

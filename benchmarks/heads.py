@@ -7,6 +7,7 @@ reduction of attention from pieces to words.
 """
 
 from collections import Counter
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from unittest.mock import patch
@@ -154,7 +155,7 @@ def _reduction(settings: Settings, report: Report) -> None:
     words = np.cumsum(np.random.default_rng(0).random(PIECES) < 0.7).astype(np.int32)
     part = AlignedPieces(words, words, int(words[-1]) - 1)
     factors = reduction([part], "mean", torch.device("cpu"))
-    factors = factors._replace(rows=factors.rows.expand(-1, HEADS, -1, -1).contiguous())
+    factors = replace(factors, rows=factors.rows.expand(-1, HEADS, -1, -1).contiguous())
     weights = torch.rand(1, HEADS, PIECES, PIECES, generator=torch.Generator().manual_seed(0)).mul(9).softmax(-1)
 
     def product() -> torch.Tensor:

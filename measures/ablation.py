@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from attention_probing.attention.ablation import PIECES, Ablation, Kind
-from attention_probing.attention.capture import Head, Heads, Mixture, intervening, named_heads, replacing
+from attention_probing.attention.capture import Mixture, intervening, replacing
+from attention_probing.attention.heads import Head, Heads, parse_heads
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import (
     ClassificationDataModule,
@@ -270,7 +271,7 @@ class HeadAblation(TaskMeasure):
             layers = [frozenset(head for head in heads if head[0] == layer) for layer in range(task.layers)]
             found += [HeadSet("layers", {"layer": number}, layer) for number, layer in enumerate(layers, start=1)]
         for place, (name, wanted) in enumerate(self.named.items()):
-            own = named_heads(wanted, task.layers, task.heads, f"{setting('model.sets')}.{name}")
+            own = parse_heads(wanted, task.layers, task.heads, f"{setting('model.sets')}.{name}")
             drawn = np.random.default_rng([self.seed, place])
             random = random_sets(own, task.heads, self.random, drawn)
             found.append(HeadSet("sets", {"set": name, "heads": len(own)}, own, random))

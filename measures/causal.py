@@ -17,8 +17,8 @@ from torch import Tensor
 from attention_probing.attention import Encoder, EncoderSpec, resolve
 from attention_probing.attention.ablation import PIECES, Ablation, Kind
 from attention_probing.attention.alignment import AlignedPieces, FromPieces, Reduction, reduction
-from attention_probing.attention.capture import Head, Heads
 from attention_probing.attention.extraction import pad
+from attention_probing.attention.heads import Head, Heads
 from attention_probing.corpora.pairs import PairColumns
 from attention_probing.corpora.splits import Split, corpus_of
 from attention_probing.datamodules import (
@@ -167,8 +167,9 @@ class ProbeAccuracy(Task):
         for row, (_, words) in enumerate(batch):
             asked[row, torch.from_numpy(words - 1)] = True
         known = {name: getattr(arcs, name) for name in _GOLD}
-        factors = reduction(parts, self._from_pieces, self._encoder.device)._asdict()
-        return {**pad(parts, self._encoder), **factors, **known, "asked": asked}
+        factors = reduction(parts, self._from_pieces, self._encoder.device)
+        inputs = {**pad(parts, self._encoder), **known, "asked": asked}
+        return inputs | {"rows": factors.rows, "columns": factors.columns, "owners": factors.owners}
 
     def gold(self, inputs: Mapping[str, Tensor]) -> Tensor:
         return inputs["asked"].sum(1)
@@ -177,7 +178,7 @@ class ProbeAccuracy(Task):
         # A pass that starts from a layer counts from there; the layers that are read are always the last.
         upper: deque[Tensor] = deque(maxlen=self._upper)
 
-        factors = Reduction(*(inputs[name] for name in Reduction._fields))
+        factors = Reduction(inputs["rows"], inputs["columns"], inputs["owners"])
 
         def receive(_: int, weights: Tensor) -> None:
             upper.append(factors.words(weights))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attention_probing.attention import Encoder
-from attention_probing.attention.capture import uniform_attention
+from attention_probing.attention.masks import uniform_attention
 from attention_probing.corpora.texts import Link, Passage
 from attention_probing.datamodules import SegmentBatch, TextDataModule
 from attention_probing.measures.attention_analyses import Analysis

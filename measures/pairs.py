@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from attention_probing.attention.ablation import Ablation
-from attention_probing.attention.capture import Heads
+from attention_probing.attention.heads import Heads
 from attention_probing.datamodules import PairDataModule
 from attention_probing.measures.ablation import DRAWS, TaskMeasure
 from attention_probing.measures.task import MinimalPairs, TaskOutputs

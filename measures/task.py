@@ -25,7 +25,7 @@ from attention_probing.attention.ablation import (
     RunModel,
     pieces_at_once,
 )
-from attention_probing.attention.capture import Heads
+from attention_probing.attention.heads import Heads
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import ClassificationDataModule, PairBatch, PairSplit, SegmentBatch, TextBatch
 from attention_probing.datamodules.batches import LengthBatches

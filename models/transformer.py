@@ -9,8 +9,9 @@ import torch
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
-from attention_probing.attention.capture import Head, intervening, named_heads
+from attention_probing.attention.capture import intervening
 from attention_probing.attention.checks import check
+from attention_probing.attention.heads import Head, parse_heads
 from attention_probing.attention.loading import is_segmented, load_classifier, load_tokenizer
 from attention_probing.attention.quantities import LayerParts, find_parts, with_residual
 from attention_probing.attention.source import EncoderError, EncoderSource, resolve
@@ -351,7 +352,7 @@ class TransformerClassifier(TextClassifier):
         Raises:
             UserError: The model lacks one of the heads.
         """
-        found = named_heads(heads, self.classifier.layers, self.classifier.heads, setting(option))
+        found = parse_heads(heads, self.classifier.layers, self.classifier.heads, setting(option))
         self.levels = {f"{layer + 1}-{head + 1}": (layer, head) for layer, head in sorted(found)}
 
     def on_train_start(self) -> None:

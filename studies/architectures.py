@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, MODEL_MAPPING, AutoModel, PreTrainedModel
 
 from attention_probing.attention.ablation import AblatedModel, Ablation
-from attention_probing.attention.capture import LayerCall, capture_attention, read
-from attention_probing.attention.checks import AttentionLayers, check
+from attention_probing.attention.capture import LayerCall, capture_attention
+from attention_probing.attention.checks import AttentionLayers, check, read
 from attention_probing.attention.quantities import LayerParts, Norms, find_parts
 from attention_probing.attention.source import EncoderError
 from attention_probing.results.errors import UserError

@@ -34,7 +34,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from attention_probing.attention.capture import Head, named_heads
+from attention_probing.attention.heads import Head, parse_heads
 from attention_probing.corpora.sample_grammar import sample_vocabulary
 from attention_probing.results.errors import UserError, check_numbers, check_values, one_of
 from studies.blank import SPECIAL, Architecture, WordModel, blank_model, set_weights
@@ -260,7 +260,7 @@ def _checked(kind: Architecture, heads: Sequence[PlantedHead], layers: int) -> d
     """Return the planted heads by 0-based layer and head."""
     found: dict[Head, PlantedHead] = {}
     for one in heads:
-        places = named_heads([one.head], layers, _HEADS, "heads")
+        places = parse_heads([one.head], layers, _HEADS, "heads")
         if len(places) > 1:
             raise UserError(f"planted_model: {one.head} is a whole layer. Name one head, such as {one.head}-1.")
         [place] = places

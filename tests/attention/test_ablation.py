@@ -12,7 +12,8 @@ from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
 from attention_probing.attention.ablation import AblatedModel, Ablation, Kind, ReferenceOutputs
-from attention_probing.attention.capture import NAME, Head, Heads, named_heads
+from attention_probing.attention.capture import NAME
+from attention_probing.attention.heads import Head, Heads, parse_heads
 from attention_probing.results.errors import UserError
 from tests.attention.architectures import DIM, HEADS, build, projections
 
@@ -265,7 +266,7 @@ def test_a_module_that_serves_all_layers_is_run_as_a_whole() -> None:
 
 
 def test_heads_by_their_names() -> None:
-    assert named_heads(["2-1", "1"], 2, 2, "") == {(1, 0), (0, 0), (0, 1)}
+    assert parse_heads(["2-1", "1"], 2, 2, "") == {(1, 0), (0, 0), (0, 1)}
 
 
 @pytest.mark.parametrize(
@@ -279,4 +280,4 @@ def test_heads_by_their_names() -> None:
 )
 def test_a_head_that_does_not_exist_is_refused(name: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        named_heads(["1-1", name], 2, 4, "--x")
+        parse_heads(["1-1", name], 2, 4, "--x")

@@ -384,7 +384,7 @@ def test_sums_of_long_inputs_have_the_values_and_gradients_of_the_product(from_p
     assert max(map(len, batch)) >= LONG
     weights = torch.from_numpy(random.random((2, 3, *[max(map(len, batch))] * 2), np.float32))  # in the padding too
     factors = reduction(batch, from_pieces, torch.device("cpu"))
-    expanded = factors._replace(rows=factors.rows.expand(-1, 3, -1, -1))
+    expanded = replace(factors, rows=factors.rows.expand(-1, 3, -1, -1))
     weights /= weights.sum(-1, keepdim=True)
     summed, multiplied = weights.clone().requires_grad_(), weights.clone().requires_grad_()
     found, expected = expanded.words(summed), factors.rows @ multiplied @ factors.columns[:, None]

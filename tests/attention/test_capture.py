@@ -9,15 +9,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from attention_probing.attention.capture import (
-    NAME,
-    attend,
-    capture_attention,
-    intervening,
-    read,
-    replacing,
-    state_size,
-)
+from attention_probing.attention.capture import NAME, attend, capture_attention, intervening, replacing
+from attention_probing.attention.checks import read
+from attention_probing.attention.encoder import find_state_size
 from attention_probing.results.errors import UserError
 from tests import tiny
 from tests.attention.architectures import ARCHITECTURES, HEADS, LAYERS, SIZES, VOCABULARY, build, projections
@@ -64,7 +58,7 @@ def captured(
 @each_architecture
 def test_attention_and_states_are_those_of_eager_attention(model: PreTrainedModel) -> None:
     eager = {lengths: run(model, lengths, output_attentions=True, output_hidden_states=True) for lengths in LENGTHS}
-    assert state_size(model, LAYERS, "tiny") == 32
+    assert find_state_size(model, LAYERS, "tiny") == 32
     for lengths, own in eager.items():
         found = captured(model, lengths, EVERY_LAYER, EVERY_STATE)
         assert list(found) == [*(f"layer.{layer}" for layer in EVERY_LAYER), *(f"state.{k}" for k in EVERY_STATE)]
@@ -304,4 +298,4 @@ def test_states_of_several_sizes_are_refused() -> None:
     """OPT may project the embeddings up, and the last states down again."""
     model = tiny.build("opt", 0, **SIZES, word_embed_proj_dim=16, ffn_dim=40)
     with pytest.raises(UserError, match=r"tiny gives 4 hidden states of the shapes .*16.*, but 4 of the shape"):
-        state_size(model, LAYERS, "tiny")
+        find_state_size(model, LAYERS, "tiny")

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers import CONFIG_MAPPING, AttentionInterface, AutoModel, PreTrainedModel
 
 from attention_probing.attention import Encoder, EncoderError, EncoderSpec, Options
-from attention_probing.attention.capture import NAME, MismatchError, attend, read
-from attention_probing.attention.checks import check
+from attention_probing.attention.capture import NAME, MismatchError, attend
+from attention_probing.attention.checks import check, read
 from attention_probing.results.errors import UserError
 from studies import architectures as matrix
 from tests import tiny
@@ -190,7 +190,7 @@ def test_the_check_leaves_the_model_as_it_was(model_type: str) -> None:
 
 def test_a_fault_beyond_a_large_top_k_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The published model chooses 2,048 positions, more than any text of a check has."""
-    monkeypatch.setattr("attention_probing.attention.capture._chosen", lambda indices, query, key, mask: mask)
+    monkeypatch.setattr("attention_probing.attention.capture._hide_others", lambda indices, query, key, mask: mask)
     settings = {**matrix.small("deepseek_v32"), "index_topk": 2048}
     monkeypatch.setattr(matrix, "small", lambda _: settings)
     model = matrix.build("deepseek_v32")

@@ -31,9 +31,10 @@ from transformers import (
 )
 
 from attention_probing.attention import Encoder
-from attention_probing.attention.capture import Reading, allowed_by_layer, read
+from attention_probing.attention.checks import Reading, read
 from attention_probing.attention.inputs import TextTokenizer
 from attention_probing.attention.loading import architecture, load_classifier, load_tokenizer
+from attention_probing.attention.masks import find_masks
 from attention_probing.attention.source import (
     BUNDLE,
     BUNDLE_SHA256,
@@ -659,8 +660,8 @@ def test_masks_are_not_read_anew_for_every_input_that_is_a_little_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = Encoder(str(tiny.save_bert(tmp_path, max_length=300)))
-    read = Mock(side_effect=allowed_by_layer)
-    monkeypatch.setattr("attention_probing.attention.encoder.allowed_by_layer", read)
+    read = Mock(side_effect=find_masks)
+    monkeypatch.setattr("attention_probing.attention.encoder.find_masks", read)
     for pieces in range(3, 301):
         assert encoder.allowed(torch.ones(1, pieces, dtype=torch.bool)).at(0).shape[-2:] == (pieces, pieces)
     assert [call.args[1] for call in read.mock_calls] == [131, 260, 300]

@@ -243,7 +243,7 @@ def test_states_beyond_half_precision_are_refused_with_the_remedy(tmp_path: Path
     largest = max(float(exact[f"hidden.{item}"].abs().max()) for item in range(2))
     assert largest > 65504
     found = re.escape(f"layer 2 reach {largest:.4g}, but float16 ends at 65504")
-    with pytest.raises(UserError, match=rf"{found}\. .*`options\.precision='float32'`"):
+    with pytest.raises(UserError, match=rf"{found}\. .*`precision='float32'`"):
         extracted(encoder, items_of(treebank, encoder, Options(), EVERY_STATE))
     extracted(encoder, items_of(treebank, encoder, Options(), (0, 1)))  # the others fit
 

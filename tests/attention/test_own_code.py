@@ -46,7 +46,7 @@ def test_code_is_not_run_without_permission_and_the_refusal_names_the_option(own
         assert "with --data.encoder.trust_remote_code=true (for a classifier --data.tokenizer.trust" in str(told.value)
         assert "\n" not in str(told.value)
     assert not (tmp_path / "ran").exists()
-    with pytest.raises(EncoderError, match=r"`encoder\.trust_remote_code=True`"):
+    with pytest.raises(EncoderError, match=r"`trust_remote_code=True`"):
         Encoder(source)
 
 

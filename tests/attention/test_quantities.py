@@ -86,9 +86,9 @@ def layer() -> tuple[PreTrainedModel, Tensor, LayerParts, LayerCall]:
 
 
 def _maps(kind: type, parts: LayerParts, call: LayerCall) -> Tensor:
-    real = torch.ones(1, call.given.size(1), dtype=torch.bool)
-    rows, columns, pieceless = Reduction.of_pieces(real)
-    quantity = kind([parts], real, Reduction(rows.double(), columns.double(), pieceless))
+    real = torch.ones(1, call.input.size(1), dtype=torch.bool)
+    whole = Reduction.of_pieces(real)
+    quantity = kind([parts], real, Reduction(whole.rows.double(), whole.columns.double(), whole.owners))
     with torch.inference_mode():
         maps: Tensor = quantity.words(quantity.maps(0, call))
     return maps[0]
@@ -129,7 +129,7 @@ def test_attention_with_the_residual_connection_has_the_diagonal_of_the_authors_
 ) -> None:
     _, _, parts, call = layer
     with torch.inference_mode():
-        found = summed_norms(call.mixture.weights, call.mixture.values @ parts.by_head, call.given)
+        found = summed_norms(call.mixture.weights, call.mixture.values @ parts.by_head, call.input)
     assert found[0].diagonal().tolist() == pytest.approx([2.300063, 2.362163, 1.877044, 1.860985, 1.540528], abs=1e-6)
 
 

@@ -30,7 +30,7 @@ LIMIT = 14
 @pytest.mark.parametrize("name", ["layers", "heads"])
 @pytest.mark.parametrize("chosen", [(), (0,), (-1, 2), (2, 1), (1, 1)])
 def test_numbers_that_mean_nothing_are_refused(name: str, chosen: tuple[int, ...]) -> None:
-    with pytest.raises(UserError, match=rf"^`options.{name}` is .*from 1 on in ascending order"):
+    with pytest.raises(UserError, match=rf"^`{name}` is .*from 1 on in ascending order"):
         Options(**{name: chosen})  # type: ignore[arg-type]
 
 
@@ -165,7 +165,7 @@ def test_a_word_without_a_piece_reaches_as_far_as_the_piece_before_it(tmp_path: 
     one = Encoder(str(passes.ENCODERS["gpt2"](tmp_path)))
     text = replace(of_words("t", "he", "fox"), running=RunningText("the fox", (0, 1, 4)))
     items = items_of(treebank(text), one, Options(layers=(1,), spacing="text"))
-    assert items.inputs[0].without.tolist() == [2]
+    assert items.inputs[0].pieceless.tolist() == [2]
     assert items.labels["reach"].to_pylist() == [[1, 2, 1, 2, 1, 3]]
     counts = {"pieces_across_words": 1, "words_without_own_piece": 1, "words_respelled": 0, "spelled_with_others": 2}
     assert items.audit.items() >= counts.items()
@@ -243,7 +243,7 @@ def test_unknown_words_are_counted_in_what_is_kept(encoder: Encoder) -> None:
 
 @pytest.mark.parametrize(
     ("options", "which"),
-    [(Options(layers=(1, 3)), "`options.layers` contains 3"), (Options(heads=(9,)), "`options.heads` contains 9")],
+    [(Options(layers=(1, 3)), "`layers` contains 3"), (Options(heads=(9,)), "`heads` contains 9")],
 )
 def test_what_the_encoder_lacks_is_refused(options: Options, which: str, encoder: Encoder) -> None:
     with pytest.raises(UserError, match=f"{which}, but . (layers|heads) have attention"):

@@ -72,7 +72,7 @@ def test_options_choose_layers_heads_and_windows(bert: Path) -> None:
         encoder.attention([long])
     some = encoder.attention([long, "the fox"], options=Options(too_long="skip"))
     assert (some.sentences, some.audit["skipped_too_long"]) == ((("the", "fox"),), 1)
-    with pytest.raises(UserError, match=r"`options\.layers` contains 9"):
+    with pytest.raises(UserError, match=r"`layers` contains 9"):
         encoder.attention(["the fox"], options=Options(layers=(9,)))
 
 

@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM, Pre
 
 from attention_probing.attention import Encoder, resolve
 from attention_probing.attention.ablation import Kind
-from attention_probing.attention.capture import Head
+from attention_probing.attention.heads import Head
 from attention_probing.attention.source import EncoderSpec
 from attention_probing.commands import CONFIGS
 from attention_probing.corpora.pairs import PairColumns

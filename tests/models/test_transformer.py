@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from attention_probing.attention import EncoderSpec
-from attention_probing.attention.capture import Head
+from attention_probing.attention.heads import Head
 from attention_probing.attention.source import EncoderError, resolve
 from attention_probing.datamodules import ClassificationDataModule, TextBatch
 from attention_probing.models import TrainingError

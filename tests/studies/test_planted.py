@@ -16,7 +16,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from attention_probing.attention import Encoder, EncoderError, EncoderSpec, resolve
 from attention_probing.attention.ablation import AblatedModel, Ablation
-from attention_probing.attention.capture import NAME, Heads, named_heads
+from attention_probing.attention.capture import NAME
+from attention_probing.attention.heads import Heads, parse_heads
 from attention_probing.attention.quantities import QuantityName
 from attention_probing.corpora.sample_grammar import Grammar, Word, sample_vocabulary
 from attention_probing.datamodules import DependencyDataModule, TextDataModule, TextSource
@@ -247,7 +248,7 @@ def head_parts(made: PlantedModel, layer: int, head: int) -> tuple[Tensor, Tenso
 def ablated(made: PlantedModel, texts: Sequence[str], *names: str) -> Tensor:
     """Logits `[texts, labels]` with the output of the named heads set to zero."""
     layers = int(made.model.config.num_hidden_layers)
-    chosen = named_heads(names, layers, 4, "heads") if names else frozenset()
+    chosen = parse_heads(names, layers, 4, "heads") if names else frozenset()
     made.model.set_attn_implementation(NAME)
     model = AblatedModel(made.model.base_model, layers, 4)
     return torch.cat([_logits(model, made, text, chosen) for text in texts])
@@ -314,7 +315,7 @@ def _states(made: PlantedModel, names: Sequence[str]) -> Tensor:
     model = AblatedModel(made.model.base_model, 3, 4)
     inputs = {"input_ids": torch.tensor([made.tokenizer("the dog met a cat near the park .")["input_ids"]])}
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-    chosen = named_heads(names, 3, 4, "heads") if names else frozenset()
+    chosen = parse_heads(names, 3, 4, "heads") if names else frozenset()
     return model.run(
         lambda given: made.model.base_model(**given).last_hidden_state, inputs, Ablation("zero"), [chosen]
     )[0]
