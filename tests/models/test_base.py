@@ -25,8 +25,9 @@ from attention_probing.models import (
     TrainingError,
     Tying,
 )
+from attention_probing.models.decisions import SplitDecisions
+from attention_probing.models.predictions import Prediction, prediction_table
 from attention_probing.models.regularizers import Regularizer
-from attention_probing.models.text_classifier import Evaluated, Prediction, prediction_table
 from tests.models.batches import batch_of
 from tests.models.corpora import write_texts
 from tests.tiny import save_roberta
@@ -186,7 +187,7 @@ def test_a_checkpoint_of_another_model_is_refused(run: Run, texts: str, tmp_path
 
 def test_probabilities_near_one_are_told_apart() -> None:
     """As float32 these would be 1, and tie."""
-    evaluated = Evaluated(regression=False, names=())
+    evaluated = SplitDecisions(regression=False, names=())
     logits = torch.tensor([[0.0, 18.0], [0.0, 20.0], [0.0, 25.0]])
     evaluated.add(batch_of([[7], [7], [7]], labels=[0, 1, 1]), logits, {})
     found = evaluated.decisions().outputs
