@@ -11,6 +11,12 @@ from .layers import (
     RecurrentEncoder as RecurrentEncoder,
     UniformAttention as UniformAttention,
 )
+from .losses import (
+    Mean as Mean,
+    device_count as device_count,
+    no_loss as no_loss,
+    over_devices as over_devices,
+)
 from .regularizers import (
     Concat as Concat,
     MaskedLanguageModel as MaskedLanguageModel,
@@ -20,13 +26,9 @@ from .regularizers import (
 from .stopping import EarlyStoppingBySteps as EarlyStoppingBySteps
 from .text_classifier import TextClassifier as TextClassifier
 from .trained import (
-    Mean as Mean,
     Origin as Origin,
     TrainedModule as TrainedModule,
-    device_count as device_count,
     ignore_signals as ignore_signals,
-    no_loss as no_loss,
-    over_devices as over_devices,
     recorded_gradients as recorded_gradients,
     training_audit as training_audit,
     training_warnings as training_warnings,

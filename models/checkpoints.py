@@ -92,19 +92,24 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     if "trained_on" in content and content.get("format") != FORMAT:
         from pytorch_lightning import LightningModule
 
-        _parsed(LightningModule, "model", path, model or {})  # names an option that there is no more
+        _parse(LightningModule, "model", path, model or {})  # names an option that there is no more
         raise TrainingError(f"{path}: version 0.x of this program wrote the checkpoint. Train the model again.")
     return content
 
 
 def _refuse_sizes(path: Path, content: Mapping[str, Any]) -> None:
     """Raise TrainingError if a size of the model is larger than every size of its parameters, before it is made."""
-    shapes = [one.shape for one in dict(content["state_dict"]).values() if isinstance(one, torch.Tensor)]
-    layers, most = max(100, len(shapes)), max(10_000, *(max(shape, default=0) for shape in shapes), 0)
-    model = [config_of(content).get("model"), content.get("hyper_parameters")]
-    model += [part.get("sizes") for part in content.values() if isinstance(part, Mapping)]
-    for name, number in leaves(model):
-        bound = layers if ".layers" in name else most
+    parameters = [value for value in dict(content["state_dict"]).values() if isinstance(value, torch.Tensor)]
+    most_layers = max(100, len(parameters))
+    most = 10_000
+    for parameter in parameters:
+        most = max(most, *parameter.shape, 0)
+    settings = [config_of(content).get("model"), content.get("hyper_parameters")]
+    for part in content.values():
+        if isinstance(part, Mapping):
+            settings.append(part.get("sizes"))
+    for name, number in leaves(settings):
+        bound = most_layers if ".layers" in name else most
         if isinstance(number, int) and number > bound and _SIZE.search(name):
             fault = f"{name.partition('.')[2]} is {number:,}, but the weights allow at most {bound:,}."
             raise TrainingError(f"{path}: {fault}")
@@ -153,11 +158,16 @@ def configured_model(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
     parameters = content.get("hyper_parameters") or {}
     if not isinstance(model, Mapping) or not isinstance(parameters, Mapping):
         raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
-    names = [said for said in (model.get("class_path"), parameters.get("_class_path")) if said is not None]
-    if not all(isinstance(name, str) for name in names):
-        raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
-    arguments = {key: value for key, value in parameters.items() if not str(key).startswith("_")}
-    return {"class_path": names[-1] if names else "", "init_args": {**(model.get("init_args") or {}), **arguments}}
+    name = ""
+    for named in (model.get("class_path"), parameters.get("_class_path")):
+        if named is not None and not isinstance(named, str):
+            raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
+        name = named or name
+    arguments = dict(model.get("init_args") or {})
+    for key, value in parameters.items():
+        if not str(key).startswith("_"):
+            arguments[key] = value
+    return {"class_path": name, "init_args": arguments}
 
 
 def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
@@ -180,22 +190,28 @@ def data_settings(path: Path, content: Mapping[str, Any]) -> Namespace:
             f"Train the model again with that command."
         )
     # Parsed twice, because settings in a file may be text or have dotted names, and lack their defaults afterwards.
-    found = _parsed(CorpusDataModule, "data", path, data)
-    return _parsed(CorpusDataModule, "data", path, _without(LOCAL, found))
+    complete = _parse(CorpusDataModule, "data", path, data)
+    return _parse(CorpusDataModule, "data", path, _without(LOCAL, complete))
 
 
 def _without(options: Collection[str], settings: Any) -> Any:  # noqa: ANN401 # of any kind
     """Return settings without the options of these names, at every depth."""
-    entries = vars(settings) if isinstance(settings, Namespace) else settings
-    if isinstance(entries, dict):
-        kept = {name: one for name, one in entries.items() if str(name).rpartition(".")[2] not in options}
-        return {name: _without(options, one) for name, one in kept.items()}
-    return [_without(options, one) for one in entries] if isinstance(entries, list | tuple) else entries
+    if isinstance(settings, Namespace):
+        settings = vars(settings)
+    if isinstance(settings, list | tuple):
+        return [_without(options, value) for value in settings]
+    if not isinstance(settings, dict):
+        return settings
+    others = {}
+    for name, value in settings.items():
+        if str(name).rpartition(".")[2] not in options:
+            others[name] = _without(options, value)
+    return others
 
 
 def datamodule_from(settings: Namespace) -> CorpusDataModule[Any]:
     """Construct the datamodule that settings describe; its `setup` is not called."""
-    data = _made(CorpusDataModule, "data", settings)
+    data = _make(CorpusDataModule, "data", settings)
     assert isinstance(data, CorpusDataModule)
     return data
 
@@ -206,12 +222,15 @@ def config_of(content: Mapping[str, Any]) -> Mapping[str, Any]:
     Args:
         content: Content of the checkpoint.
     """
-    config = content.get("config")
+    unreadable: Mapping[str, Any] = {"model": None}
+    text = content.get("config")
+    if not isinstance(text, str):
+        return unreadable
     try:
-        found = yaml.load(config, BoundedLoader) if isinstance(config, str) else None
+        config = yaml.load(text, BoundedLoader)
     except (yaml.YAMLError, ValueError, RecursionError):  # of an impossible date; of brackets without end
-        found = None
-    return found if isinstance(found, Mapping) else {"model": None}
+        return unreadable
+    return config if isinstance(config, Mapping) else unreadable
 
 
 Module = TypeVar("Module", bound="LightningModule")
@@ -232,35 +251,37 @@ def instantiate(
         TrainingError: The module is not a `base`, its class is not known, or this program cannot use the
             settings.
     """
-    name, arguments = model.get("class_path", ""), {**model.get("init_args", {}), **(options or {})}
+    name = model.get("class_path", "")
+    arguments = {**model.get("init_args", {}), **(options or {})}
     if not name:  # trained by a program, not by a command
         if getattr(getattr(base, "build", None), "__isabstractmethod__", False):
             raise TrainingError(
                 f"{path}: the checkpoint does not name its class, and {base.__name__} is only a base class. Load it "
                 "with load_from_checkpoint of the class that was trained."
             )
-        known = inspect.signature(base).parameters
-        every = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
-        return base(**{name: value for name, value in arguments.items() if every or name in known})
+        parameters = inspect.signature(base).parameters
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        if not takes_all:
+            arguments = {name: value for name, value in arguments.items() if name in parameters}
+        return base(**arguments)
     kind = name.rpartition(".")[2]
     class_of(kind)  # imports a class of this program
     if kind not in _names_below(base):
-        module, _, _ = name.rpartition(".")
-        own = (
-            ""
-            if module.partition(".")[0] in (PACKAGE, *ROOMS)
-            else f" If it is a class of your own, add --trust {module}."
-        )
-        raise TrainingError(
+        message = (
             f"{path} is a checkpoint of {kind}, not of {base.__name__}. Give a checkpoint of {base.__name__}, or load "
-            f"this one in Python with {kind}.load_from_checkpoint.{own}"
+            f"this one in Python with {kind}.load_from_checkpoint."
         )
-    made = _made(base, "model", _parsed(base, "model", path, {"class_path": name, "init_args": arguments}))
-    assert isinstance(made, base)
-    return made
+        package = name.rpartition(".")[0]
+        if package.partition(".")[0] not in (PACKAGE, *ROOMS):
+            message += f" If it is a class of your own, add --trust {package}."
+        raise TrainingError(message)
+    settings = _parse(base, "model", path, {"class_path": name, "init_args": arguments})
+    module = _make(base, "model", settings)
+    assert isinstance(module, base)
+    return module
 
 
-def _parsed(base: type, part: str, path: Path, settings: Mapping[str, Any]) -> Namespace:
+def _parse(base: type, part: str, path: Path, settings: Mapping[str, Any]) -> Namespace:
     """Parse the settings in a received file, and set all permissions to False.
 
     Raises:
@@ -279,7 +300,7 @@ def _parsed(base: type, part: str, path: Path, settings: Mapping[str, Any]) -> N
     return without_permissions(parsed[part])
 
 
-def _made(base: type, part: str, settings: Namespace) -> object:
+def _make(base: type, part: str, settings: Namespace) -> object:
     """Return the object described by settings."""
     with only_known_classes(imported_classes(settings.as_dict())), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # jsonargparse 4.49 has another name for it

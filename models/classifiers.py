@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from attention_probing.datamodules import TextBatch
 from attention_probing.models.layers import DEFAULT_EMBEDDING, Attention, EmbeddingSpec, TextEncoder, WordEmbedding
+from attention_probing.models.losses import Mean
 from attention_probing.models.regularizers import Encoded, Regularizer
 from attention_probing.models.text_classifier import (
     SENTENCE,
@@ -19,7 +20,6 @@ from attention_probing.models.text_classifier import (
     TextSizes,
     checked_levels,
 )
-from attention_probing.models.trained import Mean
 from attention_probing.results.errors import UserError, check_numbers, setting
 
 LEVELS = (WORD, SENTENCE)
@@ -64,15 +64,19 @@ class AttentionClassifier(TextClassifier):
         super().__init__(**training)
         check_numbers(self, least=0, below=1, dropout=dropout)
         names = [regularizer.name for regularizer in regularizers]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
             raise UserError(
-                f"{setting('model.regularizers')} contains several regularizers called {twice[0]}. Keep one of them."
+                f"{setting('model.regularizers')} contains several regularizers called {repeated[0]}. Keep one of them."
             )
         self.spec = embedding
-        self.encoder, self.attention = encoder, attention
-        self.regularizers, self._regularizers = nn.ModuleList(regularizers), tuple(regularizers)
+        self.encoder = encoder
+        self.attention = attention
+        self.regularizers = nn.ModuleList(regularizers)
+        self._regularizers = tuple(regularizers)  # with their own type
         self.term_names = [each.name for each in regularizers if type(each).term is not Regularizer.term]
-        self.embedded_dropout, self.dropout = nn.Dropout(embedding.dropout), nn.Dropout(dropout)
+        self.embedded_dropout = nn.Dropout(embedding.dropout)
+        self.dropout = nn.Dropout(dropout)
 
     def build(self, sizes: TextSizes) -> None:
         words = sizes.vocabulary
@@ -94,25 +98,29 @@ class AttentionClassifier(TextClassifier):
     def _run(
         self, batch: TextBatch, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
     ) -> tuple[Output, Encoded]:
-        tokens, mask, words = batch.tokens, batch.mask, batch.words
-        embedded = self.embedding(tokens) if embedded is None else embedded
-        hidden = averaged = self._encode(embedded, mask)
+        if embedded is None:
+            embedded = self.embedding(batch.tokens)
+        hidden = self._encode(embedded, batch.mask)
+        averaged = hidden
         for regularizer in self._regularizers:
             averaged = regularizer.transform(embedded, averaged)
-        given = self.guide(batch) if imposed is None and self.guide is not None else imposed
-        weights = checked_levels(given or {}, (WORD,)).get(WORD)
+        if imposed is None and self.guide is not None:
+            imposed = self.guide(batch)
+        weights = checked_levels(imposed or {}, (WORD,)).get(WORD)
         if weights is None:
-            weights = self.attention(averaged, words)
-        output = Output(self._decide(averaged, weights), {WORD: Level(weights, words, averaged)}, embedded)
+            weights = self.attention(averaged, batch.words)
+        level = Level(weights, batch.words, averaged)
+        output = Output(self._decide(averaged, weights), {WORD: level}, embedded)
 
-        def encode(other: Tensor) -> Tensor:
-            return self._encode(self.embedding(other), mask)
+        def encode(tokens: Tensor) -> Tensor:
+            return self._encode(self.embedding(tokens), batch.mask)
 
-        return output, Encoded(tokens, words, embedded, hidden, averaged, encode)
+        return output, Encoded(batch.tokens, batch.words, embedded, hidden, averaged, encode)
 
     def _decide(self, averaged: Tensor, weights: Tensor) -> Tensor:
         if self.training:
-            logits: Tensor = self.decision(self.dropout(torch.einsum("...bt,btd->...bd", weights, averaged)))
+            vector = torch.einsum("...bt,btd->...bd", weights, averaged)
+            logits: Tensor = self.decision(self.dropout(vector))
             return logits
         # The decision is linear: applied to each word first, it is cheaper for many weights on one text.
         words = nn.functional.linear(averaged, self.decision.weight)
@@ -125,12 +133,17 @@ class AttentionClassifier(TextClassifier):
 
     def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
         level = output.levels[WORD]
-        return self._decide(level.hidden, checked_levels(imposed, (WORD,)).get(WORD, level.weights))
+        weights = checked_levels(imposed, (WORD,)).get(WORD, level.weights)
+        return self._decide(level.hidden, weights)
 
     def loss_terms(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
         output, encoded = self._run(batch)
-        terms = {regularizer.name: regularizer.term(encoded) for regularizer in self._regularizers}
-        return output, {name: term for name, term in terms.items() if term is not None}
+        terms = {}
+        for regularizer in self._regularizers:
+            term = regularizer.term(encoded)
+            if term is not None:
+                terms[regularizer.name] = term
+        return output, terms
 
 
 class HierarchicalClassifier(TextClassifier):
@@ -166,9 +179,12 @@ class HierarchicalClassifier(TextClassifier):
         super().__init__(**training)
         check_numbers(self, least=0, below=1, dropout=dropout)
         self.spec = embedding
-        self.encoder, self.attention = encoder, attention
-        self.sentence_encoder, self.sentence_attention = sentence_encoder, sentence_attention
-        self.embedded_dropout, self.dropout = nn.Dropout(embedding.dropout), nn.Dropout(dropout)
+        self.encoder = encoder
+        self.attention = attention
+        self.sentence_encoder = sentence_encoder
+        self.sentence_attention = sentence_attention
+        self.embedded_dropout = nn.Dropout(embedding.dropout)
+        self.dropout = nn.Dropout(dropout)
 
     def build(self, sizes: TextSizes) -> None:
         self.embedding = WordEmbedding(self.spec, sizes.vocabulary, sizes.vectors, sizes.known, sizes.vector_size)
@@ -182,38 +198,50 @@ class HierarchicalClassifier(TextClassifier):
         self, batch: TextBatch, *, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
     ) -> Output:
         imposed = checked_levels(imposed or {}, LEVELS)
-        embedded = self.embedding(batch.tokens) if embedded is None else embedded
-        hidden, own = self._read(self.embedded_dropout(embedded), batch.sentences)
-        words = Level(imposed.get(WORD, own), batch.sentences >= 0, hidden, batch.sentences)
+        if embedded is None:
+            embedded = self.embedding(batch.tokens)
+        hidden, weights = self._read(self.embedded_dropout(embedded), batch.sentences)
+        words = Level(imposed.get(WORD, weights), batch.sentences >= 0, hidden, batch.sentences)
         sentences = self._sentences(words, words.weights)
-        sentences = replace(sentences, weights=imposed.get(SENTENCE, sentences.weights))
-        return Output(self._decide(sentences.hidden, sentences.weights), {WORD: words, SENTENCE: sentences}, embedded)
+        if SENTENCE in imposed:
+            sentences = replace(sentences, weights=imposed[SENTENCE])
+        logits = self._decide(sentences.hidden, sentences.weights)
+        return Output(logits, {WORD: words, SENTENCE: sentences}, embedded)
 
     def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
         imposed = checked_levels(imposed, LEVELS)
-        words, sentences = output.levels[WORD], output.levels[SENTENCE]
+        words = output.levels[WORD]
+        sentences = output.levels[SENTENCE]
         if WORD in imposed:
             sentences = self._sentences(words, imposed[WORD])
         return self._decide(sentences.hidden, imposed.get(SENTENCE, sentences.weights))
 
     def _read(self, embedded: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
         """Return hidden states `[batch, time, dim]` and weights `[batch, time]` of words, each sentence by itself."""
-        words, lengths = groups >= 0, _members(groups).sum(2)
+        in_sentence = groups >= 0
+        lengths = _members(groups).sum(2)
+        lengths = lengths[lengths > 0]
         # All words and all sentences one after the other, in the order of the texts.
-        flat, lengths = embedded[words], lengths[lengths > 0]
+        flat = embedded[in_sentence]
         starts = lengths.cumsum(0) - lengths
-        found = []
-        by_length = lengths.argsort()  # sentences of similar length together, for less padding
-        for some in (by_length[start : start + TOGETHER] for start in range(0, len(by_length), TOGETHER)):
-            within = torch.arange(int(lengths[some[-1]]), device=groups.device)
-            places = within < lengths[some, None]
-            numbers = (starts[some, None] + within).masked_fill(~places, 0)
-            states = self.encoder(nn.functional.embedding(numbers, flat), places)
-            found.append((numbers[places], states[places], self.attention(states, places)[places]))
-        order, *values = (torch.cat(parts) for parts in zip(*found, strict=True))
-        hidden, weights = (value.new_zeros(*words.shape, *value.shape[1:]) for value in values)
-        hidden[words], weights[words] = (value[order.argsort()] for value in values)
-        return hidden, weights
+        places: list[Tensor] = []
+        states: list[Tensor] = []
+        weights: list[Tensor] = []
+        # Sentences of similar length are encoded together, for less padding.
+        for sentences in torch.split(lengths.argsort(), TOGETHER):
+            offsets = torch.arange(int(lengths[sentences[-1]]), device=groups.device)
+            mask = offsets < lengths[sentences, None]
+            words = (starts[sentences, None] + offsets).masked_fill(~mask, 0)
+            encoded = self.encoder(nn.functional.embedding(words, flat), mask)
+            places.append(words[mask])
+            states.append(encoded[mask])
+            weights.append(self.attention(encoded, mask)[mask])
+        order = torch.cat(places).argsort()
+        hidden = states[0].new_zeros(*groups.shape, self.encoder.size)
+        hidden[in_sentence] = torch.cat(states)[order]
+        attended = weights[0].new_zeros(groups.shape)
+        attended[in_sentence] = torch.cat(weights)[order]
+        return hidden, attended
 
     def _sentences(self, words: Level, weights: Tensor) -> Level:
         """Return the level of sentences, `[..., batch, sentences]`, under weights of words, `[..., batch, time]`."""

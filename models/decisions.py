@@ -22,7 +22,7 @@ from attention_probing.metrics.classification import (
     regression_scores,
 )
 from attention_probing.metrics.rows import ITEM, Rows
-from attention_probing.models.trained import Average, Mean
+from attention_probing.models.losses import Average, Mean
 from attention_probing.results import Estimate, Floats, HeatMap, Integers, Result, Unit, fill_sentence
 
 

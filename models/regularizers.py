@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from attention_probing.datamodules import Vocabulary
-from attention_probing.models.trained import Mean
+from attention_probing.models.losses import Mean
 from attention_probing.results.errors import UserError, check_numbers, setting
 
 

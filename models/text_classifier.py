@@ -22,16 +22,9 @@ from attention_probing.metrics.gathered import gather_items
 from attention_probing.models.checkpoints import TrainingError
 from attention_probing.models.decisions import SplitDecisions, TermMeans, classification_result
 from attention_probing.models.layers import EntmaxAttention
+from attention_probing.models.losses import Mean, no_loss, over_devices
 from attention_probing.models.predictions import Prediction, prediction_table
-from attention_probing.models.trained import (
-    Mean,
-    Origin,
-    TrainedModule,
-    no_loss,
-    other_model,
-    over_devices,
-    training_audit,
-)
+from attention_probing.models.trained import Origin, TrainedModule, other_model, training_audit
 from attention_probing.results import Result
 from attention_probing.results.errors import UserError, check_numbers, new_items, setting
 

@@ -1,24 +1,22 @@
-"""Base class of every trained module: parameters built for the data, checkpoints, and losses averaged over devices."""
+"""Base class of every trained module: parameters built for the data, checkpoints, and facts about the training."""
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
-import torch.distributed as dist
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.utilities.seed import isolate_rng
-from torch import Tensor, nn
-from torchmetrics import Metric
 
 from attention_probing.attention.extraction import return_free_memory
 from attention_probing.attention.loading import usable_device
 from attention_probing.datamodules.corpus import Data, data_for
 from attention_probing.models.checkpoints import FORMAT, TrainingError, configured_model, instantiate, read_checkpoint
+from attention_probing.models.losses import device_count
 from attention_probing.results import Result
 from attention_probing.results.errors import check_values
 
@@ -180,9 +178,11 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
     def on_train_start(self) -> None:
         """Let schedules of epochs count steps: they change the rate after every `every` epochs."""
         trainer = self.trainer
-        every = self.every or epochs_of(STEPS * trainer.accumulate_grad_batches, trainer.num_training_batches)
-        for config in trainer.lr_scheduler_configs:
-            config.frequency *= every if config.interval == "epoch" else 1
+        batches = STEPS * trainer.accumulate_grad_batches
+        every = self.every or epochs_of(batches, trainer.num_training_batches)
+        for schedule in trainer.lr_scheduler_configs:
+            if schedule.interval == "epoch":
+                schedule.frequency *= every
 
     def on_train_end(self) -> None:
         """Store the number of training epochs in `epochs_run`, which is reported with the results."""
@@ -208,9 +208,11 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         assert self.origin is not None
         sizes: Any = self.origin.sizes
         checkpoint[self.checkpoint_key] = {"source": dict(self.origin.source), "sizes": asdict(sizes)}
-        if (devices := device_count(self)) > 1:
+        devices = device_count(self)
+        if devices > 1:
             self.trained_on = {"devices": devices}
-        checkpoint |= {"trained_on": self.trained_on, "format": FORMAT}
+        checkpoint["trained_on"] = self.trained_on
+        checkpoint["format"] = FORMAT
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Build the parameters with the sizes in the checkpoint, or check that existing parameters fit the checkpoint.
@@ -230,7 +232,8 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
             if value.shape != own[name].shape:
                 sizes = f"{list(value.shape)}, not {list(own[name].shape)}"
                 raise TrainingError(other_model(f"whose {name} has the shape {sizes}"))
-        self.epochs, self.trained_on = checkpoint["epoch"] + 1, checkpoint.get("trained_on", {})
+        self.epochs = checkpoint["epoch"] + 1
+        self.trained_on = checkpoint.get("trained_on", {})
         self.trained = True
 
     @classmethod
@@ -301,9 +304,12 @@ def training_audit(module: TrainedModule[Any, Any]) -> dict[str, object]:
     - `devices`: number of devices; absent if the training used one.
     - `warnings`: see `training_warnings`; absent if there are none.
     """
-    known = {"epochs": module.epochs, "epochs_run": module.epochs_run}
-    found = {name: epochs for name, epochs in known.items() if epochs is not None}
-    return {**found, **module.trained_on, **training_warnings(module, module.epochs)}
+    audit: dict[str, object] = {}
+    if module.epochs is not None:
+        audit["epochs"] = module.epochs
+    if module.epochs_run is not None:
+        audit["epochs_run"] = module.epochs_run
+    return {**audit, **module.trained_on, **training_warnings(module, module.epochs)}
 
 
 def training_warnings(module: TrainedModule[Any, Any], best: int | None) -> dict[str, object]:
@@ -313,8 +319,10 @@ def training_warnings(module: TrainedModule[Any, Any], best: int | None) -> dict
         module: The module.
         best: Best epoch on dev, from 1; None if it is not known.
     """
+    if best is None or best != module.epochs_run:
+        return {}
     last = f"the best epoch on dev ({best}) is the last that was allowed, so it may be too short: raise max_epochs"
-    return {"warnings": [last]} if best is not None and best == module.epochs_run else {}
+    return {"warnings": [last]}
 
 
 def epochs_of(batches: int, per_epoch: float) -> int:
@@ -335,85 +343,6 @@ def other_model(difference: str) -> str:
     """
     remedy = "give the config and the options of the model that it was trained with"
     return f"The checkpoint is of another model, {difference}: {remedy}."
-
-
-@dataclass(frozen=True)
-class Mean:
-    """Mean over one device's share of a batch.
-
-    Attributes:
-        value: The mean, a scalar.
-        count: Number of averaged texts or words, or the sum of their weights; 0 for an empty share.
-    """
-
-    value: Tensor
-    count: Tensor | float
-
-
-def device_count(module: LightningModule) -> int:
-    """Return the number of devices that share a batch; 1 without a trainer."""
-    trainer = module._trainer  # `module.trainer` raises an error without one
-    return 1 if trainer is None else trainer.world_size
-
-
-def no_loss(module: nn.Module) -> Tensor:
-    """Return the loss of a device whose share of the batch is empty: 0, with gradients of 0 for all parameters."""
-    return 0 * torch.stack([parameter.sum() for parameter in module.parameters() if parameter.requires_grad]).sum()
-
-
-def over_devices(means: Sequence[Mean], module: LightningModule) -> list[Mean]:
-    """Return the means of this device, scaled so that their average over all devices is the mean of the whole batch.
-
-    DDP averages gradients over the devices. A returned count is the count of the whole batch divided by the number of
-    devices.
-
-    Args:
-        means: Means over this device's share of the batch.
-        module: Module that is trained.
-    """
-    if (world := device_count(module)) == 1:
-        return list(means)
-    counts = torch.stack([torch.as_tensor(mean.count, dtype=torch.float32, device=mean.value.device) for mean in means])
-    totals = counts.clone()
-    dist.all_reduce(totals)
-    averages = (totals / world).clamp(min=torch.finfo(totals.dtype).tiny)
-    return [
-        Mean(mean.value * (count / average), average)
-        for mean, count, average in zip(means, counts, averages, strict=True)
-    ]
-
-
-class Average(Metric):
-    """Metric that averages over batches and devices: Σ totals / Σ counts, or 0 if all counts are 0.
-
-    The average is nan if a total is nan. The `MeanMetric` of torchmetrics by default drops nan values;
-    with `nan_strategy="disable"` it keeps them, but ignores the weights.
-    """
-
-    total: Tensor
-    count: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        for name in ("total", "count"):
-            self.add_state(name, torch.zeros(()), dist_reduce_fx="sum")
-
-    def update(self, total: Tensor, count: Tensor | float) -> None:
-        """Add the total of a batch and its count to the sums of the average."""
-        self.total += total
-        self.count += count
-
-    def compute(self) -> Tensor:
-        """Return the average over all batches so far, a scalar."""
-        return self.total / self.count.clamp(min=torch.finfo(self.count.dtype).tiny)
-
-    def take(self) -> Tensor:
-        """Return the average and reset the metric."""
-        if not self.update_called:  # a device without a text; torchmetrics would warn
-            self.update(torch.zeros_like(self.total), 0.0)
-        average: Tensor = self.compute()
-        self.reset()
-        return average
 
 
 @contextmanager

@@ -91,8 +91,9 @@ class SequenceClassifier(nn.Module):
         self.model, self.drawn = load_classifier(source, classes)
         labels = {} if self.drawn else self.model.config.id2label or {}
         self.names = tuple(str(name) for _, name in sorted(labels.items()))
-        found = check(self.model, source.spec.name, source.spec.scores, changes=True)
-        self.layers, self.heads = found.layers, found.heads
+        checked = check(self.model, source.spec.name, source.spec.scores, changes=True)
+        self.layers = checked.layers
+        self.heads = checked.heads
         self._segmented = is_segmented(self.model, load_tokenizer(source))
         self._check(f"{source.spec.name} ({type(self.model).__name__})")
         # from_pretrained leaves it in eval mode, and Lightning would keep that: fine-tuning without dropout.
@@ -175,7 +176,9 @@ class SequenceClassifier(nn.Module):
 
         def multiply(_: int, weights: Tensor, __: Tensor) -> tuple[Tensor, None]:
             mixing = with_residual(weights)
-            through[:] = [mixing @ below for below in through] or [mixing]
+            if through:
+                mixing = mixing @ through.pop()
+            through.append(mixing)
             return weights, None
 
         last = mask.sum(1) - 1
@@ -200,7 +203,8 @@ class SequenceClassifier(nn.Module):
     def _check(self, name: str) -> None:
         """Find the position of the decision; check that padded embeddings give the model's own decision."""
         pad = getattr(self.model.config, "pad_token_id", None)
-        tokens = torch.tensor([[number for number in range(1, 8) if number != pad][:6]], device=self.model.device)
+        ids = [number for number in range(1, 8) if number != pad]
+        tokens = torch.tensor([ids[:6]], device=self.model.device)
         layers: list[Tensor] = []
 
         def see(layer: int, weights: Tensor, values: Tensor) -> tuple[Tensor, None]:
@@ -256,23 +260,29 @@ class _Rows:
     values: dict[Head, Tensor] = field(default_factory=dict)
 
     def __call__(self, layer: int, weights: Tensor, values: Tensor) -> tuple[Tensor, Tensor | None]:
-        places = [place for place in self.heads if place[0] == layer]
-        if not places:
+        heads = [head for head in self.heads if head[0] == layer]
+        if not heads:
             return weights, None
-        batch, positions = torch.arange(len(weights), device=weights.device)[:, None], self.positions[:, None]
-
-        def index(some: Sequence[Head]) -> tuple[Tensor, Tensor, Tensor]:
-            return batch, torch.tensor([head for _, head in some], device=weights.device), positions
-
-        for place, own in zip(places, weights[index(places)].unbind(1), strict=True):
-            self.weights[place] = self.imposed[place].to(weights.dtype) if place in self.imposed else own
-            self.values[place] = values[:, place[1]]
+        rows = weights[self._index(heads, weights)].unbind(1)
+        for head, row in zip(heads, rows, strict=True):
+            self.weights[head] = row
+            if head in self.imposed:
+                self.weights[head] = self.imposed[head].to(weights.dtype)
+            self.values[head] = values[:, head[1]]
         spared = None
-        if given := [place for place in places if place in self.imposed]:
+        imposed = [head for head in heads if head in self.imposed]
+        if imposed:
             spared = torch.zeros_like(weights[..., :1], dtype=torch.bool)
-            spared[index(given)] = True
+            spared[self._index(imposed, weights)] = True
         # The model's own rows are put back too, so that their gradients are the ones of the weights used.
-        return weights.index_put(index(places), torch.stack([self.weights[place] for place in places], 1)), spared
+        used = torch.stack([self.weights[head] for head in heads], 1)
+        return weights.index_put(self._index(heads, weights), used), spared
+
+    def _index(self, heads: Sequence[Head], weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the index of the rows of some heads in weights `[batch, heads, from, to]`."""
+        texts = torch.arange(len(weights), device=weights.device)
+        numbers = torch.tensor([number for _, number in heads], device=weights.device)
+        return texts[:, None], numbers, self.positions[:, None]
 
 
 @dataclass(frozen=True)
@@ -362,9 +372,11 @@ class TransformerClassifier(TextClassifier):
 
     def make_for(self, data: ClassificationDataModule) -> None:
         super().make_for(data)
-        names, labels = self.classifier.names, data.labels
-        folded = [[name.lower() for name in some] for some in (names, labels)]
-        if folded[0] != folded[1] and sorted(folded[0]) == sorted(folded[1]):
+        names = self.classifier.names
+        labels = data.labels
+        ours = [name.lower() for name in names]
+        theirs = [label.lower() for label in labels]
+        if ours != theirs and sorted(ours) == sorted(theirs):
             assert data.tokenizer is not None
             raise UserError(
                 f"{data.tokenizer.name}: the classification head has the classes in the order {', '.join(names)}, but "
@@ -372,8 +384,8 @@ class TransformerClassifier(TextClassifier):
                 f"that sorting gives the order of the head, for instance {names[0]} to 0_{names[0]}."
             )
         if names and labels:
-            pairs = zip(labels, names, strict=True)
-            self.audit["classes_of_the_head"] = ", ".join(f"{label} = {name}" for label, name in pairs)
+            equal = [f"{label} = {name}" for label, name in zip(labels, names, strict=True)]
+            self.audit["classes_of_the_head"] = ", ".join(equal)
         if self.classifier.drawn:
             self.audit["drawn_weights"] = ", ".join(self.classifier.drawn)
 
@@ -383,10 +395,13 @@ class TransformerClassifier(TextClassifier):
         # Word embeddings, to which the transformer adds positions and segments.
         if embedded is None:
             embedded = self.classifier.embed(batch.tokens)
-        mask = batch.mask
-        found = self.classifier(embedded, mask, batch.segments, list(self.levels.values()), self._rows(imposed or {}))
-        levels = {name: Level(found.weights[head], mask, found.values[head]) for name, head in self.levels.items()}
-        return TransformerOutput(found.logits, levels, embedded, batch.segments, imposed or {})
+        imposed = imposed or {}
+        heads = list(self.levels.values())
+        decision = self.classifier(embedded, batch.mask, batch.segments, heads, self._rows(imposed))
+        levels = {}
+        for name, head in self.levels.items():
+            levels[name] = Level(decision.weights[head], batch.mask, decision.values[head])
+        return TransformerOutput(decision.logits, levels, embedded, batch.segments, imposed)
 
     def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
         """Run the transformer again with replaced attention, and return logits `[..., batch, classes]`.
@@ -404,17 +419,22 @@ class TransformerClassifier(TextClassifier):
         mask = next(iter(output.levels.values())).mask
         imposed = {**output.imposed, **imposed}
         texts, time = mask.shape
-        leading = torch.broadcast_shapes(*(weights.shape[:-2] for weights in imposed.values()))  # type: ignore[no-untyped-call]
-        found_rows = self._rows(imposed).items()
-        rows = {head: weights.expand(*leading, texts, time).reshape(-1, time) for head, weights in found_rows}
+        shapes = [weights.shape[:-2] for weights in imposed.values()]
+        leading = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+        rows = {}
+        for head, weights in self._rows(imposed).items():
+            rows[head] = weights.expand(*leading, texts, time).reshape(-1, time)
+        copies = torch.arange(leading.numel() * texts, device=mask.device)
         logits = [output.logits[:0]]  # `leading` may have no element
-        copies, most = leading.numel() * texts, max(PIECES // time, 1)
-        for first in range(0, copies, most):
-            places = torch.arange(first, min(first + most, copies), device=mask.device)
-            text = places % texts
-            imposed_here = {head: of_head[places] for head, of_head in rows.items()}
-            inputs = output.embedded[text], mask[text], output.segments[text]
-            logits.append(self.classifier(*inputs, list(imposed_here), imposed_here).logits)
+        for some in torch.split(copies, max(PIECES // time, 1)):
+            if not len(some):
+                continue
+            text = some % texts
+            imposed_here = {head: of_head[some] for head, of_head in rows.items()}
+            decision = self.classifier(
+                output.embedded[text], mask[text], output.segments[text], list(imposed_here), imposed_here
+            )
+            logits.append(decision.logits)
         return torch.cat(logits).view(*leading, texts, output.logits.size(1))
 
     def value_norms(self, output: Output, level: str) -> Tensor:
@@ -457,7 +477,8 @@ class TransformerClassifier(TextClassifier):
         def share(step: int) -> float:
             return step / rising if step < rising else max(steps - step, 0) / (steps - rising)
 
-        if not (groups := parameter_groups(self, self.weight_decay, lambda _, parameter: parameter.dim() > 1)):
+        groups = parameter_groups(self, self.weight_decay, lambda _, parameter: parameter.dim() > 1)
+        if not groups:
             raise UserError(
                 f"{setting('model.frozen')} is true, but the files of the model include a classification head, so "
                 "nothing is left to train. Score it without training (`probing test`), or set frozen to "

@@ -12,7 +12,7 @@ from attention_probing.datamodules import AntecedentBatch, CoreferenceDataModule
 from attention_probing.datamodules.dependency import Field
 from attention_probing.metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, Links
 from attention_probing.models import Origin, TrainedModule, device_count, no_loss, training_audit
-from attention_probing.models.trained import Average
+from attention_probing.models.losses import Average
 from attention_probing.probes.antecedent_evaluation import (
     add_links,
     check_coreference,

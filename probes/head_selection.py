@@ -22,7 +22,7 @@ from attention_probing.metrics.attachment import add_arcs, attached, take_arcs
 from attention_probing.metrics.rows import Rows
 from attention_probing.metrics.trees import tree_heads
 from attention_probing.models import Origin, TrainedModule, device_count, training_audit
-from attention_probing.models.trained import Average
+from attention_probing.models.losses import Average
 from attention_probing.probes.arc_evaluation import PredictedArcs, evaluate_arcs, read_fields
 from attention_probing.probes.frozen import Mode, Sizes, on_sentences, probe_origin, weight_maps
 from attention_probing.results import Result

@@ -22,7 +22,7 @@ from attention_probing.metrics.bootstrap import bootstrap_ratio
 from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.metrics.statistics import ratio
 from attention_probing.models import Mean, Origin, TrainedModule, over_devices, training_warnings
-from attention_probing.models.trained import Average
+from attention_probing.models.losses import Average
 from attention_probing.probes.arc_evaluation import read_fields
 from attention_probing.probes.frozen import Mode, Sizes, on_sentences, probe_origin
 from attention_probing.results import Floats, HeatMap, Integers, Result, Table, fill_sentence
