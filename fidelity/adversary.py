@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import ClassVar, Literal
 
 import pandas as pd
@@ -9,9 +10,8 @@ import torch
 from torch import Tensor
 
 from attention_probing.fidelity.classified import ClassifiedBatch, logits_under, require_one_distribution
-from attention_probing.fidelity.comparison import CheckpointResult, over_seeds
-from attention_probing.fidelity.erasure import bin_table, by_max_attention, max_attention, violins
-from attention_probing.fidelity.experiment import FidelityTest, Measurements, Score, means
+from attention_probing.fidelity.contract import CheckpointResult, FidelityTest, Reading, Score, means, over_seeds
+from attention_probing.fidelity.highest_weight import bin_table, by_max_attention, max_attention, violins
 from attention_probing.fidelity.saliency import Saliency
 from attention_probing.metrics.distributions import entropy, jsd, tvd
 from attention_probing.results import Curves, Figure, Table
@@ -70,10 +70,8 @@ class Adversary(FidelityTest):
     """
 
     name = "adversary"
-    headline = ("max_jsd",)
-    directions: ClassVar = {"max_jsd": "↓"}
-    claims: ClassVar = {
-        "max_jsd": "the farthest attention found with nearly the same output is on average {} (JSD) away"
+    readings: ClassVar = {
+        "max_jsd": Reading("↓", "the farthest attention found with nearly the same output is on average {} (JSD) away")
     }
     # As in the code released with the paper (github.com/successar/AttentionExplanation).
     copies = 5  # attention distributions that are optimised together
@@ -85,7 +83,10 @@ class Adversary(FidelityTest):
     # Ours. Steps of .01 are too short to leave the neighbourhood of the start, and a penalty of 500 stops the copies
     # where they first meet the constraint.
     draws = 500
-    ascents, ascent_steps, ascent_rate, ascent_penalty = 10, 100, 0.1, 5.0
+    ascents = 10
+    ascent_steps = 100
+    ascent_rate = 0.1
+    ascent_penalty = 5.0
     # Pairs lie this share of the bound inside its edge, so that a rounded output is accepted.
     margin = 1e-3
     # TVD of the output up to which attention is accepted. The paper has one ε, .01. Its code penalises beyond .01 and
@@ -97,13 +98,8 @@ class Adversary(FidelityTest):
     def __init__(self, search: Search = "best", steps: int = 500) -> None:
         check_values(self, search=search)
         check_numbers(self, least=0, steps=steps)
-        self.search, self.steps = search, steps
-        self._divergences = ["max_jsd", "max_jsd_strict"]
-        if search == "best":
-            self._divergences += ["max_jsd_published", "max_jsd_strict_published"]
-
-    def columns(self, classes: int) -> Sequence[str]:
-        return (*self._divergences, "tvd", "max_attention", *map(_at, self.epsilons))
+        self.search = search
+        self.steps = steps
 
     @property
     def _limits(self) -> list[float]:
@@ -120,41 +116,49 @@ class Adversary(FidelityTest):
                 copies += 2 * positions + 2 * len(self._limits)  # all weight on a position is classified twice
         return copies * texts
 
-    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        """Search adversarial attention for each text of a batch, and return the values of `columns`.
+    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Mapping[str, Tensor]:
+        """Search adversarial attention for each text of a batch; see the class for the columns.
 
         The words of the example texts are coloured by the attention chosen for `max_jsd`, averaged over
         heads.
         """
         require_one_distribution(classified, self.name)
         farthest = Farthest(classified, self._limits, self.tolerance)
-        farthest.offer(self.published(classified))
-        numbers = {"max_attention": max_attention(classified)}
+        farthest.offer(self.search_as_published(classified))
+        published = dict(farthest.divergence)
         if self.search == "best":
-            numbers["max_jsd_published"] = farthest.divergence[self.tolerance]
-            numbers["max_jsd_strict_published"] = farthest.divergence[self.epsilon]
-            for limit, start in self.draw(classified, farthest).items():
-                # Not all at once, so that a step needs no more memory than a published step.
-                for some in start.split(self.copies):  # type: ignore[no-untyped-call]
-                    self._ascend(classified, some, limit, farthest)
-            if classified.probabilities.size(-1) == 2:
-                for weights in pairs(classified, list(farthest.divergence), self.margin):
-                    farthest.offer(weights)
-        numbers |= {
+            self._search_further(classified, farthest)
+        classified.highlights[self.name] = farthest.weights.mean(0)
+        columns = {
             "max_jsd": farthest.divergence[self.tolerance],
             "max_jsd_strict": farthest.divergence[self.epsilon],
-            "tvd": farthest.distance,
-            **{_at(epsilon): farthest.divergence[epsilon] for epsilon in self.epsilons},
         }
-        return Measurements(numbers, {"adversary": farthest.weights.mean(0)})
+        if self.search == "best":
+            columns["max_jsd_published"] = published[self.tolerance]
+            columns["max_jsd_strict_published"] = published[self.epsilon]
+        columns["tvd"] = farthest.distance
+        columns["max_attention"] = max_attention(classified)
+        for epsilon in self.epsilons:
+            columns[_at(epsilon)] = farthest.divergence[epsilon]
+        return columns
 
-    def published(self, classified: ClassifiedBatch) -> Tensor:
+    def _search_further(self, classified: ClassifiedBatch, farthest: "Farthest") -> None:
+        """Offer random attention, ascents from the best of it, and attention on one or two positions."""
+        for limit, logits in self.draw_starts(classified, farthest).items():
+            # Not all at once, so that a step needs no more memory than a published step.
+            for start in logits.split(self.copies):  # type: ignore[no-untyped-call]
+                self._ascend(classified, start, limit, farthest)
+        if classified.probabilities.size(-1) == 2:
+            for weights in pairs(classified, list(farthest.divergence), self.margin):
+                farthest.offer(weights)
+
+    def search_as_published(self, classified: ClassifiedBatch) -> Tensor:
         """Run the search of Jain & Wallace's (2019) released code.
 
         Returns:
             Attention after the last step, `[copies, heads, batch, positions]`.
         """
-        logits = self.drawn(classified, self.name, self.copies).requires_grad_()
+        logits = self.random_logits(classified, self.name, self.copies).requires_grad_()
         adam = torch.optim.Adam([logits], self.learning_rate, amsgrad=True, fused=True)
         for _ in range(self.steps):
             adam.zero_grad()
@@ -162,7 +166,7 @@ class Adversary(FidelityTest):
             adam.step()
         return logits.detach().softmax(-1)
 
-    def drawn(self, classified: ClassifiedBatch, purpose: str, count: int) -> Tensor:
+    def random_logits(self, classified: ClassifiedBatch, purpose: str, count: int) -> Tensor:
         """Return random attention logits, `[count, heads, batch, positions]`.
 
         The logits of a text with L positions are log(1/L) plus normal noise with mean 0 and standard
@@ -178,10 +182,11 @@ class Adversary(FidelityTest):
         noise = classified.noise(purpose, count * len(classified.weights))
         # A uniform draw becomes a normal one; 0 would become -∞.
         normal: Tensor = torch.special.ndtri(noise.clamp(torch.finfo(noise.dtype).tiny, 1))
-        drawn = self.spread * normal - classified.mask.sum(-1, keepdim=True).to(noise.dtype).log()
+        positions = classified.mask.sum(-1, keepdim=True).to(noise.dtype)
         dtype = classified.weights.dtype
-        drawn = drawn.to(dtype).masked_fill(~classified.mask, torch.finfo(dtype).min)
-        return drawn.view(count, *classified.weights.shape)
+        logits = (self.spread * normal - positions.log()).to(dtype)
+        logits = logits.masked_fill(~classified.mask, torch.finfo(dtype).min)
+        return logits.view(count, *classified.weights.shape)
 
     def loss(self, classified: ClassifiedBatch, weights: Tensor) -> Tensor:
         """Return the loss that Jain & Wallace's (2019) search minimises, summed over the texts, a scalar.
@@ -213,7 +218,7 @@ class Adversary(FidelityTest):
         loss: Tensor = constraint.sum() - (from_own.sum() + diversity) / len(own)
         return loss
 
-    def draw(self, classified: ClassifiedBatch, farthest: "Farthest") -> Mapping[float, Tensor]:
+    def draw_starts(self, classified: ClassifiedBatch, farthest: "Farthest") -> Mapping[float, Tensor]:
         """Draw random attention, offer it to `farthest`, and return the best draws to start gradient ascents.
 
         There are two limits on the output distance, `epsilon` and `tolerance`. A draw is within a limit if
@@ -228,21 +233,27 @@ class Adversary(FidelityTest):
             `[ascents, heads, batch, positions]`. Draws within the limit come first, sorted by divergence,
             largest first. The other draws follow, sorted by output distance, smallest first.
         """
-        kept: dict[float, tuple[Tensor, Tensor]] = {}
+        best: dict[float, tuple[Tensor, Tensor]] = {}  # ranks `[draws, batch]` and logits of the best draws
         for first in range(0, self.draws, DRAWN):
-            logits = self.drawn(classified, f"{self.name} draws {first}", min(DRAWN, self.draws - first))
+            count = min(DRAWN, self.draws - first)
+            logits = self.random_logits(classified, f"{self.name} draws {first}", count)
             distance, divergence = farthest.offer(logits.softmax(-1))
             for limit in sorted({self.epsilon, self.tolerance}):
-                rank, found = torch.where(distance <= limit, divergence, -distance).nan_to_num(-math.inf), logits
-                if limit in kept:
-                    rank, found = (torch.cat(both) for both in zip(kept[limit], (rank, found), strict=True))
-                rank, best = rank.topk(min(self.ascents, len(rank)), dim=0)
-                kept[limit] = rank, found.gather(0, best[:, None, :, None].expand(-1, *logits.shape[1:]))
-        return {limit: logits for limit, (_, logits) in kept.items()}
+                ranks = torch.where(distance <= limit, divergence, -distance).nan_to_num(-math.inf)
+                candidates = logits
+                if limit in best:
+                    earlier_ranks, earlier = best[limit]
+                    ranks = torch.cat([earlier_ranks, ranks])
+                    candidates = torch.cat([earlier, candidates])
+                ranks, places = ranks.topk(min(self.ascents, len(ranks)), dim=0)
+                places = places[:, None, :, None].expand(-1, *logits.shape[1:])
+                best[limit] = ranks, candidates.gather(0, places)
+        return {limit: logits for limit, (_, logits) in best.items()}
 
     def _ascend(self, classified: ClassifiedBatch, start: Tensor, limit: float, farthest: "Farthest") -> None:
         """Ascend the divergence from logits `[copies, heads, batch, positions]` within a limit; offer every step."""
-        logits, own = start.clone().requires_grad_(), classified.weights
+        logits = start.clone().requires_grad_()
+        own = classified.weights
         own_entropy = entropy(own)
         adam = torch.optim.Adam([logits], self.ascent_rate, fused=True)
         for _ in range(self.ascent_steps):
@@ -255,8 +266,11 @@ class Adversary(FidelityTest):
             farthest.keep(weights.detach(), distance.detach(), divergence.detach().double())
             adam.step()
 
-    def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        return means(self._divergences, "nats") | means(["tvd"])
+    def scores(self) -> Mapping[str, Score]:
+        scores = means(["max_jsd"], "nats", main=True) | means(["max_jsd_strict"], "nats")
+        if self.search == "best":
+            scores |= means(["max_jsd_published", "max_jsd_strict_published"], "nats")
+        return scores | means(["tvd"])
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """Return the tables `adversary` and `adversary.curve` of the ε-max JSD.
@@ -266,12 +280,10 @@ class Adversary(FidelityTest):
         `adversary.curve` gives the mean over texts for each checkpoint and value of ε, in the columns
         `checkpoint`, `epsilon` and `max_jsd`.
         """
-        curves = [
-            pd.DataFrame(
-                {"checkpoint": one.name, "epsilon": self.epsilons, "max_jsd": self._curve(one.columns(self.name))}
-            )
-            for one in results
-        ]
+        curves = []
+        for result in results:
+            curve = self._curve(result.columns(self.name))
+            curves.append(pd.DataFrame({"checkpoint": result.name, "epsilon": self.epsilons, "max_jsd": curve}))
         frame = pd.concat(curves, ignore_index=True)
         return {
             self.name: bin_table(by_max_attention(results, self.name, "max_jsd"), "jsd", "nats"),
@@ -286,8 +298,9 @@ class Adversary(FidelityTest):
         as a function of ε, the accepted distance of the output. The texts of all seeds of a variant are
         taken together.
         """
-        seeds = over_seeds(results, self.name)
-        lines = {variant: (self.epsilons, self._curve(values)) for variant, values in seeds.items()}
+        lines = {}
+        for variant, rows in over_seeds(results, self.name).items():
+            lines[variant] = (self.epsilons, self._curve(rows))
         values = by_max_attention(results, self.name, "max_jsd")
         title = "Adversarial attention, by accepted distance"
         axes = ("accepted TVD of the output", "mean ε-max JSD")
@@ -296,8 +309,10 @@ class Adversary(FidelityTest):
             f"{self.name}.curve": Curves(title, *axes, lines, log_x=True, y_range=(0.0, math.log(2))),
         }
 
-    def _curve(self, values: pd.DataFrame) -> Sequence[float]:
-        return values[[_at(epsilon) for epsilon in self.epsilons]].mean().tolist()
+    def _curve(self, rows: pd.DataFrame) -> Sequence[float]:
+        """Return the mean ε-max JSD of some texts for each ε."""
+        columns = [_at(epsilon) for epsilon in self.epsilons]
+        return rows[columns].mean().tolist()
 
 
 def _divergence(p: Tensor, entropy_of_p: Tensor, q: Tensor, entropy_of_q: Tensor) -> Tensor:
@@ -327,8 +342,10 @@ class Farthest:
     """
 
     def __init__(self, classified: ClassifiedBatch, bounds: Sequence[float], chosen: float) -> None:
-        self._classified, self._chosen = classified, chosen
-        self.weights, self.distance = classified.weights, torch.zeros_like(classified.confidence)
+        self._classified = classified
+        self._chosen = chosen
+        self.weights = classified.weights
+        self.distance = torch.zeros_like(classified.confidence)
         self.divergence = dict.fromkeys(bounds, self.distance.double())
 
     @torch.no_grad()
@@ -361,13 +378,15 @@ class Farthest:
         # With weights that sum to a little more than one, rounding may exceed ln 2.
         divergence = divergence.clamp(max=math.log(2))
         for bound, before in self.divergence.items():
-            best, which = divergence.masked_fill(~(distance <= bound) | divergence.isnan(), -1).max(0)
+            is_accepted = (distance <= bound) & ~divergence.isnan()
+            best, candidate = divergence.masked_fill(~is_accepted, -1).max(0)
             self.divergence[bound] = torch.maximum(best, before)
             if bound == self._chosen:
-                farther, texts = best > before, torch.arange(len(which), device=which.device)
-                found = weights[which, :, texts].transpose(0, 1)
-                self.weights = torch.where(farther[:, None], found, self.weights)
-                self.distance = torch.where(farther, distance[which, texts], self.distance)
+                is_farther = best > before
+                texts = torch.arange(len(candidate), device=candidate.device)
+                best_weights = weights[candidate, :, texts].transpose(0, 1)
+                self.weights = torch.where(is_farther[:, None], best_weights, self.weights)
+                self.distance = torch.where(is_farther, distance[candidate, texts], self.distance)
 
 
 def pairs(classified: ClassifiedBatch, bounds: Sequence[float], margin: float) -> Iterator[Tensor]:
@@ -394,25 +413,32 @@ def pairs(classified: ClassifiedBatch, bounds: Sequence[float], margin: float) -
     heads, texts, size = classified.weights.shape
     single = torch.eye(size, dtype=classified.weights.dtype, device=classified.mask.device)[:, None, None]
     logits = []
-    for some in single.expand(-1, heads, texts, -1).split(DRAWN):  # type: ignore[no-untyped-call]
+    for candidates in single.expand(-1, heads, texts, -1).split(DRAWN):  # type: ignore[no-untyped-call]
         # Positions outside the mask get no weight: the text keeps its own attention.
-        some = torch.where((some * classified.mask).sum(-1, keepdim=True) > 0, some, classified.weights)
+        is_inside = (candidates * classified.mask).sum(-1, keepdim=True) > 0
+        weights = torch.where(is_inside, candidates, classified.weights)
         with torch.no_grad():
-            found = logits_under(classified, some).double()
-        logits.append(found[..., 1] - found[..., 0])
-        yield some
+            of_classes = logits_under(classified, weights).double()
+        logits.append(of_classes[..., 1] - of_classes[..., 0])
+        yield weights
     by_position = torch.cat(logits).T  # [batch, positions]
     own = classified.probabilities[:, 1].double()
+    for bound, sign in product(bounds, (-1, 1)):
+        shifted = own + sign * bound * (1 - margin)
+        best = _best_pairs(classified, by_position, shifted.clamp(0, 1).logit())
+        yield best.to(single.dtype).expand(1, heads, -1, -1)
+
+
+def _best_pairs(classified: ClassifiedBatch, logits: Tensor, edge: Tensor) -> Tensor:
+    """Return what `_best_pair` returns, for so many texts at a time that memory stays bounded."""
+    texts, size = logits.shape
     together = max(PAIRS // size**2, 1)
-    for bound in bounds:
-        for sign in (-1, 1):
-            edge = (own + sign * bound * (1 - margin)).clamp(0, 1).logit()
-            found = torch.zeros_like(by_position)
-            for first in range(0, texts, together):
-                some = slice(first, first + together)
-                attention, mask = classified.weights[:, some].double(), classified.mask[some]
-                found[some] = _best_pair(attention, by_position[some], edge[some], mask)
-            yield found.to(single.dtype).expand(1, heads, -1, -1)
+    weights = torch.zeros_like(logits)
+    for first in range(0, texts, together):
+        some = slice(first, first + together)
+        attention = classified.weights[:, some].double()
+        weights[some] = _best_pair(attention, logits[some], edge[some], classified.mask[some])
+    return weights
 
 
 def _best_pair(own: Tensor, logits: Tensor, edge: Tensor, mask: Tensor) -> Tensor:
@@ -429,11 +455,14 @@ def _best_pair(own: Tensor, logits: Tensor, edge: Tensor, mask: Tensor) -> Tenso
     possible = mask[:, one] & mask[:, other] & (share > 0) & (share < 1)
     share = share.where(possible, 0.5)
     # JSD is a sum over positions; positions without weight add own · ln 2 / 2.
-    gain = torch.stack([_gain(share, head[:, one]) + _gain(1 - share, head[:, other]) for head in own]).mean(0)
+    gains = [_gain(share, head[:, one]) + _gain(1 - share, head[:, other]) for head in own]
+    gain = torch.stack(gains).mean(0)
     best = gain.masked_fill(~possible, -math.inf).argmax(1, keepdim=True)
-    part = share.gather(1, best)
-    found = torch.zeros_like(logits).scatter(1, one[best], part).scatter(1, other[best], 1 - part)
-    return torch.where(possible.any(1, keepdim=True), found, own[0])
+    best_share = share.gather(1, best)
+    weights = torch.zeros_like(logits)
+    weights = weights.scatter(1, one[best], best_share)
+    weights = weights.scatter(1, other[best], 1 - best_share)
+    return torch.where(possible.any(1, keepdim=True), weights, own[0])
 
 
 def _gain(weight: Tensor, own: Tensor) -> Tensor:

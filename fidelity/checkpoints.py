@@ -41,6 +41,7 @@ class Checkpoint:
         name: Unique name, for instance `tying, seed 1`, or the name of the folder.
         variant: Name shared by checkpoints that differ only in the seed, for instance `tying`.
         model: The classifier in evaluation mode; its parameters have no gradients.
+        level: Level of attention to test, see `Fidelity`; None for the classifier's own.
     """
 
     path: Path
@@ -49,6 +50,7 @@ class Checkpoint:
     name: str
     variant: str
     model: TextClassifier
+    level: str | None = None
 
     @property
     def seed(self) -> int:
@@ -154,15 +156,19 @@ def files_of(path: Path) -> list[Path]:
             f"{path}: there is no such checkpoint. Give {setting('checkpoints')} files that `probing fit` "
             "has written to checkpoints/ of its run, or folders of Hugging Face classifiers: '[a.ckpt, b/]'."
         )
-    found = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
-    found = [file for file in found if not any(part.startswith("state-") for part in file.parts)]  # of unfinished runs
-    if not found:
+    candidates = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
+    files = [file for file in candidates if not _is_of_unfinished_run(file)]
+    if not files:
         raise UserError(
             f"{path}: the folder and its subfolders contain no checkpoint (*.ckpt) of a finished training, and the "
             "folder has no config.json of a Hugging Face model. Name another folder or a checkpoint, or train a "
             "classifier with `probing fit`."
         )
-    return found
+    return files
+
+
+def _is_of_unfinished_run(file: Path) -> bool:
+    return any(part.startswith("state-") for part in file.parts)
 
 
 def load(paths: Sequence[Path], data: ClassificationDataModule, level: str | None = None) -> list[Checkpoint]:
@@ -182,30 +188,80 @@ def load(paths: Sequence[Path], data: ClassificationDataModule, level: str | Non
             or comes from the same training as another file; a Hugging Face model has another tokenizer
             than the data, or no classification head for their labels; a transformer lacks the heads of `level`.
     """
-    files = [(file, place) for place, path in enumerate(paths) for file in files_of(path)]
-    digests: dict[str, Path] = {}
-    configs: list[Config] = []
-    models: list[TextClassifier] = []
-    for path, _ in files:
-        loaded = _from_transformers(path, data) if is_model(path) else _from_run(path, data, first=not models)
-        config, model, sha256 = loaded
-        if level is not None and isinstance(model, TransformerClassifier):
-            model.expose([level], "model.level")
-        models.append(model.eval().requires_grad_(False))
-        configs.append(config)
-        if twice := digests.get(sha256):
-            raise UserError(f"{path} and {twice} are the same checkpoint. Give only one of them.")
-        digests[sha256] = path
-    found: dict[str, Checkpoint] = {}
-    first: dict[str, int] = {}
-    variants = _variants([path for path, _ in files], configs, models)
-    for (path, place), sha256, config, model, variant in zip(files, digests, configs, models, variants, strict=True):
-        name = variant if seed_of(config) < 0 else f"{variant}, seed {seed_of(config)}"
-        if twin := found.get(name):
-            raise UserError(f"{path} and {twin.path} have the same settings and seed ({name}). Give only one of them.")
-        found[name] = Checkpoint(path, sha256, config, name, variant, model)
-        first.setdefault(variant, place)
-    return sorted(found.values(), key=lambda one: (first[one.variant], one.variant, one.seed))
+    loaded: list[_Loaded] = []
+    for place, path in enumerate(paths):
+        for file in files_of(path):
+            loaded.append(_load_file(file, place, data, level, first=not loaded))
+            _refuse_same_content(loaded)
+    checkpoints = _name_checkpoints(loaded, level)
+    places: dict[str, int] = {}
+    for one, checkpoint in zip(loaded, checkpoints, strict=True):
+        places.setdefault(checkpoint.variant, one.place)
+    return sorted(checkpoints, key=lambda one: (places[one.variant], one.variant, one.seed))
+
+
+@dataclass(frozen=True, eq=False)
+class _Loaded:
+    """Classifier that is loaded, but not yet named.
+
+    Attributes:
+        path: Its file or folder.
+        place: Index of the argument of `load` that names it.
+        config: Configuration of the training run.
+        model: The classifier.
+        digest: SHA-256 of the file, or of the weights.
+    """
+
+    path: Path
+    place: int
+    config: Config
+    model: TextClassifier
+    digest: str
+
+
+def _load_file(path: Path, place: int, data: ClassificationDataModule, level: str | None, *, first: bool) -> _Loaded:
+    if is_model(path):
+        config, model, digest = _from_transformers(path, data)
+    else:
+        config, model, digest = _from_run(path, data, first=first)
+    if level is not None and isinstance(model, TransformerClassifier):
+        model.expose([level], "model.level")
+    model.eval().requires_grad_(False)
+    return _Loaded(path, place, config, model, digest)
+
+
+def _refuse_same_content(loaded: Sequence[_Loaded]) -> None:
+    """Raise UserError if the last of these classifiers is the same as an earlier one."""
+    *earlier, last = loaded
+    for one in earlier:
+        if one.digest == last.digest:
+            raise UserError(f"{last.path} and {one.path} are the same checkpoint. Give only one of them.")
+
+
+def _name_checkpoints(loaded: Sequence[_Loaded], level: str | None) -> list[Checkpoint]:
+    """Return the checkpoints with their names.
+
+    Raises:
+        UserError: Two have the same settings and seed.
+    """
+    paths = [one.path for one in loaded]
+    configs = [one.config for one in loaded]
+    variants = _variants(paths, configs, [one.model for one in loaded])
+    checkpoints: dict[str, Checkpoint] = {}
+    for one, variant in zip(loaded, variants, strict=True):
+        name = _name_with_seed(variant, one.config)
+        twin = checkpoints.get(name)
+        if twin is not None:
+            raise UserError(
+                f"{one.path} and {twin.path} have the same settings and seed ({name}). Give only one of them."
+            )
+        checkpoints[name] = Checkpoint(one.path, one.digest, one.config, name, variant, one.model, level)
+    return list(checkpoints.values())
+
+
+def _name_with_seed(variant: str, config: Config) -> str:
+    seed = seed_of(config)
+    return variant if seed < 0 else f"{variant}, seed {seed}"
 
 
 def load_one(path: Path | str) -> Checkpoint:
@@ -219,19 +275,19 @@ def load_one(path: Path | str) -> Checkpoint:
             Hugging Face model has no trained classification head.
     """
     given = Path(path).expanduser()
-    file, *others = files_of(given)
-    if others:
-        names = ", ".join(str(one.relative_to(given)) for one in (file, *others))
+    files = files_of(given)
+    if len(files) > 1:
+        names = ", ".join(str(file.relative_to(given)) for file in files)
         raise UserError(f"{given}: the folder has several checkpoints, {names}. Name one of them.")
+    (file,) = files
     if is_model(file):
         model, config = _model_alone(file)
     else:
         config, _ = read(file)  # raises an error for anything but a checkpoint of a classifier
         model = TextClassifier.load_from_checkpoint(file)
     model.eval().requires_grad_(False)
-    [variant] = _variants([file], [config], [model])
-    name = variant if seed_of(config) < 0 else f"{variant}, seed {seed_of(config)}"
-    return Checkpoint(file, "", config, name, variant, model)
+    (variant,) = _variants([file], [config], [model])
+    return Checkpoint(file, "", config, _name_with_seed(variant, config), variant, model)
 
 
 def _model_alone(path: Path) -> tuple[TextClassifier, Config]:
@@ -264,25 +320,31 @@ def _from_run(path: Path, data: ClassificationDataModule, *, first: bool) -> tup
 
 
 def _from_transformers(path: Path, data: ClassificationDataModule) -> tuple[Config, TextClassifier, str]:
-    named = data.tokenizer is not None and Path(data.tokenizer.name).expanduser() == path
-    spec = data.tokenizer if data.tokenizer is not None and named else EncoderSpec(str(path))
-    source, own = resolve(spec), copy(data)
-    sha256 = str(source.identity(Digests(data.cache))["weights_sha256"])
-    if not named and (fault := data.tokenizer_fault(source)):
+    spec = EncoderSpec(str(path))
+    is_tokenizer_of_data = data.tokenizer is not None and Path(data.tokenizer.name).expanduser() == path
+    if data.tokenizer is not None and is_tokenizer_of_data:
+        spec = data.tokenizer
+    source = resolve(spec)
+    identity = source.identity(Digests(data.cache))
+    fault = data.tokenizer_fault(source)
+    if fault and not is_tokenizer_of_data:
         raise UserError(
             f"{path}: {fault}. Test it in a run of its own, with {setting('encoder')} {path} or without the option."
         )
-    own.tokenizer, own.tokenizer_source = spec, source
+    data_of_model = copy(data)
+    data_of_model.tokenizer = spec
+    data_of_model.tokenizer_source = source
     model = TransformerClassifier()
     with isolate_rng():
-        model.make_for(own)
+        model.make_for(data_of_model)
     _refuse_drawn(path, model)
-    return _config_of_model(spec), model, sha256
+    return _config_of_model(spec), model, str(identity["weights_sha256"])
 
 
 def _refuse_drawn(path: Path, model: TransformerClassifier) -> None:
     """Raise UserError if the files of a Hugging Face model lack weights of the classifier."""
-    if drawn := model.classifier.drawn:
+    drawn = model.classifier.drawn
+    if drawn:
         raise UserError(
             f"{path}: the files lack {', '.join(drawn)} of {type(model.classifier.model).__name__}, so these weights "
             "would be random. Give a fine-tuned classifier, for instance a folder from `probing export`; "
@@ -301,42 +363,60 @@ def _config_of_model(spec: EncoderSpec) -> Config:
 
 def _variants(paths: Sequence[Path], configs: Sequence[Config], models: Sequence[TextClassifier]) -> list[str]:
     """Return a name for each checkpoint: its regularisers, kind or folder, and the options that distinguish it."""
+    names = []
+    for path, model in zip(paths, models, strict=True):
+        names.append(_folder(path) if is_model(path) else _kind(model))
     options = [_options(config) for config in configs]
-    names = [_folder(path) if is_model(path) else _kind(model) for path, model in zip(paths, models, strict=True)]
-    found = []
+    variants = []
     for name, own in zip(names, options, strict=True):
-        alike = [other for other_name, other in zip(names, options, strict=True) if other_name == name]
-        differing = sorted({key for other in alike for key in other if _count([key], alike) > 1})
-        # Arguments of a class that differs belong to some of the checkpoints only.
-        classes = tuple(f"{key.removesuffix('class_path')}init_args" for key in differing if key.endswith("class_path"))
-        chosen: list[str] = []
-        for key in sorted(differing, key=lambda key: not key.startswith("init_args")):  # the model's options first
-            # An option that varies only together with chosen options distinguishes no more checkpoints.
-            if _count([*chosen, key], alike) > _count(chosen, alike):
-                chosen.append(key)
-        shown = [_shown(key, own.get(key)) for key in chosen if key in own or not key.startswith(classes)]
-        found.append(", ".join([name, *shown]))
-    return found
+        alike = [other for other, other_name in zip(options, names, strict=True) if other_name == name]
+        shown = [_describe_option(key, own.get(key)) for key in _distinguishing_options(own, alike)]
+        variants.append(", ".join([name, *shown]))
+    return variants
+
+
+def _distinguishing_options(own: Mapping[str, object], alike: Sequence[Mapping[str, object]]) -> list[str]:
+    """Return the options of a checkpoint that distinguish it from others of the same name.
+
+    Args:
+        own: Options of the checkpoint.
+        alike: Options of all checkpoints of this name, its own among them.
+    """
+    every_key = set[str]().union(*alike)
+    differing = [key for key in sorted(every_key) if _count([key], alike) > 1]
+    model_first = sorted(differing, key=lambda key: not key.startswith("init_args"))
+    chosen: list[str] = []
+    for key in model_first:
+        # An option that varies only together with chosen options distinguishes no more checkpoints.
+        if _count([*chosen, key], alike) > _count(chosen, alike):
+            chosen.append(key)
+    # Arguments of a class that differs belong to some of the checkpoints only.
+    classes = [key for key in differing if key.endswith("class_path")]
+    arguments = tuple(f"{key.removesuffix('class_path')}init_args" for key in classes)
+    return [key for key in chosen if key in own or not key.startswith(arguments)]
 
 
 def _count(keys: Sequence[str], options: Sequence[Mapping[str, object]]) -> int:
     """Return the number of different combinations of some options."""
-    return len({tuple(repr(one.get(key)) for key in keys) for one in options})
+    combinations = set()
+    for own in options:
+        combinations.add(tuple(repr(own.get(key)) for key in keys))
+    return len(combinations)
 
 
 def _options(config: Config) -> dict[str, object]:
     """Return the options that a training depends on, apart from the seed, by dotted names."""
-    found: dict[str, object] = {}
+    options: dict[str, object] = {}
     for name, value in settings_without_seeds(config).items():
         part, _, option = name.partition(".")
         first, _, rest = option.partition(".")
         if part == "model":
-            found[option] = value
+            options[option] = value
         elif part == "data" and first == "init_args":
-            found[rest] = value
+            options[rest] = value
         elif part == "trainer" and first in TRAINING and value is not None:
-            found[option] = value
-    return found
+            options[option] = value
+    return options
 
 
 def _folder(path: Path) -> str:
@@ -351,6 +431,9 @@ def _kind(model: TextClassifier) -> str:
     return type(model).__name__.removesuffix("Classifier").lower()
 
 
-def _shown(key: str, value: object) -> str:
-    plain = ".".join(part for part in key.split(".") if part not in ("init_args", "class_path"))
-    return f"{plain} {str(value).rpartition('.')[2] if key.endswith('class_path') else value}"
+def _describe_option(key: str, value: object) -> str:
+    parts = [part for part in key.split(".") if part not in ("init_args", "class_path")]
+    text = str(value)
+    if key.endswith("class_path"):
+        text = text.rpartition(".")[2]
+    return f"{'.'.join(parts)} {text}"

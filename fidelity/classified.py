@@ -50,6 +50,7 @@ class ClassifiedBatch:
         seed: Seed of all random numbers.
         vocabulary: Vocabulary of the texts.
         progress: Counts the changed copies of the texts that were classified: a long text may take minutes.
+        highlights: Values of the words, `[batch, positions]`, by name; they colour example texts. Tests add theirs.
     """
 
     checkpoint: Checkpoint
@@ -59,6 +60,7 @@ class ClassifiedBatch:
     seed: int
     vocabulary: Vocabulary
     progress: Progress = field(default_factory=partial(Progress, "Changed copies of texts", math.inf, UNCOUNTED))
+    highlights: dict[str, Tensor] = field(default_factory=dict)
 
     @cached_property
     def weights(self) -> Tensor:
@@ -141,9 +143,10 @@ class ClassifiedBatch:
         Returns:
             Sums `[batch, positions]`.
         """
-        there = self.token_to_position >= 0
+        has_position = self.token_to_position >= 0
+        inside = values.masked_fill(~has_position, 0)
         sums = values.new_zeros(self.mask.shape)
-        return sums.scatter_add(1, self.token_to_position.clamp(min=0), values.masked_fill(~there, 0))
+        return sums.scatter_add(1, self.token_to_position.clamp(min=0), inside)
 
     def decide(self, weights: Tensor) -> Tensor:
         """Return the class probabilities of the classifier if its attention is replaced by `weights`.
@@ -189,23 +192,30 @@ class ClassifiedBatch:
             keep: Bool `[copies, positions]`; see `reread`.
             removal: See `reread`.
         """
-        mask_token, pad = self.vocabulary.mask, self.vocabulary.pad
+        mask_token = self.vocabulary.mask
         if removal == "mask" and mask_token is None:
             raise UserError("removal: mask needs a mask token, which the tokenizer lacks. Give removal: delete.")
-        found = self.probabilities.new_full((len(rows), self.probabilities.size(1)), torch.nan)
         words = to_tokens(keep, self.token_to_position[rows])
-        stays = words | (self.batch.mask & (self.token_to_position < 0))[rows]
-        is_read = stays if removal == "delete" else self.batch.mask[rows]
-        places = (words.any(-1) | (removal == "mask")).nonzero().squeeze(1)
-        for some in passes(is_read[places].sum(1), EVAL_TOKENS):
-            chosen = places[some]
-            batch = shortened(self.batch, rows[chosen], is_read[chosen], pad)
+        delimiters = self.batch.mask & (self.token_to_position < 0)
+        stays = words | delimiters[rows]
+        if removal == "delete":
+            is_read = stays
+            readable = words.any(-1)
+        else:
+            is_read = self.batch.mask[rows]
+            readable = torch.ones_like(words[:, 0])
+        places = readable.nonzero().squeeze(1)
+        probabilities = self.probabilities.new_full((len(rows), self.probabilities.size(1)), torch.nan)
+        for one_pass in passes(is_read[places].sum(1), EVAL_TOKENS):
+            chosen = places[one_pass]
+            batch = shortened(self.batch, rows[chosen], is_read[chosen], self.vocabulary.pad)
             if removal == "mask":
                 gone = batch.mask & ~stays[chosen, : batch.tokens.size(1)]
                 batch = replace(batch, tokens=batch.tokens.masked_fill(gone, mask_token))  # type: ignore[arg-type]
-            found[chosen] = self.checkpoint.model(batch).logits.softmax(-1, dtype=torch.float64)
+            logits = self.checkpoint.model(batch).logits
+            probabilities[chosen] = logits.softmax(-1, dtype=torch.float64)
             self.progress.advance(len(chosen))
-        return found
+        return probabilities
 
     def noise(self, purpose: str, draws: int) -> Tensor:
         """Return uniform random numbers in [0, 1), float64 `[draws, batch, positions]`; 2 outside the mask.
@@ -217,16 +227,19 @@ class ClassifiedBatch:
             purpose: Any string; different strings give independent numbers.
             draws: Number of draws.
         """
-        found = np.full((draws, *self.mask.shape), OUTSIDE)
-        for place, (text, own) in enumerate(zip(self.batch.index.tolist(), self.mask.cpu().numpy(), strict=True)):
+        mask = self.mask.cpu().numpy()
+        noise = np.full((draws, *mask.shape), OUTSIDE)
+        for row, text in enumerate(self.batch.index.tolist()):
+            inside = mask[row]
             random = np.random.default_rng((self.seed, crc32(purpose.encode()), text))
-            found[:, place, own] = random.random((draws, int(own.sum())))
-        return torch.from_numpy(found).to(self.mask.device)
+            noise[:, row, inside] = random.random((draws, int(inside.sum())))
+        return torch.from_numpy(noise).to(self.mask.device)
 
 
 def selected(classified: ClassifiedBatch, rows: Tensor) -> ClassifiedBatch:
     """Return some of the texts; `rows` as in `select_texts`."""
-    batch, output = select_texts(classified.batch, rows), select_texts(classified.output, rows)
+    batch = select_texts(classified.batch, rows)
+    output = select_texts(classified.output, rows)
     return replace(classified, batch=batch, output=output)
 
 
@@ -310,7 +323,7 @@ def levels_of(output: Output, wanted: str | None) -> tuple[str, ...]:
 
 
 def classify(
-    checkpoint: Checkpoint, batch: TextBatch, level: str | None, *, seed: int, vocabulary: Vocabulary
+    checkpoint: Checkpoint, batch: TextBatch, *, seed: int, vocabulary: Vocabulary
 ) -> tuple[Output, ClassifiedBatch | None]:
     """Classify a batch, and select the texts that can be tested.
 
@@ -320,8 +333,6 @@ def classify(
     Args:
         checkpoint: The classifier.
         batch: The texts.
-        level: Level of attention to test; None for the default of `levels_of`. A layer of a transformer, or `all`,
-            stands for all of its levels, which are the heads of these layers (`TransformerClassifier.expose`).
         seed: Seed of all random numbers of the tests.
         vocabulary: Vocabulary of the texts.
 
@@ -330,15 +341,29 @@ def classify(
     """
     with torch.no_grad():
         output: Output = checkpoint.model(batch)
-    layers = level is not None and isinstance(checkpoint.model, TransformerClassifier) and "-" not in level
-    names = levels_of(output, None if layers else level)
+    names = levels_of(output, _level_in_output(checkpoint))
     positions = token_to_position(batch, names[0])
     # More than one position: the highest is not the lowest.
-    several = positions.max(1).values > torch.where(positions < 0, positions.size(1), positions).min(1).values
+    highest = positions.max(1).values
+    lowest = torch.where(positions < 0, positions.size(1), positions).min(1).values
+    several = highest > lowest
     if not bool(several.any()):
         return output, None
-    batch, tested = select_texts(batch, several), select_texts(output, several)
-    return output, ClassifiedBatch(checkpoint, batch, tested, names, seed, vocabulary)
+    tested_batch = select_texts(batch, several)
+    tested_output = select_texts(output, several)
+    return output, ClassifiedBatch(checkpoint, tested_batch, tested_output, names, seed, vocabulary)
+
+
+def _level_in_output(checkpoint: Checkpoint) -> str | None:
+    """Return the level of a checkpoint as `levels_of` takes it.
+
+    A layer of a transformer, or `all`, stands for all of its levels, which are then the heads of these layers
+    (`TransformerClassifier.expose`).
+    """
+    level = checkpoint.level
+    if level is None or "-" in level or not isinstance(checkpoint.model, TransformerClassifier):
+        return level
+    return None
 
 
 def select_texts(texts: Texts, rows: Tensor) -> Texts:
@@ -349,12 +374,13 @@ def select_texts(texts: Texts, rows: Tensor) -> Texts:
         rows: The texts to return: indices, int64 `[rows]`, or a mask, bool `[batch]`.
     """
     chosen: dict[str, Any] = {}
-    for one in fields(texts):
-        value = getattr(texts, one.name)
+    for field_of_texts in fields(texts):
+        name = field_of_texts.name
+        value = getattr(texts, name)
         if isinstance(value, Tensor):
-            chosen[one.name] = value[rows]
-        elif one.name == "levels":
-            chosen[one.name] = {name: select_texts(level, rows) for name, level in value.items()}
+            chosen[name] = value[rows]
+        elif name == "levels":
+            chosen[name] = {level: select_texts(own, rows) for level, own in value.items()}
     return replace(texts, **chosen)
 
 
@@ -372,21 +398,23 @@ def shortened(batch: TextBatch, rows: Tensor, keep: Tensor, pad: int) -> TextBat
     places = (~keep).to(torch.int8).argsort(dim=1, stable=True)[:, :time]
     real = torch.arange(time, device=keep.device) < lengths[:, None]
 
-    def moved(values: Tensor, blank: int) -> Tensor:
-        return values[rows].gather(1, places).masked_fill(~real, blank)
+    def select_tokens(values: Tensor, padding: int) -> Tensor:
+        return values[rows].gather(1, places).masked_fill(~real, padding)
 
-    sentences = moved(batch.sentences, -1)
+    old_sentences = select_tokens(batch.sentences, -1)
     # Sentences ascend: a token begins one if its number is higher than all before it.
-    highest = torch.cat([sentences.new_full((len(sentences), 1), -1), sentences.cummax(1).values[:, :-1]], 1)
+    before_first = old_sentences.new_full((len(old_sentences), 1), -1)
+    highest_before = torch.cat([before_first, old_sentences.cummax(1).values[:, :-1]], 1)
+    sentences = (old_sentences > highest_before).cumsum(1) - 1
     return TextBatch(
         index=batch.index[rows],
         lengths=lengths,
-        tokens=moved(batch.tokens, pad),
-        special=moved(batch.special, 0),
-        sentences=((sentences > highest).cumsum(1) - 1).masked_fill(sentences < 0, -1),
-        segments=moved(batch.segments, 0),
+        tokens=select_tokens(batch.tokens, pad),
+        special=select_tokens(batch.special, 0),
+        sentences=sentences.masked_fill(old_sentences < 0, -1),
+        segments=select_tokens(batch.segments, 0),
         labels=batch.labels[rows],
-        rationale=moved(batch.rationale, 0),
+        rationale=select_tokens(batch.rationale, 0),
         split=batch.split,
     )
 
@@ -435,6 +463,7 @@ def renormalised(weights: Tensor, groups: Tensor) -> Tensor:
         sums = weights.sum(-1, keepdim=True)
     else:
         places = groups.clamp(min=0).expand(weights.shape)
-        sums = weights.new_zeros(*weights.shape[:-1], count).scatter_add(-1, places, weights).gather(-1, places)
+        sums_by_group = weights.new_zeros(*weights.shape[:-1], count).scatter_add(-1, places, weights)
+        sums = sums_by_group.gather(-1, places)
     # A group without weight is divided by 1, so that no gradient is NaN.
     return torch.where(sums > 0, weights / torch.where(sums > 0, sums, 1), 0)

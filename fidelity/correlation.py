@@ -9,13 +9,14 @@ import numpy as np
 import pandas as pd
 import torch
 from scipy.stats import ConstantInputWarning, NearConstantInputWarning, kendalltau, pearsonr
+from torch import Tensor
 
 from attention_probing.fidelity.classified import ClassifiedBatch
-from attention_probing.fidelity.comparison import CheckpointResult, over_seeds
-from attention_probing.fidelity.experiment import FidelityTest, Measurements, Score, means
-from attention_probing.fidelity.saliency import MEASURES, OF_LAYERS, Explainer, Saliency
+from attention_probing.fidelity.contract import CheckpointResult, FidelityTest, Reading, Score, means, over_seeds
+from attention_probing.fidelity.saliency import MEASURES, OF_LAYERS, Explainer, Saliency, check_rankings
 from attention_probing.metrics.statistics import Ratio, rank_correlations
 from attention_probing.results import Curves, Figure, Floats, Table
+from attention_probing.results.errors import check_values
 
 LEVEL = 0.05  # highest p-value of a significant correlation
 ROUNDING = 1e-6
@@ -51,43 +52,58 @@ class Correlation(FidelityTest):
     """
 
     name = "correlation"
-    further = ("words",)
-    directions: ClassVar = {"kendall": ""}  # agreement with attention is neither good nor bad
+    readings: ClassVar = {"kendall": Reading()}  # agreement with attention is neither good nor bad
 
     def __init__(self, saliencies: Sequence[str | Explainer] = MEASURES) -> None:
-        self.take((*MEASURES, *OF_LAYERS), saliencies=saliencies)
-        self.headline = tuple(f".{name}.kendall" for name in self.names)  # with attention, not with each other
-        self._pairs = [*self.names, *(f"{one}_{other}" for one, other in combinations(self.names, 2))]
+        check_values(self, saliencies=saliencies)
+        self.rankings = check_rankings("correlation: saliencies", saliencies, (*MEASURES, *OF_LAYERS))
+        with_each_other = [f"{one}_{other}" for one, other in combinations(self.rankings, 2)]
+        self._pairs = [*self.rankings, *with_each_other]  # of attention and a measure by the name of the measure
 
-    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        measures = [saliency.magnitude(measure) for measure in self.rankings]
-        sides = torch.stack([classified.attention, *measures], dim=1).double().cpu().numpy()
+    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Mapping[str, Tensor]:
+        magnitudes = [saliency.magnitude(measure) for measure in self.rankings.values()]
+        values = torch.stack([classified.attention, *magnitudes], dim=1).double().cpu().numpy()
         words = classified.words.cpu().numpy()
-        floors = np.array([0.0, *(ROUNDING * (measure == "leave_one_out") for measure in self.names)])
         # In the order of `_pairs`: attention with each measure, then the measures with each other.
-        one, other = np.array(list(combinations(range(sides.shape[1]), 2)), dtype=np.int64).reshape(-1, 2).T
-        found = np.empty((len(words), len(Agreement._fields), len(one)))
-        for text, inside in enumerate(words):
-            chosen = sides[text][:, inside]
-            tolerance = np.maximum(ROUNDING * chosen.max(axis=1), floors)[:, None] * np.ones_like(chosen)
-            tolerance[0] = ROUNDING * chosen[0]
-            chosen = without_rounding(chosen, tolerance)
-            found[text] = agreements(chosen[one], chosen[other])
-        numbers = {"words": classified.words.sum(1)}
+        first, second = np.triu_indices(values.shape[1], 1)
+        agreement = np.empty((len(words), len(Agreement._fields), len(first)))
+        for text, is_word in enumerate(words):
+            values_of_words = self._tie(values[text][:, is_word])
+            agreement[text] = agreements(values_of_words[first], values_of_words[second])
+        columns = {}
         for place, pair in enumerate(self._pairs):
             for field, name in enumerate(Agreement._fields):
-                numbers[f"{pair}.{name}"] = torch.from_numpy(found[:, field, place])
-        if "integrated_gradients" in self.names:
-            numbers[INCOMPLETENESS] = saliency.incompleteness
-        shown = {name: saliency.signed(measure) for name, measure in zip(self.names, self.rankings, strict=True)}
-        return Measurements(numbers, shown)
+                columns[f"{pair}.{name}"] = torch.from_numpy(agreement[:, field, place])
+        if "integrated_gradients" in self.rankings:
+            columns[INCOMPLETENESS] = saliency.incompleteness
+        columns["words"] = classified.words.sum(1)
+        for name, measure in self.rankings.items():
+            classified.highlights[name] = saliency.signed(measure)
+        return columns
 
-    def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
+    def _tie(self, values: Floats) -> Floats:
+        """Make values of the words of a text equal that differ only by rounding.
+
+        Args:
+            values: Attention and the measures, `[1 + measures, words]`.
+        """
+        tolerance = ROUNDING * values.max(axis=1, keepdims=True) * np.ones_like(values)
+        tolerance[0] = ROUNDING * values[0]
+        for place, name in enumerate(self.rankings, start=1):
+            if name == "leave_one_out":
+                tolerance[place] = np.maximum(tolerance[place], ROUNDING)
+        return without_rounding(values, tolerance)
+
+    def scores(self) -> Mapping[str, Score]:
         scores: dict[str, Score] = {}
         for pair in self._pairs:
-            scores |= means(f"{pair}.{name}" for name in COEFFICIENTS)
-            scores[f"{pair}.significant"] = Score((f"{pair}.p",), _significant, "fraction")
-        return scores | means([INCOMPLETENESS] if "integrated_gradients" in self.names else [])
+            is_with_attention = pair in self.rankings
+            scores |= means([f"{pair}.kendall"], main=is_with_attention)
+            scores |= means([f"{pair}.pearson", f"{pair}.spearman"])
+            scores[f"{pair}.significant"] = Score([f"{pair}.p"], _significant, "fraction")
+        if "integrated_gradients" in self.rankings:
+            scores |= means([INCOMPLETENESS])
+        return scores
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """Return the table `correlation`, with one row for each checkpoint and pair of measures.
@@ -99,18 +115,18 @@ class Correlation(FidelityTest):
         """
         rows = []
         for result, pair in product(results, self._pairs):
-            own = result.columns(self.name)
-            kendall = own[f"{pair}.kendall"]
+            texts = result.columns(self.name)
+            kendall = texts[f"{pair}.kendall"]
             row = {
                 "checkpoint": result.name,
-                "pair": f"attention_{pair}" if pair in self.names else pair,
+                "pair": f"attention_{pair}" if pair in self.rankings else pair,
                 "texts": kendall.count(),
-                "undefined": own["words"].count() - kendall.count(),
+                "undefined": texts["words"].count() - kendall.count(),
                 "kendall": kendall.mean(),
                 "kendall.sd": kendall.std(),
                 "significant": result.scores[f"{self.name}.{pair}.significant"].value,
-                "pearson": own[f"{pair}.pearson"].mean(),
-                "spearman": own[f"{pair}.spearman"].mean(),
+                "pearson": texts[f"{pair}.pearson"].mean(),
+                "spearman": texts[f"{pair}.spearman"].mean(),
             }
             rows.append(row)
         return {self.name: Table(pd.DataFrame(rows), dict.fromkeys((*COEFFICIENTS, "significant"), "fraction"))}
@@ -122,10 +138,13 @@ class Correlation(FidelityTest):
         the measure. The texts of all seeds of a variant are taken together. Texts whose τ is nan are
         left out.
         """
-        seeds, figures = over_seeds(results, self.name), {}
-        for measure in self.names:
-            taus = {variant: values[f"{measure}.kendall"].dropna().to_numpy() for variant, values in seeds.items()}
-            lines = {f"{variant} (n = {len(own):,})": _outline(own) for variant, own in taus.items()}
+        variants = over_seeds(results, self.name)
+        figures = {}
+        for measure in self.rankings:
+            lines = {}
+            for variant, texts in variants.items():
+                taus = texts[f"{measure}.kendall"].dropna().to_numpy()
+                lines[f"{variant} (n = {len(taus):,})"] = _outline(taus)
             title = f"Attention and {measure.replace('_', ' ')}"
             figures[f"{self.name}.{measure}"] = Curves(title, "Kendall's τ of a text", "texts (%)", lines)
         return figures
@@ -164,13 +183,16 @@ def agreements(one: Floats, other: Floats) -> Agreement:
         one: Values of the words, `[pairs, words]`.
         other: Values of the words to correlate with, `[pairs, words]`.
     """
-    tau = [kendalltau(a, b) for a, b in zip(one, other, strict=True)]
+    taus = []
+    for values, other_values in zip(one, other, strict=True):
+        test = kendalltau(values, other_values)
+        taus.append((test.statistic, test.pvalue))
     with warnings.catch_warnings():  # they become nan
         warnings.simplefilter("ignore", ConstantInputWarning)
         warnings.simplefilter("ignore", NearConstantInputWarning)
         pearson = pearsonr(one, other, axis=1).statistic
         spearman = rank_correlations(one, other)
-    kendall, p = np.array([(each.statistic, each.pvalue) for each in tau]).T
+    kendall, p = np.array(taus).T
     return Agreement(kendall, pearson, spearman, p)
 
 
@@ -188,15 +210,21 @@ def without_rounding(values: Floats, tolerance: Floats) -> Floats:
     Returns:
         The lowest value of each word's group, `[..., words]`.
     """
-    found = values.copy()
+    lowest_of_groups = values.copy()
     for text in np.ndindex(values.shape[:-1]):
-        lowest, most = np.nan, np.nan
+        lowest = np.nan
+        most = np.nan
         for word in values[text].argsort().tolist():
             value = float(values[text][word])
-            if not value - lowest <= most:
-                lowest, most = value, float(tolerance[text][word])
-            found[text][word] = lowest
-    return found
+            if not value - lowest <= most:  # the first word, too
+                lowest = value
+                most = float(tolerance[text][word])
+            lowest_of_groups[text][word] = lowest
+    return lowest_of_groups
 
 
-_significant = Ratio(lambda values: ((values[:, 0] <= LEVEL).astype(np.float64), np.ones(len(values))), share=True)
+def _count_significant(values: Floats) -> tuple[Floats, Floats]:
+    return (values[:, 0] <= LEVEL).astype(np.float64), np.ones(len(values))
+
+
+_significant = Ratio(_count_significant, share=True)

@@ -1,7 +1,7 @@
 """Attention that predicts what removing words does to a decision (after Cohen-Wang, Chuang & Madry 2025)."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from typing import ClassVar
 from zlib import crc32
@@ -14,14 +14,13 @@ from torch import Tensor
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity.checkpoints import Checkpoint
 from attention_probing.fidelity.classified import ClassifiedBatch, classify, ranks_of
-from attention_probing.fidelity.comparison import CheckpointResult, by_variant
+from attention_probing.fidelity.contract import CheckpointResult, FidelityTest, Reading, Score, by_variant, means
 from attention_probing.fidelity.correlation import ROUNDING, without_rounding
-from attention_probing.fidelity.experiment import FidelityTest, Measurements, Score, means
-from attention_probing.fidelity.saliency import KNOWN, Explainer, Saliency
+from attention_probing.fidelity.saliency import KNOWN, Explainer, Saliency, check_rankings, mean_over_orders
 from attention_probing.metrics.gathered import gather_items
 from attention_probing.metrics.statistics import mean, rank_correlations, ratio
-from attention_probing.results import Figure, Floats, HeatMap, Table, Unit
-from attention_probing.results.errors import UserError, check_numbers
+from attention_probing.results import Figure, Floats, HeatMap, Integers, Table, Unit
+from attention_probing.results.errors import UserError, check_numbers, check_values
 from attention_probing.results.progress import Progress
 
 LEARNED = ("learned", "learned_norms", "learned_shuffled", "best_head")
@@ -66,7 +65,8 @@ class EffectProbe:
         """
         centred = (design - design.mean(1, keepdim=True)).double()
         gram = torch.einsum("brh,brg->hg", centred, centred)
-        return gram.cpu().numpy(), torch.einsum("fbr,brh->fh", effects.double(), centred).cpu().numpy()
+        cross = torch.einsum("fbr,brh->fh", effects.double(), centred)
+        return gram.cpu().numpy(), cross.cpu().numpy()
 
     @classmethod
     def fit(cls, gram: Floats, cross: Floats) -> "EffectProbe":
@@ -96,6 +96,27 @@ class EffectProbe:
             features: Features of the positions under each head, `[heads, batch, positions]`.
         """
         return torch.einsum("fh,hbp->fbp", self.weights.to(features.device), features.double())
+
+
+@dataclass(frozen=True)
+class _Equations:
+    """Sums over the texts of a batch of train, from which probes are fitted.
+
+    Attributes:
+        heads: Names of the heads.
+        texts: Number of texts.
+        gram: Left side of the normal equations by quantity, `[heads, heads]`.
+        cross: Right side of the normal equations by quantity, `[fits, heads]`.
+        lds_sums: Sum of the LDS of each head alone by quantity, `[heads]`.
+        lds_counts: Number of texts with an LDS by quantity, `[heads]`.
+    """
+
+    heads: tuple[str, ...]
+    texts: int
+    gram: dict[str, Floats] = field(default_factory=dict)
+    cross: dict[str, Floats] = field(default_factory=dict)
+    lds_sums: dict[str, Floats] = field(default_factory=dict)
+    lds_counts: dict[str, Integers] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -154,15 +175,19 @@ class Effects(FidelityTest):
     """
 
     name = "effects"
-    headline = (".lds", ".over_attention")
-    directions: ClassVar = {"topk_drop": "↑", "lds": "↑"}
-    removals, keep, k = 32, 0.5, 3
+    readings: ClassVar = {"topk_drop": Reading("↑"), "lds": Reading("↑")}
+    removals = 32
+    keep = 0.5
+    k = 3
 
     def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, texts: int = 1000, draws: int = 10) -> None:
-        self.take(tuple(dict.fromkeys((*LEARNED, *KNOWN))), rankings=rankings)
+        check_values(self, rankings=rankings)
         check_numbers(self, least=1, texts=texts, draws=draws)
-        self.texts, self.draws = texts, draws
-        self.quantities = QUANTITIES if "learned_norms" in rankings else QUANTITIES[:1]
+        known = tuple(dict.fromkeys((*LEARNED, *KNOWN)))
+        self.rankings = check_rankings("effects: rankings", rankings, known)
+        self.texts = texts
+        self.draws = draws
+        self.quantities = QUANTITIES if "learned_norms" in self.rankings else QUANTITIES[:1]
         self._fitted: dict[str, _Fitted] = {}
 
     def begin(
@@ -172,68 +197,78 @@ class Effects(FidelityTest):
         self._fitted = {}
         if not set(LEARNED).intersection(self.rankings):
             return
-        total = len(data.splits["train"])
-        chosen = np.random.default_rng((seed, crc32(b"effects texts"))).permutation(total)[: self.texts]
-        own = np.sort(chosen[data.ranks.rank :: data.ranks.world]).tolist()
-        progress = Progress("Effects of removals, texts of train", len(own) * len(checkpoints))
+        train = data.splits["train"]
+        random = np.random.default_rng((seed, crc32(b"effects texts")))
+        chosen = random.permutation(len(train))[: self.texts]
+        of_device = np.sort(chosen[data.ranks.rank :: data.ranks.world]).tolist()
+        progress = Progress("Effects of removals, texts of train", len(of_device) * len(checkpoints))
         for checkpoint in checkpoints:
-            batches = (
-                classify(checkpoint, batch.to(device), self.level, seed=seed, vocabulary=data.vocabulary)[1]
-                for batch in data.splits["train"].batches(data.eval_tokens, own)
-            )
-            self._fitted[checkpoint.name] = self._fit(batches, progress)
+            parts = []
+            for batch in train.batches(data.eval_tokens, of_device):
+                _, classified = classify(checkpoint, batch.to(device), seed=seed, vocabulary=data.vocabulary)
+                if classified is not None:
+                    parts.append(self._equations(classified))
+                    progress.advance(parts[-1].texts)
+            self._fitted[checkpoint.name] = self._fit(gather_items(parts))
 
-    def _fit(self, batches: Iterable[ClassifiedBatch | None], progress: Progress) -> _Fitted:
-        """Return the probes of a checkpoint, fitted on these texts of train and those of the other devices.
+    def _fit(self, parts: Sequence[_Equations]) -> _Fitted:
+        """Return the probes of a checkpoint, fitted on the batches of all devices.
 
         Raises:
             UserError: No text has two words.
         """
-        found: list[tuple[tuple[str, ...], int, dict[str, tuple[Floats, ...]]]] = []
-        for classified in batches:
-            if classified is not None:
-                found.append((classified.names, len(classified.batch.index), self._equations(classified)))
-                progress.advance(len(classified.batch.index))
-        everywhere = gather_items(found)
-        if not everywhere:
+        if not parts:
             raise UserError(
                 "effects: none of the texts drawn from train has two words. Raise `texts`, or leave out the rankings "
                 "that are learned."
             )
-        names, texts = everywhere[0][0], sum(count for _, count, _ in everywhere)
-        probes, heads = {}, {}
+        texts = sum(part.texts for part in parts)
+        probes = {}
+        heads = {}
         for quantity in self.quantities:
-            gram, cross, sums, counts = (
-                sum(parts) for parts in zip(*(of[quantity] for *_, of in everywhere), strict=True)
-            )
-            probes[quantity] = EffectProbe.fit(gram, cross)
-            weight, spread = probes[quantity].weights[0].numpy(), np.sqrt(np.diag(gram) / (texts * self.removals))
-            own = {"head": names, "weight": weight, "contribution": weight * spread, "lds": ratio(sums, counts)}
-            heads[quantity] = pd.DataFrame(own)
+            gram = np.sum([part.gram[quantity] for part in parts], axis=0)
+            cross = np.sum([part.cross[quantity] for part in parts], axis=0)
+            lds_sums = np.sum([part.lds_sums[quantity] for part in parts], axis=0)
+            lds_counts = np.sum([part.lds_counts[quantity] for part in parts], axis=0)
+            probe = EffectProbe.fit(gram, cross)
+            weight = probe.weights[0].numpy()
+            spread = np.sqrt(np.diag(gram) / (texts * self.removals))
+            columns = {"head": parts[0].heads, "weight": weight, "contribution": weight * spread}
+            probes[quantity] = probe
+            heads[quantity] = pd.DataFrame({**columns, "lds": ratio(lds_sums, lds_counts)})
         return _Fitted(probes, heads, texts)
 
-    def _equations(self, classified: ClassifiedBatch) -> dict[str, tuple[Floats, ...]]:
-        """Return by quantity the normal equations of a batch, and the sum and number of the LDS of each head."""
+    def _equations(self, classified: ClassifiedBatch) -> _Equations:
+        """Return the normal equations of a batch, and the LDS of each head."""
         kept = self._kept(classified, "train")
         effects = self._effects(classified, kept).T  # [batch, removals]
-        drawn = classified.noise("effects shuffle", self.draws * self.removals).amin(-1)
-        order = drawn.view(self.draws, self.removals, -1).argsort(1).transpose(1, 2)
-        together = torch.cat([effects[None], effects.expand(order.shape).gather(2, order)])
-        found: dict[str, tuple[Floats, ...]] = {}
+        noise = classified.noise("effects shuffle", self.draws * self.removals).amin(-1)
+        order = noise.view(self.draws, self.removals, -1).argsort(1).transpose(1, 2)
+        shuffled = effects.expand(order.shape).gather(2, order)
+        series = torch.cat([effects[None], shuffled])  # [1 + draws, batch, removals]
+        equations = _Equations(classified.names, len(classified.batch.index))
         for quantity in self.quantities:
-            design = predicted_effects(features_of(Saliency(classified), quantity), classified.words & ~kept)
+            features = features_of(Saliency(classified), quantity)
+            design = predicted_effects(features, classified.words & ~kept)
+            gram, cross = EffectProbe.equations(design.permute(1, 2, 0), series)
             lds = effect_correlations(design, effects)
-            sums = np.nansum(lds, axis=1), (~np.isnan(lds)).sum(1)
-            found[quantity] = (*EffectProbe.equations(design.permute(1, 2, 0), together), *sums)
-        return found
+            equations.gram[quantity] = gram
+            equations.cross[quantity] = cross
+            equations.lds_sums[quantity] = np.nansum(lds, axis=1)
+            equations.lds_counts[quantity] = (~np.isnan(lds)).sum(1)
+        return equations
 
     def _kept(self, classified: ClassifiedBatch, split: str) -> Tensor:
         """Return random removals: bool `[removals, batch, positions]`, True for the words that stay, at least one."""
-        words, draw = classified.words, 0
+        words = classified.words
         kept = torch.zeros((self.removals, *words.shape), dtype=torch.bool, device=words.device)
-        while bool((empty := ~kept.any(-1, keepdim=True)).any()):
+        is_empty = ~kept.any(-1, keepdim=True)
+        draw = 0
+        while bool(is_empty.any()):
             drawn = classified.noise(f"effects {split} {draw}", self.removals) < self.keep
-            kept, draw = torch.where(empty, drawn & words, kept), draw + 1
+            kept = torch.where(is_empty, drawn & words, kept)
+            is_empty = ~kept.any(-1, keepdim=True)
+            draw += 1
         return kept
 
     def _effects(self, classified: ClassifiedBatch, kept: Tensor) -> Tensor:
@@ -241,17 +276,17 @@ class Effects(FidelityTest):
         without = classified.reread(kept)
         return log_odds(classified, classified.probabilities) - log_odds(classified, without)
 
-    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
+    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Mapping[str, Tensor]:
         words = classified.words
         kept = self._kept(classified, "test")
         effects = self._effects(classified, kept).T
-        orders = [self._scores(ranking, classified, saliency) for ranking in self.rankings]
-        scores = torch.cat([one.detach().double() for one in orders])  # [orders, batch, positions]
-        lds = torch.from_numpy(effect_correlations(predicted_effects(scores, words & ~kept), effects))
+        orders = {name: self._scores(ranking, classified, saliency) for name, ranking in self.rankings.items()}
+        scores = torch.cat([own.detach().double() for own in orders.values()])  # [orders, batch, positions]
+        lds = effect_correlations(predicted_effects(scores, words & ~kept), effects)
         ranks = ranks_of(scores.masked_fill(~words, -torch.inf))
         most = (words.sum(1) - 1).clamp(max=self.k)[:, None]
         drops = self._effects(classified, words & (ranks >= most))
-        return Measurements(self.means_of(orders, lds=lds, topk_drop=drops))
+        return mean_over_orders(orders, {"lds": torch.from_numpy(lds), "topk_drop": drops})
 
     def _scores(self, ranking: str | Explainer, classified: ClassifiedBatch, saliency: Saliency) -> Tensor:
         """Return the scores of the positions under a ranking, `[orders, batch, positions]`."""
@@ -265,12 +300,13 @@ class Effects(FidelityTest):
         scores = fitted.probes[quantity].scores(features_of(saliency, quantity))
         return scores[1:] if ranking == "learned_shuffled" else scores[:1]
 
-    def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        found = means(f"{name}.lds" for name in self.names)
-        found |= means((f"{name}.topk_drop" for name in self.names), "nats")
-        if {"learned", "attention"} <= set(self.names):
-            found["learned.over_attention"] = Score(("learned.lds", "attention.lds"), _mean_difference, "fraction")
-        return found
+    def scores(self) -> Mapping[str, Score]:
+        scores = means((f"{name}.lds" for name in self.rankings), main=True)
+        scores |= means((f"{name}.topk_drop" for name in self.rankings), "nats")
+        if {"learned", "attention"} <= self.rankings.keys():
+            columns = ("learned.lds", "attention.lds")
+            scores["learned.over_attention"] = Score(columns, _mean_difference, "fraction", main=True)
+        return scores
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """Return the tables `effects` and `effects.weights`.
@@ -283,11 +319,19 @@ class Effects(FidelityTest):
         learned.
         """
         rows = []
-        for result, name in product(results, self.names):
-            own = result.columns(self.name)
-            lds, drops = own[f"{name}.lds"], own[f"{name}.topk_drop"]
-            row = {"checkpoint": result.name, "ranking": name, "texts": lds.count()}
-            rows.append(row | {"undefined": drops.count() - lds.count(), "lds": lds.mean(), "topk_drop": drops.mean()})
+        for result, name in product(results, self.rankings):
+            texts = result.columns(self.name)
+            lds = texts[f"{name}.lds"]
+            drops = texts[f"{name}.topk_drop"]
+            row = {
+                "checkpoint": result.name,
+                "ranking": name,
+                "texts": lds.count(),
+                "undefined": drops.count() - lds.count(),
+                "lds": lds.mean(),
+                "topk_drop": drops.mean(),
+            }
+            rows.append(row)
         tables = {self.name: Table(pd.DataFrame(rows), {"lds": "fraction", "topk_drop": "nats"})}
         if self._fitted:
             units: dict[str, Unit] = {"weight": "nats", "contribution": "nats", "lds": "fraction"}
@@ -296,8 +340,14 @@ class Effects(FidelityTest):
 
     def _weights(self, results: Sequence[CheckpointResult]) -> pd.DataFrame:
         """Return the table of weights of some checkpoints."""
-        found = {(one.name, quantity): own for one in results for quantity, own in self._fitted[one.name].heads.items()}
-        return pd.concat(found, names=["checkpoint", "quantity"]).reset_index(level=[0, 1]).reset_index(drop=True)
+        frames = []
+        for result in results:
+            for quantity, heads in self._fitted[result.name].heads.items():
+                frame = heads.copy()
+                frame.insert(0, "checkpoint", result.name)
+                frame.insert(1, "quantity", quantity)
+                frames.append(frame)
+        return pd.concat(frames, ignore_index=True)
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
         """Return a figure `effects.<quantity>` for each quantity: layers × heads, coloured by the contribution.
@@ -308,24 +358,36 @@ class Effects(FidelityTest):
         """
         if not self._fitted:
             return {}
-        frame = self._weights(next(iter(by_variant(results).values())))
+        first_variant = next(iter(by_variant(results).values()))
+        frame = self._weights(first_variant)
         if not frame["head"].str.fullmatch(r"\d+-\d+").all():
             return {}
         frame[["layer", "number"]] = frame["head"].str.split("-", expand=True).astype(int)
-        found: dict[str, Figure] = {}
-        for quantity, own in frame.groupby("quantity", sort=False):
-            grid = own.pivot_table("contribution", "layer", "number")
-            axes = [str(one) for one in grid.index], [str(one) for one in grid.columns], "layer", "head"
-            title, label = f"Effects of removals: {quantity} of each head", "contribution (nats)"
-            values = grid.to_numpy()
-            found[f"{self.name}.{quantity}"] = HeatMap(title, values, *axes, label, diverging=True, unit="nats")
-        return found
+        figures: dict[str, Figure] = {}
+        for quantity, heads in frame.groupby("quantity", sort=False):
+            grid = heads.pivot_table("contribution", "layer", "number")
+            figures[f"{self.name}.{quantity}"] = HeatMap(
+                f"Effects of removals: {quantity} of each head",
+                grid.to_numpy(),
+                [str(layer) for layer in grid.index],
+                [str(number) for number in grid.columns],
+                "layer",
+                "head",
+                "contribution (nats)",
+                diverging=True,
+                unit="nats",
+            )
+        return figures
 
     def audit(self) -> Mapping[str, object]:
         """Return, by checkpoint, the number of texts of train, and the number of fits that needed a ridge penalty."""
+        if not self._fitted:
+            return {}
+        ridge = 0
+        for fitted in self._fitted.values():
+            ridge += sum(probe.ridge for probe in fitted.probes.values())
         texts = {name: fitted.texts for name, fitted in self._fitted.items()}
-        ridge = sum(probe.ridge for fitted in self._fitted.values() for probe in fitted.probes.values())
-        return {"train_texts": texts, "ridge": ridge} if texts else {}
+        return {"train_texts": texts, "ridge": ridge}
 
 
 def features_of(saliency: Saliency, quantity: str) -> Tensor:
@@ -335,7 +397,9 @@ def features_of(saliency: Saliency, quantity: str) -> Tensor:
         saliency: Importance of the words of the texts.
         quantity: `attention` for the weights, `norms` for the norms of what they add.
     """
-    return saliency.of_attention.head_norms.detach() if quantity == "norms" else saliency.classified.weights.detach()
+    if quantity == "norms":
+        return saliency.of_attention.head_norms.detach()
+    return saliency.classified.weights.detach()
 
 
 def predicted_effects(scores: Tensor, removed: Tensor) -> Tensor:
@@ -345,8 +409,8 @@ def predicted_effects(scores: Tensor, removed: Tensor) -> Tensor:
         scores: Scores of the positions, `[orders, batch, positions]`; any value where nothing is ever removed.
         removed: Bool `[removals, batch, positions]`, True for removed words.
     """
-    known = scores.double().masked_fill(~removed.any(0), 0)
-    return torch.einsum("obp,rbp->obr", known, removed.double())
+    scores = scores.double().masked_fill(~removed.any(0), 0)
+    return torch.einsum("obp,rbp->obr", scores, removed.double())
 
 
 def log_odds(classified: ClassifiedBatch, probabilities: Tensor) -> Tensor:
@@ -358,9 +422,10 @@ def log_odds(classified: ClassifiedBatch, probabilities: Tensor) -> Tensor:
         classified: The full texts.
         probabilities: Class probabilities `[..., batch, classes]`, for instance of shortened texts.
     """
-    own = classified.predicted[:, None].expand(*probabilities.shape[:-1], 1)
-    other = probabilities.double().scatter(-1, own, 0).sum(-1).clamp(min=SMALLEST)
-    return classified.of_predicted(probabilities).double().clamp(min=SMALLEST).log() - other.log()
+    label = classified.predicted[:, None].expand(*probabilities.shape[:-1], 1)
+    p = classified.of_predicted(probabilities).double().clamp(min=SMALLEST)
+    others = probabilities.double().scatter(-1, label, 0).sum(-1).clamp(min=SMALLEST)
+    return p.log() - others.log()
 
 
 def effect_correlations(predicted: Tensor, effects: Tensor) -> Floats:
@@ -374,9 +439,12 @@ def effect_correlations(predicted: Tensor, effects: Tensor) -> Floats:
         predicted: Predicted effects, `[orders, batch, removals]`.
         effects: True effects in nats, `[batch, removals]`.
     """
-    sums, truth = predicted.cpu().numpy(), effects.cpu().numpy()
+    sums = predicted.cpu().numpy()
+    truth = effects.cpu().numpy()
     tolerance = np.broadcast_to(ROUNDING * np.abs(sums).max(-1, keepdims=True), sums.shape)
-    return rank_correlations(without_rounding(sums, tolerance), without_rounding(truth, np.full(truth.shape, TIE)))
+    tied_sums = without_rounding(sums, tolerance)
+    tied_truth = without_rounding(truth, np.full(truth.shape, TIE))
+    return rank_correlations(tied_sums, tied_truth)
 
 
 def _mean_difference(values: Floats, weights: Floats) -> Floats:

@@ -24,13 +24,11 @@ from torch import Tensor
 from attention_probing.corpora.records import numbered_objects
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity.classified import ClassifiedBatch
+from attention_probing.fidelity.saliency import FILE, Explainer, name_of
 from attention_probing.results import Floats
 from attention_probing.results.digests import file_digest
 from attention_probing.results.errors import UserError, misfit, near, pluralize
 from attention_probing.results.files import check_regular, write_atomically
-
-FILE = "file:"
-"""Beginning of a ranking that is read from a file."""
 
 _LINE: Mapping[str, Any] = {
     "id": str | int, "words": list[str], "scores": list[float], "word_ids": list[int | None] | None,
@@ -41,38 +39,45 @@ _LINE: Mapping[str, Any] = {
 _LONGEST = 1 << 27  # bytes of a file of inseq
 _PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
 _OTHERS = sorted({*range(256)} - {*_PRINTABLE})
-_BYTES = dict(zip(map(chr, (*_PRINTABLE, *range(256, 324))), (*_PRINTABLE, *_OTHERS), strict=True))
+_BYTES = {
+    **{chr(byte): byte for byte in _PRINTABLE},
+    **{chr(256 + place): byte for place, byte in enumerate(_OTHERS)},
+}
 """Bytes of the characters in pieces of byte-level tokenizers (GPT-2, Llama 3)."""
 
 
 @dataclass(frozen=True, eq=False)
-class Explanations:
-    """Importance of the tokens of texts.
+class FileExplainer(Explainer):
+    """Ranking of words by scores that were read from a file.
 
     Attributes:
+        name: Name in columns, scores and tables.
         path: The file.
         sha256: SHA-256 of the file.
-        scores: Importance of the tokens of a text, `[tokens]`, 0 for delimiters. The keys are pairs: name of the
+        of_tokens: Importance of the tokens of a text, `[tokens]`, 0 for delimiters. The keys are pairs: name of the
             classifier ("" for all), and index of the text in the split.
     """
 
+    name: str
     path: Path
     sha256: str
-    scores: Mapping[tuple[str, int], Floats]
+    of_tokens: Mapping[tuple[str, int], Floats]
 
-    def of(self, classified: ClassifiedBatch) -> Tensor:
+    def scores(self, classified: ClassifiedBatch) -> Tensor:
         """Return the importance of each position, the sum of its tokens, float64 `[batch, positions]`."""
-        batch, name = classified.batch, classified.checkpoint.name
-        found = torch.zeros(batch.tokens.shape, dtype=torch.float64)
+        batch = classified.batch
+        scores = torch.zeros(batch.tokens.shape, dtype=torch.float64)
         for row, text in enumerate(batch.index.tolist()):
-            own = self.scores[(name, text) if (name, text) in self.scores else ("", text)]
-            found[row, : len(own)] = torch.from_numpy(own)
-        return classified.to_positions(found.to(batch.tokens.device))
+            own = self.of_tokens.get((classified.checkpoint.name, text))
+            if own is None:
+                own = self.of_tokens["", text]
+            scores[row, : len(own)] = torch.from_numpy(own)
+        return classified.to_positions(scores.to(batch.tokens.device))
 
 
 def read_explanations(
     path: Path, data: ClassificationDataModule, checkpoints: Sequence[str], texts: Iterable[int] | None = None
-) -> Explanations:
+) -> FileExplainer:
     """Read the importance of words of the texts of the test split.
 
     The words must be those that the classifier reads (in lower case or not), or its tokens. If pieces have scores
@@ -90,12 +95,14 @@ def read_explanations(
             words than its text, or has a score that is not a finite number (path and line are named); or a text of
             two words or more has no scores.
     """
-    split, found = data.splits["test"], dict[tuple[str, int], Floats]()
+    split = data.splits["test"]
     places = {str(name): place for place, name in enumerate(split.ids)}
-    for number, read in numbered_objects(path):
+    scores: dict[tuple[str, int], Floats] = {}
+    for number, line in numbered_objects(path):
         where = f"{path}:{number}"
-        _check_line(read, where)
-        name, checkpoint = str(read["id"]), read.get("checkpoint") or ""
+        _check_line(line, where)
+        name = str(line["id"])
+        checkpoint = line.get("checkpoint") or ""
         if name not in places:
             raise UserError(f"{where}: the test split has no text {name!r}{near(name, places)}.")
         if checkpoint and checkpoint not in checkpoints:
@@ -103,21 +110,21 @@ def read_explanations(
                 f"{where}: there is no checkpoint {checkpoint!r}{near(checkpoint, checkpoints)}; there are "
                 f"{', '.join(map(repr, checkpoints))}."
             )
-        key = checkpoint, places[name]
-        if key in found:
+        key = (checkpoint, places[name])
+        if key in scores:
             raise UserError(f"{where}: text {name!r} has scores in an earlier line too. Keep one of them.")
-        found[key] = _by_token(read, data, places[name], f"{where}: text {name!r}")
-    missing = [
-        f"{split.ids[text]!r} under {checkpoint}"
-        for checkpoint, text in product(checkpoints, range(len(split)) if texts is None else texts)
-        if split.word_counts[text] > 1 and not {(checkpoint, text), ("", text)}.intersection(found)
-    ]
+        scores[key] = _by_token(line, data, places[name], f"{where}: text {name!r}")
+    missing = []
+    for checkpoint, text in product(checkpoints, range(len(split)) if texts is None else texts):
+        has_scores = (checkpoint, text) in scores or ("", text) in scores
+        if split.word_counts[text] > 1 and not has_scores:
+            missing.append(f"{split.ids[text]!r} under {checkpoint}")
     if missing:
         raise UserError(
             f"{path} has no scores of {pluralize(len(missing), 'text')}, the first of them {missing[0]}. Add them, or "
             f"remove the ranking {FILE}{path}."
         )
-    return Explanations(path, file_digest(path), found)
+    return FileExplainer(name_of(f"{FILE}{path}"), path, file_digest(path), scores)
 
 
 def write_explanations(path: Path | str, texts: Iterable[Mapping[str, Any]]) -> None:
@@ -133,14 +140,19 @@ def write_explanations(path: Path | str, texts: Iterable[Mapping[str, Any]]) -> 
     """
     lines = []
     for number, text in enumerate(texts, 1):
-        given = text["scores"]
-        scores = given.detach().double().cpu().numpy() if isinstance(given, Tensor) else np.array(given, np.float64)
+        values = text["scores"]
+        if isinstance(values, Tensor):
+            values = values.detach().double().cpu().numpy()
+        scores = np.array(values, np.float64)
         if not np.isfinite(scores).all():
             raise UserError(f"Text {number} ({text['id']}) has a score that is not a finite number.")
-        plain = {**text, "id": str(text["id"]), "words": list(map(str, text["words"])), "scores": scores.tolist()}
-        if (owners := text.get("word_ids")) is not None:
-            plain["word_ids"] = [None if owner is None else int(owner) for owner in owners]
-        lines.append(json.dumps(plain, ensure_ascii=False) + "\n")
+        line = dict(text)
+        line["id"] = str(text["id"])
+        line["words"] = [str(word) for word in text["words"]]
+        line["scores"] = scores.tolist()
+        if text.get("word_ids") is not None:
+            line["word_ids"] = [None if owner is None else int(owner) for owner in text["word_ids"]]
+        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
     write_atomically(Path(path), *lines)
 
 
@@ -160,35 +172,39 @@ def from_inseq(path: Path | str, texts: Mapping[str, Sequence[str]]) -> list[dic
         UserError: The file is not inseq's, has another number of texts, or a prompt does not contain its text.
     """
     try:
-        found = json.loads(check_regular(Path(path), _LONGEST).read_bytes())["attributes"]["sequence_attributions"]
-        read = [_of_sequence(one["attributes"]) for one in found]
+        content = json.loads(check_regular(Path(path), _LONGEST).read_bytes())
+        sequences = content["attributes"]["sequence_attributions"]
+        explained = [_of_sequence(sequence["attributes"]) for sequence in sequences]
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
         raise UserError(
             f"{path} is not a file that inseq wrote ({type(error).__name__}: {error}). Write it by `save(path)` of "
             "inseq's output, without compress."
         ) from None
-    if len(read) != len(texts):
-        raise UserError(
-            f"{path} has {pluralize(len(read), 'text')}, but `texts` has {len(texts)}. Give the words of each of them."
-        )
+    if len(explained) != len(texts):
+        count = pluralize(len(explained), "text")
+        raise UserError(f"{path} has {count}, but `texts` has {len(texts)}. Give the words of each of them.")
     lines: list[dict[str, Any]] = []
-    for (name, words), (pieces, scores) in zip(texts.items(), read, strict=True):
+    for (name, words), (pieces, scores) in zip(texts.items(), explained, strict=True):
         owners = _owners(pieces, words)
         if owners is None:
             raise UserError(f"{path}: text {name!r}: the pieces {' '.join(pieces)!r} do not spell {' '.join(words)!r}.")
         inside = [place for place, owner in enumerate(owners) if owner is not None]
-        kept = {"scores": scores[inside], "word_ids": [owners[place] for place in inside]}
-        lines.append({"id": name, "words": list(words), **kept})
+        word_ids = [owners[place] for place in inside]
+        lines.append({"id": name, "words": list(words), "scores": scores[inside], "word_ids": word_ids})
     return lines
 
 
 def _of_sequence(sequence: Mapping[str, Any]) -> tuple[list[str], Tensor]:
     """Return the pieces of the input and their scores, float64 `[pieces]`."""
-    is_encoder = sequence["source_attributions"] is not None
-    tokens = sequence["source"] if is_encoder else sequence["target"][: sequence["attr_pos_start"]]
-    stored = load(base64.b64decode(sequence["source_attributions" if is_encoder else "target_attributions"]))
+    if sequence["source_attributions"] is not None:  # of an encoder–decoder
+        tokens = sequence["source"]
+        encoded = sequence["source_attributions"]
+    else:
+        tokens = sequence["target"][: sequence["attr_pos_start"]]
+        encoded = sequence["target_attributions"]
+    tensors = load(base64.b64decode(encoded))
     # The rest are generated tokens, of which later steps are nan.
-    values = stored["attribution"].double()[: len(tokens)]
+    values = tensors["attribution"].double()[: len(tokens)]
     if len(values) != len(tokens):
         raise ValueError(f"it has scores of {len(values)} of {len(tokens)} tokens")
     return [str(token["attributes"]["token"]) for token in tokens], values.flatten(1).sum(1)
@@ -199,21 +215,26 @@ def _owners(pieces: Sequence[str], words: Sequence[str]) -> list[int | None] | N
     text = "".join(words).encode()
     spelled = [piece.replace("▁", "").encode() for piece in pieces]
     if text not in b"".join(spelled):  # pieces of bytes, each written as a character
-        spelled = [
-            bytes(_BYTES[one] for one in piece).strip() if _BYTES.keys() >= {*piece} else own
-            for piece, own in zip(pieces, spelled, strict=True)
-        ]
-    letters = [word for word, form in enumerate(words) for _ in form.encode()]
-    place = -b"".join(spelled).rfind(text) or 0
-    if place > 0:
+        for number, piece in enumerate(pieces):
+            if _BYTES.keys() >= set(piece):
+                spelled[number] = bytes(_BYTES[character] for character in piece).strip()
+    start = b"".join(spelled).rfind(text)
+    if start < 0:
         return None
+    letters: list[int] = []  # the word of each byte of the text
+    for word, form in enumerate(words):
+        letters += [word] * len(form.encode())
     owners: list[int | None] = []
-    for form, piece in zip(pieces, spelled, strict=True):
-        # A blank alone belongs to the word behind it; before the text, "Ġ" is the prompt's.
-        is_blank = "▁" in form or ("Ġ" in form and place > 0)
-        inside = -len(piece) < place < len(letters) if piece else is_blank and 0 <= place < len(letters)
-        owners.append(letters[max(place, 0)] if inside else None)
-        place += len(piece)
+    place = -start  # of the piece in the text
+    for piece, spelling in zip(pieces, spelled, strict=True):
+        if spelling:
+            is_inside = -len(spelling) < place < len(letters)
+        else:
+            # A blank alone belongs to the word behind it; before the text, "Ġ" is the prompt's.
+            is_blank = "▁" in piece or ("Ġ" in piece and place > 0)
+            is_inside = is_blank and 0 <= place < len(letters)
+        owners.append(letters[max(place, 0)] if is_inside else None)
+        place += len(spelling)
     return owners
 
 
@@ -222,12 +243,20 @@ def _check_line(read: Mapping[str, Any], where: str) -> None:
     if not {"id", "words", "scores"} <= read.keys() <= _LINE.keys():
         raise UserError(f"{where}: a line must have the keys id, words and scores; word_ids and checkpoint may follow.")
     for key, value in read.items():
-        if wanted := misfit(value, _LINE[key]):
+        wanted = misfit(value, _LINE[key])
+        if wanted:
             raise UserError(f"{where}: {key} must be {wanted}.")
-    name, words, scores, owners = read["id"], read["words"], read["scores"], read.get("word_ids")
-    if len(scores) != len(words if owners is None else owners):
-        what = pluralize(len(words), "word") if owners is None else pluralize(len(owners), "piece")
-        raise UserError(f"{where}: text '{name}' has {pluralize(len(scores), 'score')}, but {what}.")
+    name = read["id"]
+    scores = read["scores"]
+    scored = read["words"]
+    noun = "word"
+    if read.get("word_ids") is not None:
+        scored = read["word_ids"]
+        noun = "piece"
+    if len(scores) != len(scored):
+        raise UserError(
+            f"{where}: text '{name}' has {pluralize(len(scores), 'score')}, but {pluralize(len(scored), noun)}."
+        )
     for place, score in enumerate(scores, 1):
         if not abs(score) <= sys.float_info.max:  # nan too
             raise UserError(f"{where}: score {place} of text '{name}' is {score}, not a finite number.")
@@ -236,24 +265,42 @@ def _check_line(read: Mapping[str, Any], where: str) -> None:
 def _by_token(read: Mapping[str, Any], data: ClassificationDataModule, text: int, where: str) -> Floats:
     """Return the score of each token of a text."""
     split = data.splits["test"]
-    owner, forms, tokens = map(np.array, (split.places(text), split.forms(text), data.text("test", text)[1]))
-    inside = owner >= 0
-    _, first, number, pieces = np.unique(owner[inside], return_index=True, return_inverse=True, return_counts=True)
-    expected, of_tokens = forms[inside][first].tolist(), tokens[inside].tolist()
-    as_read = [word for word, is_inside in zip(split.readable(text), inside, strict=True) if is_inside]
-    words, given, scores = read["words"], np.array(read["scores"], np.float64), np.zeros(len(owner))
-    if (owners := read.get("word_ids")) is not None:
-        if wrong := [one for one in owners if one is not None and not 0 <= one < len(words)]:
-            raise UserError(f"{where} has the word id {wrong[0]}, but word ids go from 0 to {len(words) - 1}.")
-        of_words = np.array([owner is not None for owner in owners], np.bool_)
-        sums = np.bincount(np.array(owners)[of_words].astype(np.int64), given[of_words], len(words))
-        given = sums.astype(np.float64)
-    if words in (of_tokens, as_read) and words != expected:
-        scores[inside] = given
+    word_of_token = np.array(split.places(text))
+    is_word = word_of_token >= 0
+    _, first, number, pieces = np.unique(
+        word_of_token[is_word], return_index=True, return_inverse=True, return_counts=True
+    )
+    forms = np.array(split.forms(text))[is_word]
+    expected = forms[first].tolist()
+    tokens = np.array(data.text("test", text)[1])[is_word].tolist()
+    as_read = np.array(split.readable(text), dtype=object)[is_word].tolist()
+    words = read["words"]
+    values = np.array(read["scores"], np.float64)
+    if read.get("word_ids") is not None:
+        values = _sum_pieces(values, read["word_ids"], len(words), where)
+    scores = np.zeros(len(word_of_token))
+    if words in (tokens, as_read) and words != expected:
+        scores[is_word] = values
     else:
         _check_words(words, expected, where)
-        scores[inside] = (given / pieces)[number]
+        scores[is_word] = (values / pieces)[number]
     return scores
+
+
+def _sum_pieces(scores: Floats, word_ids: Sequence[int | None], words: int, where: str) -> Floats:
+    """Return the sum of the scores of the pieces of each word, `[words]`.
+
+    Raises:
+        UserError: A word id is none of a word.
+    """
+    sums = np.zeros(words)
+    for score, word in zip(scores, word_ids, strict=True):
+        if word is None:
+            continue
+        if not 0 <= word < words:
+            raise UserError(f"{where} has the word id {word}, but word ids go from 0 to {words - 1}.")
+        sums[word] += score
+    return sums
 
 
 def _check_words(given: Sequence[str], expected: Sequence[str], where: str) -> None:

@@ -1,7 +1,7 @@
-"""Tests that classify only some words of a text: rationales (DeYoung et al. 2020), orders of removal, single words."""
+"""Rationales, the words that a ranking puts first: faithfulness and plausibility (DeYoung et al. 2020)."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
@@ -11,189 +11,26 @@ from sklearn.metrics import auc, precision_recall_curve
 from torch import Tensor
 
 from attention_probing.fidelity.classified import ClassifiedBatch, Removal, ranks_of
-from attention_probing.fidelity.comparison import CheckpointResult, over_seeds
-from attention_probing.fidelity.experiment import FidelityTest, Measurements, Score, means, proportions
-from attention_probing.fidelity.saliency import RANKINGS, Explainer, Saliency
+from attention_probing.fidelity.contract import (
+    CheckpointResult,
+    FidelityTest,
+    Reading,
+    Score,
+    means,
+    proportions,
+)
+from attention_probing.fidelity.removal_orders import EVERY_LENGTH, SHARES, EveryLength
+from attention_probing.fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings, mean_over_orders
 from attention_probing.metrics.statistics import mean
-from attention_probing.results import Figure, Flags, Floats, Integers, Spreads, Table
-from attention_probing.results.errors import check_numbers, check_values
-
-EQUAL = 1e-6
-"""Sums of n falls that differ by less than n times this are equal: probabilities are in single precision."""
-TOGETHER = 64  # texts of equal length that are searched at the same time
-EVERY_LENGTH = ("aopc", "naopc", "naopc_ascending")
-"""Columns of each ranking."""
-SHARES = ("exact", "coincide", "widened")
-BOUNDS = ("lower", "upper", *SHARES)
-"""Columns of each text; the means of the last three are scores."""
-
-
-Falls = Callable[[Integers, Flags], Floats]
-"""Function that returns the fall of the class probability for each set of removed words, `[sets]`.
-
-Its arguments are the index of the text of each set, `[sets]`, and the removed words, bool `[sets, words]`."""
-
-
-def removal_bounds(words: int, falls: Falls, width: int | None = None, texts: int = 1) -> tuple[Floats, Floats]:
-    """Return the lowest and the highest sum of falls over all orders in which words can be removed.
-
-    A fall is the decrease of the class probability when some words are removed. An order of n words has n − 1 falls:
-    after the removal of its first word, of its first two, and so on; its last word is never removed. A fall depends
-    only on the set of removed words, not on their order. It is therefore enough to keep the lowest and the highest
-    sum for each set, and 2ⁿ sets are classified instead of n! orders.
-
-    Args:
-        words: Number of words n of every text, at least 2.
-        falls: Function that computes the falls of all sets of one size in one call.
-        width: Width w of a beam search, which keeps for each text and size of set the w sets with the lowest sums and
-            the w sets with the highest sums. None keeps all sets: then the bounds are exact.
-        texts: Number of texts.
-
-    Returns:
-        Lowest and highest sum of each text, each `[texts]`.
-    """
-    owner, removed = np.arange(texts), np.zeros((texts, words), np.bool_)
-    lowest, highest = np.zeros(texts), np.zeros(texts)
-    for _ in range(words - 1):
-        before, word = np.nonzero(~removed)
-        larger = removed[before]
-        larger[np.arange(len(larger)), word] = True
-        # Each set of a text once, compared as bytes: rows of booleans take longer to sort.
-        packed = np.concatenate([owner[before, None].view(np.uint8), np.packbits(larger, axis=1)], axis=1)
-        _, first, place = np.unique(packed.view(f"V{packed.shape[1]}").ravel(), return_index=True, return_inverse=True)
-        owner, removed = owner[before[first]], larger[first]
-        low, high = np.full(len(removed), np.inf), np.full(len(removed), -np.inf)
-        np.minimum.at(low, place, lowest[before])
-        np.maximum.at(high, place, highest[before])
-        fall = falls(owner, removed)
-        lowest, highest = low + fall, high + fall
-        if width is not None:
-            lows, highs = (pd.Series(one).groupby(owner).rank(method="first") <= width for one in (lowest, -highest))
-            kept = (lows | highs).to_numpy()
-            owner, removed, lowest, highest = owner[kept], removed[kept], lowest[kept], highest[kept]
-    least, most = np.full(texts, np.inf), np.full(texts, -np.inf)
-    np.minimum.at(least, owner, lowest)
-    np.maximum.at(most, owner, highest)
-    return least, most
-
-
-@dataclass(frozen=True)
-class EveryLength:
-    """Removal of one word after the other, in the order of a ranking, against the best and the worst order.
-
-    Let p be the probability of the class predicted for the full text of n words. The area over the perturbation curve
-    (AOPC) of an order is the mean over k = 1…n of the fall of p when its first k words are removed (Samek et al.
-    2017). If removed words are deleted, k ends at n − 1, because a text without words cannot be classified. AOPCs of
-    different models have different ranges. The normalised AOPC (NAOPC) of Edin et al. (2025) is
-    (AOPC − lowest) / (highest − lowest); the lowest and the highest AOPC are those over all orders of the words of the
-    text. The fall at k = n is the same for all orders, so it cancels.
-
-    Args:
-        exact: Largest number of words n for which the bounds are exact; this classifies 2ⁿ changed texts.
-        beam: Width of the beam search for longer texts, which may miss the best or the worst order. If a ranking or
-            its reverse is outside the bounds found, they are widened to include it, and the text is counted as
-            `widened`. The bounds then depend on the rankings: compare only classifiers with the same rankings.
-    """
-
-    exact: int = 14
-    beam: int = 5
-
-    def __post_init__(self) -> None:
-        check_numbers(self, least=1, exact=self.exact, beam=self.beam)
-
-    def width(self, words: int) -> int | None:
-        """Return the width of the beam for a text; None if its bounds are exact."""
-        return None if words <= self.exact else self.beam
-
-    def measure(self, classified: ClassifiedBatch, ranks: Tensor, removal: Removal) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return AOPC and normalised AOPC of several orders of the words of each text.
-
-        Args:
-            classified: The texts.
-            ranks: Rank of each word in each order, from 0, int64 `[orders, batch, positions]`. Positions without a
-                word have higher ranks than all words.
-            removal: How words are removed, see `Rationale`.
-
-        Returns:
-            Two values:
-
-            - float64 `[3, orders, batch]`: AOPC, NAOPC, and NAOPC of the reversed order. NAOPC is nan if the bounds
-              coincide.
-            - Columns `[batch]` by name: `lower` and `upper` are the bounds of AOPC; `exact`, `coincide` and `widened`
-              are 1.0 for texts whose bounds are exact, are equal, or were widened, else 0.0.
-        """
-        words, count = classified.words, classified.words.sum(1)
-        sums = torch.zeros(2, *ranks.shape[:2], dtype=torch.float64, device=words.device)
-        for size in range(1, words.size(1)):  # of the removed set
-            rows = (count > size).nonzero().squeeze(1)
-            own = ranks[:, rows]
-            removed = torch.stack([own < size, own >= count[rows, None] - size])  # [2, orders, rows, positions]
-            keep = words[rows] & ~removed
-            fall = _falls(classified, rows.repeat(2 * len(ranks)), keep.flatten(0, 2), removal)
-            sums[:, :, rows] += fall.view(keep.shape[:-1])
-        bounds = search_bounds(classified, [self.width(size) for size in count.tolist()], removal)
-        lower, upper = torch.minimum(bounds[0], sums.amin((0, 1))), torch.maximum(bounds[1], sums.amax((0, 1)))
-        equal, exact = EQUAL * (count - 1), count <= self.exact
-        within = (sums - lower) / (upper - lower)
-        coincide = upper - lower < equal
-        within = within.masked_fill(coincide, torch.nan)
-        rest, lengths = torch.zeros_like(lower), count - 1
-        if removal == "mask":  # a text without words can be read
-            everything = torch.arange(len(count), device=words.device)
-            rest, lengths = _falls(classified, everything, torch.zeros_like(words), removal), count
-        columns = {
-            "lower": (lower + rest) / lengths,
-            "upper": (upper + rest) / lengths,
-            "exact": exact.double(),
-            "coincide": coincide.double(),
-            "widened": (~exact & ((lower < bounds[0] - equal) | (upper > bounds[1] + equal))).double(),
-        }
-        return torch.stack([(sums[0] + rest) / lengths, *within]), columns
-
-
-def search_bounds(classified: ClassifiedBatch, widths: Sequence[int | None], removal: Removal) -> Tensor:
-    """Return the lowest and the highest sum of falls of each text over all orders, float64 `[2, batch]`.
-
-    Args:
-        classified: The texts.
-        widths: Width of the beam search of each text; None for exact sums. See `removal_bounds`.
-        removal: How words are removed, see `Rationale`.
-    """
-    counts, device = classified.words.sum(1).tolist(), classified.words.device
-    alike: dict[tuple[int, int | None], list[int]] = {}
-    for text, size in enumerate(zip(counts, widths, strict=True)):
-        alike.setdefault(size, []).append(text)
-    found = torch.zeros(2, len(counts), dtype=torch.float64, device=device)
-    for (_, width), every in alike.items():
-        for start in range(0, len(every), TOGETHER):
-            texts = torch.tensor(every[start : start + TOGETHER], device=device)
-            found[:, texts] = _bounds(classified, texts, width, removal).to(device)
-    return found
-
-
-def _bounds(classified: ClassifiedBatch, texts: Tensor, width: int | None, removal: Removal) -> Tensor:
-    """Return what `search_bounds` returns, `[2, texts]`, for texts with equally many words."""
-    words = classified.words[texts]
-    places = words.nonzero()[:, 1].view(len(texts), -1)
-
-    def falls(owner: Integers, removed: Flags) -> Floats:
-        own, stays = (torch.from_numpy(one).to(words.device) for one in (owner, ~removed))
-        keep = words[own].scatter(1, places[own], stays)
-        return _falls(classified, texts[own], keep, removal).cpu().numpy()
-
-    return torch.from_numpy(np.stack(removal_bounds(places.size(1), falls, width, len(texts))))
-
-
-def _falls(classified: ClassifiedBatch, rows: Tensor, keep: Tensor, removal: Removal) -> Tensor:
-    """Return the fall of the probability of the predicted class in copies of some texts, float64 `[copies]`."""
-    probabilities = classified.reread_rows(rows, keep, removal)
-    left = probabilities.gather(1, classified.predicted[rows, None]).squeeze(1)
-    return (classified.confidence[rows] - left).double()
-
+from attention_probing.results import Flags, Floats, Integers, Table, Unit
+from attention_probing.results.errors import check_values
 
 PLAUSIBILITY = ("auprc", "average_precision", "token_f1")
 IOU = ("iou_precision", "iou_recall")
 MEANS = ("comprehensiveness", "sufficiency", *PLAUSIBILITY)
+"""Columns of each ranking whose means are scores."""
+MAIN = ("comprehensiveness", "naopc")
+"""Measures whose scores are main scores."""
 OVERLAP = 0.5
 """Least intersection ÷ union of a predicted span and a marked one (DeYoung et al. 2020, §4.1)."""
 
@@ -238,16 +75,16 @@ class Rationale(FidelityTest):
     """
 
     name = "rationale"
-    headline = (".comprehensiveness", ".naopc")
-    directions: ClassVar = {
-        **{"comprehensiveness": "↑", "sufficiency": "↓", "aopc": "↑", "naopc": "↑", "naopc_ascending": "↓"},
-        **dict.fromkeys(("auprc", "iou_f1", "token_f1"), "↑"),
+    readings: ClassVar = {
+        "comprehensiveness": Reading("↑", "finds the words whose removal costs most", beside=("sufficiency",)),
+        "sufficiency": Reading("↓"),
+        "aopc": Reading("↑"),
+        "naopc": Reading("↑", "orders words best (NAOPC)", beside=("comprehensiveness", "sufficiency")),
+        "naopc_ascending": Reading("↓"),
+        "auprc": Reading("↑"),
+        "iou_f1": Reading("↑"),
+        "token_f1": Reading("↑"),
     }
-    claims: ClassVar = {
-        "comprehensiveness": "finds the words whose removal costs most",
-        "naopc": "orders words best (NAOPC)",
-    }
-    beside: ClassVar = {"comprehensiveness": ("sufficiency",), "naopc": ("comprehensiveness", "sufficiency")}
     fractions = (0.01, 0.05, 0.1, 0.2, 0.5)
 
     def __init__(
@@ -256,50 +93,55 @@ class Rationale(FidelityTest):
         removal: Removal = "delete",
         every_length: EveryLength | None = None,
     ) -> None:
-        check_values(self, removal=removal)
-        self.take(rankings=rankings)
-        self.removal, self.every_length = removal, every_length
-        self.further = ("gold", *(BOUNDS if every_length else ()))
-        columns = (*MEANS, *(EVERY_LENGTH if every_length else ()))
-        self._means = [f"{ranking}.{column}" for ranking in self.names for column in columns]
+        check_values(self, rankings=rankings, removal=removal)
+        self.rankings = check_rankings("rationale: rankings", rankings)
+        self.removal = removal
+        self.every_length = every_length
 
-    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
+    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Mapping[str, Tensor]:
         words = classified.words
-        orders = [saliency.rankings(ranking, self.draws) for ranking in self.rankings]
-        values = torch.cat(orders).masked_fill(~words, -torch.inf)
+        orders = {name: saliency.rankings(ranking, self.draws) for name, ranking in self.rankings.items()}
+        keys = torch.cat(list(orders.values())).masked_fill(~words, -torch.inf)
         # [orders, batch, positions] from 0 for the highest; the earlier of equal words comes first.
-        ranks = ranks_of(values)
+        ranks = ranks_of(keys)
         gold = classified.to_positions(classified.batch.rationale.float()) > 0
-        as_many = ranks < gold.sum(1)[:, None]
-        found = {
-            **self._erased(classified, ranks),
-            **plausibility(values, as_many & words, gold, words),
-            # With as many words as are marked, precision, recall and F1 are equal.
-            "token_f1": (gold & as_many).sum(-1) / gold.sum(1),
-        }
-        numbers = {"gold": gold.sum(1)}
+        columns = {"gold": gold.sum(1)}
+        measures = self._erase(classified, ranks)
+        is_first = ranks < gold.sum(1)[:, None]  # as many as are marked
+        measures |= plausibility(keys, is_first & words, gold, words)
+        # With as many words as are marked, precision, recall and F1 are equal.
+        measures["token_f1"] = (gold & is_first).sum(-1) / gold.sum(1)
         if self.every_length:
             areas, bounds = self.every_length.measure(classified, ranks, self.removal)
-            found |= dict(zip(EVERY_LENGTH, areas, strict=True))
-            numbers |= bounds
-        return Measurements(numbers | self.means_of(orders, **found))
+            measures |= zip(EVERY_LENGTH, areas, strict=True)
+            columns |= bounds
+        return columns | mean_over_orders(orders, measures)
 
-    def _erased(self, classified: ClassifiedBatch, ranks: Tensor) -> Mapping[str, Tensor]:
+    def _erase(self, classified: ClassifiedBatch, ranks: Tensor) -> dict[str, Tensor]:
         """Return comprehensiveness and sufficiency, each `[orders, batch]`."""
         words = classified.words
         # The published formula also counts the rationale of no words, and divides by one more.
-        top = ranks[:, None] < rationale_lengths(words.sum(1), self.fractions)[..., None]
-        keep = torch.stack([words & ~top, words & top])  # [2, orders, fractions, batch, positions]
-        probability = classified.of_predicted(classified.reread(keep.flatten(0, 2), self.removal))
-        without, alone = (classified.confidence - probability.view(keep.shape[:-1])).mean(2)
-        return {"comprehensiveness": without, "sufficiency": alone}
+        lengths = rationale_lengths(words.sum(1), self.fractions)
+        rationale = ranks[:, None] < lengths[..., None]  # [orders, fractions, batch, positions]
+        keep = torch.stack([words & ~rationale, words & rationale])
+        probabilities = classified.of_predicted(classified.reread(keep.flatten(0, 2), self.removal))
+        falls = classified.confidence - probabilities.view(keep.shape[:-1])
+        comprehensiveness, sufficiency = falls.mean(2)
+        return {"comprehensiveness": comprehensiveness, "sufficiency": sufficiency}
 
-    def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        spans = {
-            f"{ranking}.iou_f1": Score([f"{ranking}.{column}" for column in IOU], _f1_of_means, "fraction")
-            for ranking in self.names
-        }
-        return means(self._means) | proportions(SHARES if self.every_length else ()) | spans
+    def scores(self) -> Mapping[str, Score]:
+        measures = [*MEANS]
+        if self.every_length:
+            measures += EVERY_LENGTH
+        scores: dict[str, Score] = {}
+        for ranking, measure in product(self.rankings, measures):
+            scores |= means([f"{ranking}.{measure}"], main=measure in MAIN)
+        if self.every_length:
+            scores |= proportions(SHARES)
+        for ranking in self.rankings:
+            columns = [f"{ranking}.{column}" for column in IOU]
+            scores[f"{ranking}.iou_f1"] = Score(columns, _f1_of_means, "fraction")
+        return scores
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """Return the table `rationale.plausibility`; none if the corpus marks no words.
@@ -309,23 +151,27 @@ class Rationale(FidelityTest):
         `token_f1`. The number of marked words matters for rankings that score one word at a time: they miss
         words that can replace each other, or that decide only together.
         """
-        rows = [
-            {"checkpoint": result.name, "deciding words": size, "texts": len(values), "ranking": ranking}
-            | {name: values[f"{ranking}.{name}"].mean() for name in PLAUSIBILITY}
-            for result in results
-            for size, values in _by_size(result.columns(self.name))
-            for ranking in self.names
-        ]
-        table = Table(pd.DataFrame(rows), dict.fromkeys(PLAUSIBILITY, "fraction")) if rows else None
-        return {f"{self.name}.plausibility": table} if table else {}
+        rows = []
+        for result in results:
+            for size, texts in _by_size(result.columns(self.name)):
+                for ranking in self.rankings:
+                    row: dict[str, object] = {"checkpoint": result.name, "deciding words": size}
+                    row |= {"texts": len(texts), "ranking": ranking}
+                    for measure in PLAUSIBILITY:
+                        row[measure] = texts[f"{ranking}.{measure}"].mean()
+                    rows.append(row)
+        if not rows:
+            return {}
+        units: dict[str, Unit] = dict.fromkeys(PLAUSIBILITY, "fraction")
+        return {f"{self.name}.plausibility": Table(pd.DataFrame(rows), units)}
 
 
-def _by_size(values: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+def _by_size(rows: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yield the texts with marked words, by the number of these."""
-    gold = values["gold"]
-    for size, texts in (("1", gold == 1), ("2", gold == 2), ("3 or more", gold > 2)):
-        if texts.any():
-            yield size, values[texts]
+    gold = rows["gold"]
+    for size, has_size in (("1", gold == 1), ("2", gold == 2), ("3 or more", gold > 2)):
+        if has_size.any():
+            yield size, rows[has_size]
 
 
 def rationale_lengths(words: Tensor, fractions: Sequence[float]) -> Tensor:
@@ -363,78 +209,49 @@ def plausibility(values: Tensor, predicted: Tensor, gold: Tensor, words: Tensor)
         words: Bool `[batch, positions]`, True for positions that contain a word; others are ignored.
     """
     names = ("auprc", "average_precision", *IOU)
-    found = np.full((*predicted.shape[:2], len(names)), np.nan)
-    scores, chosen, marked, inside = (one.cpu().numpy() for one in (values, predicted, gold, words))
+    agreement = np.full((*predicted.shape[:2], len(names)), np.nan)
+    scores = values.cpu().numpy()
+    rationales = predicted.cpu().numpy()
+    marked = gold.cpu().numpy()
+    inside = words.cpu().numpy()
     for text in np.flatnonzero(marked.any(1)):
-        true, own_words = _spans(marked[text]), inside[text]
-        for order in range(len(chosen)):
-            own = _spans(chosen[order, text])
-            shared = (np.minimum(own[:, None, 1], true[:, 1]) - np.maximum(own[:, None, 0], true[:, 0])).clip(0)
-            union = np.ptp(own, axis=1)[:, None] + np.ptp(true, axis=1) - shared
-            right = int((shared >= OVERLAP * union).any(1).sum())
-            precision, recall, _ = precision_recall_curve(marked[text, own_words], scores[order, text, own_words])
-            areas = auc(recall, precision), -(np.diff(recall) * precision[:-1]).sum()
-            found[order, text] = *areas, right / max(len(own), 1), right / len(true)
-    return dict(zip(names, torch.from_numpy(found).to(gold.device).unbind(-1), strict=True))
+        true = _spans(marked[text])
+        is_word = inside[text]
+        for order in range(len(rationales)):
+            spans = _spans(rationales[order, text])
+            right = _count_overlapping(spans, true)
+            auprc, average_precision = _precision_recall_areas(marked[text, is_word], scores[order, text, is_word])
+            iou_precision = right / max(len(spans), 1)
+            iou_recall = right / len(true)
+            agreement[order, text] = auprc, average_precision, iou_precision, iou_recall
+    columns = torch.from_numpy(agreement).to(gold.device).unbind(-1)
+    return dict(zip(names, columns, strict=True))
+
+
+def _precision_recall_areas(marked: Flags, scores: Floats) -> tuple[float, float]:
+    """Return the area under the precision–recall curve by trapezoids, and by steps; see `plausibility`."""
+    precision, recall, _ = precision_recall_curve(marked, scores)
+    by_steps = -(np.diff(recall) * precision[:-1]).sum()
+    return auc(recall, precision), by_steps
+
+
+def _count_overlapping(spans: Integers, true: Integers) -> int:
+    """Return the number of spans that overlap one of the true spans; each is `[spans, 2]`, see `_spans`."""
+    starts = np.maximum(spans[:, None, 0], true[:, 0])
+    ends = np.minimum(spans[:, None, 1], true[:, 1])
+    shared = (ends - starts).clip(0)
+    union = np.ptp(spans, axis=1)[:, None] + np.ptp(true, axis=1) - shared
+    return int((shared >= OVERLAP * union).any(1).sum())
 
 
 def _spans(flags: Flags) -> Integers:
     """Return the first position of each span and the position after its last, int64 `[spans, 2]`."""
-    return np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0)).reshape(-1, 2)
+    changes = np.diff(flags.astype(np.int8), prepend=0, append=0)
+    return np.flatnonzero(changes).reshape(-1, 2)
 
 
 def _f1_of_means(values: Floats, weights: Floats) -> Floats:
     """Return the F1 of mean precision and mean recall, the columns, in each draw."""
     precision, recall = (mean(column[:, None], weights) for column in values.T)
-    return np.asarray(2 * precision * recall / np.maximum(precision + recall, np.finfo(np.float64).tiny))
-
-
-class SingleToken(FidelityTest):
-    """Probability of the predicted class if the input is one word of the text alone (Tutek & Šnajder 2020).
-
-    If hidden states represent their own words, some words alone make the class likely and others do not. If
-    they mix the words of the text, every word alone gives a similar probability. Delimiters stay.
-
-    Columns and scores: `full`, the probability given the full text; `mean` and `spread`, the mean and
-    standard deviation over words of the probability given one word; `agree`, the share of words for which
-    the classifier decides as for the full text. Columns without a score: `min` and `max`, the lowest and
-    highest probability given one word. The words of the example texts are coloured by the probability given each.
-    """
-
-    name = "single_token"
-    headline = ("agree",)
-    claims: ClassVar = {"agree": "on average {} of the words of a text, each alone, give its decision"}
-    further = ("min", "max")
-
-    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        words = classified.words
-        alone = classified.reread(torch.eye(words.size(1), dtype=torch.bool, device=words.device)[:, None] & words)
-        probability = classified.of_predicted(alone).T  # [batch, positions], nan without a word
-        mean = probability.nanmean(1)
-        same = (alone.argmax(-1) == classified.predicted).T & words
-        return Measurements(
-            {
-                "full": classified.confidence,
-                "mean": mean,
-                # Over all words of the text, not over a sample of them: no correction.
-                "spread": (probability - mean[:, None]).square().nanmean(1).sqrt(),
-                "min": probability.nan_to_num(torch.inf).amin(1),
-                "max": probability.nan_to_num(-torch.inf).amax(1),
-                "agree": same.sum(1) / words.sum(1),
-            },
-            {self.name: probability.nan_to_num(0)},
-        )
-
-    def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        return means(("spread", "mean", "full", "agree"))
-
-    def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
-        """Return the figure `single_token.spread`.
-
-        It has a violin of the column `spread` for each variant, over the texts, taken together from all seeds of a
-        variant.
-        """
-        spreads = {variant: values["spread"].tolist() for variant, values in over_seeds(results, self.name).items()}
-        label = "standard deviation of P(class) over the words of a text"
-        texts = {"texts": list(spreads.values())}
-        return {"single_token.spread": Spreads("Each word alone", tuple(spreads), texts, label, unit="ratio")}
+    smallest = np.finfo(np.float64).tiny
+    return np.asarray(2 * precision * recall / np.maximum(precision + recall, smallest))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -19,16 +19,22 @@ from attention_probing.datamodules.classification import mask_tokens
 from attention_probing.datamodules.text_split import TextSplit
 from attention_probing.fidelity.checkpoints import Checkpoint
 from attention_probing.fidelity.classified import ClassifiedBatch, classify, ranks_of
-from attention_probing.fidelity.comparison import CheckpointResult, by_variant, column_means
-from attention_probing.fidelity.consistent_adversary import Recipe, collect_outputs
-from attention_probing.fidelity.experiment import FidelityTest, Measurements, Score
-from attention_probing.fidelity.explanations import FILE
-from attention_probing.fidelity.saliency import Saliency
+from attention_probing.fidelity.contract import (
+    CheckpointResult,
+    FidelityTest,
+    Reading,
+    Score,
+    by_variant,
+    column_means,
+)
+from attention_probing.fidelity.recipe import Recipe
+from attention_probing.fidelity.saliency import FILE, Saliency, check_rankings
+from attention_probing.fidelity.split_outputs import collect_outputs
 from attention_probing.measures.trainings import Best, Training, share
 from attention_probing.metrics.bootstrap import mean_over_seeds, pool_seeds, resample
 from attention_probing.metrics.statistics import proportion, ratio
 from attention_probing.models import HierarchicalClassifier
-from attention_probing.results import Curves, Figure, Flags, Floats, Integers, Table
+from attention_probing.results import Curves, Estimate, Figure, Flags, Floats, Integers, Table
 from attention_probing.results.errors import UserError, check_numbers, check_values, setting
 
 RANDOM = "random"
@@ -73,8 +79,7 @@ class Roar(FidelityTest):
     """
 
     name = "roar"
-    headline = (".racu",)
-    directions: ClassVar = {"racu": "↑"}
+    readings: ClassVar = {"racu": Reading("↑")}
 
     def __init__(
         self,
@@ -83,22 +88,19 @@ class Roar(FidelityTest):
         recursive: bool = True,
         patience: int | None = None,
     ) -> None:
-        check_values(self, shares=shares, recursive=recursive)
+        check_values(self, rankings=rankings, shares=shares, recursive=recursive)
         check_numbers(self, least=1, patience=patience)
-        self.take(rankings=rankings)
-        if files := [ranking for ranking in rankings if ranking.startswith(FILE)]:
+        self.rankings = check_rankings("roar: rankings", rankings)
+        files = [ranking for ranking in rankings if ranking.startswith(FILE)]
+        if files:
             raise UserError(
                 f"roar: rankings has {files[0]}, but a file ranks only the words of test. Roar masks words of train "
                 "and dev as well. Remove it; Rationale and SetErasure take rankings from files."
             )
-        percents = tuple(round(100 * one) if math.isfinite(one) else -1 for one in shares)
-        whole = np.allclose(np.array(shares) * 100, percents, rtol=0, atol=1e-6)
-        if not whole or percents[:1] != (0,) or percents[-1:] != (100,) or list(percents) != sorted({*percents}):
-            raise UserError(
-                f"roar: shares is {list(shares)}, but must ascend from 0 to 1 in whole percent, as [0, 0.5, 1]."
-            )
-        self.percents, self.recursive, self.patience = percents, recursive, patience
-        self._predicted: dict[str, dict[tuple[str, int], Tensor]] = {}
+        self.percents = _percents(shares)
+        self.recursive = recursive
+        self.patience = patience
+        self._predicted: dict[str, dict[str, Tensor]] = {}
         self._counts: dict[str, int] = {}
 
     def begin(
@@ -109,59 +111,68 @@ class Roar(FidelityTest):
                 "roar replaces words by the mask token, but the tokenizer of the data has none. Remove roar from "
                 f"{setting('model.tests')}, or test classifiers with another tokenizer."
             )
-        flat = [one for one in checkpoints if one.has_recipe and not isinstance(one.model, HierarchicalClassifier)]
-        recipes = [self._recipe(checkpoint, data, device, seed) for checkpoint in flat]
-        anew = {ranking: self.recursive and ranking != RANDOM for ranking in self.names}
-        chains = [
-            Chain(recipe, ranking, self.percents, anew[ranking]) for recipe, ranking in product(recipes, self.names)
-        ]
+        flat = [checkpoint for checkpoint in checkpoints if _can_be_retrained(checkpoint)]
+        chains = []
+        for checkpoint in flat:
+            recipe = self._recipe(checkpoint, data, device, seed)
+            for ranking in self.rankings:
+                ranks_again = self.recursive and ranking != RANDOM
+                chains.append(Chain(recipe, ranking, self.percents, ranks_again))
         trained = train_chains(chains)
         self._predicted = {}
         for chain in chains:
-            found = self._predicted.setdefault(chain.recipe.checkpoint.name, {})
-            found |= {(chain.ranking, at): best.state["predicted"].to(device) for at, best in chain.found.items()}
-        short = sum(int((data.splits[split].word_counts < 2).sum()) for split in SPLITS)
+            columns = self._predicted.setdefault(chain.recipe.checkpoint.name, {})
+            for percent, best in chain.trained.items():
+                columns[f"{chain.ranking}.correct_{percent}"] = best.state["predicted"].to(device)
+        short_texts = 0
+        for split in SPLITS:
+            short_texts += int((data.splits[split].word_counts < 2).sum())
         self._counts = {
             "trainings": len(trained),
             "cut_off": sum(not best.stopped for best in trained),
             "checkpoints_left_out": len(checkpoints) - len(flat),
-            "short_texts": short,
+            "short_texts": short_texts,
         }
 
     def _recipe(
         self, checkpoint: Checkpoint, data: ClassificationDataModule, device: torch.device, seed: int
     ) -> Recipe:
-        run = checkpoint.config.get("trainer") or {}
-        epochs = run.get("max_epochs") or -1
+        trainer = checkpoint.config.get("trainer") or {}
+        epochs = trainer.get("max_epochs") or -1
         if epochs < 1:
             raise UserError(f"roar: {checkpoint.name} was trained without a limit of epochs. Train it again, with one.")
-        given = run.get("callbacks") or []
-        callbacks = [given] if isinstance(given, Mapping) else given
-        stops = [one for one in callbacks if "EarlyStopping" in str(one.get("class_path"))]
-        own = int((stops[0].get("init_args") or {}).get("patience", 3)) if stops else epochs  # 3: Lightning's default
-        return Recipe(checkpoint, data, device, epochs, self.patience or own, seed)
+        patience = self.patience or _patience_of(trainer, epochs)
+        return Recipe(checkpoint, data, device, epochs, patience, seed)
 
-    def columns(self, classes: int) -> Sequence[str]:
-        return self._columns(self.names)
-
-    def _columns(self, rankings: Sequence[str]) -> list[str]:
-        return [f"{ranking}.correct_{percent}" for ranking, percent in product(rankings, self.percents)]
+    def _columns(self, ranking: str) -> list[str]:
+        return [f"{ranking}.correct_{percent}" for percent in self.percents]
 
     @torch.no_grad()
-    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        numbers, batch = dict[str, Tensor](), classified.batch
-        for (ranking, percent), predicted in self._predicted.get(classified.checkpoint.name, {}).items():
-            numbers[f"{ranking}.correct_{percent}"] = (predicted[batch.index] == batch.labels).double()
-            numbers[f"{ranking}.correct_0"] = (classified.predicted == batch.labels).double()
-        return Measurements(numbers)
+    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Mapping[str, Tensor]:
+        labels = classified.batch.labels
+        predicted = self._predicted.get(classified.checkpoint.name)
+        if predicted is None:
+            return {}
+        columns = {}
+        for ranking in self.rankings:
+            columns[f"{ranking}.correct_0"] = (classified.predicted == labels).double()
+        for name, classes in predicted.items():
+            columns[name] = (classes[classified.batch.index] == labels).double()
+        return columns
 
-    def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        return {f"{one}.racu": Score(self._columns([RANDOM, one]), self._racu, "ratio") for one in self._others}
+    def scores(self) -> Mapping[str, Score]:
+        scores = {}
+        for ranking in self._others:
+            columns = [*self._columns(RANDOM), *self._columns(ranking)]
+            scores[f"{ranking}.racu"] = Score(columns, self._racu, "ratio", main=True)
+        return scores
 
     @property
     def _others(self) -> list[str]:
         """Rankings that have a RACU: all but `random`; none without `random`."""
-        return [ranking for ranking in self.names if ranking != RANDOM and RANDOM in self.names]
+        if RANDOM not in self.rankings:
+            return []
+        return [ranking for ranking in self.rankings if ranking != RANDOM]
 
     def _racu(self, values: Floats, weights: Floats) -> Floats:
         """RACU of each draw; the columns are those of random words, then those of the ranking."""
@@ -178,36 +189,51 @@ class Roar(FidelityTest):
         with random words under the same seed. `racu.low` and `racu.high` are the ends of Student's 95 % interval
         over seeds (nan for fewer than three), within [−1, 1]; `racu.sd` is the standard deviation over seeds.
         """
-        rows, areas = [], []
+        rows = []
+        areas = []
         for variant, seeds in by_variant(results).items():
             names: dict[str, object] = {"variant": variant, "seeds": len(seeds)}
-            for ranking, percent in product(self.names, self.percents):
-                column = f"{self.name}.{ranking}.correct_{percent}"
-                accuracy = pool_seeds([resample(proportion, seed.values[[column]], "fraction") for seed in seeds])
-                rows.append({**names, "ranking": ranking, "masked": percent} | accuracy.named("accuracy"))
+            for ranking, percent in product(self.rankings, self.percents):
+                accuracy = self._accuracy(seeds, f"{ranking}.correct_{percent}")
+                rows.append({**names, "ranking": ranking, "masked": percent, **accuracy.named("accuracy")})
             for ranking in self._others:
-                values = [seed.scores[f"{self.name}.{ranking}.racu"].value for seed in seeds]
-                area = mean_over_seeds(values, "ratio")
-                low, high = np.clip(area.interval, -1, 1).tolist()
-                areas.append({**names, "ranking": ranking} | replace(area, low=low, high=high).named("racu"))
+                areas.append({**names, "ranking": ranking, **self._area_over_seeds(seeds, ranking).named("racu")})
         tables = {self.name: Table(pd.DataFrame(rows), {"accuracy": "fraction"})}
         if areas:
             tables[f"{self.name}.racu"] = Table(pd.DataFrame(areas), {"racu": "ratio"}, main=("ranking", "racu"))
         return tables
+
+    def _accuracy(self, seeds: Sequence[CheckpointResult], column: str) -> Estimate:
+        """Return the mean of a column over the seeds of a variant, with an interval over texts."""
+        accuracies = []
+        for result in seeds:
+            correct = result.values.reindex(columns=[f"{self.name}.{column}"])
+            accuracies.append(resample(proportion, correct, "fraction"))
+        return pool_seeds(accuracies)
+
+    def _area_over_seeds(self, seeds: Sequence[CheckpointResult], ranking: str) -> Estimate:
+        """Return the mean RACU of a ranking over the seeds of a variant, with an interval over seeds."""
+        values = [result.scores[f"{self.name}.{ranking}.racu"].value for result in seeds]
+        area = mean_over_seeds(values, "ratio")
+        low, high = np.clip(area.interval, -1, 1).tolist()
+        return replace(area, low=low, high=high)
 
     def figures(self, results: Sequence[CheckpointResult]) -> Mapping[str, Figure]:
         """Return the figure `roar`: accuracy over the percentage of masked words, for each ranking.
 
         The lines are means over the seeds of a variant.
         """
-        frame, several = self.tables(results)[self.name].frame, len(by_variant(results)) > 1
-        lines = {
-            f"{variant}: {ranking}" if several else str(ranking): (own["masked"].tolist(), own["accuracy"].tolist())
-            for (variant, ranking), own in frame.groupby(["variant", "ranking"], sort=False)
-            if own["accuracy"].notna().any()
-        }
+        frame = self.tables(results)[self.name].frame
+        has_variants = len(by_variant(results)) > 1
+        lines = {}
+        for (variant, ranking), rows in frame.groupby(["variant", "ranking"], sort=False):
+            if rows["accuracy"].notna().any():
+                name = f"{variant}: {ranking}" if has_variants else str(ranking)
+                lines[name] = (rows["masked"].tolist(), rows["accuracy"].tolist())
+        if not lines:
+            return {}
         title = "Recursive ROAR" if self.recursive else "ROAR"
-        return {self.name: Curves(title, "masked words (%)", "accuracy", lines)} if lines else {}
+        return {self.name: Curves(title, "masked words (%)", "accuracy", lines)}
 
     def audit(self) -> Mapping[str, object]:
         """Return four counts.
@@ -218,6 +244,42 @@ class Roar(FidelityTest):
         every share below 1.
         """
         return dict(self._counts)
+
+
+def _percents(shares: Sequence[float]) -> tuple[int, ...]:
+    """Return shares of masked words as whole percentages.
+
+    Raises:
+        UserError: They do not ascend from 0 to 1 in whole percent.
+    """
+    percents = [round(100 * share) if math.isfinite(share) else -1 for share in shares]
+    are_whole = np.allclose(np.array(shares) * 100, percents, rtol=0, atol=1e-6)
+    ascend = percents == sorted(set(percents))
+    if not are_whole or not ascend or percents[:1] != [0] or percents[-1:] != [100]:
+        raise UserError(
+            f"roar: shares is {list(shares)}, but must ascend from 0 to 1 in whole percent, as [0, 0.5, 1]."
+        )
+    return tuple(percents)
+
+
+def _can_be_retrained(checkpoint: Checkpoint) -> bool:
+    return checkpoint.has_recipe and not isinstance(checkpoint.model, HierarchicalClassifier)
+
+
+def _patience_of(trainer: Mapping[str, Any], epochs: int) -> int:
+    """Return the patience of a training's early stopping; all its epochs without early stopping.
+
+    Args:
+        trainer: Options of the trainer.
+        epochs: Largest number of epochs.
+    """
+    given = trainer.get("callbacks") or []
+    callbacks = [given] if isinstance(given, Mapping) else given
+    for callback in callbacks:
+        if "EarlyStopping" in str(callback.get("class_path")):
+            options = callback.get("init_args") or {}
+            return int(options.get("patience", 3))  # 3: Lightning's default
+    return epochs
 
 
 def relative_area(random: Floats, ranking: Floats, percents: Sequence[float]) -> Floats:
@@ -249,7 +311,7 @@ class Chain:
         ranking: Ranking of the words.
         percents: Percentages of masked words, from 0 to 100.
         recursive: True to rank the words again with each trained model.
-        found: Finished trainings by percentage. The states hold the class `predicted` for each text of test, int32
+        trained: Finished trainings by percentage. The states hold the class `predicted` for each text of test, int32
             `[texts]`; in a recursive chain also the words to mask next in each split, eight tokens to a byte.
     """
 
@@ -257,31 +319,35 @@ class Chain:
     ranking: str
     percents: tuple[int, ...]
     recursive: bool
-    found: dict[int, Best] = field(default_factory=dict)
+    trained: dict[int, Best] = field(default_factory=dict)
 
     def training(self, percent: int) -> Training:
-        """Return the description of the training at a percentage; a recursive one needs those before it in `found`."""
+        """Return the description of the training at a percentage; a recursive one needs earlier ones in `trained`."""
         recipe = self.recipe
         options: list[object] = [percent, *recipe.texts("dev"), *recipe.texts("test")]
         name = "Classifier without words"
         if percent < self.percents[-1]:  # without any word all rankings are the same
             options += [self.ranking, self.percents if self.recursive else None]
-            options += [POINTS] if self.ranking == "integrated_gradients" else []
+            if self.ranking == "integrated_gradients":
+                options.append(POINTS)
             name = f"Classifier without {percent} % of the words by {self.ranking}"
         return recipe.training("roar", options, name, partial(self._train, percent))
 
     def _train(self, percent: int) -> Best:
         recipe = self.recipe
         data = mask_tokens(recipe.own_data, self._masks(percent))
-        kept = recipe.checkpoint.config.get("checkpoint") or {}
         model = recipe.checkpoint.untrained(data, recipe.training_seed)
-        best = recipe.fit(model, kept.get("monitor") or "val_f1", kept.get("mode") or "max", datamodule=data)
+        options = recipe.checkpoint.config.get("checkpoint") or {}
+        monitor = options.get("monitor") or "val_f1"
+        best = recipe.fit(model, monitor, options.get("mode") or "max", datamodule=data)
         model.load_state_dict(best.state)
         model.to(recipe.device).eval().requires_grad_(False)
-        state = {"predicted": collect_outputs(model, data, recipe.device, "test").probabilities.argmax(-1).int().cpu()}
+        probabilities = collect_outputs(model, data, recipe.device, "test").probabilities
+        state = {"predicted": probabilities.argmax(-1).int().cpu()}
         following = self.percents[self.percents.index(percent) + 1 :]
         if self.recursive and following[:-1]:
-            ranks = rank_words(replace(recipe.checkpoint, model=model), data, self.ranking, recipe)
+            checkpoint = replace(recipe.checkpoint, model=model)
+            ranks = rank_words(checkpoint, data, self.ranking, recipe)
             for split in SPLITS:
                 top = top_words(data.splits[split], ranks[split], following[0])
                 state[split] = torch.from_numpy(np.packbits(top))
@@ -290,14 +356,19 @@ class Chain:
 
     def _masks(self, percent: int) -> Mapping[Split, Flags]:
         """Words to mask at a percentage, by split, `[tokens]`."""
-        data, before = self.recipe.data, self.percents[self.percents.index(percent) - 1]
-        if percent == self.percents[-1]:
-            return {split: data.splits[split].real for split in SPLITS}
-        if self.recursive and before in self.found:
-            state = self.found[before].state
-            sizes = {split: int(data.splits[split].lengths.sum()) for split in SPLITS}
-            return {split: np.unpackbits(state[split].numpy(), count=sizes[split]).astype(bool) for split in SPLITS}
-        return {split: top_words(data.splits[split], self._first[split], percent) for split in SPLITS}
+        data = self.recipe.data
+        before = self.percents[self.percents.index(percent) - 1]
+        masks = {}
+        for split in SPLITS:
+            texts = data.splits[split]
+            if percent == self.percents[-1]:
+                masks[split] = texts.real
+            elif self.recursive and before in self.trained:
+                packed = self.trained[before].state[split].numpy()
+                masks[split] = np.unpackbits(packed, count=int(texts.lengths.sum())).astype(bool)
+            else:
+                masks[split] = top_words(texts, self._first[split], percent)
+        return masks
 
     @cached_property
     def _first(self) -> Mapping[Split, Integers]:
@@ -308,21 +379,22 @@ class Chain:
 
 
 def train_chains(chains: Sequence[Chain]) -> list[Best]:
-    """Train the models of all chains, and put them into `Chain.found`; return each training once.
+    """Train the models of all chains, and put them into `Chain.trained`; return each training once.
 
     The ranks divide the trainings at one percentage; the models of a chain follow one another.
 
     Args:
         chains: The chains of all checkpoints and rankings, all with the same percentages.
     """
+    if not chains:
+        return []
     trained: dict[Path | None, Best] = {}
-    for percent in chains[0].percents[1:] if chains else ():
+    for percent in chains[0].percents[1:]:
         trainings = [chain.training(percent) for chain in chains]
-        wanted = {training.file: training for training in trainings}
-        found = dict(zip(wanted, share(list(wanted.values())), strict=True))
+        by_file = {training.file: training for training in trainings}
+        trained |= zip(by_file, share(list(by_file.values())), strict=True)
         for chain, training in zip(chains, trainings, strict=True):
-            chain.found[percent] = found[training.file]
-        trained |= found
+            chain.trained[percent] = trained[training.file]
     return list(trained.values())
 
 
@@ -334,7 +406,8 @@ def top_words(texts: TextSplit, ranks: Integers, percent: int) -> Flags:
         ranks: Rank of each word in its text, from 0, int64 `[tokens]`.
         percent: Percentage of the words to mark.
     """
-    chosen: Flags = texts.real & (ranks < np.repeat(texts.word_counts * percent // 100, texts.lengths))
+    counts = texts.word_counts * percent // 100
+    chosen: Flags = texts.real & (ranks < np.repeat(counts, texts.lengths))
     return chosen
 
 
@@ -352,21 +425,26 @@ def rank_words(
         ranking: Ranking of the words.
         recipe: Settings; random orders depend on its seed.
     """
-    found: dict[Split, Integers] = {}
+    mask = data.vocabulary.mask
+    assert mask is not None
+    ranks_of_splits: dict[Split, Integers] = {}
     for place, split in enumerate(SPLITS):
         texts = data.splits[split]
         ranks = [np.zeros(length, np.int64) for length in texts.lengths]  # a text of one word has no other rank
         for batch in texts.batches(data.eval_tokens):
             seed = recipe.training_seed + place
-            _, classified = classify(checkpoint, batch.to(recipe.device), None, seed=seed, vocabulary=data.vocabulary)
+            _, classified = classify(checkpoint, batch.to(recipe.device), seed=seed, vocabulary=data.vocabulary)
             if classified is None:
                 continue
-            saliency, own = Saliency(classified, points=POINTS), classified.batch
-            keys = saliency.rankings(ranking, 1)[0] if ranking == RANDOM else saliency.magnitude(ranking)
-            assert data.vocabulary.mask is not None
-            keys = keys.masked_fill(own.tokens == data.vocabulary.mask, torch.inf)
+            saliency = Saliency(classified, points=POINTS)
+            if ranking == RANDOM:
+                (keys,) = saliency.rankings(ranking, 1)
+            else:
+                keys = saliency.magnitude(ranking)
+            keys = keys.masked_fill(classified.batch.tokens == mask, torch.inf)
             keys = keys.masked_fill(~classified.words, -torch.inf)
-            for text, order in zip(own.index.tolist(), ranks_of(keys).cpu().numpy(), strict=True):
-                ranks[text] = order[: texts.lengths[text]]
-        found[split] = np.concatenate(ranks)
-    return found
+            orders = ranks_of(keys).cpu().numpy()
+            for row, text in enumerate(classified.batch.index.tolist()):
+                ranks[text] = orders[row, : texts.lengths[text]]
+        ranks_of_splits[split] = np.concatenate(ranks)
+    return ranks_of_splits

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from attention_probing.datamodules.batches import TextBatch
 from attention_probing.fidelity.classified import ClassifiedBatch, logits_under, passes, select_texts, shortened
-from attention_probing.fidelity.explanations import FILE, Explanations
 from attention_probing.metrics.distributions import tvd
 from attention_probing.models import TransformerClassifier
 from attention_probing.results.errors import UserError, check_names, near
@@ -33,6 +32,8 @@ RANKINGS = (
 
 MEASURES = ("input_x_gradient", "gradient_norm", "integrated_gradients", "leave_one_out")
 """Measures to compare attention with. Jain & Wallace (2019) call `input_x_gradient` gradient."""
+FILE = "file:"
+"""Beginning of a ranking that is read from a file; see `fidelity.explanations`."""
 PLANTED = "planted"
 """Oracle for data with a planted shortcut: the planted words first, all in random order."""
 OF_LAYERS = ("rollout",)
@@ -100,13 +101,17 @@ class AttentionSaliency:
         held fixed. The norm is 0 outside the mask.
         """
         classified = self.classified
-        if norms := getattr(classified.checkpoint.model, "value_norms", None):
-            written = torch.stack([norms(classified.output, name) for name in classified.names])
+        value_norms = getattr(classified.checkpoint.model, "value_norms", None)
+        if value_norms is not None:
+            written = torch.stack([value_norms(classified.output, name) for name in classified.names])
             return (classified.weights * written).masked_fill(~classified.mask, 0)
         weights = classified.weights.detach().requires_grad_()
         logits = logits_under(classified, weights).sum(0)
-        by_class = [torch.autograd.grad(one, weights, retain_graph=True)[0] for one in logits]
-        norms = weights.detach() * torch.stack(by_class).square().sum(0).sqrt()
+        gradients = []
+        for logit in logits:
+            (gradient,) = torch.autograd.grad(logit, weights, retain_graph=True)
+            gradients.append(gradient)
+        norms = weights.detach() * torch.stack(gradients).square().sum(0).sqrt()
         return norms.masked_fill(~classified.mask, 0)
 
     @property
@@ -164,14 +169,14 @@ class Saliency:
 
     Attributes:
         classified: The texts, with the decisions of a classifier.
-        explanations: Scores from files, by ranking (`file:PATH`).
+        files: Rankings that were read from files, by name (`file:PATH`).
         points: Number of points on the path of integrated gradients.
         seconds: Wall time of each ranking and measure computed so far, by name, without the pass that classifies the
             texts. Work that several share is counted for the first that needs it.
     """
 
     classified: ClassifiedBatch
-    explanations: Mapping[str, Explanations] = field(default_factory=dict)
+    files: Mapping[str, Explainer] = field(default_factory=dict)
     points: int = 50
     seconds: dict[str, float] = field(default_factory=dict)
     _of_explainers: dict[Explainer, Tensor] = field(default_factory=dict, init=False)
@@ -181,7 +186,7 @@ class Saliency:
         """Measures of attention weights."""
         return AttentionSaliency(self.classified)
 
-    def _timed(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
+    def _measure_time(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
         """Compute a measure; the first time, keep its seconds."""
         if name in self.seconds:
             return compute()
@@ -241,10 +246,13 @@ class Saliency:
 
     @cached_property
     def _integrated(self) -> tuple[Tensor, Tensor]:
-        classified, batch = self.classified, self.classified.batch
+        classified = self.classified
+        batch = classified.batch
         embedded = classified.output.embedded.detach()
-        baselines = embedded.masked_fill((classified.token_to_position >= 0)[..., None], 0)
-        values, errors = embedded.new_zeros(embedded.shape[:2]), embedded.new_zeros(len(embedded))
+        has_position = classified.token_to_position >= 0
+        baselines = embedded.masked_fill(has_position[..., None], 0)
+        values = embedded.new_zeros(embedded.shape[:2])
+        errors = embedded.new_zeros(len(embedded))
 
         def log_odds(changed: Tensor, rows: Tensor, places: Tensor, texts: TextBatch) -> Tensor:
             logits: Tensor = classified.checkpoint.model(select_texts(texts, places), embedded=changed).logits
@@ -255,22 +263,26 @@ class Saliency:
         for rows in passes(batch.lengths, TOKENS):
             texts = shortened(batch, rows, batch.mask[rows], classified.vocabulary.pad)  # without needless padding
             time = texts.tokens.size(1)
-            found, delta = IntegratedGradients(log_odds).attribute(
+            places = torch.arange(len(rows), device=rows.device)
+            gradients, delta = IntegratedGradients(log_odds).attribute(
                 embedded[rows, :time],
                 baselines=baselines[rows, :time],
-                additional_forward_args=(rows, torch.arange(len(rows), device=rows.device), texts),
+                additional_forward_args=(rows, places, texts),
                 n_steps=self.points,
                 internal_batch_size=len(rows),  # one point of all texts
                 return_convergence_delta=True,
             )
-            values[rows, :time], errors[rows] = found.detach().sum(-1), delta.detach().abs()
+            values[rows, :time] = gradients.detach().sum(-1)
+            errors[rows] = delta.detach().abs()
         return classified.to_positions(values), errors
 
     @cached_property
     def _left_out(self) -> tuple[Tensor, Tensor]:
         """Fall of p, and total variation distance of the output, without each position: both `[batch, positions]`."""
-        classified, words = self.classified, self.classified.words
-        others = words & ~torch.eye(words.size(1), dtype=torch.bool, device=words.device)[:, None]
+        classified = self.classified
+        words = classified.words
+        itself = torch.eye(words.size(1), dtype=torch.bool, device=words.device)[:, None]
+        others = words & ~itself
         # A copy without the word of a position that has none is empty, and not read.
         without = classified.reread(others & words.T[..., None])  # [positions, batch, classes]
         falls = classified.confidence - classified.of_predicted(without)
@@ -316,13 +328,18 @@ class Saliency:
             UserError: The scores of an object have another shape, or are no finite numbers where attention may be.
         """
         if isinstance(measure, Explainer):
-            if measure not in self._of_explainers:
-                self._of_explainers[measure] = self._timed(measure.name, lambda: _checked(measure, self.classified))
-            return self._of_explainers[measure]
-        if measure in self.explanations:
-            return self._timed(measure, lambda: self.explanations[measure].of(self.classified))
+            return self._scores_of(measure)
+        if measure in self.files:
+            return self._scores_of(self.files[measure])
         source = self.of_attention if hasattr(AttentionSaliency, measure) else self
-        return self._timed(measure, lambda: getattr(source, measure))
+        return self._measure_time(measure, lambda: getattr(source, measure))
+
+    def _scores_of(self, explainer: Explainer) -> Tensor:
+        """Return the scores of an object, which is asked once."""
+        if explainer not in self._of_explainers:
+            scores = self._measure_time(explainer.name, lambda: _check_scores(explainer, self.classified))
+            self._of_explainers[explainer] = scores
+        return self._of_explainers[explainer]
 
     def magnitude(self, measure: str | Explainer) -> Tensor:
         """Return the absolute value of a measure, `[batch, positions]`.
@@ -333,7 +350,9 @@ class Saliency:
             measure: Name of the measure, `file:PATH`, or an object.
         """
         signed = self.signed(measure)
-        return self.leave_one_out_tvd if measure == "leave_one_out" else signed.abs()
+        if measure == "leave_one_out":
+            return self.leave_one_out_tvd
+        return signed.abs()
 
     def rankings(self, ranking: str | Explainer, draws: int) -> Tensor:
         """Return sort keys that rank the positions, `[orders, batch, positions]`; the highest key comes first.
@@ -345,10 +364,10 @@ class Saliency:
             draws: Number of orders of `random`; every other ranking has one order.
         """
         if ranking == "random":
-            values = self._timed(ranking, lambda: self.classified.noise("ranking", draws))
+            keys = self._measure_time(ranking, lambda: self.classified.noise("ranking", draws))
         else:
-            values = self.signed(ranking)[None]
-        return values.masked_fill(~self.classified.mask, -torch.inf)
+            keys = self.signed(ranking)[None]
+        return keys.masked_fill(~self.classified.mask, -torch.inf)
 
 
 def _now(device: torch.device) -> float:
@@ -372,13 +391,14 @@ def decision_gradient(classified: ClassifiedBatch, logits: Tensor, inputs: Tenso
     # In double precision: in single, the gradient of a nearly certain decision would be exactly 0.
     probabilities = classified.of_predicted(logits.double().softmax(-1))
     # Texts do not depend on each other, so the gradient of the sum is the gradient of each.
-    (found,) = torch.autograd.grad(probabilities.sum(), inputs)
-    return found
+    (gradient,) = torch.autograd.grad(probabilities.sum(), inputs)
+    return gradient
 
 
-def _checked(explainer: Explainer, classified: ClassifiedBatch) -> Tensor:
+def _check_scores(explainer: Explainer, classified: ClassifiedBatch) -> Tensor:
     """Return the scores of an object, without gradients, in double precision, and 0 outside the mask."""
-    scores, mask = explainer.scores(classified).detach(), classified.mask
+    mask = classified.mask
+    scores = explainer.scores(classified).detach()
     name = f"the ranking {explainer.name} ({type(explainer).__name__}.scores)"
     if scores.shape != mask.shape:
         raise UserError(
@@ -386,8 +406,9 @@ def _checked(explainer: Explainer, classified: ClassifiedBatch) -> Tensor:
             "`classified.to_positions` sums numbers of tokens."
         )
     scores = scores.to(mask.device).double().masked_fill(~mask, 0)  # whole numbers have no -inf
-    if wrong := (~scores.isfinite()).nonzero().tolist():
-        row, position = wrong[0]
+    not_finite = (~scores.isfinite()).nonzero().tolist()
+    if not_finite:
+        row, position = not_finite[0]
         text = int(classified.batch.index[row])
         raise UserError(f"{name} is not a finite number at position {position} of text {text} (both from 0) of test.")
     return scores
@@ -405,11 +426,13 @@ def name_of(ranking: str | Explainer) -> str:
     return Path(ranking.removeprefix(FILE)).stem if ranking.startswith(FILE) else ranking
 
 
-def check_rankings(test: str, rankings: Sequence[str | Explainer], known: Sequence[str] = KNOWN) -> tuple[str, ...]:
-    """Check some rankings, and return their names in columns and scores (see `name_of`).
+def check_rankings(
+    option: str, rankings: Sequence[str | Explainer], known: Sequence[str] = KNOWN
+) -> dict[str, str | Explainer]:
+    """Check some rankings, and return them by their names in columns and scores (see `name_of`).
 
     Args:
-        test: Name of the option that lists the rankings, for messages.
+        option: Name of the option that lists the rankings, for messages.
         rankings: Known rankings, `file:PATH`, or objects.
         known: Rankings that are computed here.
 
@@ -419,9 +442,35 @@ def check_rankings(test: str, rankings: Sequence[str | Explainer], known: Sequen
     for ranking in rankings:
         if isinstance(ranking, str) and not ranking.startswith(FILE) and ranking not in known:
             raise UserError(
-                f"{test}: {ranking!r} is not a ranking{near(ranking, known)}. The rankings are {', '.join(known)}, "
+                f"{option}: {ranking!r} is not a ranking{near(ranking, known)}. The rankings are {', '.join(known)}, "
                 f"{FILE}PATH for scores from a file, and {{class_path: …}} for a class of your own."
             )
-    names = tuple(map(name_of, rankings))
-    check_names(test, names)
-    return names
+    names = [name_of(ranking) for ranking in rankings]
+    check_names(option, names)
+    return dict(zip(names, rankings, strict=True))
+
+
+def divide_among(rankings: Mapping[str, Tensor], values: Tensor) -> dict[str, Tensor]:
+    """Divide values of the orders of all rankings among the rankings, each `[orders, batch]`.
+
+    Args:
+        rankings: Sort keys of the orders of each ranking, `[orders, batch, positions]`, by name.
+        values: Values of each text in all orders of all rankings, one ranking after another, `[orders, batch]`.
+    """
+    sizes = [len(orders) for orders in rankings.values()]
+    parts = torch.split(values, sizes)
+    return dict(zip(rankings, parts, strict=True))
+
+
+def mean_over_orders(rankings: Mapping[str, Tensor], measures: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the columns `<ranking>.<measure>`: the mean of a measure over the orders of each ranking, `[batch]`.
+
+    Args:
+        rankings: As in `divide_among`.
+        measures: Values of each text in all orders of all rankings, `[orders, batch]`, by name.
+    """
+    columns = {}
+    for measure, values in measures.items():
+        for ranking, values_of_ranking in divide_among(rankings, values).items():
+            columns[f"{ranking}.{measure}"] = values_of_ranking.mean(0)
+    return columns

@@ -8,17 +8,26 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity.checkpoints import Checkpoint
 from attention_probing.fidelity.classified import ClassifiedBatch, ranks_of
-from attention_probing.fidelity.comparison import CheckpointResult, by_variant, column_means
-from attention_probing.fidelity.experiment import FidelityTest, Measurements, Score, means, proportions
-from attention_probing.fidelity.saliency import RANKINGS, Explainer, Saliency
+from attention_probing.fidelity.contract import (
+    CheckpointResult,
+    FidelityTest,
+    Reading,
+    Score,
+    by_variant,
+    column_means,
+    means,
+    proportions,
+)
+from attention_probing.fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings, mean_over_orders
 from attention_probing.metrics.bootstrap import pool_seeds, resample
 from attention_probing.metrics.statistics import ratio
 from attention_probing.results import TIE, Floats, Table, Unit
-from attention_probing.results.errors import UserError, setting
+from attention_probing.results.errors import UserError, check_values, setting
 from attention_probing.results.progress import warn
 
 LEARNT = 0.99
@@ -59,12 +68,12 @@ class Shortcut(FidelityTest):
     """
 
     name = "shortcut"
-    headline = (".precision_at_k", ".learnt")
-    directions: ClassVar = {"precision_at_k": "↑", "mean_rank": "↓"}
+    readings: ClassVar = {"precision_at_k": Reading("↑"), "mean_rank": Reading("↓")}
 
     def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS) -> None:
-        self.take(rankings=rankings)
-        self._weak: dict[str, float] = {}
+        check_values(self, rankings=rankings)
+        self.rankings = check_rankings("shortcut: rankings", rankings)
+        self._not_learnt: dict[str, float] = {}
 
     def begin(
         self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
@@ -75,27 +84,31 @@ class Shortcut(FidelityTest):
                 f"{setting('data.shortcut.kind')}, or remove shortcut from {setting('model.tests')}."
             )
 
-    def columns(self, classes: int) -> Sequence[str]:
-        return [*(f"{ranking}.{one}" for one in self.directions for ranking in (*self.names, CHANCE)), "learnt"]
-
-    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Measurements:
-        words, batch = classified.words, classified.batch
-        planted = classified.to_positions(batch.rationale.float()) > 0
-        count, total = planted.sum(1).double(), words.sum(1)
-        numbers = {
+    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Mapping[str, Tensor]:
+        words = classified.words
+        planted = classified.to_positions(classified.batch.rationale.float()) > 0
+        count = planted.sum(1).double()
+        total = words.sum(1)
+        orders = {name: saliency.rankings(ranking, self.draws) for name, ranking in self.rankings.items()}
+        keys = torch.cat(list(orders.values())).masked_fill(~words, -torch.inf)
+        ranks = ranks_of(keys)  # [orders, batch, positions]
+        is_first = ranks < count[:, None]
+        measures = {
+            "precision_at_k": (planted & is_first).sum(-1) / count,
+            "mean_rank": ((ranks + 1) * planted).sum(-1) / count,
+        }
+        return {
+            **mean_over_orders(orders, measures),
             f"{CHANCE}.precision_at_k": count / total,
             f"{CHANCE}.mean_rank": (total.double() + 1) / 2,
-            "learnt": (classified.predicted == batch.labels).double(),
+            "learnt": (classified.predicted == classified.batch.labels).double(),
         }
-        orders = [saliency.rankings(ranking, self.draws) for ranking in self.rankings]
-        ranks = ranks_of(torch.cat(orders).masked_fill(~words, -torch.inf))  # [orders, batch, positions]
-        first = (planted & (ranks < count[:, None])).sum(-1) / count
-        mean_rank = ((ranks + 1) * planted).sum(-1) / count
-        return Measurements(numbers | self.means_of(orders, precision_at_k=first, mean_rank=mean_rank))
 
-    def scores(self, classes: int, positive: int | None) -> Mapping[str, Score]:
-        ranks = [f"{ranking}.mean_rank" for ranking in (*self.names, CHANCE)]
-        return proportions(self.columns(classes)) | means(ranks, "count")
+    def scores(self) -> Mapping[str, Score]:
+        names = (*self.rankings, CHANCE)
+        precision = proportions((f"{name}.precision_at_k" for name in names), main=True)
+        mean_rank = means((f"{name}.mean_rank" for name in names), "count")
+        return precision | mean_rank | proportions(["learnt"], main=True)
 
     def tables(self, results: Sequence[CheckpointResult]) -> Mapping[str, Table]:
         """Return the table `shortcut.judges`: agreement of the metrics of other tests with the known truth.
@@ -122,27 +135,38 @@ class Shortcut(FidelityTest):
         right where decisions depend on many words. Over few rankings τ has few possible values, and rankings that all
         find the planted words cannot be told apart. If the shortcut is not learnt, the truth is unknown.
         """
-        learnt = {result.name: result.scores[f"{self.name}.learnt"].value for result in results}
-        self._weak = {name: value for name, value in learnt.items() if not value >= LEARNT}
-        if self._weak:
-            listed = ", ".join(f"{name} ({value:.1%})" for name, value in self._weak.items())
-            said = f"Shortcut not learnt: accuracy on planted texts is below {LEARNT:.0%} for {listed}. The planted"
-            said += (
-                f" words are not all that these classifiers decide by. Train longer, or raise "
-                f"{setting('data.shortcut.share')}"
-            )
-            warn(f"{said}; only an encoder that reads the order of words learns a pair.")
-        variants = by_variant(results).items()
-        rows = [{"variant": variant} | row for variant, ours in variants for row in judge(ours, self.names)]
+        self._warn_of_classifiers_that_did_not_learn(results)
+        variants = by_variant(results)
+        rows = []
+        for variant, seeds in variants.items():
+            for row in judge(seeds, list(self.rankings)):
+                rows.append({"variant": variant, **row})
         if not rows:
             return {}
-        shown = (*(["variant"] if len(variants) > 1 else []), "metric", "tau", "reachable", "first", "best")
+        shown = ["metric", "tau", "reachable", "first", "best"]
+        if len(variants) > 1:
+            shown = ["variant", *shown]
         units: dict[str, Unit] = dict.fromkeys(("tau", "reachable", "first"), "fraction")
-        return {f"{self.name}.judges": Table(pd.DataFrame(rows), units, main=shown)}
+        return {f"{self.name}.judges": Table(pd.DataFrame(rows), units, main=tuple(shown))}
+
+    def _warn_of_classifiers_that_did_not_learn(self, results: Sequence[CheckpointResult]) -> None:
+        self._not_learnt = {}
+        for result in results:
+            accuracy = result.scores[f"{self.name}.learnt"].value
+            if not accuracy >= LEARNT:
+                self._not_learnt[result.name] = accuracy
+        if not self._not_learnt:
+            return
+        accuracies = ", ".join(f"{name} ({value:.1%})" for name, value in self._not_learnt.items())
+        warn(
+            f"Shortcut not learnt: accuracy on planted texts is below {LEARNT:.0%} for {accuracies}. The planted words "
+            "are not all that these classifiers decide by. Train longer, or raise "
+            f"{setting('data.shortcut.share')}; only an encoder that reads the order of words learns a pair."
+        )
 
     def audit(self) -> Mapping[str, object]:
         """Return the accuracies on planted texts that are below `LEARNT`, by checkpoint."""
-        return {"not_learnt": self._weak}
+        return {"not_learnt": self._not_learnt}
 
 
 def judge(results: Sequence[CheckpointResult], rankings: Sequence[str]) -> Iterator[dict[str, object]]:
@@ -153,28 +177,51 @@ def judge(results: Sequence[CheckpointResult], rankings: Sequence[str]) -> Itera
         rankings: Names of the rankings with a precision at k.
     """
     for metric, columns in metric_columns(list(map(str, results[0].values)), rankings).items():
-        sign = next((sign for pattern, sign in BETTER.items() if fnmatchcase(metric, pattern)), 0)
+        sign = _direction(metric)
         if not sign or len(columns) < 2:
             continue
-        values = []
-        for result in results:
-            judged = [sign * result.values[own].mean(axis=1, skipna=False) for own in columns.values()]
-            true = [result.values[f"{Shortcut.name}.{ranking}.precision_at_k"] for ranking in columns]
-            values.append(np.stack([*judged, *true], axis=1))
-        tau, first = (pool_seeds([resample(one, own, "fraction") for own in values]) for one in (agreement, finds_best))
-        sound = [own[~np.isnan(own).any(axis=1)] for own in values]
-        by_metric, by_truth = np.split(np.mean([own.mean(axis=0) for own in sound], axis=0), 2)
+        values = [_judged_values(result, columns, sign) for result in results]
+        tau = pool_seeds([resample(agreement, of_seed, "fraction") for of_seed in values])
+        first = pool_seeds([resample(finds_best, of_seed, "fraction") for of_seed in values])
+        defined = [of_seed[~np.isnan(of_seed).any(axis=1)] for of_seed in values]
+        over_texts = [of_seed.mean(axis=0) for of_seed in defined]
+        by_metric, by_truth = np.split(np.mean(over_texts, axis=0), 2)
+        has_draws = np.isfinite(first.draws).any()
         yield {
             "metric": metric,
             "better": "higher" if sign > 0 else "lower",
             "rankings": len(columns),
-            "texts": sum(map(len, sound)),
+            "texts": sum(map(len, defined)),
             **tau.named("tau"),
             "reachable": float(np.sqrt((_signs(by_truth[None]) != 0).mean())),
-            "first": float(np.nanmean(first.draws)) if np.isfinite(first.draws).any() else np.nan,
+            "first": float(np.nanmean(first.draws)) if has_draws else np.nan,
             "best": _best(by_metric, list(columns)),
             "truth": _best(by_truth, list(columns)),
         }
+
+
+def _direction(metric: str) -> int:
+    """Return 1 if higher values of a metric are better, -1 if lower ones are, 0 if it judges no ranking."""
+    for pattern, sign in BETTER.items():
+        if fnmatchcase(metric, pattern):
+            return sign
+    return 0
+
+
+def _judged_values(result: CheckpointResult, columns: Mapping[str, Sequence[str]], sign: int) -> Floats:
+    """Return a metric of all rankings, and then their precision at k, `[texts, 2 · rankings]`; higher is better.
+
+    Args:
+        result: Result of a checkpoint.
+        columns: Columns of the metric by ranking.
+        sign: Direction of the metric.
+    """
+    values = []
+    for names in columns.values():
+        values.append(sign * result.values[list(names)].mean(axis=1, skipna=False))
+    for ranking in columns:
+        values.append(result.values[f"{Shortcut.name}.{ranking}.precision_at_k"])
+    return np.stack(values, axis=1)
 
 
 def metric_columns(columns: Sequence[str], rankings: Sequence[str]) -> dict[str, dict[str, list[str]]]:
@@ -185,12 +232,14 @@ def metric_columns(columns: Sequence[str], rankings: Sequence[str]) -> dict[str,
         rankings: Names of rankings.
     """
     names = "|".join(map(re.escape, sorted(rankings, key=len, reverse=True)))
-    found: dict[str, dict[str, list[str]]] = {}
+    pattern = re.compile(rf"(?!{Shortcut.name}\.)([^.]+)\.({names})\.(.+?)(?:_\d+)?")
+    metrics: dict[str, dict[str, list[str]]] = {}
     for column in columns:
-        if match := re.fullmatch(rf"(?!{Shortcut.name}\.)([^.]+)\.({names})\.(.+?)(?:_\d+)?", column):
+        match = pattern.fullmatch(column)
+        if match:
             test, ranking, measure = match.groups()
-            found.setdefault(f"{test}.{measure}", {}).setdefault(ranking, []).append(column)
-    return found
+            metrics.setdefault(f"{test}.{measure}", {}).setdefault(ranking, []).append(column)
+    return metrics
 
 
 def agreement(values: Floats, weights: Floats) -> Floats:
@@ -203,8 +252,11 @@ def agreement(values: Floats, weights: Floats) -> Floats:
     Returns:
         τ_b; nan if one measure is the same for all rankings.
     """
-    one, other = (_signs(means) for means in np.split(column_means(values, weights), 2, axis=1))
-    return ratio((one * other).sum(1), np.sqrt((one**2).sum(1) * (other**2).sum(1)))
+    one_means, other_means = np.split(column_means(values, weights), 2, axis=1)
+    one = _signs(one_means)
+    other = _signs(other_means)
+    untied = (one**2).sum(1) * (other**2).sum(1)
+    return ratio((one * other).sum(1), np.sqrt(untied))
 
 
 def finds_best(values: Floats, weights: Floats) -> Floats:
@@ -214,9 +266,10 @@ def finds_best(values: Floats, weights: Floats) -> Floats:
         values: As in `agreement`; higher is better in both.
         weights: As in `agreement`.
     """
-    both = np.split(column_means(values, weights), 2, axis=1)
-    one, other = (means >= means.max(axis=1, keepdims=True) - TIE for means in both)
-    return ratio((one & other).sum(axis=1), one.sum(axis=1))
+    one_means, other_means = np.split(column_means(values, weights), 2, axis=1)
+    is_best = one_means >= one_means.max(axis=1, keepdims=True) - TIE
+    is_truly_best = other_means >= other_means.max(axis=1, keepdims=True) - TIE
+    return ratio((is_best & is_truly_best).sum(axis=1), is_best.sum(axis=1))
 
 
 def _signs(means: Floats) -> Floats:
@@ -227,4 +280,5 @@ def _signs(means: Floats) -> Floats:
 
 
 def _best(means: Floats, rankings: Sequence[str]) -> str:
-    return ", ".join(name for name, mean in zip(rankings, means, strict=True) if mean >= means.max() - TIE)
+    best = [name for name, mean in zip(rankings, means, strict=True) if mean >= means.max() - TIE]
+    return ", ".join(best)

@@ -3,7 +3,7 @@
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -88,12 +88,12 @@ class Explanation:
     @property
     def answer(self) -> str:
         """Sentence with the decision and the probabilities of the classes, the highest first."""
-        ordered = sorted(self.probabilities, key=lambda label: -self.probabilities[label])
-        shares = [f"{label} {_percent(self.probabilities[label])}" for label in ordered[1:MOST]]
-        if len(ordered) > MOST:
-            shares.append(f"{len(ordered) - MOST} more")
-        sure = _percent(self.probabilities[self.decision])
-        return f"{self.classifier} decides {self.decision!r} with probability {sure} ({', '.join(shares)})."
+        labels = sorted(self.probabilities, key=lambda label: -self.probabilities[label])
+        others = [f"{label} {_percent(self.probabilities[label])}" for label in labels[1:MOST]]
+        if len(labels) > MOST:
+            others.append(f"{len(labels) - MOST} more")
+        confidence = _percent(self.probabilities[self.decision])
+        return f"{self.classifier} decides {self.decision!r} with probability {confidence} ({', '.join(others)})."
 
     @property
     def figure(self) -> ColouredTexts:
@@ -102,23 +102,24 @@ class Explanation:
         text = ColouredText("", self.answer, tuple(self.words["token"]), rows)
         return ColouredTexts(self.title, (text,))
 
-    def _first_words(self) -> pd.DataFrame:
+    def _first_words_table(self) -> Table:
         """Return the first words of each ranking with their importance, as text."""
         rows = []
         for name in self.rankings:
             first = self.words.sort_values(name, ascending=False, kind="stable")[:FIRST]
-            named = zip(first["token"], first[name], strict=True)
-            cells = [f"{token} {value:.3g}" for token, value in named]
-            rows.append({"ranking": spaced(name), "first words": ", ".join(cells)})
-        return pd.DataFrame(rows)
+            words = [f"{token} {value:.3g}" for token, value in zip(first["token"], first[name], strict=True)]
+            rows.append({"ranking": spaced(name), "first words": ", ".join(words)})
+        return Table(pd.DataFrame(rows), main=["ranking", "first words"])
 
-    def _effects(self) -> Table:
+    def _effects_table(self) -> Table:
         """Return the effects for print, with names that may be broken at blanks, and numbers of words as text."""
-        after = [DASH if np.isnan(words) else f"{words:.0f}" for words in self.effects["flips_after"]]
-        frame = self.effects.assign(ranking=self.effects["ranking"].map(spaced), flips_after=after)
+        flips_after = [DASH if np.isnan(words) else f"{words:.0f}" for words in self.effects["flips_after"]]
+        rankings = self.effects["ranking"].map(spaced)
+        frame = self.effects.assign(ranking=rankings, flips_after=flips_after)
         frame = frame.rename(columns=lambda name: spaced(name.removeprefix("without_")))
         columns = [str(name) for name in frame]
-        units: dict[str, Unit] = {name: "fraction" for name in columns if name not in ("ranking", "flips after")}
+        of_text = ("ranking", "flips after")
+        units: dict[str, Unit] = {name: "fraction" for name in columns if name not in of_text}
         return Table(frame, units, main=columns)
 
     def _legend(self) -> str:
@@ -130,24 +131,20 @@ class Explanation:
         )
 
     def __repr__(self) -> str:
-        first = Table(self._first_words(), main=["ranking", "first words"])
         title = Text(self.title)
         title.truncate(WIDTH, overflow="ellipsis")
-        screen = Console(file=io.StringIO(), width=WIDTH, color_system=None, force_jupyter=False)
-        for part in (
-            title,
-            Text(f"{self.answer}\n"),
-            data_table("Importance", first, "words", WIDTH),
-            data_table("\nDecision without the first words", self._effects(), "effects", WIDTH),
-            Text("\n".join(["", self._legend(), *self.notes])),
-        ):
-            screen.print(part)
-        assert isinstance(screen.file, io.StringIO)
-        return "\n".join(line.rstrip() for line in screen.file.getvalue().splitlines())
+        text = io.StringIO()
+        screen = Console(file=text, width=WIDTH, color_system=None, force_jupyter=False)
+        screen.print(title)
+        screen.print(Text(f"{self.answer}\n"))
+        screen.print(data_table("Importance", self._first_words_table(), "words", WIDTH))
+        screen.print(data_table("\nDecision without the first words", self._effects_table(), "effects", WIDTH))
+        screen.print(Text("\n".join(["", self._legend(), *self.notes])))
+        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
     def _repr_html_(self) -> str:
         page = embed_page(self.answer, html_page(self.figure), f"{12 + 4 * len(self.rankings)}rem")
-        table = pd.DataFrame(format_cells(self._effects(), missing=DASH)).to_html(index=False, border=0)
+        table = pd.DataFrame(format_cells(self._effects_table(), missing=DASH)).to_html(index=False, border=0)
         notes = "".join(f"<br>{escape(note)}" for note in self.notes)
         return f"{page}\n{table}\n<small>{escape(self._legend())}{notes}</small>"
 
@@ -177,18 +174,19 @@ def explain(
             not defined for this classifier; or the file is no checkpoint of a text classifier that decides
             between classes.
     """
-    chosen = _checked_rankings(rankings)
+    chosen = _check_rankings(rankings)
     parts = _parts_of(text)
     if not isinstance(checkpoint, Checkpoint):
         checkpoint = load_one(checkpoint)
     _check_takes(checkpoint, parts)
     model = checkpoint.model
+    if isinstance(model, HierarchicalClassifier):
+        checkpoint = replace(checkpoint, level=WORD)
     split = model.sizes.tokenize([parts[0] if len(parts) == 1 else (parts[0], parts[1])])
     if split.counts["texts_all_unknown"]:
         raise UserError(f"{checkpoint.path} knows no word of the text. Check its language, and give another text.")
-    level = WORD if isinstance(model, HierarchicalClassifier) else None
     with recorded_gradients():
-        _, classified = classify(checkpoint, split[[0]], level, seed=seed, vocabulary=model.sizes.vocabulary)
+        _, classified = classify(checkpoint, split[[0]], seed=seed, vocabulary=model.sizes.vocabulary)
         if classified is None:
             raise UserError(
                 f"{checkpoint.path} reads fewer than two words of the text, so that there is nothing to rank. Give a "
@@ -196,23 +194,23 @@ def explain(
             )
         classified.progress.begin("Changed copies of the text", math.inf, "it depends on the decisions")
         saliency = Saliency(classified)
-        words = _importance(split, classified, saliency, chosen)
-        effects = _effects(classified, saliency, chosen)
+        words = _measure_importance(split, classified, saliency, chosen)
+        effects = _measure_effects(classified, saliency, chosen)
     probabilities = dict(zip(model.sizes.labels, classified.probabilities[0].tolist(), strict=True))
     notes = _notes(split, classified, words)
     return Explanation(parts, checkpoint.path.name, probabilities, words, effects, notes)
 
 
-def _checked_rankings(rankings: Sequence[str | Explainer]) -> list[str | Explainer]:
+def _check_rankings(rankings: str | Sequence[str | Explainer]) -> list[str | Explainer]:
     """Check rankings, and return them without `random`."""
-    given = [rankings] if isinstance(rankings, str) else list(rankings)
-    for ranking in given:
+    every: list[str | Explainer] = [rankings] if isinstance(rankings, str) else list(rankings)
+    for ranking in every:
         if not isinstance(ranking, Explainer) and ranking not in OF_ONE_TEXT:
             raise UserError(
                 f"There is no ranking {ranking!r} of a single text{near(str(ranking), OF_ONE_TEXT)}. The rankings are "
                 f"{', '.join(OF_ONE_TEXT)}."
             )
-    chosen = [ranking for ranking in given if ranking != RANDOM]
+    chosen = [ranking for ranking in every if ranking != RANDOM]
     check_names("rankings", [name_of(ranking) for ranking in chosen])
     return chosen
 
@@ -234,36 +232,40 @@ def _check_takes(checkpoint: Checkpoint, parts: Sequence[str]) -> None:
             f"{checkpoint.path} predicts a number, so that there is no decision to explain. Give a classifier of "
             "classes."
         )
-    pairs = checkpoint.reads_pairs
-    if pairs is not None and pairs != (len(parts) == 2):
-        wanted = "pairs of texts. Give two texts, ('…', '…')" if pairs else "single texts. Give one string"
-        raise UserError(f"{checkpoint.path} was trained on {wanted}.")
+    is_pair = len(parts) == 2
+    if checkpoint.reads_pairs is True and not is_pair:
+        raise UserError(f"{checkpoint.path} was trained on pairs of texts. Give two texts, ('…', '…').")
+    if checkpoint.reads_pairs is False and is_pair:
+        raise UserError(f"{checkpoint.path} was trained on single texts. Give one string.")
 
 
-def _importance(
+def _measure_importance(
     split: TextSplit, classified: ClassifiedBatch, saliency: Saliency, rankings: Sequence[str | Explainer]
 ) -> pd.DataFrame:
     """Return the table of the words; see `Explanation.words`."""
-    read = split.forms(0)
-    tokens = read if classified.checkpoint.model.sizes.tokenizer is None else split.readable(0)
-    inside = classified.words[0, : len(read)].cpu().numpy()  # over words positions are tokens
+    forms = split.forms(0)
+    has_pieces = classified.checkpoint.model.sizes.tokenizer is not None
+    tokens = split.readable(0) if has_pieces else forms
+    is_word = classified.words[0, : len(forms)].cpu().numpy()  # over words positions are tokens
     columns: dict[str, Any] = {
-        "number": np.array(split.places(0))[inside] + 1,
-        "word": np.array(read, dtype=object)[inside],
-        "token": np.array(tokens, dtype=object)[inside],
+        "number": np.array(split.places(0))[is_word] + 1,
+        "word": np.array(forms, dtype=object)[is_word],
+        "token": np.array(tokens, dtype=object)[is_word],
     }
     for ranking in rankings:
         values = saliency.signed(ranking)[0].detach().double().cpu().numpy()
-        columns[name_of(ranking)] = values[: len(read)][inside]
+        columns[name_of(ranking)] = values[: len(forms)][is_word]
     return pd.DataFrame(columns)
 
 
-def _effects(classified: ClassifiedBatch, saliency: Saliency, rankings: Sequence[str | Explainer]) -> pd.DataFrame:
+def _measure_effects(
+    classified: ClassifiedBatch, saliency: Saliency, rankings: Sequence[str | Explainer]
+) -> pd.DataFrame:
     """Return the table of effects; see `Explanation.effects`."""
     test = Rationale([*rankings, RANDOM])
-    numbers = test.measure(classified, saliency).numbers
+    rationale = test.measure(classified, saliency)
     rows = []
-    for ranking, name in zip(test.rankings, test.names, strict=True):
+    for name, ranking in test.rankings.items():
         keys = saliency.rankings(ranking, test.draws).detach()
         ranks = ranks_of(keys.masked_fill(~classified.words, -torch.inf))
         row: dict[str, object] = {"ranking": name}
@@ -271,7 +273,7 @@ def _effects(classified: ClassifiedBatch, saliency: Saliency, rankings: Sequence
             row[f"without_{count}"] = probability
         row["flips_after"] = _median(removals_until_flip(classified, ranks))
         for score in ("comprehensiveness", "sufficiency"):
-            row[score] = float(numbers[f"{name}.{score}"][0])
+            row[score] = float(rationale[f"{name}.{score}"][0])
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -286,12 +288,13 @@ def without_first(classified: ClassifiedBatch, ranks: Tensor) -> dict[int, float
     Returns:
         The mean probability over the orders, by the number of removed words.
     """
-    found = {}
+    probabilities = {}
     for count in REMOVED:
         if count < int(classified.words.sum()):
-            probabilities = classified.of_predicted(classified.reread(classified.words & (ranks >= count)))
-            found[count] = float(probabilities.mean())
-    return found
+            keep = classified.words & (ranks >= count)
+            of_orders = classified.of_predicted(classified.reread(keep))
+            probabilities[count] = float(of_orders.mean())
+    return probabilities
 
 
 def removals_until_flip(classified: ClassifiedBatch, ranks: Tensor) -> list[int | None]:
@@ -303,20 +306,22 @@ def removals_until_flip(classified: ClassifiedBatch, ranks: Tensor) -> list[int 
         classified: One text.
         ranks: Rank of each position, 0 for the first word, `[orders, 1, positions]`.
     """
-    found: list[int | None] = [None] * len(ranks)
+    removals: list[int | None] = [None] * len(ranks)
     most = min(int(classified.words.sum()) - 1, FARTHEST)
-    start, size = 1, FIRST_ROUND
-    while start <= most and None in found:
-        left = [order for order, count in enumerate(found) if count is None]
+    start = 1
+    size = FIRST_ROUND
+    while start <= most and None in removals:
+        unfinished = [order for order, count in enumerate(removals) if count is None]
         counts = torch.arange(start, min(start + size, most + 1), device=ranks.device)
-        keep = classified.words & (ranks[left] >= counts[:, None, None, None])  # [counts, orders, 1, positions]
-        decisions = classified.reread(keep.flatten(0, 1)).argmax(-1).view(len(counts), len(left))
-        flipped = decisions != classified.predicted
-        for order, flips in zip(left, flipped.T.tolist(), strict=True):
-            if any(flips):
-                found[order] = start + flips.index(True)
-        start, size = start + size, 2 * size
-    return found
+        keep = classified.words & (ranks[unfinished] >= counts[:, None, None, None])  # [counts, orders, 1, positions]
+        decisions = classified.reread(keep.flatten(0, 1)).argmax(-1).view(len(counts), len(unfinished))
+        flips = decisions != classified.predicted
+        for order, flips_of_order in zip(unfinished, flips.T.tolist(), strict=True):
+            if any(flips_of_order):
+                removals[order] = start + flips_of_order.index(True)
+        start += size
+        size *= 2
+    return removals
 
 
 def _median(counts: Sequence[int | None]) -> float:
@@ -329,23 +334,32 @@ def _median(counts: Sequence[int | None]) -> float:
 def _notes(split: TextSplit, classified: ClassifiedBatch, words: pd.DataFrame) -> tuple[str, ...]:
     """Return sentences about what the classifier does not read, and about attention to no word."""
     notes = []
-    vocabulary, read = classified.vocabulary, len(words)
-    if cut := split.counts["tokens_cut"]:
-        notes.append(f"The text is too long: the last {pluralize(cut, 'token')} are cut, and {read} are read.")
+    cut = split.counts["tokens_cut"]
+    if cut:
+        notes.append(f"The text is too long: the last {pluralize(cut, 'token')} are cut, and {len(words)} are read.")
     if split.counts["unknown_tokens"]:
-        pairs = zip(split.tokens(0), split.forms(0), strict=True)
-        unknown = list(dict.fromkeys(str(form) for token, form in pairs if token == vocabulary.unknown and form))
+        unknown = _unknown_words(split, classified.vocabulary.unknown)
         more = f" and {len(unknown) - MOST} more" if len(unknown) > MOST else ""
         notes.append(f"Unknown to the classifier: {', '.join(unknown[:MOST])}{more}.")
-    if len(classified.names) > 1:
-        first, *_, last = classified.names
-        notes.append(f"attention is the mean of {len(classified.names)} heads, {first} to {last}.")
-    elsewhere = 1 - float((classified.attention * classified.words).sum() / classified.attention.sum())
+    heads = classified.names
+    if len(heads) > 1:
+        notes.append(f"attention is the mean of {len(heads)} heads, {heads[0]} to {heads[-1]}.")
+    on_words = (classified.attention * classified.words).sum() / classified.attention.sum()
+    elsewhere = 1 - float(on_words)
     if elsewhere > 0.0005 and "attention" in words:
         notes.append(f"{_percent(elsewhere)} of the attention goes to delimiters, which are no words.")
     if classified.checkpoint.model.sizes.tokenizer is not None:
         notes.append("Words are ranked and removed in the pieces of the tokenizer.")
     return tuple(notes)
+
+
+def _unknown_words(split: TextSplit, unknown: int) -> list[str]:
+    """Return the words of the text that the vocabulary lacks, each once; `unknown` is their token."""
+    words: dict[str, None] = {}
+    for token, form in zip(split.tokens(0), split.forms(0), strict=True):
+        if token == unknown and form:
+            words[str(form)] = None
+    return list(words)
 
 
 def spaced(name: str) -> str:

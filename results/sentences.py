@@ -89,17 +89,17 @@ def describe_differences(
         (one, p), *_ = known
         head, _, rest = verb.partition(" ")
         does = f"{head}s {rest}".strip() if p < LEVEL else f"does not significantly {verb}"
-        return f"{noun} {one.name} {does}{than}: {_difference(one)}"
+        return f"{noun} {one.name} {does}{than}: {describe_difference(one)}"
     found = sum(p < LEVEL for _, p in known)
     text = f"{found or 'none'} of {pluralize(len(known), noun)} {verb}{than} (p < .05 after Holm)"
     top = largest_difference([one for one, _ in known])
     if top is None:
         return text
     of_enough = f" (n ≥ {FEW})" if any(one.items is not None and one.items < FEW for one, _ in known) else ""
-    return f"{text}; the largest difference{of_enough} is that of {top.name}, {_difference(top)}"
+    return f"{text}; the largest difference{of_enough} is that of {top.name}, {describe_difference(top)}"
 
 
-def _difference(one: Difference) -> str:
+def describe_difference(one: Difference) -> str:
     """Return a difference with interval, p-value and number of items."""
     p = None if one.value.p is None else Estimate(one.value.p, unit=one.p_unit)
     items = "" if one.items is None else f", n = {one.items:,}"

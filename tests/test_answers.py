@@ -13,7 +13,8 @@ import pytest
 import attention_probing
 from attention_probing.commands.compare import compare_answer
 from attention_probing.commands.sweep_table import range_answer
-from attention_probing.fidelity.comparison import CheckpointResult, Judged, answer
+from attention_probing.fidelity.answer import answer
+from attention_probing.fidelity.contract import CheckpointResult
 from attention_probing.measures.best_heads import heads_answer
 from attention_probing.measures.causal import causal_answer
 from attention_probing.measures.change import change_answer
@@ -27,6 +28,7 @@ from attention_probing.metrics.statistics import mean, proportion
 from attention_probing.results import Estimate, Table
 from attention_probing.results.sentences import Difference, describe_differences
 from attention_probing.results.tables import format_number
+from tests.fidelity.tiny import Described
 
 PACKAGE = Path(attention_probing.__file__).parent
 CASES = range(150)
@@ -43,7 +45,7 @@ ANSWERS = {
     "commands/compare.py": {"compare_answer"},
     "commands/sweep_table.py": {"range_answer"},
 }
-"""Functions whose sentences compare, each with a test below; so has `fidelity.comparison.answer`."""
+"""Functions whose sentences compare, each with a test below; so has `fidelity.answer.answer`."""
 
 
 def estimate(rng: np.random.Generator, unit: str = "fraction") -> Estimate:
@@ -323,12 +325,12 @@ def checkpoint(rng: np.random.Generator, variant: str, seed: int, kind: str, tex
     for ranking in ("attention", "gradient", "random"):
         values = of_random if ranking == "random" or rng.random() < 0.3 else of_random * rng.choice([0.5, 0.98, 1.5])
         scores[f"erasure.{ranking}.fraction"] = resample(mean, values[:, None], "fraction", draws=999)
-    return CheckpointResult(f"{variant}{seed}", variant, seed, 2, 1, frame, scores)
+    return CheckpointResult(f"{variant}{seed}", variant, seed, frame, scores)
 
 
 TESTS = (
-    Judged("uniform", (), {"uniform_drop": "↑"}, {"uniform_drop": "uniform attention changes F1 by {change}"}),
-    Judged("erasure", ("attention", "gradient", "random"), {"fraction": "↓"}, {"fraction": "flips first"}),
+    Described("uniform", (), {"uniform_drop": "↑"}, {"uniform_drop": "uniform attention changes F1 by {change}"}),
+    Described("erasure", ("attention", "gradient", "random"), {"fraction": "↓"}, {"fraction": "flips first"}),
 )
 
 

@@ -79,10 +79,10 @@ def main(arguments: list[str] | None = None) -> None:
     test.fractions = FRACTIONS
     explanation = importlib.import_module("ferret.explainers.explanation").Explanation
     for batch in data.test_dataloader()[1]:
-        _, classified = classify(checkpoint, batch, None, seed=0, vocabulary=data.vocabulary)
+        _, classified = classify(checkpoint, batch, seed=0, vocabulary=data.vocabulary)
         assert classified is not None
         saliency = Saliency(classified)
-        numbers = test.measure(classified, saliency).numbers
+        numbers = test.measure(classified, saliency)
         for row, text in enumerate(classified.batch.index.tolist()):
             words = whole[text].split("\t")[column]
             pieces = tokenizer.convert_ids_to_tokens(tokenizer(words)["input_ids"])

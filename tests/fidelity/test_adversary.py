@@ -15,7 +15,7 @@ from torch import Tensor
 from attention_probing.fidelity.adversary import Adversary, Farthest, Search, pairs
 from attention_probing.fidelity.checkpoints import Checkpoint
 from attention_probing.fidelity.classified import ClassifiedBatch, classify
-from attention_probing.fidelity.comparison import CheckpointResult
+from attention_probing.fidelity.contract import CheckpointResult
 from attention_probing.metrics.distributions import jsd, tvd
 from attention_probing.models.text_classifier import WORD
 from attention_probing.results import Curves
@@ -59,7 +59,7 @@ def slow_loss(adversary: Adversary, text: ClassifiedBatch, weights: list[Tensor]
 
 def slow_search(adversary: Adversary, text: ClassifiedBatch) -> Tensor:
     """Reddi et al.'s (2018) AMSGrad written out, with the corrections of PyTorch's: `[copies, heads, positions]`."""
-    logits = adversary.drawn(text, "adversary", adversary.copies)[:, :, 0]
+    logits = adversary.random_logits(text, "adversary", adversary.copies)[:, :, 0]
     first, second, highest = (torch.zeros_like(logits) for _ in range(3))
     for step in range(1, adversary.steps + 1):
         logits.requires_grad_()
@@ -77,7 +77,7 @@ def slow_search(adversary: Adversary, text: ClassifiedBatch) -> Tensor:
 def test_the_trajectory_of_a_batch_is_that_of_a_loop_over_its_texts(kind: Kind, steps: int) -> None:
     # A rate at which the copies go far, and soon meet the constraint.
     adversary = with_constants(Adversary(steps=steps), copies=3, learning_rate=0.1, diversity=0.7)
-    together = adversary.published(classified(kind, time=9 if kind != "han" else None))
+    together = adversary.search_as_published(classified(kind, time=9 if kind != "han" else None))
     for row, text in enumerate(one_by_one(kind)):
         positions = text.mask.size(1)
         close(together[:, :, row, :positions], slow_search(adversary, text), atol=1e-6)
@@ -87,7 +87,7 @@ def test_the_trajectory_of_a_batch_is_that_of_a_loop_over_its_texts(kind: Kind, 
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_begin_around_the_uniform_ones_and_are_drawn_for_each_text_by_itself(kind: Kind) -> None:
     adversary, found = with_constants(Adversary(), spread=2.5), classified(kind)
-    start, heads = adversary.drawn(found, "adversary", 4), len(found.weights)
+    start, heads = adversary.random_logits(found, "adversary", 4), len(found.weights)
     noise = found.noise("adversary", 4 * heads)
     for copy in range(4):
         for head in range(heads):
@@ -97,7 +97,7 @@ def test_logits_begin_around_the_uniform_ones_and_are_drawn_for_each_text_by_its
                 assert float(start[copy, head, row, position]) == pytest.approx(expected)
     assert (start.softmax(-1)[:, :, ~found.mask] == 0).all()
     for row, text in enumerate(one_by_one(kind)):
-        close(adversary.drawn(text, "adversary", 4)[:, :, 0], start[:, :, row, : text.mask.size(1)])
+        close(adversary.random_logits(text, "adversary", 4)[:, :, 0], start[:, :, row, : text.mask.size(1)])
 
 
 def test_the_farthest_of_the_accepted_copies_is_chosen_or_the_own_attention(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,10 +105,10 @@ def test_the_farthest_of_the_accepted_copies_is_chosen_or_the_own_attention(monk
     adversary = with_constants(Adversary("published"), copies=6, epsilon=0.02, tolerance=0.1, epsilons=(1, 0.05, 1e-6))
     # Some near to the attention, others far from it: every number of them is accepted for some text.
     mixed = torch.linspace(0, 1, 6, dtype=torch.float64)[:, None, None, None] ** 3
-    copies = (1 - mixed) * found.weights + mixed * adversary.drawn(found, "adversary", 6).softmax(-1)
+    copies = (1 - mixed) * found.weights + mixed * adversary.random_logits(found, "adversary", 6).softmax(-1)
     copies[:, :, 1] = torch.tensor([[1.0, 0, 0, 0, 0, 0, 0]], dtype=torch.float64)
     copies[:, :, 5] = found.weights[:, 5].flip(-1).roll(2, -1)
-    monkeypatch.setattr(adversary, "published", lambda _: copies)
+    monkeypatch.setattr(adversary, "search_as_published", lambda _: copies)
     measured = measurements(adversary, found)
     accepted_copies = set()
     for row in range(len(TEXTS)):
@@ -125,13 +125,13 @@ def test_the_farthest_of_the_accepted_copies_is_chosen_or_the_own_attention(monk
         ):
             accepted = [place for place, distance in enumerate(distances) if distance <= limit]
             best = max(accepted, key=lambda place: divergences[place])
-            assert float(measured.numbers[column][row]) == pytest.approx(divergences[best], abs=1e-9)
+            assert float(measured[column][row]) == pytest.approx(divergences[best], abs=1e-9)
             if column == "max_jsd":
                 accepted_copies.add(len(accepted) - 1)
-                assert float(measured.numbers["tvd"][row]) == pytest.approx(distances[best], abs=1e-9)
-                chosen = measured.highlights["adversary"][row, : text.mask.size(1)]
+                assert float(measured["tvd"][row]) == pytest.approx(distances[best], abs=1e-9)
+                chosen = found.highlights["adversary"][row, : text.mask.size(1)]
                 close(chosen, candidates[best].mean(0), atol=1e-7)
-        assert float(measured.numbers["max_attention"][row]) == pytest.approx(float(text.attention.max()))
+        assert float(measured["max_attention"][row]) == pytest.approx(float(text.attention.max()))
     assert len(accepted_copies) > 2
 
 
@@ -155,7 +155,7 @@ def short_texts(kind: Kind, labels: int) -> list[ClassifiedBatch]:
         chosen = [texts[row] for row in rows]
         places = [list(range(len(text))) for text in chosen] if kind == "han" else None
         batch = replace(batch_of(chosen, sentences=places), index=torch.tensor(list(rows)))
-        one = classify(with_labels(kind, labels), batch, None, seed=0, vocabulary=VOCABULARY)[1]
+        one = classify(with_labels(kind, labels), batch, seed=0, vocabulary=VOCABULARY)[1]
         assert one is not None
         found.append(one)
     return found
@@ -166,10 +166,10 @@ def test_no_search_alone_finds_more(kind: Kind) -> None:
     found = classified(kind)
     options: dict[str, float] = {"copies": 3, "draws": 70, "tolerance": 0.1, "learning_rate": 0.1, "ascents": 3}
     adversary = with_constants(Adversary(steps=20), ascent_steps=30, **options)
-    numbers = measurements(adversary, found).numbers
-    alone = measurements(with_constants(Adversary("published", 20), **options), found).numbers
+    numbers = measurements(adversary, found)
+    alone = measurements(with_constants(Adversary("published", 20), **options), found)
     assert alone.keys() == numbers.keys() - {"max_jsd_published", "max_jsd_strict_published"}
-    chunks = [adversary.drawn(found, f"adversary draws {first}", count) for first, count in ((0, 50), (50, 20))]
+    chunks = [adversary.random_logits(found, f"adversary draws {first}", count) for first, count in ((0, 50), (50, 20))]
     draws = torch.cat(chunks).softmax(-1)
     for column, limit in (("max_jsd", 0.1), ("max_jsd_strict", 0.01)):
         close(numbers[f"{column}_published"], alone[column])

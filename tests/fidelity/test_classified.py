@@ -31,7 +31,6 @@ from attention_probing.models.text_classifier import WORD
 from attention_probing.results import UserError
 from tests.fidelity import tiny
 from tests.fidelity.tiny import (
-    CLASSES,
     KINDS,
     LEVELS,
     TEXTS,
@@ -40,6 +39,7 @@ from tests.fidelity.tiny import (
     classified,
     close,
     measurements,
+    prepared,
     with_constants,
 )
 from tests.models.batches import VOCABULARY, batch_of
@@ -93,15 +93,15 @@ def test_noise_is_the_same_in_any_batch_and_another_for_any_other_purpose_seed_a
 
 def test_texts_of_one_word_are_classified_and_not_tested() -> None:
     batch = batch_of([[7], [8, 9], [10], [11, 12, 7]])
-    output, found = classify(checkpoint("flat"), batch, None, seed=0, vocabulary=VOCABULARY)
+    output, found = classify(checkpoint("flat"), batch, seed=0, vocabulary=VOCABULARY)
     assert output.logits.shape == (4, tiny.CLASSES)
     assert found is not None
     assert found.batch.index.tolist() == [1, 3]
     close(found.probabilities, output.logits[[1, 3]].softmax(-1))
     close(found.decide(found.weights), found.probabilities)
-    assert classify(checkpoint("flat"), batch_of([[7], [8]]), None, seed=0, vocabulary=VOCABULARY)[1] is None
+    assert classify(checkpoint("flat"), batch_of([[7], [8]]), seed=0, vocabulary=VOCABULARY)[1] is None
     one_sentence = batch_of([[7, 8, 9], [8, 9]], sentences=[[0, 0, 0], [0, 1]])
-    found = classify(checkpoint("han"), one_sentence, None, seed=0, vocabulary=VOCABULARY)[1]
+    found = classify(checkpoint("han"), one_sentence, seed=0, vocabulary=VOCABULARY)[1]
     assert found is not None
     assert found.batch.index.tolist() == [1]
 
@@ -183,10 +183,11 @@ TESTS: list[FidelityTest] = [
 def test_a_text_alone_is_measured_as_in_a_padded_batch(test: FidelityTest, kind: Kind, level: str | None) -> None:
     if (test.name, level) == ("adversary", WORD):
         return  # refused: there are several distributions
-    padded = measurements(test, classified(kind, time=12, level=level)).numbers
-    assert set(padded) == set(test.columns(CLASSES))
+    padded = measurements(test, classified(kind, time=12, level=level))
+    read = {column for score in prepared(test).scores().values() for column in score.columns}
+    assert read <= set(padded)
     for row in range(len(TEXTS)):
-        alone = measurements(test, classified(kind, [row], level=level)).numbers
+        alone = measurements(test, classified(kind, [row], level=level))
         for name, value in alone.items():
             # A correlation of numbers that hardly differ makes their rounding larger.
             close(padded[name][row], value[0], 1e-6 if test.name == "correlation" else 1e-9)
@@ -199,14 +200,15 @@ DECISIONS = {"flips_top", "flips_random", "alone", "uniform_flips", "permuted_fl
 @pytest.mark.parametrize("test", [*TESTS, Shortcut()], ids=lambda test: test.name)
 def test_only_decisions_are_shares_of_few_texts(test: FidelityTest, value: float) -> None:
     """Distances that are all 0, or measures that are all 1, do not tell how they vary: they have no interval."""
-    found = test.scores(CLASSES, None)
-    for name, (columns, statistic, unit) in found.items():
+    found = prepared(test).scores() if isinstance(test, Perturbation) else test.scores()
+    for name, (columns, statistic, unit, _) in found.items():
         interval = resample(statistic, np.full((6, len(columns)), value), unit).interval
         if list(columns) == [name] and not name.endswith("precision_at_k"):
             exact = share_interval(np.full(6, value), np.ones(6))[1:]
             expected = exact if name in DECISIONS else (math.nan, math.nan)
             np.testing.assert_array_equal(interval, expected, name)
-    assert set(found) & DECISIONS == set(test.columns(CLASSES)) & DECISIONS
+    read = {column for score in found.values() for column in score.columns}
+    assert set(found) & DECISIONS == read & DECISIONS
 
 
 @pytest.mark.parametrize(

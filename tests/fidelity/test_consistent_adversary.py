@@ -14,20 +14,17 @@ from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
 from attention_probing.datamodules import TextBatch
-from attention_probing.fidelity.comparison import CheckpointResult
 from attention_probing.fidelity.consistent_adversary import (
     ConsistentAdversary,
-    GuidedMLP,
-    Recipe,
-    Source,
     TrainedAdversary,
     adversarial_loss,
     adversary_training,
-    attention_of,
-    collect_outputs,
-    guided,
-    trained_adversary,
+    load_adversary,
 )
+from attention_probing.fidelity.contract import CheckpointResult
+from attention_probing.fidelity.guided_mlp import GuidedMLP, Source, guided
+from attention_probing.fidelity.recipe import Recipe
+from attention_probing.fidelity.split_outputs import attention_of, collect_outputs
 from attention_probing.measures.trainings import Best, share
 from attention_probing.metrics.distributions import area
 from attention_probing.models import AttentionClassifier, AverageEncoder, TextClassifier, TrainingError
@@ -133,7 +130,7 @@ def test_the_table_and_the_figure_hold_the_curve_and_what_is_beside_it(
     assert (own[["tvd", "jsd"]] == 0).all(axis=None)
     assert own[["tvd.low", "tvd.high", "jsd.low", "jsd.high"]].isna().all(axis=None)  # no text differs from another
     adversary = table[(table["checkpoint"] == "base, seed 1") & (table["strength"] == 0.3)].iloc[0]
-    values, positive = results[1].columns("consistent_adversary"), results[1].positive
+    values, positive = results[1].columns("consistent_adversary"), 1
     gold, predicted = values["gold"], values["predicted_0.3"]
     assert adversary["accuracy"] == pytest.approx((gold == predicted).mean())
     right = ((gold == positive) & (predicted == positive)).sum()
@@ -199,7 +196,7 @@ def test_the_loss_is_the_formula(heads: int, strength: float) -> None:
 
 
 def made(recipe: Recipe) -> TrainedAdversary:
-    return trained_adversary(recipe, *share([adversary_training(recipe, 0.01)]))
+    return load_adversary(recipe, *share([adversary_training(recipe, 0.01)]))
 
 
 def test_an_adversary_is_that_of_the_lowest_loss_and_the_same_when_it_is_found_again(
@@ -238,7 +235,7 @@ def test_the_loss_on_dev_can_end_a_training(
         on_others = [adversary_training(recipe, 0.01, stop).file for stop in ("train", "dev")]
     assert [on_others[0] == on_train.file, on_others[1] == on_dev.file] == [True, False]
     (best,) = share([on_dev])
-    model = trained_adversary(recipe, best).model
+    model = load_adversary(recipe, best).model
     base = collect_outputs(checkpoints[0].model, data, CPU, "dev")
     losses, texts = 0.0, 0
     for batch in data.splits["dev"].batches(1000):

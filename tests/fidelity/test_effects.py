@@ -46,8 +46,7 @@ def data_of(train: Texts, ranks: Ranks | None = None) -> Any:  # noqa: ANN401 # 
 
 def fitted(kind: Kind, level: str | None = None, *, single: bool = False, **options: Any) -> Effects:  # noqa: ANN401
     test = with_constants(Effects(draws=3), removals=12, **options)
-    test.level = level
-    test.begin([checkpoint(kind)], data_of(Texts(tiny.texts(kind), single)), CPU, 0)
+    test.begin([checkpoint(kind, level=level)], data_of(Texts(tiny.texts(kind), single)), CPU, 0)
     return test
 
 
@@ -63,7 +62,7 @@ def test_dependent_heads_share_their_weight_and_idle_heads_have_none() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_measurements_are_those_of_loops(kind: Kind) -> None:
     test, found = fitted(kind, k=2), classified(kind, time=9)
-    numbers = measurements(test, found).numbers
+    numbers = measurements(test, found)
     kept, saliency = test._kept(found, "test"), tiny.saliency_of(found)
     probes = test._fitted[found.checkpoint.name].probes
     norms = saliency.of_attention.head_norms
@@ -158,14 +157,14 @@ def planted(model: nn.Module, train: int = 60, test: int = 40, **options: Any) -
     own = replace(checkpoint("flat"), model=model)  # type: ignore[arg-type]
     effects = Effects(**{"rankings": [*LEARNED, "attention", "random"], **options})
     effects.begin([own], data_of(Texts(many(train, 0))), CPU, 0)
-    _, found = classify(own, many(test, 1), None, seed=0, vocabulary=VOCABULARY)
+    _, found = classify(own, many(test, 1), seed=0, vocabulary=VOCABULARY)
     assert found is not None
     return effects, found
 
 
 def test_the_head_that_shows_the_effects_is_found() -> None:
     effects, found = planted(Additive())
-    numbers = measurements(effects, found).numbers
+    numbers = measurements(effects, found)
     own = effects._fitted[found.checkpoint.name]
     for quantity in ("attention", "norms"):
         assert own.probes[quantity].weights[0].tolist() == pytest.approx([0, 0, 0, 1, 0, 0], abs=1e-6)
@@ -180,14 +179,14 @@ def test_the_head_that_shows_the_effects_is_found() -> None:
 
 def test_shuffled_effects_predict_nothing() -> None:
     effects, found = planted(Additive(), 200, 100, draws=200, rankings=["learned_shuffled", "random"])
-    lds = measurements(effects, found).numbers
+    lds = measurements(effects, found)
     assert abs(float(lds["learned_shuffled.lds"].mean())) < 0.02
     assert float(lds["random.lds"].mean()) > 0.2  # more words, more effect
 
 
 def test_texts_without_any_effect_have_no_score_and_are_counted() -> None:
     effects, found = planted(Additive(sign=0.0))
-    numbers = measurements(effects, found).numbers
+    numbers = measurements(effects, found)
     assert numbers["learned.lds"].isnan().all()
     assert (numbers["attention.topk_drop"] == 0).all()
     result = tiny.checkpoint_result("effects", "a", 0, {name: one.numpy() for name, one in numbers.items()})
@@ -198,7 +197,7 @@ def test_texts_without_any_effect_have_no_score_and_are_counted() -> None:
 
 def test_weights_are_a_table_and_a_map_of_heads() -> None:
     effects, found = planted(Additive(), rankings=["learned", "attention"])
-    numbers = measurements(effects, found).numbers
+    numbers = measurements(effects, found)
     values = {name: one.numpy() for name, one in numbers.items()}
     result = replace(tiny.checkpoint_result("effects", "a", 0, values), name=found.checkpoint.name)
     table = effects.tables([result])["effects.weights"].frame
@@ -217,7 +216,7 @@ def test_weights_are_a_table_and_a_map_of_heads() -> None:
     unlearned.begin([checkpoint("flat")], data_of(Texts(tiny.texts("flat"))), CPU, 0)
     assert unlearned.audit() == {}
     assert list(unlearned.tables([result])) == ["effects"]
-    assert "learned.over_attention" not in unlearned.scores(2, 1)
+    assert "learned.over_attention" not in unlearned.scores()
 
 
 def test_two_devices_fit_what_one_fits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,18 +17,12 @@ from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity import erasure
 from attention_probing.fidelity.checkpoints import Checkpoint, load
 from attention_probing.fidelity.classified import ClassifiedBatch, classify, renormalised
-from attention_probing.fidelity.comparison import CheckpointResult
 from attention_probing.fidelity.consistent_adversary import adversarial_loss
-from attention_probing.fidelity.erasure import (
-    BINS,
-    Last,
-    Permutation,
-    Perturbation,
-    SetErasure,
-    SingleWeight,
-    _shares,
-    first_flips,
-)
+from attention_probing.fidelity.contract import CheckpointResult
+from attention_probing.fidelity.erasure import Last, SetErasure, SingleWeight, _shares, first_flips
+from attention_probing.fidelity.highest_weight import BINS
+from attention_probing.fidelity.permutation import Permutation
+from attention_probing.fidelity.perturbation import Perturbation
 from attention_probing.fidelity.saliency import RANKINGS, Saliency
 from attention_probing.models import AttentionClassifier, EntmaxAttention, HierarchicalClassifier
 from attention_probing.models.text_classifier import WORD, learned_alphas
@@ -44,6 +38,7 @@ from tests.fidelity.tiny import (
     classified as classified_of,
     close,
     measurements,
+    prepared,
     scores_of,
     slow_decision,
     slow_jsd,
@@ -69,7 +64,7 @@ def on_the_edge(kind: Kind) -> Checkpoint:
 def classified(
     kind: Kind, rows: list[int] | None = None, time: int | None = None, level: str | None = None
 ) -> ClassifiedBatch:
-    _, found = classify(on_the_edge(kind), texts(kind, rows, time), level, seed=0, vocabulary=VOCABULARY)
+    _, found = classify(replace(on_the_edge(kind), level=level), texts(kind, rows, time), seed=0, vocabulary=VOCABULARY)
     assert found is not None
     return found
 
@@ -93,7 +88,7 @@ def slow_flip(text: ClassifiedBatch, values: list[float], last: Last) -> int:
 @pytest.mark.parametrize(("kind", "level"), LEVELS)
 def test_fraction_mass_and_never_flips_are_those_of_a_loop(kind: Kind, level: str | None, last: Last) -> None:
     test = SetErasure(last=last)
-    numbers = measurements(test, classified(kind, time=9, level=level)).numbers
+    numbers = measurements(test, classified(kind, time=9, level=level))
     never, partly, at_last = 0, 0, 0
     for row, text in enumerate(one_by_one(kind, level)):
         attention, positions = text.attention[0].tolist(), int(text.mask.sum())
@@ -174,7 +169,7 @@ def test_what_never_flips_is_left_out_of_medians_and_boxes_and_has_a_rate() -> N
             "random.median_mass": (0.6 + 0.6) / 2,
         }
     )
-    assert not [name for name in SetErasure(["attention"]).scores(2, 1) if "random" in name]
+    assert not [name for name in SetErasure(["attention"]).scores() if "random" in name]
     other = result("base", 1, {name: [0.1, 0.2, 0.0, 0.3] for name in VALUES} | {"attention.never": [0.0, 0, 1, 0]})
     (figure,) = test.figures([result("base", 0, VALUES), result("tying", 0, VALUES), other]).values()
     assert isinstance(figure, Spreads)
@@ -196,7 +191,7 @@ def test_where_the_last_weight_stays_what_never_flips_is_one_in_the_median() -> 
 
 @pytest.mark.parametrize(("kind", "level"), LEVELS)
 def test_the_largest_and_a_random_other_weight_are_erased(kind: Kind, level: str | None) -> None:
-    numbers = measurements(SingleWeight(), classified_of(kind, time=9, level=level)).numbers
+    numbers = measurements(SingleWeight(), classified_of(kind, time=9, level=level))
     assert level or kind != "flat" or 0 < float(numbers["flips_top"].mean()) < 1
     for row in range(len(TEXTS)):
         text = classified_of(kind, [row], level=level)
@@ -273,7 +268,7 @@ def slow_shuffles(text: ClassifiedBatch, purpose: str, draws: int) -> list[list[
 
 @pytest.mark.parametrize(("kind", "level"), LEVELS)
 def test_decisions_under_replaced_attention_are_those_of_a_loop(kind: Kind, level: str | None) -> None:
-    numbers = measurements(Perturbation(), classified_of(kind, time=9, level=level)).numbers
+    numbers = measurements(Perturbation(), classified_of(kind, time=9, level=level))
     for row in range(len(TEXTS)):
         text = classified_of(kind, [row], level=level)
         own = int(text.predicted)
@@ -293,9 +288,7 @@ def test_decisions_under_replaced_attention_are_those_of_a_loop(kind: Kind, leve
 @pytest.mark.parametrize("draws", [5, 6])
 @pytest.mark.parametrize(("kind", "level"), LEVELS)
 def test_the_median_distance_is_that_of_a_loop(kind: Kind, level: str | None, draws: int) -> None:
-    numbers = measurements(
-        with_constants(Permutation(), permutations=draws), classified_of(kind, time=9, level=level)
-    ).numbers
+    numbers = measurements(with_constants(Permutation(), permutations=draws), classified_of(kind, time=9, level=level))
     for row in range(len(TEXTS)):
         text = classified_of(kind, [row], level=level)
         own = text.probabilities[0].tolist()
@@ -306,7 +299,7 @@ def test_the_median_distance_is_that_of_a_loop(kind: Kind, level: str | None, dr
 
 
 def test_drops_are_what_is_lost_and_are_positive_for_a_loss() -> None:
-    test = Perturbation()
+    test = prepared(Perturbation(), 2, 1)
     # gold, own, uniform: class 0, class 1, flips; permuted: class 0, class 1, flips
     rows = [
         [1, 1, 0, 1, 0, 0.5, 0.5, 0.5],
@@ -314,7 +307,9 @@ def test_drops_are_what_is_lost_and_are_positive_for_a_loss() -> None:
         [0, 0, 1, 0, 0, 1.0, 0.0, 0.0],
         [0, 1, 1, 0, 1, 0.0, 1.0, 0.0],
     ]
-    frame = pd.DataFrame(rows, columns=list(test.columns(2)))
+    kinds = ("uniform", "permuted")
+    of_kinds = [f"{kind}_{what}" for kind in kinds for what in ("class_0", "class_1", "flips")]
+    frame = pd.DataFrame(rows, columns=["gold", "own", *of_kinds])
     found = scores_of(test, frame)
     own = 2 * 2 / (2 + 3)
     assert found == pytest.approx(
@@ -330,7 +325,7 @@ def test_drops_are_what_is_lost_and_are_positive_for_a_loss() -> None:
     )
     # Class 0: right 1 of 2 gold and 1 found; with uniform attention 2 of 2 and 3.
     expected = (own + 2 * 1 / (2 + 1)) / 2 - (2 / 3 + 2 * 2 / (2 + 3)) / 2
-    assert scores_of(test, frame, positive=None)["uniform_drop"] == pytest.approx(expected)
+    assert scores_of(prepared(test, 2), frame)["uniform_drop"] == pytest.approx(expected)
 
 
 def of_shuffles(variant: str, seed: int, *values: tuple[float, float]) -> CheckpointResult:
@@ -382,7 +377,7 @@ def sparse_texts(
     kind: Kind, rows: list[int] | None = None, time: int | None = None, level: str | None = None, scale: float = 3
 ) -> ClassifiedBatch:
     batch = texts(kind, rows, time)
-    _, found = classify(checkpoint(kind, scale), batch, level, seed=0, vocabulary=VOCABULARY)
+    _, found = classify(replace(checkpoint(kind, scale), level=level), batch, seed=0, vocabulary=VOCABULARY)
     assert found is not None
     return found
 
@@ -394,7 +389,7 @@ def test_the_words_without_weight_are_erased_last_and_in_the_order_of_the_text()
         weights = whole.attention[row, : len(TEXTS[row])].tolist()
         expected = sorted(range(len(weights)), key=lambda place: (-weights[place], place))
         assert ranks[row, : len(weights)].tolist() == expected
-    support = SetErasure().measure(whole, Saliency(whole)).numbers["support"]
+    support = SetErasure().measure(whole, Saliency(whole))["support"]
     for row, text in enumerate(TEXTS):
         assert float(support[row]) == pytest.approx(sum(w > 0 for w in whole.attention[row].tolist()) / len(text))
 
@@ -407,7 +402,7 @@ def test_flips_are_those_of_a_loop_and_keep_leaves_a_weight(kind: Kind, level: s
         sparse_texts(kind, level=level, scale=2),
     )
     orders = torch.cat([Saliency(whole).rankings(ranking, 3) for ranking in ("random", "attention")])
-    found, numbers = first_flips(whole, orders, last), test.measure(whole, Saliency(whole)).numbers
+    found, numbers = first_flips(whole, orders, last), test.measure(whole, Saliency(whole))
     emptied = 0
     for row in range(len(TEXTS)):
         one = sparse_texts(kind, [row], level=level, scale=2)
@@ -445,7 +440,7 @@ def test_without_the_only_word_that_has_weight_the_bias_decides() -> None:
     whole = sparse_texts("flat", scale=200)
     alone = (whole.attention > 0).sum(1) == 1
     assert alone.all()
-    numbers = SingleWeight().measure(whole, Saliency(whole)).numbers
+    numbers = SingleWeight().measure(whole, Saliency(whole))
     bias = whole.checkpoint.model.decision.bias.softmax(-1)  # type: ignore[union-attr, operator]
     assert (numbers["alone"] == 1).all()
     assert numbers["flips_top"].tolist() == (whole.predicted != bias.argmax()).double().tolist()

@@ -21,18 +21,17 @@ from attention_probing import commands, fidelity, measures
 from attention_probing.commands import CONFIGS, launch
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity import Fidelity, FidelityTest
+from attention_probing.fidelity.answer import answer
 from attention_probing.fidelity.comparison import (
     PRINTED,
     SECONDS,
-    CheckpointResult,
-    Judged,
-    answer,
     comparison_table,
     fidelity_table,
     judge_tables,
     result_scores,
 )
-from attention_probing.fidelity.experiment import Example, example_page, examples_of
+from attention_probing.fidelity.contract import CheckpointResult
+from attention_probing.fidelity.examples import Example, example_page, examples_of
 from attention_probing.fidelity.explanations import write_explanations
 from attention_probing.fidelity.saliency import MEASURES, RANKINGS, Saliency, decision_gradient
 from attention_probing.metrics.bootstrap import difference, pool_seeds, resample, resamples, with_interval_and_p
@@ -40,7 +39,7 @@ from attention_probing.metrics.statistics import mean, median, proportion
 from attention_probing.results import Estimate, Result
 from attention_probing.results.digests import file_digest
 from attention_probing.results.tables import format_number
-from tests.fidelity.tiny import KINDS, Kind, classified
+from tests.fidelity.tiny import KINDS, Described, Kind, classified, prepared
 from tests.fidelity.trained import fitted
 from tests.glossary import unexplained
 from tests.rooms import exports
@@ -232,7 +231,10 @@ def test_all_is_every_test_there_is_and_quick_all_that_train_nothing() -> None:
     trains = {name for name, text in begin.items() if "share(" in text or 'splits["train"]' in text}
     assert named["fidelity/all"] - named["fidelity/quick"] == trains
     for name in named["fidelity/all"]:
-        scores = getattr(fidelity, name)().scores(2, 1)
+        test = getattr(fidelity, name)()
+        if isinstance(test, fidelity.Perturbation | fidelity.ConsistentAdversary | fidelity.GuidedMLP):
+            prepared(test, 2, 1)
+        scores = test.scores()
         units = {f"{getattr(fidelity, name).name}.{score}": one.unit for score, one in scores.items()}
         assert not unexplained("fidelity", units), "docs/glossary.md does not explain these"
 
@@ -358,7 +360,7 @@ def result(variant: str, seed: int, gain: float, *, skipped: int = 3, extra: boo
     }
     if extra:
         scores["adversary.max_jsd"] = resample(mean, np.abs(values), "nats")
-    return CheckpointResult(f"{variant}, seed {seed}", variant, seed, 2, 1, frame, scores)
+    return CheckpointResult(f"{variant}, seed {seed}", variant, seed, frame, scores)
 
 
 SEVERAL = [
@@ -447,7 +449,7 @@ def test_scores_and_main_table_have_the_means_of_the_comparison() -> None:
     assert result_scores([alone]) == alone.scores
     rows = comparison_table(SEVERAL).frame
     names = rows["score"].drop_duplicates().tolist()
-    tests = [Judged(name.partition(".")[0], (), {}) for name in names]
+    tests = [Described(name.partition(".")[0], (), {}) for name in names]
     scores, main = result_scores(SEVERAL), fidelity_table(SEVERAL, tests, names).frame
     assert main["score"].tolist() == names
     assert len(scores) == len(rows)
@@ -497,8 +499,8 @@ def test_a_heading_names_the_text_its_class_and_what_each_variant_predicts() -> 
 JUDGED_RANKINGS = ("random", "attention", "file.v2")
 GAINS = {"random": 0.0, "attention": 0.4, "file.v2": -0.3}
 JUDGED = [
-    Judged("soft", JUDGED_RANKINGS, {}),
-    Judged("rationale", JUDGED_RANKINGS, {"sufficiency": "↓", "naopc": "↑", "auprc": "↑"}),
+    Described("soft", JUDGED_RANKINGS, {}),
+    Described("rationale", JUDGED_RANKINGS, {"sufficiency": "↓", "naopc": "↑", "auprc": "↑"}),
 ]
 
 
@@ -516,7 +518,7 @@ def of_rankings(variant: str, seed: int) -> CheckpointResult:
     nowhere = Estimate(np.nan, np.nan, np.nan, unit="fraction", draws=np.full(1000, np.nan))
     scores |= {f"rationale.{ranking}.auprc": nowhere for ranking in JUDGED_RANKINGS}
     frame = frame.assign(gold=CLASSES_OF_TEXTS, predicted=CLASSES_OF_TEXTS)
-    return CheckpointResult(f"{variant}, seed {seed}", variant, seed, 2, 1, frame, scores)
+    return CheckpointResult(f"{variant}, seed {seed}", variant, seed, frame, scores)
 
 
 RESULTS = [of_rankings("base", 0), of_rankings("base", 1), of_rankings("tying", 0)]
@@ -591,19 +593,19 @@ def test_differences_to_random_are_corrected_over_the_rankings_of_the_variant() 
 
 
 def test_without_rankings_there_is_no_table() -> None:
-    assert judge_tables(RESULTS, [Judged("rationale", (), {"naopc": "↑"})], {}) == {}
-    assert list(judge_tables(RESULTS, [Judged("soft", JUDGED_RANKINGS, {})], {})) == ["judge"]  # random has no score
+    assert judge_tables(RESULTS, [Described("rationale", (), {"naopc": "↑"})], {}) == {}
+    assert list(judge_tables(RESULTS, [Described("soft", JUDGED_RANKINGS, {})], {})) == ["judge"]  # random has no score
 
 
 def test_columns_without_any_value_are_left_out() -> None:
-    alone = [Judged("rationale", ("attention",), {"naopc": "↑"})]  # not compared with random, and not timed
+    alone = [Described("rationale", ("attention",), {"naopc": "↑"})]  # not compared with random, and not timed
     table = judge_tables(RESULTS, alone, {})["judge"]
     assert list(table.frame) == ["variant", "ranking", *(f"rationale.naopc ↑{end}" for end in ("", ".low", ".high"))]
 
 
 def test_a_ranking_without_a_measure_that_has_a_direction_has_no_row() -> None:
     results = [replace(one, scores={**one.scores, "soft.late.only": one.scores["soft.other.only"]}) for one in RESULTS]
-    soft = Judged("soft", (*JUDGED_RANKINGS, "late"), {})
+    soft = Described("soft", (*JUDGED_RANKINGS, "late"), {})
     table = judge_tables(results, [soft, JUDGED[1]], {})["judge"].frame
     assert table["ranking"].unique().tolist() == list(JUDGED_RANKINGS)
     assert judge_tables(results, [soft], {})["judge"].frame["ranking"].unique().tolist() == ["attention", "late"]
@@ -614,7 +616,7 @@ def test_the_main_table_has_a_row_for_a_score_and_the_best_ranking_first(monkeyp
     own = {name: resample(mean, np.arange(4.0)[:, None] / 4, unit) for name, unit in plain.items()}  # type: ignore[arg-type]
     nowhere = {"erasure.none": Estimate(np.nan, np.nan, np.nan, unit="fraction")}
     results = [replace(one, scores={**own, **nowhere, **one.scores}) for one in RESULTS]
-    tests = [Judged("erasure", (), {"middle": "↓"}), *JUDGED]
+    tests = [Described("erasure", (), {"middle": "↓"}), *JUDGED]
     asked = [*own, *nowhere, *MAIN, *(f"rationale.{ranking}.naopc" for ranking in ("random", "file.v2"))]
     table = fidelity_table(results, tests, asked)
     ends = [f"{variant}{end}" for variant in ("base", "tying") for end in ("", ".low", ".high")]
@@ -635,7 +637,7 @@ def test_the_main_table_has_a_row_for_a_score_and_the_best_ranking_first(monkeyp
     assert table.frame["base"].tolist()[3:] == pytest.approx(list(values.values()))
     monkeypatch.setattr("attention_probing.fidelity.comparison.PRINTED", 5)
     assert fidelity_table(results, tests, asked).frame["test"].tolist() == list(rows)[:5]
-    down = [Judged("rationale", JUDGED_RANKINGS, {"naopc": "↓"})]
+    down = [Described("rationale", JUDGED_RANKINGS, {"naopc": "↓"})]
     assert fidelity_table(RESULTS, down, ["rationale.random.naopc"]).frame["test"].tolist() == [
         f"NAOPC ↓, {ranking}" for ranking in reversed(values)
     ]
@@ -643,7 +645,7 @@ def test_the_main_table_has_a_row_for_a_score_and_the_best_ranking_first(monkeyp
 
 def test_the_answer_compares_the_best_ranking_with_attention_and_random() -> None:
     assert PRINTED >= 20  # seven rankings by two measures, and six other scores
-    down = Judged("rationale", JUDGED_RANKINGS, {"naopc": "↓"}, {"naopc": "is lowest"})
+    down = Described("rationale", JUDGED_RANKINGS, {"naopc": "↓"}, {"naopc": "is lowest"})
     said = answer(RESULTS, [down], MAIN)
     value, _ = slow("base", "file.v2", "naopc")
     start = "On 40 texts (means of up to 2 seeds), of 3 rankings for base, file.v2 is lowest: "
@@ -714,7 +716,7 @@ def test_rankings_of_a_classifier_at_chance_are_not_praised(kind: str) -> None:
     if kind == "clearly better":
         predicted[22:] = 1
     values = RESULTS[0].values.assign(gold=gold, predicted=predicted)
-    claims = Judged("soft", (), {}, {"attention.only": "{} alone"})
+    claims = Described("soft", (), {}, {"attention.only": "{} alone"})
     said = answer([replace(RESULTS[0], values=values)], [claims, JUDGED[1]], MAIN)
     if kind == "clearly better":
         assert "attention has the best NAOPC" in said
@@ -749,7 +751,7 @@ def test_each_variant_at_chance_is_named_and_the_answer_stays_short() -> None:
 
 def test_measures_to_read_together_with_a_main_measure_have_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     beside = {"naopc": ("sufficiency", "absent")}
-    judged = [Judged("rationale", JUDGED_RANKINGS, {"sufficiency": "↓", "naopc": "↑"}, {}, beside)]
+    judged = [Described("rationale", JUDGED_RANKINGS, {"sufficiency": "↓", "naopc": "↑"}, {}, beside)]
     table = fidelity_table(RESULTS, judged, MAIN).frame
     order = ("attention", "random", "file.v2")
     best = [f"NAOPC ↑, {ranking}" for ranking in order]
@@ -760,15 +762,15 @@ def test_measures_to_read_together_with_a_main_measure_have_rows(monkeypatch: py
     assert fidelity_table(RESULTS, judged, MAIN).frame["test"].tolist() == [
         *best[:2], "sufficiency ↓, attention", "sufficiency ↓, random",
     ]  # fmt: skip
-    assert fidelity.SetErasure.beside == {"median_fraction": ("never_flips", "last_flips")}
-    assert {"sufficiency"} <= {one for others in fidelity.Rationale.beside.values() for one in others}
+    assert fidelity.SetErasure.readings["median_fraction"].beside == ("never_flips", "last_flips")
+    assert "sufficiency" in fidelity.Rationale.readings["comprehensiveness"].beside
 
 
 @pytest.mark.parametrize(("lost", "said"), [(0.05, "-5.0 points"), (-0.05, "+5.0 points"), (0.0, "0.0 points")])
 def test_the_answer_says_in_which_direction_uniform_attention_changes_f1(lost: float, said: str) -> None:
     """`uniform_drop` is F1 of the classifier minus F1 with uniform attention."""
     drop = Estimate(lost, lost - 0.02, lost + 0.03, unit="fraction", draws=np.full(1000, lost), units=TEXTS)
-    judged = [Judged("perturbation", (), {}, fidelity.Perturbation.claims)]
+    judged = [fidelity.Perturbation()]
     found = answer([replace(RESULTS[0], scores={"perturbation.uniform_drop": drop})], judged, ())
     ends = f"[{-100 * (lost + 0.03):.1f}, {-100 * (lost - 0.02):.1f}]"
     assert found == f"On 40 texts, uniform attention changes F1 by {said} {ends}."
@@ -788,8 +790,8 @@ def test_a_measure_that_the_first_variant_lacks_is_answered_for_the_first_that_h
 
 def test_the_answer_compares_a_claim_between_the_variants() -> None:
     claims = [
-        Judged("adversary", (), {}, {"absent": "never {}"}),
-        Judged("single_token", (), {}, {"spread": "single words spread by {}"}),
+        Described("adversary", (), {}, {"absent": "never {}"}),
+        Described("single_token", (), {}, {"spread": "single words spread by {}"}),
     ]
     rows = comparison_table(SEVERAL).frame.query("score == 'single_token.spread'").set_index("variant")
     base = rows.to_dict("index")["base"]
@@ -812,14 +814,14 @@ def test_the_answer_compares_a_claim_between_the_variants() -> None:
     share = replace(alone, unit="fraction")
     drop = replace(SEVERAL[0], scores={"x.drop": share})
     lacking = replace(SEVERAL[1], scores={"x.drop": replace(share, value=np.nan, draws=share.draws * np.nan)})
-    changes = [Judged("x", (), {}, {"drop": "it changes F1 by {change}"})]
+    changes = [Described("x", (), {}, {"drop": "it changes F1 by {change}"})]
     low, high = (100 * end for end in share.interval)
     changed = f"it changes F1 by {-100 * share.value:+.1f} points [{-high:.1f}, {-low:.1f}]"
     assert answer([drop], changes, ()) == f"On 37 texts, {changed}."
     for both in ([drop, lacking], [lacking, drop]):
         assert answer(both, changes, ()) == f"On 37 texts, {changed} (base)."
     # The claims of tests behind the first that ranks are left to it, if it has an answer.
-    claim = Judged("soft", (), {}, {"attention.only": "{} alone"})
+    claim = Described("soft", (), {}, {"attention.only": "{} alone"})
     assert answer(RESULTS, [claim, JUDGED[1]], MAIN).startswith("On 40 texts (means of up to 2 seeds), 1950.0 %")
     assert answer(RESULTS, [JUDGED[1], claim], MAIN).startswith(
         "On 40 texts (means of up to 2 seeds), of 3 rankings for "

@@ -12,18 +12,12 @@ import pandas as pd
 import pytest
 import torch
 
-from attention_probing.fidelity import rationale as removal_module
+from attention_probing.fidelity import removal_orders as removal_module
 from attention_probing.fidelity.classified import ClassifiedBatch, Removal
-from attention_probing.fidelity.rationale import (
-    EveryLength,
-    Rationale,
-    SingleToken,
-    plausibility,
-    rationale_lengths,
-    removal_bounds,
-    search_bounds,
-)
+from attention_probing.fidelity.rationale import Rationale, plausibility, rationale_lengths
+from attention_probing.fidelity.removal_orders import EveryLength, removal_bounds, search_bounds
 from attention_probing.fidelity.saliency import RANKINGS
+from attention_probing.fidelity.single_token import SingleToken
 from attention_probing.results import Flags, Floats
 from attention_probing.results.errors import UserError
 from tests.fidelity import tiny
@@ -58,7 +52,7 @@ def with_gold(found: ClassifiedBatch) -> ClassifiedBatch:
 def test_what_is_erased_and_what_is_left_are_texts_of_their_own(kind: Kind) -> None:
     found = classified(kind, time=9)
     draws = 3
-    numbers = measurements(with_constants(Rationale(), fractions=FRACTIONS, draws=draws), found).numbers
+    numbers = measurements(with_constants(Rationale(), fractions=FRACTIONS, draws=draws), found)
     for ranking in RANKINGS:
         for row in range(len(TEXTS)):
             label, positions = int(found.predicted[row]), found.words[row].nonzero().squeeze(1).tolist()
@@ -108,7 +102,7 @@ def slow_areas(values: list[float], gold: set[int]) -> dict[str, float]:
 @pytest.mark.parametrize("kind", ["flat", "han"])
 def test_plausibility_is_of_the_words_that_decide(kind: Kind) -> None:
     found = with_gold(classified(kind, time=9))
-    numbers = measurements(with_constants(Rationale(), draws=2), found).numbers
+    numbers = measurements(with_constants(Rationale(), draws=2), found)
     for row in range(len(TEXTS)):
         units = tiny.SENTENCES[row] if kind == "han" else range(len(TEXTS[row]))
         gold = {units[place] for place, decides in enumerate(GOLD[row]) if decides}
@@ -147,7 +141,7 @@ def test_spans_are_compared_as_in_eraser() -> None:
     assert recall[0, :2].tolist() == [1, 0]
     assert precision[0, 2].isnan()
     assert recall[0, 2].isnan()
-    score = Rationale(["attention"]).scores(2, None)["attention.iou_f1"]
+    score = Rationale(["attention"]).scores()["attention.iou_f1"]
     assert score.columns == ["attention.iou_precision", "attention.iou_recall"]
     columns = np.stack([precision[0, :2].numpy(), recall[0, :2].numpy()], axis=1)
     assert score.statistic(columns, np.ones((1, 2))) == pytest.approx([0.5])
@@ -176,7 +170,7 @@ def test_plausibility_is_told_by_the_number_of_deciding_words() -> None:
 
 @pytest.mark.parametrize("kind", ["flat", "han"])
 def test_the_decision_on_each_word_alone(kind: Kind) -> None:
-    numbers = measurements(SingleToken(), classified(kind, time=9)).numbers
+    numbers = measurements(SingleToken(), classified(kind, time=9))
     agreements = []
     for row, text in enumerate(TEXTS):
         batch = batch_of([text], sentences=[SENTENCES[row]])
@@ -203,7 +197,7 @@ def test_the_decision_on_each_word_alone(kind: Kind) -> None:
 
 
 def test_scores_are_means() -> None:
-    numbers = measurements(SingleToken(), classified("flat")).numbers
+    numbers = measurements(SingleToken(), classified("flat"))
     scores = tiny.scores_of(SingleToken(), pd.DataFrame({name: values.numpy() for name, values in numbers.items()}))
     assert scores == pytest.approx({name: float(numbers[name].mean()) for name in ("spread", "mean", "full", "agree")})
 
@@ -261,7 +255,7 @@ def test_bounds_are_those_of_all_permutations(words: int) -> None:
 def test_areas_are_those_of_texts_cut_by_hand(kind: Kind, removal: Removal) -> None:
     found = classified(kind, time=9)
     rankings = ("random", "attention", "leave_one_out")
-    numbers = measurements(with_constants(Rationale(rankings, removal, EveryLength()), draws=1), found).numbers
+    numbers = measurements(with_constants(Rationale(rankings, removal, EveryLength()), draws=1), found)
     for row in range(len(TEXTS)):
         label, positions = int(found.predicted[row]), found.words[row].nonzero().squeeze(1).tolist()
         reads: dict[frozenset[int], float] = {}
@@ -307,11 +301,11 @@ def masked(kind: Kind, row: int, gone: list[int]) -> torch.Tensor:
 
 def test_bounds_that_a_ranking_exceeds_are_widened_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     found = classified("flat", time=9)
-    plain = measurements(Rationale(["attention"], every_length=EveryLength()), found).numbers
+    plain = measurements(Rationale(["attention"], every_length=EveryLength()), found)
     low = torch.tensor([[0.0], [1e-3]], dtype=torch.float64)
     monkeypatch.setattr(removal_module, "search_bounds", lambda some, widths, removal: low.repeat(1, len(widths)))
     for exact in (1, 14):
-        numbers = measurements(Rationale(["attention"], every_length=EveryLength(exact=exact)), found).numbers
+        numbers = measurements(Rationale(["attention"], every_length=EveryLength(exact=exact)), found)
         sums = plain["attention.aopc"] * (found.words.sum(1) - 1)
         assert (sums > 1e-3).any()
         assert ((numbers["attention.naopc"] >= 0) & (numbers["attention.naopc"] <= 1)).all()
@@ -325,11 +319,11 @@ def test_texts_whose_orders_are_alike_but_for_rounding_have_no_normalised_area()
         model.decision.weight.mul_(1e-6)  # type: ignore[union-attr, operator]
         output = model(found.batch)
     alike = replace(found, checkpoint=replace(found.checkpoint, model=model), output=output)
-    numbers = Rationale(["attention"], every_length=EveryLength()).measure(alike, saliency_of(alike)).numbers
+    numbers = Rationale(["attention"], every_length=EveryLength()).measure(alike, saliency_of(alike))
     assert (numbers["attention.aopc"] != 0).any(), "rounding is not nothing"
     assert numbers["coincide"].all()
     assert numbers["attention.naopc"].isnan().all()
-    assert not measurements(Rationale(["attention"], every_length=EveryLength()), found).numbers["coincide"].any()
+    assert not measurements(Rationale(["attention"], every_length=EveryLength()), found)["coincide"].any()
 
 
 def test_masking_without_a_mask_token_is_refused() -> None:

@@ -18,7 +18,7 @@ from attention_probing.corpora.splits import SPLITS
 from attention_probing.datamodules import TextBatch
 from attention_probing.fidelity.checkpoints import Checkpoint
 from attention_probing.fidelity.classified import classify
-from attention_probing.fidelity.consistent_adversary import Recipe
+from attention_probing.fidelity.recipe import Recipe
 from attention_probing.fidelity.roar import Roar, relative_area
 from attention_probing.metrics.bootstrap import mean_over_seeds
 from attention_probing.results import Curves, UserError
@@ -112,7 +112,7 @@ def importance(checkpoint: Checkpoint, text: TextBatch, ranking: str, seed: int,
     """Importance of each token of one text, or the random numbers that rank them."""
     model = checkpoint.model
     if ranking == "random":
-        found = classify(checkpoint, text, None, seed=seed, vocabulary=data.vocabulary)[1]
+        found = classify(checkpoint, text, seed=seed, vocabulary=data.vocabulary)[1]
         assert found is not None
         return found.noise("ranking", 1)[0, 0].tolist()
     output = model(text)
@@ -261,7 +261,7 @@ def test_hierarchical_classifiers_are_left_out_and_counted(data: Data) -> None:
     test = Roar()
     test.begin([tiny.checkpoint("han")], data, CPU, 0)
     assert test.audit() == {"trainings": 0, "cut_off": 0, "checkpoints_left_out": 1, "short_texts": 1}
-    assert all(column.isnan().all() for column in measurements(test, tiny.classified("han")).numbers.values())
+    assert all(column.isnan().all() for column in measurements(test, tiny.classified("han")).values())
 
 
 def test_epochs_and_patience_are_the_checkpoint_s(checkpoints: Checkpoints, data: Data) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification
 
 from attention_probing.fidelity.classified import ClassifiedBatch, classify, logits_under
-from attention_probing.fidelity.comparison import CheckpointResult
+from attention_probing.fidelity.contract import CheckpointResult
 from attention_probing.fidelity.correlation import Correlation, without_rounding
 from attention_probing.fidelity.erasure import SetErasure
 from attention_probing.fidelity.rationale import Rationale
@@ -204,7 +204,7 @@ def test_a_decision_that_is_all_but_certain_has_gradients_still() -> None:
     model = deepcopy(found.checkpoint.model)
     with torch.no_grad():
         model.decision.bias[0] += 25  # type: ignore[union-attr, index, operator]
-    certain = classify(replace(found.checkpoint, model=model), found.batch, None, seed=0, vocabulary=VOCABULARY)[1]
+    certain = classify(replace(found.checkpoint, model=model), found.batch, seed=0, vocabulary=VOCABULARY)[1]
     assert certain is not None
     assert (certain.confidence > 1 - 1e-7).all()
     for values in (saliency_of(certain).of_attention.attention_gradient, saliency_of(certain).input_x_gradient):
@@ -231,11 +231,11 @@ def test_every_text_is_correlated_over_its_own_words(kind: Kind) -> None:
         pairs = {str(measure): (attention, side) for measure, side in sides.items()}
         pairs |= {f"{one}_{other}": (sides[one], sides[other]) for one, other in combinations(MEASURES, 2)}
         for name, (one, other) in pairs.items():
-            assert measured.numbers[f"{name}.kendall"][row].item() == pytest.approx(tau_b(one, other)), name
+            assert measured[f"{name}.kendall"][row].item() == pytest.approx(tau_b(one, other)), name
             expected = np.corrcoef(one, other)[0, 1]
-            assert measured.numbers[f"{name}.pearson"][row].item() == pytest.approx(expected, abs=1e-6), name
-        assert measured.numbers["words"][row] == words.sum()
-    for measure, colours in measured.highlights.items():
+            assert measured[f"{name}.pearson"][row].item() == pytest.approx(expected, abs=1e-6), name
+        assert measured["words"][row] == words.sum()
+    for measure, colours in found.highlights.items():
         assert colours is saliency_of(found).signed(measure)
 
 

@@ -14,7 +14,7 @@ from scipy.stats import kendalltau
 from attention_probing.datamodules import TextBatch
 from attention_probing.fidelity import Shortcut
 from attention_probing.fidelity.classified import ClassifiedBatch, classify
-from attention_probing.fidelity.comparison import CheckpointResult
+from attention_probing.fidelity.contract import CheckpointResult
 from attention_probing.fidelity.shortcuts import LEARNT, agreement, finds_best, metric_columns
 from attention_probing.metrics.bootstrap import resamples
 from attention_probing.results import Estimate, UserError
@@ -37,7 +37,7 @@ def planted_texts(kind: Kind, rows: list[int]) -> TextBatch:
 
 
 def classified_of(kind: Kind, level: str | None, rows: list[int]) -> ClassifiedBatch:
-    found = classify(checkpoint(kind), planted_texts(kind, rows), level, seed=0, vocabulary=VOCABULARY)[1]
+    found = classify(checkpoint(kind, level=level), planted_texts(kind, rows), seed=0, vocabulary=VOCABULARY)[1]
     assert found is not None
     return found
 
@@ -46,8 +46,8 @@ def classified_of(kind: Kind, level: str | None, rows: list[int]) -> ClassifiedB
 def test_precision_and_ranks_are_those_of_a_slow_count(kind: Kind, level: str | None) -> None:
     classified = classified_of(kind, level, list(range(len(TEXTS))))
     test = Shortcut(RANKINGS)
-    found = measurements(test, classified).numbers
-    assert set(found) == set(test.columns(3))
+    found = measurements(test, classified)
+    assert set(found) == set(test.scores())
     saliency = saliency_of(classified)
     for at in range(len(TEXTS)):
         own = classified.token_to_position[at].tolist()
@@ -87,7 +87,7 @@ def result(variant: str, seed: int, learnt: float = 1.0, **columns: Any) -> Chec
     noise = np.random.default_rng(seed).normal(size=20) / 1000
     frame = pd.DataFrame({name.replace("__", "."): value + noise for name, value in columns.items()})
     scores = {"shortcut.learnt": Estimate(learnt, unit="fraction")}
-    return CheckpointResult(f"{variant}, seed {seed}", variant, seed, 2, 1, frame, scores)
+    return CheckpointResult(f"{variant}, seed {seed}", variant, seed, frame, scores)
 
 
 TRUTH = {f"shortcut__{name}__precision_at_k": value for name, value in {"a": 0.9, "b": 0.5, "c": 0.1}.items()}
@@ -108,7 +108,7 @@ def test_judges_are_judged_by_the_planted_words(caplog: pytest.LogCaptureFixture
     found = [result("x", seed, **TRUTH, **metrics) for seed in (0, 1)]
     found.append(result("y", 0, LEARNT - 0.01, **TRUTH, **metrics))
     test = Shortcut(["attention"])
-    test.names = ("a", "b", "c")
+    test.rankings = dict.fromkeys("abc", "attention")
     with caplog.at_level(logging.WARNING):
         table = test.tables(found)["shortcut.judges"]
     assert "below 99% for y, seed 0 (98.0%)" in caplog.text
@@ -137,7 +137,7 @@ def test_equal_rankings_bound_tau_and_texts_without_a_value_are_left_out() -> No
     one = result("x", 0, **TRUTH | {"shortcut__b__precision_at_k": 0.9}, **metrics)
     one.values.loc[3, "rationale.b.aopc"] = np.nan
     test = Shortcut(["attention"])
-    test.names = ("a", "b", "c")
+    test.rankings = dict.fromkeys("abc", "attention")
     (row,) = test.tables([one])["shortcut.judges"].frame.to_dict("records")
     assert row["texts"] == 19
     assert row["truth"] == "a, b"

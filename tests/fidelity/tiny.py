@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from tempfile import mkdtemp
+from types import SimpleNamespace
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
@@ -17,8 +18,7 @@ from attention_probing.attention import EncoderSpec
 from attention_probing.datamodules import TextBatch
 from attention_probing.fidelity.checkpoints import Checkpoint
 from attention_probing.fidelity.classified import ClassifiedBatch, classify
-from attention_probing.fidelity.comparison import CheckpointResult
-from attention_probing.fidelity.experiment import FidelityTest, Measurements
+from attention_probing.fidelity.contract import CheckpointResult, FidelityTest, Reading, Score
 from attention_probing.fidelity.saliency import Saliency
 from attention_probing.metrics.bootstrap import resample
 from attention_probing.models import (
@@ -90,9 +90,9 @@ def texts(kind: Kind, rows: Sequence[int] | None = None, time: int | None = None
     return replace(made, index=torch.tensor(chosen), labels=torch.tensor(chosen) % CLASSES)
 
 
-def checkpoint(kind: Kind, dtype: torch.dtype = torch.float64) -> Checkpoint:
+def checkpoint(kind: Kind, dtype: torch.dtype = torch.float64, level: str | None = None) -> Checkpoint:
     config = {"seed_everything": 0, "model": {}, "data": {}, "trainer": {}}
-    return Checkpoint(Path("tiny.ckpt"), "0" * 64, config, f"{kind}, seed 0", kind, classifier(kind, dtype))
+    return Checkpoint(Path("tiny.ckpt"), "0" * 64, config, f"{kind}, seed 0", kind, classifier(kind, dtype), level)
 
 
 def classified(
@@ -105,7 +105,7 @@ def classified(
     seed: int = 0,
 ) -> ClassifiedBatch:
     batch = texts(kind, rows, time)
-    _, found = classify(checkpoint(kind, dtype), batch, level, seed=seed, vocabulary=VOCABULARY)
+    _, found = classify(checkpoint(kind, dtype, level), batch, seed=seed, vocabulary=VOCABULARY)
     assert found is not None
     return found
 
@@ -115,8 +115,41 @@ def saliency_of(batch: ClassifiedBatch) -> Saliency:
     return Saliency(batch)
 
 
-def measurements(test: FidelityTest, batch: ClassifiedBatch) -> Measurements:
-    return test.measure(batch, saliency_of(batch))
+def measurements(test: FidelityTest, batch: ClassifiedBatch) -> dict[str, Tensor]:
+    return dict(test.measure(batch, saliency_of(batch)))
+
+
+def prepared(test: Test, classes: int = CLASSES, positive: int | None = None) -> Test:
+    """The test, told the labels of the data, which F1 depends on."""
+    data: Any = SimpleNamespace(labels=tuple(map(str, range(classes))), positive=positive)
+    test.begin([], data, torch.device("cpu"), 0)
+    return test
+
+
+class Described(FidelityTest):
+    """A test of which only scores and their descriptions are read."""
+
+    def __init__(
+        self,
+        name: str,
+        rankings: Sequence[str] = (),
+        directions: Mapping[str, Any] | None = None,
+        claims: Mapping[str, str] | None = None,
+        beside: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        directions, claims, beside = directions or {}, claims or {}, beside or {}
+        self.name = name  # type: ignore[misc]
+        self.rankings = {ranking: ranking for ranking in rankings}
+        self.readings = {  # type: ignore[misc]
+            score: Reading(directions.get(score, ""), claims.get(score, ""), beside.get(score, ()))
+            for score in dict.fromkeys([*directions, *claims])
+        }
+
+    def measure(self, batch: ClassifiedBatch, saliency: Saliency) -> dict[str, Tensor]:
+        return {}
+
+    def scores(self) -> dict[str, Score]:
+        return {}
 
 
 def with_constants(test: Test, **constants: float | tuple[float, ...]) -> Test:
@@ -179,14 +212,14 @@ def checkpoint_result(
     scores: Mapping[str, Estimate] | None = None,
 ) -> CheckpointResult:
     frame = pd.DataFrame({f"{test}.{name}": values for name, values in columns.items()})
-    return CheckpointResult(f"{variant}, seed {seed}", variant, seed, 2, 1, frame, scores or {})
+    return CheckpointResult(f"{variant}, seed {seed}", variant, seed, frame, scores or {})
 
 
-def scores_of(test: FidelityTest, values: pd.DataFrame, classes: int = 2, positive: int | None = 1) -> dict[str, float]:
+def scores_of(test: FidelityTest, values: pd.DataFrame) -> dict[str, float]:
     """The scores whose columns are there, with the name of the test or without."""
     columns = values.rename(columns=lambda name: name.removeprefix(f"{test.name}."))
     return {
         name: resample(score.statistic, columns[list(score.columns)].to_numpy(np.float64), score.unit, draws=10).value
-        for name, score in test.scores(classes, positive).items()
+        for name, score in test.scores().items()
         if set(score.columns) <= set(columns)
     }

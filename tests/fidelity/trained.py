@@ -14,9 +14,8 @@ from attention_probing.commands import launch
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity.checkpoints import Checkpoint, classifier_of
 from attention_probing.fidelity.classified import classify
-from attention_probing.fidelity.comparison import CheckpointResult
-from attention_probing.fidelity.consistent_adversary import Recipe
-from attention_probing.fidelity.experiment import FidelityTest
+from attention_probing.fidelity.contract import CheckpointResult, FidelityTest
+from attention_probing.fidelity.recipe import Recipe
 from attention_probing.measures.trainings import nested_trainer
 from attention_probing.metrics.bootstrap import resample
 from attention_probing.results.digests import digest
@@ -123,20 +122,16 @@ def refuse_training(monkeypatch: pytest.MonkeyPatch, after: int = 0) -> None:
 
 
 def result_of(test: FidelityTest, checkpoint: Checkpoint, data: Data) -> CheckpointResult:
-    """What the experiment makes of the measurements."""
-    columns = test.columns(2)
-    rows = np.full((len(data.splits["test"]), len(columns)), np.nan)
+    """What the experiment makes of the numbers of the texts."""
+    frames = []
     for batch in data.test_dataloader()[1]:
-        classified = classify(checkpoint, batch, None, seed=0, vocabulary=data.vocabulary)[1]
+        classified = classify(checkpoint, batch, seed=0, vocabulary=data.vocabulary)[1]
         assert classified is not None
-        numbers = measurements(test, classified).numbers
-        for column, values in numbers.items():
-            rows[classified.batch.index, columns.index(column)] = values.numpy()
-    frame = pd.DataFrame(rows, columns=[f"{test.name}.{column}" for column in columns])
-    scores = {
-        f"{test.name}.{name}": resample(
-            score.statistic, frame[[f"{test.name}.{column}" for column in score.columns]].to_numpy(), score.unit
-        )
-        for name, score in test.scores(2, data.positive).items()
-    }
-    return CheckpointResult(checkpoint.name, checkpoint.variant, checkpoint.seed, 2, data.positive, frame, scores)
+        columns = {name: values.numpy() for name, values in measurements(test, classified).items()}
+        frames.append(pd.DataFrame(columns, index=classified.batch.index.tolist()))
+    frame = pd.concat(frames).reindex(range(len(data.splits["test"]))).add_prefix(f"{test.name}.")
+    scores = {}
+    for name, score in test.scores().items():
+        values = frame.reindex(columns=[f"{test.name}.{column}" for column in score.columns])
+        scores[f"{test.name}.{name}"] = resample(score.statistic, values.to_numpy(np.float64), score.unit)
+    return CheckpointResult(checkpoint.name, checkpoint.variant, checkpoint.seed, frame, scores)
