@@ -39,7 +39,6 @@ from .fidelity import (
 )
 from .fidelity.explanations import write_explanations as write_explanations
 from .measures import (
-    Analysis as Analysis,
     AntecedentHeads as AntecedentHeads,
     Atlas as Atlas,
     AttentionAnalyses as AttentionAnalyses,

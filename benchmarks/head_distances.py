@@ -51,11 +51,12 @@ class Streamed:
     def __call__(self) -> None:
         """Sum up all batches."""
         clusters = Clusters()
-        clusters.begin(self._data, self._encoder)
+        clusters.data, clusters.encoder = self._data, self._encoder
+        clusters.begin()
         for batch, weights in self.passed:
             for layer, one in enumerate(weights):
-                clusters.update(batch, layer, one)
-            clusters.end(batch)
+                clusters.update_layer(batch, layer, one)
+            clusters.update(batch)
         self.found = clusters.distances()
 
 

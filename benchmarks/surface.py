@@ -34,18 +34,19 @@ class OnePass:
 
             def receive(layer: int, weights: torch.Tensor) -> None:
                 if analysis is not None:
-                    analysis.update(batch, layer, weights)  # noqa: B023 - called within this turn of the loop
+                    analysis.update_layer(batch, layer, weights)  # noqa: B023 - called within this turn of the loop
 
             self._encoder.capture(inputs, receive, frozenset(range(self._encoder.layers)))
             if analysis is not None:
-                analysis.end(batch)
+                analysis.update(batch)
 
     def __call__(self) -> None:
         """From the batches to tables and figures."""
         surface = Surface()
-        surface.begin(self._data, self._encoder)
+        surface.data, surface.encoder = self._data, self._encoder
+        surface.begin()
         self.capture(surface)
-        surface.result({})
+        surface.result()
 
 
 def measure(settings: Settings, folder: Path, report: Report) -> None:

@@ -22,8 +22,9 @@ from attention_probing.commands.parser import Parser
 from attention_probing.commands.state import RunState, check_new_folder, new_folder, run_digest, save_config, sources_of
 from attention_probing.commands.tasks import check_tasks, is_launched, refuse_shell
 from attention_probing.datamodules.corpus import CorpusDataModule, data_for
-from attention_probing.measures.contract import Measure, run_measurement
+from attention_probing.measures.contract import Measure
 from attention_probing.measures.devices import OneProcess
+from attention_probing.measures.loop import run_measurement
 from attention_probing.models.configs import settings_class
 from attention_probing.results import Result
 from attention_probing.results.errors import UserError, check_numbers

@@ -38,16 +38,8 @@ STAGES: dict[str, tuple[Split, ...]] = {
 """Splits that each stage reads. A test reads dev too, because experiments choose on dev and report on test."""
 
 
-def part_of(data: object, kind: type[Data]) -> Data | None:
-    """Return the first instance of the class `kind` among a datamodule and its `parts`; None if there is none.
-
-    Only a datamodule that combines others, such as `AtlasDataModule`, has `parts`.
-    """
-    return next((one for one in (data, *getattr(data, "parts", ())) if isinstance(one, kind)), None)
-
-
 def data_for(reader: str, kind: type[Data], given: object) -> Data:
-    """Return the datamodule, or its part, that is an instance of the class `kind`.
+    """Return the datamodule if it is an instance of the class `kind`.
 
     Args:
         reader: Name of the class that reads the data, for the message.
@@ -57,11 +49,11 @@ def data_for(reader: str, kind: type[Data], given: object) -> Data:
     Raises:
         UserError: The run has no such datamodule.
     """
-    if (data := part_of(given, kind)) is None:
+    if not isinstance(given, kind):
         found = "no data are given" if given is None else f"{type(given).__name__} has none"
         needed = getattr(kind, "holds", "a corpus")
         raise UserError(f"{reader} needs {needed}, but {found}. Give {setting('data', kind.__name__)}.")
-    return data
+    return given
 
 
 def mapping_of(data: "CorpusDataModule[Any]") -> str:

@@ -72,7 +72,10 @@ class Fidelity(Measure[ClassificationDataModule]):
         eval_tokens: int | None = None,
         seed: int | None = None,
     ) -> None:
-        super().__init__(seed)
+        super().__init__()
+        if seed is not None:
+            check_numbers(self, least=0, seed=seed)
+            self.seed = seed
         check_numbers(self, least=1, texts=texts, eval_tokens=eval_tokens)
         check_names(setting("model.tests"), [test.name for test in tests])
         self.paths = _paths(checkpoints)

@@ -1,15 +1,16 @@
 from .ablation import HeadAblation as HeadAblation, Pruning as Pruning
 from .antecedents import AntecedentHeads as AntecedentHeads
 from .atlas import Atlas as Atlas
-from .attention_analyses import Analysis as Analysis, AttentionAnalyses as AttentionAnalyses
+from .attention_analyses import AttentionAnalyses as AttentionAnalyses
 from .bags import Bags as Bags
 from .baselines import Baselines as Baselines
 from .causal import CausalCheck as CausalCheck
 from .change import Change as Change
 from .clusters import Clusters as Clusters
-from .contract import Measure as Measure, measure as measure
+from .contract import Measure as Measure
 from .importance import Importance as Importance
 from .linguistic import Linguistic as Linguistic, Relations as Relations
+from .loop import measure as measure
 from .nested import ControlTask as ControlTask, DescriptionLength as DescriptionLength
 from .pairs import MinimalPairAccuracy as MinimalPairAccuracy
 from .patterns import Patterns as Patterns, RawMaps as RawMaps

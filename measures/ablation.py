@@ -170,12 +170,11 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
         """Return False if the texts lack a split: minimal pairs have one split alone."""
         return self.checkpoint is not None or (isinstance(self.data, TextDataModule) and self.data.has_split(split))
 
-    def reads_batch(self, batch: object) -> bool:
-        others = SegmentBatch | PairBatch
-        of_split = batch.split == self.split if isinstance(batch, TextBatch) else isinstance(batch, others)
-        return of_split and len(batch.index) > 0  # type: ignore[attr-defined]
-
     def update(self, batch: TextBatch | SegmentBatch | PairBatch) -> None:
+        if isinstance(batch, TextBatch) and batch.split != self.split:
+            return
+        if not len(batch.index):
+            return
         outputs = self.task.rows(self.task.inputs(batch), self._sets_of)
         self._rows.add(batch.index, **outputs)
 

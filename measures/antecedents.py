@@ -35,7 +35,8 @@ class AntecedentHeads(Measure[CoreferenceDataModule]):
     takes = CoreferenceDataModule
 
     def __init__(self, mode: Mode = "held_out") -> None:
-        super().__init__(seed=0)  # of resamples: equal in all runs, so that these can be paired
+        super().__init__()
+        self.seed = 0  # of resamples: equal in all runs, so that these can be paired
         check_values(self, mode=mode)
         self.mode = mode
 

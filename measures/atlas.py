@@ -14,9 +14,8 @@ from torch import nn
 from attention_probing.datamodules import CoreferenceDataModule, DependencyDataModule, TextDataModule
 from attention_probing.datamodules.atlas import TREEBANK, AtlasDataModule
 from attention_probing.datamodules.batches import EncoderOf
-from attention_probing.datamodules.corpus import data_for, part_of
 from attention_probing.measures.antecedents import AntecedentHeads
-from attention_probing.measures.attention_analyses import Analysis, AttentionAnalyses
+from attention_probing.measures.attention_analyses import AttentionAnalyses
 from attention_probing.measures.by_head import HeadNumbers, class_map, head_rows, without_interval
 from attention_probing.measures.contract import Measure
 from attention_probing.measures.head_roles import MARGIN
@@ -307,40 +306,50 @@ class Atlas(Measure[AtlasDataModule]):
     experiment = "atlas"
     takes = AtlasDataModule
 
-    def __init__(self, analyses: list[Analysis]) -> None:
-        super().__init__(seed=0)  # of resamples, as in its parts
+    def __init__(self, analyses: list[Measure[Any]]) -> None:
+        super().__init__()
+        self.seed = 0  # of resamples, as in its parts
         self._analyses = analyses
         self.parts = nn.ModuleList()
 
     def begin(self) -> None:
         """Prepare the analyses, and the measurements on treebank and documents if the data have them."""
-        self.texts = data_for(type(self).__name__, TextDataModule, self.data)
-        corpora = {}
-        for name in (analysis.name for analysis in self._analyses):
-            if own := [corpus for corpus in self.texts.names if (corpus == TREEBANK) == (name in ANNOTATED)]:
-                corpora[name] = own
-            else:
-                remedy = f"To include it, give one with {setting('data.treebank')}."
-                rank_zero_warn(f"The atlas omits {name}, which needs a treebank. {remedy}")
-        self.attention = AttentionAnalyses([one for one in self._analyses if one.name in corpora], corpora)
+        data_of: dict[type, Any] = {type(data): data for data in self.data.parts}
+        self.texts: TextDataModule = data_of[TextDataModule]
+        self.attention = self._make_analyses()
         parts: list[Measure[Any]] = [self.attention]
-        if part_of(self.data, DependencyDataModule) is not None:
-            parts.append(heads := SingleHeads())
+        if DependencyDataModule in data_of:
+            heads = SingleHeads()
             heads.permutations = heads.ensemble = 1  # its p-values and ensembles are left out; see `_of_each_head`
-        if part_of(self.data, CoreferenceDataModule) is not None:
+            parts.append(heads)
+        if CoreferenceDataModule in data_of:
             parts.append(AntecedentHeads())
         for part in parts:
-            part.data, part.device, part.ranks = part_of(self.data, part.takes), self.device, self.ranks
+            part.data = data_of[part.takes]
+            part.device, part.ranks = self.device, self.ranks
             part.seed = self.seed
             part.begin()
         self.parts = nn.ModuleList(parts)
 
-    def reads_batch(self, batch: object) -> bool:
-        return True
+    def _make_analyses(self) -> AttentionAnalyses:
+        """Return the analyses, each with the corpora that it reads; without a treebank some are left out."""
+        analyses, corpora = list[Measure[Any]](), dict[str, list[str]]()
+        for analysis in self._analyses:
+            name = analysis.experiment
+            of_treebank = name in ANNOTATED
+            read = [corpus for corpus in self.texts.names if (corpus == TREEBANK) == of_treebank]
+            if read:
+                analyses.append(analysis)
+                corpora[name] = read
+            else:
+                remedy = f"To include it, give one with {setting('data.treebank')}."
+                rank_zero_warn(f"The atlas omits {name}, which needs a treebank. {remedy}")
+        return AttentionAnalyses(analyses, corpora)
 
     def update(self, batch: object) -> None:
+        """Give a batch to the part that reads its kind."""
         for part in self._measures():
-            if part.reads_batch(batch):
+            if isinstance(batch, part.takes.batch):
                 part.update(batch)
 
     def result(self) -> Result:

@@ -1,221 +1,142 @@
-"""All analyses of attention in one pass: each text is read once, and only sums are kept."""
+"""All measurements of attention maps in one pass: each text is read once, and only sums are kept."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from attention_probing.attention import Encoder
 from attention_probing.attention.alignment import Reduction
 from attention_probing.attention.extraction import Allowance
-from attention_probing.attention.quantities import QUANTITIES, QuantityName
+from attention_probing.attention.quantities import QUANTITIES
 from attention_probing.datamodules import SegmentBatch, TextDataModule
 from attention_probing.datamodules.batches import EncoderOf
 from attention_probing.datamodules.text import warn_of_left_out
-from attention_probing.measures.by_head import HeadNumbers, head_rows
+from attention_probing.measures.by_head import HeadMeans, HeadNumbers, head_rows
 from attention_probing.measures.contract import Measure
 from attention_probing.metrics.bootstrap import holm
 from attention_probing.metrics.distributions import divided_by_sums
 from attention_probing.metrics.gathered import gather_items
-from attention_probing.metrics.moments import CONFIDENCE, Means, Moments, Updates, recorded, subtract
-from attention_probing.results import (
-    Estimate,
-    Figure,
-    Floats,
-    HeatMap,
-    Result,
-    Table,
-    Unit,
-    merge_results,
-    on_one_scale,
-)
-from attention_probing.results.errors import UserError, check_names, setting
+from attention_probing.metrics.moments import CONFIDENCE, Means
+from attention_probing.results import Estimate, Figure, Floats, HeatMap, Result, Table, Unit, merge_results, on_one_scale
+from attention_probing.results.errors import UserError, check_names
 from attention_probing.results.heads import head_map, head_name
 
+Analyses = Mapping[str, Measure[TextDataModule]]
+"""Measurements of the maps of one encoder, by name."""
 
-class Analysis(nn.Module):
-    """Base class of analyses, which read attention weights layer by layer and accumulate sums.
 
-    The sums are in metrics, which are submodules, so memory does not grow with the number of inputs.
-
-    `begin` is called once for an encoder. For each batch that the analysis reads, `update` is called
-    with every layer, then `end` once. `result` is called after the last batch. Subclasses have a `name`;
-    they implement `begin`, `result`, and `update` or `end` or both.
-
-    Attributes:
-        name: Name of the analysis, unique in a run.
-        compares: True if the analysis compares the given encoder with the encoder before its
-            fine-tuning. If so, for each batch `update` gets all layers of the given encoder, then all
-            layers of the other encoder on the same inputs, and only then `end` is called.
-            `batch.encoder` names the encoder.
-        quantities: Quantities that the analysis takes. Rows of `norms`, and those of a model with attention sinks, are
-            divided by their sums, because entropies, divergences and shares are those of distributions. No
-            analysis takes a quantity with negative numbers, or with one map for a whole layer.
-    """
-
-    name: ClassVar[str]
-    quantities: ClassVar[tuple[QuantityName, ...]] = ("attention", "attention_without_first", "norms")
-    compares: ClassVar[bool] = False
-
-    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
-        """Create the metrics for an encoder, before the first batch.
-
-        Args:
-            data: The texts.
-            encoder: Encoder whose attention is read.
-
-        Raises:
-            UserError: Texts or encoder are unsuitable for the analysis.
-        """
-
-    def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
-        """Add the attention of one layer on a batch to the metrics.
-
-        Args:
-            batch: The inputs.
-            layer: The layer, from 0.
-            weights: Attention `[batch, heads, from, to]`, valid only during the call. Every row sums to
-                one, and the columns of the padding are zero. The rows of the padding have no meaning.
-        """
-
-    def end(self, batch: SegmentBatch) -> None:
-        """Finish a batch; called after `update` has received the last layer."""
-
-    def by_head(self) -> Mapping[str, HeadNumbers]:
-        """Return numbers for each attention head, `[layers, heads]` by name, which `Atlas` collects.
-
-        Every process must call this method, because it gathers from all processes.
-        """
-        return {}
-
-    def classes(self) -> Mapping[str, Sequence[str]]:
-        """Return classes of the attention heads, such as their pattern, which `Atlas` collects.
-
-        Every process must call this method, because it gathers from all processes.
-
-        Returns:
-            For each column of the table `atlas`, by name, a list with the class of each head, layer by
-            layer.
-        """
-        return {}
-
-    def result(self, others: Mapping[str, "Analysis"]) -> Result:
-        """Return scores, tables and figures over all batches.
-
-        Every process must call this method, because it gathers from all processes.
-
-        Args:
-            others: Analyses that come earlier in the list, by name.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must implement result().")
+def reads_maps(measurement: Measure[Any]) -> bool:
+    """Return True if a measurement is one of attention maps, which shares a pass with others."""
+    return measurement.takes is TextDataModule and not isinstance(measurement, AttentionAnalyses)
 
 
 class AttentionAnalyses(Measure[TextDataModule]):
-    """Several analyses of attention in one pass over some texts.
+    """Several measurements of attention maps in one pass over some texts.
 
     No attention is stored. With the option
-    `random_init` of the datamodule, every analysis also reads an encoder with random weights; the names
-    of these results begin with `random_init.`. With the option `before`, every analysis also reads the
+    `random_init` of the datamodule, every measurement also reads an encoder with random weights; the names
+    of these results begin with `random_init.`. With the option `before`, every measurement also reads the
     encoder before its fine-tuning; the names of these results begin with `before.`. The tables
     `differences` and `differences_by_quantity` then compare the encoder before and after its
-    fine-tuning. Analyses that compare the two encoders themselves, such as `Change`, run only once.
+    fine-tuning. Measurements that compare the two encoders themselves, such as `Change`, run only once.
 
     Args:
-        analyses: The analyses.
-        corpora: Names of the corpora that an analysis reads, by name of the analysis; analyses that are
+        analyses: The measurements, such as `Surface`.
+        corpora: Names of the corpora that a measurement reads, by name of the measurement; those that are
             not named read all corpora.
 
     Raises:
-        UserError: There is no analysis, or one is named twice. In `begin`: `corpora` names an unknown analysis
-            or corpus.
+        UserError: There is no measurement, one is named twice, or one reads no attention maps. In `begin`: `corpora`
+            names an unknown measurement or corpus.
     """
 
     experiment = "attention"
     takes = TextDataModule
 
-    def __init__(self, analyses: list[Analysis], corpora: dict[str, list[str]] | None = None) -> None:
+    def __init__(self, analyses: list[Measure[Any]], corpora: dict[str, list[str]] | None = None) -> None:
         super().__init__()
-        self.names = [analysis.name for analysis in analyses]
-        check_names(setting("model.analyses"), self.names)
+        for analysis in analyses:
+            if not reads_maps(analysis):
+                raise UserError(
+                    f"--model.analyses: {type(analysis).__name__} does not read the attention maps of texts. Give "
+                    "measurements such as Surface, and run this one alone."
+                )
+        self.names = [analysis.experiment for analysis in analyses]
+        check_names("--model.analyses", self.names)
         self.corpora = dict(corpora or {})
-        self._given = nn.ModuleDict({analysis.name: analysis for analysis in analyses})
-        self._of: dict[EncoderOf, Mapping[str, Analysis]] = {}
+        self._given = nn.ModuleDict({analysis.experiment: analysis for analysis in analyses})
+        self._of: dict[EncoderOf, Analyses] = {}
+        self._pairs: list[tuple[HeadMeans, HeadMeans]] = []
         self._empty = 0
 
     def begin(self) -> None:
-        """Create the metrics of every analysis for every encoder."""
-        if self._of:
-            return
-        for option, wanted, known in (
-            ("", self.corpora, self.names),
-            *((f".{name}", corpora, self.data.names) for name, corpora in self.corpora.items()),
-        ):
-            if strange := [name for name in wanted if name not in known]:
-                raise UserError(
-                    f"{setting('model.corpora' + option)}: there is no {' or '.join(strange)}. Give "
-                    f"{' or '.join(known)}."
-                )
-        given: Mapping[str, Analysis] = dict(self._given.items())  # type: ignore[arg-type]
+        """Begin every measurement for every encoder."""
+        self._check_corpora()
+        given: Analyses = dict(self._given.items())  # type: ignore[arg-type]
         for analysis in given.values():
             if self.data.quantity not in analysis.quantities:
                 raise UserError(
                     f"{setting('data.quantity')} is {self.data.quantity}, but {type(analysis).__name__} takes only "
                     f"{' and '.join(analysis.quantities)}. Give one of them, or leave out {type(analysis).__name__}."
                 )
-        own = {name: analysis for name, analysis in given.items() if not analysis.compares}
-        # Copied before any of them begins, and holds an encoder.
-        self._of = {which: given if which == "given" else deepcopy(own) for which in self.data.encoders}
-        after, before = (self._begin(which) for which in ("given", "before"))
-        self._begin("random_init")
-        if "before" in self._of:
-            for metric in list(nn.ModuleList(own.values()).modules()):
-                if isinstance(metric, Moments):
-                    metric.pair()
-            subtract(after, before)  # of analyses that read their inputs in `begin`
+        alone = {name: analysis for name, analysis in given.items() if not analysis.compares}
+        # All are copied before any of them begins, and holds an encoder.
+        self._of = {which: given if which == "given" else deepcopy(alone) for which in self.data.encoders}
+        for which, analyses in self._of.items():
+            for name, analysis in analyses.items():
+                analysis.data = self.data.only(self.corpora.get(name, self.data.names))
+                analysis.encoder = self.data.encoders[which]
+                analysis.device, analysis.ranks = self.device, self.ranks
+                analysis.together = analyses
+                analysis.begin()
+        self._pairs = list(_paired_means(given, self._of.get("before", {})))
+        for after, before in self._pairs:
+            after.pair()
+            after.subtract(before)  # of inputs that were read in `begin`
         self._memory = Allowance()
-        copies = [nn.ModuleDict(found) for which, found in self._of.items() if which != "given"]
+        copies = [nn.ModuleDict(analyses) for which, analyses in self._of.items() if which != "given"]
         self._copies = nn.ModuleList(copies)  # so that they move to the device too
 
-    def _begin(self, which: EncoderOf) -> Updates:
-        with recorded() as updates:
-            for name, analysis in self._of.get(which, {}).items():
-                data = self.data.only(self.corpora.get(name, self.data.names))
-                analysis.begin(data, self.data.encoders[which])
-        return updates
+    def _check_corpora(self) -> None:
+        _refuse_unknown("--model.corpora", self.corpora, self.names)
+        for name, corpora in self.corpora.items():
+            _refuse_unknown(f"--model.corpora.{name}", corpora, self.data.names)
 
     def update(self, batch: SegmentBatch) -> None:
         if not len(batch.index):
             return
         if batch.encoder != "given" or "before" not in self._of:
-            self._show(batch)
+            self._read(batch)
         else:
             comparing = [analysis for analysis in self._reading(batch) if analysis.compares]
-            with recorded() as after:
-                self._show(batch, comparing)
-            with recorded() as before:
-                self._show(replace(batch, encoder="before"), comparing)
-            subtract(after, before)
+            self._read(batch, comparing)
+            self._read(replace(batch, encoder="before"), comparing)
+            for after, before in self._pairs:
+                after.subtract(before)
             for analysis in comparing:
-                analysis.end(batch)
+                analysis.update(batch)
         self._memory.check()
 
-    def _reading(self, batch: SegmentBatch) -> list[Analysis]:
-        """Return the analyses of the batch's encoder that read its corpus."""
-        analyses = self._of[batch.encoder].items()
-        return [analysis for name, analysis in analyses if batch.corpus in self.corpora.get(name, [batch.corpus])]
+    def _reading(self, batch: SegmentBatch) -> list[Measure[TextDataModule]]:
+        """Return the measurements of the batch's encoder that read its corpus."""
+        reading = []
+        for name, analysis in self._of[batch.encoder].items():
+            if batch.corpus in self.corpora.get(name, [batch.corpus]):
+                reading.append(analysis)
+        return reading
 
-    def _show(self, batch: SegmentBatch, comparing: Sequence[Analysis] = ()) -> None:
-        """Run a batch through its encoder for all analyses of this encoder, and for the `comparing` analyses."""
+    def _read(self, batch: SegmentBatch, comparing: Sequence[Measure[TextDataModule]] = ()) -> None:
+        """Run a batch through its encoder for all measurements of this encoder, and for the `comparing` ones."""
         analyses = [analysis for analysis in self._reading(batch) if not analysis.compares]
         if not analyses and not comparing:
             return
-
-        encoder, measured = self.data.encoders[batch.encoder], QUANTITIES[self.data.quantity]
+        encoder = self.data.encoders[batch.encoder]
+        measured = QUANTITIES[self.data.quantity]
         parts = encoder.parts if measured.needs_parts else {}
         quantity = measured(parts, batch.mask, Reduction.of_pieces(batch.mask))
 
@@ -224,36 +145,56 @@ class AttentionAnalyses(Measure[TextDataModule]):
                 weights = divided_by_sums(weights)
                 self._empty += int(((weights.sum(-1) == 0) & batch.mask[:, None]).sum())
             for analysis in (*analyses, *comparing):
-                analysis.update(batch, layer, weights)
+                analysis.update_layer(batch, layer, weights)
 
         with torch.inference_mode():
             inputs = encoder.inputs(batch.tokens, batch.mask, batch.segments)
             encoder.capture(inputs, receive, frozenset(range(encoder.layers)), measure=quantity.maps)
         for analysis in analyses:
-            analysis.end(batch)
+            analysis.update(batch)
 
     def result(self) -> Result:
+        """Return the results of all measurements as one."""
         warn_of_left_out(self.data)
-        found = {which: self._results(analyses) for which, analyses in self._of.items()}
-        if "before" in self._of:
-            found["given"]["differences"] = self._differences()
-        results = {which: merge_results(which, each) for which, each in found.items()}
-        whole = replace(results.pop("given"), experiment=self.experiment)
-        for which, result in results.items():
+        return self._merged(self.experiment, self.names)
+
+    def results(self) -> list[Result]:
+        """Return the result of each measurement, over all encoders."""
+        warn_of_left_out(self.data)
+        return [self._merged(name, [name]) for name in self.names]
+
+    def _merged(self, experiment: str, names: Sequence[str]) -> Result:
+        """Merge the results of some measurements over all encoders."""
+        of_encoders: dict[EncoderOf, Result] = {}
+        for which, analyses in self._of.items():
+            results = {name: self._result_of(analyses[name]) for name in names if name in analyses}
+            if which == "given" and "before" in self._of:
+                results["differences"] = self._differences(names)
+            of_encoders[which] = merge_results(which, results)
+        whole = replace(of_encoders.pop("given"), experiment=experiment)
+        for which, result in of_encoders.items():
             whole = _joined(whole, which, result)
-        divided = any(one.has_sinks for one in self.data.encoders.values())
+        return replace(whole, audit={**whole.audit, **self._audit()})
+
+    def _result_of(self, analysis: Measure[TextDataModule]) -> Result:
+        result = analysis.result()
+        assert result is not None
+        return replace(result, figures=self._captioned(analysis.experiment, result.figures))
+
+    def _audit(self) -> dict[str, object]:
+        """Return the quantity, and how its rows were changed; nothing for the attention of a model as it is."""
+        divided = any(encoder.has_sinks for encoder in self.data.encoders.values())
         divided = divided or not QUANTITIES[self.data.quantity].sums_to_one
         if self.data.quantity == "attention" and not divided:
-            return whole
-        # A head without output has rows of zeros, which stay so.
-        counts = {
+            return {}
+        return {
             "quantity": f"{self.data.quantity}{', rows divided by their sums' if divided else ''}",
+            # A head without output has rows of zeros, which stay so.
             "rows_of_zeros": sum(gather_items([self._empty])),
         }
-        return replace(whole, audit={**whole.audit, **counts})
 
     def of_heads(self, which: EncoderOf) -> tuple[dict[str, HeadNumbers], dict[str, Sequence[Any]]]:
-        """Return what the analyses found for each head of one encoder, for `Atlas`.
+        """Return what the measurements found for each head of one encoder, for `Atlas`.
 
         Every process must call this method, because it gathers from all processes.
 
@@ -270,22 +211,17 @@ class AttentionAnalyses(Measure[TextDataModule]):
             classes |= analysis.classes()
         return numbers, classes
 
-    def _results(self, analyses: Mapping[str, Analysis]) -> dict[str, Result]:
-        found: dict[str, Result] = {}
-        for place, (name, analysis) in enumerate(analyses.items()):
-            result = analysis.result(dict(list(analyses.items())[:place]))
-            found[name] = replace(result, figures=self._captioned(name, result.figures))
-        return found
-
     def _captioned(self, name: str, figures: Mapping[str, Figure]) -> Mapping[str, Figure]:
-        """Add to the titles of figures the corpora of an analysis, unless it reads all, and the quantity."""
-        about = [*self.corpora.get(name, ()), *([self.data.quantity] if self.data.quantity != "attention" else [])]
+        """Add to the titles of figures the corpora of a measurement, unless it reads all, and the quantity."""
+        about: list[str] = list(self.corpora.get(name, ()))
+        if self.data.quantity != "attention":
+            about.append(self.data.quantity)
         if not about:
             return figures
         return {key: replace(one, title=f"{one.title} ({', '.join(about)})") for key, one in figures.items()}
 
-    def _differences(self) -> Result:
-        """Compare every number of each head after and before fine-tuning.
+    def _differences(self, names: Sequence[str]) -> Result:
+        """Compare every number of each head after and before fine-tuning, of some measurements.
 
         A difference is the mean over inputs of after − before, with Student's interval and p-value; Holm's method
         corrects the p-values over the heads. Inputs are taken as independent.
@@ -294,14 +230,16 @@ class AttentionAnalyses(Measure[TextDataModule]):
             Tables `differences`, by quantity and head, and `differences_by_quantity`, with the means over all heads,
             the number of `heads` that differ after the correction, and the head with the largest difference; the
             scores `differences.<quantity>`, equal to these counts; and maps `difference_<quantity>`, with one scale
-            for each analysis and unit.
+            for each measurement and unit.
         """
         tables, rows = list[pd.DataFrame](), list[dict[str, Any]]()
         scores, figures = dict[str, Estimate](), dict[str, Figure]()
         units: list[Unit] = []
-        for name, analysis in self._of["before"].items():
+        for name in names:
+            if name not in self._of["before"]:
+                continue  # it compares the encoders itself
             maps: dict[Unit, dict[str, HeatMap]] = {}
-            old = analysis.by_head()
+            old = self._of["before"][name].by_head()
             for quantity, new in self._of["given"][name].by_head().items():
                 before = old[quantity]
                 if not isinstance(new, Means) or not isinstance(before, Means) or new.differences is None:
@@ -324,6 +262,23 @@ class AttentionAnalyses(Measure[TextDataModule]):
         main = ("quantity", *numbers, "heads")
         by_quantity = Table(pd.DataFrame(rows), dict.fromkeys((*numbers, "largest_difference"), units), main=main)
         return Result("differences", scores, {"differences": whole, "differences_by_quantity": by_quantity}, figures)
+
+
+def _refuse_unknown(option: str, wanted: Iterable[str], known: Sequence[str]) -> None:
+    """Raise UserError if one of the wanted names is not known."""
+    strange = [name for name in wanted if name not in known]
+    if strange:
+        raise UserError(f"{option}: there is no {' or '.join(strange)}. Give {' or '.join(known)}.")
+
+
+def _paired_means(given: Analyses, before: Analyses) -> Iterator[tuple[HeadMeans, HeadMeans]]:
+    """Yield the means of the same numbers of each measurement, for the given encoder and before its fine-tuning."""
+    for name, analysis in before.items():
+        for path, means in analysis.named_modules():
+            if isinstance(means, HeadMeans):
+                after = given[name].get_submodule(path)
+                assert isinstance(after, HeadMeans)
+                yield after, means
 
 
 def _compared(

@@ -7,12 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, normalize
 
-from attention_probing.attention import Encoder
 from attention_probing.attention.ablation import uniform_outputs
 from attention_probing.attention.capture import Mixture, replacing
 from attention_probing.datamodules import SegmentBatch, TextDataModule
-from attention_probing.measures.attention_analyses import Analysis
 from attention_probing.measures.by_head import HeadMeans, head_rows
+from attention_probing.measures.contract import Measure
 from attention_probing.metrics.bootstrap import resample
 from attention_probing.metrics.distributions import divided_by_sums, entropy
 from attention_probing.metrics.moments import Means
@@ -22,7 +21,7 @@ from attention_probing.results import Curves, Estimate, Figure, Floats, Result, 
 UNITS: Mapping[str, Unit] = {"cosine": "fraction", "single": "fraction", "entropy": "nats"}
 
 
-class Bags(Analysis):
+class Bags(Measure[TextDataModule]):
     """Cosine of each head's output with the mean of its values, which is the output under uniform attention.
 
     A head with broad attention outputs a bag of vectors: nearly the mean of the values of all tokens, at
@@ -39,27 +38,27 @@ class Bags(Analysis):
     provide values.
     """
 
-    name = "bags"
+    experiment = "bags"
+    takes = TextDataModule
     quantities = ("attention",)  # computed in passes of its own
 
-    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
-        encoder.require_interface(type(self).__name__)
-        self._encoder = encoder
-        self._numbers = HeadMeans(encoder, UNITS, ([-1, -1, 0], [1, 1, np.inf]))
+    def begin(self) -> None:
+        self.encoder.require_interface(type(self).__name__)
+        self.numbers = HeadMeans(self.encoder, UNITS, ([-1, -1, 0], [1, 1, np.inf]))
 
-    def end(self, batch: SegmentBatch) -> None:
+    def update(self, batch: SegmentBatch) -> None:
         def read(_: int, module: nn.Module, mixture: Mixture) -> Tensor:
-            self._numbers.add(bag_statistics(mixture, batch.mask))
+            self.numbers.add(bag_statistics(mixture, batch.mask))
             return mixture.outputs
 
         with torch.inference_mode(), replacing(read):
-            self._encoder.model(**self._encoder.inputs(batch.tokens, batch.mask, batch.segments))
-        self._numbers.close(batch.index % 2)
+            self.encoder.model(**self.encoder.inputs(batch.tokens, batch.mask, batch.segments))
+        self.numbers.close(batch.index % 2)
 
     def by_head(self) -> Mapping[str, Means]:
-        return self._numbers.by_head("bags_")
+        return self.numbers.by_head("bags_")
 
-    def result(self, others: Mapping[str, Analysis]) -> Result:
+    def result(self) -> Result:
         """Return the statistics by head and by layer.
 
         The tables are `bags`, with a row for each head, and `bags_layers`, with means over the heads of a
@@ -67,7 +66,7 @@ class Bags(Analysis):
         cosine and entropy over the heads, with an interval over the heads. The figure `bags` plots the
         cosine of every head against its entropy.
         """
-        heads, layers, model = (self._numbers.over(level) for level in ("heads", "layers", "model"))
+        heads, layers, model = (self.numbers.over(level) for level in ("heads", "layers", "model"))
         pairs = np.stack([heads[name].value.ravel() for name in ("entropy", "cosine")], 1)
         scores = {f"bags.{name}": one for name, one in model.items()}
         scores["bags.rank_correlation"] = resample(spearman, pairs, "fraction")
@@ -75,7 +74,7 @@ class Bags(Analysis):
         answer += "{bags.single:ratio} if it attends to one token; "
         answer += "over heads ρ with entropy is {bags.rank_correlation:ratio}"
         return Result(
-            experiment=self.name,
+            experiment=self.experiment,
             scores=scores,
             headline=list(scores),
             answer=fill_sentence(answer, scores, n=int(model["cosine"].inputs)),

@@ -1,6 +1,7 @@
 """Numbers of attention heads: means over inputs, and the tables, maps and scores that are made of them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -61,6 +62,28 @@ class HeadMeans(nn.Module):
             {level: Moments(groups, (*shape, len(units)), unit, bounds) for level, shape in shapes.items()}
         )
         self._layers: list[Tensor] = []
+        self._last: tuple[Tensor, Tensor] | None = None  # group and numbers by head of the last batch
+        self._groups, self._unit, self._bounds = groups, unit, bounds
+        self.differences: Moments | None = None
+
+    def pair(self) -> None:
+        """Prepare `subtract`: the differences between the numbers of two encoders, by head, are averaged too."""
+        low, high = (np.asarray(bound, np.float64) for bound in self._bounds)
+        shape = self._moments["heads"].sums.shape[1:]
+        self.differences = Moments(self._groups, shape, self._unit, (low - high, high - low))
+
+    def subtract(self, other: "HeadMeans") -> None:
+        """Add the differences of the last batch: the numbers of each input, minus those of another encoder.
+
+        Args:
+            other: Numbers of the other encoder, whose last batch has the same inputs. If neither has had a batch since
+                the last call, nothing is added.
+        """
+        assert self.differences is not None
+        if self._last is not None and other._last is not None:
+            group, numbers = self._last
+            self.differences.update(group, numbers - other._last[1])
+        self._last = other._last = None
 
     def add(self, numbers: Tensor) -> None:
         """Add the numbers of one layer of a batch; the first call after `close` is for the lowest layer.
@@ -91,6 +114,7 @@ class HeadMeans(nn.Module):
             levels["uniform"] = uniform.where(possible != 0, torch.nan)
         for level, numbers in levels.items():
             self._moments[level].update(group, numbers)  # type: ignore[operator]
+        self._last = group, found
 
     def means(self, level: Literal["heads", "layers", "model", "uniform"] = "heads") -> Means:
         """Return the sums of all numbers over inputs; `Means.over` divides them into means.
@@ -103,6 +127,8 @@ class HeadMeans(nn.Module):
                 `[groups, rows, numbers]`.
         """
         found: Means = self._moments[level].compute()  # type: ignore[operator]
+        if level == "heads" and self.differences is not None:
+            found = replace(found, differences=self.differences.compute())
         return found
 
     def over(

@@ -7,10 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attention_probing.attention import Encoder
 from attention_probing.datamodules import SegmentBatch, TextDataModule
-from attention_probing.measures.attention_analyses import Analysis
 from attention_probing.measures.by_head import HeadMeans, head_rows
+from attention_probing.measures.contract import Measure
 from attention_probing.metrics.distributions import map_cosines, map_divergences
 from attention_probing.metrics.moments import Means
 from attention_probing.results import Curves, Estimate, Figure, Floats, Result, Table, Unit, fill_sentence
@@ -22,7 +21,7 @@ MEASURES: Mapping[str, Unit] = {"cosine": "fraction", "divergence": "nats"}
 _FORMULAS = map_cosines, map_divergences
 
 
-class Change(Analysis):
+class Change(Measure[TextDataModule]):
     """Difference between each head's attention before and after fine-tuning.
 
     The datamodule's option `before` names the encoder before fine-tuning. For each input and head two
@@ -37,33 +36,35 @@ class Change(Analysis):
         UserError: The data have no encoder `before`.
     """
 
-    name = "change"
+    experiment = "change"
+    takes = TextDataModule
     compares = True
 
-    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
-        if "before" not in data.encoders:
+    def begin(self) -> None:
+        if "before" not in self.data.encoders:
+            name = self.encoder.source.spec.name
             raise UserError(
-                f"{type(self).__name__} compares {encoder.source.spec.name} with the encoder before its fine-tuning. "
+                f"{type(self).__name__} compares {name} with the encoder before its fine-tuning. "
                 f"Name that encoder with {setting('data.before.name')}."
             )
-        self._numbers = HeadMeans(encoder, MEASURES, (0, [1.0, math.log(2)]))
+        self.numbers = HeadMeans(self.encoder, MEASURES, (0, [1.0, math.log(2)]))
         self._after: list[Tensor] = []
 
-    def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
+    def update_layer(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         if batch.encoder == "given":
             self._after.append(weights.clone())
             return
         after, self._after[layer] = self._after[layer], weights.new_empty(0)
-        self._numbers.add(torch.stack([measure(after, weights, batch.mask) for measure in _FORMULAS], -1))
+        self.numbers.add(torch.stack([measure(after, weights, batch.mask) for measure in _FORMULAS], -1))
 
-    def end(self, batch: SegmentBatch) -> None:
+    def update(self, batch: SegmentBatch) -> None:
         self._after.clear()
-        self._numbers.close(batch.index % 2)
+        self.numbers.close(batch.index % 2)
 
     def by_head(self) -> Mapping[str, Means]:
-        return self._numbers.by_head("change_")
+        return self.numbers.by_head("change_")
 
-    def result(self, others: Mapping[str, Analysis]) -> Result:
+    def result(self) -> Result:
         """Return the change of attention by fine-tuning: tables, scores and figures.
 
         The tables are `change`, with a row for each head, and `change_layers`, with a row for each
@@ -71,17 +72,17 @@ class Change(Analysis):
         with `divergence.low` and `divergence.high`. There are scores for the model and for each layer.
         The figures are maps of all heads, and curves over layers.
         """
-        heads, layers, model = (self._numbers.over(level) for level in ("heads", "layers", "model"))
+        heads, layers, model = (self.numbers.over(level) for level in ("heads", "layers", "model"))
         scores = {f"change.{name}": one for name, one in model.items()}
         headline = list(scores)
         for name, one in layers.items():
             scores |= {f"change.{name}.layer_{layer + 1}": one[layer] for layer in range(len(one.value))}
         order = np.argsort(layers["cosine"].value)
         most = np.unravel_index(heads["cosine"].value.argmin(), heads["cosine"].value.shape)
-        at_once = self._numbers.over_at_once("layers")["cosine"]
+        at_once = self.numbers.over_at_once("layers")["cosine"]
         answer = change_answer({str(layer + 1): at_once[layer] for layer in range(len(order))})
         return Result(
-            experiment=self.name,
+            experiment=self.experiment,
             scores=scores,
             headline=headline,
             answer=fill_sentence(answer, scores, n=int(model["cosine"].inputs)),

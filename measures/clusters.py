@@ -11,11 +11,9 @@ from scipy.spatial.distance import squareform
 from sklearn.manifold import MDS
 from torch import Tensor
 
-from attention_probing.attention import Encoder
 from attention_probing.attention.extraction import in_order
 from attention_probing.datamodules import SegmentBatch, TextDataModule
-from attention_probing.datamodules.batches import run_seed
-from attention_probing.measures.attention_analyses import Analysis
+from attention_probing.measures.contract import Measure
 from attention_probing.metrics.bootstrap import p_units
 from attention_probing.metrics.distributions import HeadDistances, scaled_rows, summed_divergences
 from attention_probing.results import Curves, Estimate, Figure, Floats, HeatMap, Result, Table, fill_sentence, format_p
@@ -25,31 +23,32 @@ CLUSTERS = 8
 PERMUTATIONS = 1000
 
 
-class Clusters(Analysis):
+class Clusters(Measure[TextDataModule]):
     """Distances between attention heads, and clusters of heads that are close to each other (Clark et al. 2019, §6).
 
     The distance of two heads is the Jensen–Shannon divergence of their attention rows, averaged over
     tokens. A permutation test compares distances within a layer with distances between layers, and
-    figures show all heads on a plane. If the analysis `Surface` comes earlier in the list, they also show its
-    behaviours. Memory grows with the square of the number of heads, and not with the texts.
+    figures show all heads on a plane. If `Surface` shares the pass, they also show its behaviours.
+    Memory grows with the square of the number of heads, and not with the texts.
     """
 
-    name = "clusters"
+    experiment = "clusters"
+    takes = TextDataModule
 
-    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
-        encoder.require_every_layer(type(self).__name__)
-        self._shape = encoder.layers, encoder.heads
+    def begin(self) -> None:
+        self.encoder.require_every_layer(type(self).__name__)
+        self._shape = self.encoder.layers, self.encoder.heads
         self._rows: list[Tensor] = []  # of each input of the batch, `[all heads, n · n]`
-        self._sums = HeadDistances(encoder.layers * encoder.heads)
+        self._sums = HeadDistances(self.encoder.layers * self.encoder.heads)
 
-    def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
+    def update_layer(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         heads, lengths = weights.size(1), batch.lengths.tolist()
         if layer == 0:
             self._rows = [weights.new_empty(self._shape[0] * heads, n * n) for n in lengths]
         for item, (rows, n) in enumerate(zip(self._rows, lengths, strict=True)):
             scaled_rows(weights[item, :, :n, :n], rows[layer * heads : (layer + 1) * heads])
 
-    def end(self, batch: SegmentBatch) -> None:
+    def update(self, batch: SegmentBatch) -> None:
         inputs = list(zip(self._rows, batch.lengths.tolist(), strict=True))
         # One input on each core: the threads of a single one would wait for each other at every small block.
         workers = min(len(inputs), torch.get_num_threads()) if batch.lengths.device.type == "cpu" else 1
@@ -73,29 +72,26 @@ class Clusters(Analysis):
         """
         return {"cluster": [str(number) for number in cut(tree_of(self.distances()))]}
 
-    def result(self, others: Mapping[str, Analysis]) -> Result:
+    def result(self) -> Result:
         """Return the tables `head_distances` and `clusters`, three scores, and figures.
 
         `head_distances` has a row for each pair of heads, with their distance in nats. `clusters` has a
         row for each head: its coordinates `x` and `y` on the plane, its cluster, and its behaviour if
-        the analysis `Surface` comes earlier in the list. The scores are the results of `layer_test`: `within_layer`,
-        `between_layer` and `p`.
-
-        Args:
-            others: Analyses that come earlier in the list, by name.
+        `Surface` shares the pass. The scores are the results of `layer_test`: `within_layer`, `between_layer` and `p`.
         """
         distances = self.distances()
         layers, heads = (index.ravel() for index in np.indices(self._shape))
         tree, points = tree_of(distances), places(distances)
         frame = pd.DataFrame({"layer": layers + 1, "head": heads + 1, "x": points[:, 0], "y": points[:, 1]})
         frame["cluster"] = cut(tree)
-        behaviours = others["surface"].classes() if "surface" in others else {}
+        surface = self.together.get("surface")
+        behaviours = {} if surface is None else surface.classes()
         frame = frame.assign(**behaviours)
         one, other = np.triu_indices(len(distances), 1)
         ends = {"layer": layers[one] + 1, "head": heads[one] + 1}
         ends |= {"other_layer": layers[other] + 1, "other_head": heads[other] + 1}
         pairs = pd.DataFrame({**ends, "distance": distances[one, other]})
-        within, between, p = layer_test(distances, layers, run_seed(None))
+        within, between, p = layer_test(distances, layers, self.seed)
         scores = {"within_layer": Estimate(within, unit="nats"), "between_layer": Estimate(between, unit="nats")}
         scores["p"] = Estimate(p, unit=p_units([p], 1 / (1 + PERMUTATIONS))[0])
         tables = {

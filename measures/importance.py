@@ -6,12 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attention_probing.attention import Encoder
 from attention_probing.attention.capture import intervening
 from attention_probing.datamodules import SegmentBatch, TextDataModule
-from attention_probing.datamodules.batches import run_seed
-from attention_probing.measures.attention_analyses import Analysis
 from attention_probing.measures.by_head import HeadMeans, by_class, by_name
+from attention_probing.measures.contract import Measure
 from attention_probing.measures.task import Classification, LanguageModelling, MeanStateClassification, Task
 from attention_probing.metrics.moments import Means, Moments
 from attention_probing.models import recorded_gradients
@@ -102,7 +100,7 @@ def class_masks(batch: SegmentBatch) -> Tensor:
     return torch.stack([*named, first, rest & ~first], 1)
 
 
-class Importance(Analysis):
+class Importance(Measure[TextDataModule]):
     """Mean absolute gradient |∂L/∂α| of every attention head, by class of the token attended to.
 
     α is an attention weight, and L the loss of one input. There are three kinds of loss:
@@ -127,27 +125,30 @@ class Importance(Analysis):
             the texts are not one labelled corpus with a train split.
     """
 
-    name = "importance"
+    experiment = "importance"
+    takes = TextDataModule
     quantities = ("attention",)  # computed in passes of its own
 
     def __init__(self, classifier: str | None = None) -> None:
         super().__init__()
         self.classifier = None if classifier is None else checkpoint_file(classifier)
 
-    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
-        self._encoder = encoder
-        self._task = self._task_of(data, encoder)
-        self._numbers = HeadMeans(encoder, dict.fromkeys(CLASSES, "nats"), (0, np.inf))
+    def begin(self) -> None:
+        self._task = self._make_task()
+        self.numbers = HeadMeans(self.encoder, dict.fromkeys(CLASSES, "nats"), (0, np.inf))
         self._losses = Moments(2, (len(MEASURED),), tuple(MEASURED.values()), bounds=(0, [np.inf, 1.0]))
 
-    def _task_of(self, data: TextDataModule, encoder: Encoder) -> Task:
-        seed, name = run_seed(None), encoder.source.spec.name
+    def _make_task(self) -> Task:
+        """Return the model whose loss is differentiated."""
+        data = self.data
+        encoder = self.encoder
+        name = encoder.source.spec.name
         if self.classifier is not None and encoder.source.spec.weights == "pretrained":
             classification = Classification(self.classifier, encoder.device)
             classification.require_encoder(encoder)
             return classification
         if encoder.language_model is not None:
-            return LanguageModelling(encoder, seed)
+            return LanguageModelling(encoder, self.seed)
         if len(data.names) > 1 or not data.has_split("train"):
             raise UserError(
                 f"{type(self).__name__}: {name} has no language-modelling head, so a classifier is trained on labelled "
@@ -155,38 +156,46 @@ class Importance(Analysis):
                 f"or an "
                 "encoder with a language-modelling head (bert-base-uncased)."
             )
-        return MeanStateClassification(encoder, data.draw_segments("train", FITTED, seed))
+        return MeanStateClassification(encoder, data.draw_segments("train", FITTED, self.seed))
 
-    def end(self, batch: SegmentBatch) -> None:
+    def update(self, batch: SegmentBatch) -> None:
         time = batch.tokens.size(1)
-        cells = time * max(self._encoder.layers * self._encoder.heads * time, self._task.vocabulary)
+        cells = time * max(self.encoder.layers * self.encoder.heads * time, self._task.vocabulary)
         columns = {**self._task.inputs(batch), "real": batch.mask, "classes": class_masks(batch)}
         with recorded_gradients():
             # Tensors of inference mode have no gradient; their copies do.
             parts = {name: torch.split(one.clone(), max(1, _CELLS // cells)) for name, one in columns.items()}
+            means, losses = [], []
             for place in range(len(parts["index"])):
-                self._measure({name: part[place] for name, part in parts.items()})
+                of_part = self._measure({name: part[place] for name, part in parts.items()})
+                means.append(of_part[0])
+                losses.append(of_part[1])
+        for of_layer in torch.cat(means, 1):
+            self.numbers.add(of_layer)
+        self.numbers.close(batch.index % 2)
+        self._losses.update(batch.index % 2, torch.cat(losses))
 
-    def _measure(self, inputs: Mapping[str, Tensor]) -> None:
-        real, group = inputs["real"], inputs["index"] % 2
-        losses, accuracies, found = attention_gradients(self._task, inputs)
-        allowed = self._encoder.allowed(real)
-        for layer, one in enumerate(found):
-            means = class_means(one, real, inputs["classes"], allowed.at(layer))
-            means[losses.isnan()] = torch.nan
-            self._numbers.add(means)
-        self._numbers.close(group)
-        self._losses.update(group, torch.stack([losses, accuracies], 1))
+    def _measure(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the mean gradients, `[layers, batch, heads, classes]`, and loss and accuracy, `[batch, 2]`."""
+        real = inputs["real"]
+        losses, accuracies, gradients = attention_gradients(self._task, inputs)
+        allowed = self.encoder.allowed(real)
+        means = []
+        for layer, gradient in enumerate(gradients):
+            of_layer = class_means(gradient, real, inputs["classes"], allowed.at(layer))
+            of_layer[losses.isnan()] = torch.nan
+            means.append(of_layer)
+        return torch.stack(means), torch.stack([losses, accuracies], 1)
 
     def by_head(self) -> Mapping[str, Means]:
         """Return the mean |∂L/∂α| of each attention head, for each class of tokens attended to.
 
         The keys are `importance_<class>`, with the names in `CLASSES`.
         """
-        return self._numbers.by_head("importance_")
+        return self.numbers.by_head("importance_")
 
-    def result(self, others: Mapping[str, Analysis]) -> Result:
-        heads, layers = self._numbers.over(), self._numbers.over("layers")
+    def result(self) -> Result:
+        heads, layers = self.numbers.over(), self.numbers.over("layers")
         measured = by_name(self._losses.compute(), list(MEASURED))
         present = [name for name in CLASSES if heads[name].inputs.any()]
         label = "mean |∂L/∂α| (nats)"
@@ -200,23 +209,23 @@ class Importance(Analysis):
             title="Importance of attention, by what it goes to",
             x_label="layer",
             y_label=label,
-            lines={name: (list(range(1, self._encoder.layers + 1)), layers[name].value.tolist()) for name in present},
+            lines={name: (list(range(1, self.encoder.layers + 1)), layers[name].value.tolist()) for name in present},
         )
         task = self._task
         fitted = {"classifier_texts": task.texts} if isinstance(task, MeanStateClassification) else {}
-        scores = {f"{self.name}.{name}": one for name, one in measured.items()}
+        scores = {f"{self.experiment}.{name}": one for name, one in measured.items()}
         heads, layers = ({name: found[name] for name in present} for found in (heads, layers))
         by_layer = by_class(layers, "importance").sort_values("layer", kind="stable", ignore_index=True)
         units: Mapping[str, Unit] = {"importance": "nats"}
         table = Table(by_layer, units, "importance", ("layer", "class", "importance"))
-        at_once = self._numbers.over("layers", tests=len(by_layer))
+        at_once = self.numbers.over("layers", tests=len(by_layer))
         candidates = {
             f"{name} in layer {layer + 1}": at_once[name][layer]
             for name in present
-            for layer in range(self._encoder.layers)
+            for layer in range(self.encoder.layers)
         }
         return Result(
-            experiment=self.name,
+            experiment=self.experiment,
             scores=scores,
             headline=list(scores),
             answer=fill_sentence(importance_answer(candidates), scores, n=int(measured["loss"].inputs)),

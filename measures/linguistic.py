@@ -11,12 +11,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from attention_probing.attention import Encoder
 from attention_probing.attention.masks import uniform_attention
 from attention_probing.corpora.texts import Link, Passage
 from attention_probing.datamodules import SegmentBatch, TextDataModule
-from attention_probing.measures.attention_analyses import Analysis
 from attention_probing.measures.by_head import HeadMeans, best_audit, best_head, by_class, by_name, head_rows
+from attention_probing.measures.contract import Measure
 from attention_probing.metrics.moments import Means
 from attention_probing.results import (
     Estimate,
@@ -124,7 +123,7 @@ def token_pairs(tokens: list[list[int]], sources: Iterable[int], targets: Iterab
     return list(product(starts, ends))
 
 
-class Relations(Analysis):
+class Relations(Measure[TextDataModule]):
     """Attention between linked words, for instance of one semantic frame (Kovaleva et al. 2019, §4.2).
 
     A link joins one or several words at its start with one or several at its end, and has a label. In a
@@ -146,12 +145,13 @@ class Relations(Analysis):
             read has a link.
     """
 
-    name = "relations"
+    experiment = "relations"
+    takes = TextDataModule
 
-    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+    def begin(self) -> None:
         self._counts = Counter(dict.fromkeys(("links", "long_passage", "long_element", "near"), 0))
         labels = set()
-        for passage in chain.from_iterable(data.passages()):
+        for passage in chain.from_iterable(self.data.passages()):
             for link in _links_of(passage):
                 reason = _left_out(passage, link)
                 self._counts.update(["links", *([reason] if reason else [])])
@@ -164,17 +164,16 @@ class Relations(Analysis):
                 f"framenet."
             )
         self._labels = [ALL, *sorted(labels)]
-        self._encoder = encoder
-        self._numbers = HeadMeans(encoder, _UNITS, groups=2 * len(self._labels), uniform=encoder.layers)
+        self.numbers = HeadMeans(self.encoder, _UNITS, groups=2 * len(self._labels), uniform=self.encoder.layers)
 
-    def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
+    def update_layer(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         if not layer:
             self._groups, self._cells = self._places(batch)
-        self._numbers.add(self._measured(weights))
+        self.numbers.add(self._measured(weights))
 
-    def end(self, batch: SegmentBatch) -> None:
-        masks, of_layers = self._encoder.allowed(batch.mask)
-        self._numbers.close(self._groups, self._measured(uniform_attention(masks))[:, of_layers])
+    def update(self, batch: SegmentBatch) -> None:
+        masks, of_layers = self.encoder.allowed(batch.mask)
+        self.numbers.close(self._groups, self._measured(uniform_attention(masks))[:, of_layers])
 
     def _places(self, batch: SegmentBatch) -> tuple[Tensor, Cells]:
         """Return the group of each label of each segment `[owners]`, and the cells from starts to ends of links."""
@@ -209,10 +208,10 @@ class Relations(Analysis):
         The attention on a segment is the largest weight from the start of a link to its end, or back. It
         is averaged over the segments that have links.
         """
-        return {"relations": self._numbers.means().select(slice(2)).at(0)}
+        return {"relations": self.numbers.means().select(slice(2)).at(0)}
 
-    def result(self, others: Mapping[str, Analysis]) -> Result:
-        means, uniform, frames = self._numbers.means(), self._numbers.means("uniform"), list[pd.DataFrame]()
+    def result(self) -> Result:
+        means, uniform, frames = self.numbers.means(), self.numbers.means("uniform"), list[pd.DataFrame]()
         for number, label in enumerate(self._labels):
             groups = slice(2 * number, 2 * number + 2)
             ways = by_name(means, WAYS, groups)
@@ -237,9 +236,9 @@ class Relations(Analysis):
         figure = head_map("Attention along links", every.value, marked=place, value_label="largest weight")
         bounded = {"max_words": MAX_WORDS, "max_element": MAX_ELEMENT, "min_distance": MIN_DISTANCE}
         return Result(
-            experiment=self.name,
-            scores={f"{self.name}.{ALL}": best},
-            headline=[f"{self.name}.{ALL}"],
+            experiment=self.experiment,
+            scores={f"{self.experiment}.{ALL}": best},
+            headline=[f"{self.experiment}.{ALL}"],
             answer=fill_sentence(answer, {"best": best}, n=int(best.inputs), alike=alike),
             tables={
                 "relations": Table(frame, units),
@@ -297,7 +296,7 @@ PAIRS = (*("_to_".join(arc) for arc in _ARCS), "nouns_to_pronouns", *(f"start_to
 """Names of the pairs of classes, as in the table `token_to_token`."""
 
 
-class Linguistic(Analysis):
+class Linguistic(Measure[TextDataModule]):
     """Attention to classes of words, and between pairs of classes (Kovaleva et al. 2019, §4.2–4.4).
 
     The attention that a token receives is the mean of its column over the tokens of the segment. The
@@ -321,11 +320,12 @@ class Linguistic(Analysis):
             that are not those of Universal Dependencies.
     """
 
-    name = "linguistic"
+    experiment = "linguistic"
+    takes = TextDataModule
 
-    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+    def begin(self) -> None:
         tags, absent = set[str](), set(CLASSES)
-        for passage in chain.from_iterable(data.passages()):
+        for passage in chain.from_iterable(self.data.passages()):
             if passage.sentence is None:
                 raise UserError(
                     f"{type(self).__name__} needs treebanks, for their part-of-speech tags, but some texts have no "
@@ -340,19 +340,18 @@ class Linguistic(Analysis):
                 f"texts have the tags {', '.join(sorted(tags))}. Give treebanks of Universal Dependencies."
             )
         self._absent = sorted(absent)
-        self._encoder = encoder
         units: dict[str, Unit] = dict.fromkeys([*_COLUMNS, *PAIRS], "fraction")
-        self._numbers = HeadMeans(encoder, units, uniform=encoder.layers)
+        self.numbers = HeadMeans(self.encoder, units, uniform=self.encoder.layers)
 
-    def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
+    def update_layer(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         if not layer:
             self._members, self._cells = self._places(batch)
-        self._numbers.add(self._measured(batch, weights))
+        self.numbers.add(self._measured(batch, weights))
 
-    def end(self, batch: SegmentBatch) -> None:
-        masks, of_layers = self._encoder.allowed(batch.mask)
+    def update(self, batch: SegmentBatch) -> None:
+        masks, of_layers = self.encoder.allowed(batch.mask)
         uniform = self._measured(batch, uniform_attention(masks))[:, of_layers]
-        self._numbers.close(batch.index % 2, uniform)
+        self.numbers.close(batch.index % 2, uniform)
 
     def _places(self, batch: SegmentBatch) -> tuple[Tensor, Cells]:
         """Return the tokens of each class, bool `[batch, classes, time]`, and the cells of each segment's pairs."""
@@ -394,27 +393,27 @@ class Linguistic(Analysis):
 
         The names for the delimiters are `to_start` and `to_end`.
         """
-        found = self._numbers.by_head()
+        found = self.numbers.by_head()
         return {f"to_{name}": found[name] for name in _COLUMNS}
 
-    def result(self, others: Mapping[str, Analysis]) -> Result:
+    def result(self) -> Result:
         # Classes and pairs that some segment has.
-        means = self._numbers.means("uniform")
-        every = enumerate(self._numbers.over().items())
+        means = self.numbers.means("uniform")
+        every = enumerate(self.numbers.over().items())
         found = {name: one for place, (name, one) in every if means.sums[..., place].any()}
         classes = {name: one for name, one in found.items() if name in _COLUMNS}
         pairs = {name: one for name, one in found.items() if name in PAIRS}
         by_layer = means.over().value  # [layers, classes and pairs]
-        uniform = dict(zip(self._numbers.units, by_layer.T.tolist(), strict=True))
-        at_once = self._numbers.over_at_once()
+        uniform = dict(zip(self.numbers.units, by_layer.T.tolist(), strict=True))
+        at_once = self.numbers.over_at_once()
         best = {name: best_head(at_once[name]) for name in found}
         alike = {name: Estimate(uniform[name][place[0]], unit="fraction") for name, (place, _) in best.items()}
         of_classes = {name: own for name, own in best.items() if name in CLASSES}
         answer = linguistic_answer(of_classes, alike)
         return Result(
-            experiment=self.name,
-            scores={f"{self.name}.{name}": estimate for name, (_, estimate) in best.items()},
-            headline=[f"{self.name}.{name}" for name in classes],
+            experiment=self.experiment,
+            scores={f"{self.experiment}.{name}": estimate for name, (_, estimate) in best.items()},
+            headline=[f"{self.experiment}.{name}" for name in classes],
             answer=answer,
             tables={"linguistic": _table(classes, uniform, "class"), "token_to_token": _table(pairs, uniform, "pair")},
             figures={**_maps(classes, "Attention to"), **_maps(pairs, "Attention from")},

@@ -10,10 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attention_probing.attention import Encoder
 from attention_probing.datamodules import SegmentBatch, TextDataModule
-from attention_probing.measures.attention_analyses import Analysis
 from attention_probing.measures.by_head import HeadMeans, class_map, head_rows
+from attention_probing.measures.contract import Measure
 from attention_probing.metrics.gathered import gather_items
 from attention_probing.metrics.moments import Means
 from attention_probing.metrics.patterns import PATTERNS, by_rules, structure
@@ -58,7 +57,7 @@ def clearest(maps: Iterable[GalleryMap]) -> list[GalleryMap]:
     return list(by_head.values())[:EXAMPLES]
 
 
-class Patterns(Analysis):
+class Patterns(Measure[TextDataModule]):
     """Shares of five patterns among the attention maps (Kovaleva et al. 2019, §4.1).
 
     The shares are given by layer, by head and by corpus. Each head has one attention map on each input,
@@ -66,20 +65,21 @@ class Patterns(Analysis):
     maps that the rules assign most clearly.
     """
 
-    name = "patterns"
+    experiment = "patterns"
+    takes = TextDataModule
 
-    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
-        encoder.require_every_layer(type(self).__name__)
-        self._corpora, self._encoder = data.names, encoder
-        self._numbers = HeadMeans(encoder, _UNITS, groups=2 * len(self._corpora))  # a group is a half of a corpus
+    def begin(self) -> None:
+        self.encoder.require_every_layer(type(self).__name__)
+        self._corpora = self.data.names
+        self.numbers = HeadMeans(self.encoder, _UNITS, groups=2 * len(self._corpora))  # a group is a half of a corpus
         self._gallery: list[list[GalleryMap]] = [[] for _ in PATTERNS]
 
-    def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
+    def update_layer(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         delimiters = (batch.start | batch.end).sum(1)
-        allowed = self._encoder.allowed(batch.mask).at(layer)
+        allowed = self.encoder.allowed(batch.mask).at(layer)
         found = structure(weights, batch.lengths, delimiters, batch.segments, allowed)
         patterns, margins = by_rules(found, batch.segments.any(1))
-        self._numbers.add(torch.nn.functional.one_hot(patterns, len(PATTERNS)))
+        self.numbers.add(torch.nn.functional.one_hot(patterns, len(PATTERNS)))
         self._offer(batch, layer, weights, patterns, margins)
 
     def _offer(self, batch: SegmentBatch, layer: int, weights: Tensor, patterns: Tensor, margins: Tensor) -> None:
@@ -98,22 +98,22 @@ class Patterns(Analysis):
                     shown = weights[place, head, :length, :length].float().cpu().numpy().copy()
                     kept[:] = clearest([*kept, GalleryMap(order, pattern, batch.corpus, shown)])
 
-    def end(self, batch: SegmentBatch) -> None:
-        self._numbers.close(2 * self._corpora.index(batch.corpus) + batch.index % 2)
+    def update(self, batch: SegmentBatch) -> None:
+        self.numbers.close(2 * self._corpora.index(batch.corpus) + batch.index % 2)
 
     def by_head(self) -> Mapping[str, Means]:
         """Return the share of inputs on which each attention head shows each pattern, by pattern name."""
-        return self._numbers.by_head()
+        return self.numbers.by_head()
 
     def classes(self) -> Mapping[str, Sequence[str]]:
         """Return the most frequent pattern of each attention head, layer by layer.
 
         On a tie it is the first in the order of `PATTERNS`. The only key of the mapping is `pattern`.
         """
-        shares = self._numbers.means().over().value
+        shares = self.numbers.means().over().value
         return {"pattern": [PATTERNS[place] for place in shares.argmax(-1).ravel()]}
 
-    def result(self, others: Mapping[str, Analysis]) -> Result:
+    def result(self) -> Result:
         """Return the shares of the patterns as scores, tables and figures, with the gallery of examples.
 
         The tables have a column for each pattern, with its share of the attention maps:
@@ -121,23 +121,20 @@ class Patterns(Analysis):
         - `patterns`: a row for each corpus and layer.
         - `patterns_total`: a row for each corpus.
         - `head_patterns`: a row for each head, which also names the head's most frequent pattern.
-
-        Args:
-            others: Analyses that come earlier in the list, by name; not used.
         """
         groups = {name: [2 * place, 2 * place + 1] for place, name in enumerate(self._corpora)}
-        model, layers = self._numbers.over("model"), self._numbers.over("layers")
-        heads = head_rows(self._numbers.over())
+        model, layers = self.numbers.over("model"), self.numbers.over("layers")
+        heads = head_rows(self.numbers.over())
         heads.insert(2, "pattern", self.classes()["pattern"])
-        by_layer = {name: head_rows(self._numbers.over("layers", own)) for name, own in groups.items()}
-        each = [{"corpus": name, **numbers(self._numbers.over("model", own))} for name, own in groups.items()]
+        by_layer = {name: head_rows(self.numbers.over("layers", own)) for name, own in groups.items()}
+        each = [{"corpus": name, **numbers(self.numbers.over("model", own))} for name, own in groups.items()]
         joined = pd.concat(by_layer, names=["corpus"]).reset_index("corpus").reset_index(drop=True)
         tables = {
             "patterns": Table(joined, _UNITS),
             "patterns_total": Table(pd.DataFrame(each), _UNITS, main=("corpus", *PATTERNS)),
             "head_patterns": Table(heads, _UNITS),
         }
-        cells = [[NAMES[place] for place in row] for row in self._numbers.means().over().value.argmax(-1)]
+        cells = [[NAMES[place] for place in row] for row in self.numbers.means().over().value.argmax(-1)]
         figures: dict[str, Figure] = {"pattern_heads": class_map("Most frequent pattern of each head", cells, GLYPHS)}
         shown = {"layer": Table(head_rows(layers), _UNITS), "corpus": tables["patterns_total"]}
         series = dict(zip(NAMES, PATTERNS, strict=True))
@@ -152,7 +149,7 @@ class Patterns(Analysis):
         shares = ", ".join(f"{{pattern.{pattern}}} are {name}" for name, pattern in order if model[pattern].value)
         text = f"of the attention maps of {len(heads)} heads on {{n}} inputs {shares}"
         answer = fill_sentence(text, scores, n=audit["inputs"])
-        return Result(self.name, scores, tables, figures, audit=audit, headline=list(scores), answer=answer)
+        return Result(self.experiment, scores, tables, figures, audit=audit, headline=list(scores), answer=answer)
 
 
 def _gallery_figure(found: Sequence[GalleryMap]) -> Maps | None:
@@ -176,18 +173,19 @@ def _gallery_figure(found: Sequence[GalleryMap]) -> Maps | None:
     )
 
 
-class RawMaps(Analysis):
+class RawMaps(Measure[TextDataModule]):
     """Attention maps of all layers and heads on the first input, without padding.
 
     Unlike other analyses it keeps the weights themselves, and no sums.
     """
 
-    name = "maps"
+    experiment = "maps"
+    takes = TextDataModule
 
-    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+    def begin(self) -> None:
         self._found: tuple[int, str, list[NDArray[np.float32]]] | None = None  # index, text, [heads, from, to] by layer
 
-    def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
+    def update_layer(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         index, place = (int(one) for one in batch.index.min(0))
         if not layer and (self._found is None or index < self._found[0]):
             self._found = index, " | ".join(" ".join(passage.words) for passage in batch.passages[place]), []
@@ -195,7 +193,7 @@ class RawMaps(Analysis):
             length = int(batch.lengths[place])
             self._found[2].append(weights[place, :, :length, :length].float().cpu().numpy().copy())
 
-    def result(self, others: Mapping[str, Analysis]) -> Result:
+    def result(self) -> Result:
         """Return the figure `maps`, with the attention map of every layer and head on the first input."""
         index, text, rows = min((one for one in gather_items([self._found]) if one), key=lambda one: one[0])
         figure = Maps(
@@ -208,4 +206,5 @@ class RawMaps(Analysis):
             "attention",
             unit="fraction",
         )
-        return Result(self.name, {}, figures={"maps": figure}, audit={"input": index, "tokens": rows[0].shape[-1]})
+        audit = {"input": index, "tokens": rows[0].shape[-1]}
+        return Result(self.experiment, {}, figures={"maps": figure}, audit=audit)

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from attention_probing.attention import Encoder
 from attention_probing.datamodules import TextDataModule
-from attention_probing.datamodules.batches import run_seed
-from attention_probing.measures.attention_analyses import Analysis
 from attention_probing.measures.by_head import HeadMeans, best_audit, best_head, head_rows
+from attention_probing.measures.contract import Measure
 from attention_probing.metrics.distributions import divided_by_sums
 from attention_probing.metrics.moments import Means
 from attention_probing.results import Result, Table, Unit, fill_sentence, format_estimate
@@ -67,7 +66,7 @@ def role_scores(weights: Tensor, patterns: Tensor) -> Tensor:
     return torch.cat([on_pattern, 1 - apart], -1)
 
 
-class RepeatedSequences(Analysis):
+class RepeatedSequences(Measure[TextDataModule]):
     """Scores of every attention head as a previous-token, a duplicate-token and an induction head.
 
     The texts of the data are not read: each input is a random sequence of ordinary tokens, followed by the
@@ -83,7 +82,8 @@ class RepeatedSequences(Analysis):
         UserError: An option is out of range, or the input is longer than the encoder allows.
     """
 
-    name = "repeated"
+    experiment = "repeated"
+    takes = TextDataModule
     quantities = ("attention",)  # computed in passes of its own
 
     def __init__(self, length: int = 25) -> None:
@@ -91,33 +91,54 @@ class RepeatedSequences(Analysis):
         check_numbers(self, least=2, length=length)
         self.length = length
 
-    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
+    def begin(self) -> None:
         """Run the encoder on the sequences and collect the scores.
 
         The processes of a distributed run divide the batches among them. The batches are the same for
         any number of processes, and so are the sums.
         """
+        encoder = self.encoder
         bounds = ([0.0] * len(ROLES) + [-1.0] * len(ROLES), 1)
-        self._numbers = HeadMeans(encoder, dict.fromkeys(SCORES, "fraction"), bounds)
-        every, copy = self.tokens(encoder), slice(-self.length, None)
-        # One row stands for all: no input has padding.
-        masks, of_layers = encoder.allowed(torch.ones_like(every[:1], dtype=torch.bool))
-        alike = masks.double() / masks.sum(-1, keepdim=True)
-        alike = alike[..., copy, :]
-        of_masks = [role_scores(alike, role_patterns(tokens)[..., copy, :])[0] for tokens in torch.split(every, 1)]
-        uniform = torch.stack(of_masks)[:, of_layers, : len(ROLES)].cpu()  # [sequences, layers, roles]
+        self.numbers = HeadMeans(encoder, dict.fromkeys(SCORES, "fraction"), bounds)
+        sequences = self.tokens(encoder)
+        uniform = self._uniform_scores(sequences)  # [sequences, layers, roles]
         self._uniform = uniform.where(uniform != 0, torch.nan).nanmean(0)
-        batches = list(zip(torch.split(every, _BATCH), torch.split(uniform, _BATCH), strict=True))
-        for tokens, possible in batches[data.ranks.rank :: data.ranks.world]:
-            patterns = role_patterns(tokens)[..., copy, :]
+        numbers = torch.split(torch.arange(len(sequences)), _BATCH)[self.ranks.rank :: self.ranks.world]
+        if not numbers:
+            return
+        scores = [self._scores(sequences[some]) for some in numbers]
+        for of_layer in torch.cat(scores, 1):
+            self.numbers.add(of_layer)
+        own = torch.cat(numbers)
+        self.numbers.close(own % 2, possible=uniform[own].repeat(1, 1, 2))
 
-            def receive(_: int, weights: Tensor, patterns: Tensor = patterns) -> None:
-                weights = divided_by_sums(weights) if encoder.has_sinks else weights
-                self._numbers.add(role_scores(weights[..., copy, :], patterns).cpu())
+    def _uniform_scores(self, sequences: Tensor) -> Tensor:
+        """Return the scores of uniform attention in each layer, `[sequences, layers, roles]`."""
+        copy = slice(-self.length, None)
+        # One row stands for all: no input has padding.
+        masks, of_layers = self.encoder.allowed(torch.ones_like(sequences[:1], dtype=torch.bool))
+        uniform = masks.double() / masks.sum(-1, keepdim=True)
+        uniform = uniform[..., copy, :]
+        of_masks = []
+        for tokens in torch.split(sequences, 1):
+            of_masks.append(role_scores(uniform, role_patterns(tokens)[..., copy, :])[0])
+        return torch.stack(of_masks)[:, of_layers, : len(ROLES)].cpu()
 
-            inputs = encoder.inputs(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens))
-            encoder.capture(inputs, receive, frozenset(range(encoder.layers)))
-            self._numbers.close(torch.arange(len(tokens)) % 2, possible=possible.repeat(1, 1, 2))
+    def _scores(self, tokens: Tensor) -> Tensor:
+        """Return the scores of all heads on some sequences, `[layers, sequences, heads, scores]`."""
+        encoder = self.encoder
+        copy = slice(-self.length, None)
+        patterns = role_patterns(tokens)[..., copy, :]
+        scores: list[Tensor] = []
+
+        def receive(_: int, weights: Tensor) -> None:
+            if encoder.has_sinks:
+                weights = divided_by_sums(weights)
+            scores.append(role_scores(weights[..., copy, :], patterns).cpu())
+
+        inputs = encoder.inputs(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.zeros_like(tokens))
+        encoder.capture(inputs, receive, frozenset(range(encoder.layers)))
+        return torch.stack(scores)
 
     def tokens(self, encoder: Encoder) -> Tensor:
         """Return the repeated sequences, int64 `[sequences, tokens]`, on the device of the encoder.
@@ -127,7 +148,7 @@ class RepeatedSequences(Analysis):
         Raises:
             UserError: The sequences are longer than the encoder allows.
         """
-        drawn = np.random.default_rng(run_seed(None)).choice(encoder.ordinary, (SEQUENCES, self.length))
+        drawn = np.random.default_rng(self.seed).choice(encoder.ordinary, (SEQUENCES, self.length))
         first = encoder.tokenizer("a")["input_ids"][0]
         starts = [np.full((SEQUENCES, 1), first)] if first in encoder.tokenizer.all_special_ids else []
         tokens = np.concatenate([*starts, drawn, drawn], axis=1).astype(np.int64)
@@ -146,10 +167,10 @@ class RepeatedSequences(Analysis):
         `induction`. The value is `Means` over the sequences, `[2, layers, heads]`: group 0 has the
         sequences with an even index, group 1 those with an odd index.
         """
-        found = self._numbers.by_head()
+        found = self.numbers.by_head()
         return {"repeated_previous": found["previous"], **{role: found[role] for role in ROLES[1:]}}
 
-    def result(self, others: Mapping[str, Analysis]) -> Result:
+    def result(self) -> Result:
         """Return the scores of all heads, and the best head of each role beside uniform attention.
 
         The table `repeated_roles` has the columns `role`, `head`, `score` with its interval `low` and `high`, which
@@ -157,8 +178,8 @@ class RepeatedSequences(Analysis):
         attends alike to all tokens that it may attend to. A role that no head can have is left out. The table
         `repeated` has a row for each head.
         """
-        found = self._numbers.over()
-        at_once = self._numbers.over_at_once()
+        found = self.numbers.over()
+        at_once = self.numbers.over_at_once()
         best = {role: best_head(at_once[role]) for role in ROLES if found[role].inputs.any()}
         rows = [
             (role, head_name(*place), one.value, one.low, one.high, float(self._uniform[place[0], ROLES.index(role)]))
@@ -176,15 +197,15 @@ class RepeatedSequences(Analysis):
             for role, head, *_, alike in rows
         )
         return Result(
-            experiment=self.name,
-            scores={f"{self.name}.{role}": estimate for role, (_, estimate) in best.items()},
-            headline=[f"{self.name}.{role}" for role in best],
+            experiment=self.experiment,
+            scores={f"{self.experiment}.{role}": estimate for role, (_, estimate) in best.items()},
+            headline=[f"{self.experiment}.{role}" for role in best],
             answer=fill_sentence(
                 f"on {SEQUENCES} repeated sequences the best heads, chosen on them, attend to the {answer}", {}
             ),
             tables={
                 "repeated_roles": Table(frame, units, "score", ["role", "head", "score", "uniform"]),
-                "repeated": Table(head_rows(found), self._numbers.units),
+                "repeated": Table(head_rows(found), self.numbers.units),
             },
             figures=figures,
             audit={"sequences": SEQUENCES, "tokens": self.length, **best_audit(best)},

@@ -6,11 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attention_probing.attention import Encoder
 from attention_probing.attention.masks import uniform_attention
 from attention_probing.datamodules import SegmentBatch, TextDataModule
-from attention_probing.measures.attention_analyses import Analysis
 from attention_probing.measures.by_head import HeadMeans, HeadNumbers, by_name, head_rows, without_interval
+from attention_probing.measures.contract import Measure
 from attention_probing.metrics.attention_mass import PLAIN, STATISTICS, UNITS, VARIED, TokenKinds, surface_statistics
 from attention_probing.results import (
     Curves,
@@ -73,7 +72,7 @@ _LABELS = {
 }
 
 
-class Surface(Analysis):
+class Surface(Measure[TextDataModule]):
     """Surface statistics of each head: the kinds of tokens it attends to, and how broadly (Clark et al. 2019, §3).
 
     The statistics are the `STATISTICS` of `metrics.attention_mass`. Tables show them beside the same
@@ -85,35 +84,36 @@ class Surface(Analysis):
         smoothed: Compute entropies of smoothed weights, as the code released with the paper does.
     """
 
-    name = "surface"
+    experiment = "surface"
+    takes = TextDataModule
 
     def __init__(self, smoothed: bool = False) -> None:
         super().__init__()
         self.smoothed = smoothed
 
-    def begin(self, data: TextDataModule, encoder: Encoder) -> None:
-        self._encoder = encoder
+    def begin(self) -> None:
         bounds = 0, [1.0 if unit == "fraction" else np.inf for unit in UNITS.values()]
-        self._numbers = HeadMeans(encoder, UNITS, bounds, uniform=encoder.layers + 1)  # one over the whole input
+        # One row of uniform attention for each layer, and one over the whole input.
+        self.numbers = HeadMeans(self.encoder, UNITS, bounds, uniform=self.encoder.layers + 1)
 
-    def update(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
-        self._numbers.add(self._statistics(batch, weights))
+    def update_layer(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
+        self.numbers.add(self._statistics(batch, weights))
 
     def _statistics(self, batch: SegmentBatch, weights: Tensor) -> Tensor:
         tokens = TokenKinds(batch.mask, batch.start, batch.end, batch.punctuation)
         return surface_statistics(weights, tokens, self.smoothed)
 
-    def end(self, batch: SegmentBatch) -> None:
-        masks, of_layers = self._encoder.allowed(batch.mask)
+    def update(self, batch: SegmentBatch) -> None:
+        masks, of_layers = self.encoder.allowed(batch.mask)
         whole = batch.mask[:, None, None].expand(-1, 1, masks.size(-1), -1)
         uniform = self._statistics(batch, uniform_attention(torch.cat([masks, whole], 1)).float())
         uniform = uniform[:, [*of_layers.tolist(), masks.size(1)]]
         # Another column of the heads may be the heaviest than of uniform attention.
         possible = torch.cat([uniform[..., : -len(VARIED)], uniform[..., : len(VARIED)]], -1)
-        self._numbers.close(batch.index % 2, uniform, possible)
+        self.numbers.close(batch.index % 2, uniform, possible)
 
     def by_head(self) -> Mapping[str, HeadNumbers]:
-        found = self._numbers.by_head()
+        found = self.numbers.by_head()
         bound = np.broadcast_to(self._broad_from()[:, None], found["entropy"].over().value.shape)
         return {name: found[name] for name in PLAIN} | {"broad_from": without_interval(bound, "nats")}
 
@@ -124,7 +124,7 @@ class Surface(Analysis):
         delimiter), `end delimiters`, `punctuation`, `broad` and `other`; a head has the first that fits. The
         thresholds are those of the colours in Clark et al.'s (2019) Fig. 6; `other` is a head below all of them.
         """
-        means = self._numbers.over()
+        means = self.numbers.over()
         names = np.where(means["entropy"].value > self._broad_from()[:, None], "broad", "other").astype(object)
         for name, (statistic, least) in reversed(BEHAVIOURS.items()):  # the first that fits counts
             names[means[statistic].value > least] = name
@@ -133,11 +133,11 @@ class Surface(Analysis):
 
     def _broad_from(self) -> Floats:
         """Return the entropy above which a head of each layer is broad, in nats `[layers]`."""
-        uniform = by_name(self._numbers.means("uniform"), STATISTICS)["entropy"].value
+        uniform = by_name(self.numbers.means("uniform"), STATISTICS)["entropy"].value
         bounds: Floats = BROAD * (uniform[:-1] / uniform[-1])
         return bounds
 
-    def result(self, others: Mapping[str, Analysis]) -> Result:
+    def result(self) -> Result:
         """Return the statistics as tables, scores and figures.
 
         The tables are `surface`, with a row for each head, and `layers`, with a row for each layer and
@@ -146,8 +146,8 @@ class Surface(Analysis):
         `_without_heaviest`. The scores are means over all heads of the model. There are figures by layer
         and by head.
         """
-        heads, layers, model = (self._numbers.over(level) for level in ("heads", "layers", "model"))
-        uniform = {name: one.value for name, one in by_name(self._numbers.means("uniform"), STATISTICS).items()}
+        heads, layers, model = (self.numbers.over(level) for level in ("heads", "layers", "model"))
+        uniform = {name: one.value for name, one in by_name(self.numbers.means("uniform"), STATISTICS).items()}
         rows = head_rows(heads)
         # No column of uniform attention is the heaviest: removing one would remove any.
         compared = [name for name in STATISTICS if not name.endswith("_without_heaviest")]
@@ -157,15 +157,15 @@ class Surface(Analysis):
         asked = [name for name in ASKED if counts.get(name, 1) and (name != "first" or not counts["start"])]
         kinds = [name for name in asked if name != "entropy"]
         number_of_layers = len(layers["entropy"].value)
-        at_once = self._numbers.over("layers", tests=len(kinds) * number_of_layers)
-        shares = {name: self._numbers.over("model", tests=len(kinds))[name] for name in kinds}
+        at_once = self.numbers.over("layers", tests=len(kinds) * number_of_layers)
+        shares = {name: self.numbers.over("model", tests=len(kinds))[name] for name in kinds}
         numbers = range(number_of_layers)
         by_layer = {name: {str(layer + 1): at_once[name][layer] for layer in numbers} for name in shares}
         inputs = {name: counts.get(name, counts["first"]) for name in shares}
         text = surface_answer(shares, by_layer, {name: uniform[name] for name in shares}, inputs)
         answer = fill_sentence(f"{text}; entropy is {{entropy}}", model)
         return Result(
-            experiment=self.name,
+            experiment=self.experiment,
             scores={f"surface.{name}": model[name] for name in PLAIN},
             tables={
                 "surface": Table(rows.assign(**beside), units),

@@ -1,8 +1,6 @@
 """Means over inputs with intervals, computed from sums alone: memory does not grow with the number of inputs."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,7 +33,7 @@ class Means:
         high: Upper bound of the possible numbers, as given to `Moments`; inf for none.
         unit: Unit of the numbers, or of each index of the last axis.
         differences: `Means` of the paired differences from another encoder's numbers on the same
-            inputs; None without `Moments.pair`.
+            inputs; None if there is no other encoder.
     """
 
     counts: NDArray[np.int64]
@@ -152,44 +150,6 @@ def student_interval(
     return np.where(np.isnan(margin), np.nan, found[0]), np.where(np.isnan(margin), np.nan, found[1])
 
 
-Updates = dict[int, tuple["Moments", list[Tensor], list[Tensor]]]
-"""Groups and numbers that each `Moments` was updated with, in the order of their first updates."""
-
-_UPDATES: ContextVar[Updates | None] = ContextVar("_UPDATES", default=None)
-
-
-@contextmanager
-def recorded() -> Iterator[Updates]:
-    """Record what every `Moments` metric is updated with during the `with` block.
-
-    The yielded mapping fills as metrics are updated. It has one entry for each updated metric, by its
-    `id`, in the order of first updates: the metric, and two lists with the arguments `group` and
-    `values` of its updates. `subtract` takes two such mappings, for two encoders on the same inputs.
-    """
-    found: Updates = {}
-    token = _UPDATES.set(found)
-    try:
-        yield found
-    finally:
-        _UPDATES.reset(token)
-
-
-def subtract(updates: Updates, others: Updates) -> None:
-    """Add the differences between two encoders' numbers to the `differences` of metrics.
-
-    The difference for an input is the first encoder's number minus the second's. Only the metrics in
-    `updates` on which `Moments.pair` was called have `differences`; other metrics are ignored.
-
-    Args:
-        updates: Updates of the metrics with the first encoder's numbers, from `recorded`.
-        others: Updates of metrics with the second encoder's numbers, from `recorded`: the same analyses
-            on the same inputs, in the same order.
-    """
-    for (moments, groups, values), (_, _, other) in zip(updates.values(), others.values(), strict=True):
-        if moments.differences is not None:
-            moments.differences.update(torch.cat(groups), torch.cat(values).double() - torch.cat(other).double())
-
-
 class Moments(Gathered[Means]):
     """Accumulator that sums the numbers of each input, and their squares, for each group of inputs, in float64.
 
@@ -214,19 +174,8 @@ class Moments(Gathered[Means]):
     ) -> None:
         super().__init__()
         self._bounds, self._unit = bounds, unit
-        self.differences: Moments | None = None
         for name, kind in (("counts", torch.int64), ("sums", torch.float64), ("squares", torch.float64)):
             self.add_sum(name, torch.zeros(groups, *shape, dtype=kind))
-
-    def pair(self) -> None:
-        """Create the attribute `differences`, a metric of the differences between two encoders' numbers.
-
-        It has the same groups and shape as this metric. `subtract` adds to it the difference for each
-        input.
-        """
-        groups, *shape = self.counts.shape
-        low, high = (np.asarray(bound, np.float64) for bound in self._bounds)
-        self.differences = Moments(groups, shape, self._unit, (low - high, high - low))
 
     def update(self, group: Tensor, values: Tensor) -> None:
         """Add the numbers of a batch of inputs.
@@ -238,10 +187,6 @@ class Moments(Gathered[Means]):
         Raises:
             ValueError: A number is infinite.
         """
-        if (updates := _UPDATES.get()) is not None:
-            _, groups, kept = updates.setdefault(id(self), (self, [], []))
-            groups.append(group)
-            kept.append(values.detach())
         values = values.detach().double()
         if values.isinf().any():
             raise ValueError("a value is infinite, so the mean would be infinite")
@@ -255,5 +200,4 @@ class Moments(Gathered[Means]):
         """Return the counts, sums and sums of squares of each group; `Means.over` computes means from them."""
         counts, sums, squares = (state.cpu().numpy() for state in (self.counts, self.sums, self.squares))
         low, high = (np.broadcast_to(np.asarray(bound, np.float64), counts.shape) for bound in self._bounds)
-        differences = None if self.differences is None else self.differences.compute()
-        return Means(counts, sums, squares, low, high, self._unit, differences)
+        return Means(counts, sums, squares, low, high, self._unit)

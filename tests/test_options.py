@@ -21,7 +21,7 @@ from attention_probing.models.layers import EmbeddingSpec
 from attention_probing.results import UserError
 from tests.rooms import exports
 
-OPTIONS = (nn.Module, LightningDataModule, fidelity.FidelityTest, measures.Analysis)
+OPTIONS = (nn.Module, LightningDataModule, fidelity.FidelityTest)
 """What a command line makes: experiments, models and their parts, data, tests."""
 ROOMS = (datamodules, fidelity, measures, models, probes)
 REQUIRED: dict[str, Any] = {

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from attention_probing.corpora.sentence import Sentence
 from attention_probing.corpora.texts import Link, Passage
 from attention_probing.datamodules import SegmentBatch
 from attention_probing.datamodules.segments import TextSegment, segment_batch
-from attention_probing.measures import Analysis
+from attention_probing.measures import Measure
 from tests import tiny
 
 ENCODERS: dict[str, Callable[[Path], Path]] = {
@@ -76,19 +77,30 @@ def batches(encoder: Encoder) -> list[SegmentBatch]:
     ]
 
 
-def show(encoder: Encoder, batch: SegmentBatch, *analyses: Analysis) -> list[Tensor]:
+M = TypeVar("M", bound=Measure[Any])
+
+
+def begin(analysis: M, encoder: Encoder, data: Any = None) -> M:  # noqa: ANN401 - or what stands for it
+    """Begin an analysis alone, on an encoder and the data that it asks."""
+    analysis.encoder = encoder
+    analysis.data = data
+    analysis.begin()
+    return analysis
+
+
+def show(encoder: Encoder, batch: SegmentBatch, *analyses: Measure[Any]) -> list[Tensor]:
     """Let analyses see a batch; gives the weights of each layer, `[batch, heads, from, to]`."""
     passed: list[Tensor] = []
 
     def receive(layer: int, weights: Tensor) -> None:
         passed.append(weights.clone())
         for analysis in analyses:
-            analysis.update(batch, layer, weights)
+            analysis.update_layer(batch, layer, weights)
 
     inputs = encoder.inputs(batch.tokens, batch.mask, batch.segments)
     encoder.capture(inputs, receive, frozenset(range(encoder.layers)))
     for analysis in analyses:
-        analysis.end(batch)
+        analysis.update(batch)
     return passed
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from attention_probing.attention import Encoder, EncoderSpec
 from attention_probing.attention.quantities import QuantityName
 from attention_probing.datamodules import TextDataModule, TextSource
-from attention_probing.measures import Analysis, AttentionAnalyses, Bags, Change, Patterns, RepeatedSequences, Surface
+from attention_probing.measures import AttentionAnalyses, Bags, Change, Measure, Patterns, RepeatedSequences, Surface
 from attention_probing.measures.change import change_answer
 from attention_probing.metrics.attention_mass import STATISTICS, TokenKinds, surface_statistics
 from attention_probing.metrics.bootstrap import holm
@@ -44,7 +44,12 @@ def run(tmp_path: Path, cache: str) -> Callable[..., tuple[Result, TextDataModul
     path = tmp_path / "texts.txt"
     path.write_text("\n\n".join(TEXTS) + "\n", encoding="utf-8")
 
-    def ran(*analyses: Analysis, encoder: Path, before: Path | None, **options: Any) -> tuple[Result, TextDataModule]:  # noqa: ANN401
+    def ran(
+        *analyses: Measure[Any],
+        encoder: Path,
+        before: Path | None,
+        **options: Any,  # noqa: ANN401
+    ) -> tuple[Result, TextDataModule]:
         earlier = None if before is None else EncoderSpec(str(before))
         data = TextDataModule(str(path), EncoderSpec(str(encoder)), cache=cache, before=earlier, **options)
         experiment = AttentionAnalyses(list(analyses))
@@ -238,7 +243,7 @@ def test_rows_of_norms_are_divided_by_their_sums(bert: Path, tmp_path: Path) -> 
     [(Surface(), "effective"), (Bags(), "norms")],
 )
 def test_what_an_analysis_does_not_take_is_refused(
-    analysis: Analysis, quantity: QuantityName, bert: Path, tmp_path: Path
+    analysis: Measure[Any], quantity: QuantityName, bert: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(
         UserError, match=rf"^`quantity` is {quantity}, but {type(analysis).__name__} takes only attention"

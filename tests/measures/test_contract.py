@@ -18,8 +18,9 @@ from attention_probing.datamodules import (
     DependencyDataModule,
     PairDataModule,
     TextDataModule,
+    TextSource,
 )
-from attention_probing.measures import Measure, measure
+from attention_probing.measures import AttentionAnalyses, Clusters, Measure, Surface, measure
 from attention_probing.metrics.rows import Rows
 from attention_probing.results import Estimate, Result
 from attention_probing.results.errors import UserError
@@ -128,10 +129,29 @@ def test_several_measurements_share_the_data_of_a_class(
     assert [result.experiment for result in measure(first.data, measurements=[Lengths()])] == ["lengths"]
 
 
+def test_measurements_of_maps_share_one_pass(bert: Path, cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = TextDataModule([TextSource("sample", limit=9)], EncoderSpec(str(bert)), cache=cache, max_length=48)
+    capture, passes = Encoder.capture, list[Encoder]()
+
+    def counted(self: Encoder, *args: Any, **options: Any) -> None:  # noqa: ANN401
+        passes.append(self)
+        capture(self, *args, **options)
+
+    monkeypatch.setattr(Encoder, "capture", counted)
+    surface, clusters = measure(data, measurements=[Surface(), Clusters()])
+    assert len(passes) == len(data.test_dataloader()[0])
+    assert surface.experiment == "surface"
+    assert "behaviour" in clusters.tables["clusters"].frame  # of `Surface` in the same pass
+    merged = measure(data, measurements=AttentionAnalyses([Surface(), Clusters()]))
+    assert surface.numbers | clusters.numbers == merged.numbers
+    with pytest.raises(UserError, match="Lengths does not read the attention maps"):
+        AttentionAnalyses([Lengths()])
+
+
 @pytest.mark.parametrize(
     ("takes", "made"),
     [
-        *((kind, kind) for kind in (DependencyDataModule, CoreferenceDataModule, PairDataModule, TextDataModule)),
+        *((kind, kind) for kind in (DependencyDataModule, CoreferenceDataModule, PairDataModule)),
         (ClassificationDataModule, ClassificationDataModule),
         (CorpusDataModule, TextDataModule),
     ],

@@ -23,7 +23,7 @@ from attention_probing.models import TransformerClassifier
 from attention_probing.results import Estimate, UserError
 from tests import tiny
 from tests.measures.intervals import at_once_by_hand
-from tests.measures.passes import ENCODERS, batch_of, batches, encoder, sees
+from tests.measures.passes import ENCODERS, batch_of, batches, begin, encoder, sees
 
 TEXTS = SimpleNamespace(names=("texts",))  # encoders with a head for language modelling read none beforehand
 
@@ -113,9 +113,9 @@ def members(batch: SegmentBatch, row: int) -> dict[str, list[int]]:
 def test_means_are_those_of_a_loop_over_weights(kind: str, tmp_path: Path) -> None:
     one = language_model(kind, tmp_path)
     analysis, seen = Importance(), batches(one)
-    analysis.begin(TEXTS, one)  # type: ignore[arg-type]
+    begin(analysis, one, TEXTS)
     for batch in seen:
-        analysis.end(batch)
+        analysis.update(batch)
 
     task = LanguageModelling(one, 0)
     expected: dict[str, list[list[list[float]]]] = {name: [] for name in CLASSES}
@@ -135,7 +135,7 @@ def test_means_are_those_of_a_loop_over_weights(kind: str, tmp_path: Path) -> No
                     of_layers.append([one_head / len(cells) for one_head in sums])
                 expected[name].append(of_layers)
 
-    result = analysis.result({})
+    result = analysis.result()
     by_head = analysis.by_head()
     frame = result.tables["importance_layers"].frame
     assert set(frame["class"]) == {name for name in CLASSES if expected[name]}
@@ -225,9 +225,9 @@ def test_the_classifier_is_a_logistic_regression_on_mean_hidden_states(tmp_path:
 def test_a_checkpoint_is_a_loss(checkpoint: Path, bert: Path, tmp_path: Path) -> None:
     one, names = Encoder(resolve(EncoderSpec(str(bert)))), ("bad", "good")
     analysis = Importance(classifier=str(checkpoint))
-    analysis.begin(TEXTS, one)  # type: ignore[arg-type]
+    begin(analysis, one, TEXTS)
     batch = labelled(one, labels=names)
-    analysis.end(batch)
+    analysis.update(batch)
 
     own = TransformerClassifier.load_from_checkpoint(checkpoint).eval().classifier.model
     inputs = one.inputs(batch.tokens, batch.mask, batch.segments)
@@ -241,7 +241,7 @@ def test_a_checkpoint_is_a_loss(checkpoint: Path, bert: Path, tmp_path: Path) ->
     with intervening(keep):
         losses = torch.nn.functional.cross_entropy(own(**inputs).logits, labels, reduction="none")
     gradient = torch.autograd.grad(losses.sum(), attention)
-    result = analysis.result({})
+    result = analysis.result()
     assert result.scores["importance.loss"].value == pytest.approx(losses.mean().item(), abs=1e-5)
     starts = torch.stack(
         [(each.abs() * batch.mask[:, None, :, None]).sum(2)[..., 0] / batch.lengths[:, None] for each in gradient]
@@ -251,26 +251,26 @@ def test_a_checkpoint_is_a_loss(checkpoint: Path, bert: Path, tmp_path: Path) ->
 
     other = EncoderSpec(str(tiny.save_bert(tmp_path, heads=2)))
     with pytest.raises(UserError, match="The classifier was not fine-tuned from"):
-        analysis.begin(TEXTS, Encoder(resolve(other)))  # type: ignore[arg-type]
+        begin(analysis, Encoder(resolve(other)), TEXTS)
 
 
 def test_texts_that_give_no_loss_are_refused(tmp_path: Path) -> None:
     one = encoder("bert", tmp_path)
 
-    def begin(*texts: SegmentBatch, names: tuple[str, ...] = ("texts",)) -> Importance:
+    def begin_on(*texts: SegmentBatch, names: tuple[str, ...] = ("texts",)) -> Importance:
         def drawn(*_: object) -> Iterator[SegmentBatch]:
             return iter(texts)
 
         analysis = Importance()
         data = SimpleNamespace(names=names, drawn=drawn, has_split=lambda _: True)
-        analysis.begin(data, one)  # type: ignore[arg-type]
+        begin(analysis, one, data)
         return analysis
 
     with pytest.raises(UserError, match=r"has no language-modelling head.*0 labels, and 2 of them have no label"):
-        begin(batch_of(one, "the fox", "the dogs"))
+        begin_on(batch_of(one, "the fox", "the dogs"))
     with pytest.raises(UserError, match="Give one labelled corpus with a train split"):
-        begin(names=("a", "b"))
-    analysis = begin(labelled(one))
+        begin_on(names=("a", "b"))
+    analysis = begin_on(labelled(one))
     stranger = replace(labelled(one), passages=(((Passage("1", ("fox",), 1, label="r"),),) * 8))
     with pytest.raises(UserError, match="trained on the labels p, q, but test also has r"):
-        analysis.end(stranger)
+        analysis.update(stranger)

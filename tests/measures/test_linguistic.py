@@ -18,7 +18,7 @@ from attention_probing.datamodules import SegmentBatch
 from attention_probing.measures import Linguistic, Relations
 from attention_probing.results.errors import UserError
 from tests.measures.intervals import at_once_by_hand
-from tests.measures.passes import ENCODERS, TREES, batch_of, encoder, passage, show, uniform
+from tests.measures.passes import ENCODERS, TREES, batch_of, begin, encoder, passage, show, uniform
 
 NEGATION = ("not", "never")
 SUBJECTS, OBJECTS = ("nsubj", "nsubj:pass"), ("obj",)
@@ -27,7 +27,7 @@ CLASSES = ("nouns", "verbs", "pronouns", "subjects", "objects", "negation")
 
 def begun(encoder: Encoder, passages: Iterable[Passage] = TREES) -> Linguistic:
     analysis = Linguistic()
-    analysis.begin(SimpleNamespace(passages=lambda: ((one,) for one in passages)), encoder)  # type: ignore[arg-type]
+    begin(analysis, encoder, SimpleNamespace(passages=lambda: ((one,) for one in passages)))
     return analysis
 
 
@@ -85,7 +85,7 @@ def test_attention_is_that_of_a_loop_over_tokens(kind: str, tmp_path: Path) -> N
             n = int(batch.lengths[row])
             even.append([by_hand(np.array(uniform(kind, layer, n)), batch, row) for layer in range(one.layers)])
 
-    tables = {name: table.frame for name, table in analysis.result({}).tables.items()}
+    tables = {name: table.frame for name, table in analysis.result().tables.items()}
     names = {name for each in even for name in each[0]}
     assert {"subjects_to_verbs", "nouns_to_pronouns", "negation", *CLASSES} <= names
     for name in sorted(names):
@@ -118,7 +118,7 @@ def test_intervals_of_the_best_heads_hold_for_all_heads(tmp_path: Path) -> None:
     analysis = begun(one)
     for batch in batches(one):
         show(one, batch, analysis)
-    result = analysis.result({})
+    result = analysis.result()
     parts = []
     frame = result.tables["linguistic"].frame
     for name in frame["class"].unique().tolist():
@@ -150,7 +150,7 @@ def test_texts_without_any_pair_have_a_table_without_rows(tmp_path: Path) -> Non
     one = encoder("gpt2", tmp_path)  # it writes no start delimiter
     analysis = begun(one, [passage("fox/NOUN/x/2 dogs/NOUN/root/0")])
     show(one, batch_of(one, passage("fox/NOUN/x/2 dogs/NOUN/root/0")), analysis)
-    result = analysis.result({})
+    result = analysis.result()
     assert set(result.tables["linguistic"].frame["class"]) == {"nouns"}
     assert list(result.tables["token_to_token"].frame) == [
         "layer", "head", "pair", "attention", "low", "high", "inputs", "uniform",
@@ -173,7 +173,7 @@ def of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def begun_linked(encoder: Encoder, passages: Iterable[Passage]) -> Relations:
     analysis = Relations()
-    analysis.begin(SimpleNamespace(passages=lambda: ((one,) for one in passages)), encoder)  # type: ignore[arg-type]
+    begin(analysis, encoder, SimpleNamespace(passages=lambda: ((one,) for one in passages)))
     return analysis
 
 
@@ -241,7 +241,7 @@ def test_attention_is_that_of_a_loop_over_linked_tokens(kind: str, tmp_path: Pat
                         for rows in spread]  # fmt: skip
                 reached.setdefault(label, []).append([(any(each), *each) for each in ways])
 
-    frame = analysis.result({}).tables["relations"].frame
+    frame = analysis.result().tables["relations"].frame
     assert set(expected) > {"all", "agent", "theme", "obj"}
     expected = {label: one for label, one in expected.items() if np.any(reached[label])}
     assert set(frame["label"]) == set(expected)
@@ -274,7 +274,7 @@ def test_heads_above_the_percentile_are_listed(tmp_path: Path) -> None:
     one = encoder("bert", tmp_path)
     analysis = begun_linked(one, LINKED)
     show(one, batch_of(one, *LINKED), analysis)
-    result = analysis.result({})
+    result = analysis.result()
     frame = result.tables["relations"].frame
     listed = result.tables["relation_heads"].frame
 
@@ -306,7 +306,7 @@ def test_a_sentence_whose_edges_all_lead_to_empty_nodes_has_no_links(tmp_path: P
     one = encoder("bert", tmp_path)
     analysis = begun_linked(one, both)
     show(one, batch_of(one, *both), analysis)
-    result = analysis.result({})
+    result = analysis.result()
     assert result.audit["links"] == 2
     assert (result.tables["relations"].frame["passages"] == 1).all()
 
@@ -316,7 +316,7 @@ def test_segments_without_a_link_are_refused(tmp_path: Path) -> None:
     analysis = begun_linked(one, LINKED)
     show(one, batch_of(one, Passage("1", ("the", "fox"), 1)), analysis)
     with pytest.raises(UserError, match="segments that were read contain no link"):
-        analysis.result({})
+        analysis.result()
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_links_out_of_bounds_are_counted(
     one = encoder("bert", tmp_path)
     analysis = begun_linked(one, passages)
     show(one, batch_of(one, *passages), analysis)
-    result = analysis.result({})
+    result = analysis.result()
     assert set(result.tables["relations"].frame["label"]) == {"all", *labels}
     assert tuple(result.audit[name] for name in ("links", "long_passage", "long_element", "near")) == counts
 

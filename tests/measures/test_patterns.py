@@ -14,7 +14,7 @@ from attention_probing.datamodules import SegmentBatch, TextDataModule
 from attention_probing.measures import Patterns, RawMaps
 from attention_probing.metrics.patterns import PATTERNS, Structure, by_rules, structure
 from attention_probing.results import Bars, HeatMap, Maps
-from tests.measures.passes import ENCODERS, batches, encoder, sees, show
+from tests.measures.passes import ENCODERS, batches, begin, encoder, sees, show
 from tests.metrics.test_patterns import random_map, slow
 
 
@@ -30,7 +30,7 @@ DATA = cast(TextDataModule, Corpora())
 
 def begun(encoder: Encoder) -> Patterns:
     patterns = Patterns()
-    patterns.begin(DATA, encoder)
+    begin(patterns, encoder, DATA)
     return patterns
 
 
@@ -51,9 +51,9 @@ def feed(model: Encoder, kind: str, batch: SegmentBatch, *analyses: Patterns) ->
                 weights[item, head, :size] = 0.0
                 weights[item, head, :size, :size] = own
         for analysis in analyses:
-            analysis.update(batch, layer, weights)
+            analysis.update_layer(batch, layer, weights)
     for analysis in analyses:
-        analysis.end(batch)
+        analysis.update(batch)
     return passed
 
 
@@ -75,7 +75,7 @@ def test_shares_equal_loops_over_cells(kind: str, tmp_path: Path) -> None:
     maps: list[tuple[str, int, int, int, str]] = []
     for batch in of_two_corpora(model):
         maps += [(batch.corpus, *one) for one in loops(model, kind, batch, feed(model, kind, batch, patterns))]
-    result = patterns.result({})
+    result = patterns.result()
 
     def shares(**wanted: object) -> list[float]:
         own = []
@@ -131,7 +131,7 @@ def test_the_gallery_has_the_clearest_maps_of_different_heads(tmp_path: Path) ->
                 for head in range(model.heads):
                     order = (-float(margins[item, head]), int(batch.index[item]), layer, head)
                     every[int(own[item, head])].append((*order, weights[item, head, :size, :size]))
-    figure = patterns.result({}).figures["pattern_gallery"]
+    figure = patterns.result().figures["pattern_gallery"]
     assert isinstance(figure, Maps)
     kinds = [of for of in every if of]
     assert len(figure.maps) == len(kinds) > 3
@@ -154,10 +154,10 @@ def structure_of(model: Encoder, batch: SegmentBatch, layer: int, weights: Tenso
 def test_raw_maps_are_those_of_the_first_input(tmp_path: Path) -> None:
     model = encoder("bert", tmp_path)
     raw, first = RawMaps(), batches(model)[0]
-    raw.begin(DATA, model)
+    begin(raw, model, DATA)
     for batch in reversed(batches(model)):  # another process may read a later batch first
         passed = show(model, batch, raw)
-    result, size = raw.result({}), int(first.lengths[0])
+    result, size = raw.result(), int(first.lengths[0])
     figure = result.figures["maps"]
     assert isinstance(figure, Maps)
     assert "the fox , the dogs . | coffee" in figure.title

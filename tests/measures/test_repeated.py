@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from attention_probing.measures.repeated import role_patterns, role_scores
 from attention_probing.results.errors import UserError
 from tests.attention.test_checks import save
 from tests.measures.intervals import at_once_by_hand
-from tests.measures.passes import ENCODERS, encoder, uniform
+from tests.measures.passes import ENCODERS, begin, encoder, uniform
 from tests.metrics.samples import student_of_log_odds
 
 ALONE = Ranks()
@@ -35,7 +34,8 @@ Maps = list[NDArray[np.float32]]
 
 
 def begun(analysis: RepeatedSequences, encoder: Encoder, ranks: Ranks = ALONE) -> RepeatedSequences:
-    analysis.begin(SimpleNamespace(ranks=ranks), encoder)  # type: ignore[arg-type] # it reads no texts
+    analysis.ranks = ranks
+    begin(analysis, encoder)  # type: ignore[arg-type] # it reads no texts
     return analysis
 
 
@@ -85,7 +85,7 @@ def test_scores_are_those_of_a_loop_over_pairs_of_tokens(kind: str, tmp_path: Pa
     maps = [np.array(uniform(kind, layer, len(tokens[0])), np.float32) for layer in range(one.layers)]
     even = np.array([[[by_hand(layer, row.tolist(), 6)] for layer in maps] for row in tokens])
     expected[np.broadcast_to(even[..., :1] == 0, expected.shape)] = np.nan
-    table = analysis.result({}).tables["repeated"].frame
+    table = analysis.result().tables["repeated"].frame
     for (place, end), (number, role) in product(enumerate(("", "_abs")), enumerate(ROLES)):
         for row, values in zip(table.to_dict("records"), expected[..., number, place].reshape(12, -1).T, strict=True):
             known = values[~np.isnan(values)]
@@ -112,7 +112,7 @@ def test_rows_with_a_sink_are_divided_by_their_sums(tmp_path: Path) -> None:
             for maps, row in zip(shares, tokens, strict=True)
         ]
     )
-    table = analysis.result({}).tables["repeated"].frame
+    table = analysis.result().tables["repeated"].frame
     for (place, end), (number, role) in product(enumerate(("", "_abs")), enumerate(ROLES)):
         expected = found[..., number, place].mean(0).ravel()
         assert table[f"{role}{end}"].tolist() == pytest.approx(expected.tolist(), abs=1e-6)
@@ -120,7 +120,7 @@ def test_rows_with_a_sink_are_divided_by_their_sums(tmp_path: Path) -> None:
 
 def test_best_heads_are_named(tmp_path: Path) -> None:
     analysis = begun(RepeatedSequences(length=5), encoder("llama", tmp_path))
-    result = analysis.result({})
+    result = analysis.result()
     frame = result.tables["repeated"].frame
 
     for role in ROLES:

@@ -3,7 +3,6 @@
 import math
 from collections import defaultdict
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
@@ -22,16 +21,12 @@ from attention_probing.results import Curves, Estimate, Floats
 from tests import tiny
 from tests.attention.test_checks import save
 from tests.measures.intervals import at_once_by_hand
-from tests.measures.passes import ENCODERS, batches, encoder, make_even, sees, show, uniform as even_rows
+from tests.measures.passes import ENCODERS, batches, begin, encoder, make_even, sees, show, uniform as even_rows
 from tests.metrics.attention_mass import KINDS, mean, statistics
-
-NO_DATA = cast(TextDataModule, None)  # which this analysis does not ask
 
 
 def begun(encoder: Encoder) -> Surface:
-    surface = Surface()
-    surface.begin(NO_DATA, encoder)
-    return surface
+    return begin(Surface(), encoder)
 
 
 def broad_from(surface: Surface) -> Floats:
@@ -71,11 +66,11 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
     def known(values: list[float]) -> list[float]:
         return [value for value in values if not np.isnan(value)]
 
-    result = surface.result({})
+    result = surface.result()
     table, layers = result.tables["surface"].frame, result.tables["layers"].frame
     assert len(table) == model.layers * model.heads
     assert len(layers) == model.layers
-    known_of_heads = surface._numbers.by_head()
+    known_of_heads = surface.numbers.by_head()
     for name in STATISTICS:
         by_layer: list[list[float]] = [[] for _ in range(model.layers)]
         for row in table.to_dict("records"):
@@ -171,7 +166,7 @@ def test_even_attention_is_as_broad_as_its_layer_allows(kind: str, tmp_path: Pat
     lengths = [int(length) for batch in batches(model) for length in batch.lengths]
     for batch in batches(model):
         show(model, batch, surface)
-    table = surface.result({}).tables["surface"].frame
+    table = surface.result().tables["surface"].frame
     for row in table.to_dict("records"):
         layer = row["layer"] - 1
         for name in ("entropy", "start", "previous", "next", "self", "punctuation", "first"):
@@ -186,7 +181,7 @@ def test_even_attention_is_as_broad_as_its_layer_allows(kind: str, tmp_path: Pat
 
 def begun_bags(model: Encoder) -> Bags:
     bags = Bags()
-    bags.begin(NO_DATA, model)
+    begin(bags, model)
     return bags
 
 
@@ -217,7 +212,7 @@ def test_rows_with_a_sink_are_divided_by_their_sums(tmp_path: Path) -> None:
                 rows = rows / rows.sum(-1, keepdim=True)
                 sums[layer] += torch.special.entr(rows).sum(-1).mean(-1)
         inputs += len(batch.index)
-    table = bags.result({}).tables["bags"].frame
+    table = bags.result().tables["bags"].frame
     assert table["entropy"].tolist() == pytest.approx((sums / inputs).ravel().tolist(), abs=1e-5)
 
 
@@ -246,7 +241,7 @@ def test_the_numbers_are_those_of_loops_over_positions(kind: str, tmp_path: Path
                             )
                         )
                     sums[layer, head] += torch.tensor(numbers, dtype=torch.float64).mean(0)
-    table = bags.result({}).tables["bags"].frame
+    table = bags.result().tables["bags"].frame
     found = torch.tensor(table[["cosine", "single", "entropy"]].to_numpy().copy())
     assert torch.allclose(found, (sums / 7).view(-1, 3), atol=1e-5)
 
@@ -254,7 +249,8 @@ def test_the_numbers_are_those_of_loops_over_positions(kind: str, tmp_path: Path
 def begun_clusters(encoder: Encoder, folder: Path) -> tuple[Surface, Clusters]:
     surface, clusters = Surface(), Clusters()
     for analysis in (surface, clusters):
-        analysis.begin(TextDataModule(cache=str(folder), max_cells=4096), encoder)
+        analysis.together = {"surface": surface}
+        begin(analysis, encoder, TextDataModule(cache=str(folder), max_cells=4096))
     return surface, clusters
 
 
@@ -273,7 +269,7 @@ def test_distances_equal_loops_over_tokens(kind: str, tmp_path: Path) -> None:
                     p, q = (0.999 * passed[item, head, token, :n] + 0.001 / n for head in (one, other))
                     expected[one, other] += 0.0 if one == other else jensenshannon(p, q) ** 2
     expected /= tokens
-    result = clusters.result({"surface": surface})
+    result = clusters.result()
     table = result.tables["head_distances"].frame
     assert len(table) == count * (count - 1) // 2
     kinds: dict[bool, list[float]] = {True: [], False: []}

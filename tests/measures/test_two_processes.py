@@ -5,19 +5,23 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from attention_probing import measures
+from attention_probing.datamodules import TextDataModule
 from attention_probing.datamodules.batches import Ranks
 from attention_probing.measures import (
-    Analysis,
+    AttentionAnalyses,
     Bags,
     Change,
     Clusters,
     Importance,
     Linguistic,
+    Measure,
     Patterns,
     RawMaps,
     Relations,
@@ -25,16 +29,17 @@ from attention_probing.measures import (
     Surface,
 )
 from attention_probing.metrics.gathered import Gathered
-from tests.measures.passes import TREES, batch_of, show
+from tests.measures.passes import TREES, batch_of, begin, show
 from tests.measures.test_importance import language_model
+from tests.rooms import exports
 
-SUMMED: list[Callable[[], Analysis]] = [
+SUMMED: list[Callable[[], Measure[Any]]] = [
     *(Surface, Bags, Clusters, Patterns, Linguistic, Change, Importance),
     *(Relations, partial(RepeatedSequences, length=5)),
 ]
 
 
-def sums(analysis: Analysis) -> Iterator[Tensor]:
+def sums(analysis: Measure[Any]) -> Iterator[Tensor]:
     """States of all metrics of an analysis, each reduced over processes by addition."""
     for metric in analysis.modules():
         if isinstance(metric, Gathered):
@@ -42,28 +47,30 @@ def sums(analysis: Analysis) -> Iterator[Tensor]:
             yield from (getattr(metric, name) for name in metric._sums)
 
 
-@pytest.mark.parametrize("make", SUMMED, ids=lambda make: make().name)
-def test_copies_that_share_the_batches_sum_what_one_does(make: Callable[[], Analysis], tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", SUMMED, ids=lambda make: make().experiment)
+def test_copies_that_share_the_batches_sum_what_one_does(make: Callable[[], Measure[Any]], tmp_path: Path) -> None:
     encoder = language_model("bert", tmp_path)
     whole, *parts = analyses = [make() for _ in range(3)]
     for analysis, ranks in zip(analyses, (Ranks(), Ranks(0, 2), Ranks(1, 2)), strict=True):
-        data = SimpleNamespace(names=("test",), ranks=ranks, max_cells=4096, max_length=64)
+        data = SimpleNamespace(names=("test",), max_cells=4096, max_length=64)
+        analysis.ranks = ranks
         data.passages, data.encoders = lambda: ((tree,) for tree in TREES), {"before": encoder}
-        analysis.begin(data, encoder)  # type: ignore[arg-type]
+        begin(analysis, encoder, data)
     for place, texts in enumerate((TREES[:3], TREES[3:4], TREES[4:])):
         batch = batch_of(encoder, *texts, first=place * 3)
         weights = show(encoder, batch)
         for analysis in (whole, parts[place % 2]):
             for layer, own in enumerate(weights):
-                analysis.update(batch, layer, own)
+                analysis.update_layer(batch, layer, own)
             for layer, other in enumerate(reversed(weights) if analysis.compares else ()):
-                analysis.update(replace(batch, encoder="before"), layer, other)
-            analysis.end(batch)
+                analysis.update_layer(replace(batch, encoder="before"), layer, other)
+            analysis.update(batch)
     for one, first, second in zip(*map(sums, analyses), strict=True):
         assert one.any()
         torch.testing.assert_close(one, first + second, rtol=1e-12, atol=0)
 
 
 def test_every_analysis_is_summed_or_keeps_single_maps() -> None:
-    ours = {kind for kind in Analysis.__subclasses__() if not kind.__module__.startswith("tests.")}
+    ours = {kind for kind in exports(measures).values() if isinstance(kind, type) and issubclass(kind, Measure)}
+    ours = {kind for kind in ours if vars(kind).get("takes") is TextDataModule} - {AttentionAnalyses}
     assert {type(make()) for make in SUMMED} | {RawMaps} == ours

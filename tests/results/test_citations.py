@@ -10,7 +10,7 @@ from attention_probing import fidelity, measures, models, probes
 from attention_probing.attention.quantities import QUANTITIES
 from attention_probing.fidelity import FidelityTest
 from attention_probing.fidelity.saliency import KNOWN
-from attention_probing.measures import Analysis
+from attention_probing.measures import Measure
 from attention_probing.models.regularizers import Regularizer
 from attention_probing.results.citations import format_citations, read_citations, read_registry
 from tests.rooms import exports
@@ -19,12 +19,12 @@ ROOMS = (fidelity, measures, models, probes)
 
 
 def test_every_experiment_names_its_paper_or_is_our_own() -> None:
-    kinds = (LightningModule, Analysis, FidelityTest, Regularizer)
+    kinds = (LightningModule, Measure, FidelityTest, Regularizer)
     offered = {
         name
         for name, value in exports(*ROOMS).items()
         if isinstance(value, type) and issubclass(value, kinds) and not isabstract(value)
-    } - {"Analysis", "FidelityTest", "HeadSelectionProbe", "TextClassifier"}
+    } - {"AttentionAnalyses", "Fidelity", "FidelityTest", "HeadSelectionProbe", "Measure", "TextClassifier"}
     known = read_citations()
     assert not offered - known["names"].keys() - set(known["own"])
     assert not known["names"].keys() & set(known["own"])
