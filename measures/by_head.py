@@ -64,13 +64,13 @@ class HeadMeans(nn.Module):
         self._layers: list[Tensor] = []
         self._last: tuple[Tensor, Tensor] | None = None  # group and numbers by head of the last batch
         self._groups, self._unit, self._bounds = groups, unit, bounds
+        self._shape = (*shapes["heads"], len(units))
         self.differences: Moments | None = None
 
     def pair(self) -> None:
         """Prepare `subtract`: the differences between the numbers of two encoders, by head, are averaged too."""
         low, high = (np.asarray(bound, np.float64) for bound in self._bounds)
-        shape = self._moments["heads"].sums.shape[1:]
-        self.differences = Moments(self._groups, shape, self._unit, (low - high, high - low))
+        self.differences = Moments(self._groups, self._shape, self._unit, (low - high, high - low))
 
     def subtract(self, other: "HeadMeans") -> None:
         """Add the differences of the last batch: the numbers of each input, minus those of another encoder.

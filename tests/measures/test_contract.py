@@ -139,7 +139,7 @@ def test_measurements_of_maps_share_one_pass(bert: Path, cache: str, monkeypatch
 
     monkeypatch.setattr(Encoder, "capture", counted)
     surface, clusters = measure(data, measurements=[Surface(), Clusters()])
-    assert len(passes) == len(data.test_dataloader()[0])
+    assert len(passes) == len(list(data.test_dataloader()[0]))
     assert surface.experiment == "surface"
     assert "behaviour" in clusters.tables["clusters"].frame  # of `Surface` in the same pass
     merged = measure(data, measurements=AttentionAnalyses([Surface(), Clusters()]))

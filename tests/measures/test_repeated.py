@@ -35,7 +35,7 @@ Maps = list[NDArray[np.float32]]
 
 def begun(analysis: RepeatedSequences, encoder: Encoder, ranks: Ranks = ALONE) -> RepeatedSequences:
     analysis.ranks = ranks
-    begin(analysis, encoder)  # type: ignore[arg-type] # it reads no texts
+    begin(analysis, encoder)
     return analysis
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import special, stats
 
-from attention_probing.metrics.moments import Moments, recorded, subtract
+from attention_probing.metrics.moments import Moments
 
 
 def test_means_and_intervals_equal_those_of_all_numbers_kept() -> None:
@@ -80,40 +80,6 @@ def test_a_mean_at_its_bound_has_an_interval_of_no_width() -> None:
     found = moments.compute().over()
     for part in found.named("").values():
         assert part.tolist() == [0.0, 1.0]
-
-
-def test_differences_are_paired_however_the_inputs_were_cut() -> None:
-    random = np.random.default_rng(1)
-    before = random.normal(3.0, 2.0, (37, 2))
-    after = before + random.normal(0.1, 0.2, (37, 2))
-    after[random.random(after.shape) < 0.2] = np.nan
-    group = torch.from_numpy(random.integers(0, 2, 37))
-    own, other, third = Moments(2, (2,), "fraction"), Moments(2, (2,), "fraction"), Moments(2, (2,), "fraction")
-    own.pair()
-    for start in range(0, 37, 10):
-        part = slice(start, start + 10)
-        with recorded() as updates:
-            own.update(group[part], torch.from_numpy(after[part]))
-            third.update(group[part], torch.from_numpy(after[part]))
-        with recorded() as others:
-            for row in range(start, min(start + 10, 37)):
-                other.update(group[row : row + 1], torch.from_numpy(before[row : row + 1]))
-                third.update(group[row : row + 1], torch.from_numpy(before[row : row + 1]))
-        subtract(updates, others)
-    means = own.compute()
-    assert means.differences is not None
-    assert third.compute().differences is None
-    for place in range(2):
-        expected = stats.ttest_rel(after[:, place], before[:, place], nan_policy="omit")
-        found = means.at(place).differences
-        assert found is not None
-        interval = expected.confidence_interval(0.95)
-        value, low, high = found.over().named("").values()
-        assert (low, high) == pytest.approx((interval.low, interval.high), abs=1e-9)
-        assert value == pytest.approx((low + high) / 2)
-        assert found.over().inputs == (~np.isnan(after[:, place])).sum()
-        assert float(found.p()) == pytest.approx(expected.pvalue, rel=1e-6)
-        assert float(found.over([1]).value) == pytest.approx(np.nanmean((after - before)[group == 1, place]))
 
 
 def test_differences_below_the_resolution_are_no_evidence() -> None:
