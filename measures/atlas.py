@@ -306,7 +306,7 @@ class Atlas(Measure[AtlasDataModule]):
     experiment = "atlas"
     takes = AtlasDataModule
 
-    def __init__(self, analyses: list[Measure[Any]]) -> None:
+    def __init__(self, analyses: list[Measure]) -> None:  # type: ignore[type-arg]
         super().__init__()
         self.seed = 0  # of resamples, as in its parts
         self._analyses = analyses

@@ -22,8 +22,18 @@ from attention_probing.metrics.bootstrap import holm
 from attention_probing.metrics.distributions import divided_by_sums
 from attention_probing.metrics.gathered import gather_items
 from attention_probing.metrics.moments import CONFIDENCE, Means
-from attention_probing.results import Estimate, Figure, Floats, HeatMap, Result, Table, Unit, merge_results, on_one_scale
-from attention_probing.results.errors import UserError, check_names
+from attention_probing.results import (
+    Estimate,
+    Figure,
+    Floats,
+    HeatMap,
+    Result,
+    Table,
+    Unit,
+    merge_results,
+    on_one_scale,
+)
+from attention_probing.results.errors import UserError, check_names, setting
 from attention_probing.results.heads import head_map, head_name
 
 Analyses = Mapping[str, Measure[TextDataModule]]
@@ -58,16 +68,18 @@ class AttentionAnalyses(Measure[TextDataModule]):
     experiment = "attention"
     takes = TextDataModule
 
-    def __init__(self, analyses: list[Measure[Any]], corpora: dict[str, list[str]] | None = None) -> None:
+    # jsonargparse makes a `Measure` of each item of a `list[Measure[Any]]`.
+    def __init__(self, analyses: list[Measure], corpora: dict[str, list[str]] | None = None) -> None:  # type: ignore[type-arg]
         super().__init__()
         for analysis in analyses:
             if not reads_maps(analysis):
+                name = type(analysis).__name__
                 raise UserError(
-                    f"--model.analyses: {type(analysis).__name__} does not read the attention maps of texts. Give "
-                    "measurements such as Surface, and run this one alone."
+                    f"{setting('model.analyses')}: {name} does not read the attention maps of texts. Give measurements "
+                    f"such as Surface here, and run {name} alone."
                 )
         self.names = [analysis.experiment for analysis in analyses]
-        check_names("--model.analyses", self.names)
+        check_names(setting("model.analyses"), self.names)
         self.corpora = dict(corpora or {})
         self._given = nn.ModuleDict({analysis.experiment: analysis for analysis in analyses})
         self._of: dict[EncoderOf, Analyses] = {}
@@ -103,9 +115,9 @@ class AttentionAnalyses(Measure[TextDataModule]):
         self._copies = nn.ModuleList(copies)  # so that they move to the device too
 
     def _check_corpora(self) -> None:
-        _refuse_unknown("--model.corpora", self.corpora, self.names)
+        _refuse_unknown("model.corpora", self.corpora, self.names)
         for name, corpora in self.corpora.items():
-            _refuse_unknown(f"--model.corpora.{name}", corpora, self.data.names)
+            _refuse_unknown(f"model.corpora.{name}", corpora, self.data.names)
 
     def update(self, batch: SegmentBatch) -> None:
         if not len(batch.index):
@@ -268,7 +280,7 @@ def _refuse_unknown(option: str, wanted: Iterable[str], known: Sequence[str]) ->
     """Raise UserError if one of the wanted names is not known."""
     strange = [name for name in wanted if name not in known]
     if strange:
-        raise UserError(f"{option}: there is no {' or '.join(strange)}. Give {' or '.join(known)}.")
+        raise UserError(f"{setting(option)}: there is no {' or '.join(strange)}. Give {' or '.join(known)}.")
 
 
 def _paired_means(given: Analyses, before: Analyses) -> Iterator[tuple[HeadMeans, HeadMeans]]:

@@ -21,7 +21,7 @@ from attention_probing.measures.contract import Measure
 from attention_probing.measures.devices import OneProcess
 from attention_probing.models.checkpoints import datamodule_from
 from attention_probing.results import Result
-from attention_probing.results.errors import UserError
+from attention_probing.results.errors import UserError, setting
 from attention_probing.results.progress import Progress
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def _limited(loader: DataLoader[Any], limit: float | None) -> int | None:
     if most < 1 or (limit is not None and math.isinf(most)):
         total = "an unknown number of" if math.isinf(batches) else f"{batches:.0f}"
         raise UserError(
-            f"--trainer.limit_test_batches={limit} selects none of {total} batches. Give a number of batches from 1 or "
-            "a fraction that leaves at least one, or leave the option out to read all."
+            f"{setting('trainer.limit_test_batches', limit)} selects none of {total} batches. Give a number of batches "
+            "from 1 or a fraction that leaves at least one, or leave the option out to read all."
         )
     return None if math.isinf(most) else int(most)

@@ -28,9 +28,9 @@ def test_every_experiment_names_its_paper_or_is_our_own() -> None:
         "FidelityTest",
         "HeadSelectionProbe",
         "Measure",
-        "MinimalPairAccuracy",
+        "MinimalPairAccuracy",  # its pairs are cited
         "TextClassifier",
-    }  # the pairs are cited
+    }
     known = read_citations()
     assert not offered - known["names"].keys() - set(known["own"])
     assert not known["names"].keys() & set(known["own"])
