@@ -44,8 +44,12 @@ def run_digest(command: str, config: Mapping[str, object], world: int) -> str:
 
 def sources_of(data: object) -> list[object]:
     """Return a digest of this program, and the sizes of the files of a datamodule."""
-    files = data.files() if isinstance(data, CorpusDataModule) else {}
-    return [source_digest(), [[name, path.stat().st_size] for name, path in sorted(files.items()) if path.is_file()]]
+    sizes = []
+    if isinstance(data, CorpusDataModule):
+        for name, path in sorted(data.files().items()):
+            if path.is_file():
+                sizes.append([name, path.stat().st_size])
+    return [source_digest(), sizes]
 
 
 class SavedTraining(NamedTuple):

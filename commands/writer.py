@@ -26,7 +26,9 @@ class ResultWriter(Callback):
 
     def __init__(self, console: Console | None = None, *, folder: Path | None = None, **how: Any) -> None:  # noqa: ANN401
         # The default console is made later: it has locks, and spawned processes receive the callback pickled.
-        self._console, self.folder, self._how = console, folder, how
+        self._console = console
+        self.folder = folder
+        self._how = how
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the predictions of the module to `predictions.parquet`, if it kept any."""
@@ -50,17 +52,25 @@ class ResultWriter(Callback):
         if not trainer.is_global_zero:
             return
         console = self._console or Console()
-        result, datamodule = getattr(pl_module, "result", None), getattr(trainer, "datamodule", None)
+        result = getattr(pl_module, "result", None)
         if result is None:
             unwritten = f"Warning: {type(pl_module).__name__} has no result after its test, so nothing is written"
             console.print(Text(unwritten, "yellow"), soft_wrap=True)
             return
         if trainer.progress_bar_callback is not None:  # otherwise its last line would be below what is printed
             trainer.progress_bar_callback.teardown(trainer, pl_module, "test")
-        most = trainer.limit_test_batches
-        limit = None if isinstance(most, float) and most == 1.0 else most  # the integer 1 is a single batch
-        described: Provenance | None = getattr(datamodule, "provenance", None)
-        publish(folder, result, described or Provenance({}, {}, {}), limit=limit, console=console, **self._how)
-        if described is None:  # a datamodule of the user's own
+        limit = trainer.limit_test_batches
+        everything = isinstance(limit, float) and limit == 1.0  # the integer 1 is a single batch
+        datamodule = getattr(trainer, "datamodule", None)
+        provenance: Provenance | None = getattr(datamodule, "provenance", None)
+        publish(
+            folder,
+            result,
+            provenance or Provenance({}, {}, {}),
+            limit=None if everything else limit,
+            console=console,
+            **self._how,
+        )
+        if provenance is None:  # a datamodule of the user's own
             unknown = f"Warning: {type(datamodule).__name__} has no `provenance`: results.json lacks encoder and data"
             console.print(Text(unknown, "yellow"), soft_wrap=True)

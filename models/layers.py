@@ -70,10 +70,13 @@ class WordEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         if vectors is None:
-            rows = torch.randn(len(vocabulary), spec.size or vector_size or EMBEDDING_SIZE) * EMBEDDING_SPREAD
+            size = spec.size or vector_size or EMBEDDING_SIZE
+            rows = torch.randn(len(vocabulary), size) * EMBEDDING_SPREAD
         elif spec.size in (None, vectors.size(1)):
             assert known is not None
-            spread = float(vectors[known].std(correction=0)) if known.any() else EMBEDDING_SPREAD
+            spread = EMBEDDING_SPREAD
+            if known.any():
+                spread = float(vectors[known].std(correction=0))
             rows = torch.where(known[:, None], vectors, torch.randn(vectors.shape) * spread)
         else:
             raise UserError(
@@ -87,10 +90,12 @@ class WordEmbedding(nn.Module):
             rows, freeze=False, padding_idx=vocabulary.pad
         )
         self.size = spec.project or rows.size(1)
-        self.projection = nn.Linear(rows.size(1), self.size, bias=False) if spec.project else nn.Identity()
-        if isinstance(self.projection, nn.Linear):
+        self.projection: nn.Module = nn.Identity()
+        if spec.project:
+            projection = nn.Linear(rows.size(1), self.size, bias=False)
             # The information of the vectors lies in their angles and distances: an orthogonal map keeps them.
-            nn.init.orthogonal_(self.projection.weight)
+            nn.init.orthogonal_(projection.weight)
+            self.projection = projection
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return embedded words `[batch, time, size]` for tokens, int64 `[batch, time]`; zero in the padding."""
@@ -161,8 +166,9 @@ class RecurrentEncoder(TextEncoder):
 
     def build(self, input_size: int) -> None:
         cell = nn.LSTM if self.cell == "lstm" else nn.GRU
-        both = nn.ModuleList(cell(input_size, self.hidden, batch_first=True) for _ in range(2))
-        self.networks = nn.ModuleList([both])  # as checkpoints name them
+        forward = cell(input_size, self.hidden, batch_first=True)
+        backward = cell(input_size, self.hidden, batch_first=True)
+        self.networks = nn.ModuleList([nn.ModuleList([forward, backward])])  # as checkpoints name them
 
     def states(self, embedded: Tensor, mask: Tensor) -> Tensor:
         # Position of the token that stands here in the reversed text; padding stays in place.
@@ -201,13 +207,15 @@ class ConvolutionEncoder(TextEncoder):
         self.size = filters * len(kernels)
 
     def build(self, input_size: int) -> None:
-        made = (nn.Conv1d(input_size, self.filters, kernel, padding=kernel // 2) for kernel in self.kernels)
-        self.convolutions = nn.ModuleList(made)
+        self.convolutions = nn.ModuleList()
+        for kernel in self.kernels:
+            self.convolutions.append(nn.Conv1d(input_size, self.filters, kernel, padding=kernel // 2))
 
     def states(self, embedded: Tensor, mask: Tensor) -> Tensor:
         # A window at the end of a text reaches into the padding, which may hold perturbed embeddings.
         read = embedded.masked_fill(~mask[..., None], 0).mT
-        return torch.cat([convolution(read) for convolution in self.convolutions], dim=1).relu().mT
+        filtered = [convolution(read) for convolution in self.convolutions]
+        return torch.cat(filtered, dim=1).relu().mT
 
 
 class AverageEncoder(TextEncoder):
@@ -368,13 +376,22 @@ class EntmaxAttention(Attention):
     @property
     def alpha(self) -> float | Tensor:
         """Value of α, from 1 to 2; a scalar tensor with gradient if it is learned."""
-        return 1 + self.exponent.sigmoid().clamp(min=1e-3) if self.learned else self.fixed
+        if self.learned:
+            return 1 + self.exponent.sigmoid().clamp(min=1e-3)
+        return self.fixed
 
     def normalise(self, scores: Tensor) -> Tensor:
         # Not in half precision, which autocast leaves to softmax alone. Entmax does not change if all scores shift;
         # unshifted, the scores of an empty row would be too large for the bisection, which would return nan.
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         scores = scores - scores.detach().amax(-1, keepdim=True)
-        exact = {1: lambda row: row.softmax(-1), 1.5: entmax15, 2: sparsemax}.get(self.fixed)
-        weights: Tensor = exact(scores) if exact and not self.learned else entmax_bisect(scores, self.alpha)
+        weights: Tensor
+        if self.learned or self.fixed not in (1, 1.5, 2):
+            weights = entmax_bisect(scores, self.alpha)
+        elif self.fixed == 1:
+            weights = scores.softmax(-1)
+        elif self.fixed == 1.5:
+            weights = entmax15(scores)
+        else:
+            weights = sparsemax(scores)
         return weights

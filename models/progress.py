@@ -30,7 +30,8 @@ class ProgressLines(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:  # noqa: ANN401
         """Count a finished training batch; if a line is due, log it with the epoch and the latest dev scores."""
-        found = {name: value for name, value in trainer.callback_metrics.items() if name.startswith("val_")}
-        note = ", ".join(f"{name} {float(value):.4g}" for name, value in found.items())
-        epoch = f"epoch {trainer.current_epoch + 1}"
-        self._progress.advance(note=f"{epoch}, {note}" if note else epoch)
+        notes = [f"epoch {trainer.current_epoch + 1}"]
+        for name, value in trainer.callback_metrics.items():
+            if name.startswith("val_"):
+                notes.append(f"{name} {float(value):.4g}")
+        self._progress.advance(note=", ".join(notes))

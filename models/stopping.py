@@ -33,23 +33,29 @@ class EarlyStoppingBySteps(EarlyStopping):
         self, monitor: str, mode: Literal["min", "max"], patience: int = 5, steps: int = STEPS, every: int | None = None
     ) -> None:
         super().__init__(monitor, mode=mode, patience=patience, check_on_train_epoch_end=None if every else False)
-        self.steps, self.every = steps, every or 0
+        self.steps = steps
+        self.every = every or 0
         self._extra = False
         self._isolated = ExitStack()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Find the number of epochs between two checks; a training that is resumed within an epoch begins here."""
         super().on_train_start(trainer, pl_module)
-        batches = self.steps * trainer.accumulate_grad_batches
-        self.every = self.every or epochs_of(batches, trainer.num_training_batches)
+        if not self.every:
+            batches = self.steps * trainer.accumulate_grad_batches
+            self.every = epochs_of(batches, trainer.num_training_batches)
         if isinstance(pl_module, TrainedModule):
             pl_module.every = self.every
         self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Decide whether validation follows this epoch, and whether it is a check."""
-        epoch, last = trainer.current_epoch + 1, trainer.current_epoch + 1 == trainer.max_epochs
-        self._extra = epoch % self.every > 0 and (last or (epoch < self.every and epoch.bit_count() == 1))
+        epoch = trainer.current_epoch + 1
+        is_check = epoch % self.every == 0
+        is_last = epoch == trainer.max_epochs
+        is_early = epoch < self.every and epoch.bit_count() == 1  # 1, 2, 4, …
+        self._extra = not is_check and (is_last or is_early)
+        # Lightning validates after each epoch whose number this divides.
         trainer.check_val_every_n_epoch = epoch if self._extra else self.every
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:

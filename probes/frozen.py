@@ -139,7 +139,8 @@ def on_sentences(
     probe.refuse_untrained()
     with TemporaryDirectory() as cache, quiet(), torch.inference_mode():
         file = Path(cache) / "sentences.conllu"
-        file.write_text("".join(_unparsed(*one).conllu() for one in enumerate(given, 1)), encoding="utf-8")
+        blocks = [_unparsed(number, sentence).conllu() for number, sentence in enumerate(given, 1)]
+        file.write_text("".join(blocks), encoding="utf-8")
         trained = _training_data(probe, reads)
         data = DependencyDataModule(
             {"test": str(file)},
@@ -151,11 +152,12 @@ def on_sentences(
             root=root,
             cache=cache,
         )
-        before, console.quiet = console.quiet, True  # the store is gone after the context
+        was_quiet = console.quiet
+        console.quiet = True  # the store is gone after the context
         try:
             data.setup("predict")
         finally:
-            console.quiet = before
+            console.quiet = was_quiet
         data.read_only(frozenset(reads))
         sizes = replace(probe.sizes, layers=(), heads=(), vectors=0, hidden=data.hidden_size)
         probe.bind(probe_origin(data, reads, type(probe).__name__, sizes))
@@ -168,7 +170,9 @@ def _training_data(probe: TrainedModule[DependencyDataModule, Sizes], reads: Col
         data = datamodule_from(data_settings(*probe.loaded_from))
         assert isinstance(data, DependencyDataModule)
         return data
-    return DependencyDataModule(encoder=EncoderSpec() if {"attention", "hidden"} & set(reads) else None)
+    if "attention" in reads or "hidden" in reads:
+        return DependencyDataModule(encoder=EncoderSpec())
+    return DependencyDataModule(encoder=None)
 
 
 def _unparsed(number: int, sentence: str | Sequence[str]) -> Sentence:

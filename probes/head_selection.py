@@ -238,10 +238,13 @@ def weighted_scores(attention: Tensor, first: Tensor, second: Tensor) -> Tensor:
     Returns:
         Scores `[batch, positions, positions]`.
     """
-    sent, received = (attention.permute(0, *axes).contiguous().to(first.dtype) for axes in ((2, 1, 3), (3, 1, 2)))
-    (first_out, first_back), (second_out, second_back) = first.unbind(2), second.unbind(2)
+    sent = attention.permute(0, 2, 1, 3).contiguous().to(first.dtype)
+    received = attention.permute(0, 3, 1, 2).contiguous().to(first.dtype)
+    first_out, first_back = first.unbind(2)
+    second_out, second_back = second.unbind(2)
     # Attention from x to y is sent by x and received by y; attention from y to x the other way round.
-    sums = torch.stack([first_out, second_back], 2) @ sent + torch.stack([first_back, second_out], 2) @ received
+    sums = torch.stack([first_out, second_back], 2) @ sent
+    sums = sums + torch.stack([first_back, second_out], 2) @ received
     of_first, of_second = sums.unbind(2)
     return of_first + of_second.mT
 
@@ -313,9 +316,10 @@ def root_scores(attention: Tensor, weight: Tensor, lengths: Tensor, start: Tenso
         Scores `[batch, n]`; those in the padding have no meaning.
     """
     sentences = torch.arange(len(lengths), device=lengths.device)
-    to, back = attention[:, :, :, 0], attention[:, :, 0]
-    to_end, back_end = attention[sentences, :, :, lengths + 1], attention[sentences, :, lengths + 1]
-    starts, ends = torch.stack([to, back], 1).float(), torch.stack([to_end, back_end], 1).float()
+    to_start, from_start = attention[:, :, :, 0], attention[:, :, 0]
+    to_end, from_end = attention[sentences, :, :, lengths + 1], attention[sentences, :, lengths + 1]
+    starts = torch.stack([to_start, from_start], 1).float()
+    ends = torch.stack([to_end, from_end], 1).float()
     scores = ((start * starts + end * ends) * weight[:, :, None]).sum((1, 2))
     return scores[:, 1:-1]
 
@@ -336,7 +340,8 @@ class AttentionOnlyProbe(HeadSelectionProbe):
     def build(self, sizes: Sizes) -> None:
         # From the dependent to the head, and back.
         self.weight = nn.Parameter(torch.zeros(2, len(sizes.layers), len(sizes.heads)))
-        self.start, self.end = nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(()))
+        self.start = nn.Parameter(torch.ones(()))
+        self.end = nn.Parameter(torch.ones(()))
 
     def forward(self, batch: AttentionBatch) -> Tensor:
         scores = attention_scores(batch.attention.flatten(1, 2), self.weight.flatten(1))
@@ -372,7 +377,8 @@ class AttentionWordsProbe(HeadSelectionProbe):
         self.dependent = nn.Parameter(torch.zeros(sizes.vectors, 2 * heads))
         self.head = nn.Parameter(torch.zeros(sizes.vectors, 2 * heads))
         self.bias = nn.Parameter(torch.zeros(2, heads))
-        self.start, self.end = nn.Parameter(torch.ones(())), nn.Parameter(torch.ones(()))
+        self.start = nn.Parameter(torch.ones(()))
+        self.end = nn.Parameter(torch.ones(()))
 
     def forward(self, batch: AttentionBatch) -> Tensor:
         attention = batch.attention.flatten(1, 2)
@@ -380,9 +386,9 @@ class AttentionWordsProbe(HeadSelectionProbe):
         # Without vectors, ROOT adds nothing to the weights.
         head = nn.functional.pad(batch.vectors @ self.head, (0, 0, 1, 1))
         dependent = nn.functional.pad(batch.vectors @ self.dependent + self.bias.flatten(), (0, 0, 1, 1))
-        first, second = (of.view(*of.shape[:2], 2, heads) for of in (dependent, head))
-        scores = weighted_scores(attention, first, second)
-        return with_root(root_scores(attention, self.bias, batch.lengths, self.start, self.end), scores, batch.lengths)
+        scores = weighted_scores(attention, dependent.unflatten(2, (2, heads)), head.unflatten(2, (2, heads)))
+        root = root_scores(attention, self.bias, batch.lengths, self.start, self.end)
+        return with_root(root, scores, batch.lengths)
 
 
 NEAR = 2

@@ -29,24 +29,23 @@ class Attributes(NamedTuple):
     person: Literal[1, 2, 3] | None = None
 
 
-PRONOUNS = {
-    word: attributes
-    for words, attributes in (
-        ("i me my mine myself", Attributes("singular", None, 1)),
-        ("we us our ours ourselves 's ’s", Attributes("plural", None, 1)),  # let's
-        ("thou thee thy thine thyself yourself", Attributes("singular", None, 2)),
-        ("you your yours", Attributes(None, None, 2)),
-        ("ye yourselves", Attributes("plural", None, 2)),
-        ("he him his himself", Attributes("singular", "masculine", 3)),
-        ("she her hers herself", Attributes("singular", "feminine", 3)),
-        ("it its itself", Attributes("singular", "neuter", 3)),
-        ("they them their theirs themselves 'em ’em em these those", Attributes("plural", None, 3)),
-        ("this that one oneself", Attributes("singular", None, 3)),
-        ("who whom whose which", Attributes(None, None, 3)),
-    )
-    for word in words.split()
-}
+PRONOUNS: dict[str, Attributes] = {}
 """Number, gender and person of the pronouns, lower-cased; a pronoun outside the table is unknown in all three."""
+
+for _words, _attributes_of_words in (
+    ("i me my mine myself", Attributes("singular", None, 1)),
+    ("we us our ours ourselves 's ’s", Attributes("plural", None, 1)),  # let's
+    ("thou thee thy thine thyself yourself", Attributes("singular", None, 2)),
+    ("you your yours", Attributes(None, None, 2)),
+    ("ye yourselves", Attributes("plural", None, 2)),
+    ("he him his himself", Attributes("singular", "masculine", 3)),
+    ("she her hers herself", Attributes("singular", "feminine", 3)),
+    ("it its itself", Attributes("singular", "neuter", 3)),
+    ("they them their theirs themselves 'em ’em em these those", Attributes("plural", None, 3)),
+    ("this that one oneself", Attributes("singular", None, 3)),
+    ("who whom whose which", Attributes(None, None, 3)),
+):
+    PRONOUNS.update(dict.fromkeys(_words.split(), _attributes_of_words))
 
 MASCULINE = """
     mr mister sir lord king prince duke baron emperor master monsieur father dad papa grandfather son grandson brother
@@ -152,12 +151,20 @@ def sieve(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[in
 def _choose(mentions: Sequence[Mention], *passes: Pass) -> list[int | None]:
     """Choose the nearest earlier mention that the first successful pass accepts; or else the nearest."""
     words = [(mention.sentence, mention.head) for mention in mentions]
-    chosen = []
+    antecedents: list[int | None] = []
     for later, word in enumerate(words):
-        before = [earlier for earlier in reversed(range(later)) if words[earlier] != word]
-        accepted = (earlier for accepts in passes for earlier in before if accepts(later, earlier))
-        chosen.append(next(accepted, before[0] if before else None))
-    return chosen
+        candidates = [earlier for earlier in reversed(range(later)) if words[earlier] != word]
+        antecedents.append(_first_accepted(later, candidates, passes))
+    return antecedents
+
+
+def _first_accepted(later: int, candidates: Sequence[int], passes: Sequence[Pass]) -> int | None:
+    """Return the first candidate of the first pass that accepts any, or else the first; None without a candidate."""
+    for accepts in passes:
+        for earlier in candidates:
+            if accepts(later, earlier):
+                return earlier
+    return candidates[0] if candidates else None
 
 
 def _head(sentences: Words, mention: Mention) -> str:
@@ -167,8 +174,10 @@ def _head(sentences: Words, mention: Mention) -> str:
 def _name(sentences: Words, mention: Mention) -> tuple[str, ...]:
     """Spell a mention without the determiners and possessives at its beginning, unless it has nothing else."""
     words = [word.lower() for word in sentences[mention.sentence][mention.start : mention.end]]
-    opening = next((place for place, word in enumerate(words) if word not in _OPENING), 0)
-    return tuple(words[opening:])
+    for place, word in enumerate(words):
+        if word not in _OPENING:
+            return tuple(words[place:])
+    return tuple(words)
 
 
 def _agree(one: Attributes, other: Attributes) -> bool:
@@ -181,11 +190,7 @@ def _attributes(sentences: Words, tags: Words, mention: Mention) -> Attributes:
     if mention.type == "pronoun":
         return PRONOUNS.get(words[head], Attributes())
     tag = tags[mention.sentence][mention.head]
-    boundary = next((place for place, word in enumerate(words) if word in _BOUNDARIES and place > head), len(words))
-    # The head is one of the coordinated nouns: the first in a treebank, the last where no tree says so. Before a head
-    # whose tag is known to be singular, *and* joins its modifiers.
-    joined = "and" in words[head + 1 : boundary] or (tag not in ("NN", "NNP") and "and" in words[:head])
-    if joined:
+    if _is_coordinated(words, head, tag):
         return Attributes("plural", None, 3)
     number: Literal["singular", "plural"] | None = None
     if tag in ("NN", "NNP", "NNS", "NNPS"):
@@ -197,5 +202,22 @@ def _attributes(sentences: Words, tags: Words, mention: Mention) -> Attributes:
             if word in POSSESSIVE_MARKERS:
                 break
             naming.append(word)
-    gender = next((GENDERS[word.rstrip(".")] for word in naming if word.rstrip(".") in GENDERS), None)
-    return Attributes(number, gender, 3)
+    for word in naming:
+        gender = GENDERS.get(word.rstrip("."))
+        if gender is not None:
+            return Attributes(number, gender, 3)
+    return Attributes(number, None, 3)
+
+
+def _is_coordinated(words: Sequence[str], head: int, tag: str) -> bool:
+    """Return True if *and* coordinates the head of a mention.
+
+    The head is one of the coordinated nouns: the first in a treebank, the last where no tree says so. Before a head
+    whose tag is known to be singular, *and* joins its modifiers.
+    """
+    for word in words[head + 1 :]:
+        if word in _BOUNDARIES:
+            break
+        if word == "and":
+            return True
+    return tag not in ("NN", "NNP") and "and" in words[:head]

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from itertools import product
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -71,23 +72,23 @@ def sweep_pairs(
         )
     layers = held if layers is None else layers
     ranks = (size,) if ranks is None else ranks
-    if absent := [layer for layer in layers if layer not in held]:
+    absent = [layer for layer in layers if layer not in held]
+    if absent:
         raise UserError(
             f"{setting('model.layers')}: the data hold hidden states of the layers {', '.join(map(str, held))}, but "
-            f"not "
-            f"of {absent[0]}. Add it to {setting('data.hidden')}."
+            f"not of {absent[0]}. Add it to {setting('data.hidden')}."
         )
-    if wrong := [rank for rank in ranks if not 1 <= rank <= size]:
+    wrong = [rank for rank in ranks if not 1 <= rank <= size]
+    if wrong:
         raise UserError(
             f"{setting('model.ranks')} contains {wrong[0]}, but ranks go from 1 to {size}, the size of a state."
         )
-    pairs = tuple(Pair(layer, rank) for layer in layers for rank in ranks)
     check_names(setting("model.layers"), layers)
     check_names(setting("model.ranks"), ranks)
-    return pairs
+    return tuple(Pair(layer, rank) for layer, rank in product(layers, ranks))
 
 
-def start(pair: Pair, size: int, seed: int) -> Tensor:
+def initial_matrix(pair: Pair, size: int, seed: int) -> Tensor:
     """Return the random initial matrix `[rank, size]` for one pair of layer and rank.
 
     The matrix depends only on the pair, the size and the seed, so it is the same in every sweep.
@@ -292,14 +293,18 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
 
     def build(self, sizes: Sizes) -> None:
         """Create two matrices for every pair of layer and rank: one to train, and one to keep its best weights."""
-        pairs = self.pairs = tuple(Pair(*pair) for pair in sizes.pairs)
-        layers = dict.fromkeys(pair.layer for pair in pairs)
-        self._places = self._places or {layer: place for place, layer in enumerate(layers)}
+        pairs = tuple(Pair(*pair) for pair in sizes.pairs)
+        self.pairs = pairs
+        if not self._places:
+            layers = dict.fromkeys(pair.layer for pair in pairs)
+            self._places = {layer: place for place, layer in enumerate(layers)}
         seed = int(torch.randint(2**31, ()))  # one draw, so that a pair starts from the same numbers in any sweep
-        starts = [start(pair, sizes.hidden, seed) for pair in pairs]
-        self.matrices = nn.ParameterList(nn.Parameter(matrix) for matrix in starts)
-        # Not buffers: DDP would send them to all processes before every batch.
-        self.kept = nn.ParameterList(nn.Parameter(matrix.clone(), requires_grad=False) for matrix in starts)
+        self.matrices = nn.ParameterList()
+        self.kept = nn.ParameterList()  # not buffers: DDP would send them to all processes before every batch
+        for pair in pairs:
+            matrix = initial_matrix(pair, sizes.hidden, seed)
+            self.matrices.append(nn.Parameter(matrix))
+            self.kept.append(nn.Parameter(matrix.clone(), requires_grad=False))
         self.register_buffer("best_loss", torch.full((len(pairs),), torch.inf))
         self.register_buffer("best_epoch", torch.zeros(len(pairs), dtype=torch.int64))
         self.register_buffer("stale", torch.zeros(len(pairs), dtype=torch.int64))
@@ -318,28 +323,31 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
             UserError: The loss of a matrix on dev was never a finite number, so it has no best epoch.
         """
         self.refuse_untrained()
-        untrained = [pair for pair, epoch in zip(self.pairs, self.best_epoch.tolist(), strict=True) if not epoch]
-        if untrained:
-            raise UserError(
-                f"The loss on dev of layer {untrained[0].layer} at rank {untrained[0].rank} was never a finite number: "
-                f"lower {setting('model.learning_rate')}, or leave the layer out of {setting('model.layers')}."
-            )
+        for pair, epoch in zip(self.pairs, self.best_epoch.tolist(), strict=True):
+            if epoch == 0:
+                raise UserError(
+                    f"The loss on dev of layer {pair.layer} at rank {pair.rank} was never a finite number: lower "
+                    f"{setting('model.learning_rate')}, or leave the layer out of {setting('model.layers')}."
+                )
         return _predictions(self, batch, self.kept, range(len(self.pairs)))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return Adam with one parameter group for the matrix of each pair, so that each has its own learning rate."""
-        return torch.optim.Adam([{"params": [matrix]} for matrix in self.matrices], self.learning_rate, fused=True)
+        groups = [{"params": [matrix]} for matrix in self.matrices]
+        return torch.optim.Adam(groups, self.learning_rate, fused=True)
 
     def training_step(self, batch: AttentionBatch, batch_idx: int) -> Tensor:
         """Return the loss of a batch: the mean over sentences, summed over the matrices that have not stopped."""
-        stopped = (self.stale >= PATIENCE).tolist()
+        active = (self.stale < PATIENCE).nonzero().flatten().tolist()
         # Several processes wait for the gradients of all matrices. All have stopped if a run that had ended is resumed.
-        everything = self.trainer.world_size > 1 or all(stopped)
-        active = [pair for pair in range(len(self.pairs)) if everything or not stopped[pair]]
+        if self.trainer.world_size > 1 or not active:
+            active = list(range(len(self.pairs)))
         losses = self.losses(_predictions(self, batch, self.matrices, active), batch)
         self._loss.update(losses.detach().mean(1).sum(), len(losses))
-        loss = Mean(losses.mean(0).sum() if len(losses) else losses.sum(), len(losses))
-        return over_devices([loss], self)[0].value
+        # The mean over no sentence, on a device without one, would be nan.
+        total = losses.mean(0).sum() if len(losses) else losses.sum()
+        [loss] = over_devices([Mean(total, len(losses))], self)
+        return loss.value
 
     def on_train_epoch_end(self) -> None:
         """Log `train_loss`: the mean loss over sentences, summed over matrices.
@@ -358,8 +366,12 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
         their best epochs.
         """
         fitting = self.trainer.state.fn == TrainerFn.FITTING
-        predicted = _predictions(self, batch, self.matrices, range(len(self.pairs))) if fitting else self(batch)
-        self._val.add(batch.index, losses=self.losses(predicted, batch))
+        if fitting:
+            predicted = _predictions(self, batch, self.matrices, range(len(self.pairs)))
+            losses = self.losses(predicted, batch)
+        else:
+            losses = self.losses(self(batch), batch)
+        self._val.add(batch.index, losses=losses)
 
     def on_validation_epoch_end(self) -> None:
         """Keep the weights of matrices that improved on dev, and lower the learning rate of the others.
@@ -371,10 +383,11 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
         with the lowest `val_loss` holds the best matrix of every pair. Outside training, `val_loss` is the mean of
         the current losses.
         """
-        losses = torch.from_numpy(self._val.take()["losses"].mean(axis=0)).float().to(self.device)
+        by_sentence = self._val.take()["losses"]
+        losses = torch.from_numpy(by_sentence.mean(axis=0)).float().to(self.device)
         if len(self.pairs) > 1:
-            names = [f"val_loss_layer{pair.layer}_rank{pair.rank}" for pair in self.pairs]
-            self.log_dict(dict(zip(names, losses, strict=True)))
+            for pair, loss in zip(self.pairs, losses, strict=True):
+                self.log(f"val_loss_layer{pair.layer}_rank{pair.rank}", loss)
         fitting = self.trainer.state.fn == TrainerFn.FITTING
         if fitting and not self.trainer.sanity_checking:
             _judge(self, losses)

@@ -26,8 +26,8 @@ from attention_probing.probes.structural import (
     StructuralDepthProbe,
     StructuralDistanceProbe,
     StructuralProbe,
+    initial_matrix,
     score_counts,
-    start,
     sweep_pairs,
     sweep_table,
 )
@@ -231,13 +231,13 @@ def test_what_cannot_be_swept_is_refused(
 
 def test_each_pair_starts_from_numbers_of_its_own_within_the_bound() -> None:
     pairs = [Pair(1, 40), Pair(2, 40), Pair(1, 39)]
-    starts = [start(pair, 30, seed) for seed in (0, 1) for pair in pairs]
+    starts = [initial_matrix(pair, 30, seed) for seed in (0, 1) for pair in pairs]
     assert [tuple(matrix.shape) for matrix in starts[:3]] == [(40, 30), (40, 30), (39, 30)]
     assert len({float(matrix[0, 0]) for matrix in starts}) == 6
     for matrix in starts:
         assert 0.049 < float(matrix.abs().max()) <= 0.05
         assert abs(float(matrix.mean())) < 0.004
-    assert torch.equal(starts[0], start(Pair(1, 40), 30, 0))
+    assert torch.equal(starts[0], initial_matrix(Pair(1, 40), 30, 0))
 
 
 @pytest.fixture
