@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from attention_probing.attention.capture import Mixture, replacing
 from attention_probing.attention.heads import Heads
 from attention_probing.attention.masks import uniform_attention
-from attention_probing.results.errors import check_values
+from attention_probing.results.options import checked
 
 Kind = Literal["zero", "uniform", "mean", "resample"]
 """Replacement of a head's output: zeros; the mean of the values that it may attend to (Kovaleva et al. 2019, §4.6); its
@@ -155,6 +155,7 @@ class ReferenceOutputs:
         return torch.from_numpy(texts).to(device), torch.from_numpy(places).to(device)
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Ablation:
     """Replacement of the outputs of ablated attention heads.
@@ -171,9 +172,6 @@ class Ablation:
     kind: Kind
     reference: ReferenceOutputs | None = None
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_values(self, **vars(self))
 
     def outputs(self, layer: int, heads: Tensor, drawn: tuple[Tensor, Tensor], uniform: Tensor) -> Tensor:
         """Return the replacement outputs of some heads of a layer.

@@ -12,8 +12,9 @@ from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 from attention_probing.attention.file_checks import read_named_values
 from attention_probing.results.digests import Digests, digest
-from attention_probing.results.errors import UserError, check_numbers, check_values, pluralize, setting
+from attention_probing.results.errors import UserError, pluralize, setting
 from attention_probing.results.files import check_regular
+from attention_probing.results.options import NonNegative, checked
 from attention_probing.results.progress import warn
 from attention_probing.results.settings import leaves
 
@@ -48,6 +49,7 @@ class EncoderError(UserError):
     """Error for an encoder that is not found or cannot be loaded, or whose attention cannot be captured."""
 
 
+@checked
 @dataclass(frozen=True)
 class EncoderSpec:
     """The name of an encoder, the choice of pretrained or random weights, and the precision of its forward passes.
@@ -78,15 +80,13 @@ class EncoderSpec:
 
     name: str = DEFAULT
     weights: Literal["pretrained", "random"] = "pretrained"
-    seed: int = 0
+    seed: NonNegative = 0
     dtype: Dtype = "float32"
     scores: Scores = "model"
     device_map: DeviceMap | None = None
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
-        check_values(self, **vars(self))
-        check_numbers(self, least=0, seed=self.seed)
         if self.device_map is not None and self.weights == "random":
             raise UserError(
                 f"{setting('data.encoder.device_map')} divides weights while it reads them from files, so it cannot be "

@@ -30,7 +30,8 @@ from attention_probing.attention.store import FORMAT, NO_HIDDEN, HiddenLayers, M
 from attention_probing.corpora.conllu import TEXTS_VERSION
 from attention_probing.corpora.sentence import Sentence, Treebank, to_table
 from attention_probing.results.digests import Digests
-from attention_probing.results.errors import UserError, check_values, pluralize, setting
+from attention_probing.results.errors import UserError, pluralize, setting
+from attention_probing.results.options import checked
 
 TooLong = Literal["error", "skip"]
 Precision = Literal["float16", "float32"]
@@ -45,6 +46,7 @@ _HEADER = 100  # bytes of a shard's header per tensor: name, shape and offsets
 _ENCODED_AT_ONCE = 1024  # sentences
 
 
+@checked
 @dataclass(frozen=True)
 class Options:
     """Layers and heads to extract, precision, and the treatment of long sentences and of words in several pieces.
@@ -75,7 +77,6 @@ class Options:
     spacing: Spacing = "blanks"
 
     def __post_init__(self) -> None:
-        check_values(self, **vars(self))
         for name in ("layers", "heads"):
             chosen = getattr(self, name)
             if chosen is not None and (not chosen or list(chosen) != sorted(set(chosen)) or chosen[0] < 1):

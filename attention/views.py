@@ -8,10 +8,12 @@ from attention_probing.attention.quantities import QuantityName
 from attention_probing.attention.source import EncoderSpec
 from attention_probing.attention.specification import Options
 from attention_probing.attention.words import Encoder
-from attention_probing.results.errors import UserError, check_values, pluralize
+from attention_probing.results.errors import UserError, pluralize
+from attention_probing.results.options import checked
 from attention_probing.results.view import View
 
 
+@checked
 def view(
     text: str | Sequence[str],
     encoder: Encoder | EncoderSpec | str | Path | None = None,
@@ -36,7 +38,6 @@ def view(
         EncoderError: The encoder is not found, or its attention cannot be captured.
         UserError: The text is empty or too long, or there is no such layer, head or quantity.
     """
-    check_values(view, text=text, quantity=quantity, layers=layers, heads=heads)
     words = text.split() if isinstance(text, str) else list(text)
     if not "".join(words).strip():
         raise UserError("The text to view is empty. Give a string, or a list of words.")

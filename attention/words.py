@@ -21,7 +21,8 @@ from attention_probing.attention.specification import Extraction, Items, Options
 from attention_probing.attention.store import unpack_weights
 from attention_probing.corpora.sentence import Sentence, Treebank
 from attention_probing.results import AttentionLines
-from attention_probing.results.errors import UserError, check_numbers, check_values, new_items, pluralize
+from attention_probing.results.errors import UserError, new_items, pluralize
+from attention_probing.results.options import Positive, checked
 
 DIMS = ("layer", "head", "from", "to")
 Over = Literal["words", "pieces"]
@@ -172,6 +173,7 @@ def drawable(values: NDArray[np.float32], quantity: str) -> tuple[NDArray[np.flo
 class Encoder(LoadedEncoder):
     """A loaded encoder that also returns the attention of sentences in memory; constructed like `LoadedEncoder`."""
 
+    @checked
     def attention(
         self,
         sentences: str | Sequence[str | Sequence[str]],
@@ -208,7 +210,6 @@ class Encoder(LoadedEncoder):
                 not allowed.
             AlignmentError: A sentence is too long for the encoder.
         """
-        check_values(Encoder.attention, over=over, part=part)
         given = [_words(sentence) for sentence in new_items("sentences", sentences)]
         if part != "encoder":
             if options is not None or quantity is not None or over != "words":
@@ -254,7 +255,8 @@ class Encoder(LoadedEncoder):
     def _decoder(self) -> DecoderAttention:
         return DecoderAttention(self)
 
-    def generated(self, prompt: str, *, tokens: int = 30, continuation: str | None = None) -> xr.DataArray:
+    @checked
+    def generated(self, prompt: str, *, tokens: Positive = 30, continuation: str | None = None) -> xr.DataArray:
         """Return the attention with which a decoder generates each token of a continuation.
 
         A single pass over prompt and continuation gives it, because no token attends to a later one.
@@ -275,8 +277,6 @@ class Encoder(LoadedEncoder):
             EncoderError: The encoder is no decoder, or its files have no language-modelling head to generate with.
             UserError: Prompt and continuation are longer than the decoder takes, or one of them is empty.
         """
-        check_values(Encoder.generated, prompt=prompt, continuation=continuation)
-        check_numbers(Encoder.generated, least=1, tokens=tokens)
         name = self.source.spec.name
         if not self.causal:
             raise EncoderError(f"{name} is not a decoder, so it cannot generate text. Name a decoder (gpt2, Llama, …).")

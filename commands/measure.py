@@ -27,8 +27,9 @@ from attention_probing.measures.devices import OneProcess
 from attention_probing.measures.loop import run_measurement
 from attention_probing.models.configs import settings_class
 from attention_probing.results import Result
-from attention_probing.results.errors import UserError, check_numbers
+from attention_probing.results.errors import UserError
 from attention_probing.results.files import is_full
+from attention_probing.results.options import Positive, checked
 from attention_probing.results.progress import inform, is_first, quiet
 from attention_probing.results.writer import FigureFiles, publish
 
@@ -40,6 +41,7 @@ TRUST = "Python modules of your own that configs and checkpoints may import."
 PRECISIONS = Literal["16-true", "16-mixed", "bf16-true", "bf16-mixed", "32-true", "64-true"]
 
 
+@checked
 @dataclass(frozen=True)
 class Devices:
     """Devices and output folder of a measurement, with the names of the options of Lightning's Trainer.
@@ -59,15 +61,12 @@ class Devices:
     accelerator: str = "auto"
     strategy: str = "auto"
     devices: list[int] | str | int = "auto"
-    num_nodes: int = 1
+    num_nodes: Positive = 1
     precision: PRECISIONS | None = None
     limit_test_batches: float | None = None
     fast_dev_run: bool = False
     enable_progress_bar: bool = True
     default_root_dir: str = "runs"
-
-    def __post_init__(self) -> None:
-        check_numbers(Devices, least=1, num_nodes=self.num_nodes)
 
     @property
     def limit(self) -> float | None:

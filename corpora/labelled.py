@@ -22,7 +22,8 @@ from attention_probing.corpora.records import (
 )
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.splits import SPLITS
-from attention_probing.results.errors import check_values, pluralize, setting
+from attention_probing.results.errors import pluralize, setting
+from attention_probing.results.options import checked
 
 Skipped = Literal["empty", "malformed"]
 Record = tuple[int, Mapping[str, object]]
@@ -89,6 +90,7 @@ class LabelledTexts:
         return len(self.texts)
 
 
+@checked
 @dataclass(frozen=True)
 class Columns:
     """Columns of a file of labelled texts: their names or, in a TSV or CSV file without a header, their numbers from 1.
@@ -118,7 +120,6 @@ class Columns:
     leave_out: tuple[str | int, ...] = ()
 
     def __post_init__(self) -> None:
-        check_values(self, **vars(self))
         if self.leave_out and self.label is None:
             names = list(self.leave_out)
             raise CorpusError(f"columns.leave_out is {names}, but columns.label is null. Name its column.")
@@ -129,6 +130,7 @@ class Columns:
         return {field: str(name) for field, name in asdict(self).items() if isinstance(name, str | int)}
 
 
+@checked
 def read_labelled(
     path: Path,
     *,
@@ -157,7 +159,6 @@ def read_labelled(
             rationale outside its text; the message names file, line and remedy.
         UserError: An option has a value that is not allowed.
     """
-    check_values(read_labelled, format=format, skip=skip)
     return collect(LabelledFile(Path(path), columns, format, split=split), skip)
 
 

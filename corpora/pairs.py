@@ -19,13 +19,15 @@ from attention_probing.corpora.records import (
     without_mark,
 )
 from attention_probing.corpora.sentence import CorpusError
-from attention_probing.results.errors import check_values, setting
+from attention_probing.results.errors import setting
+from attention_probing.results.options import checked
 
 _SENTENCES = ("good", "bad")
 _ALL = "all"
 """Paradigm and field of pairs whose file has no such column."""
 
 
+@checked
 @dataclass(frozen=True)
 class PairColumns:
     """Names of the keys or columns of a file of minimal pairs; the defaults are those of BLiMP.
@@ -46,9 +48,6 @@ class PairColumns:
     paradigm: str | None = "UID"
     field: str | None = "field"
     id: str | None = "pairID"
-
-    def __post_init__(self) -> None:
-        check_values(self, **vars(self))
 
 
 @dataclass(frozen=True)

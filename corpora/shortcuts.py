@@ -11,7 +11,8 @@ import numpy as np
 
 from attention_probing.corpora.labelled import LabelledText, LabelledTexts
 from attention_probing.corpora.sentence import CorpusError
-from attention_probing.results.errors import check_numbers, check_values, setting
+from attention_probing.results.errors import setting
+from attention_probing.results.options import NonNegative, Share, checked
 
 CONTEXT = "contexta"
 """Word without which the other planted words of the kind `context` decide nothing."""
@@ -19,6 +20,7 @@ CONTEXT = "contexta"
 _DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
+@checked
 @dataclass(frozen=True)
 class Planting:
     """Rule by which new words are planted in texts and decide their labels (Bastings et al. 2022).
@@ -46,13 +48,8 @@ class Planting:
     """
 
     kind: Literal["token", "pair", "context"] = "token"
-    share: float = 0.5
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_values(self, **vars(self))
-        check_numbers(self, above=0, most=1, share=self.share)
-        check_numbers(self, least=0, seed=self.seed)
+    share: Share = 0.5
+    seed: NonNegative = 0
 
     @property
     def size(self) -> int:

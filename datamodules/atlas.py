@@ -14,7 +14,8 @@ from attention_probing.datamodules.dependency import DependencyDataModule
 from attention_probing.datamodules.text import TextDataModule
 from attention_probing.datamodules.text_sources import Sources, TextSource, read_sources
 from attention_probing.results import Provenance
-from attention_probing.results.errors import check_numbers, setting
+from attention_probing.results.errors import setting
+from attention_probing.results.options import Positive, checked
 
 TREEBANK = "treebank"
 """Name of the treebank's test split among the texts, where it is read at the level of tokens."""
@@ -45,6 +46,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
     unit = "segments, sentences and windows"
     holds = "texts, a treebank and documents"
 
+    @checked
     def __init__(
         self,
         text: Sources = "sample",
@@ -54,7 +56,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
         options: Options = DEFAULT_OPTIONS,
         root: str | None = None,
         cache: str | None = None,
-        max_length: int = 128,
+        max_length: Positive = 128,
         random_init: bool = True,
     ) -> None:
         super().__init__("", root, cache)
@@ -70,7 +72,6 @@ class AtlasDataModule(CorpusDataModule[Any]):
                 f"analyses of "
                 "attention weights. Leave it out."
             )
-        check_numbers(self, least=1, max_length=max_length)
         self.text, self.treebank, self.documents = text, treebank, documents
         self.encoder, self.options, self.max_length, self.random_init = encoder, options, max_length, random_init
         self._shared: dict[str, Any] = dict(encoder=encoder, root=root, cache=cache, random_init=random_init)

@@ -37,7 +37,8 @@ from attention_probing.datamodules.vectors import ENCODER, VectorSpec, WordVecto
 from attention_probing.datamodules.warnings import count_shared, warn_of_split, warn_of_unknown
 from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests
-from attention_probing.results.errors import UserError, check_values, pluralize, setting
+from attention_probing.results.errors import UserError, pluralize, setting
+from attention_probing.results.options import checked
 from attention_probing.results.progress import inform
 
 
@@ -76,6 +77,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
             after `setup` of a test.
     """
 
+    @checked
     def __init__(
         self,
         corpus: str | dict[str, str],
@@ -86,7 +88,6 @@ class AttentionDataModule(CorpusDataModule[Item]):
         **shared: Any,  # noqa: ANN401 # options of CorpusDataModule
     ) -> None:
         super().__init__(corpus, **shared)
-        check_values(self, store=store)
         self.encoder = encoder
         self.options = options
         self.random_init = random_init

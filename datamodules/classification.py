@@ -41,7 +41,8 @@ from attention_probing.datamodules.vectors import vocabulary_vectors
 from attention_probing.datamodules.warnings import count_shared, warn_of_split
 from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests
-from attention_probing.results.errors import check_numbers, check_values, pluralize, setting
+from attention_probing.results.errors import pluralize, setting
+from attention_probing.results.options import Positive, checked
 from attention_probing.results.progress import inform
 
 SCORES: Mapping[bool, tuple[Score, ...]] = {False: ("accuracy", "f1", "auroc", "mcc"), True: ("pearson", "spearman")}
@@ -133,6 +134,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
     splits: dict[Split, TextSplit]
     sample = (f"reviews-{SAMPLE_VERSION}", write_sample_reviews)
 
+    @checked
     def __init__(
         self,
         corpus: str | dict[str, str] = "sample",
@@ -140,21 +142,18 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         columns: Columns | None = None,
         tokenizer: EncoderSpec | None = None,
         punctuation: Punctuation = "attached",
-        min_count: int = 1,
-        max_length: int | None = 1000,
+        min_count: Positive = 1,
+        max_length: Positive | None = 1000,
         delimiters: bool = False,
         sentence_separator: str | None = None,
         positive: str | None = None,
         regression: bool | None = None,
         score: Score | None = None,
-        batch_size: int = 32,
+        batch_size: Positive = 32,
         shortcut: Planting | None = None,
         **shared: Any,  # noqa: ANN401 # options of CorpusDataModule
     ) -> None:
         super().__init__(corpus, **shared)
-        check_values(self, format=format, punctuation=punctuation)
-        check_numbers(self, least=1, min_count=min_count, max_length=max_length)
-        check_numbers(self, least=1, batch_size=batch_size)
         known = _UNKNOWN
         if isinstance(corpus, str):
             known = CORPORA.get(corpus, _UNKNOWN)

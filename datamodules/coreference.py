@@ -36,7 +36,8 @@ from attention_probing.datamodules.attention import AttentionDataModule
 from attention_probing.datamodules.batches import AntecedentBatch, BatchLoader, EncoderOf, check_batch
 from attention_probing.datamodules.corpus import mapping_of
 from attention_probing.results import Provenance
-from attention_probing.results.errors import UserError, check_values, pluralize, setting
+from attention_probing.results.errors import UserError, pluralize, setting
+from attention_probing.results.options import checked
 
 _COUNTED = (
     *("windows", "windows_without_mentions", "links", "lost_links"),
@@ -299,6 +300,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
     splits: dict[Split, CoreferenceSplit]
     random_splits: dict[Split, CoreferenceSplit]
 
+    @checked
     def __init__(
         self,
         corpus: str | dict[str, str] = "ontogum",
@@ -308,7 +310,6 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         **shared: Any,  # noqa: ANN401 # options of AttentionDataModule
     ) -> None:
         super().__init__(corpus, **shared)
-        check_values(self, candidates=candidates)
         if len(parts) not in (2, 3) or min(parts) <= 0 or abs(sum(parts) - 1) > 1e-6:
             raise CorpusError(
                 f"{setting('data.parts')} is {list(parts)}, but must be the shares of dev and test, or of train, dev "

@@ -22,7 +22,8 @@ from attention_probing.datamodules.batches import Batches, BatchLoader, Item, Le
 from attention_probing.datamodules.lightning import DataModule
 from attention_probing.datamodules.vectors import VectorSpec, WordVectors
 from attention_probing.results import Provenance
-from attention_probing.results.errors import UserError, check_numbers, setting
+from attention_probing.results.errors import UserError, setting
+from attention_probing.results.options import NonNegative, checked
 
 Data = TypeVar("Data")
 
@@ -104,16 +105,16 @@ class CorpusDataModule(DataModule, Generic[Item]):
     always: ClassVar[tuple[Split, ...]] = ()
     sample: ClassVar[tuple[str, Callable[[Path], Mapping[str, Path]]]]
 
+    @checked
     def __init__(
         self,
         corpus: str | dict[str, str],
         root: str | None = None,
         cache: str | None = None,
         vectors: VectorSpec | None = None,
-        seed: int | None = None,
+        seed: NonNegative | None = None,
     ) -> None:
         super().__init__()
-        check_numbers(self, least=0, seed=seed)
         self.corpus = corpus
         self.root = data_root(root)
         self.cache = Path(cache or os.environ.get("PROBING_CACHE") or "stores").expanduser()

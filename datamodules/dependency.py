@@ -23,7 +23,8 @@ from attention_probing.corpora.splits import Split
 from attention_probing.datamodules.attention import AttentionDataModule, any_store
 from attention_probing.datamodules.batches import AttentionBatch, BatchLoader, EncoderOf, Ranks, check_batch, padder
 from attention_probing.results import Provenance
-from attention_probing.results.errors import check_numbers, check_values, pluralize, setting
+from attention_probing.results.errors import pluralize, setting
+from attention_probing.results.options import Positive, checked
 from attention_probing.results.progress import warn
 
 EVAL_CELLS = 65_536
@@ -248,6 +249,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     splits: dict[Split, DependencySplit]
     random_splits: dict[Split, DependencySplit]
 
+    @checked
     def __init__(
         self,
         corpus: str | dict[str, str] = "sample",
@@ -255,15 +257,12 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         punctuation: tuple[str, ...] | None = None,
         punctuation_by: PunctuationBy = "relation",
         hidden: tuple[int, ...] | Literal["all", "middle"] = (),
-        max_cells: int = 32768,
-        max_sentences: int = 128,
+        max_cells: Positive = 32768,
+        max_sentences: Positive = 128,
         transfer_from: str | dict[str, str] | None = None,
         **shared: Any,  # noqa: ANN401 # options of AttentionDataModule
     ) -> None:
         super().__init__(corpus, **shared)
-        check_values(self, relations=relations, hidden=hidden)
-        check_values(self, punctuation=punctuation, punctuation_by=punctuation_by)
-        check_numbers(self, least=1, max_cells=max_cells, max_sentences=max_sentences)
         self.relation_labels, self.hidden = relations, hidden
         self.punctuation = PUNCTUATION[punctuation_by] if punctuation is None else punctuation
         self.punctuation_by: PunctuationBy = punctuation_by

@@ -24,7 +24,8 @@ from attention_probing.datamodules.corpus import DEFAULT_ENCODER, CorpusDataModu
 from attention_probing.datamodules.warnings import warn_of_unknown
 from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests
-from attention_probing.results.errors import UserError, check_names, check_numbers, one_of, setting
+from attention_probing.results.errors import UserError, check_names, one_of, setting
+from attention_probing.results.options import Positive, checked
 from attention_probing.results.progress import inform
 
 
@@ -117,18 +118,18 @@ class PairDataModule(CorpusDataModule[PairBatch]):
     holds = "minimal pairs"
     batch = PairBatch
 
+    @checked
     def __init__(
         self,
         corpus: str = "blimp",
         encoder: EncoderSpec = DEFAULT_ENCODER,
         fields: Sequence[str] | None = None,
-        per_paradigm: int | None = None,
+        per_paradigm: Positive | None = None,
         root: str | None = None,
         cache: str | None = None,
         columns: PairColumns | None = None,
     ) -> None:
         super().__init__(corpus, root, cache)
-        check_numbers(self, least=1, per_paradigm=per_paradigm)
         if fields is not None:
             check_names(setting("data.fields"), fields)
         self.encoder, self.fields, self.per_paradigm = encoder, fields, per_paradigm

@@ -29,7 +29,8 @@ from attention_probing.datamodules.text_sources import SourceFile, Sources, Text
 from attention_probing.datamodules.warnings import warn_of_unknown
 from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests
-from attention_probing.results.errors import check_numbers, check_values, setting
+from attention_probing.results.errors import setting
+from attention_probing.results.options import Positive, check_options
 from attention_probing.results.progress import inform, warn
 
 _WINDOW = 1024  # segments that are sorted by length
@@ -128,14 +129,15 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         encoder: EncoderSpec = DEFAULT_ENCODER,
         root: str | None = None,
         cache: str | None = None,
-        max_length: int = 128,
-        max_cells: int | None = None,
+        max_length: Positive = 128,
+        max_cells: Positive | None = None,
         before: EncoderSpec | None = None,
         random_init: bool = False,
         quantity: QuantityName = "attention",
     ) -> None:
         super().__init__("", root, cache)
-        check_values(self, quantity=quantity)
+        # Not `checked`: Python may give `corpora` objects of TextSource, which are no settings.
+        check_options(self, max_length=max_length, max_cells=max_cells, quantity=quantity)
         self._corpora = tuple(SourceFile(source, root, self.cache) for source in read_sources(corpora))
         if not self.names:
             raise CorpusError(f"{setting(OPTION)} is empty. Name at least one corpus.")
@@ -146,7 +148,6 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
                 f"{{corpus: "
                 f"{self.sources[self.names.index(twins[0])].corpus}, name: other}}."
             )
-        check_numbers(self, least=1, max_length=max_length, max_cells=max_cells)
         self.encoder = encoder
         self.before = before
         self.random_init = random_init

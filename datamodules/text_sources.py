@@ -17,9 +17,11 @@ from attention_probing.corpora.sample import SAMPLE_VERSION
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.texts import OPTION, Text, read_texts
 from attention_probing.results.digests import Digests, digest
-from attention_probing.results.errors import UserError, check_numbers, check_values, from_options, near, one_of, setting
+from attention_probing.results.errors import UserError, near, one_of, setting
+from attention_probing.results.options import Positive, checked, from_options
 
 
+@checked
 @dataclass(frozen=True)
 class TextSource:
     """One corpus of texts, and the options to read it.
@@ -53,11 +55,9 @@ class TextSource:
     format: str | None = None
     columns: Columns | None = None
     packing: Literal["single", "pairs"] = "single"
-    limit: int | None = None
+    limit: Positive | None = None
 
     def __post_init__(self) -> None:
-        check_values(self, **vars(self))
-        check_numbers(self, least=1, limit=self.limit)
         if self.format is not None and self.format not in TEXT_FORMATS:
             wanted = one_of(self.format, TEXT_FORMATS)
             raise UserError(f"TextSource: format is {self.format!r}, but must be {wanted}.")
@@ -97,8 +97,8 @@ def _make_source(given: object) -> TextSource:
         )
     columns = options.get("columns")
     if columns is not None:
-        options = {**options, "columns": from_options(Columns, columns, f"{OPTION}.columns", label=None)}
-    return from_options(TextSource, options, OPTION)
+        options = {**options, "columns": from_options(Columns, columns, setting(f"{OPTION}.columns"), label=None)}
+    return from_options(TextSource, options, setting(OPTION))
 
 
 class SourceFile:

@@ -23,13 +23,9 @@ from attention_probing.datamodules.tokenization import (
     Vocabulary,
 )
 from attention_probing.results.digests import Digests, digest
-from attention_probing.results.errors import (
-    UserError,
-    check_values,
-    refuse_lack_of_memory,
-    setting,
-)
+from attention_probing.results.errors import UserError, refuse_lack_of_memory, setting
 from attention_probing.results.files import keep, read_kept, remove_leftovers
+from attention_probing.results.options import checked
 from attention_probing.results.progress import inform, warn
 
 VECTORS_VERSION = 5  # part of every key: raise it when what is kept of a file would come out differently
@@ -45,6 +41,7 @@ MIN_COVERAGE = 0.5
 """Warn if vectors cover a smaller share of the tokens of a corpus."""
 
 
+@checked
 @dataclass(frozen=True)
 class VectorSpec:
     """Name of word vectors.
@@ -63,9 +60,6 @@ class VectorSpec:
 
     name: str = "glove.6B.50d"
     allow_pickle: bool = False
-
-    def __post_init__(self) -> None:
-        check_values(self, **vars(self))
 
 
 @dataclass(frozen=True, eq=False)

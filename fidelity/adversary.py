@@ -15,7 +15,7 @@ from attention_probing.fidelity.highest_weight import bin_table, by_max_attentio
 from attention_probing.fidelity.saliency import Saliency
 from attention_probing.metrics.distributions import entropy, jsd, tvd
 from attention_probing.results import Curves, Figure, Table
-from attention_probing.results.errors import check_numbers, check_values
+from attention_probing.results.options import NonNegative, checked
 
 Search = Literal["best", "published"]
 """`best` takes the best of all searches, `published` only the search of the released code."""
@@ -95,9 +95,8 @@ class Adversary(FidelityTest):
     tolerance = 0.05
     epsilons = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # distances of the curve
 
-    def __init__(self, search: Search = "best", steps: int = 500) -> None:
-        check_values(self, search=search)
-        check_numbers(self, least=0, steps=steps)
+    @checked
+    def __init__(self, search: Search = "best", steps: NonNegative = 500) -> None:
         self.search = search
         self.steps = steps
 

@@ -33,7 +33,8 @@ from attention_probing.models import (
 )
 from attention_probing.models.text_classifier import Output
 from attention_probing.results import Curves, Estimate, Figure, Floats, Table, Unit
-from attention_probing.results.errors import UserError, check_numbers, check_values
+from attention_probing.results.errors import UserError
+from attention_probing.results.options import Positive, checked
 
 Stop = Literal["train", "dev"]
 Point = tuple[float, float]
@@ -90,21 +91,20 @@ class ConsistentAdversary(FidelityTest):
         "max_jsd": Reading("↓", "the attention of the farthest adversarial model is on average {} (JSD) away"),
     }
 
+    @checked
     def __init__(
         self,
         strengths: tuple[float, ...] = (0.0, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2),
-        max_epochs: int = 80,
-        patience: int = 10,
-        seeds: int | None = None,
+        max_epochs: Positive = 80,
+        patience: Positive = 10,
+        seeds: Positive | None = None,
         stop: Stop = "train",
     ) -> None:
-        check_values(self, stop=stop)
         self.strengths = {f"{strength:g}": strength for strength in strengths}
         if not strengths or not all(0 <= one < math.inf for one in strengths) or len(self.strengths) < len(strengths):
             raise UserError(
                 f"ConsistentAdversary: strengths is {list(strengths)}, but must be one or more different numbers ≥ 0."
             )
-        check_numbers(self, least=1, max_epochs=max_epochs, patience=patience, seeds=seeds)
         self.max_epochs = max_epochs
         self.patience = patience
         self.seeds = seeds

@@ -16,7 +16,7 @@ from attention_probing.fidelity.contract import CheckpointResult, FidelityTest, 
 from attention_probing.fidelity.saliency import MEASURES, OF_LAYERS, Explainer, Saliency, check_rankings
 from attention_probing.metrics.statistics import Ratio, rank_correlations
 from attention_probing.results import Curves, Figure, Floats, Table
-from attention_probing.results.errors import check_values
+from attention_probing.results.options import checked
 
 LEVEL = 0.05  # highest p-value of a significant correlation
 ROUNDING = 1e-6
@@ -54,8 +54,8 @@ class Correlation(FidelityTest):
     name = "correlation"
     readings: ClassVar = {"kendall": Reading()}  # agreement with attention is neither good nor bad
 
+    @checked
     def __init__(self, saliencies: Sequence[str | Explainer] = MEASURES) -> None:
-        check_values(self, saliencies=saliencies)
         self.rankings = check_rankings("correlation: saliencies", saliencies, (*MEASURES, *OF_LAYERS))
         with_each_other = [f"{one}_{other}" for one, other in combinations(self.rankings, 2)]
         self._pairs = [*self.rankings, *with_each_other]  # of attention and a measure by the name of the measure

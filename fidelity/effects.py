@@ -20,7 +20,8 @@ from attention_probing.fidelity.saliency import KNOWN, Explainer, Saliency, chec
 from attention_probing.metrics.gathered import gather_items
 from attention_probing.metrics.statistics import mean, rank_correlations, ratio
 from attention_probing.results import Figure, Floats, HeatMap, Integers, Table, Unit
-from attention_probing.results.errors import UserError, check_numbers, check_values
+from attention_probing.results.errors import UserError
+from attention_probing.results.options import Positive, checked
 from attention_probing.results.progress import Progress
 
 LEARNED = ("learned", "learned_norms", "learned_shuffled", "best_head")
@@ -180,9 +181,10 @@ class Effects(FidelityTest):
     keep = 0.5
     k = 3
 
-    def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, texts: int = 1000, draws: int = 10) -> None:
-        check_values(self, rankings=rankings)
-        check_numbers(self, least=1, texts=texts, draws=draws)
+    @checked
+    def __init__(
+        self, rankings: Sequence[str | Explainer] = RANKINGS, texts: Positive = 1000, draws: Positive = 10
+    ) -> None:
         known = tuple(dict.fromkeys((*LEARNED, *KNOWN)))
         self.rankings = check_rankings("effects: rankings", rankings, known)
         self.texts = texts

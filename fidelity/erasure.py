@@ -24,7 +24,7 @@ from attention_probing.fidelity.saliency import RANKINGS, Explainer, Saliency, c
 from attention_probing.metrics.distributions import jsd
 from attention_probing.metrics.statistics import Ratio, median
 from attention_probing.results import Curves, Figure, Floats, Spreads, Table
-from attention_probing.results.errors import check_values
+from attention_probing.results.options import checked
 
 Last = Literal["erase", "keep"]  # rule for the last weight of a text
 CELLS = 1 << 21  # most weights, or hidden values multiplied with them, in one pass
@@ -165,8 +165,8 @@ class SetErasure(FidelityTest):
         "never_flips": Reading("↓"),
     }
 
+    @checked
     def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, last: Last = "erase") -> None:
-        check_values(self, rankings=rankings, last=last)
         self.rankings = check_rankings("erasure: rankings", rankings)
         self.last = last
 

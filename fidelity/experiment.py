@@ -30,7 +30,8 @@ from attention_probing.metrics.statistics import proportion
 from attention_probing.models import recorded_gradients
 from attention_probing.models.checkpoints import data_settings
 from attention_probing.results import Estimate, Figure, Result
-from attention_probing.results.errors import UserError, check_names, check_numbers, pluralize, setting
+from attention_probing.results.errors import UserError, check_names, pluralize, setting
+from attention_probing.results.options import NonNegative, Positive, checked
 from attention_probing.results.progress import inform
 
 EXAMPLES = 10  # texts on the example page, evenly spread over those that are read
@@ -63,20 +64,19 @@ class Fidelity(Measure[ClassificationDataModule]):
     experiment = "fidelity"
     takes = ClassificationDataModule
 
+    @checked
     def __init__(
         self,
         checkpoints: list[str] | str,
         tests: list[FidelityTest],
         level: str | None = None,
-        texts: int | None = None,
-        eval_tokens: int | None = None,
-        seed: int | None = None,
+        texts: Positive | None = None,
+        eval_tokens: Positive | None = None,
+        seed: NonNegative | None = None,
     ) -> None:
         super().__init__()
         if seed is not None:
-            check_numbers(self, least=0, seed=seed)
             self.seed = seed
-        check_numbers(self, least=1, texts=texts, eval_tokens=eval_tokens)
         check_names(setting("model.tests"), [test.name for test in tests])
         self.paths = _paths(checkpoints)
         if not self.paths:

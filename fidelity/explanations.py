@@ -27,8 +27,9 @@ from attention_probing.fidelity.classified import ClassifiedBatch
 from attention_probing.fidelity.saliency import FILE, Explainer, name_of
 from attention_probing.results import Floats
 from attention_probing.results.digests import file_digest
-from attention_probing.results.errors import UserError, misfit, near, pluralize
+from attention_probing.results.errors import UserError, near, pluralize
 from attention_probing.results.files import check_regular, write_atomically
+from attention_probing.results.options import misfit
 
 _LINE: Mapping[str, Any] = {
     "id": str | int, "words": list[str], "scores": list[float], "word_ids": list[int | None] | None,

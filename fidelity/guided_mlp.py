@@ -29,7 +29,7 @@ from attention_probing.models import (
 from attention_probing.models.text_classifier import WORD
 from attention_probing.results import Table
 from attention_probing.results.digests import Digests
-from attention_probing.results.errors import check_numbers
+from attention_probing.results.options import Positive, checked
 
 Source = Literal["uniform", "own", "base", "adversary"]
 """Source of attention: uniform, learned by the token-wise model itself, the checkpoint's, or its adversary's."""
@@ -79,8 +79,8 @@ class GuidedMLP(FidelityTest):
     patience = 5  # epochs without a higher F1 on dev before a training of the MLP ends
     adversary_patience = 10  # as `patience` of `ConsistentAdversary`
 
-    def __init__(self, max_epochs: int = 20, adversary_epochs: int = 80) -> None:
-        check_numbers(self, least=1, max_epochs=max_epochs, adversary_epochs=adversary_epochs)
+    @checked
+    def __init__(self, max_epochs: Positive = 20, adversary_epochs: Positive = 80) -> None:
         self.max_epochs = max_epochs
         self.adversary_epochs = adversary_epochs
         self._models: dict[str, dict[str, TextClassifier]] = {}

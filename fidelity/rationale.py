@@ -23,7 +23,7 @@ from attention_probing.fidelity.removal_orders import EVERY_LENGTH, SHARES, Ever
 from attention_probing.fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings, mean_over_orders
 from attention_probing.metrics.statistics import mean
 from attention_probing.results import Flags, Floats, Integers, Table, Unit
-from attention_probing.results.errors import check_values
+from attention_probing.results.options import checked
 
 PLAUSIBILITY = ("auprc", "average_precision", "token_f1")
 IOU = ("iou_precision", "iou_recall")
@@ -87,13 +87,13 @@ class Rationale(FidelityTest):
     }
     fractions = (0.01, 0.05, 0.1, 0.2, 0.5)
 
+    @checked
     def __init__(
         self,
         rankings: Sequence[str | Explainer] = RANKINGS,
         removal: Removal = "delete",
         every_length: EveryLength | None = None,
     ) -> None:
-        check_values(self, rankings=rankings, removal=removal)
         self.rankings = check_rankings("rationale: rankings", rankings)
         self.removal = removal
         self.every_length = every_length

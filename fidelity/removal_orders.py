@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attention_probing.fidelity.classified import ClassifiedBatch, Removal
 from attention_probing.results import Flags, Floats, Integers
-from attention_probing.results.errors import check_numbers
+from attention_probing.results.options import Positive, checked
 
 EQUAL = 1e-6
 """Sums of n falls that differ by less than n times this are equal: probabilities are in single precision."""
@@ -96,6 +96,7 @@ def _is_among_first(values: Floats, owner: Integers, width: int) -> Flags:
     return (ranks <= width).to_numpy()
 
 
+@checked
 @dataclass(frozen=True)
 class EveryLength:
     """Removal of one word after the other, in the order of a ranking, against the best and the worst order.
@@ -114,11 +115,8 @@ class EveryLength:
             `widened`. The bounds then depend on the rankings: compare only classifiers with the same rankings.
     """
 
-    exact: int = 14
-    beam: int = 5
-
-    def __post_init__(self) -> None:
-        check_numbers(self, least=1, exact=self.exact, beam=self.beam)
+    exact: Positive = 14
+    beam: Positive = 5
 
     def width(self, words: int) -> int | None:
         """Return the width of the beam for a text; None if its bounds are exact."""

@@ -35,7 +35,8 @@ from attention_probing.metrics.bootstrap import mean_over_seeds, pool_seeds, res
 from attention_probing.metrics.statistics import proportion, ratio
 from attention_probing.models import HierarchicalClassifier
 from attention_probing.results import Curves, Estimate, Figure, Flags, Floats, Integers, Table
-from attention_probing.results.errors import UserError, check_numbers, check_values, setting
+from attention_probing.results.errors import UserError, setting
+from attention_probing.results.options import Positive, checked
 
 RANDOM = "random"
 POINTS = 10
@@ -81,15 +82,14 @@ class Roar(FidelityTest):
     name = "roar"
     readings: ClassVar = {"racu": Reading("↑")}
 
+    @checked
     def __init__(
         self,
         rankings: Sequence[str] = (RANDOM, "attention", "input_x_gradient", "integrated_gradients"),
         shares: Sequence[float] = TENTHS,
         recursive: bool = True,
-        patience: int | None = None,
+        patience: Positive | None = None,
     ) -> None:
-        check_values(self, rankings=rankings, shares=shares, recursive=recursive)
-        check_numbers(self, least=1, patience=patience)
         self.rankings = check_rankings("roar: rankings", rankings)
         files = [ranking for ranking in rankings if ranking.startswith(FILE)]
         if files:

@@ -27,7 +27,8 @@ from attention_probing.fidelity.saliency import RANKINGS, Explainer, Saliency, c
 from attention_probing.metrics.bootstrap import pool_seeds, resample
 from attention_probing.metrics.statistics import ratio
 from attention_probing.results import TIE, Floats, Table, Unit
-from attention_probing.results.errors import UserError, check_values, setting
+from attention_probing.results.errors import UserError, setting
+from attention_probing.results.options import checked
 from attention_probing.results.progress import warn
 
 LEARNT = 0.99
@@ -70,8 +71,8 @@ class Shortcut(FidelityTest):
     name = "shortcut"
     readings: ClassVar = {"precision_at_k": Reading("↑"), "mean_rank": Reading("↓")}
 
+    @checked
     def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS) -> None:
-        check_values(self, rankings=rankings)
         self.rankings = check_rankings("shortcut: rankings", rankings)
         self._not_learnt: dict[str, float] = {}
 

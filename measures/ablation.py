@@ -55,8 +55,9 @@ from attention_probing.metrics.rows import Rows
 from attention_probing.models import recorded_gradients
 from attention_probing.models.checkpoints import checkpoint_file, data_settings, read_checkpoint
 from attention_probing.results import Bars, Curves, Estimate, Figure, Floats, Result, Table, Unit
-from attention_probing.results.errors import UserError, check_names, check_numbers, check_values, pluralize, setting
+from attention_probing.results.errors import UserError, check_names, pluralize, setting
 from attention_probing.results.heads import head_map
+from attention_probing.results.options import Positive, Several, checked
 from attention_probing.results.progress import Progress, inform
 from attention_probing.results.sentences import (
     LEVEL,
@@ -91,9 +92,9 @@ class TaskMeasure(Measure[CorpusDataModule[Any]]):
     takes: ClassVar[type[Any]] = CorpusDataModule
     task: Task
 
+    @checked
     def __init__(self, checkpoint: str | None, split: Literal["dev", "test"]) -> None:
         super().__init__()
-        check_values(self, split=split)
         self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
         self.split = split
 
@@ -242,6 +243,7 @@ class HeadAblation(TaskMeasure):
 
     experiment = "ablation"
 
+    @checked
     def __init__(
         self,
         checkpoint: str | None = None,
@@ -249,15 +251,13 @@ class HeadAblation(TaskMeasure):
         heads: bool = True,
         layers: bool = True,
         sets: dict[str, list[str | int]] | None = None,
-        random: int = 20,
+        random: Several = 20,
         split: Literal["dev", "test"] = "dev",
     ) -> None:
         super().__init__(checkpoint, split)
-        check_values(self, kinds=kinds)
         check_names(setting("model.kinds"), kinds)
         if not (heads or layers or sets):
             raise UserError("Nothing is ablated. Give `heads` or `layers` true, or `sets` of heads.")
-        check_numbers(self, least=2, random=random)
         self.kinds, self.each_head, self.each_layer = tuple(kinds), heads, layers
         self.named, self.random = dict(sets or {}), random
 
@@ -577,18 +577,17 @@ class Pruning(TaskMeasure):
     experiment = "pruning"
     task: Classification
 
+    @checked
     def __init__(
         self,
         checkpoint: str,
         rankings: Sequence[Ranking] = ("importance", "confidence", "random"),
         exact: bool = False,
-        texts: int = 1000,
-        seeds: int = 5,
+        texts: Positive = 1000,
+        seeds: Positive = 5,
         split: Literal["dev", "test"] = "test",
     ) -> None:
         super().__init__(checkpoint, split)
-        check_values(self, rankings=rankings)
-        check_numbers(self, least=1, texts=texts, seeds=seeds)
         check_names(setting("model.rankings"), rankings)
         self.rankings, self.exact, self.texts, self.seeds = tuple(rankings), exact, texts, seeds
 

@@ -10,7 +10,7 @@ from attention_probing.probes.antecedent_evaluation import (
     make_rows,
 )
 from attention_probing.results import Result
-from attention_probing.results.errors import check_values
+from attention_probing.results.options import checked
 
 
 class AntecedentHeads(Measure[CoreferenceDataModule]):
@@ -34,10 +34,10 @@ class AntecedentHeads(Measure[CoreferenceDataModule]):
     experiment = "antecedent"
     takes = CoreferenceDataModule
 
+    @checked
     def __init__(self, mode: Mode = "held_out") -> None:
         super().__init__()
         self.seed = 0  # of resamples: equal in all runs, so that these can be paired
-        check_values(self, mode=mode)
         self.mode = mode
 
     def begin(self) -> None:

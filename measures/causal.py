@@ -53,8 +53,9 @@ from attention_probing.models.checkpoints import checkpoint_file, data_settings,
 from attention_probing.probes.arc_evaluation import check_relations
 from attention_probing.probes.head_selection import HeadSelectionProbe
 from attention_probing.results import Bars, Estimate, Result, Table, Unit, fill_sentence, numbers
-from attention_probing.results.errors import UserError, check_names, check_numbers, check_values, pluralize, setting
+from attention_probing.results.errors import UserError, check_names, pluralize, setting
 from attention_probing.results.heads import HeadNames, head_name
+from attention_probing.results.options import Positive, Several, checked
 from attention_probing.results.progress import inform, warn
 from attention_probing.results.sentences import UNDEFINED, Difference, describe_differences
 
@@ -343,23 +344,21 @@ class CausalCheck(ProbeMeasure):
     experiment = "causal"
     reads: Collection[str] = ("attention",)
 
+    @checked
     def __init__(
         self,
         probe: DependencyProbe,
         relations: tuple[str, ...] = ("det", "obj", "nsubj", "amod"),
         checkpoint: str | None = None,
-        heads: int = 3,
-        random: int = 5,
+        heads: Positive = 3,
+        random: Several = 5,
         kind: Kind = "mean",
         max_epochs: int = 100,
         pairs: str | None = None,
-        per_paradigm: int | None = None,
+        per_paradigm: Positive | None = None,
         pair_columns: PairColumns | None = None,
     ) -> None:
         super().__init__(probe, max_epochs)
-        check_values(self, kind=kind)
-        check_numbers(self, least=1, heads=heads, per_paradigm=per_paradigm)
-        check_numbers(self, least=2, random=random)
         check_names(setting("model.relations"), relations)
         self.relations = tuple(relations)
         self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)

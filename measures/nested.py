@@ -26,7 +26,8 @@ from attention_probing.probes import HeadSelectionProbe, StructuralDistanceProbe
 from attention_probing.probes.arc_evaluation import read_fields
 from attention_probing.probes.frozen import Mode
 from attention_probing.results import Bars, Estimate, Result, Table, Unit, fill_sentence, numbers
-from attention_probing.results.errors import UserError, check_numbers, pluralize
+from attention_probing.results.errors import UserError, pluralize
+from attention_probing.results.options import Positive, checked
 
 Probe = TypeVar("Probe", bound=TrainedModule[Any, Any])
 DependencyProbe = HeadSelectionProbe | StructuralProbe
@@ -107,9 +108,9 @@ class ProbeMeasure(Measure[DependencyDataModule]):
     patience: int = 5
     batches: int = 50
 
-    def __init__(self, probe: DependencyProbe, max_epochs: int = 100) -> None:
+    @checked
+    def __init__(self, probe: DependencyProbe, max_epochs: Positive = 100) -> None:
         super().__init__()
-        check_numbers(self, least=1, max_epochs=max_epochs)
         # Not as a submodule: it stays on the CPU, as its copies begin there.
         self._untrained = (probe,)
         self.max_epochs = max_epochs

@@ -19,8 +19,9 @@ from attention_probing.measures.contract import Measure
 from attention_probing.metrics.distributions import divided_by_sums
 from attention_probing.metrics.moments import Means
 from attention_probing.results import Result, Table, Unit, fill_sentence, format_estimate
-from attention_probing.results.errors import UserError, check_numbers
+from attention_probing.results.errors import UserError
 from attention_probing.results.heads import head_map, head_name
+from attention_probing.results.options import Several, checked
 
 ROLES = ("previous", "duplicate", "induction")
 SCORES = (*ROLES, *(f"{role}_abs" for role in ROLES))
@@ -86,9 +87,9 @@ class RepeatedSequences(Measure[TextDataModule]):
     takes = TextDataModule
     quantities = ("attention",)  # computed in passes of its own
 
-    def __init__(self, length: int = 25) -> None:
+    @checked
+    def __init__(self, length: Several = 25) -> None:
         super().__init__()
-        check_numbers(self, least=2, length=length)
         self.length = length
 
     def begin(self) -> None:

@@ -39,8 +39,9 @@ from attention_probing.probes.arc_evaluation import (
     rows_of,
 )
 from attention_probing.results import Estimate, Figure, Floats, Integers, Result, Table, Unit
-from attention_probing.results.errors import UserError, check_values, setting
+from attention_probing.results.errors import UserError, setting
 from attention_probing.results.heads import HeadNames
+from attention_probing.results.options import checked
 
 _SHARE = 30_000  # shares of attention are gathered as int16, in parts of this
 
@@ -84,12 +85,12 @@ class SingleHeads(Measure[DependencyDataModule]):
     minimum: int = 50
     maps: int = 12
 
+    @checked
     def __init__(
         self, mode: Literal["held_out", "paper"] = "held_out", trees: bool = True, relations: tuple[str, ...] = ()
     ) -> None:
         super().__init__()
         self.seed = 0  # of resamples: equal in all runs, so that these can be paired
-        check_values(self, mode=mode)
         self.mode = mode
         self.trees = trees
         self.relations = relations

@@ -20,7 +20,8 @@ from attention_probing.models.text_classifier import (
     TextSizes,
     checked_levels,
 )
-from attention_probing.results.errors import UserError, check_numbers, setting
+from attention_probing.results.errors import UserError, setting
+from attention_probing.results.options import Probability
 
 LEVELS = (WORD, SENTENCE)
 TOGETHER = 64  # sentences that are encoded together
@@ -58,11 +59,10 @@ class AttentionClassifier(TextClassifier):
         attention: Attention,
         embedding: EmbeddingSpec = DEFAULT_EMBEDDING,
         regularizers: Sequence[Regularizer] = (),
-        dropout: float = 0.0,
+        dropout: Probability = 0.0,
         **training: Any,  # noqa: ANN401 # options of TextClassifier
     ) -> None:
         super().__init__(**training)
-        check_numbers(self, least=0, below=1, dropout=dropout)
         names = [regularizer.name for regularizer in regularizers]
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
@@ -173,11 +173,10 @@ class HierarchicalClassifier(TextClassifier):
         sentence_encoder: TextEncoder,
         sentence_attention: Attention,
         embedding: EmbeddingSpec = DEFAULT_EMBEDDING,
-        dropout: float = 0.0,
+        dropout: Probability = 0.0,
         **training: Any,  # noqa: ANN401 # options of TextClassifier
     ) -> None:
         super().__init__(**training)
-        check_numbers(self, least=0, below=1, dropout=dropout)
         self.spec = embedding
         self.encoder = encoder
         self.attention = attention

@@ -3,20 +3,22 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from entmax import entmax15, entmax_bisect, sparsemax
 from torch import Tensor, nn
 
 from attention_probing.datamodules import Vocabulary
-from attention_probing.results.errors import UserError, check_numbers, check_values, setting
+from attention_probing.results.errors import UserError, setting
+from attention_probing.results.options import Bounds, Positive, Probability, checked
 
 EMBEDDING_SIZE = 300
 EMBEDDING_SPREAD = 0.1
 """Size of an embedding, and standard deviation of its entries, without word vectors."""
 
 
+@checked
 @dataclass(frozen=True)
 class EmbeddingSpec:
     """Options of the word embeddings.
@@ -28,14 +30,9 @@ class EmbeddingSpec:
         dropout: Dropout of the encoder's input.
     """
 
-    size: int | None = None
-    project: int | None = None
-    dropout: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_values(self, **vars(self))
-        check_numbers(self, least=1, size=self.size, project=self.project)
-        check_numbers(self, least=0, below=1, dropout=self.dropout)
+    size: Positive | None = None
+    project: Positive | None = None
+    dropout: Probability = 0.0
 
 
 DEFAULT_EMBEDDING = EmbeddingSpec()
@@ -157,10 +154,9 @@ class RecurrentEncoder(TextEncoder):
         hidden: Size of the hidden states of one direction.
     """
 
-    def __init__(self, cell: Literal["lstm", "gru"] = "lstm", hidden: int = 150) -> None:
+    @checked
+    def __init__(self, cell: Literal["lstm", "gru"] = "lstm", hidden: Positive = 150) -> None:
         super().__init__()
-        check_values(self, cell=cell)
-        check_numbers(self, least=1, hidden=hidden)
         self.cell, self.hidden = cell, hidden
         self.size = 2 * hidden
 
@@ -195,14 +191,14 @@ class ConvolutionEncoder(TextEncoder):
         UserError: A width is even, or there is none.
     """
 
-    def __init__(self, kernels: tuple[int, ...] = (1, 3, 5, 7), filters: int = 32) -> None:
+    @checked
+    def __init__(self, kernels: tuple[int, ...] = (1, 3, 5, 7), filters: Positive = 32) -> None:
         super().__init__()
         if not kernels or any(kernel < 1 or kernel % 2 == 0 for kernel in kernels):
             raise UserError(
                 f"{setting('model.encoder.init_args.kernels')} is {list(kernels)}, but must be one or more odd "
                 "widths, such as [1,3,5,7]; an even width has no centre token."
             )
-        check_numbers(self, least=1, filters=filters)
         self.kernels, self.filters = kernels, filters
         self.size = filters * len(kernels)
 
@@ -225,9 +221,9 @@ class AverageEncoder(TextEncoder):
         size: Size of a hidden state.
     """
 
-    def __init__(self, size: int = 256) -> None:
+    @checked
+    def __init__(self, size: Positive = 256) -> None:
         super().__init__()
-        check_numbers(self, least=1, size=size)
         self.size = size
 
     def build(self, input_size: int) -> None:
@@ -297,9 +293,9 @@ class AdditiveAttention(Attention):
         size: Number of rows of W; None for half the size of a hidden state, as in Jain & Wallace's code.
     """
 
-    def __init__(self, size: int | None = None) -> None:
+    @checked
+    def __init__(self, size: Positive | None = None) -> None:
         super().__init__()
-        check_numbers(self, least=1, size=size)
         self.size = size
 
     def build(self, size: int) -> None:
@@ -352,12 +348,14 @@ class EntmaxAttention(Attention):
         UserError: A learned α would begin at 1 or 2, which a sigmoid does not reach.
     """
 
+    @checked
     def __init__(
-        self, scores: Literal["additive", "dot"] = "additive", alpha: float = 1.5, learned: bool = False
+        self,
+        scores: Literal["additive", "dot"] = "additive",
+        alpha: Annotated[float, Bounds(least=1, most=2)] = 1.5,
+        learned: bool = False,
     ) -> None:
         super().__init__()
-        check_values(self, scores=scores, learned=learned)
-        check_numbers(self, least=1, most=2, alpha=alpha)
         if learned and alpha in (1, 2):
             raise UserError(
                 f"EntmaxAttention: alpha is {alpha:g}, but a learned α must begin between 1 and 2, such as 1.5."

@@ -14,7 +14,8 @@ from torch.nn.functional import cross_entropy
 
 from attention_probing.datamodules import Vocabulary
 from attention_probing.models.losses import Mean
-from attention_probing.results.errors import UserError, check_numbers, setting
+from attention_probing.results.errors import UserError, setting
+from attention_probing.results.options import Rate, Share, checked
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,9 @@ class Tying(Regularizer):
 
     name = "tying"
 
-    def __init__(self, weight: float = 1.0) -> None:
+    @checked
+    def __init__(self, weight: Rate = 1.0) -> None:
         super().__init__()
-        check_numbers(self, least=0, weight=weight)
         self.weight = weight
 
     def build(self, embedded: int, hidden: int, vocabulary: Vocabulary) -> None:
@@ -179,10 +180,9 @@ class MaskedLanguageModel(Regularizer):
 
     name = "mlm"
 
-    def __init__(self, weight: float = 0.5, share: float = 0.15, masked: float = 1.0, random: float = 0.0) -> None:
+    @checked
+    def __init__(self, weight: Rate = 0.5, share: Share = 0.15, masked: Rate = 1.0, random: Rate = 0.0) -> None:
         super().__init__()
-        check_numbers(self, above=0, most=1, share=share)
-        check_numbers(self, least=0, weight=weight, masked=masked, random=random)
         if masked + random > 1:
             raise UserError(
                 f"MaskedLanguageModel: masked is {masked} and random is {random}, but their sum must be at most 1."

@@ -26,7 +26,8 @@ from attention_probing.models.losses import Mean, no_loss, over_devices
 from attention_probing.models.predictions import Prediction, prediction_table
 from attention_probing.models.trained import Origin, TrainedModule, other_model, training_audit
 from attention_probing.results import Result
-from attention_probing.results.errors import UserError, check_numbers, new_items, setting
+from attention_probing.results.errors import UserError, new_items, setting
+from attention_probing.results.options import Factor, Rate
 
 WORD, SENTENCE = "word", "sentence"  # attention over words, and over the sentences of a hierarchical model
 
@@ -199,14 +200,12 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
 
     def __init__(
         self,
-        learning_rate: float = 1e-3,
+        learning_rate: Rate = 1e-3,
         optimizer: Literal["adam", "amsgrad", "adamw"] = "adam",
-        weight_decay: float = 0.0,
-        decay: float = 1.0,
+        weight_decay: Rate = 0.0,
+        decay: Factor = 1.0,
     ) -> None:
         super().__init__()
-        check_numbers(self, least=0, learning_rate=learning_rate, weight_decay=weight_decay)
-        check_numbers(self, above=0, decay=decay)
         self.learning_rate, self.optimizer = learning_rate, optimizer
         self.weight_decay, self.decay = weight_decay, decay
         self.audit: dict[str, object] = {}

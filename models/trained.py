@@ -18,7 +18,7 @@ from attention_probing.datamodules.corpus import Data, data_for
 from attention_probing.models.checkpoints import FORMAT, TrainingError, configured_model, instantiate, read_checkpoint
 from attention_probing.models.losses import device_count
 from attention_probing.results import Result
-from attention_probing.results.errors import check_values
+from attention_probing.results.options import check_options
 
 STEPS = 50
 """Least number of optimizer steps between two changes of the learning rate by a schedule of epochs."""
@@ -97,7 +97,7 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
     def __init__(self) -> None:
         super().__init__()
         self.save_hyperparameters(ignore=self.objects, logger=False)
-        check_values(self, **self.hparams)
+        check_options(self, **self.hparams)
         self.result: Result | None = None
         self.origin: Origin[Sizes] | None = None
         self.trained = False

@@ -26,7 +26,8 @@ from attention_probing.models.text_classifier import (
     parameter_groups,
 )
 from attention_probing.models.trained import recorded_gradients
-from attention_probing.results.errors import UserError, check_numbers, setting
+from attention_probing.results.errors import UserError, setting
+from attention_probing.results.options import Probability, Rate
 
 PIECES = EVAL_TOKENS  # most pieces of one pass of `decide`, padding included
 
@@ -333,10 +334,13 @@ class TransformerClassifier(TextClassifier):
     may_come_trained = True
 
     def __init__(
-        self, heads: Sequence[str] | None = None, learning_rate: float = 2e-5, warmup: float = 0.1, frozen: bool = False
+        self,
+        heads: Sequence[str] | None = None,
+        learning_rate: Rate = 2e-5,
+        warmup: Probability = 0.1,
+        frozen: bool = False,
     ) -> None:
         super().__init__(learning_rate, "adamw", WEIGHT_DECAY)
-        check_numbers(self, least=0, below=1, warmup=warmup)
         self.warmup, self.frozen = warmup, frozen
         self._wanted = heads
 

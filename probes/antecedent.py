@@ -23,7 +23,8 @@ from attention_probing.probes.antecedent_evaluation import (
 from attention_probing.probes.frozen import Sizes, probe_origin, weight_maps
 from attention_probing.probes.head_selection import attention_scores, weighted_scores
 from attention_probing.results import Result
-from attention_probing.results.errors import UserError, check_numbers, setting
+from attention_probing.results.errors import UserError, setting
+from attention_probing.results.options import Factor, Rate
 
 
 def candidate_scores(scores: Tensor, links: Links) -> Tensor:
@@ -77,10 +78,8 @@ class TrainedAntecedentProbe(TrainedModule[CoreferenceDataModule, Sizes]):
     sizes_type = Sizes
     reads: Collection[Field] = frozenset(("attention",))
 
-    def __init__(self, learning_rate: float = 1e-2, decay: float = 1.0) -> None:
+    def __init__(self, learning_rate: Rate = 1e-2, decay: Factor = 1.0) -> None:
         super().__init__()
-        check_numbers(self, least=0, learning_rate=learning_rate)
-        check_numbers(self, above=0, decay=decay)
         self.learning_rate, self.decay = learning_rate, decay
         self._loss, self._val_loss, self._val_accuracy = Average(), Average(), Average()
 

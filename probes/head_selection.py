@@ -26,7 +26,7 @@ from attention_probing.models.losses import Average
 from attention_probing.probes.arc_evaluation import PredictedArcs, evaluate_arcs, read_fields
 from attention_probing.probes.frozen import Mode, Sizes, on_sentences, probe_origin, weight_maps
 from attention_probing.results import Result
-from attention_probing.results.errors import check_numbers
+from attention_probing.results.options import Factor, Rate
 
 
 class HeadSelectionProbe(TrainedModule[DependencyDataModule, Sizes]):
@@ -57,11 +57,9 @@ class HeadSelectionProbe(TrainedModule[DependencyDataModule, Sizes]):
     reads: Collection[Field] = frozenset(("attention",))
 
     def __init__(
-        self, learning_rate: float = 2e-3, decay: float = 1.0, schedule: Literal["epoch", "plateau"] = "epoch"
+        self, learning_rate: Rate = 2e-3, decay: Factor = 1.0, schedule: Literal["epoch", "plateau"] = "epoch"
     ) -> None:
         super().__init__()
-        check_numbers(self, least=0, learning_rate=learning_rate)
-        check_numbers(self, above=0, decay=decay)
         self.learning_rate, self.decay, self.schedule = learning_rate, decay, schedule
         self._dev, self._test = Rows(), Rows()
         # Summed here and logged once an epoch: Lightning's `log` costs more than the forward pass of such a probe.

@@ -27,7 +27,8 @@ from attention_probing.models.losses import Average
 from attention_probing.probes.arc_evaluation import read_fields
 from attention_probing.probes.frozen import Mode, Sizes, on_sentences, probe_origin
 from attention_probing.results import Floats, HeatMap, Integers, Result, Table, fill_sentence
-from attention_probing.results.errors import UserError, check_names, check_numbers, setting
+from attention_probing.results.errors import UserError, check_names, setting
+from attention_probing.results.options import Rate
 
 BOUND = 0.05
 """The matrices start uniform within ±BOUND, as in Hewitt & Manning (2019)."""
@@ -230,10 +231,9 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
     stale: Tensor
 
     def __init__(
-        self, layers: tuple[int, ...] | None = None, ranks: tuple[int, ...] | None = None, learning_rate: float = 1e-3
+        self, layers: tuple[int, ...] | None = None, ranks: tuple[int, ...] | None = None, learning_rate: Rate = 1e-3
     ) -> None:
         super().__init__()
-        check_numbers(self, least=0, learning_rate=learning_rate)
         self.layers, self.ranks = layers, ranks
         self.learning_rate = learning_rate
         self._places: dict[int, int] = {}

@@ -2,18 +2,12 @@
 
 import difflib
 import json
-import operator
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from inspect import isfunction, signature
-from math import isfinite
-from numbers import Integral, Real
-from os import PathLike
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Self, TypeVar
 
 import yaml
 
@@ -130,40 +124,6 @@ def refuse_lack_of_memory(error: BaseException, what: object) -> None:
         raise UserError(f"{what}: there is not enough memory. Free some, or give something smaller.") from error
 
 
-_BOUNDS = {"above": operator.gt, "at least": operator.ge, "below": operator.lt, "at most": operator.le}
-
-
-def check_numbers(
-    of: object,
-    *,
-    above: float | None = None,
-    least: float | None = None,
-    below: float | None = None,
-    most: float | None = None,
-    **given: float | None,
-) -> None:
-    """Raise a UserError if an option is nan, infinite, out of bounds, or not of its annotated type.
-
-    Args:
-        of: Object whose `__init__` has the options as arguments, or a function that has them; the message names the
-            class or the function.
-        above: Bound that all options must exceed.
-        least: Least allowed value.
-        below: Bound below which all options must be.
-        most: Greatest allowed value.
-        **given: Values of the options by name; the bounds do not apply to None.
-    """
-    check_values(of, **given)
-    limits = zip(_BOUNDS, (above, least, below, most), strict=True)
-    bounds = {one: bound for one, bound in limits if bound is not None}
-    for name, value in given.items():
-        if value is None or (isfinite(value) and all(_BOUNDS[one](value, bound) for one, bound in bounds.items())):
-            continue
-        allowed = " and ".join(f"{one} {bound}" for one, bound in bounds.items())
-        wanted = allowed if isfinite(value) else f"a finite number {allowed}".rstrip()
-        raise UserError(f"{_name(of)}: {name} is {value}, but must be {wanted}.")
-
-
 def pluralize(number: int, one: str, many: str | None = None) -> str:
     """Return a number with its noun, for instance `1 text` or `1,821 texts`.
 
@@ -217,101 +177,6 @@ def one_of(value: object, known: Iterable[str]) -> str:
     """
     names = list(known)
     return f"one of {', '.join(names)}{near(str(value), names)}"
-
-
-def from_options(kind: Callable[..., Made], given: object, where: str, **defaults: object) -> Made:
-    """Create an object from a mapping of options.
-
-    Only the names of the options are checked here; the constructor of the object checks the values.
-
-    Args:
-        kind: Class of the object.
-        given: Options by name.
-        where: Option of the user that contains the mapping, for messages.
-        **defaults: Values of options that `given` leaves out, in place of the defaults of the class.
-
-    Raises:
-        UserError: `given` is not a mapping, or has an option that the class does not have.
-    """
-    known = list(signature(kind).parameters)
-    if not isinstance(given, Mapping):
-        raise UserError(f"{where} is {given!r}, but must be a mapping with keys among {', '.join(known)}.")
-    if strange := [name for name in given if name not in known]:
-        hint = near(str(strange[0]), known)
-        raise UserError(f"{where}: unknown option {strange[0]!r}{hint}; the possible options are {', '.join(known)}.")
-    return kind(**{**defaults, **given})
-
-
-KINDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "str": "text",
-    "NoneType": "null",
-    "dict": "a mapping, {name: …}",
-    "list": "a list, such as [{}]",
-    "tuple": "a list, such as [{}]",
-}
-"""Types in the words of messages; `{}` is the value that was given instead of a list."""
-_PLAIN: Mapping[object, Any] = {bool: bool, int: Integral, float: Real, str: str | PathLike, NoneType: NoneType}
-
-
-def check_values(of: object, **given: object) -> None:
-    """Raise a UserError if an option has a value that its type annotation does not allow.
-
-    The check covers choices (`Literal`), numbers, strings, booleans and sequences of them. Options
-    annotated with other classes are not checked.
-
-    Args:
-        of: Object whose `__init__` has the options as arguments, or a function that has them.
-        **given: Values of the options by name.
-    """
-    functions = [of] if isfunction(of) else [vars(kind).get("__init__") for kind in reversed(type(of).__mro__)]
-    hints: dict[str, object] = {}
-    for function in filter(None, functions):
-        try:
-            hints |= get_type_hints(function)
-        except NameError:  # an annotation that is imported only for type checkers
-            continue
-    for option, value in given.items():
-        if wanted := misfit(value, hints.get(option, Any)):
-            raise UserError(f"{_name(of)}: {option} is {value!r}, but must be {wanted}.")
-
-
-def _name(of: object) -> str:
-    return of.__name__ if isfunction(of) else type(of).__name__
-
-
-def misfit(value: object, hint: Any) -> str | None:  # noqa: ANN401 # of any kind
-    """Return a description of the values that a type annotation allows; None if it allows this value.
-
-    Args:
-        value: The value.
-        hint: The annotation; keys of a mapping, and values of classes that `check_values` does not check, are not
-            checked.
-    """
-    kind, inside = get_origin(hint), get_args(hint)
-    if kind is Literal:
-        return None if value in inside else one_of(value, map(str, inside))
-    if kind in (Union, UnionType):
-        faults = [misfit(value, one) for one in inside]
-        if None in faults:
-            return None
-        if all(get_origin(one) is Literal or one is type(None) for one in inside):
-            return one_of(value, [str(choice) for one in inside for choice in get_args(one)])
-        faults = [fault for fault, one in zip(faults, inside, strict=True) if one is not type(None)]
-        return " or ".join(dict.fromkeys(map(str, faults)))
-    if isinstance(kind, type) and issubclass(kind, Sequence) and (kind is not tuple or inside[1:] == (...,)):
-        if isinstance(value, str | Mapping) or not isinstance(value, Collection):
-            return "a list"
-        fault = next(filter(None, (misfit(one, inside[0]) for one in value)), None)
-        return fault and f"a list, each {fault}"
-    if isinstance(kind, type) and issubclass(kind, Mapping):
-        values = value.values() if isinstance(value, Mapping) else None
-        fault = next(filter(None, (misfit(one, inside[1]) for one in values or ())), None)
-        return KINDS["dict"] if values is None else fault and f"a mapping to {fault}"
-    truth = isinstance(value, bool) and hint in (int, float)  # in Python, True is an int
-    return KINDS[hint.__name__] if truth or not isinstance(value, _PLAIN.get(hint, object)) else None
 
 
 def new_items(what: str, given: str | Sequence[Item]) -> list[str | Item]:

@@ -18,9 +18,10 @@ from attention_probing.metrics.rows import Rows
 from attention_probing.probes.arc_evaluation import read_fields
 from attention_probing.results import Floats, Result, Table, Unit, fill_sentence
 from attention_probing.results.digests import find_alteration
-from attention_probing.results.errors import UserError, check_values, near, one_of
+from attention_probing.results.errors import UserError, near, one_of
 from attention_probing.results.files import path_below, read_csv
 from attention_probing.results.heads import HeadNames
+from attention_probing.results.options import checked
 
 WHAT = "--model.ablation"
 _LEAST = 3  # heads, for the spread of τ
@@ -48,9 +49,9 @@ class HeadAgreement(Measure[DependencyDataModule]):
     experiment = "head_agreement"
     takes = DependencyDataModule
 
+    @checked
     def __init__(self, ablation: str, kind: Kind = "uniform", relation: str = ALL) -> None:
         super().__init__()
-        check_values(self, kind=kind)
         self.lost = lost_without(Path(ablation).expanduser(), kind)
         self.ablation, self.kind, self.relation = ablation, kind, relation
 

@@ -16,7 +16,8 @@ from attention_probing.metrics.bootstrap import share_interval
 from attention_probing.models import recorded_gradients
 from attention_probing.probes.arc_evaluation import read_fields
 from attention_probing.results import Estimate, Result, Table, Unit, fill_sentence
-from attention_probing.results.errors import UserError, check_numbers, near
+from attention_probing.results.errors import UserError, near
+from attention_probing.results.options import NonNegative, Positive, checked
 from attention_probing.results.progress import Progress, quiet
 from studies.known_cases import CASES, Case, Trial, promised
 
@@ -40,15 +41,14 @@ class KnownAnswers(Measure[DependencyDataModule]):
     experiment = "known_answers"
     takes = DependencyDataModule
 
-    def __init__(self, seeds: dict[str, int] | None = None, processes: int = 1) -> None:
+    @checked
+    def __init__(self, seeds: dict[str, NonNegative] | None = None, processes: Positive = 1) -> None:
         super().__init__()
         if strange := [name for name in seeds or {} if name not in CASES]:
             raise UserError(
                 f"--model.seeds: there is no experiment {strange[0]!r}{near(strange[0], CASES)}; the "
                 f"experiments are {', '.join(CASES)}."
             )
-        check_numbers(self, least=1, processes=processes)
-        check_numbers(self, least=0, **{f"seeds.{name}": number for name, number in (seeds or {}).items()})
         self.numbers, self.processes = {name: own for name, (_, own) in CASES.items()} | (seeds or {}), processes
         if not any(self.numbers.values()):
             raise UserError("--model.seeds leaves every experiment out. Give one of them at least 1.")

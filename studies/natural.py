@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from attention_probing.corpora.sample_grammar import DOCUMENTS, Grammar, sample_vocabulary
-from attention_probing.results.errors import check_numbers, check_values
+from attention_probing.results.options import NonNegative, checked
 from studies.blank import WordModel, masked_language_model
 from studies.planted import LONGEST
 
@@ -17,7 +17,8 @@ _IGNORED = -100  # a target without a loss, as in torch
 _FIRST = 1_000_000  # seed of the grammar, far from those of corpora
 
 
-def natural_model(seed: int = 0, steps: int = 800) -> WordModel:
+@checked
+def natural_model(seed: NonNegative = 0, steps: NonNegative = 800) -> WordModel:
     """Train a BERT of three layers with four heads on sentences of the sample grammar.
 
     In every sentence 15 % of the words are replaced by the mask token and predicted. No sentence of the sample corpora
@@ -27,8 +28,6 @@ def natural_model(seed: int = 0, steps: int = 800) -> WordModel:
         seed: Seed of the sentences, of the first weights and of the masks.
         steps: Number of batches of 32 sentences.
     """
-    check_values(natural_model, seed=seed, steps=steps)
-    check_numbers(natural_model, least=0, seed=seed, steps=steps)
     known = {tuple(words) for words in _sentences(Grammar(0), sum(DOCUMENTS.values()))}
     sentences = [words for words in _sentences(Grammar(_FIRST + seed), _DOCUMENTS) if tuple(words) not in known]
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():

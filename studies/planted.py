@@ -29,14 +29,15 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from attention_probing.attention.heads import Head, parse_heads
 from attention_probing.corpora.sample_grammar import sample_vocabulary
-from attention_probing.results.errors import UserError, check_numbers, check_values, one_of
+from attention_probing.results.errors import UserError, one_of
+from attention_probing.results.options import Bounds, Positive, checked
 from studies.blank import SPECIAL, Architecture, WordModel, blank_model, set_weights
 
 Target = Literal["offset", "same_word", "relation", "delimiter", "evenly", "opinion"]
@@ -133,6 +134,7 @@ def relation_rules() -> Mapping[str, Rule]:
     }
 
 
+@checked
 @dataclass(frozen=True)
 class PlantedHead:
     """An attention head that is written by hand.
@@ -163,14 +165,12 @@ class PlantedHead:
 
     head: str
     target: Target
-    mass: float = 1.0
+    mass: Annotated[float, Bounds(least=0, most=1)] = 1.0
     offset: int = 0
     relation: str = ""
     values: bool = True
 
     def __post_init__(self) -> None:
-        check_values(self, **vars(self))
-        check_numbers(self, least=0, most=1, mass=self.mass)
         if self.target == "evenly" and self.mass != 1:
             raise UserError(f"PlantedHead {self.head}: mass is {self.mass}, but `evenly` leaves no rest. Give mass 1.")
         if (self.target == "offset") != (self.offset != 0):
@@ -201,12 +201,13 @@ class PlantedModel(WordModel):
     counter: str | None = None
 
 
+@checked
 def planted_model(
     kind: Architecture,
     heads: Sequence[PlantedHead] = (),
     seed: int = 0,
     *,
-    layers: int = 3,
+    layers: Positive = 3,
     decision: str | None = None,
 ) -> PlantedModel:
     """Make a BERT or Llama with four heads in each layer, some of which are written by hand.
@@ -233,9 +234,6 @@ def planted_model(
             left for the counter, or has a head that needs it; or the head of the decision is not planted, or has no
             values.
     """
-    check_values(planted_model, kind=kind, layers=layers, seed=seed)
-    if layers < 1:
-        raise UserError(f"planted_model: layers is {layers}, but must be at least 1.")
     planted = _checked(kind, heads, layers)
     if decision is not None and not any(one.head == decision and one.values for one in heads):
         raise UserError(f"planted_model: the decision is read from {decision}, which is no planted head with values.")

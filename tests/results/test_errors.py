@@ -1,14 +1,8 @@
-import math
-from typing import Literal
-
 import pytest
 
 from attention_probing.results.errors import (
     UserError,
-    check_numbers,
-    check_values,
     command_line,
-    from_options,
     near,
     setting,
 )
@@ -42,107 +36,6 @@ def test_a_setting_is_an_option_on_a_command_line_and_an_argument_in_python(
 
 def test_what_looks_like_an_option_in_a_path_stays_as_it_is() -> None:
     assert str(UserError("/home/me/--data.old/en.conllu: no file.")) == "/home/me/--data.old/en.conllu: no file."
-
-
-class Thing:
-    """An object with options."""
-
-
-@pytest.mark.parametrize("value", [0, 0.5, 0.99, None])
-def test_a_number_within_its_bounds_passes(value: float | None) -> None:
-    check_numbers(Thing(), least=0, below=1, share=value)
-
-
-@pytest.mark.parametrize("value", [-0.1, 1, 2.5, float("nan"), float("inf"), -float("inf")])
-def test_a_number_outside_its_bounds_is_named_with_them(value: float) -> None:
-    wanted = f"{'' if math.isfinite(value) else 'a finite number '}at least 0 and below 1"
-    with pytest.raises(UserError, match=rf"^Thing: share is {value}, but must be {wanted}\.$"):
-        check_numbers(Thing(), least=0, below=1, epochs=0, share=value)
-
-
-def test_without_bounds_a_number_must_be_finite() -> None:
-    check_numbers(Thing(), share=-3)
-    with pytest.raises(UserError, match=r"^Thing: share is nan, but must be a finite number\.$"):
-        check_numbers(Thing(), share=math.nan)
-
-
-class Given:
-    def __init__(
-        self,
-        count: int = 1,
-        share: float | None = 0.5,
-        names: tuple[str, ...] = (),
-        flag: bool = True,
-        way: Literal["near", "far"] | None = None,
-        ways: tuple[Literal["near", "far"], ...] = (),
-        pair: tuple[int, str] = (1, ""),
-    ) -> None:
-        """Annotations of every kind."""
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("count", "3", "Given: count is '3', but must be a whole number."),
-        ("count", True, "Given: count is True, but must be a whole number."),
-        ("count", 2.5, "Given: count is 2.5, but must be a whole number."),
-        ("share", "half", "Given: share is 'half', but must be a number."),
-        ("names", "punct", "Given: names is 'punct', but must be a list."),
-        ("names", ["a", 3], "Given: names is ['a', 3], but must be a list, each text."),
-        ("flag", "no", "Given: flag is 'no', but must be true or false."),
-        ("flag", 1, "Given: flag is 1, but must be true or false."),
-        ("way", "nearer", "Given: way is 'nearer', but must be one of near, far (did you mean `near`?)."),
-        ("ways", ["far", "close"], "Given: ways is ['far', 'close'], but must be a list, each one of near, far."),
-    ],
-)
-def test_values_of_other_types_are_refused(name: str, value: object, message: str) -> None:
-    with pytest.raises(UserError) as error:
-        check_values(Given(), **{name: value})
-    assert str(error.value) == message
-
-
-class Own(Given):
-    def __init__(self, thing: "Unknown", count: int = 1) -> None:  # type: ignore[name-defined] # noqa: F821
-        """An annotation that is imported for type checkers alone."""
-
-
-def test_annotations_that_cannot_be_read_leave_those_of_the_base() -> None:
-    check_values(Own(thing=None), thing=object(), count=3)
-    with pytest.raises(UserError, match=r"^Own: flag is 1, but must be true or false\.$"):
-        check_values(Own(thing=None), flag=1)
-
-
-def test_what_an_annotation_allows_passes() -> None:
-    allowed: dict[str, object] = {
-        "count": 3,
-        "share": 1,
-        "names": ["a"],
-        "flag": False,
-        "way": None,
-        "ways": ("far",),
-        "pair": "any",
-    }
-    check_values(Given(), **allowed, other=object())
-    check_values(Given(), share=None, way="near")
-
-
-def test_an_object_is_made_of_a_mapping_of_its_options() -> None:
-    made = from_options(Box, {"depth": 3}, "corpora.box", width=2)
-    assert (made.width, made.depth) == (2, 3)
-    assert from_options(Box, {"width": 5}, "corpora.box", width=2).width == 5
-    with pytest.raises(
-        UserError, match=r"^corpora\.box: unknown option 'dept' \(did you mean `depth`\?\); .* are width, depth"
-    ):
-        from_options(Box, {"dept": 3}, "corpora.box")
-    with pytest.raises(
-        UserError, match=r"^corpora\.box is \[1\], but must be a mapping with keys among width, depth\.$"
-    ):
-        from_options(Box, [1], "corpora.box")
-
-
-class Box:
-    def __init__(self, width: int = 1, depth: int = 1) -> None:
-        self.width, self.depth = width, depth
 
 
 @pytest.mark.parametrize(

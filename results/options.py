@@ -1,0 +1,222 @@
+"""Types of options, and the check of values against them.
+
+An option says its values in its annotation, such as `share: Share = 0.1`; `checked` compares them at each call.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, wraps
+from inspect import isfunction, signature
+from math import isfinite
+from numbers import Integral, Real
+from os import PathLike
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from attention_probing.results.errors import UserError, near, one_of
+
+Made = TypeVar("Made")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds of a number in an annotation, such as `Annotated[int, Bounds(least=1)]`; the number is finite.
+
+    Attributes:
+        above: Bound that the number exceeds.
+        least: Least allowed value.
+        below: Bound below which the number is.
+        most: Greatest allowed value.
+    """
+
+    above: float | None = None
+    least: float | None = None
+    below: float | None = None
+    most: float | None = None
+
+    def __str__(self) -> str:
+        parts = []
+        if self.above is not None:
+            parts.append(f"above {self.above}")
+        if self.least is not None:
+            parts.append(f"at least {self.least}")
+        if self.below is not None:
+            parts.append(f"below {self.below}")
+        if self.most is not None:
+            parts.append(f"at most {self.most}")
+        return " and ".join(parts)
+
+    __repr__ = __str__  # `--help` prints it
+
+    def allow(self, value: float) -> bool:
+        """Return True if a finite number is within the bounds."""
+        if self.above is not None and value <= self.above:
+            return False
+        if self.least is not None and value < self.least:
+            return False
+        if self.below is not None and value >= self.below:
+            return False
+        return self.most is None or value <= self.most
+
+
+Positive = Annotated[int, Bounds(least=1)]
+"""A number of things, 1 or more."""
+NonNegative = Annotated[int, Bounds(least=0)]
+"""A number of things, or a seed."""
+Several = Annotated[int, Bounds(least=2)]
+"""A number of things, 2 or more."""
+Rate = Annotated[float, Bounds(least=0)]
+"""A factor that may be 0, such as a learning rate or the weight of a loss."""
+Factor = Annotated[float, Bounds(above=0)]
+"""A factor that may not be 0, such as a decay."""
+Share = Annotated[float, Bounds(above=0, most=1)]
+"""A share of things, at most all of them."""
+Probability = Annotated[float, Bounds(least=0, below=1)]
+"""A probability that is not 1, such as a dropout."""
+
+
+def checked(function: Function) -> Function:
+    """Decorate a function, or a dataclass, so that each call checks the arguments against their annotations.
+
+    The check covers numbers and their `Bounds`, choices (`Literal`), strings, booleans and sequences of them. Arguments
+    annotated with other classes are not checked.
+
+    Args:
+        function: The function, usually `__init__`; of a class its `__init__` is decorated.
+    """
+    if isinstance(function, type):
+        function.__init__ = checked(function.__init__)  # type: ignore[misc]
+        return function
+
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> Any:  # noqa: ANN401
+        given = signature(function).bind_partial(*args, **options).arguments
+        owner = type(args[0]) if function.__name__ == "__init__" else function
+        _check(owner.__name__, _hints(function), given)
+        return function(*args, **options)
+
+    return call  # type: ignore[return-value]
+
+
+def check_options(of: object, **given: object) -> None:
+    """Raise UserError if a value is not one that its annotation allows, in `__init__` of the class or of a base.
+
+    It is for classes whose arguments Lightning collects from the frames of their constructors, which `checked` would
+    hide; other functions are decorated with `checked`.
+
+    Args:
+        of: Object whose `__init__` has the options as arguments, or a function that has them.
+        **given: Values of the options by name.
+    """
+    if isfunction(of):
+        _check(of.__name__, _hints(of), given)
+        return
+    hints: dict[str, object] = {}
+    for kind in reversed(type(of).__mro__):
+        if "__init__" in vars(kind):
+            hints |= _hints(vars(kind)["__init__"])
+    _check(type(of).__name__, hints, given)
+
+
+@cache
+def _hints(function: Any) -> dict[str, object]:  # noqa: ANN401
+    """Return the annotations of a function; those that name what only type checkers import are left out."""
+    try:
+        return get_type_hints(function, include_extras=True)
+    except NameError:
+        annotations = getattr(function, "__annotations__", {})
+        return {name: hint for name, hint in annotations.items() if not isinstance(hint, str)}
+
+
+def _check(name: str, hints: Mapping[str, object], given: Mapping[str, object]) -> None:
+    for option, value in given.items():
+        wanted = misfit(value, hints.get(option, Any))
+        if wanted is not None:
+            raise UserError(f"{name}: {option} is {value!r}, but must be {wanted}.")
+
+
+def from_options(kind: Callable[..., Made], given: object, where: str, **defaults: object) -> Made:
+    """Create an object from a mapping of options.
+
+    Only the names of the options are checked here; the constructor of the object checks the values.
+
+    Args:
+        kind: Class of the object.
+        given: Options by name.
+        where: Option of the user that contains the mapping, for messages.
+        **defaults: Values of options that `given` leaves out, in place of the defaults of the class.
+
+    Raises:
+        UserError: `given` is not a mapping, or has an option that the class does not have.
+    """
+    known = list(signature(kind).parameters)
+    if not isinstance(given, Mapping):
+        raise UserError(f"{where} is {given!r}, but must be a mapping with keys among {', '.join(known)}.")
+    if strange := [name for name in given if name not in known]:
+        hint = near(str(strange[0]), known)
+        raise UserError(f"{where}: unknown option {strange[0]!r}{hint}; the possible options are {', '.join(known)}.")
+    return kind(**{**defaults, **given})
+
+
+KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "text",
+    "NoneType": "null",
+    "dict": "a mapping, {name: …}",
+    "list": "a list, such as [{}]",
+    "tuple": "a list, such as [{}]",
+}
+"""Types in the words of messages; `{}` is the value that was given instead of a list."""
+_PLAIN: Mapping[object, Any] = {bool: bool, int: Integral, float: Real, str: str | PathLike, NoneType: NoneType}
+
+
+def misfit(value: object, hint: Any) -> str | None:  # noqa: ANN401 # of any kind
+    """Return a description of the values that a type annotation allows; None if it allows this value.
+
+    Args:
+        value: The value.
+        hint: The annotation; keys of a mapping, and values of classes that `checked` does not check, are not
+            checked.
+    """
+    kind, inside = get_origin(hint), get_args(hint)
+    if kind is Annotated:
+        return _misfit_of_number(value, *inside)
+    if kind is Literal:
+        return None if value in inside else one_of(value, map(str, inside))
+    if kind in (Union, UnionType):
+        faults = [misfit(value, one) for one in inside]
+        if None in faults:
+            return None
+        if all(get_origin(one) is Literal or one is type(None) for one in inside):
+            return one_of(value, [str(choice) for one in inside for choice in get_args(one)])
+        faults = [fault for fault, one in zip(faults, inside, strict=True) if one is not type(None)]
+        return " or ".join(dict.fromkeys(map(str, faults)))
+    if isinstance(kind, type) and issubclass(kind, Sequence) and (kind is not tuple or inside[1:] == (...,)):
+        if isinstance(value, str | Mapping) or not isinstance(value, Collection):
+            return "a list"
+        fault = next(filter(None, (misfit(one, inside[0]) for one in value)), None)
+        return fault and f"a list, each {fault}"
+    if isinstance(kind, type) and issubclass(kind, Mapping):
+        values = value.values() if isinstance(value, Mapping) else None
+        fault = next(filter(None, (misfit(one, inside[1]) for one in values or ())), None)
+        return KINDS["dict"] if values is None else fault and f"a mapping to {fault}"
+    truth = isinstance(value, bool) and hint in (int, float)  # in Python, True is an int
+    return KINDS[hint.__name__] if truth or not isinstance(value, _PLAIN.get(hint, object)) else None
+
+
+def _misfit_of_number(value: Any, hint: object, *bounds: object) -> str | None:  # noqa: ANN401
+    """Return a description of the numbers that are allowed; None if they include the value."""
+    wrong = misfit(value, hint)
+    if wrong is not None:
+        return wrong
+    for bound in bounds:
+        if not isinstance(bound, Bounds):
+            continue
+        if not isfinite(value):
+            return f"a finite number {bound}"
+        if not bound.allow(value):
+            return str(bound)
+    return None
