@@ -8,7 +8,7 @@ each predicate of the sentence, are ignored.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -100,75 +100,118 @@ def read_documents(path: Path, tags: Mapping[str, str] | None = None, *, texts: 
             documents, or `texts` is True and there is no treebank; the message names file, line and remedy.
     """
     path = Path(path)
-    found = list(_Reader(path).texts())
-    if not found:
+    texts_of_file = list(_Reader(path).texts())
+    if not texts_of_file:
         raise CorpusError.at(path, None, "the file holds no document", "Check that it is the file you meant")
-    sentences = [sentence for text in found for sentence in text.sentences]
-    if (parses := treebank_of(path)) is not None:
+    sentences = [sentence for text in texts_of_file for sentence in text.sentences]
+    parses = treebank_of(path)
+    if parses is not None:
         attach_parses(path, sentences, parses, texts=texts)
     elif texts:
         raise no_text(path, "Put the treebank of these documents beside the file, with the suffix .conllu")
     find_meanings(sentences, tags or {})
     audit = Counter(dict.fromkeys(_COUNTS.split(), 0))
-    parts = Counter(text.name for text in found)
-    ids: dict[str, int] = {}
+    parts = Counter(text.name for text in texts_of_file)
+    lines: dict[str, int] = {}  # of the names
     documents = []
-    for text in found:
+    for text in texts_of_file:
         name = text.name if parts[text.name] == 1 else f"{text.name}:{text.part}"
-        if name in ids:  # a document may be named as another one's part
-            wrong = f"this document and that at line {ids[name]} are both called {name}"
+        if name in lines:  # a document may be named as another one's part
+            wrong = f"this document and that at line {lines[name]} are both called {name}"
             wrong += ", as a part of a document is called NAME:PART"
             raise CorpusError.at(path, text.line, wrong, "Rename one of them in its `#begin document`")
-        ids[name] = text.line
-        documents.append(_document(path, name, text, audit))
+        lines[name] = text.line
+        documents.append(_make_document(path, name, text, audit))
     return Documents(tuple(documents), audit)
 
 
-def _document(path: Path, name: str, text: _Text, audit: Counter[str]) -> Document:
+def _make_document(path: Path, name: str, text: _Text, audit: Counter[str]) -> Document:
     """Return the document with heads and types; clusters are numbered by their first mentions."""
+    mentions = _make_mentions(path, text, audit)
+    _count_document(text, mentions, audit)
+    running = []
+    for sentence in text.sentences:
+        if sentence.parse is not None and sentence.parse.running is not None:
+            running.append(sentence.parse.running)
+    return Document(
+        id=name,
+        genre=_find_genre(name),
+        sentences=tuple(sentence.words for sentence in text.sentences),
+        tags=tuple(sentence.tags for sentence in text.sentences),
+        mentions=tuple(mentions),
+        texts=tuple(running),
+    )
+
+
+def _make_mentions(path: Path, text: _Text, audit: Counter[str]) -> list[Mention]:
+    """Return the mentions of a document with their heads and types; count how these were found."""
     spans = sorted(set(text.spans), key=lambda span: (span.sentence, span.start, -span.end, span.cluster))
-    numbers = {cluster: number for number, cluster in enumerate(dict.fromkeys(span.cluster for span in spans))}
+    numbers: dict[int, int] = {}  # of the clusters, in the order of their first mentions
     mentions = []
-    for index, start, end, cluster in spans:
-        sentence = text.sentences[index]
+    for span in spans:
+        sentence = text.sentences[span.sentence]
         try:
-            head, way, candidates = find_head(sentence, start, end)
+            head, method, candidates = find_head(sentence, span.start, span.end)
         except ParseBitError as error:
             remedy = "Correct column 6, the parse, of the sentence, or write - in this column of all its rows"
             raise CorpusError.at(path, sentence.lines[error.word], str(error), remedy) from None
-        kind, heuristic = find_type(sentence, start, end, head)
-        mentions.append(Mention(index, start, end, head, kind, numbers[cluster]))
-        unsure = way != "parse" and any(tag[0] == UNKNOWN for tag in sentence.tags[head:end])
-        audit.update({f"heads_by_{way}": 1, "several_heads": candidates > 1, "types_by_heuristic": heuristic})
-        audit.update(types_unknown=kind == "unknown", heads_by_unknown_tags=unsure)
+        kind, by_heuristic = find_type(sentence, span.start, span.end, head)
+        cluster = numbers.setdefault(span.cluster, len(numbers))
+        mentions.append(Mention(span.sentence, span.start, span.end, head, kind, cluster))
+        unknown_tag = any(tag.startswith(UNKNOWN) for tag in sentence.tags[head : span.end])
+        audit[f"heads_by_{method}"] += 1
+        audit["several_heads"] += candidates > 1
+        audit["types_by_heuristic"] += by_heuristic
+        audit["types_unknown"] += kind == "unknown"
+        audit["heads_by_unknown_tags"] += unknown_tag and method != "parse"
     mentions.sort(key=lambda mention: (mention.sentence, mention.start, -mention.end, mention.cluster))
-    tags = [tag for sentence in text.sentences for tag in sentence.tags]
-    audit.update(documents=1, sentences=len(text.sentences), words=len(tags), mentions=len(mentions))
-    audit.update(unknown_tags=sum(tag[0] == UNKNOWN for tag in tags), clusters=len(numbers))
-    audit.update(repeated_mentions=len(text.spans) - len(mentions), documents_without_mentions=not spans)
-    places, sizes = Counter(span[:3] for span in spans), Counter(span.cluster for span in spans)
-    audit.update(singletons=[*sizes.values()].count(1), crossing=_crossing(places))
-    audit["spans_in_two_clusters"] += sum(number > 1 for number in places.values())
-    genre = next((found[1] for pattern in _GENRES if (found := pattern.match(name))), "")
-    sentences = tuple(sentence.words for sentence in text.sentences)
-    running = tuple(one.parse.running for one in text.sentences if one.parse and one.parse.running)
-    tagged = tuple(sentence.tags for sentence in text.sentences)
-    return Document(name, genre, sentences, tagged, tuple(mentions), running)
+    return mentions
 
 
-def _crossing(places: Counter[tuple[int, int, int]]) -> int:
+def _count_document(text: _Text, mentions: Sequence[Mention], audit: Counter[str]) -> None:
+    """Count sentences, words, mentions and clusters of a document."""
+    audit["documents"] += 1
+    audit["documents_without_mentions"] += not mentions
+    audit["sentences"] += len(text.sentences)
+    for sentence in text.sentences:
+        audit["words"] += len(sentence.tags)
+        audit["unknown_tags"] += sum(tag.startswith(UNKNOWN) for tag in sentence.tags)
+    sizes = Counter(mention.cluster for mention in mentions)
+    audit["mentions"] += len(mentions)
+    audit["repeated_mentions"] += len(text.spans) - len(mentions)
+    audit["clusters"] += len(sizes)
+    audit["singletons"] += sum(size == 1 for size in sizes.values())
+    places = Counter((mention.sentence, mention.start, mention.end) for mention in mentions)
+    audit["crossing"] += _count_crossing(places)
+    audit["spans_in_two_clusters"] += sum(clusters > 1 for clusters in places.values())
+
+
+def _find_genre(name: str) -> str:
+    """Return the genre in the name of a document; empty if it has none."""
+    for pattern in _GENRES:
+        match = pattern.match(name)
+        if match is not None:
+            return match[1]
+    return ""
+
+
+def _count_crossing(places: Iterable[tuple[int, int, int]]) -> int:
     """Return the number of pairs of spans (sentence, start, end) that overlap without nesting."""
     by_sentence = defaultdict(list)
     for sentence, start, end in places:
         by_sentence[sentence].append((start, end))
-    return sum(a < c < b < d for spans in by_sentence.values() for a, b in spans for c, d in spans)
+    count = 0
+    for spans in by_sentence.values():
+        for start, end in spans:
+            count += sum(start < other_start < end < other_end for other_start, other_end in spans)
+    return count
 
 
 class _Reader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._open: _Text | None = None
-        self._seen: dict[tuple[str, int], int] = {}
+        self._lines: dict[tuple[str, int], int] = {}
         self._strings: dict[str, str] = {}
 
     def texts(self) -> Iterator[_Text]:
@@ -178,18 +221,18 @@ class _Reader:
             for number, line in block:
                 if not line.startswith("#"):
                     rows.append((number, line))
-                elif found := _BEGIN.fullmatch(line):
-                    self._sentence(rows)
+                elif begin := _BEGIN.fullmatch(line):
+                    self._read_sentence(rows)
                     rows = []
-                    self._begin(number, found[1], found[2])
+                    self._begin(number, name=begin[1], part=begin[2])
                 elif _END.fullmatch(line):
-                    self._sentence(rows)
+                    self._read_sentence(rows)
                     rows = []
-                    yield self._ended(number)
+                    yield self._end(number)
                 elif line.startswith(("#begin", "#end")):
                     remedy = "Write `#begin document (NAME); part 000` or `#end document`"
                     raise self._error(number, f"the line {line!r} is malformed", remedy)
-            self._sentence(rows)
+            self._read_sentence(rows)
         if self._open is not None:
             wrong = f"the document {self._open.name} begins here, but has no `#end document`"
             remedy = "If the file is cut off, fetch it again; else write `#end document` after the last sentence"
@@ -199,14 +242,16 @@ class _Reader:
         if self._open is not None:
             wrong = f"a document begins here, but {self._open.name} of line {self._open.line} has not ended"
             raise self._error(number, wrong, "Write `#end document` before this line")
-        if line := self._seen.get((name, int(part))):
+        if (name, int(part)) in self._lines:
+            line = self._lines[name, int(part)]
             wrong = f"document {name}, part {part}, occurs already at line {line}"
             raise self._error(number, wrong, "Remove one of the two, or give it another part number")
-        self._seen[name, int(part)] = number
+        self._lines[name, int(part)] = number
         self._open = _Text(name, part, number, [], [])
 
-    def _ended(self, number: int) -> _Text:
-        text, self._open = self._open, None
+    def _end(self, number: int) -> _Text:
+        text = self._open
+        self._open = None
         if text is None:
             remedy = "Remove the line, or write the missing `#begin document (NAME); part 000`"
             raise self._error(number, "this `#end document` ends a document that has not begun", remedy)
@@ -215,7 +260,7 @@ class _Reader:
             raise self._error(text.line, wrong, "Remove it, or check whether its text was lost")
         return text
 
-    def _sentence(self, rows: Block) -> None:
+    def _read_sentence(self, rows: Block) -> None:
         """Read one sentence into the open document."""
         if not rows:
             return
@@ -252,30 +297,39 @@ class _Reader:
         index = len(self._open.sentences)
         lines = tuple(number for number, _ in marks)
         self._open.sentences.append(TaggedSentence(tuple(words), tuple(tags), tuple(bits), lines))
-        self._open.spans += [_Span(index, *span) for span in self._mentions(marks)]
+        for start, end, cluster in self._read_spans(marks):
+            self._open.spans.append(_Span(index, start, end, cluster))
 
-    def _mentions(self, marks: Sequence[tuple[int, str]]) -> list[tuple[int, int, int]]:
+    def _read_spans(self, marks: Sequence[tuple[int, str]]) -> list[tuple[int, int, int]]:
         """Return the mentions of a sentence as (start, end, cluster); the bracket opened last closes first."""
-        closed: list[tuple[int, int, int]] = []
+        spans: list[tuple[int, int, int]] = []
         opened: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)  # line and first word by cluster
         for word, (line, cell) in enumerate(marks):
-            for bracket in cell.split("|") if cell not in _NOTHING else ():
-                if (found := _BRACKET.fullmatch(bracket)) is None:
+            if cell in _NOTHING:
+                continue
+            for bracket in cell.split("|"):
+                match = _BRACKET.fullmatch(bracket)
+                if match is None:
                     remedy = "Examples: `(5` opens a mention of cluster 5, `5)` closes it, `(5)` is a one-word mention"
                     remedy += ", `(5|(7` opens two"
                     raise self._error(line, f"the coreference column contains {cell!r}, which is malformed", remedy)
-                cluster = int(found[1] or found[2])
-                if found[1]:
+                cluster = int(match[1] or match[2])
+                if bracket.startswith("("):
                     opened[cluster].append((line, word))
                 if bracket.endswith(")"):
                     if not opened[cluster]:
                         wrong = f"{bracket} closes a mention of cluster {cluster}, but none is open in the sentence"
                         raise self._error(line, wrong, f"Write ({cluster} at the first word of the mention")
-                    closed.append((opened[cluster].pop()[1], word + 1, cluster))
-        for line, cluster in sorted((line, cluster) for cluster, left in opened.items() for line, _ in left):
+                    _, start = opened[cluster].pop()
+                    spans.append((start, word + 1, cluster))
+        unclosed = []
+        for cluster, starts in opened.items():
+            unclosed += [(line, cluster) for line, _ in starts]
+        if unclosed:
+            line, cluster = min(unclosed)
             wrong = f"the mention ({cluster} opens here, but is not closed in its sentence, up to line {marks[-1][0]}"
             raise self._error(line, wrong, f"Write {cluster}) at the last word of the mention")
-        return closed
+        return spans
 
     def _error(self, line: int, wrong: str, remedy: str) -> CorpusError:
         return CorpusError.at(self.path, line, wrong, remedy)

@@ -19,7 +19,7 @@ from typing import Literal
 from conllu.exceptions import ParseException
 from conllu.parser import parse_comment_line, parse_id_value, parse_int_value
 
-from attention_probing.corpora.lines import infer_format, numbered_lines
+from attention_probing.corpora.lines import infer_format, read_lines
 from attention_probing.corpora.sentence import CorpusError, RunningText, Sentence, Treebank, find_cycle
 from attention_probing.results.errors import pluralize, setting
 from attention_probing.results.progress import warn
@@ -132,7 +132,7 @@ def blocks(path: Path) -> Iterator[Block]:
             a tokenizer would drop, a number of 1,000 digits, or 131,072 characters.
     """
     block: Block = []
-    for number, line in numbered_lines(path):
+    for number, line in read_lines(path):
         if not line.startswith("#"):
             _check_row(path, number, line)
         if line and (not line.isspace() or "\t" in line):

@@ -144,19 +144,19 @@ def whole_documents(ids: Sequence[str]) -> list[str]:
     Args:
         ids: Names of documents, and of parts of documents.
     """
-    stems = [re.sub(r":[0-9]+$", "", one) for one in ids]
+    stems = [re.sub(r":[0-9]+$", "", name) for name in ids]
     parts = Counter(stems)
-    return [stem if parts[stem] > 1 else one for stem, one in zip(stems, ids, strict=True)]
+    return [stem if parts[stem] > 1 else name for stem, name in zip(stems, ids, strict=True)]
 
 
 def anaphoric(mentions: Iterable[Mention]) -> list[bool]:
     """Return, for each mention, True if an earlier mention belongs to the same cluster."""
-    seen: set[int] = set()
-    found = []
+    clusters: set[int] = set()  # of earlier mentions
+    has_antecedent = []
     for mention in mentions:
-        found.append(mention.cluster in seen)
-        seen.add(mention.cluster)
-    return found
+        has_antecedent.append(mention.cluster in clusters)
+        clusters.add(mention.cluster)
+    return has_antecedent
 
 
 def cut(number: int, document: Document, start: int, stop: int) -> Window:
@@ -169,10 +169,18 @@ def cut(number: int, document: Document, start: int, stop: int) -> Window:
         stop: Index of the last sentence + 1.
     """
     inside = [mention for mention in document.mentions if start <= mention.sentence < stop]
-    before = {mention.cluster for mention in document.mentions if mention.sentence < start}
-    mentions = tuple(replace(mention, sentence=mention.sentence - start) for mention in inside)
-    lost = sum(not has and mention.cluster in before for mention, has in zip(inside, anaphoric(inside), strict=True))
-    text = Document(document.id, document.genre, document.sentences[start:stop], document.tags[start:stop], mentions)
+    clusters_before = {mention.cluster for mention in document.mentions if mention.sentence < start}
+    lost = 0
+    for mention, has_antecedent in zip(inside, anaphoric(inside), strict=True):
+        if not has_antecedent and mention.cluster in clusters_before:
+            lost += 1
+    text = Document(
+        id=document.id,
+        genre=document.genre,
+        sentences=document.sentences[start:stop],
+        tags=document.tags[start:stop],
+        mentions=tuple(replace(mention, sentence=mention.sentence - start) for mention in inside),
+    )
     return Window(number, start, lost, text)
 
 
@@ -188,6 +196,8 @@ def windows_to_table(windows: Iterable[Window]) -> pa.Table:
 
 def _row(window: Window) -> dict[str, object]:
     text = window.text
+    mentions = text.mentions
+    columns = {name: [getattr(mention, name) for mention in mentions] for name in _MENTION}
     return {
         "document": text.id,
         "genre": text.genre,
@@ -197,23 +207,26 @@ def _row(window: Window) -> dict[str, object]:
         "words": window.words,
         "tags": tuple(chain.from_iterable(text.tags)),
         "offsets": _offsets(text.sentences),
-        **{name: [getattr(mention, name) for mention in text.mentions] for name in _MENTION},
-        "type": [MENTION_TYPES.index(mention.type) for mention in text.mentions],
+        **columns,
+        "type": [MENTION_TYPES.index(mention.type) for mention in mentions],
     }
 
 
 def windows_from_table(table: pa.Table) -> tuple[Window, ...]:
     """Return the windows of a table made by `windows_to_table`, also if it was sliced or read from a Parquet file."""
-    return tuple(map(_window, table.select(SCHEMA.names).to_pylist()))
+    rows = table.select(SCHEMA.names).to_pylist()
+    return tuple(map(_window, rows))
 
 
 def _window(row: Mapping[str, Any]) -> Window:
-    bounds = [slice(*pair) for pair in pairwise(row["offsets"])]
-    words, tags = (tuple(tuple(row[name][span]) for span in bounds) for name in ("words", "tags"))
-    columns = zip(*(row[name] for name in (*_MENTION, "type")), strict=True)
-    mentions = (
-        Mention(sentence, start, end, head, MENTION_TYPES[code], cluster)
-        for sentence, start, end, head, cluster, code in columns
-    )
-    text = Document(row["document"], row["genre"], words, tags, tuple(mentions))
+    words: list[tuple[str, ...]] = []
+    tags: list[tuple[str, ...]] = []
+    for start, stop in pairwise(row["offsets"]):
+        words.append(tuple(row["words"][start:stop]))
+        tags.append(tuple(row["tags"][start:stop]))
+    mentions = []
+    columns = [row[name] for name in (*_MENTION, "type")]
+    for sentence, start, end, head, cluster, code in zip(*columns, strict=True):
+        mentions.append(Mention(sentence, start, end, head, MENTION_TYPES[code], cluster))
+    text = Document(row["document"], row["genre"], tuple(words), tuple(tags), tuple(mentions))
     return Window(row["number"], row["first"], row["lost"], text)

@@ -6,15 +6,15 @@ annotation has `annotation_id`, `classification`, `query`, and `evidences`: grou
 `docid`, `start_token` and `end_token` (exclusive); it may have `docids`, the documents in which evidence may be.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
 from attention_probing.corpora.labelled import Columns, LabelledFile, LabelledText, LabelledTexts, collect
-from attention_probing.corpora.lines import numbered_lines
-from attention_probing.corpora.records import numbered_objects
+from attention_probing.corpora.lines import read_lines
+from attention_probing.corpora.records import read_objects
 from attention_probing.results.files import path_below
 
 COLUMNS = Columns(text="evidences", label="classification", pair="query", id="annotation_id")
@@ -57,34 +57,52 @@ class EraserFile(LabelledFile):
     def _texts(self, left_out: object) -> Iterator[LabelledText]:
         """Yield the annotations as labelled texts; `left_out` is not used, for every line must be sound."""
         self.joined = 0
-        for line, annotation in numbered_objects(self.path):
-            values, known = self._values(line, annotation), annotation.get("docids") or []
+        for line, annotation in read_objects(self.path):
+            values = self._values(line, annotation)
+            known = annotation.get("docids") or []
             if not isinstance(known, list):
                 raise self._error(line, "docids is not a list", "Give the ids of the documents, or leave it out")
             evidence = self._evidence(line, values["text"])
-            names = {*map(str, known), *(str(one["docid"]) for one in evidence)} or {str(values.get("id"))}
-            order = sorted(names, key=lambda name: (name.endswith("_hypothesis"), name))
-            self.joined += len(order) > 1
-            words: list[str] = []
-            marked: list[int] = []
-            for name in order:
-                tokens = [token.split() for token in self._document(line, name)]
-                starts = list(accumulate(map(len, tokens), initial=len(words)))
-                for one in evidence:
-                    if str(one["docid"]) == name:
-                        first, end = self._span(line, one, len(tokens))
-                        marked += range(starts[first], starts[end])
-                words += chain.from_iterable(tokens)
-            found = {**values, "text": " ".join(words), "rationale": marked}
-            yield self._text(line, {key: value for key, value in found.items() if key != "pair" or value})
+            names = set(map(str, known))
+            for piece in evidence:
+                names.add(str(piece["docid"]))
+            if not names:
+                names = {str(values.get("id"))}
+            documents = sorted(names, key=lambda name: (name.endswith("_hypothesis"), name))
+            self.joined += len(documents) > 1
+            words, rationale = self._join(line, documents, evidence)
+            values["text"] = " ".join(words)
+            values["rationale"] = rationale
+            if not values.get("pair"):  # an empty query
+                values.pop("pair", None)
+            yield self._text(line, values)
+
+    def _join(
+        self, line: int, documents: Sequence[str], evidence: Sequence[Mapping[str, Any]]
+    ) -> tuple[list[str], list[int]]:
+        """Return the words of the documents, and the places of those that are evidence."""
+        words: list[str] = []
+        rationale: list[int] = []
+        for name in documents:
+            tokens = [token.split() for token in self._document(line, name)]
+            starts = list(accumulate(map(len, tokens), initial=len(words)))
+            for piece in evidence:
+                if str(piece["docid"]) == name:
+                    first, end = self._span(line, piece, len(tokens))
+                    rationale += range(starts[first], starts[end])
+            words += chain.from_iterable(tokens)
+        return words, rationale
 
     def _evidence(self, line: int, groups: object) -> list[Mapping[str, Any]]:
         """Return the pieces of evidence of all groups."""
-        lists = groups if isinstance(groups, list) and all(isinstance(group, list) for group in groups) else [[None]]
-        pieces = list(chain.from_iterable(lists))
-        if not all(isinstance(one, dict) and {"docid", "start_token", "end_token"} <= one.keys() for one in pieces):
-            wrong = f"the {self.named('text')} is not a list of lists of objects with docid, start_token and end_token"
-            raise self._error(line, wrong, "Check that it is a file of ERASER")
+        is_nested = isinstance(groups, list) and all(isinstance(group, list) for group in groups)
+        pieces = list(chain.from_iterable(groups)) if is_nested else [None]
+        for piece in pieces:
+            if not isinstance(piece, dict) or not {"docid", "start_token", "end_token"} <= piece.keys():
+                wrong = (
+                    f"the {self.describe_field('text')} is not a list of lists of objects with docid, start_token and "
+                )
+                raise self._error(line, f"{wrong}end_token", "Check that it is a file of ERASER")
         return pieces
 
     def _span(self, line: int, piece: Mapping[str, Any], tokens: int) -> tuple[int, int]:
@@ -99,18 +117,25 @@ class EraserFile(LabelledFile):
         folder = self.path.parent
         if self._documents is None:
             try:
-                there = (path := path_below(folder, Path("docs", name))).is_file()
+                path = path_below(folder, Path("docs", name))
+                exists = path.is_file()
             except (OSError, ValueError) as error:
                 raise self._error(line, f"the docid cannot name a document: {error}", "Name a file in docs") from None
-            if not there:
+            if not exists:
                 wrong = f"there is no document {name!r} in {folder / 'docs'}, and no {folder / 'docs.jsonl'}"
                 raise self._error(line, wrong, "Unpack the documents beside the annotations")
-            return [token for _, text in numbered_lines(path) for token in text.strip().split(" ") if token]
+            tokens = []
+            for _, text in read_lines(path):
+                tokens += [token for token in text.strip().split(" ") if token]
+            return tokens
         if name not in self._documents:
             wrong = f"{folder / 'docs.jsonl'} has no document {name!r}"
             raise self._error(line, wrong, "Unpack the documents that belong to the annotations")
         # The released code counts the empty tokens of these documents, and not those of the files in docs/.
-        return [token for text in self._documents[name].split("\n") for token in text.strip().split(" ")]
+        tokens = []
+        for text in self._documents[name].split("\n"):
+            tokens += text.strip().split(" ")
+        return tokens
 
     @cached_property
     def _documents(self) -> dict[str, str] | None:

@@ -15,7 +15,7 @@ from typing import Literal
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
-from attention_probing.corpora.lines import numbered_lines
+from attention_probing.corpora.lines import read_lines
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.texts import Link, Passage, Text
 from attention_probing.results.files import check_regular
@@ -31,7 +31,7 @@ _WORD = re.compile(r"\S+")  # blanks separate the words of a sentence, as in Fra
 _NUMBER = re.compile("[0-9]{1,9}")
 _RELEASE = "Unpack the release of FrameNet again"
 
-Span = tuple[int, int]
+Characters = tuple[int, int]
 """Characters from the first to the one behind the last."""
 
 
@@ -65,9 +65,11 @@ def read_framenet(path: Path, audit: Counter[str], half: Half | None = None) -> 
         passages = list(_exemplars(file, audit, half))
         drawing.shuffle(passages)
         others += passages[1:]
-        yield from ((passage,) for passage in passages[:1])
+        for passage in passages[:1]:
+            yield (passage,)
     drawing.shuffle(others)
-    yield from ((passage,) for passage in others)
+    for passage in others:
+        yield (passage,)
 
 
 def framenet_files(path: Path) -> list[Path]:
@@ -93,18 +95,20 @@ def _units(path: Path, audit: Counter[str]) -> dict[Path, str]:
         wrong = f"{_INDEX} is missing in the same folder"
         raise CorpusError.at(path, None, wrong, "Name frameIndex.xml in the folder of a release of FrameNet")
     units: dict[Path, str] = {}
-    for unit in _parsed(index, "luIndex").findall(f"{_NAMESPACE}lu"):
+    for unit in _parse(index, "luIndex").findall(f"{_NAMESPACE}lu"):
         if unit.get("hasAnnotation") == "true":
             number = _attribute(index, unit, "ID", _NUMBER)
             units[path.parent / "lu" / f"lu{number}.xml"] = _attribute(index, unit, "frameName")
-    found = {file: frame for file, frame in units.items() if file.exists()}
-    for file in found:
-        _check_size(file)
-    if not found:
+    missing = [file for file in units if not file.exists()]
+    if len(missing) == len(units):
         wrong = f"none of the files of its {len(units):,} lexical units with annotation is in {path.parent / 'lu'}"
         raise CorpusError.at(index, None, wrong, _RELEASE)
-    audit["missing_files"] += len(units) - len(found)
-    return found
+    audit["missing_files"] += len(missing)
+    for file in missing:
+        del units[file]
+    for file in units:
+        _check_size(file)
+    return units
 
 
 def _in_drawn_order(units: Mapping[Path, str], drawing: random.Random) -> list[Path]:
@@ -117,7 +121,7 @@ def _in_drawn_order(units: Mapping[Path, str], drawing: random.Random) -> list[P
 
 def _exemplars(file: Path, audit: Counter[str], half: Half | None) -> Iterator[Passage]:
     """Yield the sentences of a lexical unit that have a link."""
-    unit = _parsed(file, "lexUnit")
+    unit = _parse(file, "lexUnit")
     elements = unit.iterfind(f"{_NAMESPACE}header/{_NAMESPACE}frame/{_NAMESPACE}FE")
     kinds = {_attribute(file, element, "name"): _attribute(file, element, "type") for element in elements}
     for number, sentence in enumerate(unit.iter(f"{_NAMESPACE}sentence"), start=1):
@@ -145,7 +149,7 @@ def _half_of(sentence: Element, text: str) -> Half:
 
 
 def _links(
-    file: Path, annotation: Element, spans: Sequence[Span], kinds: Mapping[str, str], audit: Counter[str]
+    file: Path, annotation: Element, spans: Sequence[Characters], kinds: Mapping[str, str], audit: Counter[str]
 ) -> Iterator[Link]:
     """Yield the links of one annotation, to the core elements of its first layer that are in the text."""
     layers: dict[tuple[str | None, str | None], list[Element]] = defaultdict(list)
@@ -165,18 +169,21 @@ def _links(
             yield Link(intern(name), target, places)
 
 
-def _words(file: Path, labels: Sequence[Element], spans: Sequence[Span]) -> tuple[int, ...]:
+def _words(file: Path, labels: Sequence[Element], spans: Sequence[Characters]) -> tuple[int, ...]:
     """Return the positions of the words that overlap one of the labels; labels of null elements have no place."""
-    stretches = [
-        (int(_attribute(file, label, "start", _NUMBER)), int(_attribute(file, label, "end", _NUMBER)))
-        for label in labels
-        if label.get("start") is not None
-    ]
-    found = (any(start <= last and first < end for first, last in stretches) for start, end in spans)
-    return tuple(place for place, within in enumerate(found) if within)
+    places: set[int] = set()
+    for label in labels:
+        if label.get("start") is None:
+            continue
+        first = int(_attribute(file, label, "start", _NUMBER))
+        last = int(_attribute(file, label, "end", _NUMBER))
+        for place, (start, end) in enumerate(spans):
+            if start <= last and first < end:
+                places.add(place)
+    return tuple(sorted(places))
 
 
-def _parsed(path: Path, root: str) -> Element:
+def _parse(path: Path, root: str) -> Element:
     """Return the root element of an XML file, of which the name is known.
 
     Raises:
@@ -184,7 +191,7 @@ def _parsed(path: Path, root: str) -> Element:
             another root element.
     """
     _check_size(path)
-    text = "\n".join(line for _, line in numbered_lines(path, longest=_LARGEST + 1))
+    text = "\n".join(line for _, line in read_lines(path, longest=_LARGEST + 1))
     if "<!DOCTYPE" in text:  # can define entities that fill the memory; no file of the releases has one
         raise CorpusError.at(path, None, "the file has a document type (<!DOCTYPE)", _RELEASE)
     try:

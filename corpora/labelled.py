@@ -13,12 +13,12 @@ from attention_probing.corpora.lines import check_words, infer_format
 from attention_probing.corpora.records import (
     JSON_KINDS,
     RecordFormat,
+    add_visible_keys,
     count_doubtful,
-    numbered_objects,
-    separated_rows,
-    visible,
-    with_visible_keys,
-    without_mark,
+    read_objects,
+    read_rows,
+    strip_invisible,
+    strip_mark,
 )
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.splits import SPLITS
@@ -30,7 +30,7 @@ Record = tuple[int, Mapping[str, object]]
 """Number of the record's first line, and its values by the fields of `Columns`."""
 
 _SUFFIXES: dict[str, RecordFormat] = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl"}
-_SHOWN = 40  # characters of a foreign column name in a message
+_LONGEST_NAME = 40  # characters of a foreign column name in a message
 _PLACE = re.compile("[0-9]{1,9}")
 _NO_CHARACTER = re.compile("[\0\ud800-\udfff]")  # JSON can escape them
 
@@ -73,8 +73,9 @@ class LabelledTexts:
       exists only if there are any.
     - `multiline_records`: records of a CSV file that span several lines; `longest_record_lines`: lines of the longest
       of them; `longest_record_line`: the line at which it starts. These entries exist only if there are any.
-    - `invisible_characters`: characters without a width that were removed, see `visible`, from labels, ids, splits and
-      names of columns, and byte-order marks from the beginnings of texts; this entry exists only if there are any.
+    - `invisible_characters`: characters without a width that were removed, see `records.strip_invisible`, from
+      labels, ids, splits and names of columns, and byte-order marks from the beginnings of texts; this entry exists
+      only if there are any.
     - `malformed`: records skipped because the number of fields is wrong; this entry exists
       only with `read_labelled(skip_malformed=True)`.
 
@@ -172,39 +173,53 @@ def collect(file: "LabelledFile", skip: Sequence[Skipped] = ()) -> LabelledTexts
     Raises:
         CorpusError: As for `read_labelled`.
     """
-    path, audit = file.path, dict.fromkeys(("texts", "duplicates", "conflicting", "empty"), 0)
+    path = file.path
+    audit = {"texts": 0, "duplicates": 0, "conflicting": 0, "empty": 0}
     texts: list[LabelledText] = []
     labels: dict[tuple[str, str | None], str] = {}  # of the first of equal texts
     lines: dict[str, int] = {}  # of the ids
     left_out = Counter[str](malformed=0) if "malformed" in skip else None
-    for found in file.texts(left_out):
-        if not found.text or found.pair == "":
+    for text in file.texts(left_out):
+        if not text.text or text.pair == "":
             if "empty" not in skip:
-                wrong = f"the {file.named('pair' if found.text else 'text')} is empty"
-                raise CorpusError.at(path, found.line, wrong, "Fill the field, or remove the row")
+                field = "pair" if text.text else "text"
+                wrong = f"the {file.describe_field(field)} is empty"
+                raise CorpusError.at(path, text.line, wrong, "Fill the field, or remove the row")
             audit["empty"] += 1
             continue
-        if found.id in lines:
-            wrong = f"the id {found.id!r} is also that of line {lines[found.id]}"
+        if text.id in lines:
+            wrong = f"the id {text.id!r} is also that of line {lines[text.id]}"
             remedy = (
                 f"Name a column of unique ids with {setting(file.option + '.columns.id')}, or leave it out to "
                 f"number the rows"
             )
-            raise CorpusError.at(path, found.line, wrong, remedy)
-        lines[found.id] = found.line
-        first = labels.setdefault((found.text, found.pair), found.label)
-        audit["conflicting"] += first != found.label
-        texts.append(found)
+            raise CorpusError.at(path, text.line, wrong, remedy)
+        lines[text.id] = text.line
+        first_label = labels.setdefault((text.text, text.pair), text.label)
+        audit["conflicting"] += first_label != text.label
+        texts.append(text)
     if not texts:
         of_split = f" of {file.split}" if file.split else ""
         raise CorpusError.at(path, None, f"the file holds no text{of_split}", "Check that it is the file you meant")
-    audit |= {"texts": len(texts), "duplicates": len(texts) - len(labels), **file.audit, **(left_out or {})}
+    audit["texts"] = len(texts)
+    audit["duplicates"] = len(texts) - len(labels)
+    audit |= file.audit
+    if left_out is not None:
+        audit |= left_out
     return LabelledTexts(tuple(texts), audit)
 
 
-def _shown(names: Iterable[str]) -> str:
-    unnamed = "'' (an index of pandas, which to_csv(index=False) leaves out)"
-    return ", ".join(name[:_SHOWN] + "…" * (len(name) > _SHOWN) if name else unnamed for name in names)
+def _list_columns(names: Iterable[str]) -> str:
+    """Return the names of columns for a message, the long ones shortened."""
+    parts = []
+    for name in names:
+        if not name:
+            parts.append("'' (an index of pandas, which to_csv(index=False) leaves out)")
+        elif len(name) > _LONGEST_NAME:
+            parts.append(f"{name[:_LONGEST_NAME]}…")
+        else:
+            parts.append(name)
+    return ", ".join(parts)
 
 
 class LabelledFile:
@@ -225,10 +240,12 @@ class LabelledFile:
     def __init__(
         self, path: Path, columns: Columns, format: RecordFormat | None, option: str = "data", split: str | None = None
     ) -> None:
-        self.path, self.option, self.split = path, option, split
+        self.path = path
+        self.option = option
+        self.split = split
         self.format = format or infer_format(path, _SUFFIXES, setting(f"{option}.format"))
         self.audit = Counter[str]()
-        self._leave_out = {visible(str(label), Counter()) for label in columns.leave_out}
+        self._leave_out = {strip_invisible(str(label), Counter()) for label in columns.leave_out}
         self._columns = columns.named
         self._header = not all(map(str.isdecimal, self._columns.values()))
 
@@ -245,11 +262,11 @@ class LabelledFile:
             CorpusError: The file is missing, in another encoding, malformed, lacks a column, or has an empty label
                 or a rationale outside its text.
         """
-        for found in self._texts(left_out):
-            if found.label in self._leave_out:
+        for text in self._texts(left_out):
+            if text.label in self._leave_out:
                 self.audit["labels_left_out"] += 1
             else:
-                yield found
+                yield text
 
     def _texts(self, left_out: Counter[str] | None) -> Iterator[LabelledText]:
         """Yield the texts with labels that are left out, too."""
@@ -268,14 +285,15 @@ class LabelledFile:
     def _is_of_split(self, line: int, values: Mapping[str, object]) -> bool:
         if "split" not in values:
             return self.split is None
-        given = values["split"]
-        split = visible(given, self.audit) if isinstance(given, str) else given
+        split = values["split"]
+        if isinstance(split, str):
+            split = strip_invisible(split, self.audit)
         if split not in SPLITS:
-            wrong = f"the {self.named('split')} is {given!r}"
+            wrong = f"the {self.describe_field('split')} is {values['split']!r}"
             raise self._error(line, wrong, f"Write one of {', '.join(SPLITS)}, or remove the row")
         return self.split is None or split == self.split
 
-    def named(self, field: str) -> str:
+    def describe_field(self, field: str) -> str:
         """Return the description of a field for error messages, such as `label (column 'gold')`.
 
         Args:
@@ -288,15 +306,15 @@ class LabelledFile:
 
     def _objects(self) -> Iterator[Record]:
         """Yield the records of a JSONL file."""
-        for number, found in numbered_objects(self.path, self.audit):
+        for number, found in read_objects(self.path, self.audit):
             yield number, self._values(number, found)
 
     def _values(self, line: int, found: Mapping[str, object]) -> dict[str, object]:
         """Return the values of an object by the fields of `Columns`."""
-        found = with_visible_keys(found, self._columns.values(), self.audit)
+        found = add_visible_keys(found, self._columns.values(), self.audit)
         for field, name in self._columns.items():
             if name not in found:
-                keys = f"; its keys are {_shown(found)}" if found else ", because it is empty"
+                keys = f"; its keys are {_list_columns(found)}" if found else ", because it is empty"
                 remedy = f"Add the key, or name another one with {setting(f'{self.option}.columns.{field}')}"
                 raise self._error(line, f"the object has no key {name!r}{keys}", remedy)
         return {field: found[name] for field, name in self._columns.items()}
@@ -306,7 +324,7 @@ class LabelledFile:
     ) -> Iterator[tuple[int, Mapping[str, str], list[str]]]:
         """Yield the line, the values by field, and the whole row of each record of a TSV or CSV file."""
         places: dict[str, int] = {}
-        for number, row in separated_rows(self.path, form, self.audit, left_out):
+        for number, row in read_rows(self.path, form, self.audit, left_out):
             if not places:
                 places = self._places(number, row)
                 if self._header:
@@ -317,7 +335,7 @@ class LabelledFile:
         """Return the place of each column in a row, from the first row."""
         names = [str(place + 1) for place in range(len(first))]
         if self._header:
-            names = [visible(name, self.audit) for name in first]
+            names = [strip_invisible(name, self.audit) for name in first]
         for field, name in self._columns.items():
             if name not in names:
                 raise self._no_column(number, name, field, names)
@@ -329,7 +347,7 @@ class LabelledFile:
     def _no_column(self, number: int, name: str, field: str, names: Sequence[str]) -> CorpusError:
         option = setting(f"{self.option}.columns.{field}")
         if self._header:
-            wrong = f"the header has no column {name!r}; its columns are {_shown(names)}"
+            wrong = f"the header has no column {name!r}; its columns are {_list_columns(names)}"
             remedy = f"Name the right column with {option}; if the file has no header, give all columns their numbers"
             return self._error(number, wrong, f"{remedy} from 1")
         wrong = f"the columns are numbered from 1 to {len(names)}, and none is {name}"
@@ -337,32 +355,46 @@ class LabelledFile:
 
     def _text(self, line: int, values: Mapping[str, object]) -> LabelledText:
         """Check the values of one record; its text or pair may still be empty."""
+        text = self._string(line, values, "text")
+        label = ""
+        if "label" in values:
+            label = sys.intern(self._string(line, values, "label", bool, int))
+            self._check_filled(line, "label", label)
+        name = str(line)
+        if "id" in values:
+            name = self._string(line, values, "id", int)
+            self._check_filled(line, "id", name)
+        rationale = None
+        if "rationale" in values:
+            rationale = self._rationale(line, values["rationale"], words=len(text.split()))
+        pair = None
+        if "pair" in values:
+            pair = self._string(line, values, "pair")
+        return LabelledText(name, text, label, line, pair, rationale)
 
-        def string(field: str, *others: type) -> str:
-            value = values[field]
-            if isinstance(value, others):
-                value = json.dumps(value)
-            if not isinstance(value, str):
-                wanted = "a string, a whole number, true or false" if others else "a string"
-                wrong = f"the {self.named(field)} is {JSON_KINDS[type(value)]}, but must be {wanted}"
-                raise self._error(line, wrong, "Correct the value, or remove the line")
-            if odd := _NO_CHARACTER.search(value):
-                kind = "NUL" if odd[0] == "\0" else "half of a surrogate pair"
-                wrong = f"character {odd.start() + 1} of the {self.named(field)} is \\u{ord(odd[0]):04x}, {kind}"
-                raise self._error(line, wrong, "Remove this character")
-            if field in ("label", "id"):
-                return visible(value, self.audit)
-            check_words(self.path, line, value)
-            return without_mark(value, self.audit)
+    def _check_filled(self, line: int, field: str, value: str) -> None:
+        if not value:
+            raise self._error(line, f"the {self.describe_field(field)} is empty", "Fill it, or remove the row")
 
-        text = string("text")
-        label = sys.intern(string("label", bool, int)) if "label" in values else ""
-        name = string("id", int) if "id" in values else str(line)
-        for field, value in (("label", label), ("id", name)):
-            if not value and field in values:
-                raise self._error(line, f"the {self.named(field)} is empty", "Fill it, or remove the row")
-        rationale = self._rationale(line, values["rationale"], len(text.split())) if "rationale" in values else None
-        return LabelledText(name, text, label, line, string("pair") if "pair" in values else None, rationale)
+    def _string(self, line: int, values: Mapping[str, object], field: str, *others: type) -> str:
+        """Return the value of a field as a string; values of the types `others` are converted."""
+        value = values[field]
+        if isinstance(value, others):
+            value = json.dumps(value)
+        if not isinstance(value, str):
+            accepted = "a string, a whole number, true or false" if others else "a string"
+            wrong = f"the {self.describe_field(field)} is {JSON_KINDS[type(value)]}, but must be {accepted}"
+            raise self._error(line, wrong, "Correct the value, or remove the line")
+        odd = _NO_CHARACTER.search(value)
+        if odd is not None:
+            kind = "NUL" if odd[0] == "\0" else "half of a surrogate pair"
+            code = f"\\u{ord(odd[0]):04x}"
+            wrong = f"character {odd.start() + 1} of the {self.describe_field(field)} is {code}, {kind}"
+            raise self._error(line, wrong, "Remove this character")
+        if field in ("label", "id"):
+            return strip_invisible(value, self.audit)
+        check_words(self.path, line, value)
+        return strip_mark(value, self.audit)
 
     def _rationale(self, line: int, value: object, words: int) -> tuple[int, ...] | None:
         """Return the places of the deciding words of a text of `words` words."""
@@ -370,13 +402,14 @@ class LabelledFile:
             return None
         if isinstance(value, str):
             value = value.split()
-        given = value if isinstance(value, list) else [value]
-        for place in given:
-            if not (type(place) is int or (isinstance(place, str) and _PLACE.fullmatch(place))):
-                wrong = f"the {self.named('rationale')} contains {place!r}, which is not a word index"
+        places = value if isinstance(value, list) else [value]
+        for place in places:
+            is_number = type(place) is int or (isinstance(place, str) and _PLACE.fullmatch(place))
+            if not is_number:
+                wrong = f"the {self.describe_field('rationale')} contains {place!r}, which is not a word index"
                 raise self._error(line, wrong, "Write word indices from 0, separated by spaces")
             if not 0 <= int(place) < words:
-                wrong = f"the {self.named('rationale')} contains the word index {place}"
+                wrong = f"the {self.describe_field('rationale')} contains the word index {place}"
                 wrong += f", but the text has {pluralize(words, 'word')}"
                 raise self._error(line, wrong, "Count the words between white space from 0")
-        return tuple(sorted(set(map(int, given))))
+        return tuple(sorted(set(map(int, places))))

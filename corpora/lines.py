@@ -24,7 +24,7 @@ LONGEST_WORD = 1 << 20
 Name = TypeVar("Name", bound=str)
 
 
-def numbered_lines(path: Path, audit: Counter[str] | None = None, longest: int = LONGEST) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path, audit: Counter[str] | None = None, longest: int = LONGEST) -> Iterator[tuple[int, str]]:
     r"""Yield the number, counted from 1, and the text of each line of a UTF-8 file; only `\n` or `\r\n` ends a line.
 
     A byte-order mark at the beginning of the file is dropped.

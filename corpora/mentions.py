@@ -6,10 +6,10 @@ and its tag: `(TOP(S(NP*`, `*)`, `(VP*)))`.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -19,7 +19,7 @@ from attention_probing.corpora.sentence import CorpusError, Sentence
 from attention_probing.results.errors import pluralize, setting
 from attention_probing.results.progress import warn
 
-Way = Literal["parse", "constituents", "last_noun", "last_word", "heuristic"]
+HeadMethod = Literal["parse", "constituents", "last_noun", "last_word", "heuristic"]
 
 # Of Universal Dependencies 1 and 2, then of the Penn Treebank with the additions of OntoNotes and EWT (ADD, HYPH, …).
 _KNOWN = """ADJ ADP ADV AUX CCONJ CONJ DET INTJ NOUN NUM PART PRON PROPN PUNCT SCONJ SYM VERB X
@@ -115,18 +115,18 @@ class TaggedSentence:
         return read_constituents(self.bits) if any("(" in bit for bit in self.bits) else None
 
 
-class Head(NamedTuple):
+class MentionHead(NamedTuple):
     """Head word that was found for a span.
 
     Attributes:
         word: 0-based index of the head word in its sentence.
-        way: Method that found it; see `find_head`.
+        method: Method that found it; see `find_head`.
         candidates: For the method `parse`, the number of words in the span whose dependency head is outside the
             span; 1 for other methods.
     """
 
     word: int
-    way: Way
+    method: HeadMethod
     candidates: int = 1
 
 
@@ -145,10 +145,16 @@ def find_meanings(sentences: Sequence[TaggedSentence], mapping: Mapping[str, str
         if sentence.parse is not None and not known.issuperset(sentence.tags):
             both = zip(sentence.parse.upos, sentence.tags, strict=True)
             sentence.tags = tuple(tag if upos == "_" else upos for upos, tag in both)
-    counts = Counter(tag for sentence in sentences for tag in sentence.tags if tag != "_")
-    if sum(counts[tag] for tag in counts.keys() - KNOWN_TAGS) > FOREIGN * counts.total():
+    counts: Counter[str] = Counter()
+    for sentence in sentences:
+        counts.update(sentence.tags)
+    del counts["_"]
+    foreign = sum(counts[tag] for tag in counts.keys() - KNOWN_TAGS)
+    if foreign > FOREIGN * counts.total():
         known = frozenset(mapping)
-    meanings = {"_": "_", **{tag: mapping.get(tag, tag) if tag in known else UNKNOWN + tag for tag in counts}}
+    meanings = {"_": "_"}
+    for tag in counts:
+        meanings[tag] = mapping.get(tag, tag) if tag in known else UNKNOWN + tag
     for sentence in sentences:
         sentence.tags = tuple(meanings[tag] for tag in sentence.tags)
 
@@ -175,7 +181,7 @@ def warn_of_tags(path: Path, audit: Mapping[str, int], tags: Iterable[str]) -> N
     )
 
 
-def find_head(sentence: TaggedSentence, start: int, end: int) -> Head:
+def find_head(sentence: TaggedSentence, start: int, end: int) -> MentionHead:
     """Return the head of the words `start` to `end - 1` of a sentence, by the first method that is possible.
 
     The methods, in order:
@@ -195,16 +201,17 @@ def find_head(sentence: TaggedSentence, start: int, end: int) -> Head:
     if sentence.parse is not None:
         heads = sentence.parse.heads  # counted from 1; the root's is 0
         free = [word for word in range(start, end) if not start < heads[word] <= end]
-        return Head(free[0], "parse", len(free))
+        return MentionHead(free[0], "parse", len(free))
     if sentence.tree is not None:
-        return Head(constituent_head(sentence.tree, sentence.tags, start, end), "constituents")
+        return MentionHead(constituent_head(sentence.tree, sentence.tags, start, end), "constituents")
     tags = sentence.tags[start:end]
     if "_" in tags:
-        return Head(start + _head_by_heuristic(sentence.words[start:end]), "heuristic")
-    for wanted in (_NOUN_TAGS, _PRONOUN_TAGS):
-        if places := [place for place, tag in enumerate(tags, start) if tag in wanted]:
-            return Head(places[-1], "last_noun")
-    return Head(end - 1, "last_word")
+        return MentionHead(start + _head_by_heuristic(sentence.words[start:end]), "heuristic")
+    for nominal in (_NOUN_TAGS, _PRONOUN_TAGS):
+        places = [place for place, tag in enumerate(tags, start) if tag in nominal]
+        if places:
+            return MentionHead(places[-1], "last_noun")
+    return MentionHead(end - 1, "last_word")
 
 
 def find_type(sentence: TaggedSentence, start: int, end: int, head: int) -> tuple[MentionType, bool]:
@@ -230,18 +237,29 @@ def find_type(sentence: TaggedSentence, start: int, end: int, head: int) -> tupl
         return "pronoun", tag == "_"
     if tag.startswith(UNKNOWN):
         return "unknown", False
+    if tag in _PRONOUN_TAGS:
+        return "pronoun", False
+    if tag in _PROPER_TAGS:
+        return "proper", False
     if tag != "_":
-        return ("pronoun" if tag in _PRONOUN_TAGS else "proper" if tag in _PROPER_TAGS else "nominal"), False
+        return "nominal", False
     if word.lower() in _PRONOUNS.split():
         return "pronoun", True
-    return ("proper" if head > 0 and word[0].isupper() else "nominal"), True
+    if head > 0 and word[0].isupper():
+        return "proper", True
+    return "nominal", True
 
 
 def _head_by_heuristic(words: Sequence[str]) -> int:
+    """Return the place of the last word before the first stop; punctuation and clitics count only if alone."""
     stops = _STOPS.split()
-    stop = next((place for place in range(1, len(words)) if words[place].lower() in stops), len(words))
-    real = [place for place in range(stop) if words[place] not in _CLITICS and any(map(str.isalnum, words[place]))]
-    return real[-1] if real else stop - 1
+    stop = 1
+    while stop < len(words) and words[stop].lower() not in stops:
+        stop += 1
+    for place in reversed(range(stop)):
+        if words[place] not in _CLITICS and any(map(str.isalnum, words[place])):
+            return place
+    return stop - 1
 
 
 def attach_parses(path: Path, sentences: Sequence[TaggedSentence], parses: Path, *, texts: bool = False) -> None:
@@ -258,24 +276,47 @@ def attach_parses(path: Path, sentences: Sequence[TaggedSentence], parses: Path,
     """
     trees = read_treebank(parses, texts=texts).sentences
     for number, (sentence, tree) in enumerate(zip_longest(sentences, trees)):
-        ours, theirs = (() if one is None else one.words for one in (sentence, tree))
-        if ours != theirs:
-            place = next(i for i, (one, other) in enumerate(zip_longest(ours, theirs)) if one != other)
-            here, there = (repr(words[place]) if place < len(words) else "missing" for words in (ours, theirs))
-            lines = sentences[-1].lines[-1:] if sentence is None else sentence.lines
-            line = _line_of(parses, min(number, len(trees) - 1), min(place, len(theirs or trees[-1].words) - 1))
-            wrong = f"word {place + 1} of sentence {number + 1} is {here}, but {there} in the parses ({parses}:{line})"
-            remedy = "Correct one of the files: both must have the same sentences and words. To use no parses, rename "
-            remedy += "the .conllu file"
-            raise CorpusError.at(path, lines[min(place, len(lines) - 1)], wrong, remedy)
+        words = () if sentence is None else sentence.words
+        parsed_words = () if tree is None else tree.words
+        if words != parsed_words:
+            raise _differing_word(path, sentences, parses, trees, number)
         sentence.parse = tree
+
+
+def _differing_word(
+    path: Path, sentences: Sequence[TaggedSentence], parses: Path, trees: Sequence[Sentence], number: int
+) -> CorpusError:
+    """Return the error for the first word that differs in the sentence of this number, or that one file lacks."""
+    words = sentences[number].words if number < len(sentences) else ()
+    parsed_words = trees[number].words if number < len(trees) else ()
+    place = 0
+    while words[place : place + 1] == parsed_words[place : place + 1]:
+        place += 1
+    here = repr(words[place]) if place < len(words) else "missing"
+    there = repr(parsed_words[place]) if place < len(parsed_words) else "missing"
+
+    # A missing word is named at the last line before it.
+    lines = sentences[number].lines if number < len(sentences) else sentences[-1].lines[-1:]
+    line = lines[min(place, len(lines) - 1)]
+    tree = min(number, len(trees) - 1)
+    parsed_line = _line_of(parses, tree, min(place, len(trees[tree].words) - 1))
+
+    wrong = f"word {place + 1} of sentence {number + 1} is {here}, but {there} in the parses ({parses}:{parsed_line})"
+    remedy = "Correct one of the files: both must have the same sentences and words. To use no parses, rename "
+    remedy += "the .conllu file"
+    return CorpusError.at(path, line, wrong, remedy)
 
 
 def _line_of(treebank: Path, sentence: int, word: int) -> int:
     """Return the line of a word, given by 0-based sentence and word, in a treebank without errors."""
-    rows = ([row for row in block if not row[1].startswith("#")] for block in blocks(treebank))
-    wanted = next(islice(filter(None, rows), sentence, None))
-    return next(number for number, line in wanted if line.partition("\t")[0] == str(word + 1))
+    number = -1
+    for block in blocks(treebank):
+        rows = [(line, text) for line, text in block if not text.startswith("#")]
+        if rows:
+            number += 1
+        if number == sentence:
+            return next(line for line, text in rows if text.partition("\t")[0] == str(word + 1))
+    raise IndexError(sentence)
 
 
 def read_constituents(bits: Sequence[str]) -> Constituent:
@@ -344,37 +385,79 @@ def constituent_head(tree: Constituent, tags: Sequence[str], start: int, end: in
         inside = [child for child in node.children if child.start < end and start < child.end]
         # Labels of phrases are in angle brackets, to distinguish them from tags of words.
         names = [f"<{child.label}>" if child.children else tags[child.start] for child in inside]
-        places = _head_places(node.label if whole else "", names)
-        node = inside[next(place for place in places if place is not None)]
+        node = inside[_head_place(node.label if whole else "", names)]
     return node.start
 
 
-def _head_places(label: str, names: list[str]) -> Iterator[int | None]:
-    """Yield the place that each rule of `constituent_head` gives, or None; the last always gives one."""
+def _head_place(label: str, names: list[str]) -> int:
+    """Return the place of the head child of a phrase by the rules of `constituent_head`.
 
-    def first(wanted: set[str]) -> int | None:
-        return next((i for i, name in enumerate(names) if name[1:-1] in wanted and name[0] == "<"), None)
-
+    Args:
+        label: Label of the phrase; empty if a part of it is outside the span.
+        names: Label of each child that is a phrase, in angle brackets; tag of each child that is a word.
+    """
     if label == "VP" or label in _CLAUSES:
-        yield first({"VP"})
-        yield first(_CLAUSES) if label != "VP" else None
-        yield next((i for i, name in enumerate(names) if name.startswith("VB") or name == "VERB"), None)
-    cut = next((i for i in range(1, len(names)) if names[i][1:-1] in _POSTMODIFIERS and names[i][0] == "<"), len(names))
-    yield _last_noun(names[:cut])
-    yield first(_NP_LIKE)
-    yield next((i for i in reversed(range(cut)) if names[i] in {"CD", "NUM", "<QP>"}), None)
-    yield next((i for i in reversed(range(cut)) if names[i] not in _PUNCTUATION), cut - 1)
+        place = _head_of_clause(label, names)
+        if place is not None:
+            return place
+    stop = 1
+    while stop < len(names) and not _is_phrase(names[stop], _POSTMODIFIERS):
+        stop += 1
+    before = names[:stop]  # the children before any postmodifier
+    place = _last_noun(before)
+    if place is None:
+        place = _first_phrase(names, _NP_LIKE)
+    if place is None:
+        place = _last_place(before, lambda name: name in {"CD", "NUM", "<QP>"})
+    if place is None:
+        place = _last_place(before, lambda name: name not in _PUNCTUATION)
+    return stop - 1 if place is None else place
+
+
+def _head_of_clause(label: str, names: list[str]) -> int | None:
+    """Return the place of the first verb phrase, else in a clause of the first clause, else of the first verb."""
+    place = _first_phrase(names, {"VP"})
+    if place is None and label != "VP":
+        place = _first_phrase(names, _CLAUSES)
+    if place is not None:
+        return place
+    for place, name in enumerate(names):
+        if name.startswith("VB") or name == "VERB":
+            return place
+    return None
+
+
+def _is_phrase(name: str, labels: Collection[str]) -> bool:
+    """Return True for a phrase with one of these labels; words have names without brackets."""
+    return name.startswith("<") and name[1:-1] in labels
+
+
+def _first_phrase(names: list[str], labels: Collection[str]) -> int | None:
+    for place, name in enumerate(names):
+        if _is_phrase(name, labels):
+            return place
+    return None
+
+
+def _last_place(names: list[str], fits: Callable[[str], bool]) -> int | None:
+    for place in reversed(range(len(names))):
+        if fits(names[place]):
+            return place
+    return None
 
 
 def _last_noun(names: list[str]) -> int | None:
     """Return the place of the last noun; if it ends a list of nouns, the place of the first noun of the list."""
-    nouns = [name in _NOUNS or name[1:-1] in _NOUN_LIKE for name in names]
-    place = next((i for i in reversed(range(len(names))) if nouns[i]), None)
+    place = _last_place(names, _is_noun)
     while place is not None:
         before = place - 1
         while before >= 0 and names[before] in {"CC", "CCONJ", "<CONJP>", ","}:
             before -= 1
-        if before == place - 1 or before < 0 or not nouns[before]:
+        if before == place - 1 or before < 0 or not _is_noun(names[before]):
             break
         place = before
     return place
+
+
+def _is_noun(name: str) -> bool:
+    return name in _NOUNS or name[1:-1] in _NOUN_LIKE

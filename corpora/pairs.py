@@ -11,12 +11,12 @@ from typing import Literal
 
 from attention_probing.corpora.lines import check_words
 from attention_probing.corpora.records import (
+    add_visible_keys,
     count_doubtful,
-    numbered_objects,
-    separated_rows,
-    visible,
-    with_visible_keys,
-    without_mark,
+    read_objects,
+    read_rows,
+    strip_invisible,
+    strip_mark,
 )
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.results.errors import setting
@@ -95,15 +95,15 @@ def read_pairs(
     pairs: dict[tuple[str, str], MinimalPair] = {}
     if audit is None:
         audit = Counter()
-    named = {field: key for field, key in asdict(columns).items() if key is not None}
-    for line, found in _records(path, named, audit):
+    keys = {field: key for field, key in asdict(columns).items() if key is not None}
+    for line, record in _read_records(path, keys, audit):
         values = {"paradigm": _ALL, "field": _ALL, "id": str(line)}
-        for field, key in named.items():
-            if key not in found:
-                raise _no_key(path, line, found, field, key, option)
-            value = _text(found[key], field, audit)
+        for field, key in keys.items():
+            if key not in record:
+                raise _no_key(path, line, record, field, key, option)
+            value = _clean(record[key], field, audit)
             if not value:
-                wrong = f"the value of {key!r} is {found[key]!r}"
+                wrong = f"the value of {key!r} is {record[key]!r}"
                 raise CorpusError.at(path, line, wrong, f"Give each pair a text for {setting(f'{option}.{field}')}")
             check_words(path, line, value)
             values[field] = value
@@ -123,7 +123,9 @@ def read_pairs(
     return tuple(pairs.values())
 
 
-def _records(path: Path, named: Mapping[str, str], audit: Counter[str]) -> Iterator[tuple[int, Mapping[str, object]]]:
+def _read_records(
+    path: Path, named: Mapping[str, str], audit: Counter[str]
+) -> Iterator[tuple[int, Mapping[str, object]]]:
     """Yield the line and the values of each record, by the name of the column.
 
     Args:
@@ -133,12 +135,12 @@ def _records(path: Path, named: Mapping[str, str], audit: Counter[str]) -> Itera
     """
     suffix = path.suffix.lower()
     if suffix not in (".tsv", ".csv"):
-        for line, found in numbered_objects(path, audit):
-            yield line, with_visible_keys(found, named.values(), audit)
+        for line, found in read_objects(path, audit):
+            yield line, add_visible_keys(found, named.values(), audit)
         return
     form: Literal["tsv", "csv"] = "csv" if suffix == ".csv" else "tsv"
     header: list[str] = []
-    for line, row in separated_rows(path, form, audit):
+    for line, row in read_rows(path, form, audit):
         if not header:
             header = _header(path, line, row, audit)
             continue
@@ -149,7 +151,7 @@ def _records(path: Path, named: Mapping[str, str], audit: Counter[str]) -> Itera
 
 
 def _header(path: Path, line: int, row: list[str], audit: Counter[str]) -> list[str]:
-    header = [visible(name, audit) for name in row]
+    header = [strip_invisible(name, audit) for name in row]
     for name in header:
         if header.count(name) > 1:
             raise CorpusError.at(path, line, f"the header has several columns {name!r}", "Rename all but one")
@@ -164,11 +166,11 @@ def _no_key(path: Path, line: int, found: Mapping[str, object], field: str, key:
     return CorpusError.at(path, line, wrong, remedy)
 
 
-def _text(value: object, field: str, audit: Counter[str]) -> str:
+def _clean(value: object, field: str, audit: Counter[str]) -> str:
     """Return a sentence or a name as text; empty if the value is of another type."""
     if type(value) is int and field not in _SENTENCES:
         return str(value)
     if not isinstance(value, str):
         return ""
-    clean = without_mark if field in _SENTENCES else visible
+    clean = strip_mark if field in _SENTENCES else strip_invisible
     return clean(value, audit)

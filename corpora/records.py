@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from attention_probing.corpora.lines import BYTE_ORDER_MARK, LONGEST, numbered_lines
+from attention_probing.corpora.lines import BYTE_ORDER_MARK, LONGEST, read_lines
 from attention_probing.corpora.registry import CORPORA
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.results.errors import pluralize
@@ -34,9 +34,15 @@ _INVISIBLE = re.compile(
     "|(?<![^\\x00-\\x7f])[\u200c\u200d]|[\u200c\u200d](?![^\\x00-\\x7f])"
 )
 JSON_KINDS: Mapping[type, str] = {
-    **{dict: "an object", list: "a list", type(None): "null", bool: "true or false"},
-    **{int: "a number", float: "a decimal number", str: "a string"},
+    dict: "an object",
+    list: "a list",
+    type(None): "null",
+    bool: "true or false",
+    int: "a number",
+    float: "a decimal number",
+    str: "a string",
 }
+"""Name of each type of JSON, for messages."""
 
 
 def is_quoted(*fields: str | None) -> bool:
@@ -46,8 +52,10 @@ def is_quoted(*fields: str | None) -> bool:
 
     TSV is read without quoting; a CSV file may have been quoted twice.
     """
-    found = [_QUOTED.fullmatch(field) for field in fields if field]
-    return any(field and field[1] for field in found) or (len(found) > 1 and all(found))
+    matches = [_QUOTED.fullmatch(field) for field in fields if field]
+    has_doubled_quotes = any(match is not None and match[1] for match in matches)
+    all_quoted = len(matches) > 1 and None not in matches
+    return has_doubled_quotes or all_quoted
 
 
 def count_doubtful(
@@ -64,7 +72,7 @@ def count_doubtful(
         texts: The fields that are read as texts or labels, as they are in the file.
     """
     behind_space = form == "csv" and any(map(_BEHIND_SPACE.fullmatch, texts))
-    if behind_space or is_quoted(*(text.strip() for text in texts)):
+    if behind_space or is_quoted(*map(str.strip, texts)):
         audit["quoted_texts"] += 1
     length = 1 + sum(field.count("\n") for field in row)
     if length == 1:
@@ -75,7 +83,7 @@ def count_doubtful(
         audit["longest_record_line"] = line
 
 
-def visible(name: str, audit: Counter[str]) -> str:
+def strip_invisible(name: str, audit: Counter[str]) -> str:
     """Return a label or a name without characters that have no width, and without white space at its ends.
 
     These characters make two labels of what looks like one. They come from joined files, each with a byte-order mark,
@@ -87,13 +95,13 @@ def visible(name: str, audit: Counter[str]) -> str:
     """
     if name.isascii():
         return name.strip()
-    shown, removed = _INVISIBLE.subn("", name)
+    visible, removed = _INVISIBLE.subn("", name)
     if removed:
         audit["invisible_characters"] += removed
-    return shown.strip()
+    return visible.strip()
 
 
-def without_mark(text: str, audit: Counter[str]) -> str:
+def strip_mark(text: str, audit: Counter[str]) -> str:
     """Return a text without a byte-order mark at its beginning, and without white space at its ends.
 
     Args:
@@ -107,8 +115,8 @@ def without_mark(text: str, audit: Counter[str]) -> str:
     return text.removeprefix(BYTE_ORDER_MARK).lstrip()
 
 
-def with_visible_keys(found: Mapping[str, object], wanted: Iterable[str], audit: Counter[str]) -> Mapping[str, object]:
-    """Return an object of JSONL that has its keys as `visible` returns them, too, if it lacks a wanted key.
+def add_visible_keys(found: Mapping[str, object], wanted: Iterable[str], audit: Counter[str]) -> Mapping[str, object]:
+    """Return an object of JSONL that has its keys as `strip_invisible` returns them, too, if it lacks a wanted key.
 
     Args:
         found: The object.
@@ -119,11 +127,11 @@ def with_visible_keys(found: Mapping[str, object], wanted: Iterable[str], audit:
         return found
     values = dict(found)
     for name, value in found.items():
-        values.setdefault(visible(name, audit), value)
+        values.setdefault(strip_invisible(name, audit), value)
     return values
 
 
-def separated_rows(
+def read_rows(
     path: Path,
     form: Literal["tsv", "csv"],
     audit: Counter[str] | None = None,
@@ -136,7 +144,7 @@ def separated_rows(
     Args:
         path: The file, in UTF-8.
         form: `tsv` or `csv`.
-        audit: Receives the count `invisible_characters` of byte-order marks, see `numbered_lines`.
+        audit: Receives the count `invisible_characters` of byte-order marks, see `read_lines`.
         left_out: Counter of skipped records: a record with more or fewer fields than the first is skipped and
             counted as `malformed`. None raises CorpusError for such a record.
 
@@ -145,7 +153,7 @@ def separated_rows(
             `left_out` is None.
     """
     width = 0
-    lines = numbered_lines(path, audit)
+    lines = read_lines(path, audit)
     split_lines = _comma_rows if form == "csv" else _tab_rows
     for number, row in split_lines(path, lines):
         if len(row) < 2 and not "".join(row).strip():
@@ -160,17 +168,17 @@ def separated_rows(
             raise CorpusError.at(path, number, wrong, _SEPARATED[form])
 
 
-def numbered_objects(path: Path, audit: Counter[str] | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def read_objects(path: Path, audit: Counter[str] | None = None) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the line number and the object of each line of a JSONL file that is not blank.
 
     Args:
         path: The file, in UTF-8.
-        audit: Receives the count of byte-order marks, see `numbered_lines`.
+        audit: Receives the count of byte-order marks, see `read_lines`.
 
     Raises:
         CorpusError: The file is missing or in another encoding, or a line is not a JSON object.
     """
-    for number, line in numbered_lines(path, audit):
+    for number, line in read_lines(path, audit):
         if not line.strip():
             continue
         try:
@@ -186,8 +194,9 @@ def numbered_objects(path: Path, audit: Counter[str] | None = None) -> Iterator[
 def _json_fault(error: ValueError | RecursionError) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"the line is not valid JSON ({error.msg} at character {error.pos + 1})"
-    deep = isinstance(error, RecursionError)
-    return f"the line has {'brackets that are nested too deeply' if deep else 'a number with too many digits'}"
+    if isinstance(error, RecursionError):
+        return "the line has brackets that are nested too deeply"
+    return "the line has a number with too many digits"
 
 
 def _tab_rows(_: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
@@ -226,20 +235,23 @@ def warn_of_records(name: str, audit: Mapping[str, int]) -> None:
     """
     if name in CORPORA:
         return
-    if quoted := audit.get("quoted_texts", 0):
+    quoted = audit.get("quoted_texts", 0)
+    if quoted:
         warn(
             f"{name}: {pluralize(quoted, 'text')} in double quotes, as in CSV, but these quotes were read as words. "
             "TSV is read without quoting; in CSV a text was quoted twice, or white space other than a blank stands "
             "before its quotes. Save it as CSV, in pandas to_csv('my.csv', index=False)."
         )
-    if joined := audit.get("multiline_records", 0):
+    joined = audit.get("multiline_records", 0)
+    if joined:
         longest = f"the longest has {audit['longest_record_lines']}, from line {audit['longest_record_line']}"
         warn(
             f"{name}: {pluralize(joined, 'record')} over several lines; {longest}. If texts have no line breaks, "
             "there is a double quote too many, and several records were read as one text: remove it, or double it in "
             "a quoted text."
         )
-    if invisible := audit.get("invisible_characters", 0):
+    invisible = audit.get("invisible_characters", 0)
+    if invisible:
         warn(
             f"{name}: {pluralize(invisible, 'character')} without a width, such as a byte-order mark, dropped from the "
             "beginning of lines and texts, from labels, ids or names of columns. Check the program that wrote the file."

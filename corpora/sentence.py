@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -89,13 +89,15 @@ class Sentence:
             text: Comment `text`; None for none.
             misc: Column MISC of each word; `_` by default.
         """
-        rows = [f"# sent_id = {self.id}", *([] if text is None else [f"# text = {text}"])]
-        columns = zip(
-            self.words, self.upos, self.xpos, self.heads, self.relations, misc or ["_"] * len(self), strict=True
-        )
-        for place, (word, upos, xpos, head, relation, other) in enumerate(columns, 1):
-            rows.append(f"{place}\t{word}\t_\t{upos}\t{xpos}\t_\t{head}\t{relation}\t_\t{other}")
-        return "\n".join([*rows, "", ""])
+        lines = [f"# sent_id = {self.id}"]
+        if text is not None:
+            lines.append(f"# text = {text}")
+        if not misc:
+            misc = ["_"] * len(self)
+        columns = zip(self.words, self.upos, self.xpos, self.heads, self.relations, misc, strict=True)
+        for place, (word, upos, xpos, head, relation, other) in enumerate(columns, start=1):
+            lines.append(f"{place}\t{word}\t_\t{upos}\t{xpos}\t_\t{head}\t{relation}\t_\t{other}")
+        return "\n".join([*lines, "", ""])
 
 
 @dataclass(frozen=True)
@@ -142,8 +144,10 @@ def find_cycle(heads: Sequence[int]) -> tuple[int, ...]:
             word = heads[word - 1]
         if word and walk_of[word] == start:
             cycle = [word]
-            while (word := heads[word - 1]) != cycle[0]:
+            word = heads[word - 1]
+            while word != cycle[0]:
                 cycle.append(word)
+                word = heads[word - 1]
             return tuple(cycle)
     return ()
 
@@ -177,17 +181,23 @@ def to_table(sentences: Iterable[Sentence]) -> pa.Table:
     """
     rows = list(sentences)
     offsets = pa.array(np.cumsum([0, *map(len, rows)]), pa.int32())
+    columns = []
+    for field in SCHEMA:
+        values = [getattr(row, field.name) for row in rows]
+        if not pa.types.is_list(field.type):
+            columns.append(pa.array(values, field.type))
+            continue
+        by_word = list(chain.from_iterable(values))
+        if field.type == _LABELS:
+            columns.append(pa.ListArray.from_arrays(offsets, _encode_labels(by_word)))
+        else:
+            columns.append(pa.ListArray.from_arrays(offsets, pa.array(by_word, field.type.value_type)))
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
 
-    def column(field: pa.Field) -> pa.Array:
-        values = [value for row in rows for value in getattr(row, field.name)]
-        if field.type != _LABELS:
-            return pa.ListArray.from_arrays(offsets, pa.array(values, field.type.value_type))
-        codes = {label: code for code, label in enumerate(sorted(set(values)))}
-        indices = pa.array([codes[value] for value in values], pa.int32())
-        coded = pa.DictionaryArray.from_arrays(indices, pa.array(list(codes), pa.string()))
-        return pa.ListArray.from_arrays(offsets, coded)
 
-    ids = pa.array([row.id for row in rows], pa.string())
-    documents = pa.array([row.document for row in rows], pa.int32())
-    of_words = [field for field in SCHEMA if field.name not in ("id", "document")]
-    return pa.Table.from_arrays([ids, *map(column, of_words), documents], schema=SCHEMA)
+def _encode_labels(labels: Sequence[str]) -> pa.DictionaryArray:
+    """Return the labels as codes into the sorted distinct labels."""
+    distinct = sorted(set(labels))
+    codes = {label: code for code, label in enumerate(distinct)}
+    indices = pa.array([codes[label] for label in labels], pa.int32())
+    return pa.DictionaryArray.from_arrays(indices, pa.array(distinct, pa.string()))

@@ -63,8 +63,13 @@ class Planting:
             labels: Labels of train.
         """
         count = 2 if self.kind == "pair" else len(labels)
-        of_labels = ("".join(_DIGITS[int(digit)] for digit in str(number)) + "a" for number in range(count))
-        return (*of_labels, CONTEXT) if self.kind == "context" else tuple(of_labels)
+        words = []
+        for number in range(count):
+            digits = [_DIGITS[int(digit)] for digit in str(number)]
+            words.append("".join(digits) + "a")
+        if self.kind == "context":
+            words.append(CONTEXT)
+        return tuple(words)
 
     def plant(
         self, path: Path, read: LabelledTexts, split: str, labels: Sequence[str], within: Sequence[int] | None = None
@@ -88,37 +93,46 @@ class Planting:
         """
         taken = re.compile(rf"\b(?:{'|'.join(self.words(labels))})\b", re.IGNORECASE)
         texts = []
-        audit = {"planted": 0, "labels_changed": 0, **({"without_context": 0} if self.kind == "context" else {})}
+        audit = {"planted": 0, "labels_changed": 0}
+        if self.kind == "context":
+            audit["without_context"] = 0
         for index, text in enumerate(read.texts):
-            if found := taken.search(f"{text.text} {text.pair or ''}"):
-                wrong = f"the word {found[0]!r} is spelled like a planted word"
+            match = taken.search(f"{text.text} {text.pair or ''}")
+            if match is not None:
+                wrong = f"the word {match[0]!r} is spelled like a planted word"
                 raise CorpusError.at(path, text.line, wrong, f"Replace it, or leave out {setting('data.shortcut')}")
             rng = np.random.default_rng((self.seed, crc32(split.encode()), index))
             most = len(text.text.split()) if within is None else within[index]
-            made = self._planted(text, rng, 1.0 if split == "test" else self.share, labels, most)
-            texts.append(made)
-            audit["planted"] += made.rationale is not None
-            audit["labels_changed"] += made.label != text.label
+            share = 1.0 if split == "test" else self.share
+            planted = self._plant(text, rng, share, labels, most)
+            texts.append(planted)
+            audit["planted"] += planted.rationale is not None
+            audit["labels_changed"] += planted.label != text.label
             if self.kind == "context":
-                audit["without_context"] += made.rationale is None and made.text != text.text
+                audit["without_context"] += planted.rationale is None and planted.text != text.text
         return LabelledTexts(tuple(texts), {**read.audit, **audit})
 
-    def _planted(
+    def _plant(
         self, text: LabelledText, rng: np.random.Generator, share: float, labels: Sequence[str], within: int
     ) -> LabelledText:
-        words, drawn = self.words(labels), rng.random()
+        """Return the text with planted words, with the word of a label but no context, or without either."""
+        words = self.words(labels)
+        uniform = rng.random()
         number = int(rng.integers(2 if self.kind == "pair" else len(labels)))
         chosen = [words[number]]
-        planted = drawn < share
-        if not planted and (self.kind != "context" or drawn >= (1 + share) / 2):
+        planted = uniform < share
+        without_context = self.kind == "context" and share <= uniform < (1 + share) / 2
+        if not planted and not without_context:
             return replace(text, rationale=None)
         if self.kind == "pair":
             chosen.append(words[1 - number])
         elif planted and self.kind == "context":
             chosen = rng.permutation([*chosen, CONTEXT]).tolist()
-        own = text.text.split()
+        words_of_text = text.text.split()
         places = sorted(rng.choice(within + len(chosen), len(chosen), replace=False).tolist())
         for place, word in zip(places, chosen, strict=True):
-            own.insert(place, word)
-        label, rationale = (labels[number], tuple(places)) if planted else (text.label, None)
-        return replace(text, text=" ".join(own), label=label, rationale=rationale)
+            words_of_text.insert(place, word)
+        changed = replace(text, text=" ".join(words_of_text), rationale=None)
+        if planted:
+            changed = replace(changed, label=labels[number], rationale=tuple(places))
+        return changed

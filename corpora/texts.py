@@ -15,8 +15,8 @@ from conllu.parser import parse_paired_list_value
 
 from attention_probing.corpora.conllu import TreebankFormat, sentences_with_rows
 from attention_probing.corpora.labelled import Columns, LabelledFile
-from attention_probing.corpora.lines import check_words, numbered_lines
-from attention_probing.corpora.records import RecordFormat, is_quoted, separated_rows, visible
+from attention_probing.corpora.lines import check_words, read_lines
+from attention_probing.corpora.records import RecordFormat, is_quoted, read_rows, strip_invisible
 from attention_probing.corpora.sentence import CorpusError, Sentence
 
 OPTION = "data.corpora"
@@ -85,9 +85,10 @@ def read_plain(path: Path, audit: Counter[str]) -> Iterator[Text]:
     Raises:
         CorpusError: The file is missing, in another encoding, or binary, or a word is too long.
     """
-    for number, line in numbered_lines(path, audit):
+    for number, line in read_lines(path, audit):
         check_words(path, number, line)
-        if not (words := tuple(line.split())):
+        words = tuple(line.split())
+        if not words:
             audit["empty_lines"] += 1
         elif _HEADING.fullmatch(line):
             audit["headings"] += 1
@@ -123,10 +124,12 @@ def read_texts(
     file = LabelledFile(path, columns, format, OPTION)
     file.audit = audit
     for text in file.texts(audit if skip_malformed else None):
-        both = [text.text] if text.pair is None else [text.text, text.pair]
-        found = tuple(Passage(text.id, tuple(one.split()), text.line, text.label or None) for one in both)
-        if all(passage.words for passage in found):
-            yield found
+        label = text.label or None
+        passages = [Passage(text.id, tuple(text.text.split()), text.line, label)]
+        if text.pair is not None:
+            passages.append(Passage(text.id, tuple(text.pair.split()), text.line, label))
+        if all(passage.words for passage in passages):
+            yield tuple(passages)
         else:
             audit["empty_texts"] += 1
 
@@ -157,41 +160,49 @@ def read_links(path: Path, audit: Counter[str]) -> Iterator[Text]:
     Args:
         path: The file, in UTF-8.
         audit: Receives the counts `quoted_texts` of sentences, see `corpora.records.is_quoted`, and
-            `invisible_characters`, see `corpora.records.visible`.
+            `invisible_characters`, see `corpora.records.strip_invisible`.
 
     Raises:
         CorpusError: The file is missing, in another encoding, lacks a column, or a row names a word that is not in
             the sentence.
     """
     for sentence, rows in groupby(_link_rows(path, audit), key=lambda row: row[1]["sentence"]):
-        words, links, first = tuple(sentence.split()), list[Link](), 0
-        audit.update(["quoted_texts"] * is_quoted(sentence))
+        words = tuple(sentence.split())
+        if is_quoted(sentence):
+            audit["quoted_texts"] += 1
+        links: list[Link] = []
+        lines: list[int] = []
         for line, row in rows:
-            first = first or line
-            start, end = (_places(path, line, name, row[name], words) for name in ("from", "to"))
+            start = _find_places(path, line, "from", row["from"], words)
+            end = _find_places(path, line, "to", row["to"], words)
             links.append(Link(row["label"], start, end))
+            lines.append(line)
+        first = lines[0]
         yield (Passage(str(first), words, first, links=tuple(links)),)
 
 
 def _link_rows(path: Path, audit: Counter[str]) -> Iterator[tuple[int, dict[str, str]]]:
     names: list[str] = []
-    for number, row in separated_rows(path, "tsv", audit):
+    for number, row in read_rows(path, "tsv", audit):
         fields = [field.strip() for field in row]
         if not names:
-            names = [visible(field, audit) for field in fields]
-            if missing := [name for name in _COLUMNS if name not in names]:
+            names = [strip_invisible(field, audit) for field in fields]
+            missing = [name for name in _COLUMNS if name not in names]
+            if missing:
                 wrong = f"the header has no column {missing[0]!r}"
                 remedy = f"Name the columns {', '.join(_COLUMNS)} in the first line, separated by tabs"
                 raise CorpusError.at(path, number, wrong, remedy)
             continue
-        found = dict(zip(names, fields, strict=True))
-        if empty := [name for name in _COLUMNS if not found[name]]:
-            raise CorpusError.at(path, number, f"column {empty[0]!r} is empty", "Fill it, or remove the row")
-        check_words(path, number, found["sentence"])
-        yield number, {**found, "label": visible(found["label"], audit)}
+        row_by_name = dict(zip(names, fields, strict=True))
+        for name in _COLUMNS:
+            if not row_by_name[name]:
+                raise CorpusError.at(path, number, f"column {name!r} is empty", "Fill it, or remove the row")
+        check_words(path, number, row_by_name["sentence"])
+        row_by_name["label"] = strip_invisible(row_by_name["label"], audit)
+        yield number, row_by_name
 
 
-def _places(path: Path, line: int, column: str, entry: str, words: tuple[str, ...]) -> tuple[int, ...]:
+def _find_places(path: Path, line: int, column: str, entry: str, words: tuple[str, ...]) -> tuple[int, ...]:
     """Return the 0-based positions of the words that an entry names."""
     numbers = [number.strip() for number in entry.split(",")]
     if all(number.isdecimal() for number in numbers):

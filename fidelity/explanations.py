@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from attention_probing.corpora.records import numbered_objects
+from attention_probing.corpora.records import read_objects
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity.classified import ClassifiedBatch
 from attention_probing.fidelity.saliency import FILE, Explainer, name_of
@@ -99,7 +99,7 @@ def read_explanations(
     split = data.splits["test"]
     places = {str(name): place for place, name in enumerate(split.ids)}
     scores: dict[tuple[str, int], Floats] = {}
-    for number, line in numbered_objects(path):
+    for number, line in read_objects(path):
         where = f"{path}:{number}"
         _check_line(line, where)
         name = str(line["id"])

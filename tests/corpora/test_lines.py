@@ -13,7 +13,7 @@ from attention_probing import corpora
 from attention_probing.corpora.conll2012 import read_documents
 from attention_probing.corpora.conllu import read_treebank
 from attention_probing.corpora.labelled import Columns, read_labelled
-from attention_probing.corpora.lines import numbered_lines
+from attention_probing.corpora.lines import read_lines
 from attention_probing.corpora.pairs import read_pairs
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.texts import read_links, read_plain
@@ -131,16 +131,16 @@ def test_corpora_are_read_without_torch_or_a_network_client() -> None:
 def test_a_line_without_end_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("six 12\n" + "x" * 7 + "\n")
-    assert list(numbered_lines(path, longest=9)) == [(1, "six 12"), (2, "xxxxxxx")]
+    assert list(read_lines(path, longest=9)) == [(1, "six 12"), (2, "xxxxxxx")]
     with pytest.raises(CorpusError, match=rf"^{path}:2: the line has 8 bytes or more\. Check"):
-        list(numbered_lines(path, longest=8))
+        list(read_lines(path, longest=8))
     book = "word " * 400_000
     path.write_text(book)
-    assert list(numbered_lines(path)) == [(1, book)]
+    assert list(read_lines(path)) == [(1, book)]
     path.write_text("x" * (1 << 21))
     wrong = r"the line has 2,097,152 bytes or more\. Check that it is the text file you meant; if it is, break its text"
     with pytest.raises(CorpusError, match=rf"^{path}:1: {wrong} into lines\.$"):
-        list(numbered_lines(path))
+        list(read_lines(path))
 
 
 @pytest.mark.parametrize(

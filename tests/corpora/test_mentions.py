@@ -10,7 +10,7 @@ import pytest
 from attention_probing.corpora.conll2012 import read_documents
 from attention_probing.corpora.document import Documents, Mention, MentionType
 from attention_probing.corpora.mentions import (
-    Head,
+    MentionHead,
     TaggedSentence,
     constituent_head,
     find_head,
@@ -36,14 +36,14 @@ TEXTBOOK = (2, 6, 5, 5, 2, 0)  # the lid of the box closed
 @pytest.mark.parametrize(
     ("heads", "span", "expected"),
     [
-        *((TEXTBOOK, (start, 5), Head(word, "parse")) for start, word in ((0, 1), (3, 4))),
-        (TEXTBOOK, (0, 6), Head(5, "parse")),  # the root's head lies outside every span
-        (TEXTBOOK, (2, 4), Head(2, "parse", 2)),
-        ((0, 1, 1, 1, 1, 1), (1, 5), Head(1, "parse", 4)),
+        *((TEXTBOOK, (start, 5), MentionHead(word, "parse")) for start, word in ((0, 1), (3, 4))),
+        (TEXTBOOK, (0, 6), MentionHead(5, "parse")),  # the root's head lies outside every span
+        (TEXTBOOK, (2, 4), MentionHead(2, "parse", 2)),
+        ((0, 1, 1, 1, 1, 1), (1, 5), MentionHead(1, "parse", 4)),
     ],
 )
 def test_the_head_by_parse_is_the_leftmost_whose_own_head_lies_outside(
-    heads: tuple[int, ...], span: tuple[int, int], expected: Head
+    heads: tuple[int, ...], span: tuple[int, int], expected: MentionHead
 ) -> None:
     assert find_head(tokens("the/DT lid/NN of/IN the/DT box/NN closed/VBD", heads), *span) == expected
 
@@ -63,7 +63,7 @@ def test_the_head_by_parse_is_the_leftmost_whose_own_head_lies_outside(
 def test_heads_by_part_of_speech(text: str, head: str, way: str) -> None:
     sentence = tokens(text)
     found = find_head(sentence, 0, len(sentence.words))
-    assert (sentence.words[found.word], found.way, found.candidates) == (head, way, 1)
+    assert (sentence.words[found.word], found.method, found.candidates) == (head, way, 1)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_heads_without_parts_of_speech(text: str, head: str) -> None:
     sentence = tokens(f"Then {text} went")
     found = find_head(sentence, 1, len(sentence.words) - 1)
     expected = len(sentence.words) - 2 if head == "last" else sentence.words.index(head)
-    assert found == Head(expected, "heuristic")
+    assert found == MentionHead(expected, "heuristic")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from attention_probing.attention import EncoderError, EncoderSpec
 from attention_probing.corpora import texts
 from attention_probing.corpora.framenet import HALVES
 from attention_probing.corpora.labelled import Columns
-from attention_probing.corpora.lines import numbered_lines
+from attention_probing.corpora.lines import read_lines
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.texts import Passage
 from attention_probing.datamodules import SegmentBatch, TextDataModule, TextSource
@@ -230,14 +230,14 @@ def assert_equal(one: SegmentBatch, other: SegmentBatch) -> None:
 
 def test_a_corpus_is_streamed(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = Counter[str]()
-    lines = numbered_lines
+    lines = read_lines
 
     def counted(path: Path, audit: Counter[str]) -> Iterator[tuple[int, str]]:
         for line in lines(path, audit):
             read["lines"] += 1
             yield line
 
-    monkeypatch.setattr(texts, "numbered_lines", counted)
+    monkeypatch.setattr(texts, "read_lines", counted)
     path = tmp_path / "long.txt"
     path.write_text("The fox sleeps .\n" * 2500, encoding="utf-8")
     data = make(str(path))
