@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from attention_probing.corpora.conll2012 import DOCUMENTS_VERSION, read_documents
 from attention_probing.corpora.conllu import READER_VERSION, read_treebank
 from attention_probing.corpora.document import WINDOWS_VERSION, Documents
+from attention_probing.corpora.eraser import read_eraser
+from attention_probing.corpora.labelled import Columns, LabelledTexts
 from attention_probing.corpora.sentence import Treebank
 from attention_probing.corpora.texts import Text, read_enhanced, read_links, read_plain, read_sentences
 
@@ -57,6 +59,12 @@ TEXTS: Mapping[str, Callable[[Path, Counter[str]], Iterator[Text]]] = {
 
 TABLES = ("tsv", "csv", "jsonl")
 """Formats of labelled texts in records, which have columns; see `corpora.labelled`."""
+
+LabelledFormat = Literal["tsv", "csv", "jsonl", "eraser"]
+"""Names of the formats of labelled texts for classifiers: `TABLES`, and those of `LABELLED`."""
+
+LABELLED: Mapping[str, Callable[[Path, Columns], LabelledTexts]] = {"eraser": read_eraser}
+"""Reader of labelled texts that are no table by the name of the format, a function of the path and the columns."""
 
 TEXT_FORMATS = (*TEXTS, *TABLES, "framenet")
 """Names of all formats of texts."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,8 @@ from torch import Tensor
 from attention_probing.attention import EncoderSpec, resolve
 from attention_probing.attention.inputs import PIECES_VERSION, TextTokenizer
 from attention_probing.attention.source import EncoderSource
-from attention_probing.corpora.eraser import COLUMNS, read_eraser
+from attention_probing.corpora.eraser import COLUMNS
+from attention_probing.corpora.formats import LABELLED, LabelledFormat
 from attention_probing.corpora.labelled import Columns, LabelledTexts, read_labelled
 from attention_probing.corpora.records import warn_of_records
 from attention_probing.corpora.registry import CORPORA, Corpus, Score
@@ -138,7 +139,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
     def __init__(
         self,
         corpus: str | dict[str, str] = "sample",
-        format: Literal["tsv", "csv", "jsonl", "eraser"] | None = None,
+        format: LabelledFormat | None = None,
         columns: Columns | None = None,
         tokenizer: EncoderSpec | None = None,
         punctuation: Punctuation = "attached",
@@ -205,8 +206,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             path: The file.
             split: Split to read of a file with a column of splits; None for all.
         """
-        if self.format == "eraser":
-            return read_eraser(path, self.columns)
+        if self.format in LABELLED:
+            return LABELLED[self.format](path, self.columns)
         columns = self.columns
         if self.corpus == "sample":
             columns = replace(columns, rationale="rationale")

@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from attention_probing.attention import AlignmentError, Encoder, Extraction, Items, Store
@@ -39,9 +40,14 @@ from attention_probing.results import Provenance
 from attention_probing.results.errors import UserError, pluralize, setting
 from attention_probing.results.options import checked
 
-_COUNTED = (
-    *("windows", "windows_without_mentions", "links", "lost_links"),
-    *("skipped_too_long", "skipped_mentions", "skipped_links"),
+_COUNTS = (
+    "windows",
+    "windows_without_mentions",
+    "links",
+    "lost_links",
+    "skipped_too_long",
+    "skipped_mentions",
+    "skipped_links",
 )
 
 
@@ -75,29 +81,30 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
         UserError: The encoder lacks a layer or head, or no window is left.
     """
     layers, heads, _ = extraction.chosen(encoder)
-    found = Counter(dict.fromkeys(_COUNTED, 0))
+    counts = Counter(dict.fromkeys(_COUNTS, 0))
     windows: list[Window] = []
     inputs: list[AlignedPieces] = []
     for number, document in enumerate(documents.documents):
-        found["links"] += sum(anaphoric(document.mentions))
-        pieces, texts = None, document.texts
+        counts["links"] += sum(anaphoric(document.mentions))
+        pieces = None
+        limit = 0
         if encoder is not None:
-            pieces = split_words(encoder.tokenizer, document.sentences, consecutive=True, texts=texts)
-        limit = encoder.max_length if encoder is not None else 0
-        for start, stop in _bounds(document, pieces, limit, extraction.options.too_long, found):
+            pieces = split_words(encoder.tokenizer, document.sentences, consecutive=True, texts=document.texts)
+            limit = encoder.max_length
+        for start, stop in _window_bounds(document, pieces, limit, extraction.options.too_long, counts):
             window = cut(number, document, start, stop)
             if not window.text.mentions:
-                found["windows_without_mentions"] += 1
+                counts["windows_without_mentions"] += 1
                 continue
-            found["windows"] += 1
-            found["lost_links"] += window.lost
+            counts["windows"] += 1
+            counts["lost_links"] += window.lost
             windows.append(window)
             if encoder is not None and pieces is not None:
-                whole = join_sentences(pieces[start:stop])
-                inputs.append(whole)
-                found.update(count_words(encoder.tokenizer, whole, window.words, texts[start:stop]))
+                joined = join_sentences(pieces[start:stop])
+                inputs.append(joined)
+                counts.update(count_words(encoder.tokenizer, joined, window.words, document.texts[start:stop]))
     if not windows:
-        if encoder is not None and found["skipped_mentions"]:
+        if encoder is not None and counts["skipped_mentions"]:
             raise UserError(
                 f"{extraction.corpus}: all mentions are in sentences of more than {encoder.max_length} pieces, which "
                 "were skipped. Choose an encoder that takes longer inputs."
@@ -107,37 +114,48 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
             "annotated in this file."
         )
     head_words = tuple(window.head_words for window in windows)
-    audit = {**documents.audit, **found}
+    audit = {**documents.audit, **counts}
     return Items(extraction, "windows", windows_to_table(windows), audit, tuple(inputs), head_words, layers, heads)
 
 
-def _bounds(
-    document: Document, pieces: Sequence[AlignedPieces] | None, limit: int, too_long: TooLong, found: Counter[str]
+def _window_bounds(
+    document: Document, pieces: Sequence[AlignedPieces] | None, limit: int, too_long: TooLong, counts: Counter[str]
 ) -> Iterator[tuple[int, int]]:
     """Yield the first sentence of each window and the sentence after its last; without pieces, one window."""
     if pieces is None:
         yield 0, len(document.sentences)
         return
-    start = length = 0
-    for place, whole in enumerate(pieces):
-        if len(whole) > limit:
+    start = 0  # first sentence of the window
+    length = 0  # pieces of the window
+    for place, sentence in enumerate(pieces):
+        if len(sentence) > limit:
             if too_long != "skip":
-                raise AlignmentError(_too_long(document, place, whole, limit))
-            found["skipped_too_long"] += 1
-            for mention, links in zip(document.mentions, anaphoric(document.mentions), strict=True):
-                found["skipped_mentions"] += mention.sentence == place
-                found["skipped_links"] += mention.sentence == place and links
+                raise AlignmentError(_too_long(document, place, sentence, limit))
+            _count_skipped(document, place, counts)
             if start < place:
                 yield start, place
-            start, length = place + 1, 0  # a window has no gaps
+            start = place + 1  # a window has no gaps
+            length = 0
             continue
-        inside = int(whole.inside.sum())
-        length = length + inside if start < place else len(whole)
+        if start < place:
+            length += int(sentence.inside.sum())
+        else:
+            length = len(sentence)
         if length > limit:
             yield start, place
-            start, length = place, len(whole)
+            start = place
+            length = len(sentence)
     if start < len(pieces):
         yield start, len(pieces)
+
+
+def _count_skipped(document: Document, place: int, counts: Counter[str]) -> None:
+    """Count a sentence that is left out, with its mentions and links."""
+    counts["skipped_too_long"] += 1
+    for mention, is_link in zip(document.mentions, anaphoric(document.mentions), strict=True):
+        if mention.sentence == place:
+            counts["skipped_mentions"] += 1
+            counts["skipped_links"] += is_link
 
 
 def _too_long(document: Document, place: int, whole: AlignedPieces, limit: int) -> str:
@@ -169,8 +187,11 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
     """
 
     def __init__(self, data: "CoreferenceDataModule", store: Store, split: Split, encoder: EncoderOf = "given") -> None:
-        self.split, self.store, self.encoder = split, store, encoder
-        self._candidates, self._vectors = data.candidates, data.vectors
+        self.split = split
+        self.store = store
+        self.encoder = encoder
+        self._candidates = data.candidates
+        self._vectors = data.vectors
         windows = windows_from_table(store.labels)
         documents = data.documents_of(split, windows)
         self._items = [item for item, window in enumerate(windows) if window.number in documents]
@@ -186,33 +207,51 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
     def __getitem__(self, indices: list[int]) -> AntecedentBatch:
         """Return the batch of one window, or of none."""
         check_batch(indices)
-        windows = [self.windows[index] for index in indices]
-        assert len(windows) <= 1
-        heads = [head for window in windows for head in window.mention_heads]
-        mentions = [mention for window in windows for mention in window.text.mentions]
-        manifest, between = self.store.manifest, len(set(heads))
-        vectors = torch.zeros(between, 0)
-        if self._vectors is not None:
-            words = [window.words[place] for window in windows for place in window.head_words]
-            vectors = torch.from_numpy(self._vectors.matrix[self._vectors.rows(words)])
-        if windows and manifest.shards:
-            weights = self.store.read("antecedent", self._items[indices[0]])
-        else:
-            size, length = (len(manifest.layers), len(manifest.heads)), sum(map(len, windows))
-            shape = (2, *size, between, length) if self._candidates == "words" else (*size, between, between)
-            weights = torch.zeros(shape)
+        assert len(indices) <= 1
+        window = self.windows[indices[0]] if indices else None
+        documents: list[int] = []
+        heads: tuple[int, ...] = ()
+        clusters: list[int] = []
+        types: list[int] = []
+        if window is not None:
+            documents.append(self._places[window.number])
+            heads = window.mention_heads
+            for mention in window.text.mentions:
+                clusters.append(mention.cluster)
+                types.append(MENTION_TYPES.index(mention.type))
         return AntecedentBatch(
             index=torch.tensor(indices, dtype=torch.int64),
-            document=torch.tensor([self._places[window.number] for window in windows], dtype=torch.int64),
+            document=torch.tensor(documents, dtype=torch.int64),
             head_words=torch.tensor(heads, dtype=torch.int64),
-            clusters=torch.tensor([mention.cluster for mention in mentions], dtype=torch.int64),
-            types=torch.tensor([MENTION_TYPES.index(mention.type) for mention in mentions], dtype=torch.int64),
-            weights=weights,
-            vectors=vectors,
-            window=windows[0] if windows else None,
+            clusters=torch.tensor(clusters, dtype=torch.int64),
+            types=torch.tensor(types, dtype=torch.int64),
+            weights=self._weights(indices, window),
+            vectors=self._vectors_of(window),
+            window=window,
             split=self.split,
             encoder=self.encoder,
         )
+
+    def _weights(self, indices: list[int], window: Window | None) -> Tensor:
+        """Return the attention between the head words of a window; zeros without a window or an encoder."""
+        manifest = self.store.manifest
+        if window is not None and manifest.shards:
+            return self.store.read("antecedent", self._items[indices[0]])
+        layers = len(manifest.layers)
+        heads = len(manifest.heads)
+        head_words = len(window.head_words) if window is not None else 0
+        if self._candidates == "words":
+            length = len(window) if window is not None else 0
+            return torch.zeros(2, layers, heads, head_words, length)
+        return torch.zeros(layers, heads, head_words, head_words)
+
+    def _vectors_of(self, window: Window | None) -> Tensor:
+        """Return the word vectors of the head words of a window, `[head words, size]`."""
+        places = window.head_words if window is not None else ()
+        if self._vectors is None:
+            return torch.zeros(len(places), 0)
+        words = [window.words[place] for place in places] if window is not None else []
+        return torch.from_numpy(self._vectors.matrix[self._vectors.rows(words)])
 
     @property
     def counts(self) -> dict[str, int]:
@@ -221,17 +260,18 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
         A link is a mention with an earlier mention of its cluster in the document. It is lost if all
         such mentions are outside its window.
         """
-        lost = sum(window.lost for window in self.windows)
-        return {
-            "documents": len(self.documents),
-            "windows": len(self.windows),
-            "mentions": sum(len(window.text.mentions) for window in self.windows),
-            "links": sum(sum(anaphoric(window.text.mentions)) for window in self.windows) + lost,
-            "lost_links": lost,
-        }
+        counts = {"documents": len(self.documents), "windows": len(self.windows)}
+        mentions = 0
+        links_in_windows = 0
+        lost = 0
+        for window in self.windows:
+            mentions += len(window.text.mentions)
+            links_in_windows += sum(anaphoric(window.text.mentions))
+            lost += window.lost
+        return {**counts, "mentions": mentions, "links": links_in_windows + lost, "lost_links": lost}
 
 
-def parted(genres: Mapping[int, str], shares: Sequence[float], seed: int) -> tuple[frozenset[int], ...]:
+def divide_documents(genres: Mapping[int, str], shares: Sequence[float], seed: int) -> tuple[frozenset[int], ...]:
     """Divide documents at random into parts, so that every part has nearly its share of every genre.
 
     Genres are divided one after the other, in alphabetical order, each with its documents shuffled.
@@ -253,7 +293,8 @@ def parted(genres: Mapping[int, str], shares: Sequence[float], seed: int) -> tup
     parts: list[set[int]] = [set() for _ in shares]
     sizes = [0] * len(shares)
     for genre in sorted(set(genres.values())):
-        numbers = random.permutation(sorted(number for number, other in genres.items() if other == genre))
+        of_genre = [number for number, other in genres.items() if other == genre]
+        numbers = random.permutation(sorted(of_genre))
         for _ in numbers:
             # Rounded, because thirds that add up to the same number must count as equals.
             behind = [round(share * (sum(sizes) + 1) - size, 9) for share, size in zip(shares, sizes, strict=True)]
@@ -316,21 +357,29 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
                 "and test, with the sum 1, such as [0.5,0.25,0.25]."
             )
         # YAML reads ON, a tag of the Chinese Treebank, as true.
-        if odd := [pair for pair in (tags or {}).items() if not isinstance(pair[0], str) or pair[1] not in KNOWN_TAGS]:
+        for tag, meaning in (tags or {}).items():
+            if isinstance(tag, str) and meaning in KNOWN_TAGS:
+                continue
             wanted = "a tag of the file, in quotes, and one of Universal Dependencies or the Penn Treebank, as PRON"
-            raise CorpusError(f"{setting('data.tags')} has {odd[0][0]!r}: {odd[0][1]!r}, but must have {wanted}.")
-        self.candidates, self.shares, self.tags = candidates, parts, tags or {}
+            raise CorpusError(f"{setting('data.tags')} has {tag!r}: {meaning!r}, but must have {wanted}.")
+        self.candidates = candidates
+        self.shares = parts
+        self.tags = tags or {}
 
     def files(self) -> Mapping[str, Path]:
         """Return the corpus file of every split; if the corpus is one file, all splits have the same path."""
-        single = self._single()
-        return super().files() if single is None else dict.fromkeys(SPLITS[-len(self.shares) :], single)
+        single = self._single_file()
+        if single is None:
+            return super().files()
+        return dict.fromkeys(SPLITS[-len(self.shares) :], single)
 
     def _texts(self, stores: Mapping[Split, Store]) -> dict[Split, pa.ChunkedArray]:
         # The parts of one file have one store, but different documents.
-        return {} if self._single() is not None else super()._texts(stores)
+        if self._single_file() is not None:
+            return {}
+        return super()._texts(stores)
 
-    def _single(self) -> Path | None:
+    def _single_file(self) -> Path | None:
         """Return the file of a corpus in one file; None for other corpora."""
         if not isinstance(self.corpus, str) or "{split}" in self.corpus:
             return None
@@ -359,11 +408,14 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         return cut_documents(extraction, corpus, encoder)
 
     def make_splits(self, stores: Mapping[Split, Store], encoder: EncoderOf = "given") -> dict[Split, CoreferenceSplit]:
-        return {split: CoreferenceSplit(self, store, split, encoder) for split, store in stores.items()}
+        splits = {}
+        for split, store in stores.items():
+            splits[split] = CoreferenceSplit(self, store, split, encoder)
+        return splits
 
     @property
     def missing_remedy(self) -> str:
-        if self._single() is None:
+        if self._single_file() is None:
             return super().missing_remedy
         return f"Split its documents into three parts: {setting('data.parts', '[0.5,0.25,0.25]')}"
 
@@ -377,15 +429,17 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         Raises:
             CorpusError: The corpus is one file with too few documents for its splits.
         """
-        if self._single() is None:
+        if self._single_file() is None:
             return frozenset(window.number for window in windows)
         genres = {window.number: window.text.genre for window in windows}
         names = SPLITS[-len(self.shares) :]
-        parts = dict(zip(names, parted(genres, self.shares, 0), strict=True))
+        parts = dict(zip(names, divide_documents(genres, self.shares, seed=0), strict=True))
         if not all(parts.values()):
-            count = "one document" if len(genres) == 1 else f"{len(genres)} documents"
+            count = f"{len(genres)} documents with mentions are"
+            if len(genres) == 1:
+                count = "one document with mentions is"
             raise CorpusError(
-                f"{self.corpus}: {count} with mentions {'is' if len(genres) == 1 else 'are'} too few to be split into "
+                f"{self.corpus}: {count} too few to be split into "
                 f"{', '.join(names[:-1])} and {names[-1]} ({setting('data.parts')}). Give one file per split: "
                 f"{mapping_of(self)}."
             )
@@ -398,17 +452,21 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         If the corpus is one file, `audit[split]` has the counts of the split, and `audit["file"]` the counts of the
         file.
         """
-        known, parted = super().provenance, self._single() is not None
-        data, audit = cast(dict[str, dict[str, object]], known.data), cast(dict[str, object], known.audit)
-        for split, held in self.splits.items():
-            manifest = held.store.manifest
-            if sha256 := manifest.identity.get("companion_sha256"):
-                data[split]["parses_sha256"] = sha256
-            data[split] |= {"documents": len(held.documents), "windows": len(held)}
-            if parted:
-                data[split]["ids"] = list(held.documents)
-                audit[split], audit["file"] = held.counts, dict(manifest.audit)
-        return known
+        provenance = super().provenance
+        data = cast(dict[str, dict[str, object]], provenance.data)
+        audit = cast(dict[str, object], provenance.audit)
+        is_divided = self._single_file() is not None
+        for split, windows in self.splits.items():
+            manifest = windows.store.manifest
+            parses_sha256 = manifest.identity.get("companion_sha256")
+            if parses_sha256:
+                data[split]["parses_sha256"] = parses_sha256
+            data[split] |= {"documents": len(windows.documents), "windows": len(windows)}
+            if is_divided:
+                data[split]["ids"] = list(windows.documents)
+                audit[split] = windows.counts
+                audit["file"] = dict(manifest.audit)
+        return provenance
 
     def _batches(self, data: CoreferenceSplit, *, shuffle: bool = False) -> BatchLoader[AntecedentBatch]:
         # Windows share no words: nothing is gained by padding them together.

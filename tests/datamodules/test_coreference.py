@@ -17,7 +17,7 @@ from attention_probing.corpora.document import MENTION_TYPES, Document, Document
 from attention_probing.corpora.sentence import CorpusError, RunningText, Sentence
 from attention_probing.corpora.splits import SPLITS, Split
 from attention_probing.datamodules import AntecedentBatch, CoreferenceDataModule
-from attention_probing.datamodules.coreference import cut_documents, parted
+from attention_probing.datamodules.coreference import cut_documents, divide_documents
 from attention_probing.datamodules.vectors import VectorSpec
 from attention_probing.results.errors import UserError
 from tests import tiny
@@ -200,14 +200,14 @@ def test_halves_are_those_of_the_rule_that_published_figures_rest_on(sizes: tupl
         numbers = random.permutation([number for number in genres if genres[number] == genre])
         first.update(numbers[: (len(numbers) + odd) // 2].tolist())
         odd = (odd + len(numbers)) % 2
-    assert parted(genres, (0.5, 0.5), 3) == (frozenset(first), frozenset(genres) - first)
+    assert divide_documents(genres, (0.5, 0.5), 3) == (frozenset(first), frozenset(genres) - first)
 
 
 @pytest.mark.parametrize("shares", [(0.5, 0.25, 0.25), (0.8, 0.1, 0.1), (0.6, 0.2, 0.2), (1 / 3, 1 / 3, 1 / 3)])
 @pytest.mark.parametrize("sizes", SIZES)
 def test_every_part_has_its_share_over_all(shares: tuple[float, ...], sizes: tuple[int, ...]) -> None:
     genres = of_genres(sizes)
-    parts = parted(genres, shares, 0)
+    parts = divide_documents(genres, shares, 0)
     assert sorted(number for part in parts for number in part) == sorted(genres)
     for part, share in zip(parts, shares, strict=True):
         assert abs(len(part) - share * len(genres)) < 1
