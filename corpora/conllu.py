@@ -151,8 +151,9 @@ def _check_row(path: Path, number: int, line: str) -> None:
         raise CorpusError.at(path, number, f"the row has {_LONGEST:,} characters or more", remedy)
     if len(line) >= _DIGITS and _NUMBER.search(line):
         raise CorpusError.at(path, number, f"the line has a number of {_DIGITS:,} digits or more", "Correct it")
-    if found := _CONTROL.search(line):
-        wrong = f"character {found.start() + 1} of the line is the control character U+{ord(found[0]):04X}"
+    control = _CONTROL.search(line)
+    if control is not None:
+        wrong = f"character {control.start() + 1} of the line is the control character U+{ord(control[0]):04X}"
         raise CorpusError.at(path, number, wrong, "Remove it")
 
 
@@ -213,7 +214,8 @@ class _Reader:
                 self._document += 1
             if rows:
                 self.audit["sentences"] += 1
-                self.audit["words"] += len(sentence := self._sentence(block, rows))
+                sentence = self._sentence(block, rows)
+                self.audit["words"] += len(sentence)
                 yield sentence, rows
             else:
                 self.audit["comment_blocks"] += 1
@@ -230,8 +232,10 @@ class _Reader:
         for number, line in rows:
             position, form, tag, own, head, relation = self._values(number, line)
             if position != len(words) + 1:
-                if end := self._dropped_until(number, position, len(words)):
-                    span_end, span_line = end, number
+                end = self._dropped_until(number, position, len(words))
+                if end:
+                    span_end = end
+                    span_line = number
                 continue
             if head is None or relation == "_":
                 missing, column = ("head", "HEAD") if head is None else ("relation", "DEPREL")

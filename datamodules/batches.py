@@ -71,8 +71,11 @@ class Batch:
         return self._moved(Tensor.pin_memory)
 
     def _moved(self, move: Callable[[Tensor], Tensor]) -> Self:
-        held: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **{name: move(value) for name, value in held.items()})  # type: ignore[type-var]
+        moved: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                moved[name] = move(value)
+        return replace(self, **moved)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
@@ -308,18 +311,23 @@ class LengthBatches(Sampler[list[int]]):
     ) -> None:
         self._items = np.arange(len(lengths)) if items is None else np.asarray(items, np.int64)
         self._lengths = lengths[self._items]
-        self._shuffle, self._jitter = shuffle, jitter
         self.seed = seed
-        self._rank, self._world = rank, world
+        self._shuffle = shuffle
+        self._jitter = jitter
+        self._rank = rank
+        self._world = world
         self._epoch = 0
         ascending = np.sort(self._lengths, kind="stable")
         costs = (ascending + 2) ** 2 if cells == "pairs" else ascending
         self._bounds = batch_bounds(costs, max_cells, max_sentences)
         self._order: NDArray[np.int64] | None = None
-        if given := list(groups):
-            wanted = np.isin(np.concatenate(given), self._items)
-            self._order = np.concatenate(given)[wanted]
-            ends = np.cumsum(wanted)[np.cumsum(list(map(len, given))) - 1].tolist()
+        batches = list(groups)
+        if batches:
+            grouped = np.concatenate(batches)
+            is_used = np.isin(grouped, self._items)
+            self._order = grouped[is_used]
+            last = np.cumsum([len(batch) for batch in batches]) - 1  # of each batch
+            ends = np.cumsum(is_used)[last].tolist()
             self._bounds = [(start, end) for start, end in pairwise([0, *ends]) if start < end]
 
     def set_epoch(self, epoch: int) -> None:
@@ -333,22 +341,37 @@ class LengthBatches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         """Yield the positions of the items of each batch of this rank."""
         random = np.random.default_rng([self.seed, self._epoch])
-        order = random.permutation(len(self._lengths)) if self._shuffle else np.arange(len(self._lengths))
-        taken_for = self._lengths[order].astype(np.float64)
-        if self._shuffle and self._jitter:
-            taken_for *= random.uniform(1 - self._jitter, 1 + self._jitter, len(order))
-        order = self._items[order[np.argsort(taken_for, kind="stable")]] if self._order is None else self._order
-        places = random.permutation(len(self._bounds)) if self._shuffle else np.arange(len(self._bounds))
+        order = self._items_by_length(random)
+        places = np.arange(len(self._bounds))
+        if self._shuffle:
+            places = random.permutation(len(self._bounds))
         mine = self._mine()
         for number in mine:
             start, stop = self._bounds[places[number]]
             batch = order[start:stop]
-            yield (batch[self._rank :: self._world] if self._shuffle else batch).tolist()
+            if self._shuffle:
+                batch = batch[self._rank :: self._world]
+            yield batch.tolist()
         if not mine:
             yield []  # a rank that never ran its loop would miss the collective at the end of the epoch
 
+    def _items_by_length(self, random: np.random.Generator) -> NDArray[np.int64]:
+        """Return the items in the order in which they are cut into batches."""
+        order = np.arange(len(self._lengths))
+        if self._shuffle:
+            order = random.permutation(len(self._lengths))
+        lengths = self._lengths[order].astype(np.float64)
+        if self._shuffle and self._jitter:
+            lengths *= random.uniform(1 - self._jitter, 1 + self._jitter, len(order))
+        if self._order is not None:
+            return self._order
+        return self._items[order[np.argsort(lengths, kind="stable")]]
+
     def _mine(self) -> range:
-        return range(len(self._bounds)) if self._shuffle else range(self._rank, len(self._bounds), self._world)
+        """Return the numbers of the batches of this rank."""
+        if self._shuffle:
+            return range(len(self._bounds))
+        return range(self._rank, len(self._bounds), self._world)
 
 
 class BatchLoader(DataLoader[Item]):
@@ -369,7 +392,8 @@ class BatchLoader(DataLoader[Item]):
             batch_size=None,  # the sampler yields whole batches: nothing to stack
             pin_memory=torch.cuda.is_available(),
         )
-        self._batches, self._threads = batches, threads
+        self._batches = batches
+        self._threads = threads
 
     def __iter__(self) -> Any:  # noqa: ANN401 # DataLoader's own iterators have a private type
         """Yield the batches; each pass draws one number from PyTorch's generator."""
@@ -428,7 +452,8 @@ def batch_bounds(costs: Lengths, max_cells: int | None, max_sentences: int) -> l
     Returns:
         For each batch, the index of its first item in `costs`, and of the item after its last.
     """
-    bounds, start = [], 0
+    bounds = []
+    start = 0
     for stop in range(1, len(costs) + 1):
         full = stop == len(costs) or stop - start == max_sentences
         if full or (max_cells is not None and (stop - start + 1) * costs[stop] > max_cells):

@@ -65,18 +65,21 @@ class DependencySplit(Dataset[AttentionBatch]):
     """
 
     def __init__(self, data: "DependencyDataModule", store: Store, split: Split, encoder: EncoderOf = "given") -> None:
-        self.store, self.split, self.encoder, self._lowest = store, split, encoder, data.lowest
+        self.store = store
+        self.split = split
+        self.encoder = encoder
         self.reads: Set[Field] = FIELDS
+        self._lowest = data.lowest
         labels = store.labels.combine_chunks()
         self.ids: list[str] = labels["id"].to_pylist()
         self._offsets = labels["relations"].chunk(0).offsets.to_numpy()
         self.lengths = np.diff(self._offsets).astype(np.int64)
         self.documents = labels["document"].to_numpy(zero_copy_only=False).astype(np.int64)
-        self._relations = _coded(store, "relations", lambda label: data.relations.index(data.name_of(label)))
+        self._relations = _map_labels(store, "relations", lambda label: data.relations.index(data.name_of(label)))
         if data.punctuation_by == "relation":
-            self._punctuation = _coded(store, "relations", lambda label: base_label(label) in data.punctuation)
+            self._punctuation = _map_labels(store, "relations", lambda label: base_label(label) in data.punctuation)
         else:
-            self._punctuation = _coded(store, "xpos", lambda tag: tag in data.punctuation)
+            self._punctuation = _map_labels(store, "xpos", lambda tag: tag in data.punctuation)
         self.punctuation_words = int(self._punctuation.sum())
         self._heads = labels["heads"].chunk(0).values.to_numpy()
         self.arcs = int((self._heads > 0).sum())
@@ -86,9 +89,12 @@ class DependencySplit(Dataset[AttentionBatch]):
         self._vectors = data.vectors
         if data.vectors is not None:
             words = labels["words"].chunk(0).values.dictionary_encode()
-            self._rows = data.vectors.rows(words.dictionary.to_pylist())[words.indices.to_numpy()]
+            rows = data.vectors.rows(words.dictionary.to_pylist())
+            self._rows = rows[words.indices.to_numpy()]
         if data.heads_of is not None:
-            heads = [head for item in range(len(self)) for head in data.heads_of(self.words(item))]
+            heads: list[int] = []
+            for item in range(len(self)):
+                heads += data.heads_of(self.words(item))
             if len(heads) != self._offsets[-1]:
                 raise ValueError(
                     f"heads_of gives {len(heads)} heads, but must give {self._offsets[-1]}: one for each word"
@@ -131,10 +137,13 @@ class DependencySplit(Dataset[AttentionBatch]):
         """Return the batch of these sentences."""
         check_batch(indices)
         lengths = self.lengths[indices]
-        padded, words = padder(self._offsets, indices), int(lengths.max(initial=0))
+        words = int(lengths.max(initial=0))
+        padded = padder(self._offsets, indices)
         manifest = self.store.manifest
-        streamed = isinstance(self.store, Stream) and "most_attended" in self.reads and "attention" not in self.reads
-        cells = words + 2 if manifest.shards and {"attention", "most_attended"} & self.reads and not streamed else 0
+        streams_words = isinstance(self.store, Stream) and "attention" not in self.reads
+        streams_words = streams_words and "most_attended" in self.reads
+        reads_attention = bool({"attention", "most_attended"} & self.reads) and not streams_words
+        cells = words + 2 if manifest.shards and reads_attention else 0
         attention = (len(indices), len(manifest.layers) - self._lowest, len(manifest.heads), cells, cells)
         layers = len(manifest.hidden.layers) if "hidden" in self.reads else 0
         hidden = (len(indices), layers, words, manifest.hidden.size)
@@ -153,7 +162,7 @@ class DependencySplit(Dataset[AttentionBatch]):
             vectors=vectors,
             split=self.split,
             encoder=self.encoder,
-            **self._most_attended(indices) if streamed else {},
+            **self._most_attended(indices) if streams_words else {},
         )
 
     def _most_attended(self, indices: list[int]) -> dict[str, Tensor]:
@@ -165,10 +174,12 @@ class DependencySplit(Dataset[AttentionBatch]):
         """Return a quantity of each sentence, padded with zeros; read nothing if a size is 0."""
         lengths = self.lengths[indices]
         # Only padding needs zeros, and in most batches all sentences have one length.
-        room = (torch.empty if len(set(lengths)) <= 1 else torch.zeros)(shape, dtype=dtype)
-        if room.numel():
-            self.store.read_batch(quantity, indices, room, 0 if quantity == "hidden" else self._lowest)
-        return room
+        has_padding = len(set(lengths)) > 1
+        values = torch.zeros(shape, dtype=dtype) if has_padding else torch.empty(shape, dtype=dtype)
+        if values.numel():
+            lowest = 0 if quantity == "hidden" else self._lowest
+            self.store.read_batch(quantity, indices, values, lowest)
+        return values
 
 
 def labels_of(store: Store, column: Literal["relations", "xpos"]) -> list[str]:
@@ -180,11 +191,12 @@ def labels_of(store: Store, column: Literal["relations", "xpos"]) -> list[str]:
     return labels
 
 
-def _coded(store: Store, column: Literal["relations", "xpos"], value: Callable[[str], int]) -> NDArray[Any]:
+def _map_labels(store: Store, column: Literal["relations", "xpos"], value: Callable[[str], int]) -> NDArray[Any]:
     """Return `value` of the label of each word, `[words]`."""
     codes = store.labels.combine_chunks()[column].chunk(0).values.indices.to_numpy()
-    found: NDArray[Any] = np.array([value(label) for label in labels_of(store, column)])[codes]
-    return found
+    by_code = np.array([value(label) for label in labels_of(store, column)])
+    by_word: NDArray[Any] = by_code[codes]
+    return by_word
 
 
 def require_tags(path: Path, tags: Collection[str]) -> None:
@@ -263,10 +275,13 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         **shared: Any,  # noqa: ANN401 # options of AttentionDataModule
     ) -> None:
         super().__init__(corpus, **shared)
-        self.relation_labels, self.hidden = relations, hidden
+        self.relation_labels = relations
+        self.hidden = hidden
         self.punctuation = PUNCTUATION[punctuation_by] if punctuation is None else punctuation
         self.punctuation_by: PunctuationBy = punctuation_by
-        self.max_cells, self.max_sentences, self.transfer_from = max_cells, max_sentences, transfer_from
+        self.max_cells = max_cells
+        self.max_sentences = max_sentences
+        self.transfer_from = transfer_from
         self.relations: tuple[str, ...] = ()
         self._reads: Set[Field] = FIELDS
         self.heads_of: HeadsOf | None = None
@@ -335,13 +350,20 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         self.read_only(self._reads)
 
     def make_splits(self, stores: Mapping[Split, Store], encoder: EncoderOf = "given") -> dict[Split, DependencySplit]:
-        labels = {label for store in self.stores.values() for label in labels_of(store, "relations")}
-        self.relations = tuple(sorted(set(map(self.name_of, labels))))
-        return {split: DependencySplit(self, store, split, encoder) for split, store in stores.items()}
+        relations: set[str] = set()
+        for store in self.stores.values():
+            relations.update(map(self.name_of, labels_of(store, "relations")))
+        self.relations = tuple(sorted(relations))
+        splits = {}
+        for split, store in stores.items():
+            splits[split] = DependencySplit(self, store, split, encoder)
+        return splits
 
     def name_of(self, label: str) -> str:
         """Return a relation as this datamodule reports it: with its subtype, or without if `relations` is `base`."""
-        return base_label(label) if self.relation_labels == "base" else label
+        if self.relation_labels == "base":
+            return base_label(label)
+        return label
 
     def read_only(self, reads: Set[Field]) -> None:
         """Restrict the tensors that are read into the batches; the others are left empty.
@@ -369,7 +391,9 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         """
         changed = copy(self)
         changed.place(Ranks(), self.device)  # for a training or test in this process alone
-        changed.stores, changed.splits, changed.random_splits = dict(self.stores), {}, {}
+        changed.stores = dict(self.stores)
+        changed.splits = {}
+        changed.random_splits = {}
         changed.random_init = False
         changed.heads_of = heads or self.heads_of
         changed.lowest = self.lowest + lowest
@@ -383,12 +407,13 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         The description of a split names the labels of punctuation; its counts include the punctuation
         words.
         """
-        known = super().provenance
-        data, audit = cast(dict[str, dict[str, object]], known.data), cast(dict[str, dict[str, object]], known.audit)
+        provenance = super().provenance
+        data = cast(dict[str, dict[str, object]], provenance.data)
+        audit = cast(dict[str, dict[str, object]], provenance.audit)
         for split in self.stores:
             data[split] |= {"punctuation_by": self.punctuation_by, "punctuation": list(self.punctuation)}
             audit[split]["punctuation_words"] = self.splits[split].punctuation_words
-        return known
+        return provenance
 
     def batches(self, split: Split, items: Sequence[int] | None = None) -> BatchLoader[AttentionBatch]:
         """Return the batches of a split for evaluation, with each sentence once.
@@ -402,10 +427,19 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     def _batches(
         self, data: DependencySplit, items: Sequence[int] | None = None, *, shuffle: bool = False
     ) -> BatchLoader[AttentionBatch]:
-        bounds: dict[str, Any]
         if shuffle:
-            bounds = {"max_cells": self.max_cells, "max_sentences": self.max_sentences, "items": self.train_on}
-        else:
-            bounds = {"max_cells": min(2 * self.max_cells, EVAL_CELLS), "max_sentences": len(data), "items": items}
-            bounds["groups"] = data.store.groups if isinstance(data.store, Stream) else ()
-        return self._serve(data, shuffle=shuffle, **bounds)
+            return self._serve(
+                data,
+                shuffle=True,
+                items=self.train_on,
+                max_cells=self.max_cells,
+                max_sentences=self.max_sentences,
+            )
+        return self._serve(
+            data,
+            shuffle=False,
+            items=items,
+            groups=data.store.groups if isinstance(data.store, Stream) else (),
+            max_cells=min(2 * self.max_cells, EVAL_CELLS),
+            max_sentences=len(data),
+        )

@@ -51,8 +51,10 @@ class PairSplit(Dataset[PairBatch]):
     """
 
     def __init__(self, path: Path, pairs: Sequence[MinimalPair], encoder: Encoder) -> None:
-        self.pairs, self.encoder = tuple(pairs), encoder
-        tokenizer, name = encoder.tokenizer, encoder.source.spec.name
+        self.pairs = tuple(pairs)
+        self.encoder = encoder
+        tokenizer = encoder.tokenizer
+        name = encoder.source.spec.name
         if not encoder.causal:
             raise UserError(
                 f"{name} is no decoder: it sees the words on both sides, and gives a sentence no probability. Name a "
@@ -64,11 +66,17 @@ class PairSplit(Dataset[PairBatch]):
                 f"{name}: the tokenizer has no start and no end token, so nothing comes before the first token of a "
                 f"sentence, and it has no probability. Name another encoder with {setting('encoder')}."
             )
-        texts = [f" {sentence}" for pair in pairs for sentence in (pair.good, pair.bad)]
-        found = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
-        unknown = sum(tokenizer.unk_token_id in ids for ids in found)
-        warn_of_unknown(path, unknown, len(found), "sentences", name)
-        self._ids = [torch.tensor(ids if ids[:1] == [start] else [start, *ids]) for ids in found]
+        sentences = []
+        for pair in pairs:
+            sentences += [f" {pair.good}", f" {pair.bad}"]
+        tokens = tokenizer(sentences, add_special_tokens=False, verbose=False)["input_ids"]
+        unknown = sum(tokenizer.unk_token_id in ids for ids in tokens)
+        warn_of_unknown(path, unknown, len(tokens), "sentences", name)
+        self._ids = []
+        for ids in tokens:
+            if ids[:1] != [start]:
+                ids = [start, *ids]
+            self._ids.append(torch.tensor(ids))
         longer = np.array([len(ids) for ids in self._ids], np.int64).reshape(-1, 2).max(1)
         if longer.max() > encoder.max_length:
             wrong = f"a sentence has {longer.max()} tokens, but {name} reads {encoder.max_length}"
@@ -79,17 +87,20 @@ class PairSplit(Dataset[PairBatch]):
         return len(self.pairs)
 
     def __getitem__(self, items: list[int]) -> PairBatch:
-        ids = [self._ids[2 * item + which] for item in items for which in (0, 1)]
+        ids = []
+        for item in items:
+            ids += [self._ids[2 * item], self._ids[2 * item + 1]]
         return PairBatch(
             index=torch.tensor(items, dtype=torch.int64),
-            lengths=torch.tensor([len(one) for one in ids], dtype=torch.int64),
+            lengths=torch.tensor([len(sentence) for sentence in ids], dtype=torch.int64),
             tokens=pad_sequence(ids, True, self.encoder.pad_id) if ids else torch.zeros(0, 0, dtype=torch.int64),
         )
 
     @property
     def bounds(self) -> dict[str, Any]:
         """Options of `LengthBatches` that bound a batch."""
-        encoder, longest = self.encoder, int(self.lengths.max()) // 2
+        encoder = self.encoder
+        longest = int(self.lengths.max()) // 2
         # Logits are the largest tensor of a pass. Two copies of a batch run at once.
         most = pieces_at_once(encoder.device, longest, encoder.heads, len(encoder.tokenizer)) // 2
         return {"max_cells": max(most, 1), "max_sentences": len(self), "cells": "tokens"}
@@ -132,14 +143,18 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         super().__init__(corpus, root, cache)
         if fields is not None:
             check_names(setting("data.fields"), fields)
-        self.encoder, self.fields, self.per_paradigm = encoder, fields, per_paradigm
+        self.encoder = encoder
+        self.fields = fields
+        self.per_paradigm = per_paradigm
         self.columns = columns or PairColumns()
         self.audit = Counter[str]()
 
     def files(self) -> Mapping[str, Path]:
         """Return the file of the pairs, under the key `test`."""
         name = str(self.corpus)
-        path = next(iter(locate(name, self.root).values())) if name in CORPORA else Path(name).expanduser()
+        path = Path(name).expanduser()
+        if name in CORPORA:
+            path = next(iter(locate(name, self.root).values()))
         return {"test": path}
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
@@ -172,8 +187,13 @@ class PairDataModule(CorpusDataModule[PairBatch]):
                     f"{setting('data.fields')}: no pair has the field {field!r}. Give {one_of(field, known)}."
                 )
         places = pd.DataFrame(pairs).groupby("paradigm").cumcount()
-        most, fields = self.per_paradigm or len(pairs), self.fields or known
-        return tuple(pair for pair, place in zip(pairs, places, strict=True) if pair.field in fields and place < most)
+        most = self.per_paradigm or len(pairs)
+        fields = self.fields or known
+        chosen = []
+        for pair, place in zip(pairs, places, strict=True):
+            if pair.field in fields and place < most:
+                chosen.append(pair)
+        return tuple(chosen)
 
     def setup(self, stage: str) -> None:
         """Load the decoder, and read and tokenize the pairs."""
@@ -192,8 +212,10 @@ class PairDataModule(CorpusDataModule[PairBatch]):
     @property
     def provenance(self) -> Provenance:
         """Description of the decoder and the file, with counts of the pairs by field, and those of the reader."""
-        [path], digests, split = self.files().values(), Digests(self.cache), self.splits["test"]
+        path = self.files()["test"]
+        digests = Digests(self.cache)
+        split = self.splits["test"]
         encoder = {**split.encoder.description, **split.encoder.source.identity(digests)}
-        known = {**corpus_of(path), "file": path.name, "sha256": digests.one(path), "pairs": len(split)}
+        data = {**corpus_of(path), "file": path.name, "sha256": digests.one(path), "pairs": len(split)}
         fields = Counter(pair.field for pair in split.pairs)
-        return Provenance(encoder, {"test": known}, {"test": {**fields, **self.audit}})
+        return Provenance(encoder, {"test": data}, {"test": {**fields, **self.audit}})

@@ -247,12 +247,16 @@ def tokenize(
         CorpusError: The limit leaves no room for a token beside the delimiters.
     """
     words = _words_of(texts, tokenizer, options)
-    tokens = word_tokens(words, delimiters=options.delimiters) if tokenizer is None else piece_tokens(words, tokenizer)
-    limits = (options.max_length, None if tokenizer is None else tokenizer.max_length)
-    limit = min((limit for limit in limits if limit is not None), default=None)
+    limit = options.max_length
+    if tokenizer is None:
+        tokens = word_tokens(words, delimiters=options.delimiters)
+    else:
+        tokens = piece_tokens(words, tokenizer)
+        limit = tokenizer.max_length if limit is None else min(limit, tokenizer.max_length)
     if limit is None:
         return words, tokens, np.zeros(len(texts), np.int64)
-    return words, *cut(tokens, limit)
+    tokens, tokens_cut = cut(tokens, limit)
+    return words, tokens, tokens_cut
 
 
 def _words_of(texts: Sequence[LabelledText], tokenizer: TextTokenizer | None, options: TokenOptions) -> Words:
@@ -311,45 +315,59 @@ def read_words(
             also separates punctuation marks and clitics from words.
         sentence_separator: Word between sentences; None for no separator.
     """
-    separator = sentence_separator.lower() if sentence_separator is not None and lowercase else sentence_separator
+    separator = sentence_separator
+    if separator is not None and lowercase:
+        separator = separator.lower()
     codes: list[int] = []
     offsets = [0]
-    decide: list[int] = []
-    places: dict[str, int] = {}
+    in_rationale: list[int] = []  # places of the words of the rationales
+    code_of: dict[str, int] = {}
     for text in texts:
-        for part, marked in ((text.text, text.rationale), (text.pair or "", None)):
-            whole = (part.lower() if lowercase else part).split()
-            apart = punctuation == "apart"
-            groups = [_APART.findall(word) if apart and word != separator else [word] for word in whole]
-            if marked:
-                owners = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
-                decide.extend(offsets[-1] + np.flatnonzero(np.isin(owners, marked)))
-            codes.extend([places.setdefault(word, len(places)) for group in groups for word in group])
+        for part, rationale in ((text.text, text.rationale or ()), (text.pair or "", ())):
+            spelled = (part.lower() if lowercase else part).split()
+            owners: Sequence[int] = range(len(spelled))
+            if punctuation == "apart":
+                spelled, owners = _split_apart(spelled, separator)
+            if rationale:
+                is_in_rationale = np.isin(owners, rationale)
+                in_rationale.extend(offsets[-1] + np.flatnonzero(is_in_rationale))
+            codes.extend([code_of.setdefault(word, len(code_of)) for word in spelled])
             offsets.append(len(codes))
-    types = tuple(places)
-    found = np.array(codes, np.int64)
-    rationale = np.zeros(len(found), bool)
-    rationale[decide] = True
-    starts = np.zeros(len(found) + 1, bool)
+    types = tuple(code_of)
+    all_codes = np.array(codes, np.int64)
+    starts = np.zeros(len(codes) + 1, bool)  # of sentences
     starts[offsets] = True
-    bounds = np.array(offsets, np.int64)
-    keep = np.ones(len(found), bool)
+    keep = np.ones(len(codes), bool)
     if separator is None:
-        starts[1:] |= _ended(found, types, starts[:-1])
+        starts[1:] |= _find_sentence_ends(all_codes, types, starts[:-1])
     else:
-        keep = found != places.get(separator, -1)
+        keep = all_codes != code_of.get(separator, -1)
         starts[1:] |= ~keep
+    rationales = np.zeros(len(codes), bool)
+    rationales[in_rationale] = True
+    kept_before = np.concatenate(([0], np.cumsum(keep)))  # number of words that are kept before each word
     return Words(
-        types,
-        found[keep],
-        np.concatenate(([0], np.cumsum(keep)))[bounds],
-        np.array([text.pair is not None for text in texts], bool),
-        np.cumsum(starts[:-1])[keep],
-        rationale[keep],
+        types=types,
+        codes=all_codes[keep],
+        offsets=kept_before[np.array(offsets, np.int64)],
+        paired=np.array([text.pair is not None for text in texts], bool),
+        sentences=np.cumsum(starts[:-1])[keep],
+        rationale=rationales[keep],
     )
 
 
-def _ended(codes: Numbers, types: Sequence[str], starts: Flags) -> Flags:
+def _split_apart(words: Sequence[str], separator: str | None) -> tuple[list[str], list[int]]:
+    """Split words into words without punctuation and clitics; return these, and the place of the word of each."""
+    parts: list[str] = []
+    owners: list[int] = []
+    for place, word in enumerate(words):
+        pieces = [word] if word == separator else _APART.findall(word)
+        parts += pieces
+        owners += [place] * len(pieces)
+    return parts, owners
+
+
+def _find_sentence_ends(codes: Numbers, types: Sequence[str], starts: Flags) -> Flags:
     """Return the words that end a sentence, bool `[words]`: the last word of each run of ends and their closers."""
     ends = np.array([word in ENDS for word in types], bool)[codes]
     # Up to each word, the last word that is no closer; at the start of a text there is nothing to close.
@@ -393,27 +411,31 @@ def piece_tokens(words: Words, tokenizer: TextTokenizer) -> TokenizedTexts:
     The words are joined by single blanks before they are cut; a piece belongs to the word in which it begins, and
     the blank before a word is part of the word.
     """
-    spelled = [words.types[code] for code in words.codes]
-    parts = [" ".join(spelled[start:stop]) for start, stop in zip(words.offsets, words.offsets[1:], strict=False)]
-    pairs = [pair if paired else None for pair, paired in zip(parts[1::2], words.paired, strict=True)]
-    found = tokenizer.split(parts[::2], pairs)
-    sizes = np.array([len(word) for word in spelled], np.int64) + 1
-    places = []
-    for item, pieces in enumerate(found):
-        own = np.full(len(pieces.ids), -1)
+    forms = [words.types[code] for code in words.codes]
+    texts = []
+    pairs: list[str | None] = []
+    for item, paired in enumerate(words.paired):
+        start, middle, stop = words.offsets[2 * item : 2 * item + 3]
+        texts.append(" ".join(forms[start:middle]))
+        pairs.append(" ".join(forms[middle:stop]) if paired else None)
+    pieces_of_texts = tokenizer.split(texts, pairs)
+    sizes = np.array([len(form) for form in forms], np.int64) + 1  # of each word with its blank
+    word_of_piece = []
+    for item, pieces in enumerate(pieces_of_texts):
+        word = np.full(len(pieces.ids), -1)
         for source in (0, 1):
             start, stop = words.offsets[2 * item + source : 2 * item + source + 2]
             inside = pieces.sources == source
             if start < stop:
-                firsts = np.cumsum(sizes[start:stop]) - sizes[start:stop] - 1  # of the blank
-                own[inside] = start + np.searchsorted(firsts, pieces.starts[inside], side="right") - 1
-        places.append(own)
+                blanks = np.cumsum(sizes[start:stop]) - sizes[start:stop] - 1  # place of the blank before each word
+                word[inside] = start + np.searchsorted(blanks, pieces.starts[inside], side="right") - 1
+        word_of_piece.append(word)
     return TokenizedTexts(
-        codes=np.concatenate([pieces.ids for pieces in found]),
-        offsets=np.concatenate(([0], np.cumsum([len(pieces.ids) for pieces in found]))),
-        sources=np.concatenate([pieces.sources for pieces in found]),
-        words=np.concatenate(places),
-        blank=sum(pieces.blank for pieces in found),
+        codes=np.concatenate([pieces.ids for pieces in pieces_of_texts]),
+        offsets=np.concatenate(([0], np.cumsum([len(pieces.ids) for pieces in pieces_of_texts]))),
+        sources=np.concatenate([pieces.sources for pieces in pieces_of_texts]),
+        words=np.concatenate(word_of_piece),
+        blank=sum(pieces.blank for pieces in pieces_of_texts),
     )
 
 

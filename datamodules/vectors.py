@@ -100,8 +100,8 @@ class WordVectors:
 
     def rows(self, words: Sequence[str]) -> NDArray[np.int64]:
         """Return the row in `matrix` of each word, int64 `[words]`; −1, the row of zeros, for an unknown word."""
-        forms = (word.lower() for word in words) if self.lowercase else words
-        return np.fromiter((self.index.get(form, -1) for form in forms), np.int64, len(words))
+        forms = [word.lower() for word in words] if self.lowercase else words
+        return np.array([self.index.get(form, -1) for form in forms], np.int64)
 
 
 def load_vectors(
@@ -128,8 +128,9 @@ def load_vectors(
     Raises:
         UserError: The vectors are absent or malformed, or the cache cannot be written.
     """
-    embedded, digests = spec.name == ENCODER, Digests(cache)
+    embedded = spec.name == ENCODER
     lowercase = not embedded
+    digests = Digests(cache)
     counts: Counter[str] = Counter()
     for word, count in words.items():
         counts[word.lower() if lowercase else word] += count
@@ -142,44 +143,56 @@ def load_vectors(
                     f"have no encoder. Name other vectors, or set {setting('encoder')}."
                 )
             file, identity = ENCODER, embeddings_identity(source, digests)
-            convert = partial(_embedded, source, encoder, wanted)
+            convert = partial(_embed, source, encoder, wanted)
         else:
             path, *beside = find_vectors(spec, root)
             hashes = list(digests.of([path, *beside]).values())
             sha256 = digest("\n".join(hashes).encode()) if beside else hashes[0]
-            file, identity = path.name, {"file": path.name, "sha256": sha256}
+            file = path.name
+            identity = {"file": path.name, "sha256": sha256}
             convert = partial(read_vectors, path, frozenset(wanted))
-        found = _converted(convert, identity, wanted, lowercase, cache / "vectors")
+        vectors = _cached_vectors(convert, identity, wanted, lowercase, cache / "vectors")
     except OSError as error:
         remedy = f"Check permissions and disk, or name another folder than {cache} with {setting('data.cache')}"
         raise UserError.at(error.filename or cache, None, error.strerror or str(error), remedy) from error
-    covered = [count for word, count in counts.items() if word in found.index]
-    audit: dict[str, float] = {"types": len(counts), "types_covered": len(covered)}
-    audit |= {"tokens": counts.total(), "tokens_covered": sum(covered)}
-    audit["coverage"] = sum(covered) / counts.total() if counts.total() else 1.0
+    covered = [count for word, count in counts.items() if word in vectors.index]
+    tokens = counts.total()
+    tokens_covered = sum(covered)
+    audit: dict[str, float] = {
+        "types": len(counts),
+        "types_covered": len(covered),
+        "tokens": tokens,
+        "tokens_covered": tokens_covered,
+        "coverage": tokens_covered / tokens if tokens else 1.0,
+    }
     share = "{coverage:.1%} of {tokens:,} tokens ({types_covered:,} of {types:,} types)".format(**audit)
     if audit["coverage"] < MIN_COVERAGE:
         remedy = "Name vectors that fit the corpus's language"
         if file.endswith(SUBSET):
             remedy = f"Put the full {file.removesuffix(SUBSET)}.txt into {path.parent}, or name other vectors"
         warn(f"{file}: the word vectors cover only {share}. {remedy}.")
-    if left_out := found.audit.get("rows_not_utf8"):
+    left_out = vectors.audit.get("rows_not_utf8")
+    if left_out:
         warn(f"{path}: rows left out, because their words are not UTF-8: {left_out}. {latin_remedy(path)}.")
-    size, identity = found.matrix.shape[1], {**identity, "lowercase": lowercase}
-    inform(f"Word vectors: {file}, {size} values, {share}.")
-    known = {"file": file, "size": size, **audit, **found.audit}
-    return replace(found, lowercase=lowercase, identity=identity, audit=known)
+    inform(f"Word vectors: {file}, {vectors.size} values, {share}.")
+    return replace(
+        vectors,
+        lowercase=lowercase,
+        identity={**identity, "lowercase": lowercase},
+        audit={"file": file, "size": vectors.size, **audit, **vectors.audit},
+    )
 
 
-def _embedded(source: EncoderSource, encoder: Callable[[], Encoder] | None, wanted: Sequence[str]) -> WordVectors:
+def _embed(source: EncoderSource, encoder: Callable[[], Encoder] | None, wanted: Sequence[str]) -> WordVectors:
     """Return the encoder's input embeddings of the words that have a piece."""
-    embedded = embed_words(Encoder(source) if encoder is None else encoder(), wanted)
+    loaded = Encoder(source) if encoder is None else encoder()
+    embedded = embed_words(loaded, wanted)
     known = np.flatnonzero(embedded.pieces)
     index = {wanted[place]: row for row, place in enumerate(known.tolist())}
     return WordVectors(index, embedded.vectors[known], {"types_all_unknown": int(embedded.unknown.sum())})
 
 
-def _converted(
+def _cached_vectors(
     convert: Callable[[], WordVectors], identity: Mapping[str, object], wanted: list[str], lowercase: bool, folder: Path
 ) -> WordVectors:
     """Return the kept vectors of these words, with a last row of zeros; convert them if none are kept undamaged."""
@@ -196,11 +209,13 @@ def _converted(
         return WordVectors({word: row for row, word in enumerate(words)}, saved["vectors"].numpy(), audit)
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
-    found, content = convert(), io.BytesIO()
-    matrix = np.pad(found.matrix, ((0, 1), (0, 0)))
-    torch.save({"vectors": torch.from_numpy(matrix), "content": json.dumps([list(found.index), found.audit])}, content)
+    vectors = convert()
+    matrix = np.pad(vectors.matrix, ((0, 1), (0, 0)))
+    words_and_audit = json.dumps([list(vectors.index), vectors.audit])
+    content = io.BytesIO()
+    torch.save({"vectors": torch.from_numpy(matrix), "content": words_and_audit}, content)
     keep(path, content.getbuffer())
-    return replace(found, matrix=matrix)
+    return replace(vectors, matrix=matrix)
 
 
 def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Path]:
@@ -219,8 +234,9 @@ def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Pa
             False.
     """
     path = Path(spec.name).expanduser()
-    full, *others = (root / "glove" / f"{spec.name}{suffix}" for suffix in (".txt", ".txt.gz", SUBSET))
-    candidates = (path, full, *others)
+    folder = root / "glove"
+    full = folder / f"{spec.name}.txt"
+    candidates = (path, full, folder / f"{spec.name}.txt.gz", folder / f"{spec.name}{SUBSET}")
     found = next(filter(Path.is_file, candidates), None)
     if found is None and path.exists() and not path.is_dir():
         raise no_file(path)
@@ -244,8 +260,9 @@ def _download(name: str, fetch: bool) -> Path:
     from gensim import downloader  # here, as gensim takes a second to import, and most runs need none of it
 
     folder = Path(downloader.BASE_DIR) / name
-    if there := sorted(folder.glob("*.gz")):
-        return there[0]  # gensim would ask the network for its index again
+    downloaded = sorted(folder.glob("*.gz"))
+    if downloaded:
+        return downloaded[0]  # gensim would ask the network for its index again
     if not fetch:
         remedy = f"Download it first: `python -m gensim.downloader --download {name}`. {_ACCEPTED}"
         raise UserError.at(name, None, "no such local file; the run would have to download it with gensim", remedy)
@@ -253,8 +270,9 @@ def _download(name: str, fetch: bool) -> Path:
     try:
         return Path(downloader.load(name, return_path=True))  # else it would import a program from the network
     except Exception as error:  # it raises nothing narrower
-        if there := sorted(folder.glob("*.gz")):  # another process was first, which makes gensim stumble
-            return there[0]
+        downloaded = sorted(folder.glob("*.gz"))
+        if downloaded:  # another process was first, which makes gensim stumble
+            return downloaded[0]
         wrong = f"no such local file, and gensim's downloader failed ({type(error).__name__}: {error})"
         remedy = f"Check the name and the network, or put the file into {folder}. {_ACCEPTED}"
         raise UserError.at(name, None, wrong, remedy) from error
