@@ -95,8 +95,9 @@ class EraserFile(LabelledFile):
 
     def _evidence(self, line: int, groups: object) -> list[Mapping[str, Any]]:
         """Return the pieces of evidence of all groups."""
-        is_nested = isinstance(groups, list) and all(isinstance(group, list) for group in groups)
-        pieces = list(chain.from_iterable(groups)) if is_nested else [None]
+        pieces: list[Any] = [None]
+        if isinstance(groups, list) and all(isinstance(group, list) for group in groups):
+            pieces = list(chain.from_iterable(groups))
         for piece in pieces:
             if not isinstance(piece, dict) or not {"docid", "start_token", "end_token"} <= piece.keys():
                 wrong = (

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from attention_probing.corpora.lines import check_words, infer_format
 from attention_probing.corpora.records import (
@@ -402,7 +402,7 @@ class LabelledFile:
             return None
         if isinstance(value, str):
             value = value.split()
-        places = value if isinstance(value, list) else [value]
+        places: list[Any] = value if isinstance(value, list) else [value]
         for place in places:
             is_number = type(place) is int or (isinstance(place, str) and _PLACE.fullmatch(place))
             if not is_number:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache as once
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,7 +33,7 @@ from attention_probing.corpora.sentence import Treebank
 from attention_probing.corpora.splits import Split, corpus_of
 from attention_probing.datamodules.batches import BatchLoader, EncoderOf, Item
 from attention_probing.datamodules.corpus import DEFAULT_ENCODER, DEFAULT_OPTIONS, STAGES, CorpusDataModule
-from attention_probing.datamodules.vectors import ENCODER, VectorSpec, WordVectors, find_vectors, load_vectors
+from attention_probing.datamodules.vectors import ENCODER, find_vectors, load_vectors
 from attention_probing.datamodules.warnings import count_shared, warn_of_split, warn_of_unknown
 from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests
@@ -71,11 +71,14 @@ class AttentionDataModule(CorpusDataModule[Item]):
             run the encoder whenever a batch is read.
 
     Attributes:
+        file_warnings: Functions of a corpus file and the counts of its reader that log the warnings of the reader.
         streams: True with `store: stream`.
         stores: Opened store of each split.
         random_splits: Datasets of dev and test with the attention of the encoder with random weights,
             after `setup` of a test.
     """
+
+    file_warnings: ClassVar[tuple[Callable[[Path, Mapping[str, int]], None], ...]] = ()
 
     @checked
     def __init__(
@@ -142,9 +145,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
         """
 
     def warn_of_file(self, path: Path, store: Store) -> None:
-        """Log a warning if many words of a file contain the tokenizer's unknown token.
-
-        Subclasses add the warnings of the reader of the file.
+        """Log the warnings of the reader of a file, and one if many words contain the tokenizer's unknown token.
 
         Args:
             path: The corpus file.
@@ -153,6 +154,8 @@ class AttentionDataModule(CorpusDataModule[Item]):
         words = len(store.labels["words"].combine_chunks().values)
         unknown = store.manifest.audit.get(UNKNOWN_WORDS, 0)
         warn_of_unknown(path, unknown, words, "words", store.manifest.encoder.get("name"))
+        for warn_of in self.file_warnings:
+            warn_of(path, store.manifest.audit)
 
     def setup(self, stage: str) -> None:
         """Open the stores of the splits of a stage; all processes together make the missing ones.
@@ -172,7 +175,15 @@ class AttentionDataModule(CorpusDataModule[Item]):
             self._open(files, missing, ahead)
         self.splits = self.make_splits(self.stores)
         if self.random_init and stage == "test":
-            self.random_splits = self._open_random(files)
+            if self.encoder is None:
+                raise EncoderError(
+                    f"{setting('data.random_init')} needs an encoder, but {setting('data.encoder')} is null. Name one."
+                )
+            source = resolve(replace(self.encoder, weights="random"))
+            paths = dict.fromkeys(files[split] for split in STAGES["test"])
+            by_path = self._stores(paths, source, load_later(source, self.device))
+            stores = {split: by_path[files[split]] for split in STAGES["test"]}
+            self.random_splits = self.make_splits(stores, "random_init")
 
     def _open(self, files: Mapping[str, Path], missing: Sequence[Split], ahead: Sequence[Split]) -> None:
         """Open the stores of the missing splits, make the stores of the splits ahead, and load the word vectors."""
@@ -186,9 +197,19 @@ class AttentionDataModule(CorpusDataModule[Item]):
         by_path |= self._stores([path for path in paths if path not in by_path], source, encoder)
         for split in missing:
             self.stores[split] = by_path[files[split]]
-        self._warn_of_splits(files, {split: by_path[files[split]] for split in (*self.stores, *ahead)})
+        opened: dict[Split, Store] = {split: by_path[files[split]] for split in (*self.stores, *ahead)}
+        new = [split for split in opened if split not in self._warned]
+        for path in dict.fromkeys(files[split] for split in new):
+            self.warn_of_file(path, by_path[path])
+        texts = self._texts(opened)
+        for split in new:
+            warn_of_split(split, count_shared(texts, split), len(opened[split]), self.unit)
+        self._warned.update(new)
         if self.vector_spec is not None:
-            self.vectors = self._load_vectors(files, self.vector_spec, source, encoder)
+            counts = _count_forms({files[split]: store for split, store in self.stores.items()}.values())
+            self.vectors = load_vectors(
+                self.vector_spec, counts, root=self.root, cache=self.cache, source=source, encoder=encoder
+            )
         if self.streams and "train" in missing:
             inform("Attention is not stored: every epoch runs the encoder over train and dev.")
         sizes = []
@@ -196,43 +217,6 @@ class AttentionDataModule(CorpusDataModule[Item]):
             names = " and ".join(split for split in (*missing, *ahead) if files[split] == path)
             sizes.append(f"{names} {pluralize(len(by_path[path]), self.unit.removesuffix('s'))}")
         inform(f"Data ready in {time.perf_counter() - entered:.1f} s: {', '.join(sizes)}.")
-
-    def _open_random(self, files: Mapping[str, Path]) -> dict[Split, Any]:
-        """Return the datasets of dev and test with the attention of the encoder with random weights."""
-        if self.encoder is None:
-            raise EncoderError(
-                f"{setting('data.random_init')} needs an encoder, but {setting('data.encoder')} is null. Name one."
-            )
-        source = resolve(replace(self.encoder, weights="random"))
-        paths = dict.fromkeys(files[split] for split in STAGES["test"])
-        by_path = self._stores(paths, source, load_later(source, self.device))
-        stores = {split: by_path[files[split]] for split in STAGES["test"]}
-        return self.make_splits(stores, "random_init")
-
-    def _warn_of_splits(self, files: Mapping[str, Path], stores: Mapping[Split, Store]) -> None:
-        """Log the warnings about files and splits, each once."""
-        new = [split for split in stores if split not in self._warned]
-        for path, store in {files[split]: stores[split] for split in new}.items():
-            self.warn_of_file(path, store)
-        texts = self._texts(stores)
-        for split in new:
-            warn_of_split(split, count_shared(texts, split), len(stores[split]), self.unit)
-        self._warned.update(new)
-
-    def _load_vectors(
-        self,
-        files: Mapping[str, Path],
-        spec: VectorSpec,
-        source: EncoderSource | None,
-        encoder: Callable[[], Encoder] | None,
-    ) -> WordVectors:
-        """Return the vectors of the words of all opened splits; splits of one file count once."""
-        stores = {files[split]: store for split, store in self.stores.items()}
-        counts: Counter[str] = Counter()
-        for store in stores.values():
-            words = store.labels["words"].combine_chunks().values
-            counts.update(words.to_pylist())
-        return load_vectors(spec, counts, root=self.root, cache=self.cache, source=source, encoder=encoder)
 
     def _stores(
         self, paths: Iterable[Path], source: EncoderSource | None, encoder: Callable[[], Encoder] | None
@@ -260,21 +244,10 @@ class AttentionDataModule(CorpusDataModule[Item]):
             if loaded is not None and loaded not in self._loaded:
                 self._loaded.append(loaded)
             extraction, corpus = parsed.pop(path)  # so that the memory of the corpus is free when the next is cut
-            items = self._cut(path, extraction, corpus, loaded)
+            items = _cut_items(self, path, extraction, corpus, loaded)
             del corpus
             stores[path] = make(items, self.cache, digests, loaded)
         return stores
-
-    def _cut(self, path: Path, extraction: Extraction, corpus: Treebank | Documents, encoder: Encoder | None) -> Items:
-        """Return the items of a corpus; the message of an error begins with the name of the file."""
-        try:
-            return self.items(extraction, corpus, encoder)
-        except EncoderError:
-            raise  # a fault of the encoder, whatever it reads
-        except UserError as error:
-            if str(error).startswith(f"{path}:"):
-                raise
-            raise type(error)(f"{path}: {error}") from error
 
     def test_dataloader(self) -> list[BatchLoader[Item]]:
         """Return one loader for dev and one for test.
@@ -342,6 +315,33 @@ class AttentionDataModule(CorpusDataModule[Item]):
         if self.random_splits:
             encoder["random_init"] = _describe_encoder(self.random_splits["test"].store)
         return Provenance(encoder, data, audit)
+
+
+def _cut_items(
+    data: AttentionDataModule[Any],
+    path: Path,
+    extraction: Extraction,
+    corpus: Treebank | Documents,
+    encoder: Encoder | None,
+) -> Items:
+    """Return the items of a corpus; the message of an error begins with the name of the file."""
+    try:
+        return data.items(extraction, corpus, encoder)
+    except EncoderError:
+        raise  # a fault of the encoder, whatever it reads
+    except UserError as error:
+        if str(error).startswith(f"{path}:"):
+            raise
+        raise type(error)(f"{path}: {error}") from error
+
+
+def _count_forms(stores: Iterable[Store]) -> Counter[str]:
+    """Return the number of occurrences of each word form in the stores."""
+    counts: Counter[str] = Counter()
+    for store in stores:
+        words = store.labels["words"].combine_chunks().values
+        counts.update(words.to_pylist())
+    return counts
 
 
 def any_store(data: AttentionDataModule[Any]) -> Store:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from copy import copy
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from attention_probing.attention.source import EncoderSource
 from attention_probing.corpora.eraser import COLUMNS
 from attention_probing.corpora.formats import LABELLED, LabelledFormat
 from attention_probing.corpora.labelled import Columns, LabelledTexts, read_labelled
-from attention_probing.corpora.records import warn_of_records
+from attention_probing.corpora.records import RecordFormat, warn_of_records
 from attention_probing.corpora.registry import CORPORA, Corpus, Score
 from attention_probing.corpora.sample import SAMPLE_VERSION, write_sample_reviews
 from attention_probing.corpora.sentence import CorpusError
@@ -206,14 +206,15 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             path: The file.
             split: Split to read of a file with a column of splits; None for all.
         """
-        if self.format in LABELLED:
+        if self.format is not None and self.format in LABELLED:
             return LABELLED[self.format](path, self.columns)
         columns = self.columns
         if self.corpus == "sample":
             columns = replace(columns, rationale="rationale")
         if not columns.split:
             split = None
-        corpus = read_labelled(path, columns=columns, format=self.format, split=split, skip=self._skip)
+        form = cast(RecordFormat | None, self.format)
+        corpus = read_labelled(path, columns=columns, format=form, split=split, skip=self._skip)
         if self._known_labels:
             self._check_labels(path, corpus)
         return corpus

@@ -335,6 +335,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
 
     unit = "windows"
     holds = "mentions"
+    file_warnings = (warn_of_texts,)
     batch = AntecedentBatch
     suffix = "conll"
     sample = (f"sample-{SAMPLE_VERSION}", write_sample_documents)
@@ -401,7 +402,6 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
     def warn_of_file(self, path: Path, store: Store) -> None:
         super().warn_of_file(path, store)
         audit = store.manifest.audit
-        warn_of_texts(path, audit)
         warn_of_tags(path, audit, store.labels["tags"].combine_chunks().values.to_pylist())
 
     def items(self, extraction: Extraction, corpus: Documents, encoder: Encoder | None) -> Items:

@@ -64,6 +64,17 @@ def mapping_of(data: "CorpusDataModule[Any]") -> str:
     return setting(data.option, f"{{{files}}}")
 
 
+def _no_split(data: "CorpusDataModule[Any]", split: Split, files: Mapping[str, Path]) -> CorpusError:
+    """Return the error for a corpus without a split that is needed."""
+    owner = data.with_corpus_of(split)
+    others = [other for other in files if data.with_corpus_of(other).option == owner.option]
+    name = f"{owner.corpus}: the" if isinstance(owner.corpus, str) else "The"
+    return CorpusError(
+        f"{name} corpus ({setting(owner.option)}) has no {split} split, but the command needs one; it has "
+        f"{' and '.join(others) or 'no other'}. {owner.missing_remedy}."
+    )
+
+
 class CorpusDataModule(DataModule, Generic[Item]):
     """Base class of all datamodules: a corpus in splits, served as batches.
 
@@ -159,9 +170,9 @@ class CorpusDataModule(DataModule, Generic[Item]):
             CorpusError: The corpus is unknown or absent.
         """
         if self.transfer_from is not None:
-            files = dict(self._with_corpus_of("train").files())
+            files = dict(self.with_corpus_of("train").files())
             files.pop("test", None)
-            tested = self._with_corpus_of("test").files()
+            tested = self.with_corpus_of("test").files()
             if "test" in tested:
                 files["test"] = tested["test"]
             return files
@@ -172,8 +183,12 @@ class CorpusDataModule(DataModule, Generic[Item]):
             return files_by_split(self.corpus, self.option)
         return locate(self.corpus, self.root)
 
-    def _with_corpus_of(self, split: str) -> Self:
-        """Return a copy of this datamodule whose only corpus is the one that the split is read from."""
+    def with_corpus_of(self, split: str) -> Self:
+        """Return a copy of this datamodule whose only corpus is the one that a split is read from.
+
+        Args:
+            split: Name of the split.
+        """
         owner = copy(self)
         if self.transfer_from is not None and split != "test":
             owner.corpus = self.transfer_from
@@ -208,23 +223,13 @@ class CorpusDataModule(DataModule, Generic[Item]):
             needed = ("train",)
         for split in (*self.always, *needed):
             if split not in files:
-                raise self._no_split(split, files)
+                raise _no_split(self, split, files)
         reads: list[Split] = []
         for split in (*self.always, *STAGES[stage]):
             if split in files and split not in reads:
                 reads.append(split)
         prepares_test = stage == "fit" and validates and "test" in files and files["test"].is_file()
         return reads, ["test"] if prepares_test else []
-
-    def _no_split(self, split: Split, files: Mapping[str, Path]) -> CorpusError:
-        """Return the error for a corpus without a split that is needed."""
-        owner = self._with_corpus_of(split)
-        others = [other for other in files if self._with_corpus_of(other).option == owner.option]
-        name = f"{owner.corpus}: the" if isinstance(owner.corpus, str) else "The"
-        return CorpusError(
-            f"{name} corpus ({setting(owner.option)}) has no {split} split, but the command needs one; it has "
-            f"{' and '.join(others) or 'no other'}. {owner.missing_remedy}."
-        )
 
     def absent(self, stages: Iterable[str]) -> list[CorpusError]:
         """Return an error for each missing corpus file that these stages read.

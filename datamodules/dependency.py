@@ -211,6 +211,16 @@ def require_tags(path: Path, tags: Collection[str]) -> None:
         raise CorpusError.at(path, None, wrong, f"Fill the column, or set {setting('data.punctuation_by', 'relation')}")
 
 
+def _number_layers(hidden: tuple[int, ...] | Literal["all", "middle"], source: EncoderSource | None) -> tuple[int, ...]:
+    """Return the layers whose hidden states are stored, as numbers."""
+    if not isinstance(hidden, str):
+        return hidden
+    count = 0 if source is None else load_config(source).num_hidden_layers
+    if hidden == "all":
+        return tuple(range(1, count + 1))
+    return ((count + 1) // 2,) if count else ()
+
+
 def base_label(relation: str) -> str:
     """Return a dependency relation without its subtype: `nmod` for `nmod:poss`."""
     return relation.partition(":")[0]
@@ -255,6 +265,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     """
 
     holds = "gold arcs"
+    file_warnings = (warn_of_roots, warn_of_texts)
     borrows = f"; train and dev may be another treebank's: {setting('data.transfer_from', 'ud_english_ewt')}"
     batch = AttentionBatch
     sample = (f"sample-{SAMPLE_VERSION}", write_sample_treebank)
@@ -289,17 +300,8 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         self.train_on: Sequence[int] | None = None
 
     def extraction(self, path: Path, source: EncoderSource | None) -> Extraction:
-        hidden = self._hidden_layers(source)
+        hidden = _number_layers(self.hidden, source)
         return Extraction(path, treebank_reader(path).identity, source, self.options, hidden)
-
-    def _hidden_layers(self, source: EncoderSource | None) -> tuple[int, ...]:
-        """Return the layers whose hidden states are stored, as numbers."""
-        if not isinstance(self.hidden, str):
-            return self.hidden
-        count = 0 if source is None else load_config(source).num_hidden_layers
-        if self.hidden == "all":
-            return tuple(range(1, count + 1))
-        return ((count + 1) // 2,) if count else ()
 
     def read(self, path: Path) -> Treebank:
         treebank = treebank_reader(path).read(path, texts=self.options.spacing == "text")
@@ -313,11 +315,6 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     def accept(self, path: Path, store: Store) -> None:
         if self.punctuation_by == "xpos":
             require_tags(path, labels_of(store, "xpos"))
-
-    def warn_of_file(self, path: Path, store: Store) -> None:
-        super().warn_of_file(path, store)
-        warn_of_roots(path, store.manifest.audit)
-        warn_of_texts(path, store.manifest.audit)
 
     def items(self, extraction: Extraction, corpus: Treebank, encoder: Encoder | None) -> Items:
         return cut_sentences(extraction, corpus, encoder)
