@@ -62,21 +62,28 @@ def overview(columns: int) -> str:
     names: dict[str, list[str]] = {}
     for path in sorted(CONFIGS.rglob("*.yaml")):
         if re.search("^model:", path.read_text(encoding="utf-8"), re.MULTILINE):
-            names.setdefault(path.parent.relative_to(CONFIGS).as_posix(), []).append(path.stem)
+            folder = path.parent.relative_to(CONFIGS).as_posix()
+            names.setdefault(folder, []).append(path.stem)
     width = max(map(len, names), default=0)
-    lines, indent = [HELP], " " * (width + 4)
+    lines = [HELP]
     for folder, stems in names.items():
-        start = f"  {folder:{width}}  "
-        lines.append(textwrap.fill(", ".join(stems), columns, initial_indent=start, subsequent_indent=indent))
-    return "\n".join([*lines, ""])
+        text = textwrap.fill(
+            ", ".join(stems),
+            columns,
+            initial_indent=f"  {folder:{width}}  ",
+            subsequent_indent=" " * (width + 4),
+        )
+        lines.append(text)
+    return "\n".join(lines) + "\n"
 
 
 def parser_of(name: str) -> Any:  # noqa: ANN401 # jsonargparse takes long to import
     """Return the parser of the command line of a command, an ArgumentParser without options."""
     from jsonargparse import ArgumentParser
 
-    prog, does = f"probing {name}", f"{COMMANDS[name]}."
-    return ArgumentParser(prog=prog, description=does[0].upper() + does[1:], formatter_class=HelpFormatter)
+    does = COMMANDS[name]
+    description = f"{does[0].upper()}{does[1:]}."
+    return ArgumentParser(prog=f"probing {name}", description=description, formatter_class=HelpFormatter)
 
 
 _LEAST = 1.5e9  # bytes; with less, libraries end in errors of any kind, or wait for ever, while they are imported
@@ -85,7 +92,9 @@ _LEAST = 1.5e9  # bytes; with less, libraries end in errors of any kind, or wait
 def _address_space() -> float:
     """Return the bytes of memory that this process may map; infinite without a limit."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return math.inf if limit == resource.RLIM_INFINITY else limit
+    if limit == resource.RLIM_INFINITY:
+        return math.inf
+    return limit
 
 
 def main(words: Sequence[str]) -> int:
@@ -110,7 +119,9 @@ def main(words: Sequence[str]) -> int:
     if name in RUNS:
         return _run(words)
     if name not in COMMANDS:
-        fault = f"the first word is {name}, which is no command" if name else "no command is given"
+        fault = "no command is given"
+        if name:
+            fault = f"the first word is {name}, which is no command"
         names = " | ".join(COMMANDS)
         print(f"error: {fault}: write probing {names}, then its options; --help says more", file=sys.stderr)
         return 2
@@ -125,8 +136,9 @@ def _run(words: Sequence[str]) -> int:
     from attention_probing.results.errors import command_line
     from attention_probing.results.progress import is_first, wait_for_the_first
 
-    if _address_space() < _LEAST:
-        fault = f"`ulimit -v` allows {_address_space() / 1e9:.1f} GB of memory, but PyTorch alone needs 1.5 GB"
+    memory = _address_space()
+    if memory < _LEAST:
+        fault = f"`ulimit -v` allows {memory / 1e9:.1f} GB of memory, but PyTorch alone needs 1.5 GB"
         print(f"Error: {fault}: there is not enough memory. Raise the limit.", file=sys.stderr)
         return 1
     try:
@@ -145,7 +157,8 @@ def _run(words: Sequence[str]) -> int:
         return 1
     except (KeyboardInterrupt, SystemExit) as end:
         # Lightning's trainer turns a KeyboardInterrupt into an exit with code 1.
-        if not isinstance(end, KeyboardInterrupt) and not isinstance(end.__context__, KeyboardInterrupt):
+        is_interrupt = isinstance(end, KeyboardInterrupt) or isinstance(end.__context__, KeyboardInterrupt)
+        if not is_interrupt:
             raise
         if is_first():
             print(f"Interrupted. {GOES_ON}", file=sys.stderr)

@@ -118,17 +118,13 @@ class CommandLine:
         arguments = dict[str, object]()
         for name, text in self.options:
             content = self.files.get(text)
-            argument = name.removeprefix("--model.").removeprefix("init_args.")
             if name in CONFIG and isinstance(content, Mapping):
                 arguments.update(_arguments_in(content.get("model")))
             elif name == "--model":
                 arguments.update(_arguments_in(content or _value_of(text)))
-            elif name.startswith("--model.") and argument.endswith("+"):
-                earlier = arguments.setdefault(argument[:-1], [])
-                if isinstance(earlier, list):
-                    arguments[argument[:-1]] = [*earlier, _value_of(text)]
             elif name.startswith("--model."):
-                arguments[argument] = _value_of(text)
+                argument = name.removeprefix("--model.").removeprefix("init_args.")
+                _set_argument(arguments, argument, _value_of(text))
         return arguments
 
     def _refuse_unknown_corpus(self) -> None:
@@ -256,6 +252,17 @@ def _arguments_in(settings: object) -> dict[str, Any]:
         elif name.startswith("init_args."):
             arguments[name.removeprefix("init_args.")] = value
     return arguments
+
+
+def _set_argument(arguments: dict[str, object], name: str, value: object) -> None:
+    """Set an argument; append to it if its name ends with a plus, as in `--model.tests+=Permutation`."""
+    if not name.endswith("+"):
+        arguments[name] = value
+        return
+    name = name.removesuffix("+")
+    earlier = arguments.get(name)
+    values = earlier if isinstance(earlier, list) else []
+    arguments[name] = [*values, value]
 
 
 def _last_part(path: str) -> str:

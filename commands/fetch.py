@@ -21,7 +21,8 @@ def main(args: Sequence[str]) -> int:
     if options.list:
         for corpus in registry.CORPORA.values():
             facts = [", ".join(corpus.splits), corpus.licence, corpus.citation, corpus.homepage]
-            facts += [] if corpus.can_be_fetched else ["made, not fetched"]
+            if not corpus.can_be_fetched:
+                facts.append("made, not fetched")
             line = f"{corpus.name}: {'; '.join(facts)}"
             print(fill(line, 80, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False))
         return 0
@@ -29,6 +30,7 @@ def main(args: Sequence[str]) -> int:
         parser.error("no corpus is named; give the name of one, or --list for all names")
     for split, path in download.fetch(options.name, options.root).items():
         print(f"{split}: {path}")
-    if recipe := registry.find(options.name).recipe:
+    recipe = registry.find(options.name).recipe
+    if recipe:
         print(f"made, not fetched: {recipe}")
     return 0

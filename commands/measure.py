@@ -71,8 +71,12 @@ class Devices:
     @property
     def limit(self) -> float | None:
         """Number or fraction of batches to read; None for all."""
-        most = 1 if self.fast_dev_run else self.limit_test_batches
-        return int(most) if most is not None and most == int(most) else most
+        if self.fast_dev_run:
+            return 1
+        most = self.limit_test_batches
+        if most is not None and most == int(most):
+            return int(most)
+        return most
 
     @property
     def are_one_process(self) -> bool:
@@ -81,7 +85,9 @@ class Devices:
             return False
         if self.precision not in (None, "32-true") or is_launched():
             return False
-        return self.accelerator == "cpu" or (self.accelerator == "auto" and not _has_accelerator())
+        if self.accelerator == "auto":
+            return not _has_accelerator()
+        return self.accelerator == "cpu"
 
     def fabric(self) -> "Fabric | OneProcess":
         """Return a Fabric with these devices, not launched; or what stands for it on the CPU.
@@ -105,28 +111,31 @@ class Devices:
             )
         except (MisconfigurationException, ImportError, RuntimeError, TypeError, ValueError) as error:
             raise trainer_fault(error) from error
-        check_tasks(len(getattr(fabric.strategy, "parallel_devices", None) or [self]), self.num_nodes)
+        parallel = getattr(fabric.strategy, "parallel_devices", None)
+        check_tasks(len(parallel) if parallel else 1, self.num_nodes)
         return fabric
 
 
 def _has_accelerator() -> bool:
     """Return True if Lightning would find another device than the CPU."""
-    return torch.cuda.is_available() or torch.backends.mps.is_available() or find_spec("torch_xla") is not None
+    if torch.cuda.is_available() or torch.backends.mps.is_available():
+        return True
+    return find_spec("torch_xla") is not None
 
 
-def parser() -> Parser:
+def make_parser() -> Parser:
     """Return the parser of the command."""
-    made = Parser(prog="probing measure", description=__doc__)
-    made.add_argument("-c", "--config", action=ActionConfigFile, help="A config: a file, or its name below configs/.")
+    parser = Parser(prog="probing measure", description=__doc__)
+    parser.add_argument("-c", "--config", action=ActionConfigFile, help="A config: a file, or its name below configs/.")
     use = "Seed of all random draws; true for $PL_GLOBAL_SEED, else 0; false for none."
-    made.add_argument("--seed_everything", type=bool | int, default=0, help=use)
-    made.add_subclass_arguments(Measure, "model", required=True, help="The measurement.")
-    made.add_subclass_arguments(CorpusDataModule, "data", help="The data; by default those of the checkpoint.")
-    made.add_class_arguments(Devices, "trainer")
-    made.add_class_arguments(FigureFiles, "figures")
-    made.add_argument("--quiet", action="store_true", help=QUIET)
-    made.add_argument("--trust", type=list[str] | str | None, default=None, help=TRUST)
-    return made
+    parser.add_argument("--seed_everything", type=bool | int, default=0, help=use)
+    parser.add_subclass_arguments(Measure, "model", required=True, help="The measurement.")
+    parser.add_subclass_arguments(CorpusDataModule, "data", help="The data; by default those of the checkpoint.")
+    parser.add_class_arguments(Devices, "trainer")
+    parser.add_class_arguments(FigureFiles, "figures")
+    parser.add_argument("--quiet", action="store_true", help=QUIET)
+    parser.add_argument("--trust", type=list[str] | str | None, default=None, help=TRUST)
+    return parser
 
 
 def parse(line: CommandLine) -> tuple[Parser, Namespace]:
@@ -139,17 +148,18 @@ def parse(line: CommandLine) -> tuple[Parser, Namespace]:
         UserError: A checkpoint cannot be used.
         SettingsError: A config file grants a permission that only the command line may grant.
     """
-    made = parser()
+    parser = make_parser()
     has_options_of_data = any(name.startswith("--data.") for name, _ in line.options)
     if has_options_of_data and "data" not in line.classes:
         data = implied_data(line)
         if data is not None:
-            made.set_defaults({"data": data.as_dict()})
-    settings = made.parse_line(line)
+            parser.set_defaults({"data": data.as_dict()})
+    settings = parser.parse_line(line)
     kind = measure_class(settings.model.class_path)
     assert kind is not None
-    settings.data = kind.data_of(settings.model.get("init_args", settings.model), settings.data)
-    return made, settings
+    arguments = settings.model.get("init_args", settings.model)
+    settings.data = kind.data_of(arguments, settings.data)
+    return parser, settings
 
 
 def implied_data(line: CommandLine) -> Namespace | None:
@@ -163,12 +173,16 @@ def implied_data(line: CommandLine) -> Namespace | None:
     kind = measure_class(line.classes.get("model", ""))
     if kind is None:
         return None
-    paths = dict[str, object]()
-    for name, value in line.model_arguments().items():
-        items = value if isinstance(value, list) else [value]
-        if name in ("checkpoint", "checkpoints") and all(isinstance(item, str) for item in items):
-            paths[name] = value
-    return kind.data_of(Namespace(paths), None) if paths else None  # type: ignore[no-untyped-call]
+    arguments = line.model_arguments()
+    checkpoints = Namespace()  # type: ignore[no-untyped-call]
+    for name in ("checkpoint", "checkpoints"):
+        value = arguments.get(name)
+        paths = value if isinstance(value, list) else [value]
+        if all(isinstance(path, str) for path in paths):
+            checkpoints[name] = value
+    if not vars(checkpoints):
+        return None
+    return kind.data_of(checkpoints, None)
 
 
 def measure_class(path: str) -> type[Measure[Any]] | None:
@@ -183,8 +197,8 @@ def check(line: CommandLine) -> None:
     Raises:
         UserError: One of them is wrong.
     """
-    made, settings = parse(line)
-    _refuse_unfit(made.instantiate(settings))
+    parser, settings = parse(line)
+    _refuse_unfit(parser.instantiate(settings))
 
 
 def _refuse_unfit(objects: Any) -> None:  # noqa: ANN401 # a namespace
@@ -200,49 +214,85 @@ def run(line: CommandLine) -> Result | None:
     Raises:
         UserError: An option, the data or a model cannot be used, or the disk is full.
     """
-    made, settings = parse(line)
+    parser, settings = parse(line)
     _seed(settings)
-    objects = made.instantiate(settings)
-    measurement, data, devices = objects.model, objects.data, objects.trainer
-    fabric = devices.fabric()
+    objects = parser.instantiate(settings)
+    fabric = objects.trainer.fabric()
     _refuse_unfit(objects)  # before anything is loaded
-    parent = Path(devices.default_root_dir) / type(measurement).__name__
-    if is_first():
-        check_new_folder(parent)  # before hours of work
-    digest = _digest(made, settings, data)
-    measurement.kept = data.cache / "trained" / digest
-    bar = devices.enable_progress_bar and not settings.quiet and Console().is_terminal
-
-    def write(result: Result) -> None:
-        left = RunState.find(parent, digest)  # of the same command, killed while it wrote
-        folder = left.run if left else new_folder(parent)
-        unfinished = folder / f"state-{digest}"  # until all is written
-        unfinished.mkdir(exist_ok=True)
-        save_config(made, settings, folder / "config.yaml")
-        publish(folder, result, data.provenance, limit=devices.limit, figures=objects.figures, quiet=settings.quiet)
-        unfinished.rmdir()
-
-    def work(fabric: "Fabric | OneProcess") -> Result | None:
-        result = run_measurement(measurement, data, fabric, limit=devices.limit, bar=bar)
-        if devices.fast_dev_run:
-            inform("One batch of each dataloader was measured, and nothing was written.")
-        elif fabric.global_rank == 0 and result is not None:
-            write(result)
-        fabric.barrier()  # the first process prints, and deletes what the others may still read
-        if fabric.global_rank == 0:
-            rmtree(measurement.kept, ignore_errors=True)
-        return result if fabric.world_size == 1 else None
-
+    measured = MeasurementRun(parser, settings, objects)
     try:
         with quiet(progress=True) if settings.quiet else nullcontext():
-            found: Result | None = fabric.launch(work)
+            result: Result | None = fabric.launch(measured.work)
     except OSError as error:
         if not is_full(error):
             raise
-        raise full_disk(parent, error) from error
+        raise full_disk(measured.parent, error) from error
     if dist.is_initialized():  # a later run in this process has a group of its own
         dist.destroy_process_group()
-    return found
+    return result
+
+
+class MeasurementRun:
+    """A measurement over its data, which writes its result into the folder of a run.
+
+    Args:
+        parser: Parser of the command.
+        settings: Settings of the command.
+        objects: Objects of the settings: `model`, `data`, `trainer` and `figures`.
+
+    Attributes:
+        parent: Folder of the runs of this measurement.
+        digest: Digest of the command.
+        kept: Folder in which trained models are kept while the measurement runs.
+
+    Raises:
+        UserError: The folder cannot be written.
+    """
+
+    def __init__(self, parser: Parser, settings: Namespace, objects: Namespace) -> None:
+        self.parser = parser
+        self.settings = settings
+        self.figures: FigureFiles = objects.figures
+        self.measurement: Measure[Any] = objects.model
+        self.data: CorpusDataModule[Any] = objects.data
+        self.devices: Devices = objects.trainer
+        self.parent = Path(self.devices.default_root_dir) / type(self.measurement).__name__
+        if is_first():
+            check_new_folder(self.parent)  # before hours of work
+        self.digest = _digest(parser, settings, self.data)
+        self.kept = self.data.cache / "trained" / self.digest
+        self.measurement.kept = self.kept
+
+    def work(self, fabric: "Fabric | OneProcess") -> Result | None:
+        """Measure, and write the result in the first process; return it if there is no other process."""
+        limit = self.devices.limit
+        bar = self.devices.enable_progress_bar and not self.settings.quiet and Console().is_terminal
+        result = run_measurement(self.measurement, self.data, fabric, limit=limit, bar=bar)
+        if self.devices.fast_dev_run:
+            inform("One batch of each dataloader was measured, and nothing was written.")
+        elif fabric.global_rank == 0 and result is not None:
+            self.write(result)
+        fabric.barrier()  # the first process prints, and deletes what the others may still read
+        if fabric.global_rank == 0:
+            rmtree(self.kept, ignore_errors=True)
+        return result if fabric.world_size == 1 else None
+
+    def write(self, result: Result) -> None:
+        """Write and print the result; continue in the folder of the same command if it was killed while it wrote."""
+        killed = RunState.find(self.parent, self.digest)
+        folder = killed.run if killed else new_folder(self.parent)
+        unfinished = folder / f"state-{self.digest}"  # until all is written
+        unfinished.mkdir(exist_ok=True)
+        save_config(self.parser, self.settings, folder / "config.yaml")
+        publish(
+            folder,
+            result,
+            self.data.provenance,
+            limit=self.devices.limit,
+            figures=self.figures,
+            quiet=self.settings.quiet,
+        )
+        unfinished.rmdir()
 
 
 def _seed(settings: Namespace) -> None:
@@ -262,8 +312,10 @@ def _seed(settings: Namespace) -> None:
     settings.seed_everything = seed
 
 
-def _digest(made: Parser, settings: Namespace, data: object) -> str:
+def _digest(parser: Parser, settings: Namespace, data: object) -> str:
     """Return the digest of the options, this program and the sizes of the data files; the same on any devices."""
-    plain = yaml.safe_load(made.dump(settings, skip_none=False))
-    plain["trainer"] = {name: plain["trainer"][name] for name in ("precision", "limit_test_batches", "fast_dev_run")}
-    return run_digest("measure", {**plain, "sources": sources_of(data)}, 1)
+    plain = yaml.safe_load(parser.dump(settings, skip_none=False))
+    devices = plain["trainer"]
+    plain["trainer"] = {name: devices[name] for name in ("precision", "limit_test_batches", "fast_dev_run")}
+    plain["sources"] = sources_of(data)
+    return run_digest("measure", plain, 1)

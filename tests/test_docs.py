@@ -163,7 +163,7 @@ class ParsedCLI(CheckedCLI):
 def parsed(arguments: list[str]) -> None:
     """Give the arguments to the parser of train.py."""
     line = CommandLine.from_words(arguments)
-    launch.start(line, cli=ParsedCLI, measuring=lambda line: measure.parser().parse_line(line))
+    launch.start(line, cli=ParsedCLI, measuring=lambda line: measure.make_parser().parse_line(line))
 
 
 class ReadError(Exception):

@@ -45,7 +45,7 @@ def test_the_arguments_in_the_source_are_those_of_the_class(kind: type) -> None:
 @pytest.mark.parametrize("command", RUNS)
 def test_the_options_of_fixed_names_are_those_of_the_parser(command: str) -> None:
     groups = {name: set(known or ()) for name, known in spelling._groups(command).items()}
-    parser: jsonargparse.ArgumentParser = measure.parser()
+    parser: jsonargparse.ArgumentParser = measure.make_parser()
     if command == "measure":
         assert groups == {"trainer": arguments_of(measure.Devices), "figures": arguments_of(FigureFiles)}
         plain = {*spelling.OF_ALL}
