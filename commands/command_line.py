@@ -99,7 +99,7 @@ class CommandLine:
                     owners[_last_part(named["model"])] = config_name(text)
             else:
                 option = name.removeprefix("--").removesuffix(".class_path")
-                named = _classes_in({option: content or text})
+                named = _classes_in({option: content or _value_of(text)})
             classes.update(named)
         if len(owners) > 1:
             (first, one), (second, other), *_ = owners.items()

@@ -116,6 +116,13 @@ def test_a_config_may_change_the_model_of_another(tmp_path: Path) -> None:
     assert line.words == (*words[:-1], "--data.corpora=a.txt")
 
 
+def test_a_file_of_data_names_their_class(tmp_path: Path) -> None:
+    data = tmp_path / "data.yaml"
+    data.write_text("class_path: TextDataModule\n", encoding="utf-8")
+    line = CommandLine.from_words(["measure", "clark2019/heads", f"--data={data}", "--corpus=a.txt"])
+    assert line.words[-1] == "--data.corpora=a.txt"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -138,6 +138,35 @@ def test_a_checkpoint_imports_nothing(place: str, trained: Path, evil: str, ran:
     assert not [file for file in (tmp_path / "runs").rglob("*") if file.is_file()]
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["--checkpoints={path}"],
+        ["--model.checkpoints=[{path}]"],
+        ["--model.checkpoints+={path}"],
+        ["--model={{class_path: Fidelity, init_args: {{checkpoints: [{path}]}}}}"],
+        ["--config={folder}/nested.yaml"],
+        ["--config={folder}/dotted.yaml"],
+        ["--model={folder}/part.yaml"],
+    ],
+)
+def test_options_change_the_data_that_a_checkpoint_implies(
+    given: list[str], trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = {"class_path": "Fidelity", "init_args": {"checkpoints": [str(trained)]}}
+    dotted = {"class_path": "Fidelity", "init_args.checkpoints": str(trained)}
+    contents = {"nested": {"model": part}, "dotted": {"model": dotted}, "part": part}
+    for name, content in contents.items():
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    words = [word.format(path=trained, folder=tmp_path) for word in given]
+    with pytest.raises(SystemExit, match="0"):
+        commands.main(["measure", QUICK, *words, "--data.max_length=40", "--print_config"])
+    data = yaml.safe_load(capsys.readouterr().out)["data"]["init_args"]
+    implied = data_settings(trained, read_checkpoint(trained)).init_args
+    assert data["corpus"] == implied.corpus
+    assert data["max_length"] == 40 != implied.max_length
+
+
 def of_places(folder: Path) -> dict[str, Any]:
     """Options of data that say where the program writes."""
     return {"cache": str(folder), "root": str(folder)}
