@@ -19,13 +19,14 @@ from rich.text import Text
 
 from attention_probing.commands import parser_of
 from attention_probing.commands.seeds import as_left_out, estimate_from_counts, with_common_units
-from attention_probing.metrics.bootstrap import TEST_DRAWS, difference, holm, least_p, p_units, with_interval_and_p
-from attention_probing.results import Estimate, Table, Unit, fill_sentence, format_difference, format_estimate
+from attention_probing.metrics.bootstrap import TEST_DRAWS, least_p, with_interval_and_p
+from attention_probing.metrics.contrasts import contrast_with
+from attention_probing.results import Estimate, Table, Unit, fill_sentence, format_estimate
 from attention_probing.results.errors import list_first, near, pluralize
 from attention_probing.results.files import check_writable
 from attention_probing.results.reader import find_runs, read_config
 from attention_probing.results.record import Record, RecordError, compute_ratio, find_record, to_json
-from attention_probing.results.sentences import Difference, describe_differences
+from attention_probing.results.sentences import Difference, describe_difference, describe_differences
 from attention_probing.results.settings import seeds, settings_without_seeds
 from attention_probing.results.tables import LEGEND, data_table
 
@@ -191,26 +192,28 @@ def compare(groups: Sequence[Sequence[Scored]]) -> tuple[Table, list[Estimate]]:
         found.append(as_left_out(estimate, [run.record.scores[score] for run in group]))
     folders = [group[0].folder.resolve() for group in groups]
     parent = os.path.commonpath([folder.parent for folder in folders])
+    first = found[0]
+    contrasts = contrast_with(first, found[1:], least_p(first.units or 0, TEST_DRAWS))
     lines = []
-    apart = []
-    for group, folder, estimate in zip(groups, folders, found, strict=True):
+    for place, (group, folder, estimate) in enumerate(zip(groups, folders, found, strict=True)):
         name = group[0].label or (folder.relative_to(parent).as_posix() if len(groups) > 1 else str(group[0].folder))
         line: dict[str, object] = {"run": name, "seeds": len(group), **replace(estimate, sd=None).named(score)}
         line["sd"] = math.nan if estimate.sd is None else estimate.sd
-        if estimate is not found[0]:
-            apart.append(difference(estimate, found[0]))
-            line |= replace(apart[-1], p=None).named("difference")
-            line["permutation.p"] = apart[-1].p
+        if place > 0:
+            contrast = contrasts[place - 1]
+            line |= replace(contrast.difference, p=None).named("difference")
+            line["permutation.p"] = contrast.difference.p
+            if len(groups) > 2:
+                line["holm.p"] = contrast.p_holm
         lines.append(line)
-    frame = pd.DataFrame(lines)
     units: dict[str, Unit | Sequence[Unit]] = {score: unit}
     if len(groups) > 1:
-        least = least_p(found[0].units or 0, TEST_DRAWS)
-        units |= {"difference": unit, "permutation.p": p_units(frame["permutation.p"], least)}
+        units["difference"] = unit
+        units["permutation.p"] = ["p", *(contrast.p_unit for contrast in contrasts)]
     if len(groups) > 2:
-        frame["holm.p"] = holm(frame["permutation.p"].tolist())
         units["holm.p"] = units["permutation.p"]
-    return Table(frame, units, interval=score, main=("run", *units)), apart
+    table = Table(pd.DataFrame(lines), units, interval=score, main=("run", *units))
+    return table, [contrast.difference for contrast in contrasts]
 
 
 def compare_answer(table: Table, differences: Sequence[Estimate], score: str, items: int) -> str:
@@ -235,9 +238,7 @@ def compare_answer(table: Table, differences: Sequence[Estimate], score: str, it
         family.append(Difference(runs[place], at_once, p_unit=units[place]))
     if len(family) == 1:
         (only,) = family
-        p = None if only.value.p is None else Estimate(only.value.p, unit=only.p_unit)
-        gain = format_difference(only.value, p)
-        text += f"; the difference of {only.name} is {gain}"
+        text += f"; the difference of {only.name} is {describe_difference(only)}"
         if table.frame["seeds"].max() == 1:
             text += ", of these two runs: other seeds may differ"
         return fill_sentence(text, {})

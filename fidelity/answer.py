@@ -11,18 +11,17 @@ from attention_probing.fidelity.comparison import (
     Key,
     RankingScores,
     by_score,
-    correct_p_values,
     is_undefined,
     smallest_p,
 )
 from attention_probing.fidelity.contract import CheckpointResult, FidelityTest, Reading, by_variant
-from attention_probing.metrics.bootstrap import difference, p_units, pool_seeds, resample, with_interval_and_p
+from attention_probing.metrics.bootstrap import difference, pool_seeds, resample
+from attention_probing.metrics.contrasts import contrast_with
 from attention_probing.metrics.statistics import proportion
 from attention_probing.results import TIE, Estimate
 from attention_probing.results.errors import pluralize
 from attention_probing.results.sentences import (
     LEVEL,
-    Difference,
     describe_difference,
     describe_differences,
     format_difference,
@@ -162,32 +161,17 @@ def _describe_claim(
     text = text.replace("{change}", format_difference(negate(means[first])) + name)
     if not others:
         return text
-    estimates = [difference(means[variant], means[first]) for variant in others]
-    least = smallest_p(results)
+    contrasts = contrast_with(means[first], [means[variant] for variant in others], smallest_p(results))
     differences = []
-    for variant, estimate in zip(others, estimates, strict=True):
-        one = _difference_of_several(variant, estimate, len(others), least)
+    for variant, contrast in zip(others, contrasts, strict=True):
+        one = contrast.for_all(variant, len(others))
         if "{change}" in clause:
             one = replace(one, value=negate(one.value))
         differences.append(one)
     has_seeds = max(map(len, variants.values())) > 1
     noun = "variant" if has_seeds else "trained model"
-    corrected = correct_p_values(estimates)
+    corrected = [contrast.p_holm for contrast in contrasts]
     return f"{text}; {describe_differences(differences, corrected, noun, f'differ from {first}')}"
-
-
-def _difference_of_several(name: str, estimate: Estimate, tests: int, least: float) -> Difference:
-    """Return a difference for a sentence, with interval and p-value that hold for all of several at once.
-
-    Args:
-        name: What differs.
-        estimate: The difference alone.
-        tests: Number of differences.
-        least: The smallest possible p-value.
-    """
-    p = np.nan if estimate.p is None else estimate.p
-    (unit,) = p_units([p], least)
-    return Difference(name, with_interval_and_p(estimate, tests), p_unit=unit)
 
 
 # The best ranking
@@ -231,8 +215,8 @@ def _describe_best_ranking(
     differences = {}
     for baseline in (BASELINE, ATTENTION):
         if baseline in others:
-            estimate, _ = ranked.differences_to(baseline)[Key(variant, measure, best)]
-            differences[baseline] = _difference_of_several(baseline, estimate, len(others), smallest_p(results))
+            contrasts = ranked.contrasts_with(baseline, smallest_p(results))
+            differences[baseline] = contrasts[Key(variant, measure, best)].for_all(baseline, len(others))
     to_random = differences.get(BASELINE)
     if best != BASELINE and to_random is None:
         return f"{start}, none is compared with random words, so none is named"

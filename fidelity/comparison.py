@@ -9,7 +9,8 @@ from typing import NamedTuple
 import pandas as pd
 
 from attention_probing.fidelity.contract import CheckpointResult, FidelityTest, Reading, by_variant
-from attention_probing.metrics.bootstrap import difference, holm, least_p, p_units, pool_seeds
+from attention_probing.metrics.bootstrap import least_p, pool_seeds
+from attention_probing.metrics.contrasts import Contrast, contrast_with
 from attention_probing.results import Estimate, Table, Unit, numbers
 from attention_probing.results.tables import printed_name
 
@@ -72,33 +73,34 @@ def comparison_table(results: Sequence[CheckpointResult]) -> Table:
     `difference`, its interval, `p` and `p_holm` are nan for the first variant. Scores that are nan for all variants
     have no rows.
     """
+    least = smallest_p(results)
     rows: list[dict[str, object]] = []
     units: list[Unit] = []
+    units_of_p: list[Unit] = []
     for score, variants in by_score(results).items():
         if is_undefined(variants):
             continue
         unit = unit_of(variants)
         means = {variant: pool_seeds(seeds) for variant, seeds in variants.items()}
-        first = means.get(results[0].variant)
-        nothing = Estimate(math.nan, math.nan, math.nan, unit=unit, p=math.nan)
-        differences = {}
+        first = results[0].variant
+        others = [variant for variant in means if variant != first]
+        contrasts: dict[str, Contrast] = {}
+        if first in means:
+            contrasts |= zip(others, contrast_with(means[first], [means[one] for one in others], least), strict=True)
+        nothing = Contrast(Estimate(math.nan, math.nan, math.nan, unit=unit, p=math.nan), math.nan, "p")
         for variant, mean in means.items():
-            if first is None or mean is first:
-                differences[variant] = nothing
-            else:
-                differences[variant] = difference(mean, first)
-        corrected = correct_p_values(list(differences.values()))
-        for variant, p_holm in zip(means, corrected, strict=True):
+            contrast = contrasts.get(variant, nothing)
             row: dict[str, object] = {"score": score, "variant": variant, "seeds": len(variants[variant])}
-            row |= means[variant].named("mean")
-            row |= differences[variant].named("difference")
-            row["p_holm"] = p_holm
+            row |= mean.named("mean")
+            row |= contrast.difference.named("difference")
+            row["p_holm"] = contrast.p_holm
             rows.append(row)
             units.append(unit)
+            units_of_p.append(contrast.p_unit)
     short = {"mean.low": "low", "mean.high": "high", "mean.sd": "sd", "difference.p": "p"}
     frame = pd.DataFrame(rows).rename(columns=short)
-    of_p = p_units(frame["p"], smallest_p(results))
-    return Table(frame, {"mean": units, "difference": units, "p": of_p, "p_holm": of_p}, interval="mean")
+    of_columns = {"mean": units, "difference": units, "p": units_of_p, "p_holm": units_of_p}
+    return Table(frame, of_columns, interval="mean")
 
 
 def smallest_p(results: Sequence[CheckpointResult]) -> float:
@@ -110,13 +112,6 @@ def smallest_p(results: Sequence[CheckpointResult]) -> float:
             units = max(units, score.units or 0)
             draws = max(draws, len(score.draws))
     return least_p(units, draws)
-
-
-def correct_p_values(differences: Sequence[Estimate]) -> list[float]:
-    """Return the p-values of differences after Holm's correction over all of them; nan for one without a p-value."""
-    p_values = [math.nan if estimate.p is None else estimate.p for estimate in differences]
-    corrected: list[float] = holm(p_values).tolist()
-    return corrected
 
 
 def is_undefined(variants: Mapping[str, Sequence[Estimate]]) -> bool:
@@ -226,27 +221,24 @@ class RankingScores:
                 last[test] = key.measure
         return {measure: self.sort_rankings(measure) for measure in last.values()}
 
-    def differences_to(self, baseline: str) -> dict[Key, tuple[Estimate, float]]:
-        """Return the difference of each ranking to a baseline, and its p-value after Holm's correction.
-
-        The p-values are corrected over the rankings of a variant and a measure.
+    def contrasts_with(self, baseline: str, least: float) -> dict[Key, Contrast]:
+        """Compare each ranking with a baseline; p-values are corrected over the rankings of a variant and a measure.
 
         Args:
             baseline: Name of the ranking that the others are compared with.
+            least: The smallest possible p-value.
         """
         groups: dict[tuple[str, str], list[Key]] = {}
         for key in self.scores:
             groups.setdefault((key.variant, key.measure), []).append(key)
-        differences: dict[Key, tuple[Estimate, float]] = {}
+        contrasts: dict[Key, Contrast] = {}
         for (variant, measure), keys in groups.items():
             base = self.scores.get(Key(variant, measure, baseline))
-            if base is None:
-                continue
-            others = [key for key in keys if key.ranking != baseline]
-            estimates = [difference(self.scores[key], base, same_runs=True) for key in others]
-            corrected = correct_p_values(estimates)
-            differences |= zip(others, zip(estimates, corrected, strict=True), strict=True)
-        return differences
+            if base is not None:
+                others = [key for key in keys if key.ranking != baseline]
+                scores = [self.scores[key] for key in others]
+                contrasts |= zip(others, contrast_with(base, scores, least, same_runs=True), strict=True)
+        return contrasts
 
 
 def _directions(test: FidelityTest, scores: Collection[str]) -> dict[str, str]:
@@ -292,9 +284,9 @@ def judge_tables(
         return {}
     columns = {measure: f"{measure} {arrow}".strip() for measure, arrow in ranked.directions.items()}
     tables = {"judge": _judge_table(ranked, columns, list(by_variant(results)), seconds)}
-    differences = ranked.differences_to(BASELINE)
-    if differences:
-        tables["judge_random"] = _random_table(ranked, columns, differences, smallest_p(results))
+    contrasts = ranked.contrasts_with(BASELINE, smallest_p(results))
+    if contrasts:
+        tables["judge_random"] = _random_table(ranked, columns, contrasts)
     return tables
 
 
@@ -333,33 +325,27 @@ def _judge_table(
     return Table(frame, units)
 
 
-def _random_table(
-    ranked: RankingScores,
-    columns: Mapping[str, str],
-    differences: Mapping[Key, tuple[Estimate, float]],
-    least: float,
-) -> Table:
+def _random_table(ranked: RankingScores, columns: Mapping[str, str], contrasts: Mapping[Key, Contrast]) -> Table:
     """Return the table `judge_random`; see `judge_tables`.
 
     Args:
         ranked: The scores.
         columns: Name of each measure in the table.
-        differences: Differences to random words, with their p-values after Holm's correction.
-        least: The smallest possible p-value.
+        contrasts: Differences to random words.
     """
     rows = []
     units = []
-    for key, (estimate, p_holm) in differences.items():
+    for key, contrast in contrasts.items():
         score = ranked.scores[key]
         row: dict[str, object] = {"variant": key.variant, "measure": columns[key.measure], "ranking": key.ranking}
         row |= score.named("value")
-        row |= estimate.named("difference")
-        row["p_holm"] = p_holm
+        row |= contrast.difference.named("difference")
+        row["p_holm"] = contrast.p_holm
         rows.append(row)
         units.append(score.unit)
     frame = pd.DataFrame(rows).rename(columns={"difference.p": "p"})
-    of_p = p_units(frame["p"], least)
-    return Table(frame, {"value": units, "difference": units, "p": of_p, "p_holm": of_p})
+    units_of_p = [contrast.p_unit for contrast in contrasts.values()]
+    return Table(frame, {"value": units, "difference": units, "p": units_of_p, "p_holm": units_of_p})
 
 
 # The main table
