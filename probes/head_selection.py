@@ -384,7 +384,8 @@ class AttentionWordsProbe(HeadSelectionProbe):
         # Without vectors, ROOT adds nothing to the weights.
         head = nn.functional.pad(batch.vectors @ self.head, (0, 0, 1, 1))
         dependent = nn.functional.pad(batch.vectors @ self.dependent + self.bias.flatten(), (0, 0, 1, 1))
-        scores = weighted_scores(attention, dependent.unflatten(2, (2, heads)), head.unflatten(2, (2, heads)))
+        by_direction = (*dependent.shape[:2], 2, heads)
+        scores = weighted_scores(attention, dependent.reshape(by_direction), head.reshape(by_direction))
         root = root_scores(attention, self.bias, batch.lengths, self.start, self.end)
         return with_root(root, scores, batch.lengths)
 
