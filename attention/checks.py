@@ -128,27 +128,33 @@ def check(model: "PreTrainedModel", name: str, scores: Scores = "model", *, chan
     texts = _Texts.of(body)
     try:
         with _narrow_windows(body):
-            own = _own(body, texts, name)
-            reading, tapped = _read(body, texts, own, name, scores, changes=changes)
+            own = _read_eager(body, texts, name)
+            reading, tapped = _make_readable(body, texts, own, name, scores, changes=changes)
     except _CannotRunError:
-        _own(body, texts, name)  # a model with windows that cannot be narrowed (Longformer) has another reason
+        _read_eager(body, texts, name)  # a model with windows that cannot be narrowed (Longformer) has another reason
         raise
     if scores == "float32":
         model.set_attn_implementation(FLOAT32)
-    attending = _numbers(body, reading.modules)
+    attending = _number_layers(body, reading.modules)
+    layers = max(attending) + 1
+    if not body.config.is_encoder_decoder:
+        layers = max(layers, getattr(body.config, "num_hidden_layers", 0))
+    own_weights = own["alone"][0].weights
     sums = torch.cat([weights.float().sum(-1).flatten() for weights in own["alone"][1].weights])
-    whole, count = getattr(body.config, "num_hidden_layers", 0), max(attending) + 1
-    found = AttentionLayers(
-        count if body.config.is_encoder_decoder else max(whole, count),
-        attending,
-        own["alone"][0].weights[0].size(1),
-        tapped,
-        reading.has_sinks or (tapped and float(sums.min()) < 1 - _rounding_of_sums(reading.state.dtype)),
+    is_below_one = float(sums.min()) < 1 - _rounding_of_sums(reading.state.dtype)
+    attention = AttentionLayers(
+        layers=layers,
+        attending=attending,
+        heads=own_weights[0].size(1),
+        tapped=tapped,
+        has_sinks=reading.has_sinks or (tapped and is_below_one),
     )
-    if changes and (found.is_hybrid or found.has_sinks):
-        why = "some of its layers have no attention" if found.is_hybrid else "its rows sum to less than one (sinks)"
+    if changes and (attention.is_hybrid or attention.has_sinks):
+        why = "its rows sum to less than one (sinks)"
+        if attention.is_hybrid:
+            why = "some of its layers have no attention"
         raise EncoderError(f"{name}: {why}, so its attention cannot be replaced by another distribution. {_OTHER}")
-    return found
+    return attention
 
 
 @dataclass(frozen=True)
@@ -166,103 +172,140 @@ class _Texts:
     @classmethod
     def of(cls, model: "PreTrainedModel") -> "_Texts":
         pad = getattr(model.config, "pad_token_id", None)
-        pad = pad if isinstance(pad, int) and pad >= 0 else 0
-        # Two fewer than the positions, as those of RoBERTa begin with 2.
-        limit = (getattr(model.config, "max_position_embeddings", None) or _LONG + 2) - 2
-        long = max(min(_LONG, limit), 1) if limit > 0 else _LONG
-        short = min(_SHORT, long)
-        some = [one for one in range(1, 8) if one != pad][:6]
-        text = torch.tensor([some[place * (place + 1) // 2 % 6] for place in range(long)], device=model.device)
+        if not isinstance(pad, int) or pad < 0:
+            pad = 0
+        short, long = _lengths_of_texts(model)
+        tokens = [token for token in range(1, 8) if token != pad][:6]
+        text = torch.tensor([tokens[place * (place + 1) // 2 % 6] for place in range(long)], device=model.device)
 
         def batch(*rows: Tensor) -> dict[str, Tensor]:
             ids = torch.stack(rows)
             return {"input_ids": ids, "attention_mask": (ids != pad).long()}
 
         padding = text.new_full((long - short,), pad)
-        alone = [batch(text[:short]), batch(text)]
-        right, left = (torch.cat(both) for both in ((text[:short], padding), (padding, text[:short])))
-        return cls({"alone": alone, "right": [batch(right, text)], "left": [batch(left, text)]}, (short, long))
+        right = torch.cat([text[:short], padding])
+        left = torch.cat([padding, text[:short]])
+        batches = {
+            "alone": [batch(text[:short]), batch(text)],
+            "right": [batch(right, text)],
+            "left": [batch(left, text)],
+        }
+        return cls(batches, (short, long))
 
     def cut(self, readings: Sequence[Reading], padding: str) -> list[Reading]:
         """Return the weights and states of each text without its padding."""
         if padding == "alone":
             return list(readings)
-        [reading], found = readings, []
+        [reading] = readings
+        alone = []
         for row, length in enumerate(self.lengths):
             real = slice(0, length) if padding == "right" else slice(-length, None)
-            weights = [one[row : row + 1, :, real, real] for one in reading.weights]
-            state = reading.state[row : row + 1]  # of some models, only that of the whole text (DPR)
-            found.append(replace(reading, weights=weights, state=state[:, real] if state.dim() == 3 else state))
-        return found
+            weights = [layer[row : row + 1, :, real, real] for layer in reading.weights]
+            state = reading.state[row : row + 1]
+            if state.dim() == 3:  # some models have only the state of the whole text (DPR)
+                state = state[:, real]
+            alone.append(replace(reading, weights=weights, state=state))
+        return alone
+
+
+def _lengths_of_texts(model: "PreTrainedModel") -> tuple[int, int]:
+    """Return the numbers of pieces of the short and the long text, at most as many as the model has positions for."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    long = _LONG
+    if positions and positions > 2:
+        long = max(min(_LONG, positions - 2), 1)  # two fewer, as the positions of RoBERTa begin with 2
+    return min(_SHORT, long), long
 
 
 @contextmanager
 def _narrow_windows(model: "PreTrainedModel") -> Iterator[None]:
     """Narrow the windows, chunks and numbers of chosen positions of a model during a `with` block."""
     modules = list(model.modules())
-    configs = {id(one): one for module in modules if (one := getattr(module, "config", None)) is not None}
-    found = [
-        (owner, name, value)
-        for owner in (*configs.values(), *modules)
-        for name, value in vars(owner).items()
-        if type(value) is int and value > _NARROW and _WINDOW.search(name)
-    ]
+    configs = {}
+    for module in modules:
+        config = getattr(module, "config", None)
+        if config is not None:
+            configs[id(config)] = config
+    widths = []
+    for owner in (*configs.values(), *modules):
+        for name, value in vars(owner).items():
+            if type(value) is int and value > _NARROW and _WINDOW.search(name):
+                widths.append((owner, name, value))
     try:
-        for owner, name, _ in found:
+        for owner, name, _ in widths:
             setattr(owner, name, _NARROW)
         yield
     finally:
-        for owner, name, value in found:
+        for owner, name, value in widths:
             setattr(owner, name, value)
 
 
-def _own(model: "PreTrainedModel", texts: _Texts, name: str) -> dict[str, list[Reading]]:
+def _read_eager(model: "PreTrainedModel", texts: _Texts, name: str) -> dict[str, list[Reading]]:
     """Return the weights and states of the eager model, by padding."""
-    before, own = [type(module).__name__ for module in model.modules()], dict[str, list[Reading]]()
+    before = [type(module).__name__ for module in model.modules()]
+    own: dict[str, list[Reading]] = {}
     for padding, batches in texts.batches.items():
         try:
-            readings = [_eager(model, batch) for batch in batches]
+            readings = [_run_eager(model, batch) for batch in batches]
         except Exception as error:  # of any kind, if the architecture does not take text
             raise _CannotRunError(
-                f"{name} cannot be run on token ids alone ({_named(error)}). Choose an encoder or decoder of text; for "
-                "a model of text and images, save its text model with save_pretrained, and give that folder."
+                f"{name} cannot be run on token ids alone ({_describe(error)}). Choose an encoder or decoder of text; "
+                "for a model of text and images, save its text model with save_pretrained, and give that folder."
             ) from error
         if padding == "alone":
             after = [type(module).__name__ for module in model.modules()]
+            changes = [f"{old} → {new}" for old, new in zip(before, after, strict=False) if old != new]
             for reading, pieces in zip(readings, texts.lengths, strict=True):
-                _refuse_other_weights(reading, pieces, name, [*zip(before, after, strict=False)])
+                _refuse_other_weights(reading, pieces, name, changes)
         own[padding] = texts.cut(readings, padding)
     tolerance = min(_PADDED * _loose(own["alone"][0].state), _MOST)
-    if fault := difference(own["right"], own["alone"], tolerance, order=2):
+    fault = difference(own["right"], own["alone"], tolerance, order=2)
+    if fault:
         raise EncoderError(f"{name} mixes padding into the text: padding a batch changes {fault}. {_OTHER}")
     return own
 
 
-def _refuse_other_weights(reading: Reading, pieces: int, name: str, modules: Sequence[tuple[str, str]]) -> None:
-    """Raise EncoderError if a model gives no weights between all positions of a text, or replaces its modules."""
-    fault, remedy = "", "Choose an encoder or decoder with full self-attention."
-    shapes = {str(tuple(one.shape)) if isinstance(one, Tensor) else type(one).__name__ for one in reading.weights}
-    if became := [f"{one} → {other}" for one, other in modules if one != other]:
-        fault = f"replaces its attention when it reads a short text ({became[0]}), and keeps the other for later texts"
+def _refuse_other_weights(reading: Reading, pieces: int, name: str, changes: Sequence[str]) -> None:
+    """Raise EncoderError if a model gives no weights between all positions of a text, or replaces its modules.
+
+    Args:
+        reading: Weights of the eager model for one text.
+        pieces: Number of pieces of the text.
+        name: Name of the model, for messages.
+        changes: Modules that the model has replaced while it read the texts.
+    """
+    remedy = "Choose an encoder or decoder with full self-attention."
+    if changes:
+        fault = f"replaces its attention when it reads a short text ({changes[0]}), and keeps the other for later texts"
         remedy = "Choose full attention in its config.json (of BigBird, attention_type original_full)."
-    elif not reading.weights:
-        fault = "returns no attention weights"
-    elif len(shapes) > 1 or tuple(getattr(reading.weights[0], "shape", ()))[2:] != (pieces, pieces):
-        fault = (
+    else:
+        fault = _fault_of_weights(reading.weights, pieces)
+    if fault:
+        raise EncoderError(f"{name} {fault}. {remedy}")
+
+
+def _fault_of_weights(by_layer: Sequence[Tensor], pieces: int) -> str:
+    """Return what the layers of a model give instead of weights between all positions; empty if they give these."""
+    if not by_layer:
+        return "returns no attention weights"
+    shapes = set()
+    for weights in by_layer:
+        shapes.add(str(tuple(weights.shape)) if isinstance(weights, Tensor) else type(weights).__name__)
+    if len(shapes) > 1 or tuple(getattr(by_layer[0], "shape", ()))[2:] != (pieces, pieces):
+        return (
             f"returns attention of the shapes {', '.join(sorted(shapes))} (pooled, windowed or linear attention), but "
             f"[1, heads, {pieces}, {pieces}] is needed, with the same number of heads in every layer"
         )
-    elif any(weights.isnan().any() for weights in reading.weights):
-        fault = "gives attention weights of a short text that are nan"
-    elif not all(_are_weights(weights) for weights in reading.weights):
-        lowest = min(float(weights.min()) for weights in reading.weights)
-        highest = max(float(weights.float().sum(-1).max()) for weights in reading.weights)
-        fault = (
+    if any(weights.isnan().any() for weights in by_layer):
+        return "gives attention weights of a short text that are nan"
+    if not all(_are_weights(weights) for weights in by_layer):
+        lowest = min(float(weights.min()) for weights in by_layer)
+        highest = max(float(weights.float().sum(-1).max()) for weights in by_layer)
+        return (
             f"returns numbers that are not attention weights, probably scores before the softmax: the lowest is "
             f"{lowest:.2g}, and a row sums to {highest:.2g}"
         )
-    if fault:
-        raise EncoderError(f"{name} {fault}. {remedy}")
+    return ""
 
 
 def _are_weights(weights: Tensor) -> bool:
@@ -281,10 +324,10 @@ class _CannotRunError(EncoderError):
 
 
 @torch.inference_mode()
-def _eager(model: "PreTrainedModel", batch: Mapping[str, Tensor]) -> Reading:
-    found = model(**batch, output_attentions=True)
-    weights = [one for one in getattr(found, "attentions", None) or () if one is not None]
-    return Reading([], weights, found[0])
+def _run_eager(model: "PreTrainedModel", batch: Mapping[str, Tensor]) -> Reading:
+    output = model(**batch, output_attentions=True)
+    by_layer = getattr(output, "attentions", None) or ()
+    return Reading([], [weights for weights in by_layer if weights is not None], output[0])
 
 
 def difference(
@@ -301,12 +344,15 @@ def difference(
     for one, other in zip(ours, own, strict=True):
         if len(one.weights) != len(other.weights):
             return f"{len(one.weights)} layers, not {len(other.weights)}"
-        pairs = [("attention weights", a, b) for a, b in zip(one.weights, other.weights, strict=True)]
-        for kind, a, b in [*pairs, ("last hidden states", one.state, other.state)]:
+        pairs = [("attention weights", *both) for both in zip(one.weights, other.weights, strict=True)]
+        pairs.append(("last hidden states", one.state, other.state))
+        for kind, a, b in pairs:
             if a.shape != b.shape:
                 return f"the shapes of the {kind}, {tuple(a.shape)} and {tuple(b.shape)}"
-            gap, size = ((a.to(b.dtype) - b).float().norm(order), b.float().norm(order).clamp_min(1))
-            if not float(gap) <= max(tolerance, torch.finfo(b.dtype).eps) * float(size):  # also if it is not a number
+            gap = (a.to(b.dtype) - b).float().norm(order)
+            size = b.float().norm(order).clamp_min(1)
+            most = max(tolerance, torch.finfo(b.dtype).eps)
+            if not float(gap) <= most * float(size):  # also if it is not a number
                 return f"{kind} by {float(gap / size):.1e}"
     return ""
 
@@ -327,14 +373,16 @@ def _try(model: "PreTrainedModel", texts: _Texts, own: Mapping[str, Sequence[Rea
         readings = [read(model, batch) for batch in batches]
         if len(readings[0].modules) != len(own["alone"][0].weights):
             raise MismatchError("its attention is computed elsewhere")
-        if fault := difference(texts.cut(readings, padding), own[padding]):
+        fault = difference(texts.cut(readings, padding), own[padding])
+        if fault:
             raise MismatchError(f"captured attention differs from the model's own eager attention: {fault}")
-        if (gap := max(one.fused for one in readings)) > _loose(readings[0].state):
+        gap = max(reading.fused for reading in readings)
+        if gap > _loose(readings[0].state):
             raise MismatchError(f"fused attention differs from its own by {gap:.1e}")
     return readings[-1]
 
 
-def _read(
+def _make_readable(
     model: "PreTrainedModel",
     texts: _Texts,
     own: Mapping[str, Sequence[Reading]],
@@ -358,7 +406,7 @@ def _read(
             model.set_attn_implementation(NAME)
         return _try(model, texts, own), False
     except Exception as error:  # of any kind, from a model that wants another function
-        reason = _named(error)
+        reason = _describe(error)
     if model.config._attn_implementation == NAME:
         with quiet():
             model.set_attn_implementation("eager")
@@ -371,25 +419,31 @@ def _read(
             raise MismatchError("no module returns its weights")
         return _try(model, texts, own), True
     except Exception as error:  # of any kind, from a model that needs its weights later
-        raise EncoderError(f"{outside}, and its own weights cannot be read ({_named(error)}). {_OTHER}") from error
+        raise EncoderError(f"{outside}, and its own weights cannot be read ({_describe(error)}). {_OTHER}") from error
 
 
-def _numbers(model: "PreTrainedModel", modules: Sequence[nn.Module]) -> tuple[int, ...]:
+def _number_layers(model: "PreTrainedModel", modules: Sequence[nn.Module]) -> tuple[int, ...]:
     """Return the model's own number of each attention layer, 0-based: its `layer_idx`, else its place among the layers.
 
     A model that calls one module in several layers (ALBERT) has its layers numbered in the order of the pass.
     """
     paths = {module: path.split(".") for path, module in model.named_modules()}
-    own = [getattr(module, "layer_idx", None) for module in modules]
-    places = [next((int(part) for part in paths[module] if part.isdigit()), None) for module in modules]
+    own: list[object] = []
+    places: list[object] = []
+    for module in modules:
+        own.append(getattr(module, "layer_idx", None))
+        numbers_in_path = [int(name) for name in paths[module] if name.isdigit()]
+        places.append(numbers_in_path[0] if numbers_in_path else None)
     for numbers in (own, places):
-        known = [one for one in numbers if isinstance(one, int) and one >= 0]
-        if len(known) == len(modules) and all(one < other for one, other in pairwise(known)):
+        known = [number for number in numbers if isinstance(number, int) and number >= 0]
+        if len(known) == len(modules) and all(lower < upper for lower, upper in pairwise(known)):
             return tuple(known)
     return tuple(range(len(modules)))
 
 
-def _named(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     """Return kind and message of an error; the message alone if the kind is one of this module."""
     message = " ".join(str(error).split())
-    return message if isinstance(error, MismatchError) else f"{type(error).__name__}: {message}"
+    if isinstance(error, MismatchError):
+        return message
+    return f"{type(error).__name__}: {message}"

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -106,15 +106,15 @@ def find_parts(model: "PreTrainedModel", name: str) -> tuple[LayerParts, ...]:
     """
     modules = dict(model.named_modules())
     names = {module: path for path, module in modules.items()}
-    calls: list[tuple[nn.Module, Tensor]] = []  # modules in the order of the pass, with their inputs
-    starts: list[tuple[nn.Module, int, int]] = []  # attention module of each layer, its heads, number of calls before
+    calls: list[_ModuleCall] = []  # in the order of the pass
+    starts: list[_AttentionCall] = []  # by layer
 
     def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        calls.append((module, input_of(args, kwargs)))
+        calls.append(_ModuleCall(module, input_of(args, kwargs)))
 
     def attend(_: int, module: nn.Module, mixture: Mixture) -> Tensor:
-        starts.append((module, mixture.outputs.size(1), len(calls)))
-        calls.append((module, mixture.outputs.transpose(1, 2).flatten(2)))
+        starts.append(_AttentionCall(module, mixture.outputs.size(1), len(calls)))
+        calls.append(_ModuleCall(module, mixture.outputs.transpose(1, 2).flatten(2)))
         return mixture.outputs
 
     hooks = [module.register_forward_pre_hook(record, with_kwargs=True) for module in model.modules()]
@@ -124,44 +124,93 @@ def find_parts(model: "PreTrainedModel", name: str) -> tuple[LayerParts, ...]:
     finally:
         for hook in hooks:
             hook.remove()
-    ends = [start for *_, start in starts[1:]] + [len(calls)]
-    found = []
-    for number, ((module, heads, start), end) in enumerate(zip(starts, ends, strict=True)):
-        path = names[module].split(".")
-        inside = [place for place in range(1, len(path)) if isinstance(modules[".".join(path[:place])], nn.ModuleList)]
-        block = modules[".".join(path[: min(inside, default=len(path)) + 1])]
-        begun = max(place for place, (one, _) in enumerate(calls[:start]) if one is block)
-        if number and begun < starts[number - 1][2]:
+    ends = [start.before for start in starts[1:]]
+    ends.append(len(calls))
+    parts = []
+    earlier = 0  # calls before the attention of the layer below
+    for number, (start, end) in enumerate(zip(starts, ends, strict=True), 1):
+        block = _block_around(names[start.module], modules)
+        begin = max(place for place, call in enumerate(calls[: start.before]) if call.module is block)
+        if begin < earlier:
             raise UserError(
-                f"{name}, layer {number + 1}: one block computes several attentions, which cannot be told apart. "
+                f"{name}, layer {number}: one block computes several attentions, which cannot be told apart. "
                 "Choose the quantity attention or rollout."
             )
-        found.append(_parts(heads, calls[begun:start], calls[start:end], f"{name}, layer {number + 1}"))
-    # The lowest layer of ModernBERT has no normalisation before its attention, though it is a pre-norm model.
-    return tuple(found) if all(part.norm for part in found) else tuple(replace(part, norm=None) for part in found)
+        before = calls[begin : start.before]
+        after = calls[start.before : end]
+        parts.append(_parts_of_layer(start.heads, before, after, f"{name}, layer {number}"))
+        earlier = start.before
+    if not all(part.norm for part in parts):
+        # The lowest layer of ModernBERT has no normalisation before its attention, though it is a pre-norm model.
+        parts = [replace(part, norm=None) for part in parts]
+    return tuple(parts)
 
 
-def _parts(
-    heads: int, before: Sequence[tuple[nn.Module, Tensor]], after: Sequence[tuple[nn.Module, Tensor]], name: str
-) -> LayerParts:
-    """Return the parts of a layer from the modules that it calls before its attention function, and after it."""
-    (block, given), (_, outputs) = before[0], after[0]
-    reads = [one for one, read in after[1:] if isinstance(one, nn.Linear | Conv1D) and _close(read, outputs)]
-    if not reads:
+class _ModuleCall(NamedTuple):
+    """A call of a module in a forward pass, with its input."""
+
+    module: nn.Module
+    input: Tensor
+
+
+class _AttentionCall(NamedTuple):
+    """A call of the attention function.
+
+    Attributes:
+        module: The attention module.
+        heads: Number of its heads.
+        before: Number of calls of modules before it.
+    """
+
+    module: nn.Module
+    heads: int
+    before: int
+
+
+def _block_around(path: str, modules: Mapping[str, nn.Module]) -> nn.Module:
+    """Return the layer around an attention module: the outermost module on its path that is in a list of modules."""
+    names = path.split(".")
+    for length in range(1, len(names)):
+        if isinstance(modules[".".join(names[:length])], nn.ModuleList):
+            return modules[".".join(names[: length + 1])]
+    return modules[path]
+
+
+def _parts_of_layer(heads: int, before: Sequence[_ModuleCall], after: Sequence[_ModuleCall], name: str) -> LayerParts:
+    """Return the parts of a layer from the modules that it calls before its attention function, and after it.
+
+    Args:
+        heads: Number of heads of the layer.
+        before: Calls from that of the layer on.
+        after: The output of the heads, and the calls that follow.
+        name: Name of the model and the layer, for messages.
+    """
+    block, given = before[0]
+    outputs = after[0].input
+    followers = after[1:]
+    readers_of_heads = [call.module for call in followers if _is_linear(call.module) and _close(call.input, outputs)]
+    if not readers_of_heads:
         raise UserError(
             f"{name}: no linear layer reads the output of the attention heads, so norms of what they write cannot be "
             "computed. Choose the quantity attention or rollout."
         )
-    projection = reads[0]
+    projection = readers_of_heads[0]
     with torch.inference_mode():
-        state = projection(outputs)
+        projected = projection(outputs)
+    readers: list[nn.Module] = []
     # MobileBERT's attention works in a bottleneck, which is narrower than the input of the layer.
-    added = state + given if state.shape == given.shape else state
-    readers = [one for one, read in after[1:] if added is not state and _close(read, added)]
+    if projected.shape == given.shape:
+        state = projected + given
+        readers = [call.module for call in followers if _close(call.input, state)]
+    norms = [module for module in readers if isinstance(module, nn.LayerNorm)]
     # In a post-norm layer, queries and values are linear in the input of the layer, and not in its normalisation.
-    direct = any(isinstance(one, nn.Linear | Conv1D) and read.data_ptr() == given.data_ptr() for one, read in before)
-    norm = next((one for one in readers if isinstance(one, nn.LayerNorm)), None)
-    return LayerParts(heads, block, projection, bool(readers), norm if direct else None)
+    is_post_norm = any(_is_linear(call.module) and call.input.data_ptr() == given.data_ptr() for call in before)
+    norm = norms[0] if norms and is_post_norm else None
+    return LayerParts(heads, block, projection, bool(readers), norm)
+
+
+def _is_linear(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear | Conv1D)
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
@@ -195,8 +244,9 @@ class Quantity(ABC):
     needs_all: ClassVar[bool] = False
 
     def __init__(self, parts: Mapping[int, LayerParts], real: Tensor, reduction: Reduction) -> None:
-        self.parts, self.real, self.reduction = parts, real, reduction
-        self._lower: list[Tensor] = []  # what a quantity keeps of lower layers
+        self.parts = parts
+        self.real = real
+        self.reduction = reduction
 
     @classmethod
     def undefined(cls, part: LayerParts) -> str:
@@ -283,7 +333,8 @@ class ResidualNorms(Quantity):
     def maps(self, layer: int, call: LayerCall) -> Tensor:
         norm = self.parts[layer].norm
         assert norm is not None
-        moved, given = (_centred(one, norm) for one in (self.parts[layer].moved(call), call.input))
+        moved = _centre(self.parts[layer].moved(call), norm)
+        given = _centre(call.input, norm)
         sizes = (self.parts[layer].state(call).var(-1, unbiased=False) + norm.eps).sqrt()
         return (summed_norms(call.mixture.weights, moved, given) / sizes[..., None])[:, None]
 
@@ -346,14 +397,18 @@ class _Product(Quantity):
 
     has_heads, sums_to_one, needs_lower = False, True, True
 
+    def __init__(self, parts: Mapping[int, LayerParts], real: Tensor, reduction: Reduction) -> None:
+        super().__init__(parts, real, reduction)
+        self._product: Tensor | None = None  # of the layers so far
+
     @abstractmethod
     def mixing(self, layer: int, call: LayerCall) -> Tensor:
         """Return what one layer mixes, `[batch, pieces, pieces]`, rows summing to one."""
 
     def maps(self, layer: int, call: LayerCall) -> Tensor:
-        own = self.mixing(layer, call)
-        self._lower = [own @ below for below in self._lower] or [own]
-        return self._lower[0][:, None]
+        mixing = self.mixing(layer, call)
+        self._product = mixing if self._product is None else mixing @ self._product
+        return self._product[:, None]
 
 
 class Rollout(_Product):
@@ -379,29 +434,32 @@ class Alti(_Product):
         return "" if part.residual else "its layers read no sum of input and attention. Choose norms or norms_summed"
 
     def mixing(self, layer: int, call: LayerCall) -> Tensor:
-        norm, state = self.parts[layer].norm, self.parts[layer].state(call)
-        moved, given, sizes = self.parts[layer].moved(call), call.input, torch.ones_like(state[..., :1])
+        part = self.parts[layer]
+        norm = part.norm
+        state = part.state(call)
+        moved = part.moved(call)
+        given = call.input
+        sizes = torch.ones_like(state[..., :1])
         if norm is not None:
-            moved, given = _centred(moved, norm), _centred(given, norm)
+            moved = _centre(moved, norm)
+            given = _centre(given, norm)
             sizes = (state.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()
             state = norm(state)
         return contributions(call.mixture.weights, moved, given, sizes, state)
 
 
-QUANTITIES: Mapping[str, type[Quantity]] = {
-    one.name: one
-    for one in (
-        Weights,
-        WithoutFirst,
-        Norms,
-        SummedNorms,
-        ResidualNorms,
-        Effective,
-        ValueZeroing,
-        Rollout,
-        Alti,
-    )
-}
+_CLASSES: Sequence[type[Quantity]] = (
+    Weights,
+    WithoutFirst,
+    Norms,
+    SummedNorms,
+    ResidualNorms,
+    Effective,
+    ValueZeroing,
+    Rollout,
+    Alti,
+)
+QUANTITIES: Mapping[str, type[Quantity]] = {quantity.name: quantity for quantity in _CLASSES}
 
 
 def summed_norms(weights: Tensor, moved: Tensor, given: Tensor | None = None) -> Tensor:
@@ -496,7 +554,7 @@ def contributions(weights: Tensor, moved: Tensor, given: Tensor, sizes: Tensor, 
     return divided_by_sums(found)
 
 
-def _centred(vectors: Tensor, norm: nn.LayerNorm) -> Tensor:
+def _centre(vectors: Tensor, norm: nn.LayerNorm) -> Tensor:
     """Return γ ⊙ (vector − its mean), the part of a LayerNorm that is linear."""
     centred = vectors - vectors.mean(-1, keepdim=True)
     return centred if norm.weight is None else centred * norm.weight
