@@ -327,41 +327,48 @@ class AblatedModel:
 
     def _run_from(self, start: int, sets: Sequence[Heads], batch: _Batch) -> Tensor:
         """Return the output `[sets, batch, …]` of a copy of the batch for each set, run from layer `start` on."""
-        copies, size, shares = len(sets), len(batch.mask), self.shares
-        repeated = {name: _repeated(tensor, copies, size) for name, tensor in batch.inputs.items()}
+        copies = len(sets)
+        size = len(batch.mask)
+        repeated = {name: _repeat(tensor, copies, size) for name, tensor in batch.inputs.items()}
 
         def replace(layer: int, module: nn.Module, mixture: Mixture) -> Tensor:
-            of_layer = [(copy, sorted(head for of, head in heads if of == layer)) for copy, heads in enumerate(sets)]
-            at_start = layer == start and shares
-            if not at_start and not any(heads for _, heads in of_layer):
+            heads_by_copy = [_heads_in(heads, layer) for heads in sets]
+            is_start = layer == start and self.shares
+            if is_start:
+                outputs = batch.outputs[layer].repeat(copies, 1, 1, 1)
+            elif any(heads_by_copy):
+                outputs = mixture.outputs.clone()
+            else:
                 return mixture.outputs
-            outputs = batch.outputs[layer].repeat(copies, 1, 1, 1) if at_start else mixture.outputs.clone()
-            by_copy = outputs.view(copies, size, *outputs.shape[1:])
-
             uniform = outputs
             if batch.ablation.kind == "uniform":
                 mask = repeated["attention_mask"].bool()
-                uniform = batch.uniform[layer] if at_start else uniform_outputs(mixture, mask)
-            for copy, heads in of_layer:
+                uniform = batch.uniform[layer] if is_start else uniform_outputs(mixture, mask)
+            by_copy = outputs.view(copies, size, *outputs.shape[1:])
+            for copy, heads in enumerate(heads_by_copy):
                 if heads:
-                    rows = slice(None) if at_start else slice(copy * size, (copy + 1) * size)
+                    rows = slice(None) if is_start else slice(copy * size, (copy + 1) * size)
                     places = torch.tensor(heads, device=outputs.device)
-                    given = batch.ablation.outputs(layer, places, batch.drawn, uniform[rows])
-                    by_copy[copy, :, places] = given.to(outputs.dtype)
+                    replacement = batch.ablation.outputs(layer, places, batch.drawn, uniform[rows])
+                    by_copy[copy, :, places] = replacement.to(outputs.dtype)
             return outputs
 
         with ExitStack() as skipped:
-            if shares:
-                left = _repeated(batch.left[start - 1], copies, size) if start else None
-                for block in self._blocks[:start]:
-                    skipped.enter_context(_returning(block, left))
-                for projection in self._projections[start]:  # the outputs of the heads are known already
-                    blank = batch.projected[projection]
-                    blank = blank.expand(copies * size, *blank.shape[1:])
-                    skipped.enter_context(_returning(projection, blank))
-            skipped.enter_context(replacing(replace, start if shares else 0))
+            if self.shares:
+                self._skip_below(start, copies, batch, skipped)
+            skipped.enter_context(replacing(replace, start if self.shares else 0))
             result = batch.run(repeated)
         return result.view(copies, len(result) // copies, *result.shape[1:])
+
+    def _skip_below(self, start: int, copies: int, batch: _Batch, skipped: ExitStack) -> None:
+        """Let all modules below the attention of layer `start` return what they returned in the intact model."""
+        size = len(batch.mask)
+        below = _repeat(batch.left[start - 1], copies, size) if start else None
+        for block in self._blocks[:start]:
+            skipped.enter_context(_returning(block, below))
+        for projection in self._projections[start]:  # the outputs of the heads are known already
+            blank = batch.projected[projection]
+            skipped.enter_context(_returning(projection, blank.expand(copies * size, *blank.shape[1:])))
 
     def _find(self) -> None:
         """Find the module of each layer, and the projections inside its attention that run before the softmax."""
@@ -423,12 +430,17 @@ class AblatedModel:
         return gap <= _TOLERANCE * max(1.0, float(plain.abs().max()))
 
 
-def _repeated(output: Any, copies: int, batch: int) -> Any:  # noqa: ANN401 # the output of a layer
+def _heads_in(heads: Heads, layer: int) -> list[int]:
+    """Return the heads of a set that are in a layer, ascending."""
+    return sorted(head for layer_of_head, head in heads if layer_of_head == layer)
+
+
+def _repeat(output: Any, copies: int, batch: int) -> Any:  # noqa: ANN401 # the output of a layer
     """Return every tensor with a leading batch, repeated `copies` times, one copy after the other."""
-    if isinstance(output, Tensor):
-        return output.repeat(copies, *[1] * (output.dim() - 1)) if output.dim() and len(output) == batch else output
+    if isinstance(output, Tensor) and output.dim() and len(output) == batch:
+        return output.repeat(copies, *[1] * (output.dim() - 1))
     if isinstance(output, tuple):
-        return tuple(_repeated(one, copies, batch) for one in output)
+        return tuple(_repeat(part, copies, batch) for part in output)
     return output
 
 

@@ -24,7 +24,7 @@ from attention_probing.attention.alignment import (
     split_words,
 )
 from attention_probing.attention.encoder import LoadedEncoder
-from attention_probing.attention.quantities import QUANTITIES, QUANTITIES_VERSION, Quantity, QuantityName
+from attention_probing.attention.quantities import QUANTITIES, QUANTITIES_VERSION, LayerParts, Quantity, QuantityName
 from attention_probing.attention.source import EncoderSource
 from attention_probing.attention.store import FORMAT, NO_HIDDEN, HiddenLayers, Manifest, Part, store_key
 from attention_probing.corpora.conllu import TEXTS_VERSION
@@ -181,8 +181,9 @@ class Extraction:
             return (), (), NO_HIDDEN
         if self.options.quantity != "attention":
             self._check_quantity(encoder)
-        layers = _chosen("layers", self.options.layers, encoder.attending)
-        heads = _chosen("heads", self.options.heads, range(encoder.heads if self.options.measured.has_heads else 1))
+        heads_of_layer = encoder.heads if self.options.measured.has_heads else 1
+        layers = _count_from_zero("layers", self.options.layers, encoder.attending)
+        heads = _count_from_zero("heads", self.options.heads, range(heads_of_layer))
         if not self.hidden:
             return layers, heads, NO_HIDDEN
         if list(self.hidden) != sorted(set(self.hidden)) or self.hidden[0] < 0 or self.hidden[-1] > encoder.layers:
@@ -195,29 +196,44 @@ class Extraction:
 
     def _check_quantity(self, encoder: LoadedEncoder) -> None:
         """Raise UserError if the quantity is not defined for an encoder."""
-        measured, why = self.options.measured, ""
-        if encoder.source.spec.device_map is not None and (measured.needs_parts or measured.needs_lower):
-            why = "device_map may put its layers on several devices. Choose attention or attention_without_first"
-        elif measured.needs_parts:
-            why = next(filter(None, map(measured.undefined, encoder.parts.values())), "")
-        if measured.needs_lower and (encoder.is_hybrid or encoder.has_sinks):
-            why = "the layers between those with attention mix tokens too" if encoder.is_hybrid else ""
-            why = f"{why or 'rows of its attention sum to less than one (sinks)'}. Choose attention or norms"
-        if measured.needs_all:
-            every = torch.ones(1, min(encoder.max_length, _WINDOWS), dtype=torch.bool, device=encoder.device)
-            if not encoder.allowed(every).masks.all():
-                why = "its tokens do not see all others (decoder or window). Choose norms"
+        why = self._why_undefined(encoder)
         if why:
             raise UserError(f"{encoder.title} has no {self.options.quantity}: {why}, or another encoder.")
 
+    def _why_undefined(self, encoder: LoadedEncoder) -> str:
+        """Return why the quantity is not defined for an encoder, with a remedy; empty if it is defined."""
+        measured = self.options.measured
+        is_divided = encoder.source.spec.device_map is not None
+        parts: Mapping[int, LayerParts] = {}
+        if measured.needs_parts and not is_divided:
+            parts = encoder.parts
+        if measured.needs_all:
+            every = torch.ones(1, min(encoder.max_length, _WINDOWS), dtype=torch.bool, device=encoder.device)
+            if not encoder.allowed(every).masks.all():
+                return "its tokens do not see all others (decoder or window). Choose norms"
+        if measured.needs_lower and encoder.is_hybrid:
+            return "the layers between those with attention mix tokens too. Choose attention or norms"
+        if measured.needs_lower and encoder.has_sinks:
+            return "rows of its attention sum to less than one (sinks). Choose attention or norms"
+        if is_divided and (measured.needs_parts or measured.needs_lower):
+            return "device_map may put its layers on several devices. Choose attention or attention_without_first"
+        for part in parts.values():
+            why = measured.undefined(part)
+            if why:
+                return why
+        return ""
 
-def _chosen(name: str, wanted: tuple[int, ...] | None, available: Sequence[int]) -> tuple[int, ...]:
+
+def _count_from_zero(name: str, wanted: tuple[int, ...] | None, available: Sequence[int]) -> tuple[int, ...]:
     """Return the 0-based numbers of the wanted layers or heads; raise UserError if one of them is not available."""
     if wanted is None:
         return tuple(available)
-    if missing := [number for number in wanted if number - 1 not in available]:
+    missing = [number for number in wanted if number - 1 not in available]
+    if missing:
         there = [number + 1 for number in available]
-        some = f"numbers from 1 to {there[-1]}" if len(there) == there[-1] else f"some of {', '.join(map(str, there))}"
+        some = f"some of {', '.join(map(str, there))}"
+        if len(there) == there[-1]:
+            some = f"numbers from 1 to {there[-1]}"
         raise UserError(
             f"{setting(f'data.options.{name}')} contains {missing[-1]}, but {len(there)} {name} have attention. Give "
             f"{some}."
@@ -414,8 +430,10 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
             f"{_place(extraction)}every sentence has more than {encoder.max_length} pieces and was skipped, so none is "
             "left. Choose an encoder that takes longer inputs."
         )
-    audit, labels = {**treebank.audit, **found}, to_table(kept)
-    if (reach := _reach_of(inputs, encoder, layers, extraction.options.from_pieces)) is not None:
+    audit = {**treebank.audit, **found}
+    labels = to_table(kept)
+    reach = _reach_of(inputs, encoder, layers, extraction.options.from_pieces)
+    if reach is not None:
         labels = labels.append_column("reach", reach)
     states = encoder.layers + 1 if hidden.layers else 0
     return Items(extraction, "sentences", labels, audit, tuple(inputs), (), layers, heads, hidden, states)
@@ -432,11 +450,15 @@ def _reach_of(
     longest = max(map(len, inputs))
     [every], of_layers = encoder.allowed(torch.ones(1, longest, dtype=torch.bool, device=encoder.device))
     # By layer: the number of distinct masks depends on the longest input of a split, their order on earlier inputs.
-    masks, kept = every.cpu().numpy(), of_layers[list(layers)].cpu().numpy()
-    if masks[np.unique(kept)].all():
+    masks = every.cpu().numpy()
+    mask_of_layers = of_layers[list(layers)].cpu().numpy()
+    if masks[np.unique(mask_of_layers)].all():
         return None
-    found = (_reach(pieces, masks, from_pieces)[:, kept] for pieces in inputs)
-    return pa.array([reach.ravel() for reach in found], pa.list_(pa.int32()))
+    rows = []
+    for pieces in inputs:
+        reach = _reach(pieces, masks, from_pieces)[:, mask_of_layers]
+        rows.append(reach.ravel())
+    return pa.array(rows, pa.list_(pa.int32()))
 
 
 def _reach(pieces: AlignedPieces, masks: NDArray[np.bool_], from_pieces: FromPieces) -> NDArray[np.int32]:
@@ -445,7 +467,8 @@ def _reach(pieces: AlignedPieces, masks: NDArray[np.bool_], from_pieces: FromPie
     inside = (own > 0) & (own <= pieces.words)
     places, own = places[inside], own[inside]
     seen = masks[:, places[:, None], places]  # a piece may at least attend to itself
-    first, last = own[seen.argmax(2)], own[::-1][seen[..., ::-1].argmax(2)]  # [masks, pieces]
+    first = own[seen.argmax(2)]  # [masks, pieces]
+    last = own[::-1][seen[..., ::-1].argmax(2)]
     starts = np.flatnonzero(np.diff(own, prepend=0))
     if from_pieces == "first":
         ends = np.stack([first[:, starts], last[:, starts]], -1)

@@ -68,7 +68,9 @@ class WordAttention(Sequence[xr.DataArray]):
         return self._arrays[sentence]
 
     def __repr__(self) -> str:
-        shapes = "; ".join(f"{dict(array.sizes)}" for array in self._arrays[:3]) + ("; …" if len(self) > 3 else "")
+        shapes = "; ".join(f"{dict(array.sizes)}" for array in self._arrays[:3])
+        if len(self) > 3:
+            shapes = f"{shapes}; …"
         return f"<WordAttention of {self.encoder['name']}: {len(self)} sentences, {shapes}>"
 
     def place(self, sentence: int | str | Sequence[str]) -> int:
@@ -219,27 +221,27 @@ class Encoder(LoadedEncoder):
             return self._between(given, [_words(target) for target in new_items("targets", targets)], part)
         if targets:
             raise UserError("`targets` needs part='cross' or part='decoder'. Give one of them, or no targets.")
-        # Only the words of these rows are read.
-        rows = tuple(
-            Sentence(str(place), words, *([blank] * len(words) for blank in (0, "_", "_", "_")))  # type: ignore[arg-type]
-            for place, words in enumerate(given)
-        )
-        options = options or Options(precision="float32")
-        extraction = Extraction(
-            self.source.folder, {}, self.source, replace(options, quantity=quantity) if quantity else options
-        )
+        if options is None:
+            options = Options(precision="float32")
+        if quantity is not None:
+            options = replace(options, quantity=quantity)
+        rows = tuple(_without_tree(str(place), words) for place, words in enumerate(given))
         audit = {"sentences": len(rows), "words": sum(map(len, rows))}
+        extraction = Extraction(self.source.folder, {}, self.source, options)
         items = cut_sentences(extraction, Treebank(rows, audit), self)
-        shown = items if over == "words" else replace(items, inputs=tuple(map(_each_alone, items.inputs)))
-        blocks = {
-            int(name.rpartition(".")[2]): unpack_weights(block)
-            for _, name, block in extract(self, shown, range(len(shown.shards)))
-        }
-        kept = [given[int(name)] for name in items.labels["id"].to_pylist()]
-        arrays = [
-            _labelled(blocks[place], items, self._tokens(items, place, words, over)) for place, words in enumerate(kept)
-        ]
-        return WordAttention(arrays, kept, self.description, items.audit)
+        extracted = items
+        if over == "pieces":
+            extracted = replace(items, inputs=tuple(map(_each_alone, items.inputs)))
+        maps: dict[int, Tensor] = {}
+        for _, name, stored in extract(self, extracted, range(len(extracted.shards))):
+            item = int(name.rpartition(".")[2])
+            maps[item] = unpack_weights(stored)
+        words_of_items = [given[int(place)] for place in items.labels["id"].to_pylist()]
+        arrays = []
+        for item, words in enumerate(words_of_items):
+            names, numbers = self._tokens(items, item, words, over)
+            arrays.append(_label_axes(maps[item], items, names, numbers))
+        return WordAttention(arrays, words_of_items, self.description, items.audit)
 
     def _between(
         self, sources: Sequence[tuple[str, ...]], targets: Sequence[tuple[str, ...]], part: DecoderPart
@@ -287,9 +289,10 @@ class Encoder(LoadedEncoder):
             )
         first = self.tokenizer(prompt)["input_ids"]
         given = self.tokenizer(continuation or "", add_special_tokens=False)["input_ids"]
-        length = len(first) + (tokens if continuation is None else len(given))
         if not first or (continuation is not None and not given):
-            raise UserError(f"{'The continuation' if first else 'The prompt'} has no tokens. Give some text.")
+            which = "The continuation" if first else "The prompt"
+            raise UserError(f"{which} has no tokens. Give some text.")
+        length = len(first) + (tokens if continuation is None else len(given))
         if length > self.max_length:
             raise UserError(
                 f"{name} takes at most {self.max_length} pieces; prompt and continuation have {length}. Shorten them."
@@ -297,11 +300,16 @@ class Encoder(LoadedEncoder):
         whole = torch.tensor([first + given], device=self.device)
         if continuation is None:
             assert self.language_model is not None
-            mask, options = torch.ones_like(whole), {"do_sample": False, "max_new_tokens": tokens}
             whole = self.language_model.generate(  # type: ignore[operator]
-                whole, attention_mask=mask, pad_token_id=self.pad_id, num_beams=1, **options
+                whole,
+                attention_mask=torch.ones_like(whole),
+                pad_token_id=self.pad_id,
+                num_beams=1,
+                do_sample=False,
+                max_new_tokens=tokens,
             )
-        read, rows = whole[:, :-1], list[NDArray[np.float32]]()
+        read = whole[:, :-1]
+        rows: list[NDArray[np.float32]] = []
         self.capture(
             {"input_ids": read, "attention_mask": torch.ones_like(read)},
             lambda _, weights: rows.append(weights[0].cpu().numpy().copy()),
@@ -320,10 +328,10 @@ class Encoder(LoadedEncoder):
 
     def _tokens(self, items: Items, item: int, words: Sequence[str], over: Over) -> tuple[list[str], list[int]]:
         """Return the names of the positions with a token, and the number of the word of each."""
+        pieces = items.inputs[item]
         if over == "words":
-            return name_positions(self.tokenizer, items.inputs[item], words)
-        only = items.inputs[item]
-        return readable(self.tokenizer, only.ids.tolist()), only.positions.tolist()
+            return name_positions(self.tokenizer, pieces, words)
+        return readable(self.tokenizer, pieces.ids.tolist()), pieces.positions.tolist()
 
 
 def _words(sentence: str | Sequence[str]) -> tuple[str, ...]:
@@ -339,17 +347,32 @@ def _each_alone(pieces: AlignedPieces) -> AlignedPieces:
     return replace(pieces, positions=positions, words=count, joined=())
 
 
-def _labelled(block: Tensor, items: Items, tokens: tuple[list[str], list[int]]) -> xr.DataArray:
-    names, words = tokens
+def _without_tree(number: str, words: tuple[str, ...]) -> Sentence:
+    """Return a sentence with words alone, as the encoder reads nothing else of it."""
+    heads = [0] * len(words)
+    blank = ["_"] * len(words)
+    return Sentence(number, words, heads, blank, blank, blank)  # type: ignore[arg-type]
+
+
+def _label_axes(maps: Tensor, items: Items, names: list[str], numbers: list[int]) -> xr.DataArray:
+    """Return the maps of an item with named axes.
+
+    Args:
+        maps: `[layers, heads, positions, positions]`.
+        items: The items, which say the layers, heads and quantity.
+        names: Names of the positions with a token.
+        numbers: Number of the word of each.
+    """
     # Rows and columns of delimiters that the tokenizer does not write are zero.
-    there = items.delimiters
-    real = slice(0 if there["start"] else 1, None if there["end"] else -1)
-    weights = block.numpy()[..., real, real]
+    has_delimiter = items.delimiters
+    real = slice(0 if has_delimiter["start"] else 1, None if has_delimiter["end"] else -1)
     coords = {
         "layer": [layer + 1 for layer in items.layers],
         "head": [head + 1 for head in items.heads],
-        **{axis: names for axis in ("from", "to")},
-        **{f"{axis}_word": (axis, words) for axis in ("from", "to")},
+        "from": names,
+        "to": names,
+        "from_word": ("from", numbers),
+        "to_word": ("to", numbers),
     }
     quantity = items.extraction.options.quantity
-    return xr.DataArray(weights, coords, DIMS, quantity, {"unit": unit_of(quantity)})
+    return xr.DataArray(maps.numpy()[..., real, real], coords, DIMS, quantity, {"unit": unit_of(quantity)})
