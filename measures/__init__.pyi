@@ -1,4 +1,4 @@
-from .ablation import HeadAblation as HeadAblation, Pruning as Pruning
+from .ablation import HeadAblation as HeadAblation
 from .antecedents import AntecedentHeads as AntecedentHeads
 from .atlas import Atlas as Atlas
 from .attention_analyses import AttentionAnalyses as AttentionAnalyses
@@ -14,6 +14,7 @@ from .loop import measure as measure
 from .nested import ControlTask as ControlTask, DescriptionLength as DescriptionLength
 from .pairs import MinimalPairAccuracy as MinimalPairAccuracy
 from .patterns import Patterns as Patterns, RawMaps as RawMaps
+from .pruning import Pruning as Pruning
 from .repeated import (
     RepeatedSequences as RepeatedSequences,
     lookback_ratio as lookback_ratio,

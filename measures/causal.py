@@ -30,19 +30,16 @@ from attention_probing.datamodules import (
 )
 from attention_probing.datamodules.batches import LengthBatches, Ranks
 from attention_probing.datamodules.dependency import DependencySplit
-from attention_probing.measures.ablation import DRAWS, random_sets
+from attention_probing.measures.head_sets import DRAWS, REFERENCES, TaskOutputs, make_ablation, random_sets
 from attention_probing.measures.nested import DependencyProbe, ProbeMeasure
 from attention_probing.measures.task import (
     IGNORED,
-    REFERENCES,
     Classification,
     LanguageModelling,
     MinimalPairs,
     Task,
-    TaskOutputs,
     found_of_asked,
     lacks_language_modelling,
-    make_ablation,
 )
 from attention_probing.metrics.attachment import add_arcs, take_arcs
 from attention_probing.metrics.bootstrap import against_random_draws, difference, holm, p_units, with_interval_and_p
@@ -582,7 +579,7 @@ class CausalCheck(ProbeMeasure):
         def inputs(some: Sequence[WordsOf]) -> dict[str, Tensor]:
             return task.inputs(texts[[number for number, _ in some]].to(self.device))
 
-        off = make_ablation(self.kind, task.outputs, lambda: task.drawn(data, split, REFERENCES, self.seed), self.seed)
+        off = make_ablation(self.kind, task.outputs, lambda: task.draw(data, split, REFERENCES, self.seed), self.seed)
         lengths = texts.lengths.tolist()
         return AblatedScore(task, off, lambda _: numbered, lengths, inputs, np.arange(len(texts)), label, on)
 

@@ -6,19 +6,17 @@ import numpy as np
 import pandas as pd
 
 from attention_probing.attention.ablation import Ablation
-from attention_probing.attention.heads import Heads
-from attention_probing.datamodules import PairDataModule
-from attention_probing.measures.ablation import DRAWS, TaskMeasure
-from attention_probing.measures.task import MinimalPairs, TaskOutputs
+from attention_probing.datamodules import PairBatch, PairDataModule
+from attention_probing.measures.contract import Measure
+from attention_probing.measures.head_sets import DRAWS, WHOLE, AblatedOutputs, TaskOutputs
+from attention_probing.measures.task import MinimalPairs
 from attention_probing.metrics.bootstrap import TAIL, share_interval
-from attention_probing.results import Estimate, Result, Table, fill_sentence, format_estimate
+from attention_probing.results import Estimate, Floats, Result, Table, fill_sentence, format_estimate
 from attention_probing.results.errors import pluralize
 from attention_probing.results.sentences import clear_largest, clear_smallest
 
-_WHOLE: Heads = frozenset()  # no head is ablated
 
-
-class MinimalPairAccuracy(TaskMeasure):
+class MinimalPairAccuracy(Measure[PairDataModule]):
     """Share of minimal pairs whose acceptable sentence has the higher probability; see `MinimalPairs`.
 
     Intervals come from a bootstrap over pairs. Ties count as right, as in lm-evaluation-harness; the audit counts them,
@@ -31,45 +29,74 @@ class MinimalPairAccuracy(TaskMeasure):
     experiment = "pairs"
     takes = PairDataModule
 
-    def __init__(self) -> None:
-        super().__init__(None, "test")
+    def begin(self) -> None:
+        self.task = MinimalPairs(self.data.splits["test"])
+        self._outputs = AblatedOutputs(self.task, {Ablation("zero"): [WHOLE]})  # the model is run once, intact
 
-    def sets(self) -> Mapping[Ablation, Sequence[Heads]]:
-        """Return the empty set of heads alone: the model is run once, intact."""
-        return {Ablation("zero"): [_WHOLE]}
+    def update(self, batch: PairBatch) -> None:
+        self._outputs.add(batch)
 
-    def summary(self, outputs: TaskOutputs) -> Result:
-        assert isinstance(self.task, MinimalPairs)
-        pairs, tables = pd.DataFrame(self.task.pairs), dict[str, Table]()
-        for name, labels in {"paradigms": ["paradigm", "field"], "fields": ["field"]}.items():
-            groups = ((key, outputs.only(pairs.index.isin(own.index))) for key, own in pairs.groupby(labels))
-            rows = [{**dict(zip(labels, key, strict=True)), **_row(own)} for key, own in groups]
-            frame = pd.DataFrame(rows).sort_values(labels[::-1], ignore_index=True)
-            main = ("field", "n", "accuracy") if name == "fields" else ()  # columns to print
-            tables[name] = Table(frame, {"accuracy": "fraction"}, main=main)
+    def result(self) -> Result:
+        outputs = self._outputs.take()
+        pairs = pd.DataFrame(self.task.pairs)
+        fields = {field: outputs.only(of_field) for field, of_field in self.task.groups().items()}
         scores = {"pairs.accuracy": _accuracy(outputs)}
-        fields = self.task.groups()
-        scores |= {f"pairs.{name}.accuracy": _accuracy(outputs.only(of)) for name, of in fields.items()}
-        good, bad = outputs.outputs["zero", _WHOLE].T
-        names = pd.DataFrame({"id": pairs["paradigm"] + "/" + pairs["id"], "field": pairs["field"]})
-        items = names.assign(good=good, bad=bad, right=(good >= bad).astype(int), pairs=1)
-        ratios = {"pairs.accuracy": ("right", "pairs")}
-        for field, own in pd.get_dummies(pairs["field"], dtype=int).items():
-            items = items.assign(**{f"right.{field}": items["right"] * own, f"pairs.{field}": own})
-            ratios[f"pairs.{field}.accuracy"] = f"right.{field}", f"pairs.{field}"
-        at_once = {name: _at_once(outputs.only(of), len(fields)) for name, of in fields.items()}
-        ties, equal = int(tables["fields"].frame["ties"].sum()), int((pairs["good"] == pairs["bad"]).sum())
+        for field, of_field in fields.items():
+            scores[f"pairs.{field}.accuracy"] = _accuracy(of_field)
+        tables = {
+            "paradigms": _table(outputs, pairs, ["paradigm", "field"], ()),
+            "fields": _table(outputs, pairs, ["field"], ("field", "n", "accuracy")),
+        }
+        items, ratios = _items(outputs, pairs)
+        at_once = {field: _accuracy_at_once(of_field, len(fields)) for field, of_field in fields.items()}
+        ties = int(tables["fields"].frame["ties"].sum())
+        equal_sentences = int((pairs["good"] == pairs["bad"]).sum())
         return Result(
             self.experiment,
             scores,
             tables,
-            audit={"pairs": len(pairs), "ties": ties, "equal_sentences": equal},
+            audit={"pairs": len(pairs), "ties": ties, "equal_sentences": equal_sentences},
             items=items,
             ratios=ratios,
             shares=tuple(ratios),
             headline=tuple(scores),
             answer=fill_sentence(pairs_answer(at_once, ties), scores, n=len(pairs)),
         )
+
+
+def _table(outputs: TaskOutputs, pairs: pd.DataFrame, labels: Sequence[str], main: Sequence[str]) -> Table:
+    """Return the accuracy and the ties of each group of pairs that have the same labels.
+
+    Args:
+        outputs: Log-probabilities of all pairs.
+        pairs: Columns of `corpora.pairs.Pair`.
+        labels: Columns whose values make the groups.
+        main: Columns that are printed; none for a table that is not.
+    """
+    rows = []
+    for values, of_group in pairs.groupby(list(labels)):
+        group = outputs.only(pairs.index.isin(of_group.index))
+        good, bad = _log_probabilities(group)
+        row = dict(zip(labels, values, strict=True))
+        rows.append({**row, "n": len(group), **_accuracy(group).named("accuracy"), "ties": int((good == bad).sum())})
+    frame = pd.DataFrame(rows).sort_values(list(labels)[::-1], ignore_index=True)
+    return Table(frame, {"accuracy": "fraction"}, main=main)
+
+
+def _items(outputs: TaskOutputs, pairs: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
+    """Return a row for each pair, and the columns with the numerator and the denominator of each score."""
+    good, bad = _log_probabilities(outputs)
+    items = pd.DataFrame({"id": pairs["paradigm"] + "/" + pairs["id"], "field": pairs["field"]})
+    items["good"] = good
+    items["bad"] = bad
+    items["right"] = (good >= bad).astype(int)
+    items["pairs"] = 1
+    ratios = {"pairs.accuracy": ("right", "pairs")}
+    for field, in_field in pd.get_dummies(pairs["field"], dtype=int).items():
+        items[f"right.{field}"] = items["right"] * in_field
+        items[f"pairs.{field}"] = in_field
+        ratios[f"pairs.{field}.accuracy"] = (f"right.{field}", f"pairs.{field}")
+    return items, ratios
 
 
 def pairs_answer(fields: Mapping[str, Estimate], ties: int = 0) -> str:
@@ -88,17 +115,18 @@ def pairs_answer(fields: Mapping[str, Estimate], ties: int = 0) -> str:
     return answer
 
 
-def _at_once(outputs: TaskOutputs, fields: int) -> Estimate:
-    """Return the accuracy with an interval that holds for so many fields at once (Bonferroni)."""
-    good, bad = outputs.outputs["zero", _WHOLE].T
-    right = (good >= bad).astype(np.float64)
-    return Estimate(*share_interval(right, np.ones_like(right), TAIL / fields), unit="fraction")
-
-
-def _row(outputs: TaskOutputs) -> dict[str, object]:
-    good, bad = outputs.outputs["zero", _WHOLE].T
-    return {"n": len(outputs), **_accuracy(outputs).named("accuracy"), "ties": int((good == bad).sum())}
+def _log_probabilities(outputs: TaskOutputs) -> tuple[Floats, Floats]:
+    """Return the log-probabilities of the acceptable and of the other sentences, each `[pairs]`."""
+    good, bad = outputs.outputs["zero", WHOLE].T
+    return good, bad
 
 
 def _accuracy(outputs: TaskOutputs) -> Estimate:
-    return outputs.score("zero", _WHOLE, DRAWS)
+    return outputs.score("zero", WHOLE, DRAWS)
+
+
+def _accuracy_at_once(outputs: TaskOutputs, fields: int) -> Estimate:
+    """Return the accuracy with an interval that holds for so many fields at once (Bonferroni)."""
+    good, bad = _log_probabilities(outputs)
+    right = (good >= bad).astype(np.float64)
+    return Estimate(*share_interval(right, np.ones_like(right), TAIL / fields), unit="fraction")

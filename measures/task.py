@@ -1,14 +1,14 @@
 """Tasks: models that are scored on texts, with their inputs, outputs for each text, losses and scores."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from jsonargparse import Namespace
 from lightning_utilities.core.rank_zero import rank_zero_warn
 from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
@@ -17,23 +17,25 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 from attention_probing.attention import Encoder
-from attention_probing.attention.ablation import (
-    AblatedModel,
-    Ablation,
-    Kind,
-    ReferenceOutputs,
-    RunModel,
-    pieces_at_once,
-)
+from attention_probing.attention.ablation import PIECES, AblatedModel, Ablation, pieces_at_once
 from attention_probing.attention.heads import Heads
 from attention_probing.corpora.splits import Split
-from attention_probing.datamodules import ClassificationDataModule, PairBatch, PairSplit, SegmentBatch, TextBatch
+from attention_probing.datamodules import (
+    ClassificationDataModule,
+    PairBatch,
+    PairDataModule,
+    PairSplit,
+    SegmentBatch,
+    TextBatch,
+    TextDataModule,
+)
 from attention_probing.datamodules.batches import LengthBatches
-from attention_probing.metrics.bootstrap import resample
-from attention_probing.metrics.classification import auroc, f1_score, mcc_score, mostly_one_label
+from attention_probing.datamodules.corpus import CorpusDataModule, data_for
+from attention_probing.metrics.classification import auroc, f1_score, mcc_score
 from attention_probing.metrics.statistics import Ratio, Statistic, pearson, spearman
 from attention_probing.models import TransformerClassifier
-from attention_probing.results import Estimate, Flags, Floats, Unit, UserError
+from attention_probing.models.checkpoints import checkpoint_file, data_settings, read_checkpoint
+from attention_probing.results import Flags, Floats, Unit, UserError
 from attention_probing.results.errors import pluralize, setting
 
 MASKED, HIDDEN, REPLACED = 0.15, 0.8, 0.1
@@ -42,10 +44,6 @@ MASKED, HIDDEN, REPLACED = 0.15, 0.8, 0.1
 
 IGNORED = -100  # targets that PyTorch's cross-entropy leaves out
 
-REFERENCES = 1000
-"""Random texts of dev under `mean`."""
-RESAMPLED = 256
-"""Texts among them that `resample` draws from."""
 _DRAWN = 4096  # most pieces of a batch of drawn texts: outputs or gradients of all its layers stay in memory
 _C = 0.01  # of 1, .1, .01, .001 and .0003 the value with the lowest loss on dev of SST-2, with 2,000 texts and with all
 
@@ -125,7 +123,7 @@ class Task(ABC):
         """
         raise TypeError(f"{type(self).__name__} has no accuracy.")
 
-    def drawn(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
+    def draw(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
         """Draw random texts, and return batches of the model's inputs for them; all processes draw the same texts.
 
         Args:
@@ -169,100 +167,6 @@ class Task(ABC):
                 outputs = self.ablated.run(self.outputs, inputs, ablation, some, index.tolist())
                 found[ablation.kind] = outputs.transpose(0, 1).flatten(1)
         return found
-
-
-@dataclass(frozen=True, eq=False)
-class TaskOutputs:
-    """Outputs of a task for all texts, with each set of heads ablated.
-
-    Attributes:
-        task: The task.
-        gold: Gold value of each text, `[texts]`.
-        outputs: Outputs `[texts, width]`, by kind of ablation and set of heads.
-    """
-
-    task: Task
-    gold: Floats
-    outputs: Mapping[tuple[Kind, Heads], Floats]
-
-    @classmethod
-    def from_rows(cls, task: Task, rows: Mapping[str, Floats], sets: Mapping[Ablation, Sequence[Heads]]) -> Self:
-        """Create the outputs from the columns that `Task.rows` returns, gathered over all texts.
-
-        Args:
-            task: The task.
-            rows: Columns of all texts, by name.
-            sets: Sets of heads for each ablation, as given to `Task.rows`.
-        """
-        outputs: dict[tuple[Kind, Heads], Floats] = {}
-        for ablation, some in sets.items():
-            by_set = rows[ablation.kind].reshape(-1, len(some), task.width)
-            outputs |= {(ablation.kind, heads): by_set[:, place] for place, heads in enumerate(some)}
-        return cls(task, rows["gold"], outputs)
-
-    def __len__(self) -> int:
-        return len(self.gold)
-
-    def only(self, texts: Flags) -> Self:
-        """Return the outputs for some of the texts, given as bool `[texts]`."""
-        return replace(self, gold=self.gold[texts], outputs={of: one[texts] for of, one in self.outputs.items()})
-
-    def score(self, kind: Kind, heads: Heads, draws: int) -> Estimate:
-        """Return the score with a set of heads ablated, and its bootstrap interval over texts.
-
-        Args:
-            kind: Kind of the ablation.
-            heads: The set; empty for the intact model.
-            draws: Number of bootstrap draws.
-
-        Raises:
-            UserError: An output is NaN.
-        """
-        values = np.column_stack([self.gold, self.outputs[kind, heads]])
-        if undefined := int(np.isnan(values).any(1).sum()):
-            when = "when some heads are ablated" if heads else "even without ablation"
-            raise UserError(
-                f"The model output is nan for {undefined} of {len(values)} texts {when}. Use another model, or another "
-                "kind of ablation."
-            )
-        return resample(self.task.statistic(), values, self.task.unit, draws=draws)
-
-    def warn_of_one_label(self, kind: Kind) -> None:
-        """Warn if the intact model predicts the same label for almost every text.
-
-        Args:
-            kind: Kind of ablation whose sets include the empty one, the intact model.
-        """
-        predicted = self.outputs[kind, frozenset()].argmax(1)
-        if one_label := mostly_one_label(self.gold.astype(np.int64), predicted, self.task.labels):
-            rank_zero_warn(f"The model without ablation {one_label}, so ablation can change little. Train it longer.")
-
-
-def make_ablation(
-    kind: Kind, run: RunModel, texts: Callable[[], Sequence[Mapping[str, Tensor]]], seed: int
-) -> Ablation:
-    """Create an ablation of the heads of a model.
-
-    Args:
-        kind: Replacement of the outputs of heads.
-        run: Function that runs the model on inputs.
-        texts: Function that returns batches of inputs; `mean` and `resample` take replacements from the
-            head outputs on these texts.
-        seed: Seed of `resample`.
-
-    Raises:
-        UserError: For `resample` there are fewer than two texts.
-    """
-    if kind in ("zero", "uniform"):
-        return Ablation(kind)
-    reference = ReferenceOutputs.from_batches(run, texts(), RESAMPLED if kind == "resample" else 0)
-    apart = reference.lengths if reference.numbers is None else {*reference.numbers.tolist()}
-    if kind == "resample" and len(apart) < 2:
-        raise UserError(
-            "The kind of ablation `resample` replaces head outputs by those of other texts, but there is only one "
-            "text. Add texts, or choose another kind."
-        )
-    return Ablation(kind, reference, seed)
 
 
 class LabelTask(Task):
@@ -383,7 +287,7 @@ class Classification(LabelTask):
     def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
         return self.classifier.logits(inputs["input_ids"], inputs["attention_mask"].bool(), inputs["segments"])
 
-    def drawn(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
+    def draw(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
         texts, device = data.splits[split], next(self.model.parameters()).device
         places = np.random.default_rng(seed).permutation(len(texts))[:most]
         bound = min(pieces_at_once(device, int(texts.lengths[places].max()), self.heads), _DRAWN)
@@ -545,7 +449,7 @@ class LanguageModelling(Task):
     def statistic(self) -> Statistic:
         return first_output_per_gold
 
-    def drawn(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
+    def draw(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
         return [self.inputs(batch.to(self.encoder.device)) for batch in data.draw_segments(split, most, seed)]
 
 
@@ -605,7 +509,7 @@ class MinimalPairs(Task):
         fields = np.array([pair.field for pair in self.pairs])
         return {str(field): fields == field for field in np.unique(fields)}
 
-    def drawn(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
+    def draw(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
         pairs = data.splits["test"]  # the only split, whatever `split` says
         items = np.random.default_rng(seed).permutation(len(pairs))[: max(most // 2, 1)].tolist()
         batches = LengthBatches(pairs.lengths, items=items, shuffle=False, **pairs.bounds)
@@ -647,3 +551,74 @@ _accuracy = Ratio(lambda values: (values[:, 0] == values[:, 1:].argmax(axis=1), 
 def _precise(numbers: Tensor) -> Tensor:
     """Convert numbers to float32, unless they are more precise."""
     return numbers.to(torch.promote_types(numbers.dtype, torch.float32))
+
+
+def load_task(
+    measurement: str, checkpoint: Path | None, data: CorpusDataModule[Any], device: torch.device, seed: int
+) -> Task:
+    """Load the model of a measurement that scores it with attention heads ablated.
+
+    With a checkpoint the task is the classification that the model was trained for. Without a checkpoint the task is
+    language modelling, on texts (`TextDataModule`), or minimal pairs (`PairDataModule`).
+
+    Args:
+        measurement: Class name of the measurement, for messages.
+        checkpoint: Checkpoint of a `TransformerClassifier`; None for language modelling or minimal pairs.
+        data: Datamodule of the texts.
+        device: Device of the model.
+        seed: Seed of masked tokens.
+
+    Raises:
+        UserError: The model and the data do not fit.
+    """
+    if checkpoint is not None:
+        labelled = data_for(f"{measurement} with a checkpoint", ClassificationDataModule, data)
+        # Two copies of a batch at least run at once.
+        labelled.eval_tokens = PIECES.get(device.type, PIECES["cuda"]) // 2
+        return Classification.from_data(checkpoint, labelled, device)
+    if isinstance(data, PairDataModule):
+        return MinimalPairs(data.splits["test"])
+    texts = data_for(f"{measurement} without a checkpoint", TextDataModule, data)
+    if len(texts.encoders) > 1 or texts.quantity != "attention":
+        raise UserError(
+            f"{measurement} replaces the attention of one encoder. Leave out `random_init`, `before` and `quantity`."
+        )
+    return LanguageModelling(texts.encoders["given"], seed)
+
+
+def data_of_checkpoint(arguments: object, given: Namespace | None) -> Namespace | None:
+    """Return the given data settings; without any, those in the checkpoint that a measurement or its arguments name."""
+    checkpoint = getattr(arguments, "checkpoint", None)
+    if given is not None or checkpoint is None:
+        return given
+    path = checkpoint_file(checkpoint)
+    return data_settings(path, read_checkpoint(path))
+
+
+def has_split(data: CorpusDataModule[Any], split: Split) -> bool:
+    """Return False if the texts lack a split: minimal pairs have one split alone."""
+    if isinstance(data, TextDataModule):
+        return data.has_split(split)
+    return not isinstance(data, PairDataModule)
+
+
+def draw_texts(task: Task, data: CorpusDataModule[Any], split: Split, most: int, seed: int) -> list[dict[str, Tensor]]:
+    """Draw random texts of a split, and return batches of the model's inputs for them.
+
+    All processes draw the same texts.
+
+    Args:
+        task: The task.
+        data: Datamodule of the texts.
+        split: The split; if texts for language modelling or minimal pairs lack it, all test data are used.
+        most: Largest number of texts.
+        seed: Seed of the draw.
+    """
+    if has_split(data, split):
+        return task.draw(data, split, most, seed)
+    if not isinstance(data, PairDataModule):
+        rank_zero_warn(
+            f"The data have no {split} split, so the replacements for ablated heads are computed on texts of the "
+            f"test split, which are scored too. To keep them apart, give corpora with a {split} split."
+        )
+    return task.draw(data, None, most, seed)

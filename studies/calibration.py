@@ -21,8 +21,8 @@ from scipy.stats import binomtest, norm
 
 from attention_probing.fidelity.correlation import agreements
 from attention_probing.measures import clusters
-from attention_probing.measures.ablation import random_sets
 from attention_probing.measures.best_heads import ChosenHeads
+from attention_probing.measures.head_sets import random_sets
 from attention_probing.metrics.attachment import Arcs
 from attention_probing.metrics.bootstrap import (
     against_random_draws,

@@ -19,14 +19,8 @@ from attention_probing.attention.source import EncoderSpec, resolve
 from attention_probing.commands import CONFIGS
 from attention_probing.datamodules import ClassificationDataModule, TextDataModule
 from attention_probing.measures import HeadAblation, measure
-from attention_probing.measures.ablation import (
-    SHARES,
-    Pruning,
-    head_confidences,
-    head_derivatives,
-    normalised,
-    random_sets,
-)
+from attention_probing.measures.head_sets import random_sets
+from attention_probing.measures.pruning import SHARES, Pruning, head_confidences, head_derivatives, normalise
 from attention_probing.measures.task import LanguageModelling
 from attention_probing.metrics.bootstrap import holm
 from attention_probing.models import TransformerClassifier
@@ -303,7 +297,7 @@ def test_the_curve_is_that_of_zeroed_heads(checkpoint: Path, data: Classificatio
     assert {"pruning", "importance", "confidence"} == set(result.figures)
     mean = slow_importance(checkpoint, data, [])
     assert np.allclose(importance["importance"], mean.ravel(), rtol=1e-3, atol=1e-7)
-    ranked = sorted(HEADS, key=lambda head: normalised(mean)[head])
+    ranked = sorted(HEADS, key=lambda head: normalise(mean)[head])
     assert sorted(HEADS, key=lambda head: place_of(importance)[head]) == ranked
 
     curve = {float(row["pruned"]): row for row in table[table["ranking"] == "importance"].to_dict("records")}
@@ -333,7 +327,7 @@ def test_exact_importance_is_estimated_without_the_heads_that_are_gone(
     result = scored(Pruning(str(checkpoint), ["importance"], exact=True), data)
     order: list[tuple[int, int]] = []
     for pruned in SHARES[1:]:
-        importance = normalised(slow_importance(checkpoint, data, order))
+        importance = normalise(slow_importance(checkpoint, data, order))
         left = sorted((head for head in HEADS if head not in order), key=lambda head: importance[head])
         order += left[: int(8 * pruned) - len(order)]
     assert sorted(HEADS, key=lambda head: place_of(result.tables["importance"].frame)[head]) == order

@@ -19,8 +19,8 @@ from attention_probing.corpora.conllu import read_treebank
 from attention_probing.corpora.sentence import Sentence
 from attention_probing.datamodules import ClassificationDataModule, DependencyDataModule
 from attention_probing.measures import CausalCheck, SingleHeads
-from attention_probing.measures.ablation import random_sets
 from attention_probing.measures.causal import causal_answer
+from attention_probing.measures.head_sets import random_sets
 from attention_probing.metrics.bootstrap import holm, with_interval_and_p
 from attention_probing.models import TransformerClassifier
 from attention_probing.probes import AttentionOnlyProbe, DistancesWordsProbe

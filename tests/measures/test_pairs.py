@@ -29,8 +29,9 @@ from attention_probing.commands import CONFIGS
 from attention_probing.corpora.pairs import PairColumns
 from attention_probing.datamodules import DependencyDataModule, PairDataModule, PairSplit
 from attention_probing.measures import HeadAblation, MinimalPairAccuracy
-from attention_probing.measures.pairs import _at_once, pairs_answer
-from attention_probing.measures.task import MinimalPairs, make_ablation
+from attention_probing.measures.head_sets import make_ablation
+from attention_probing.measures.pairs import _accuracy_at_once, pairs_answer
+from attention_probing.measures.task import MinimalPairs
 from attention_probing.metrics.bootstrap import holm
 from attention_probing.results import Estimate, Result, UserError
 from studies.blank import blank_model
@@ -195,7 +196,7 @@ def test_the_interval_of_a_field_in_the_answer_holds_for_all_fields() -> None:
     outputs = Mock()
     for right, pairs, fields in ((8, 8, 2), (0, 4, 3), (3, 7, 1)):
         outputs.outputs = {("zero", frozenset()): np.array([[0.0, -1.0]] * right + [[-1.0, 0.0]] * (pairs - right))}
-        found, expected = _at_once(outputs, fields), of_field(right, pairs, fields)
+        found, expected = _accuracy_at_once(outputs, fields), of_field(right, pairs, fields)
         assert (found.value, *found.interval) == pytest.approx((expected.value, *expected.interval))
 
 
@@ -259,7 +260,7 @@ def test_both_sentences_of_a_pair_have_the_same_replacements_from_other_pairs(tm
     data = data_of(tmp_path, some_pairs())
     data.setup("test")
     task = MinimalPairs(data.splits["test"])
-    ablation = make_ablation("resample", task.outputs, lambda: task.drawn(data, "test", 100, 0), 0)
+    ablation = make_ablation("resample", task.outputs, lambda: task.draw(data, "test", 100, 0), 0)
     sets = [frozenset[Head](), frozenset({(0, 0), (1, 1)})]
     batch = data.splits["test"][[10, 11]]  # of which the last has two equal sentences
     intact, ablated = task.rows(task.inputs(batch), {ablation: sets})["resample"].reshape(2, 2, 2).unbind(1)
@@ -268,7 +269,7 @@ def test_both_sentences_of_a_pair_have_the_same_replacements_from_other_pairs(tm
     one = data_of(tmp_path, some_pairs()[:1])
     one.setup("test")
     with pytest.raises(UserError, match="`resample` replaces head outputs by those of other texts"):
-        make_ablation("resample", task.outputs, lambda: task.drawn(one, "test", 100, 0), 0)
+        make_ablation("resample", task.outputs, lambda: task.draw(one, "test", 100, 0), 0)
 
 
 def planted(folder: Path) -> Rows:

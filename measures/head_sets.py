@@ -1,0 +1,197 @@
+"""Sets of heads that are ablated together: the outputs of a model without them, and random sets beside them."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import comb, prod
+from typing import Self
+
+import numpy as np
+from lightning_utilities.core.rank_zero import rank_zero_warn
+from torch import Tensor
+
+from attention_probing.attention.ablation import Ablation, Kind, ReferenceOutputs, RunModel
+from attention_probing.attention.heads import Heads
+from attention_probing.corpora.splits import Split
+from attention_probing.datamodules import PairBatch, SegmentBatch, TextBatch
+from attention_probing.measures.task import Task
+from attention_probing.metrics.bootstrap import difference, pool_seeds, resample
+from attention_probing.metrics.classification import mostly_one_label
+from attention_probing.metrics.rows import Rows
+from attention_probing.results import Estimate, Flags, Floats, UserError
+
+WHOLE: Heads = frozenset()
+"""The empty set: no head is ablated."""
+DRAWS = 10_000  # of the bootstrap, or more, as far as they fit into memory
+REFERENCES = 1000
+"""Random texts of dev under `mean`."""
+RESAMPLED = 256
+"""Texts among them that `resample` draws from."""
+
+
+class AblatedOutputs:
+    """Rows of the outputs of a task for each text, with each set of heads ablated.
+
+    Args:
+        task: The task.
+        sets: Sets of heads for each ablation. The model is run once for each set, with all its heads ablated.
+        split: Split of labelled texts that is scored. Other texts have no split, and all are scored.
+    """
+
+    def __init__(self, task: Task, sets: Mapping[Ablation, Sequence[Heads]], split: Split = "test") -> None:
+        self._task = task
+        self._sets = sets
+        self._split = split
+        self._rows = Rows()
+
+    def add(self, batch: TextBatch | SegmentBatch | PairBatch) -> None:
+        """Run the model on the texts of a batch, and add its outputs."""
+        if isinstance(batch, TextBatch) and batch.split != self._split:
+            return
+        if len(batch.index):
+            outputs = self._task.rows(self._task.inputs(batch), self._sets)
+            self._rows.add(batch.index, **outputs)
+
+    def take(self) -> "TaskOutputs":
+        """Return the outputs for the texts of all devices; every process must call it."""
+        return TaskOutputs.from_rows(self._task, self._rows.take(), self._sets)
+
+
+@dataclass(frozen=True, eq=False)
+class TaskOutputs:
+    """Outputs of a task for all texts, with each set of heads ablated.
+
+    Attributes:
+        task: The task.
+        gold: Gold value of each text, `[texts]`.
+        outputs: Outputs `[texts, width]`, by kind of ablation and set of heads.
+    """
+
+    task: Task
+    gold: Floats
+    outputs: Mapping[tuple[Kind, Heads], Floats]
+
+    @classmethod
+    def from_rows(cls, task: Task, rows: Mapping[str, Floats], sets: Mapping[Ablation, Sequence[Heads]]) -> Self:
+        """Create the outputs from the columns that `Task.rows` returns, gathered over all texts.
+
+        Args:
+            task: The task.
+            rows: Columns of all texts, by name.
+            sets: Sets of heads for each ablation, as given to `Task.rows`.
+        """
+        outputs: dict[tuple[Kind, Heads], Floats] = {}
+        for ablation, head_sets in sets.items():
+            by_set = rows[ablation.kind].reshape(-1, len(head_sets), task.width)
+            for place, heads in enumerate(head_sets):
+                outputs[ablation.kind, heads] = by_set[:, place]
+        return cls(task, rows["gold"], outputs)
+
+    def __len__(self) -> int:
+        return len(self.gold)
+
+    def only(self, texts: Flags) -> Self:
+        """Return the outputs for some of the texts, given as bool `[texts]`."""
+        outputs = {key: numbers[texts] for key, numbers in self.outputs.items()}
+        return replace(self, gold=self.gold[texts], outputs=outputs)
+
+    def score(self, kind: Kind, heads: Heads, draws: int) -> Estimate:
+        """Return the score with a set of heads ablated, and its bootstrap interval over texts.
+
+        Args:
+            kind: Kind of the ablation.
+            heads: The set; empty for the intact model.
+            draws: Number of bootstrap draws.
+
+        Raises:
+            UserError: An output is NaN.
+        """
+        values = np.column_stack([self.gold, self.outputs[kind, heads]])
+        if undefined := int(np.isnan(values).any(1).sum()):
+            when = "when some heads are ablated" if heads else "even without ablation"
+            raise UserError(
+                f"The model output is nan for {undefined} of {len(values)} texts {when}. Use another model, or another "
+                "kind of ablation."
+            )
+        return resample(self.task.statistic(), values, self.task.unit, draws=draws)
+
+    def warn_of_one_label(self, kind: Kind) -> None:
+        """Warn if the intact model predicts the same label for almost every text.
+
+        Args:
+            kind: Kind of ablation whose sets include the empty one, the intact model.
+        """
+        predicted = self.outputs[kind, frozenset()].argmax(1)
+        if one_label := mostly_one_label(self.gold.astype(np.int64), predicted, self.task.labels):
+            rank_zero_warn(f"The model without ablation {one_label}, so ablation can change little. Train it longer.")
+
+
+def make_ablation(
+    kind: Kind, run: RunModel, texts: Callable[[], Sequence[Mapping[str, Tensor]]], seed: int
+) -> Ablation:
+    """Create an ablation of the heads of a model.
+
+    Args:
+        kind: Replacement of the outputs of heads.
+        run: Function that runs the model on inputs.
+        texts: Function that returns batches of inputs; `mean` and `resample` take replacements from the
+            head outputs on these texts.
+        seed: Seed of `resample`.
+
+    Raises:
+        UserError: For `resample` there are fewer than two texts.
+    """
+    if kind in ("zero", "uniform"):
+        return Ablation(kind)
+    reference = ReferenceOutputs.from_batches(run, texts(), RESAMPLED if kind == "resample" else 0)
+    apart = reference.lengths if reference.numbers is None else {*reference.numbers.tolist()}
+    if kind == "resample" and len(apart) < 2:
+        raise UserError(
+            "The kind of ablation `resample` replaces head outputs by those of other texts, but there is only one "
+            "text. Add texts, or choose another kind."
+        )
+    return Ablation(kind, reference, seed)
+
+
+def compare_with_whole(scores: Sequence[Estimate], whole: Estimate) -> dict[str, float]:
+    """Average a score over several random orders of pruning, and compare it with the intact model's.
+
+    Args:
+        scores: Score under each order, with its bootstrap draws; one score for a ranking that is not
+            random.
+        whole: Score of the intact model under the same draws.
+
+    Returns:
+        Columns of a table row, by name. `score` is the average, with its interval `low, high` and the
+        standard deviation `sd` over orders, nan for one order. `difference` is the average minus the
+        intact model's score, with its interval `difference.low, difference.high` and its p-value `p`.
+    """
+    score = pool_seeds(scores)  # random orders, which vary like seeds
+    change = difference(score, whole, fixed=True)
+    columns = {}
+    for name, number in score.named("score").items():
+        columns[name.removeprefix("score.")] = number
+    for name, number in change.named("difference").items():
+        columns[name.replace("difference.p", "p")] = number
+    return columns
+
+
+def random_sets(like: Heads, heads: int, number: int, random: np.random.Generator) -> tuple[Heads, ...]:
+    """Draw different random sets with as many heads of each layer as another set.
+
+    All such sets except the given one are equally likely, and they may share heads with it. If the given set is itself
+    a random one, all sets are therefore exchangeable. Fewer than `number` sets are returned if no more exist.
+
+    Args:
+        like: The other set, as pairs of 0-based layer and head.
+        heads: Number of heads of each layer of the model.
+        number: Largest number of sets.
+        random: Random generator.
+    """
+    sizes = Counter(layer for layer, _ in sorted(like))
+    others = prod(comb(heads, size) for size in sizes.values()) - 1
+    found = {like: None}
+    while len(found) <= min(number, others):
+        drawn = {layer: random.choice(heads, size, replace=False).tolist() for layer, size in sizes.items()}
+        found.setdefault(frozenset((layer, head) for layer, own in drawn.items() for head in own))
+    return tuple(found)[1:]

@@ -1,0 +1,322 @@
+"""Score of a classifier as its heads are pruned, one after the other (Michel et al. 2019)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from typing import Any, Literal, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from jsonargparse import Namespace
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from attention_probing.attention.ablation import Ablation
+from attention_probing.attention.capture import Mixture, intervening, replacing
+from attention_probing.attention.heads import Head, Heads
+from attention_probing.datamodules import TextBatch
+from attention_probing.datamodules.corpus import CorpusDataModule
+from attention_probing.measures.by_head import head_rows
+from attention_probing.measures.contract import Measure
+from attention_probing.measures.head_sets import DRAWS, WHOLE, AblatedOutputs, compare_with_whole
+from attention_probing.measures.task import data_of_checkpoint, draw_texts, load_task
+from attention_probing.metrics.bootstrap import draws_for, holm, least_p, p_units
+from attention_probing.metrics.moments import Moments
+from attention_probing.models import recorded_gradients
+from attention_probing.models.checkpoints import checkpoint_file
+from attention_probing.results import Curves, Estimate, Figure, Floats, Result, Table, Unit
+from attention_probing.results.errors import check_names, pluralize, setting
+from attention_probing.results.heads import head_map
+from attention_probing.results.options import Positive, checked
+from attention_probing.results.progress import inform
+from attention_probing.results.sentences import UNDEFINED, fill_sentence, format_estimate
+
+_STEPS = 10
+SHARES = tuple(step / _STEPS for step in range(_STEPS + 1))
+"""Shares of the heads that are pruned (Michel et al. 2019, §4)."""
+
+Ranking = Literal["importance", "confidence", "random"]
+
+
+def head_derivatives(
+    losses: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], off: Heads = frozenset()
+) -> Tensor:
+    """Return ∂L/∂ξ for every text and attention head, `[batch, layers, heads]` (Michel et al. 2019, §4.1).
+
+    ξ is a factor that multiplies the output of a head. It is 0 for the heads in `off`, and 1 for all
+    others. One backward pass gives the derivatives of all texts.
+
+    Args:
+        losses: Function that returns the loss of each text, `[batch]`, given inputs; each loss must depend
+            on one text alone.
+        inputs: Inputs of a batch.
+        off: Heads that are pruned, as pairs of 0-based layer and head.
+    """
+    factors: list[Tensor] = []
+
+    def scale(layer: int, module: nn.Module, mixture: Mixture) -> Tensor:
+        outputs = mixture.outputs
+        factor = outputs.new_ones(outputs.shape[:2])
+        factor[:, [head for of, head in off if of == layer]] = 0
+        factors.append(factor.requires_grad_())
+        return outputs * factor[:, :, None, None]
+
+    with recorded_gradients(), replacing(scale):
+        total = losses({name: tensor.clone() for name, tensor in inputs.items()}).sum()
+        return torch.stack(torch.autograd.grad(total, factors), 1)
+
+
+def head_confidences(run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapping[str, Tensor]) -> Tensor:
+    """Return the largest attention weight of each head from each piece to any piece of a word.
+
+    Pieces that belong to no word, such as delimiters, do not count as targets, and their own values are
+    nan. Voita et al. (2019, §4) leave out only the end-of-sentence symbol.
+
+    Args:
+        run: Function that runs the model on inputs; what it returns is not used.
+        inputs: Inputs of a batch, with `words`, bool `[batch, pieces]`, True for pieces of words.
+
+    Returns:
+        `[batch, pieces, layers, heads]`, where `pieces` are the pieces that attend.
+    """
+    words = inputs["words"]
+    of_layers: list[Tensor] = []
+
+    def read(layer: int, weights: Tensor, values: Tensor) -> tuple[Tensor, None]:
+        largest = weights.masked_fill(~words[:, None, None], 0.0).amax(3)
+        of_layers.append(largest.masked_fill(~words[:, None], torch.nan).transpose(1, 2))
+        return weights, None
+
+    with torch.inference_mode(), intervening(read):
+        run(inputs)
+    return torch.stack(of_layers, 2)
+
+
+def normalise(importance: Floats) -> Floats:
+    """Divide the importance of heads, `[layers, heads]`, by the ℓ2 norm of their layer (Michel et al. 2019, §4.1)."""
+    norm = np.sqrt(np.square(importance).sum(1, keepdims=True))
+    shares: Floats = np.divide(importance, norm, out=np.zeros_like(importance), where=norm > 0)
+    return shares
+
+
+class Pruning(Measure[CorpusDataModule[Any]]):
+    """Scores of a classifier as its heads are pruned, a tenth at a time, without training.
+
+    Heads are pruned in the order of a ranking. `importance` is E_x |∂L(x)/∂ξ_h| over texts of train, divided by
+    the ℓ2 norm of the layer, lowest first (Michel et al. 2019). `confidence` is a head's largest attention weight,
+    averaged over the words of the same texts, lowest first (Voita et al. 2019). `random` is a random order. A layer
+    may lose all its heads, as by default in the released code of Michel et al.
+
+    The outputs of pruned heads are set to zero, which gives the same scores as a model without them.
+
+    Args:
+        checkpoint: Checkpoint of a `TransformerClassifier`; `--data` defaults to the texts it was
+            trained on.
+        rankings: Rankings of the heads.
+        exact: True to estimate importance again after each step, with the heads pruned so far off.
+        texts: Number of random texts of train for importance and confidence.
+        seeds: Number of random orders, whose scores are averaged.
+        split: Split that is scored.
+
+    Raises:
+        UserError: An option is out of range, or data and checkpoint do not fit.
+    """
+
+    experiment = "pruning"
+    takes = CorpusDataModule
+
+    @checked
+    def __init__(
+        self,
+        checkpoint: str,
+        rankings: Sequence[Ranking] = ("importance", "confidence", "random"),
+        exact: bool = False,
+        texts: Positive = 1000,
+        seeds: Positive = 5,
+        split: Literal["dev", "test"] = "test",
+    ) -> None:
+        super().__init__()
+        check_names(setting("model.rankings"), rankings)
+        self.checkpoint = checkpoint_file(checkpoint)
+        self.rankings = tuple(rankings)
+        self.exact = exact
+        self.texts = texts
+        self.seeds = seeds
+        self.split = split
+
+    @classmethod
+    def data_of(cls, arguments: Namespace | Self, given: Namespace | None) -> Namespace | None:
+        """Return the given data settings; if the command line has no `--data`, those stored in the checkpoint."""
+        return data_of_checkpoint(arguments, given)
+
+    def begin(self) -> None:
+        self.task = load_task(type(self).__name__, self.checkpoint, self.data, self.device, self.seed)
+        with torch.inference_mode():
+            self._rank_heads()
+
+    def _rank_heads(self) -> None:
+        """Rank the heads, and choose the sets of heads to prune at the points of all curves.
+
+        At a point the first heads of an order are pruned, from none to all in steps of a tenth; `random`
+        has several orders. A set that several points share is scored once.
+        """
+        self._heads: list[Head] = list(product(range(self.task.layers), range(self.task.heads)))
+        self._counts = [len(self._heads) * step // _STEPS for step in range(_STEPS + 1)]
+        # Every process has the same batches, and sums some of them.
+        batches = draw_texts(self.task, self.data, "train", self.texts, self.seed)
+        self._train = batches[self.ranks.rank :: self.ranks.world]
+        self._importance = self._measure_importance(WHOLE)
+        self._confidence = self._measure_confidence()
+        self._by_importance = self._order_by_importance()
+        self._orders = {ranking: self._orders_of(ranking) for ranking in self.rankings}
+        sets: dict[Heads, None] = {}
+        for ranking in self.rankings:
+            for sets_of_point in self._points(ranking):
+                sets.update(dict.fromkeys(sets_of_point))
+        self._sets = list(sets)
+        self._outputs = AblatedOutputs(self.task, {Ablation("zero"): self._sets}, self.split)
+        inform(
+            f"Pruning curve: scoring the model with {pluralize(len(sets), 'set')} of its "
+            f"{pluralize(len(self._heads), 'head')} ablated."
+        )
+
+    def _orders_of(self, ranking: Ranking) -> list[list[Head]]:
+        """Return the orders in which heads are pruned: one, or several random ones."""
+        if ranking == "importance":
+            return [self._by_importance]
+        if ranking == "confidence":
+            return [sorted(self._heads, key=lambda head: self._confidence[head])]
+        orders = []
+        for place in range(self.seeds):
+            order = np.random.default_rng([self.seed, place]).permutation(len(self._heads))
+            orders.append([self._heads[head] for head in order.tolist()])
+        return orders
+
+    def _points(self, ranking: Ranking) -> list[list[Heads]]:
+        """Return the heads that are off at each share, for each order of a ranking."""
+        points = []
+        for count in self._counts:
+            points.append([frozenset(order[:count]) for order in self._orders[ranking]])
+        return points
+
+    def _measure_importance(self, off: Heads) -> Estimate[Floats]:
+        """Return mean |∂L/∂ξ| over texts of train, `[layers, heads]`, with some heads off."""
+        return self._mean(lambda inputs: head_derivatives(self._losses, inputs, off).abs(), self.task.loss_unit, np.inf)
+
+    def _measure_confidence(self) -> Floats:
+        """Return the largest weight of a head, averaged over all words of texts of train, `[layers, heads]`."""
+        mean = self._mean(lambda inputs: head_confidences(self.task.outputs, inputs), "fraction", 1)
+        return mean.value
+
+    def _mean(self, values: Callable[[Mapping[str, Tensor]], Tensor], unit: Unit, most: float) -> Estimate[Floats]:
+        """Return the mean of numbers in 0…most of the texts of train, `[…, layers, heads]`, with its interval."""
+        moments = Moments(1, (self.task.layers, self.task.heads), unit, (0, most)).to(self.device)
+        for inputs in self._train:
+            rows = values(inputs).flatten(0, -3)
+            moments.update(torch.zeros(len(rows), dtype=torch.int64, device=self.device), rows)
+        return moments.compute().over()
+
+    def _losses(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        return self.task.losses(self.task.outputs(inputs), self.task.gold(inputs))
+
+    def _order_by_importance(self) -> list[Head]:
+        """Return the heads, the least important first; `exact` measures again after each step."""
+        order: list[Head] = []
+        importance = self._importance.value
+        for count in self._counts[1:]:
+            if self.exact and order:
+                importance = self._measure_importance(frozenset(order)).value
+                importance[tuple(np.transpose(order))] = 0  # heads that are gone are in no norm
+            normalised = normalise(importance)
+            others = [head for head in self._heads if head not in order]
+            others.sort(key=lambda head: float(normalised[head]))
+            order += others[: count - len(order)]
+        return order
+
+    def update(self, batch: TextBatch) -> None:
+        self._outputs.add(batch)
+
+    def result(self) -> Result:
+        outputs = self._outputs.take()
+        outputs.warn_of_one_label("zero")
+        draws = draws_for(len(self.rankings) * len(SHARES), len(outputs), DRAWS)
+        scores_of_sets = {heads: outputs.score("zero", heads, draws) for heads in self._sets}
+        whole = scores_of_sets[WHOLE]
+        rows = []
+        for ranking in self.rankings:
+            for share, sets in zip(SHARES, self._points(ranking), strict=True):
+                columns = compare_with_whole([scores_of_sets[heads] for heads in sets], whole)
+                rows.append({"ranking": ranking, "pruned": share, **columns, "heads": len(sets[0])})
+        frame = pd.DataFrame(rows)
+        frame["p_holm"] = holm(frame["p"].where(frame["heads"] > 0).tolist())
+        scores = {self.task.score: whole}
+        falls = []
+        for ranking in self.rankings:
+            points = frame[frame["ranking"] == ranking]
+            # The least share whose score lies below the interval of the whole model; nan for none, or no interval.
+            below = points.loc[points["score"] < whole.interval[0], "pruned"]
+            share_of_fall = Estimate(float(below.min()), unit="fraction")
+            scores[f"pruning.{ranking}.leaves_at"] = share_of_fall
+            falls.append(f"{_format_fall(share_of_fall, whole)} by {ranking}")
+        audit = {
+            "texts": len(outputs),
+            "draws": draws,
+            "importance": f"over {pluralize(int(self._importance.inputs.max()), 'text')} of train",
+        }
+        answer = f"the {self.task.score} of the intact model is {{{self.task.score}}} over {{n}} texts; "
+        answer += f"heads pruned when it falls below this interval: {', '.join(falls)}"
+        answer = fill_sentence(answer, scores, n=len(outputs))
+        tables = self._tables(frame, least_p(whole.units or 0, draws))
+        figures = self._figures(frame, whole)
+        return Result(self.experiment, scores, tables, figures, audit, headline=list(scores), answer=answer)
+
+    def _tables(self, frame: pd.DataFrame, least: float) -> dict[str, Table]:
+        """Return the table of the points of all curves, and that of the rankings of heads."""
+        units: dict[str, Unit | Sequence[Unit]] = {"pruned": "fraction"}
+        units["score"] = self.task.unit
+        units["difference"] = self.task.unit
+        units["p"] = p_units(frame["p"], least)
+        units["p_holm"] = units["p"]
+        order = np.empty((self.task.layers, self.task.heads), np.int64)
+        order[tuple(np.transpose(self._by_importance))] = range(1, order.size + 1)
+        columns: dict[str, Estimate[Floats] | NDArray[Any]] = {
+            "importance": self._importance,
+            "normalised": normalise(self._importance.value),
+            "confidence": self._confidence,
+            "order": order,
+        }
+        of_heads: dict[str, Unit] = {"importance": self.task.loss_unit, "normalised": "ratio", "confidence": "fraction"}
+        return {
+            "pruning": Table(frame, units, interval="score", main=("ranking", *units)),
+            "importance": Table(head_rows(columns), of_heads),
+        }
+
+    def _figures(self, frame: pd.DataFrame, whole: Estimate) -> dict[str, Figure]:
+        """Return the pruning curves, and maps of importance and confidence."""
+        scale = 100 if self.task.unit == "fraction" else 1
+        lines = {}
+        for ranking, points in frame.groupby("ranking", sort=False):
+            lines[str(ranking)] = ((100 * points["pruned"]).tolist(), (scale * points["score"]).tolist())
+        low, high = (scale * end for end in whole.interval)
+        lines["interval of the whole model"] = ([0.0, 100.0, np.nan, 0.0, 100.0], [low, low, np.nan, high, high])
+        curves = Curves(
+            title="Score as heads are pruned",
+            x_label="heads pruned (%)",
+            y_label=f"{self.task.score} (%)" if scale > 1 else self.task.score,
+            lines=lines,
+        )
+        importance = normalise(self._importance.value)
+        return {
+            "pruning": curves,
+            "importance": head_map(
+                "Importance of heads", importance, value_label="normalised importance", unit="ratio"
+            ),
+            "confidence": head_map("Confidence of heads", self._confidence, value_label="mean of the largest weight"),
+        }
+
+
+def _format_fall(share: Estimate, whole: Estimate) -> str:
+    """Return the share of the heads that are pruned when the score falls below the interval of the whole model."""
+    if share.value == share.value:
+        return format_estimate(share)
+    return UNDEFINED if np.isnan(whole.interval[0]) else "never"
