@@ -353,17 +353,19 @@ def check_checkpoint(path: Path, given: Mapping[str, Any], command: str) -> None
     """
     content = read_checkpoint(path)
     trained = configured_model(path, content)
-    kind, own = (model.get("class_path", "").rpartition(".")[2] for model in (trained, given))
-    if kind and kind != own:
+    trained_kind = trained.get("class_path", "").rpartition(".")[2]
+    given_kind = given.get("class_path", "").rpartition(".")[2]
+    if trained_kind and trained_kind != given_kind:
         raise UserError(
-            f"{path}: this is a checkpoint of {kind}, but --model is {own}. Give --config the config.yaml of its run, "
-            f"which lies beside checkpoints/."
+            f"{path}: this is a checkpoint of {trained_kind}, but --model is {given_kind}. Give --config the "
+            "config.yaml of its run, which lies beside checkpoints/."
         )
     if command != "fit":
         return  # the module's own check suffices for scoring
-    options, now = (dict(named_leaves(model.get("init_args", {}))) for model in (trained, given))
-    if name := next((name for name in options.keys() & now.keys() if options[name] != now[name]), None):
-        raise UserError(
-            f"{path}: the checkpoint was trained with --model.{name} {options[name]}, but here it is "
-            f"{now[name]}. Give the value of the checkpoint, or leave out --ckpt_path to train a new model."
-        )
+    options = dict(named_leaves(trained.get("init_args", {})))
+    for name, value in named_leaves(given.get("init_args", {})):
+        if name in options and options[name] != value:
+            raise UserError(
+                f"{path}: the checkpoint was trained with --model.{name} {options[name]}, but here it is {value}. "
+                "Give the value of the checkpoint, or leave out --ckpt_path to train a new model."
+            )

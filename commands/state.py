@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -163,7 +162,8 @@ def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, FileL
             found = RunState.find(parent, digest)
         state = found or RunState(new_folder(parent) / f"state-{digest}")
         state.folder.mkdir(exist_ok=True)
-        if (lock := try_lock(state.folder / "lock")) is None:
+        lock = try_lock(state.folder / "lock")
+        if lock is None:
             raise UserError(
                 f"{state.run}: another process works on this run. Wait for it, or begin a new run with --resume never."
             )
@@ -188,13 +188,15 @@ def new_folder(parent: Path) -> Path:
     """
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        for number in count():
+        number = 0
+        while True:
+            folder = parent / f"version_{number}"
             with suppress(FileExistsError):
-                (folder := parent / f"version_{number}").mkdir()
-                break
+                folder.mkdir()
+                return folder
+            number += 1
     except OSError as error:
         raise no_folder(parent, error) from error
-    return folder
 
 
 def check_new_folder(parent: Path) -> None:

@@ -81,8 +81,9 @@ def checked_levels(imposed: Mapping[str, Tensor], levels: Collection[str], remed
     Raises:
         UserError: The model has no such level.
     """
-    if strange := sorted(imposed.keys() - set(levels)):
-        fault = f"No weights can be imposed on level {strange[0]!r}"
+    unknown = sorted(imposed.keys() - set(levels))
+    if unknown:
+        fault = f"No weights can be imposed on level {unknown[0]!r}"
         raise UserError(f"{fault}; the model's attention levels are {', '.join(levels)}. {remedy}".strip())
     return imposed
 

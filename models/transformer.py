@@ -366,8 +366,8 @@ class TransformerClassifier(TextClassifier):
         Raises:
             UserError: The model lacks one of the heads.
         """
-        found = parse_heads(heads, self.classifier.layers, self.classifier.heads, setting(option))
-        self.levels = {f"{layer + 1}-{head + 1}": (layer, head) for layer, head in sorted(found)}
+        chosen = parse_heads(heads, self.classifier.layers, self.classifier.heads, setting(option))
+        self.levels = {f"{layer + 1}-{head + 1}": (layer, head) for layer, head in sorted(chosen)}
 
     def on_train_start(self) -> None:
         """Switch off dropout in the modules of frozen weights."""
