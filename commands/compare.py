@@ -19,8 +19,9 @@ from rich.text import Text
 
 from attention_probing.commands import parser_of
 from attention_probing.commands.seeds import as_left_out, estimate_from_counts, with_common_units
-from attention_probing.metrics.bootstrap import TEST_DRAWS, least_p, with_interval_and_p
+from attention_probing.metrics.bootstrap import TEST_DRAWS, with_interval_and_p
 from attention_probing.metrics.contrasts import contrast_with
+from attention_probing.metrics.p_values import least_p
 from attention_probing.results import Estimate, Table, Unit, fill_sentence, format_estimate
 from attention_probing.results.errors import list_first, near, pluralize
 from attention_probing.results.files import check_writable

@@ -34,10 +34,10 @@ from attention_probing.models import TrainedModule, TrainingError, ignore_signal
 from attention_probing.models.checkpoints import checkpoint_file, configured_model, read_checkpoint
 from attention_probing.models.progress import ProgressLines
 from attention_probing.results.errors import UserError, lacks_memory
+from attention_probing.results.figure_files import FigureFiles
 from attention_probing.results.files import is_full
 from attention_probing.results.progress import inform, quiet
 from attention_probing.results.settings import in_a_line, named_leaves
-from attention_probing.results.writer import FigureFiles
 
 STEPS = {"fit": "training_step", "validate": "validation_step", "test": "test_step", "predict": "predict_step"}
 """Method by command; a model supports a command if it overrides the method."""

@@ -117,7 +117,7 @@ def _own(path: str) -> str | None:
 
 def _groups(command: str) -> dict[str, list[str] | None]:
     """Return the arguments of each class of a command whose options have a fixed name, such as `trainer`."""
-    groups = {"figures": Source(FOLDER / "results/writer.py", "FigureFiles")}
+    groups = {"figures": Source(FOLDER / "results/figure_files.py", "FigureFiles")}
     if command == "measure":
         groups["trainer"] = Source(FOLDER / "commands/measure.py", "Devices")
     else:

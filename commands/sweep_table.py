@@ -16,7 +16,8 @@ import pandas as pd
 
 from attention_probing.commands.seeds import averaged, estimate_from_counts, over_seeds, with_common_units
 from attention_probing.commands.sweep_plan import RUN_COLUMNS, STATISTICS, Row, Sweep
-from attention_probing.metrics.bootstrap import TEST_DRAWS, difference, holm, least_p, mean_and_sd, p_units
+from attention_probing.metrics.bootstrap import TEST_DRAWS, difference, mean_and_sd
+from attention_probing.metrics.p_values import holm, least_p, p_units
 from attention_probing.results import (
     Estimate,
     Provenance,

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from attention_probing.results import Provenance
-from attention_probing.results.writer import publish, save_parquet
+from attention_probing.results.publication import publish
+from attention_probing.results.writer import save_parquet
 
 
 class ResultWriter(Callback):
@@ -21,7 +22,7 @@ class ResultWriter(Callback):
     Args:
         console: Console that prints the tables; None creates one for the terminal.
         folder: Run folder; None takes the folder of the logger, or the trainer's root folder without a logger.
-        **how: `figures` and `quiet` of `results.writer.publish`.
+        **how: `figures` and `quiet` of `results.publication.publish`.
     """
 
     def __init__(self, console: Console | None = None, *, folder: Path | None = None, **how: Any) -> None:  # noqa: ANN401

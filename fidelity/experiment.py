@@ -22,9 +22,10 @@ from attention_probing.fidelity.examples import Example, example_page, examples_
 from attention_probing.fidelity.explanations import FileExplainer, read_explanations
 from attention_probing.fidelity.saliency import FILE, Explainer, Saliency, is_ranking, name_of
 from attention_probing.measures.contract import Measure
-from attention_probing.metrics.bootstrap import draws_for, resample
+from attention_probing.metrics.bootstrap import resample
 from attention_probing.metrics.classification import f1_score, mostly_one_label
 from attention_probing.metrics.gathered import gather_items
+from attention_probing.metrics.p_values import draws_for
 from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.metrics.statistics import proportion
 from attention_probing.models import recorded_gradients

@@ -28,16 +28,8 @@ from attention_probing.measures.head_sets import (
     random_sets,
 )
 from attention_probing.measures.task import MinimalPairs, data_of_checkpoint, draw_texts, has_split, load_task
-from attention_probing.metrics.bootstrap import (
-    EXACT,
-    against_random_draws,
-    difference,
-    draws_for,
-    holm,
-    least_p,
-    p_units,
-    with_interval_and_p,
-)
+from attention_probing.metrics.bootstrap import EXACT, against_random_draws, difference, with_interval_and_p
+from attention_probing.metrics.p_values import draws_for, holm, least_p, p_units
 from attention_probing.models.checkpoints import checkpoint_file
 from attention_probing.results import Bars, Estimate, Figure, Result, Table, Unit
 from attention_probing.results.errors import UserError, check_names, pluralize, setting

@@ -18,10 +18,10 @@ from attention_probing.datamodules.batches import EncoderOf
 from attention_probing.datamodules.text import warn_of_left_out
 from attention_probing.measures.by_head import HeadMeans, HeadNumbers, head_rows
 from attention_probing.measures.contract import Measure
-from attention_probing.metrics.bootstrap import holm
 from attention_probing.metrics.distributions import divided_by_sums
 from attention_probing.metrics.gathered import gather_items
 from attention_probing.metrics.moments import CONFIDENCE, Means
+from attention_probing.metrics.p_values import holm
 from attention_probing.results import (
     Estimate,
     Figure,
@@ -34,6 +34,7 @@ from attention_probing.results import (
     on_one_scale,
 )
 from attention_probing.results.errors import UserError, check_names, setting
+from attention_probing.results.figures import TitlePart
 from attention_probing.results.heads import head_map, head_name
 
 Analyses = Mapping[str, Measure[TextDataModule]]
@@ -230,7 +231,12 @@ class AttentionAnalyses(Measure[TextDataModule]):
             about.append(self.data.quantity)
         if not about:
             return figures
-        return {key: replace(one, title=f"{one.title} ({', '.join(about)})") for key, one in figures.items()}
+        captioned = {}
+        for key, figure in figures.items():
+            title = f"{figure.title} ({', '.join(about)})"
+            says: TitlePart | None = "corpora" if name in self.corpora else figure.title_says
+            captioned[key] = replace(figure, title=title, title_says=says)
+        return captioned
 
     def _differences(self, names: Sequence[str]) -> Result:
         """Compare every number of each head after and before fine-tuning, of some measurements.

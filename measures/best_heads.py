@@ -10,7 +10,7 @@ import pandas as pd
 
 from attention_probing.corpora.splits import Split
 from attention_probing.metrics.attachment import ALL, PLAIN, count, count_units
-from attention_probing.metrics.bootstrap import bootstrap_ratio, holm, least_p, max_sign_flip_p, p_units
+from attention_probing.metrics.bootstrap import bootstrap_ratio
 from attention_probing.metrics.heads import (
     ARC_LENGTHS,
     DIRECTIONS,
@@ -18,6 +18,7 @@ from attention_probing.metrics.heads import (
     Predictions,
     permutation_p,
 )
+from attention_probing.metrics.p_values import holm, least_p, max_sign_flip_p, p_units
 from attention_probing.results import Estimate, Flags, Floats, Table, Unit
 from attention_probing.results.errors import pluralize
 from attention_probing.results.estimates import FEW

@@ -42,8 +42,9 @@ from attention_probing.measures.task import (
     lacks_language_modelling,
 )
 from attention_probing.metrics.attachment import add_arcs, take_arcs
-from attention_probing.metrics.bootstrap import against_random_draws, difference, holm, p_units, with_interval_and_p
+from attention_probing.metrics.bootstrap import against_random_draws, difference, with_interval_and_p
 from attention_probing.metrics.heads import Predictions, most_attended
+from attention_probing.metrics.p_values import holm, p_units
 from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.metrics.statistics import Statistic
 from attention_probing.models.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint

@@ -14,8 +14,8 @@ from torch import Tensor
 from attention_probing.attention.extraction import in_order
 from attention_probing.datamodules import SegmentBatch, TextDataModule
 from attention_probing.measures.contract import Measure
-from attention_probing.metrics.bootstrap import p_units
 from attention_probing.metrics.distributions import HeadDistances, scaled_rows, summed_divergences
+from attention_probing.metrics.p_values import p_units
 from attention_probing.results import Curves, Estimate, Figure, Floats, HeatMap, Result, Table, fill_sentence, format_p
 
 CLUSTERS = 8

@@ -14,6 +14,7 @@ from attention_probing.metrics.attachment import ALL, PLAIN
 from attention_probing.metrics.heads import DIRECTIONS
 from attention_probing.probes.arc_evaluation import SHOWN
 from attention_probing.results import AttentionLines, Bars, HeatMap, Integers, Table, on_one_scale
+from attention_probing.results.figures import TitlePart
 from attention_probing.results.heads import head_map
 
 EXAMPLES = 3
@@ -136,10 +137,14 @@ def best_bars(best: Table) -> Bars | None:
     series = {"best head": str(best.interval), "best fixed offset": "offset"}
     if frame["random_init"].notna().any():
         series["best head, random weights"] = "random_init"
-    how = "chosen on dev, scored on test" if best.interval == "test" else "chosen and scored on one split"
-    title = f"Best single head per relation, {how}"
+    title = "Best single head per relation, chosen and scored on one split"
+    title_says: TitlePart | None = None
+    if best.interval == "test":
+        title = "Best single head per relation, chosen on dev, scored on test"
+        title_says = "split"
     table = replace(table, frame=frame.assign(name=frame["relation"] + " " + frame["head"]))
-    return Bars.from_table(title, table, "name", series, "accuracy (%)", "relation and its best head (layer-head)")
+    label = "relation and its best head (layer-head)"
+    return Bars.from_table(title, table, "name", series, "accuracy (%)", label, title_says=title_says)
 
 
 def find_rows_with_hits(best: pd.DataFrame) -> pd.DataFrame:

@@ -420,6 +420,7 @@ class DescriptionLength(ProbeMeasure):
         table = pd.DataFrame(blocks)
         figure = Bars(
             title="Cost of every block of train",
+            title_says="split",
             categories=tuple(f"{100 * portion:.3g} %" for portion in table["portion"]),
             series={"online code": table["bits_per_word"].tolist(), "uniform code": table.pop("uniform").tolist()},
             label="bits per word",

@@ -44,7 +44,6 @@ EXACT = 12  # most units whose subsets are all enumerated: 4,095
 LEAST_FOUND = 5  # found, and missed, of a share whose interval is not exact: the rule of thumb for proportions
 CELLS = 1 << 20  # most weights (draws × units) in float64 at a time: 8 MB for a split of any size
 KEPT = 1 << 27  # most weights that are kept for the next statistic of the test set: 128 MB, a byte each
-_MOST_CELLS = 1 << 28  # most draws × units of p-values that are corrected for their number, two bytes each
 TEST_DRAWS = 10_000  # random subsets of a test of two runs, unless another number is given
 LEAST_SEEDS = 3  # of an interval over seeds alone
 BLOCKS = 500  # most parts of the units that the jackknife leaves out, one at a time
@@ -138,31 +137,48 @@ def bootstrap_ratio(
     Raises:
         ValueError: A count is not finite.
     """
-    counts = np.asarray(numerator, dtype=np.float64)
-    totals = np.asarray(denominator, dtype=np.float64)
+    counts = _finite(np.asarray(numerator, dtype=np.float64))
+    totals = _finite(np.asarray(denominator, dtype=np.float64))
     units, shape = counts.shape[0], counts.shape[1:]
     columns = int(np.prod(shape))
-    right, of = _finite(counts.reshape(units, columns)), _finite(totals.reshape(units, columns))
-    value = ratio(right.sum(axis=0), of.sum(axis=0))
-    known = np.count_nonzero(of, axis=0)
+    above = counts.reshape(units, columns)
+    below = totals.reshape(units, columns)
+    known = np.count_nonzero(below, axis=0)
     drawn = np.full((0, columns), np.nan)
     if (known >= 2).any():
-        sums = np.concatenate([weights @ np.hstack([right, of]) for weights in resamples(units, draws, seed)])
-        drawn = ratio(sums[:, :columns], sums[:, columns:])
-    tails = np.full(columns, TAIL) if compared else _level_tails(known)
-    low, high = _ends(drawn, tails)
-    few = np.zeros(columns, np.bool_)
-    if share and not compared:
-        few = _few(right, of) & (known >= 2)
-        low[few], high[few] = share_interval(right[:, few], of[:, few])[1:]
-    testable = 0.5**known <= TAIL
-    for column in np.flatnonzero(_few_differ(right, of) & testable) if share and compared else ():
-        ends = _signed_interval(right[:, column], of[:, column], TAIL)
-        low[column], high[column] = np.fmin(low[column], ends[0]), np.fmax(high[column], ends[1])
-    p = _p(drawn).reshape(shape)[()] if compared else None
-    inputs = (known if of_units else of.sum(axis=0)).reshape(shape)[()]
-    value, low, high = (end.reshape(shape)[()] for end in (value, low, high))
-    return Estimate(value, low, high, unit=unit, p=p, inputs=inputs)
+        drawn = _ratios_of_subsets(above, below, draws, seed)
+    low, high = _ends(drawn, np.full(columns, TAIL) if compared else _level_tails(known))
+    if share and compared:
+        for column in np.flatnonzero(_few_differ(above, below) & (0.5**known <= TAIL)):
+            ends = _signed_interval(above[:, column], below[:, column], TAIL)
+            low[column] = np.fmin(low[column], ends[0])
+            high[column] = np.fmax(high[column], ends[1])
+    elif share:
+        few = _few(above, below) & (known >= 2)
+        _, low[few], high[few] = share_interval(above[:, few], below[:, few])
+    return Estimate(
+        ratio(above.sum(axis=0), below.sum(axis=0)).reshape(shape)[()],
+        low.reshape(shape)[()],
+        high.reshape(shape)[()],
+        unit=unit,
+        p=_p(drawn).reshape(shape)[()] if compared else None,
+        inputs=(known if of_units else below.sum(axis=0)).reshape(shape)[()],
+    )
+
+
+def _ratios_of_subsets(numerators: Floats, denominators: Floats, draws: int, seed: int) -> Floats:
+    """Return the ratios of the sums over random subsets of the units, `[draws, columns]`.
+
+    Args:
+        numerators: Counts, `[units, columns]`.
+        denominators: Counts, `[units, columns]`.
+        draws: Number of subsets.
+        seed: Seed of the subsets.
+    """
+    both = np.hstack([numerators, denominators])
+    sums = np.concatenate([weights @ both for weights in resamples(len(both), draws, seed)])
+    above, below = np.hsplit(sums, 2)
+    return ratio(above, below)
 
 
 def _few_differ(gained: Floats, items: Floats) -> Flags:
@@ -320,12 +336,8 @@ def pool_seeds(seeds: Sequence[Estimate]) -> Estimate:
         return replace(seeds[0], sd=np.nan)
     value, sd = mean_and_sd([one.value for one in seeds])
     draws = np.mean([one.draws for one in seeds], axis=0)
-    counts = None
-    if all(one.counts is not None for one in seeds):
-        known = [one.counts for one in seeds if one.counts is not None]
-        sums = (np.mean([one.found for one in known], axis=0), np.mean([one.items for one in known], axis=0))
-        counts = Counts(*sums, signed=any(one.counts is not None and one.counts.signed for one in seeds))
-    found = Estimate(
+    counts = _mean_counts(seeds)
+    pool = Estimate(
         value,
         unit=seeds[0].unit,
         sd=sd,
@@ -335,20 +347,32 @@ def pool_seeds(seeds: Sequence[Estimate]) -> Estimate:
         counts=counts,
         runs=tuple(seeds),
     )
-    wide = _widened_for_seeds(value, draws, (found,))
-    tails = _level_tails(np.array([found.units]))
+    wide = _widened_for_seeds(value, draws, (pool,))
+    tails = _level_tails(np.array([pool.units]))
     low, high = (float(end[0]) for end in _ends(wide[:, None], tails))
     if counts is not None:
         few_low, few_high = _few_ends(counts, low, high)
         if (few_low, few_high) != (low, high):
-            low, high = float(np.fmin(low, few_low)), float(np.fmax(high, few_high))
-        low, high = max(low, -1.0 if counts.signed else 0.0), min(high, 1.0)
-    own = np.array([one.interval for one in seeds], np.float64)
+            low = float(np.fmin(low, few_low))
+            high = float(np.fmax(high, few_high))
+        low = max(low, -1.0 if counts.signed else 0.0)
+        high = min(high, 1.0)
     if np.isnan(draws).all():
-        low, high = own.mean(axis=0).tolist()
+        intervals = np.array([one.interval for one in seeds], np.float64)
+        low, high = intervals.mean(axis=0).tolist()
     if len(seeds) < LEAST_SEEDS and wide is not draws:
         low, high = np.nan, np.nan  # two seeds that differ say too little of others
-    return replace(found, low=low, high=high)
+    return replace(pool, low=low, high=high)
+
+
+def _mean_counts(seeds: Sequence[Estimate]) -> Counts | None:
+    """Return the mean of the counts of estimates; None if one has no counts."""
+    counts = [one.counts for one in seeds if one.counts is not None]
+    if len(counts) < len(seeds):
+        return None
+    found = np.mean([one.found for one in counts], axis=0)
+    items = np.mean([one.items for one in counts], axis=0)
+    return Counts(found, items, signed=any(one.signed for one in counts))
 
 
 def _widened_for_seeds(value: float, draws: Floats, sides: Sequence[Estimate]) -> Floats:
@@ -522,29 +546,6 @@ def paired_bootstrap(
     return difference(*sides)
 
 
-def max_sign_flip_p(differences: ArrayLike, *, draws: int = 1000, seed: int = 0) -> float:
-    """Return the one-sided p-value of the greatest of K sums of paired differences, by random signs of the units.
-
-    The null hypothesis is that no sum is above zero. Each draw gives the differences of each unit a random sign, and
-    takes the greatest of the K sums, as the observed one was chosen (max statistic of Westfall & Young 1993). The
-    p-value is (1 + k) / (1 + draws), where k draws have a maximum at least as great as the observed one. It is nan
-    without units.
-
-    Args:
-        differences: Differences of each unit, `[units, K]`.
-        draws: Number of random draws.
-        seed: Seed of the draws.
-    """
-    moved = np.asarray(differences, dtype=np.float64)
-    if not len(moved):
-        return np.nan
-    rng, chunk = np.random.default_rng(seed), max(1, CELLS // len(moved))
-    sizes = [min(chunk, draws - start) for start in range(0, draws, chunk)]
-    found = [(2.0 * rng.integers(2, size=(size, len(moved)), dtype=np.int8) - 1) @ moved for size in sizes]
-    as_great = np.concatenate(found).max(axis=1) >= moved.sum(axis=0).max() - TIE
-    return float((1 + np.count_nonzero(as_great)) / (1 + draws))
-
-
 def against_random_draws(one: Estimate, others: Sequence[Estimate]) -> tuple[Estimate, Estimate]:
     """Compare a number with N random ones, such as the score without given heads with scores without random heads.
 
@@ -590,55 +591,6 @@ def _moved_out(apart: Estimate, error: float, degrees: int) -> Floats:
     farther = np.abs(quantiles - apart.value) > np.abs(draws[order] - apart.value)
     draws[order] = np.where(farther, quantiles, draws[order])
     return draws
-
-
-def holm(p_values: Sequence[float]) -> Floats:
-    """Return Holm-corrected p-values (Holm 1979), which control the family-wise error rate.
-
-    A nan stays nan and is not counted as a test.
-    """
-    values = np.asarray(p_values, dtype=np.float64)
-    adjusted = np.full(values.shape, np.nan)
-    order = np.argsort(values)[: np.count_nonzero(~np.isnan(values))]  # argsort puts nan last
-    factors = np.arange(order.size, 0, -1)
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * factors))
-    return adjusted
-
-
-def draws_for(tests: int, units: int, least: int) -> int:
-    """Return the number of bootstrap draws for p-values that Holm's method corrects for their number.
-
-    Each p-value takes 100 draws, so that it can still be small after the correction. With many units the draws are
-    fewer, so that they fit into memory, but at least 1000.
-
-    Args:
-        tests: Number of p-values.
-        units: Number of units that are resampled.
-        least: Number of draws if there are few tests.
-    """
-    return min(max(least, 100 * tests), max(_MOST_CELLS // max(units, 1), 1000))
-
-
-def least_p(units: int, draws: int) -> float:
-    """Return the p-value that no draw could make smaller; 0 if all subsets are enumerated, so that each p is exact.
-
-    Args:
-        units: Number of units.
-        draws: Number of subsets that are drawn for more than `EXACT` units.
-    """
-    return 0.0 if units <= EXACT else 2 / (1 + draws)
-
-
-def p_units(p_values: ArrayLike, least: float) -> list[Unit]:
-    """Return the unit of each p-value: `least_p` for the smallest possible one, which is printed with ≤.
-
-    It is the unit after Holm's correction, too, which multiplies the smallest possible p-value like the others.
-
-    Args:
-        p_values: P-values before correction.
-        least: The smallest possible p-value: 1 / (1 + draws) of a one-sided test by draws, else `least_p`.
-    """
-    return ["least_p" if p < 1.5 * least else "p" for p in np.asarray(p_values, np.float64).tolist()]
 
 
 def _level_tails(units: NDArray[np.integer]) -> Floats:

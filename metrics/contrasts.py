@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attention_probing.metrics.bootstrap import difference, holm, p_units, with_interval_and_p
+from attention_probing.metrics.bootstrap import difference, with_interval_and_p
+from attention_probing.metrics.p_values import holm, p_units
 from attention_probing.results import Estimate, Unit
 from attention_probing.results.sentences import Difference
 

@@ -357,15 +357,16 @@ def _figures(table: Table, accuracy: Floats, best: Sequence[int], names: HeadNam
     how = "chosen and scored on dev" if split == "dev" else "chosen on dev, scored on test"
     head = table.frame["head"][0]
     title = f"Antecedent selection: head {head} (layer-head), {table.frame['direction'][0]}, {how}"
-    bars = Bars.from_table(title, table, "mentions", series, "accuracy (%)")
+    bars = Bars.from_table(title, table, "mentions", series, "accuracy (%)", title_says="split")
     maps: dict[str, HeatMap] = {}
     for place, group in enumerate(ANTECEDENT_GROUPS):
         direction, head = names.split(best[place])
         title = f"Antecedents, {group}, {ANTECEDENT_DIRECTIONS[direction]}"
-        if split == "dev":
-            title += ", dev"
         values = accuracy[:, place].reshape(2, len(names.layers), len(names.heads))[direction]
-        maps[f"heads_{group}"] = head_map(title, values, names, divmod(head, len(names.heads)))
+        figure = head_map(title, values, names, divmod(head, len(names.heads)))
+        if split == "dev":
+            figure = replace(figure, title=f"{title}, dev", title_says="split")
+        maps[f"heads_{group}"] = figure
     return {"antecedent": bars, **on_one_scale(maps)}
 
 

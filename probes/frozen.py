@@ -100,7 +100,8 @@ def weight_maps(weight: Tensor, directions: Sequence[str], sizes: Sizes) -> Mapp
     names, maps = HeadNames(sizes.layers, sizes.heads), {}
     for direction, values in zip(directions, weight.detach().double().cpu().numpy(), strict=True):
         title = f"Weights learned on train, {direction}"
-        figure = replace(head_map(title, values, names, value_label="weight", unit="ratio"), diverging=True)
+        figure = head_map(title, values, names, value_label="weight", unit="ratio", title_says="split")
+        figure = replace(figure, diverging=True)
         maps[f"weights_{direction.replace(' ', '').replace('→', '_to_')}"] = figure
     return on_one_scale(maps)
 

@@ -171,6 +171,7 @@ def sweep_map(table: pd.DataFrame, chosen: int, score: str) -> HeatMap:
     layers, ranks = values.index.tolist(), values.columns.tolist()
     return HeatMap(
         title=f"{score} on test, by layer and rank",
+        title_says="split",
         values=values.to_numpy(dtype=np.float64),
         row_labels=[str(layer) for layer in layers],
         column_labels=[str(rank) for rank in ranks],

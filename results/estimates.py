@@ -28,6 +28,7 @@ that no draw could have made smaller is a `least_p`, and printed with ≤."""
 UNITS: tuple[Unit, ...] = get_args(Unit)
 ENDS = ("low", "high", "sd", "p")
 """Numbers that belong to a value, named `<name>.low` and so on."""
+_PARTS = ("low", "high", "sd")
 TIE = 1e-12
 """Numbers that differ by less are equal: the order of summation changes the last digit."""
 
@@ -91,8 +92,12 @@ class Estimate(Generic[Number]):
             raise ValueError(f"an interval needs both ends or neither, not {self.low} and {self.high}")
 
     def __getitem__(self, place: Any) -> "Estimate[Any]":  # noqa: ANN401 - any index of an array
-        numbers = {name: getattr(self, name) for name in ("value", *ENDS, "inputs")}
-        return replace(self, **{name: number[place] for name, number in numbers.items() if number is not None})
+        numbers = {}
+        for name in ("value", *ENDS, "inputs"):
+            array = getattr(self, name)
+            if array is not None:
+                numbers[name] = array[place]
+        return replace(self, **numbers)
 
     @property
     def interval(self) -> tuple[Number, Number]:
@@ -107,8 +112,12 @@ class Estimate(Generic[Number]):
         The last four are the ends of the interval, the standard deviation over seeds and the p-value.
         Numbers that were not computed are left out.
         """
-        numbers = {f"{name}.{end}": getattr(self, end) for end in ENDS}
-        return {name: self.value, **{end: number for end, number in numbers.items() if number is not None}}
+        numbers = {name: self.value}
+        for end in ENDS:
+            number = getattr(self, end)
+            if number is not None:
+                numbers[f"{name}.{end}"] = number
+        return numbers
 
 
 def numbers(scores: Mapping[str, Estimate]) -> dict[str, float]:
@@ -116,7 +125,10 @@ def numbers(scores: Mapping[str, Estimate]) -> dict[str, float]:
 
     Numbers that were not computed are left out.
     """
-    return {end: number for name, score in scores.items() for end, number in score.named(name).items()}
+    named: dict[str, float] = {}
+    for name, score in scores.items():
+        named |= score.named(name)
+    return named
 
 
 def score_rows(scores: Mapping[str, Estimate]) -> list[dict[str, object]]:
@@ -124,10 +136,11 @@ def score_rows(scores: Mapping[str, Estimate]) -> list[dict[str, object]]:
 
     `score` is the name of the score. Numbers that were not computed are None.
     """
-    return [
-        {"score": name, "value": one.value, **{end: getattr(one, end) for end in ENDS}, "unit": one.unit}
-        for name, one in scores.items()
-    ]
+    rows = []
+    for name, score in scores.items():
+        ends = {end: getattr(score, end) for end in ENDS}
+        rows.append({"score": name, "value": score.value, **ends, "unit": score.unit})
+    return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,52 +171,63 @@ class Table:
 
     def __post_init__(self) -> None:
         columns = [str(column) for column in self.frame]
-        named = {*self.units, *self.main, *([self.interval] if self.interval else [])}
-        if strange := sorted(named - set(columns)):
+        named = {*self.units, *self.main}
+        if self.interval:
+            named.add(self.interval)
+        strange = sorted(named - set(columns))
+        if strange:
             raise ValueError(f"`units`, `interval` or `main` name columns that the table lacks: {', '.join(strange)}")
-        owned = {end for ends in self._owned().values() for end in ends.values()}
-        floats = [name for name in columns if pd.api.types.is_float_dtype(self.frame[name])]
-        if missing := [name for name in floats if name not in self.units and name not in owned]:
+        parts = {part for parts in self._parts().values() for part in parts.values()}
+        missing = []
+        for name in columns:
+            has_unit = name in self.units or name in parts
+            if not has_unit and pd.api.types.is_float_dtype(self.frame[name]):
+                missing.append(name)
+        if missing:
             raise ValueError(f"columns without a unit: {', '.join(missing)}")
         for name, unit in self.units.items():
-            of_rows = [unit] if isinstance(unit, str) else list(unit)
-            if not set(of_rows) <= set(UNITS) or not (isinstance(unit, str) or len(of_rows) == len(self.frame)):
-                raise ValueError(f"{name!r} has units {of_rows}: give one of {', '.join(UNITS)}, or one for each row")
+            units = [unit] if isinstance(unit, str) else list(unit)
+            is_complete = isinstance(unit, str) or len(units) == len(self.frame)
+            if not is_complete or not set(units) <= set(UNITS):
+                raise ValueError(f"{name!r} has units {units}: give one of {', '.join(UNITS)}, or one for each row")
 
     def rows(self, places: Sequence[int]) -> "Table":
         """Return the table of the rows at some places from 0, in the order of these places."""
-        found = {
-            name: unit if isinstance(unit, str) else [unit[row] for row in places] for name, unit in self.units.items()
-        }
-        return replace(self, frame=self.frame.iloc[list(places)].reset_index(drop=True), units=found)
+        units: dict[str, Unit | Sequence[Unit]] = {}
+        for name, unit in self.units.items():
+            units[name] = unit if isinstance(unit, str) else [unit[row] for row in places]
+        return replace(self, frame=self.frame.iloc[list(places)].reset_index(drop=True), units=units)
 
     def estimate(self, row: int, column: str) -> Estimate:
         """Return the number in a row, counted from 0, and a column, with its interval and its unit."""
-        columns = {"value": column, **self._owned().get(column, {})}
-        found: dict[str, Any] = {end: float(self.frame[name].iloc[row]) for end, name in columns.items()}
-        return Estimate(**found, unit=self.unit_rows()[column][row])
+        columns = {"value": column, **self._parts().get(column, {})}
+        numbers: dict[str, Any] = {part: float(self.frame[name].iloc[row]) for part, name in columns.items()}
+        return Estimate(**numbers, unit=self.unit_rows()[column][row])
 
-    def _owned(self) -> dict[str, dict[str, str]]:
-        """Return the columns of interval ends and standard deviation for each column that has them."""
+    def _parts(self) -> dict[str, dict[str, str]]:
+        """Return, for each column that has them, the columns of its interval's ends and its standard deviation."""
         columns = {str(column) for column in self.frame}
-        found: dict[str, dict[str, str]] = {}
+        parts: dict[str, dict[str, str]] = {}
         for name in columns:
-            owned = {end: f"{name}.{end}" for end in ("low", "high", "sd") if f"{name}.{end}" in columns}
+            parts[name] = {part: f"{name}.{part}" for part in _PARTS if f"{name}.{part}" in columns}
             if name == self.interval:
-                owned |= {end: end for end in ("low", "high", "sd") if end in columns}
-            if owned:
-                found[name] = owned
-        return found
+                parts[name] |= {part: part for part in _PARTS if part in columns}
+        return {name: of_column for name, of_column in parts.items() if of_column}
 
     def intervals(self) -> dict[str, tuple[str, str]]:
         """Return, for each column with an interval, the names of the columns with its low and its high end."""
-        return {name: (ends["low"], ends["high"]) for name, ends in self._owned().items() if {"low", "high"} <= {*ends}}
+        intervals = {}
+        for name, parts in self._parts().items():
+            if "low" in parts and "high" in parts:
+                intervals[name] = parts["low"], parts["high"]
+        return intervals
 
     def unit_rows(self) -> dict[str, list[Unit]]:
         """Return the unit of every row of each column that has units, by name of the column."""
-        rows = len(self.frame)
-        of_columns = {name: [unit] * rows if isinstance(unit, str) else list(unit) for name, unit in self.units.items()}
-        for name, ends in self._owned().items():
-            if name in of_columns:
-                of_columns |= dict.fromkeys(ends.values(), of_columns[name])
-        return of_columns
+        units: dict[str, list[Unit]] = {}
+        for name, unit in self.units.items():
+            units[name] = [unit] * len(self.frame) if isinstance(unit, str) else list(unit)
+        for name, parts in self._parts().items():
+            if name in units:
+                units |= dict.fromkeys(parts.values(), units[name])
+        return units

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice, product
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,7 @@ from attention_probing.results.estimates import Table, Unit
 MOST = 100_000
 """Largest number of rows in the numbers of a figure; a grid of raw maps has millions of weights."""
 
+TitlePart = Literal["split", "corpora"]
 _Rows = Iterable[tuple[object, ...]]
 
 
@@ -25,9 +26,12 @@ class Figure(ABC):
 
     Attributes:
         title: Title, which is also the caption.
+        title_says: What the title has already, so that a caption does not add it: the `split`, as in "chosen on dev",
+            or the `corpora`.
     """
 
     title: str
+    title_says: TitlePart | None = field(default=None, kw_only=True)
 
     def data(self) -> Table | None:
         """Return the numbers of this figure as a table, one row per bar, cell, point or word.
@@ -73,7 +77,14 @@ class Bars(Figure):
 
     @classmethod
     def from_table(
-        cls, title: str, table: Table, category: str, series: Mapping[str, str], label: str, category_label: str = ""
+        cls,
+        title: str,
+        table: Table,
+        category: str,
+        series: Mapping[str, str],
+        label: str,
+        category_label: str = "",
+        title_says: TitlePart | None = None,
     ) -> Self:
         """Create bars from columns of a table, with their intervals: a group per row, a bar per column.
 
@@ -84,6 +95,7 @@ class Bars(Figure):
             series: Column with the heights of the bars, by name of the series.
             label: Label of the axis of the values.
             category_label: Label of the axis of the categories.
+            title_says: What the title has already of its sources.
 
         Raises:
             ValueError: The heights have several units, or there are none.
@@ -99,6 +111,7 @@ class Bars(Figure):
             {name: (frame[pair[0]].tolist(), frame[pair[1]].tolist()) for name, pair in ends.items() if pair},
             unit=unit,
             category_label=category_label,
+            title_says=title_says,
         )
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from attention_probing.results import Floats, HeatMap, Table, Unit
+from attention_probing.results.figures import TitlePart
 
 
 def head_name(layer: int, head: int) -> str:
@@ -91,6 +92,7 @@ def head_map(
     marked: tuple[int, int] | None = None,
     value_label: str = "accuracy (%)",
     unit: Unit = "fraction",
+    title_says: TitlePart | None = None,
 ) -> HeatMap:
     """Return a heat map of one number for each attention head.
 
@@ -101,6 +103,7 @@ def head_map(
         marked: Row and column, from 0, of a cell to frame.
         value_label: Label of the colour bar.
         unit: Unit of the values.
+        title_says: What the title has already of its sources.
     """
     layers, heads = (names.layers, names.heads) if names else map(range, values.shape)
     return HeatMap(
@@ -113,4 +116,5 @@ def head_map(
         value_label=value_label,
         unit=unit,
         marked=marked,
+        title_says=title_says,
     )

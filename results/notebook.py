@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from attention_probing.results import ColouredTexts
+from attention_probing.results import ColouredTexts, Table
 from attention_probing.results.drawing import draw
 from attention_probing.results.tables import (
     DASH,
@@ -27,25 +27,40 @@ FIGURES = 2  # number of figures that are shown
 
 def result_html(result: "Result") -> str:
     """Return the answer, the main tables and scores, the first figures, and the audit without zeros as HTML."""
-    shown = {}
+    html = [f"<p><b>{escape(result.answer)}</b></p>"]
     for name, table in result.tables.items():
         if table.main:
-            cells = format_cells(table.rows(range(min(ROWS, len(table.frame)))), missing=DASH)
-            rows = f": {ROWS} of {len(table.frame)} rows" if len(table.frame) > ROWS else ""
-            signs = {column: f" {SIGNS.get(str(unit), '')}".rstrip() for column, unit in table.units.items()}
-            chosen = [column for column in cells if column in (*table.main, "n")]
-            shown[name + rows] = pd.DataFrame({column + signs.get(column, ""): cells[column] for column in chosen})
-    if scores := main_scores(result.scores, result.headline, result.tables)[0]:
+            html.append(_table_html(name, table))
+    scores, _ = main_scores(result.scores, result.headline, result.tables)
+    if scores:
         values = [f"{score_cell(score)} {SIGNS.get(score.unit, '')}" for score in scores.values()]
-        shown["scores"] = pd.DataFrame({"score": list(scores), "value": values})
+        html.append(_frame_html("scores", pd.DataFrame({"score": list(scores), "value": values})))
     drawn = [name for name, figure in result.figures.items() if not isinstance(figure, ColouredTexts)]
-    audit = pd.Series({name: fact for name, fact in format_facts(result.audit).items() if fact not in ("0", "none")})
-    html = [f"<p><b>{escape(result.answer)}</b></p>"]
-    html += [f"<p><i>{name}</i></p>{frame.to_html(index=False, border=0)}" for name, frame in shown.items()]
     for name in drawn[:FIGURES]:
-        picture = f"data:image/png;base64,{b64encode(draw(result.figures[name])._repr_png_()).decode()}"
-        html.append(f'<img alt="{name}" style="display: inline; max-height: 26rem" src="{picture}">')
-    listed = ", ".join([*map('.table("{}")'.format, result.tables), *map('.figure("{}")'.format, drawn)])
+        png = b64encode(draw(result.figures[name])._repr_png_()).decode()
+        style = "display: inline; max-height: 26rem"
+        html.append(f'<img alt="{name}" style="{style}" src="data:image/png;base64,{png}">')
+    facts = format_facts(result.audit)
+    audit = pd.Series({name: fact for name, fact in facts.items() if fact not in ("0", "none")})
     html.append(f"<details><summary>Audit</summary>{audit.to_frame().to_html(header=False, border=0)}</details>")
-    html.append(f"<details><summary>Tables and figures</summary>{listed}</details><small>{LEGEND}</small>")
+    calls = [f'.table("{name}")' for name in result.tables]
+    calls += [f'.figure("{name}")' for name in drawn]
+    html.append(f"<details><summary>Tables and figures</summary>{', '.join(calls)}</details><small>{LEGEND}</small>")
     return "\n".join(html)
+
+
+def _table_html(name: str, table: Table) -> str:
+    """Return the main columns of the first rows of a table, with the signs of their units."""
+    rows = len(table.frame)
+    cells = format_cells(table.rows(range(min(ROWS, rows))), missing=DASH)
+    columns = {}
+    for column, texts in cells.items():
+        if column in table.main or column == "n":
+            sign = SIGNS.get(str(table.units.get(column)), "")
+            columns[f"{column} {sign}".rstrip()] = texts
+    heading = f"{name}: {ROWS} of {rows} rows" if rows > ROWS else name
+    return _frame_html(heading, pd.DataFrame(columns))
+
+
+def _frame_html(heading: str, frame: pd.DataFrame) -> str:
+    return f"<p><i>{heading}</i></p>{frame.to_html(index=False, border=0)}"

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from attention_probing.results.citations import BIBLIOGRAPHY
+from attention_probing.results.digests import RECORD
 from attention_probing.results.document import document, render, resource
 from attention_probing.results.errors import pluralize
 from attention_probing.results.estimates import ENDS, FEW, Estimate, Table, Unit, score_rows
@@ -50,21 +51,28 @@ class PageTable:
     @classmethod
     def from_table(cls, name: str, table: Table, folder: Path, file: str) -> "PageTable":
         """Create the table from the first rows of a table, whose LaTeX lies in a folder beside its file."""
-        shown = table.rows(range(min(ROWS, len(table.frame))))
-        raw = pd.read_csv(io.StringIO(csv_text(shown.frame)), dtype=str, keep_default_na=False)
-        cells, places = format_cells(shown, missing=DASH), list(shown.frame)
-        signs = {column: SIGNS.get(str(unit), "") for column, unit in table.units.items()}
-        numeric = [pd.api.types.is_numeric_dtype(table.frame[column]) for column in cells]
-        heads = [
-            (column, places.index(column), number, signs.get(column, ""))
-            for column, number in zip(cells, numeric, strict=True)
-        ]
+        first = table.rows(range(min(ROWS, len(table.frame))))
+        raw = pd.read_csv(io.StringIO(csv_text(first.frame)), dtype=str, keep_default_na=False)
+        cells = format_cells(first, missing=DASH)
+        columns = list(first.frame)
+        heads = []
+        for column in cells:
+            is_numeric = pd.api.types.is_numeric_dtype(table.frame[column])
+            sign = SIGNS.get(str(table.units.get(column)), "")
+            heads.append((column, columns.index(column), is_numeric, sign))
         rows = list(zip(zip(*cells.values(), strict=True), raw.to_numpy().tolist(), strict=True))
-        pages = [f"runs/{run}/{PAGE}" for run in shown.frame["folder"]] if name.endswith("_runs") else []
-        links = {"folder": [quote(page) if (folder / page).is_file() else "" for page in pages]} if pages else {}
+        links = {}
+        if name.endswith("_runs"):
+            links["folder"] = [_link_to_run(folder, run) for run in first.frame["folder"]]
         latex = (folder / file).with_suffix(".tex")
         text = latex.read_text(encoding="utf-8") if latex.is_file() else ""
         return cls(name, file, len(table.frame), list(map(str, raw)), heads, rows, text, links)
+
+
+def _link_to_run(folder: Path, run: str) -> str:
+    """Return the address of the page of a run of a sweep; empty if it has none."""
+    page = f"runs/{run}/{PAGE}"
+    return quote(page) if (folder / page).is_file() else ""
 
 
 def write_page(folder: Path, result: Result, record: Record, title: str) -> Path:
@@ -79,20 +87,21 @@ def write_page(folder: Path, result: Result, record: Record, title: str) -> Path
     Raises:
         OSError: A file cannot be read, or the page cannot be written.
     """
-    paths = record.tables
-    tables = {name: PageTable.from_table(name, one, folder, paths[name]) for name, one in result.tables.items()}
-    is_sweep = f"{result.experiment}_runs" in tables
+    tables = {}
+    for name, table in result.tables.items():
+        tables[name] = PageTable.from_table(name, table, folder, record.tables[name])
+    is_sweep = record.is_sweep
     scores = tables.pop(result.experiment, None) if is_sweep else None
     if result.scores and not is_sweep:
-        scores = PageTable.from_table("scores", _score_table(result.scores), folder, "results.json")
-    found = [path for where in ("*", "tables/*", "figures/*") for path in sorted(folder.glob(where)) if path.is_file()]
-    files = [path.relative_to(folder).as_posix() for path in found if path.name[0] != "." and path.name != PAGE]
-    versions = {"seed": record.seed, **record.versions}
+        scores = PageTable.from_table("scores", _score_table(result.scores), folder, RECORD)
+    faults = []
+    if is_sweep:
+        faults = [*record.audit.get("faults", ()), *record.audit.get("warnings", ())]
     body = render(
         "page.html",
         title=title,
         answer=result.answer,
-        faults=[line for kind in ("faults", "warnings") for line in record.audit.get(kind, ()) if is_sweep],
+        faults=faults,
         scores=scores,
         figures=[_figure(folder, name, file, record) for name, file in record.figures.items()],
         main=[table for name, table in tables.items() if result.tables[name].main],
@@ -101,10 +110,10 @@ def write_page(folder: Path, result: Result, record: Record, title: str) -> Path
         ran={
             "Data": format_facts(record.data),
             "Encoder": format_facts(record.encoder),
-            "Versions": format_facts(versions),
+            "Versions": format_facts({"seed": record.seed, **record.versions}),
         },
         config=(folder / record.config).read_text(encoding="utf-8") if record.config else "",
-        files={name: quote(name) for name in files},
+        files={name: quote(name) for name in _find_files(folder)},
         citation=(folder / BIBLIOGRAPHY).read_text(encoding="utf-8"),
         few=FEW,
         pluralize=pluralize,
@@ -113,18 +122,37 @@ def write_page(folder: Path, result: Result, record: Record, title: str) -> Path
     return write_atomically(folder / PAGE, page)
 
 
+def _find_files(folder: Path) -> list[str]:
+    """Return the names of the files of a run, without hidden ones and the page itself."""
+    names = []
+    for pattern in ("*", "tables/*", "figures/*"):
+        for path in sorted(folder.glob(pattern)):
+            if path.is_file() and not path.name.startswith(".") and path.name != PAGE:
+                names.append(path.relative_to(folder).as_posix())
+    return names
+
+
 def _score_table(scores: Mapping[str, Estimate]) -> Table:
     """Return the scores as a table, without numbers that no score has."""
     frame = pd.DataFrame(score_rows(scores)).astype(dict.fromkeys(ENDS, float))
     frame = frame.drop(columns=[end for end in ENDS if frame[end].isna().all()])
     units: dict[str, Unit | Sequence[Unit]] = {"value": frame["unit"].tolist()}
-    return Table(frame, units | ({"p": "p"} if "p" in frame else {}), interval="value")
+    if "p" in frame:
+        units["p"] = "p"
+    return Table(frame, units, interval="value")
 
 
 def _figure(folder: Path, name: str, file: str, record: Record) -> dict[str, object]:
     """Return the variables of the template for a figure: its picture, or the page of its coloured texts."""
-    path, numbers = folder / file, record.figure_data.get(name)
-    texts = path.read_text(encoding="utf-8") if path.suffix == ".html" else ""
-    picture = f"data:image/png;base64,{b64encode(path.read_bytes()).decode()}" if path.suffix == ".png" else ""
-    links = {Path(one).name: quote(one) for one in (file, numbers) if one}
+    path = folder / file
+    texts = ""
+    picture = ""
+    if path.suffix == ".html":
+        texts = path.read_text(encoding="utf-8")
+    if path.suffix == ".png":
+        picture = f"data:image/png;base64,{b64encode(path.read_bytes()).decode()}"
+    links = {path.name: quote(file)}
+    numbers = record.figure_data.get(name)
+    if numbers:
+        links[Path(numbers).name] = quote(numbers)
     return {"name": name, "caption": record.captions[name], "texts": texts, "picture": picture, "links": links}

@@ -58,10 +58,7 @@ class Result:
     shares: Collection[str] = ()
 
     def __post_init__(self) -> None:
-        named = [*(("headline", name) for name in self.headline), *(("ratios", name) for name in self.ratios)]
-        named += [("shares", name) for name in self.shares]
-        if strange := [f"`{part}` has {name!r}" for part, name in named if name not in self.scores]:
-            raise ValueError(f"Result {self.experiment!r}: {strange[0]}, which is not among `scores`")
+        self._check_named_scores()
         columns = () if self.items is None else tuple(self.items)
         for name, pair in self.ratios.items():
             if not set(pair) <= set(columns):
@@ -79,6 +76,14 @@ class Result:
                 raise ValueError(
                     f"{name!r} of {self.experiment!r} cannot be a file name: use only letters, digits and . _ + -"
                 )
+
+    def _check_named_scores(self) -> None:
+        """Raise ValueError if another part names a score that does not exist."""
+        named = {"headline": self.headline, "ratios": self.ratios, "shares": self.shares}
+        for part, names in named.items():
+            for name in names:
+                if name not in self.scores:
+                    raise ValueError(f"Result {self.experiment!r}: `{part}` has {name!r}, which is not among `scores`")
 
     def __repr__(self) -> str:
         return f"<Result {self.experiment}: {self.answer or pluralize(len(self.scores), 'score')}>"
@@ -134,12 +139,15 @@ def merge_results(experiment: str, results: Mapping[str, Result]) -> Result:
         experiment: Name of the merged experiment.
         results: Results by name.
     """
-    scores, tables, figures = dict[str, Estimate](), dict[str, Table](), dict[str, Figure]()
-    audit, headline = dict[str, object](), list[str]()
+    scores: dict[str, Estimate] = {}
+    tables: dict[str, Table] = {}
+    figures: dict[str, Figure] = {}
+    audit: dict[str, object] = {}
+    headline: list[str] = []
     for name, result in results.items():
-        fresh = {key: free_name(key, name, scores) for key, value in result.scores.items() if scores.get(key) != value}
-        headline += [fresh[key] for key in result.headline if key in fresh]
-        scores |= {known: result.scores[key] for key, known in fresh.items()}
+        names = {key: free_name(key, name, scores) for key, score in result.scores.items() if scores.get(key) != score}
+        headline += [names[key] for key in result.headline if key in names]
+        scores |= {free: result.scores[key] for key, free in names.items()}
         tables |= {free_name(key, name, tables): table for key, table in result.tables.items()}
         figures |= {free_name(key, name, figures): figure for key, figure in result.figures.items()}
         audit |= {f"{name}.{key}": value for key, value in result.audit.items()}

@@ -25,16 +25,26 @@ def format_estimate(score: Estimate, unit: Unit | None = None) -> str:
     """
     if score.value != score.value:
         return UNDEFINED
-    ends = (score.value, *(() if score.low is None or score.low != score.low else score.interval))
-    value, *interval = (format_number(end, score.unit, missing="") if unit is None else f"{end:.2f}" for end in ends)
-    sign = "" if unit else _SIGNS.get(score.unit, "")
-    return f"{value}{sign}" + (f" [{', '.join(interval)}]" if interval else "")
+    numbers = [score.value]
+    if score.low is not None and score.low == score.low:
+        numbers += score.interval
+    if unit is None:
+        value, *interval = (format_number(number, score.unit, missing="") for number in numbers)
+        text = f"{value}{_SIGNS.get(score.unit, '')}"
+    else:
+        value, *interval = (f"{number:.2f}" for number in numbers)
+        text = value
+    return f"{text} [{', '.join(interval)}]" if interval else text
 
 
 def format_difference(score: Estimate, p: Estimate | None = None) -> str:
     """Return a difference and its p-value, if there is one: `+34.9 points [28.0, 41.0], p < .001`."""
-    text = "+" * int(score.value > 0) + format_estimate(score).replace(" %", " points", 1)
-    return text if p is None or p.value != p.value else f"{text}, {format_p(p.value, p.unit)}"
+    text = format_estimate(score).replace(" %", " points", 1)
+    if score.value > 0:
+        text = f"+{text}"
+    if p is None or p.value != p.value:
+        return text
+    return f"{text}, {format_p(p.value, p.unit)}"
 
 
 def format_p(value: float, unit: Unit = "p") -> str:
@@ -81,21 +91,24 @@ def describe_differences(
         verb: Verb and object, such as `change it`.
         than: What it is compared with, such as ` otherwise than random heads of the same layers`.
     """
-    pairs = zip(differences, corrected, strict=True)
-    known = [(one, p) for one, p in pairs if p == p and math.isfinite(one.value.value)]
+    known = []
+    for one, p in zip(differences, corrected, strict=True):
+        if p == p and math.isfinite(one.value.value):
+            known.append((one, p))
     if not known:
         return UNDEFINED
     if len(known) == 1:
-        (one, p), *_ = known
-        head, _, rest = verb.partition(" ")
-        does = f"{head}s {rest}".strip() if p < LEVEL else f"does not significantly {verb}"
+        one, p = known[0]
+        word, _, rest = verb.partition(" ")
+        does = f"{word}s {rest}".strip() if p < LEVEL else f"does not significantly {verb}"
         return f"{noun} {one.name} {does}{than}: {describe_difference(one)}"
-    found = sum(p < LEVEL for _, p in known)
-    text = f"{found or 'none'} of {pluralize(len(known), noun)} {verb}{than} (p < .05 after Holm)"
+    significant = sum(p < LEVEL for _, p in known)
+    text = f"{significant or 'none'} of {pluralize(len(known), noun)} {verb}{than} (p < .05 after Holm)"
     top = largest_difference([one for one, _ in known])
     if top is None:
         return text
-    of_enough = f" (n ≥ {FEW})" if any(one.items is not None and one.items < FEW for one, _ in known) else ""
+    has_few = any(one.items is not None and one.items < FEW for one, _ in known)
+    of_enough = f" (n ≥ {FEW})" if has_few else ""
     return f"{text}; the largest difference{of_enough} is that of {top.name}, {describe_difference(top)}"
 
 
@@ -148,8 +161,10 @@ def clear_smallest(values: Mapping[str, Estimate]) -> str | None:
 
 def negate(score: Estimate) -> Estimate:
     """Return a number and its interval with the opposite sign."""
-    low, high = (None, None) if score.low is None else (-score.interval[1], -score.interval[0])
-    return replace(score, value=-score.value, low=low, high=high)
+    if score.low is None:
+        return replace(score, value=-score.value)
+    low, high = score.interval
+    return replace(score, value=-score.value, low=-high, high=-low)
 
 
 def fill_sentence(text: str, scores: Mapping[str, Estimate], **words: Estimate | str | int) -> str:
@@ -158,14 +173,20 @@ def fill_sentence(text: str, scores: Mapping[str, Estimate], **words: Estimate |
     Semicolons divide the parts. `{uas}` is a score as `format_estimate` writes it, `{uas:ratio}` the same with the
     unit `ratio`, `{gain:points}` a score as a difference. `words` are further scores, integers and words.
     """
+    values: dict[str, Estimate | str | int] = {**scores, **words}
 
-    def fill(found: re.Match[str]) -> str:
-        name, _, unit = found[1].partition(":")
-        value = {**scores, **words}.get(name, found[0])  # braces of a name stay
-        if isinstance(value, Estimate):
-            return format_difference(value) if unit == "points" else format_estimate(value, "ratio" if unit else None)
-        return value if isinstance(value, str) else f"{value:,}"
+    def fill(match: re.Match[str]) -> str:
+        name, _, unit = match[1].partition(":")
+        value = values.get(name, match[0])  # braces of a name stay
+        if isinstance(value, int):
+            return f"{value:,}"
+        if not isinstance(value, Estimate):
+            return value
+        if unit == "points":
+            return format_difference(value)
+        return format_estimate(value, "ratio" if unit else None)
 
     parts = [re.sub(r"{(.+?)}", fill, part) for part in text.split("; ")]
-    text = "; ".join(part for part in parts if UNDEFINED not in part) or "no score is defined on these data"
-    return f"{text[0].upper()}{text[1:]}."
+    known = [part for part in parts if UNDEFINED not in part]
+    sentence = "; ".join(known) or "no score is defined on these data"
+    return f"{sentence[0].upper()}{sentence[1:]}."

@@ -34,17 +34,25 @@ def format_cells(table: Table, *, missing: str) -> dict[str, list[str]]:
         table: The table.
         missing: Cell of an absent value.
     """
-    frame, intervals, units = table.frame, table.intervals(), table.unit_rows()
+    frame = table.frame
+    intervals = table.intervals()
+    units = table.unit_rows()
     ends = {end for pair in intervals.values() for end in pair}
     cells: dict[str, list[str]] = {}
-    for column in (column for column in frame.columns if column not in ends):
+    for column in frame.columns:
+        if column in ends:
+            continue
         if column in units and pd.api.types.is_float_dtype(frame[column]):
             numbers = frame[[column, *intervals.get(column, ())]].to_numpy(dtype=float).tolist()
             cells[column] = [_cell(row, unit, missing) for row, unit in zip(numbers, units[column], strict=True)]
         else:
-            absent, few = frame[column].isna(), _few_items(table) if column == "n" else []
-            cells[column] = [missing if none else str(value) for value, none in zip(frame[column], absent, strict=True)]
-            cells[column] = [f"{cell}*" if place in few else cell for place, cell in enumerate(cells[column])]
+            texts = [str(value) for value in frame[column]]
+            for row in np.flatnonzero(frame[column].isna()).tolist():
+                texts[row] = missing
+            if column == "n":
+                for row in _few_items(table):
+                    texts[row] += "*"
+            cells[column] = texts
     return cells
 
 
@@ -89,8 +97,12 @@ def format_number(value: float, unit: Unit, *, missing: str) -> str:
         return missing
     if unit in ("p", "least_p"):
         return _p_value(value, least=unit == "least_p")
-    large = abs(value) >= 1000
-    text = f"{100 * value:.1f}" if unit == "fraction" else f"{value:,.0f}" if large else f"{value:.4g}"
+    if unit == "fraction":
+        text = f"{100 * value:.1f}"
+    elif abs(value) >= 1000:
+        text = f"{value:,.0f}"
+    else:
+        text = f"{value:.4g}"
     return text.removeprefix("-") if text in ("-0", "-0.0") else text
 
 
@@ -98,9 +110,12 @@ def _p_value(value: float, *, least: bool) -> str:
     """Format a p-value as papers do: `.13`, `< .001`, and `≤ .0099` for the least that the draws could have given."""
     if value < 0.001:
         return "< .001"
-    digits = 1 - math.floor(math.log10(float(f"{value:.1e}")))
-    text = f"{value:.{digits}f}" if value < 0.995 else "1"
-    return ("≤ " if least else "") + text.removeprefix("0")
+    if value >= 0.995:
+        text = "1"
+    else:
+        digits = 1 - math.floor(math.log10(float(f"{value:.1e}")))
+        text = f"{value:.{digits}f}".removeprefix("0")
+    return f"≤ {text}" if least else text
 
 
 def _cell(values: Iterable[float], unit: Unit, missing: str) -> str:
@@ -110,7 +125,10 @@ def _cell(values: Iterable[float], unit: Unit, missing: str) -> str:
         return missing
     if not bounds:
         return first
-    return f"{first} [{bounds[0]}, {bounds[1]}]" if all(bounds) else f"{first}{NO_INTERVAL}"
+    if not all(bounds):
+        return f"{first}{NO_INTERVAL}"
+    low, high = bounds
+    return f"{first} [{low}, {high}]"
 
 
 ROWS = 25  # rows of a table, of the scores and of the audit that are printed
@@ -126,10 +144,16 @@ SIGNS: Mapping[str, str] = {"nats": "nats", "bits": "bits"}
 
 def scores_table(title: str, scores: Mapping[str, Estimate]) -> RichTable:
     """Return a table of scores for the terminal, one row per score, with its interval."""
-    units = any(score.unit in SIGNS for score in scores.values())
-    table = _table(title, {"score": "left", "value": "right", **({"unit": "left"} if units else {})})
+    columns: dict[str, Literal["left", "right"]] = {"score": "left", "value": "right"}
+    has_signs = any(score.unit in SIGNS for score in scores.values())
+    if has_signs:
+        columns["unit"] = "left"
+    table = _table(title, columns)
     for name, score in scores.items():
-        table.add_row(*_cells(name, score_cell(score), *([SIGNS.get(score.unit, "")] if units else [])))
+        cells = [name, score_cell(score)]
+        if has_signs:
+            cells.append(SIGNS.get(score.unit, ""))
+        table.add_row(*_cells(*cells))
     return table
 
 
@@ -146,29 +170,40 @@ def main_scores(
     Returns:
         The scores, and the number of scores that neither they nor a main table have.
     """
-    named = {str(score) for table in tables.values() if table.main for score in table.frame.get("score", ())}
-    apart = {name: score for name, score in scores.items() if name not in named}
-    main = {name: apart[name] for name in headline or list(scores)[:ROWS] if name in apart}
+    in_tables: set[str] = set()
+    for table in tables.values():
+        if table.main and "score" in table.frame:
+            in_tables.update(map(str, table.frame["score"]))
+    apart = {name: score for name, score in scores.items() if name not in in_tables}
+    names = headline or list(scores)[:ROWS]
+    main = {name: apart[name] for name in names if name in apart}
     return main, len(apart) - len(main)
 
 
 def score_cell(score: Estimate) -> str:
     """Format a score by its unit, with its interval if it has one, and a star if it has few items."""
-    ends = () if score.low is None or score.high is None else (score.low, score.high)
-    return _cell((score.value, *ends), score.unit, DASH) + "*" * _is_few(score)
+    numbers = [score.value]
+    if score.low is not None and score.high is not None:
+        numbers += [score.low, score.high]
+    cell = _cell(numbers, score.unit, DASH)
+    return f"{cell}*" if _is_few(score) else cell
 
 
 def _is_few(score: Estimate) -> bool:
     """Return True for a known share of fewer than `FEW` items."""
-    few = score.unit == "fraction" and score.inputs is not None and score.inputs < FEW
-    return bool(few) and not math.isnan(score.value)
+    if score.unit != "fraction" or score.inputs is None or math.isnan(score.value):
+        return False
+    return bool(score.inputs < FEW)
 
 
 def list_few(scores: Mapping[str, Estimate], tables: Mapping[str, Table]) -> list[str]:
     """Name the scores of fewer than `FEW` items, and the tables with rows of so few."""
-    rows = {name: len(_few_items(table)) for name, table in tables.items()}
-    few = [f"{pluralize(number, 'row')} of {name}.csv" for name, number in rows.items() if number]
-    return [name for name, score in scores.items() if _is_few(score)] + few
+    few = [name for name, score in scores.items() if _is_few(score)]
+    for name, table in tables.items():
+        rows = len(_few_items(table))
+        if rows:
+            few.append(f"{pluralize(rows, 'row')} of {name}.csv")
+    return few
 
 
 def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTable:
@@ -186,20 +221,40 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
         width: Width of the terminal in characters.
     """
     cells = format_cells(table, missing=DASH)
-    needed = {name: _needed(name, column[:ROWS]) for name, column in cells.items()}
-    shown = [name for name in cells if name in (*table.main, "n")]
-    for name in cells:
-        fits = sum(needed[one] for one in (*shown, name)) - 2 <= width
-        if name not in shown and fits and set(cells[name][:ROWS]) != {DASH}:
-            shown.append(name)
-    columns = {name: column[:ROWS] for name, column in cells.items() if name in shown}
+    columns = {name: column[:ROWS] for name, column in cells.items()}
+    shown = _columns_that_fit(columns, {*table.main, "n"}, width)
+    columns = {name: column for name, column in columns.items() if name in shown}
     numeric = {name: pd.api.types.is_numeric_dtype(table.frame[name]) for name in columns}
-    layouts = (_beside(title, columns, numeric, width, level) for level in range(4))
-    laid_out = next(filter(None, layouts), None) or _stacked(title, columns)
-    more = {"row": len(table.frame) - ROWS, "column": len(cells) - len(shown)}
-    if left := " and ".join(pluralize(number, f"more {kind}") for kind, number in more.items() if number > 0):
-        laid_out.caption = Text(f"{left} in {file}")
-    return laid_out
+    layout = _lay_out(title, columns, numeric, width)
+    more = []
+    for kind, number in (("row", len(table.frame) - ROWS), ("column", len(cells) - len(shown))):
+        if number > 0:
+            more.append(pluralize(number, f"more {kind}"))
+    if more:
+        layout.caption = Text(f"{' and '.join(more)} in {file}")
+    return layout
+
+
+def _columns_that_fit(columns: Mapping[str, Sequence[str]], main: Collection[str], width: int) -> list[str]:
+    """Return the main columns, and further ones with values as far as they fit into a width."""
+    shown = [name for name in columns if name in main]
+    total = sum(_needed(name, columns[name]) for name in shown) - 2
+    for name, cells in columns.items():
+        needed = _needed(name, cells)
+        is_empty = set(cells) == {DASH}
+        if name not in shown and not is_empty and total + needed <= width:
+            shown.append(name)
+            total += needed
+    return shown
+
+
+def _lay_out(title: str, columns: Mapping[str, list[str]], numeric: Mapping[str, bool], width: int) -> RichTable:
+    """Lay out columns at the first level that fits into a width, else as blocks of lines."""
+    for level in range(4):
+        table = _beside(title, columns, numeric, width, level)
+        if table is not None:
+            return table
+    return _stacked(title, columns)
 
 
 def _parts(name: str) -> list[str]:
@@ -225,21 +280,30 @@ def _beside(
     From level 1 on headings break between their parts, from level 2 on words fold at blanks. At level 3 intervals
     stand below numbers.
     """
-    heads = {name: "\n".join(_parts(name)) if level else name for name in columns}
-    below = {name: [cell.replace(" [", "\n[", 1) for cell in columns[name]] for name in columns if numeric[name]}
-    columns = {**columns, **below} if level == 3 else columns
-    words = {name: " ".join(column).split() for name, column in columns.items() if level > 1 and not numeric[name]}
-    least = {name: _width([heads[name], *words.get(name, column)]) for name, column in columns.items()}
-    room = width - 2 * (len(columns) - 1)
-    if sum(least.values()) > room:
+    headings = {name: name for name in columns}
+    if level >= 1:
+        headings = {name: "\n".join(_parts(name)) for name in columns}
+    if level == 3:
+        columns = {name: _intervals_below(cells) if numeric[name] else cells for name, cells in columns.items()}
+    least = {}
+    for name, cells in columns.items():
+        folds = level >= 2 and not numeric[name]
+        words = " ".join(cells).split() if folds else cells
+        least[name] = _width([headings[name], *words])
+    if sum(least.values()) > width - 2 * (len(columns) - 1):
         return None
     table = _table(title, {})
-    for name, head in heads.items():
+    for name, heading in headings.items():
         side: Literal["left", "right"] = "right" if numeric[name] else "left"
-        table.add_column(Text(head), justify=side, overflow="fold", no_wrap=numeric[name], min_width=least[name])
+        table.add_column(Text(heading), justify=side, overflow="fold", no_wrap=numeric[name], min_width=least[name])
     for row in zip(*columns.values(), strict=True):
         table.add_row(*_cells(*row))
     return table
+
+
+def _intervals_below(cells: Iterable[str]) -> list[str]:
+    """Put the interval of each number on a line below it."""
+    return [cell.replace(" [", "\n[", 1) for cell in cells]
 
 
 def _stacked(title: str, columns: Mapping[str, list[str]]) -> RichTable:
@@ -259,17 +323,25 @@ def audit_text(audit: Mapping[str, object]) -> str:
     Entries that are 0 are only counted, except the numbers of inputs and of scored items, because a 0 there explains a
     missing score. Files and their checksums are left out. The writer prints `warnings` itself.
     """
-    every = flatten({name: value for name, value in audit.items() if name != "warnings"})
-    counts = {name: value for name, value in every.items() if not name.endswith((".file", ".sha256"))}
-    entries = {name: value for name, value in counts.items() if str(value) != "0" or _MEASURED.search(name)}
+    counts = {}
+    for name, value in flatten(audit).items():
+        is_warning = name.partition(".")[0] == "warnings"
+        if not is_warning and not name.endswith((".file", ".sha256")):
+            counts[name] = value
+    entries = {}
+    for name, value in counts.items():
+        if str(value) != "0" or _MEASURED.search(name):
+            entries[name] = value
     groups: dict[str, list[str]] = {}
     for name, value in list(entries.items())[:ROWS]:
         group, dot, key = name.partition(".")
-        groups.setdefault(f"{group}{':' if dot else ''}", []).append(f"{key} {_entry(value)}".strip())
-    parts = [f"{group} {', '.join(ones)}" for group, ones in groups.items()]
-    more = {"other entry": len(entries) - ROWS, "count that is 0": len(counts) - len(entries)}
-    plurals = ("other entries", "counts that are 0")
-    parts += [pluralize(n, one, many) for (one, n), many in zip(more.items(), plurals, strict=True) if n > 0]
+        heading = f"{group}:" if dot else group
+        groups.setdefault(heading, []).append(f"{key} {_entry(value)}".strip())
+    parts = [f"{heading} {', '.join(texts)}" for heading, texts in groups.items()]
+    if len(entries) > ROWS:
+        parts.append(pluralize(len(entries) - ROWS, "other entry", "other entries"))
+    if len(counts) > len(entries):
+        parts.append(pluralize(len(counts) - len(entries), "count that is 0", "counts that are 0"))
     return f"Audit: {'; '.join(parts)}."
 
 
@@ -293,7 +365,9 @@ def _entry(value: object) -> str:
         return f"{len(value)} entries"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
 
 
 def flatten(entries: Mapping[str, object], above: str = "") -> dict[str, object]:
@@ -303,22 +377,29 @@ def flatten(entries: Mapping[str, object], above: str = "") -> dict[str, object]
         entries: The mapping.
         above: Prefix of all names.
     """
-    found: dict[str, object] = {}
+    flattened: dict[str, object] = {}
     for name, value in entries.items():
-        found |= flatten(value, f"{above}{name}.") if isinstance(value, Mapping) else {f"{above}{name}": value}
-    return found
+        if isinstance(value, Mapping):
+            flattened |= flatten(value, f"{above}{name}.")
+        else:
+            flattened[f"{above}{name}"] = value
+    return flattened
 
 
 def format_facts(entries: Mapping[str, Any]) -> dict[str, str]:
     """Format the values of nested mappings as text, by names joined with dots; of a list, the first entries."""
+    return {name: _fact(value) for name, value in flatten(entries).items()}
 
-    def fact(value: object) -> str:
-        if isinstance(value, list):
-            more = f" and {len(value) - SHOWN} more" if len(value) > SHOWN else ""
-            return ", ".join(map(str, value[:SHOWN])) + more or "none"
-        return format_number(value, "ratio", missing=DASH) if isinstance(value, float) else str(value)
 
-    return {name: fact(value) for name, value in flatten(entries).items()}
+def _fact(value: object) -> str:
+    if isinstance(value, float):
+        return format_number(value, "ratio", missing=DASH)
+    if not isinstance(value, list):
+        return str(value)
+    text = ", ".join(map(str, value[:SHOWN]))
+    if len(value) > SHOWN:
+        text += f" and {len(value) - SHOWN} more"
+    return text or "none"
 
 
 MISSING = "--"
@@ -374,34 +455,36 @@ def latex_table(table: Table, experiment: str, name: str, title: str) -> str | N
     known = np.flatnonzero(table.frame[numbers].notna().any(axis="columns")).tolist()
     if not known or (len(known) > LATEX_ROWS and not table.main):
         return None
-    left = {"without values": len(table.frame) - len(known), "below these": len(known) - LATEX_ROWS}
+    left_out = {"without values": len(table.frame) - len(known), "below these": len(known) - LATEX_ROWS}
     table = table.rows(known[:LATEX_ROWS])
     cells = {column: texts for column, texts in format_cells(table, missing="").items() if any(texts)}
     if table.main and "score" not in table.main:
         cells.pop("score", None)  # names in results.json
     columns, width = _fitted(table, cells)
     more = ", ".join(column for column in cells if column not in columns)
-    star = "*" * (width > LATEX_COLUMN)  # over both columns
+    environment = "table*" if width > LATEX_COLUMN else "table"  # with the star over both columns
     sides = ["r" if pd.api.types.is_numeric_dtype(table.frame[column]) else "l" for column in columns]
-    printed = [_latex_cells(column, cells[column], side) for column, side in zip(columns, sides, strict=True)]
-    lines = [
-        rf"% {' '.join(f'{experiment}: {name}'.split())}; requires \usepackage{{booktabs,graphicx}}",
-        *([f"% without the columns {more} of {name}.csv"] if more else []),
-        rf"\begin{{table{star}}}[t]",
+    latex_cells = [_latex_cells(column, cells[column], side) for column, side in zip(columns, sides, strict=True)]
+    lines = [rf"% {' '.join(f'{experiment}: {name}'.split())}; requires \usepackage{{booktabs,graphicx}}"]
+    if more:
+        lines.append(f"% without the columns {more} of {name}.csv")
+    lines += [
+        rf"\begin{{{environment}}}[t]",
         r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
         r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
         rf"\begin{{tabular}}{{{''.join(sides)}}}",
         r"\toprule",
         _row(map(_heading, columns, sides)),
         r"\midrule",
-        *map(_row, zip(*printed, strict=True)),
+        *map(_row, zip(*latex_cells, strict=True)),
         r"\bottomrule",
         r"\end{tabular}}",
-        rf"\caption{{{_caption(table, columns, title, left)}}}",
+        rf"\caption{{{_caption(table, columns, title, left_out)}}}",
         rf"\label{{tab:{experiment}-{name}}}",
-        rf"\end{{table{star}}}",
+        rf"\end{{{environment}}}",
+        "",
     ]
-    return "\n".join([*lines, ""])
+    return "\n".join(lines)
 
 
 def _fitted(table: Table, cells: Mapping[str, Sequence[str]]) -> tuple[list[str], int]:
@@ -412,49 +495,76 @@ def _fitted(table: Table, cells: Mapping[str, Sequence[str]]) -> tuple[list[str]
     """
     names = takewhile(lambda column: not pd.api.types.is_numeric_dtype(table.frame[column]), cells)
     main = {*(table.main or names), table.interval, "n"}
-    if tested := _tested(table):
-        main |= {*tested, *table.intervals()}
+    of_p_values = _columns_of_p_values(table)
+    if of_p_values:
+        main |= {*of_p_values, *table.intervals()}
     columns = sorted(cells, key=lambda column: column not in main)
     widths = {column: _needed(column, cells[column]) for column in columns}
-    while sum(widths.values()) > LATEX_WIDTH and columns[-1] not in main and columns[1:]:
+    while sum(widths.values()) > LATEX_WIDTH and columns[-1] not in main and len(columns) > 1:
         widths.pop(columns.pop())
     return columns, sum(widths.values())
 
 
-def _tested(table: Table) -> list[str]:
-    """Return the columns of p-values."""
-    return [column for column, units in table.unit_rows().items() if {"p", "least_p"} & {*units}]
+def _columns_of_p_values(table: Table) -> list[str]:
+    columns = []
+    for column, units in table.unit_rows().items():
+        if "p" in units or "least_p" in units:
+            columns.append(column)
+    return columns
 
 
 def _latex_cells(column: str, cells: Iterable[str], side: str) -> list[str]:
     """Return the LaTeX of the cells of a column; on the right side are numbers, their intervals in small print."""
-    if side == "l":
-        return [(_words if column in NAMED else escape)(cell) or MISSING for cell in cells]
-    return [re.sub(r"\[.*\]", r"{\\scriptsize \g<0>}", _numeric(cell)) or MISSING for cell in cells]
+    if side == "r":
+        numbers = map(_numeric, cells)
+        return [re.sub(r"\[.*\]", r"{\\scriptsize \g<0>}", number) or MISSING for number in numbers]
+    format_text = _words if column in NAMED else escape
+    return [format_text(cell) or MISSING for cell in cells]
 
 
-def _caption(table: Table, columns: Collection[str], title: str, left: Mapping[str, int]) -> str:
+def _caption(table: Table, columns: Collection[str], title: str, left_out: Mapping[str, int]) -> str:
     """Return the text of a caption: the title, what stands in the columns, and the numbers of rows left out."""
-    notes = [r"fractions are $\times$100"] if any("fraction" in unit for unit in table.units.values()) else []
-    for sign in SIGNS:
-        if of_sign := [_words(column) for column in columns if table.units.get(column) == sign]:
-            notes.append(f"{', '.join(of_sign)} in {sign}")
-    notes += [r"95\,\% intervals in brackets"] if table.intervals().keys() & {*columns} else []
-    tested = [column for column in columns if column in _tested(table)]
-    if tested:
+    notes = _notes_on_units(table, columns)
+    if any(column in table.intervals() for column in columns):
+        notes.append(r"95\,\% intervals in brackets")
+    of_p_values = [column for column in columns if column in _columns_of_p_values(table)]
+    if of_p_values:
         notes.append("$p$ from sign flips or permutations")
     if any(column in table.intervals() for column in columns) and lacks_interval(table):
         notes.append(rf"$^\dagger$\,{WHY_NO_INTERVAL}")
-    notes += ["Holm: corrected for multiple tests"] if any("holm" in column for column in tested) else []
-    notes += [rf"*\,is fewer than {FEW} items"] if _few_items(table) else []
-    notes += [f"{pluralize(number, 'row')} {which} left out" for which, number in left.items() if number > 0]
-    return " ".join(f"{text[:1].upper()}{text[1:]}." for text in (escape(title), "; ".join(notes)) if text)
+    if any("holm" in column for column in of_p_values):
+        notes.append("Holm: corrected for multiple tests")
+    if _few_items(table):
+        notes.append(rf"*\,is fewer than {FEW} items")
+    for place, rows in left_out.items():
+        if rows > 0:
+            notes.append(f"{pluralize(rows, 'row')} {place} left out")
+    caption = _sentence(escape(title))
+    return f"{caption} {_sentence('; '.join(notes))}" if notes else caption
+
+
+def _notes_on_units(table: Table, columns: Iterable[str]) -> list[str]:
+    """Return what a caption says about the units of the columns."""
+    notes = []
+    if any("fraction" in unit for unit in table.units.values()):
+        notes.append(r"fractions are $\times$100")
+    for sign in SIGNS:
+        names = [_words(column) for column in columns if table.units.get(column) == sign]
+        if names:
+            notes.append(f"{', '.join(names)} in {sign}")
+    return notes
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _heading(name: str, side: str) -> str:
     """Return the heading of a column, one word below the other; signs and brackets stay beside the word before."""
     lines = re.sub(r" (?![$\[*])", r"\\\\", _words(name))
-    return rf"\begin{{tabular}}[b]{{@{{}}{side}@{{}}}}{lines}\end{{tabular}}" if r"\\" in lines else lines
+    if r"\\" not in lines:
+        return lines
+    return rf"\begin{{tabular}}[b]{{@{{}}{side}@{{}}}}{lines}\end{{tabular}}"
 
 
 def _words(name: str) -> str:
@@ -480,5 +590,6 @@ def _numeric(text: str) -> str:
 
 def _row(cells: Iterable[str]) -> str:
     row = " & ".join(cells)
-    # LaTeX would read these as an argument of the row end or rule before the row.
-    return rf"{'{}' if row.startswith(('[', '*')) else ''}{row} \\"
+    if row.startswith(("[", "*")):
+        row = f"{{}}{row}"  # LaTeX would read these signs as an argument of the row end or rule before the row
+    return rf"{row} \\"

@@ -28,7 +28,6 @@ from attention_probing.metrics.bootstrap import (
     against_random_draws,
     bootstrap_ratio,
     difference,
-    holm,
     mean_over_seeds,
     paired_bootstrap,
     pool_seeds,
@@ -38,6 +37,7 @@ from attention_probing.metrics.bootstrap import (
 from attention_probing.metrics.classification import accuracy_drop, f1_score
 from attention_probing.metrics.heads import Predictions
 from attention_probing.metrics.moments import Moments
+from attention_probing.metrics.p_values import holm
 from attention_probing.metrics.statistics import mean, median, pearson, proportion, spearman
 from attention_probing.results import Estimate, Floats
 from attention_probing.results.heads import HeadNames

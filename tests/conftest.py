@@ -23,7 +23,7 @@ from attention_probing.attention import EncoderSpec
 from attention_probing.commands import launch
 from attention_probing.commands.lightning import ProbingCLI
 from attention_probing.datamodules import DependencyDataModule
-from attention_probing.results import Result, writer
+from attention_probing.results import Result, publication
 from attention_probing.results.digests import RECORD
 from attention_probing.results.record import Record, read_record
 from tests.glossary import unexplained
@@ -46,7 +46,7 @@ def records() -> Iterator[None]:
     The glossary explains every score of every run, every run has a headline and an answer of at most 400 letters, its
     main columns are shown at any width, and its folder has at most 20 files, without those of its subfolders.
     """
-    save, print_result = Record.save, writer.print_result
+    save, print_result = Record.save, publication.print_result
 
     def shown(result: Result, audit: Mapping[str, object], console: Console) -> None:
         assert result.headline, "name the scores that answer the question of the experiment: Result(headline=…)"
@@ -67,7 +67,7 @@ def records() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Record, "save", checked)
-        patch.setattr(writer, "print_result", shown)
+        patch.setattr(publication, "print_result", shown)
         yield
 
 

@@ -22,8 +22,9 @@ from attention_probing.measures.importance import importance_answer
 from attention_probing.measures.linguistic import linguistic_answer
 from attention_probing.measures.pairs import pairs_answer
 from attention_probing.measures.surface_statistics import surface_answer
-from attention_probing.metrics.bootstrap import difference, holm, resample, with_interval_and_p
+from attention_probing.metrics.bootstrap import difference, resample, with_interval_and_p
 from attention_probing.metrics.classification import f1_drop, f1_score
+from attention_probing.metrics.p_values import holm
 from attention_probing.metrics.statistics import mean, proportion
 from attention_probing.results import Estimate, Table
 from attention_probing.results.sentences import Difference, describe_differences

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from scipy.stats import ttest_ind_from_stats
 
-from attention_probing.metrics.bootstrap import holm
+from attention_probing.metrics.p_values import holm
 
 CELL = re.compile(r"^(?P<mean>−?[\d.]+) (?P<ends>\[[^\]]+\])\*? \((?P<sd>[\d.]+)\)$")
 

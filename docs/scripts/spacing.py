@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from attention_probing.metrics.bootstrap import holm
+from attention_probing.metrics.p_values import holm
 from attention_probing.results.reader import find_runs
 from attention_probing.results.record import Record, find_record
 from attention_probing.results.tables import DASH, format_markdown

@@ -413,7 +413,7 @@ def test_a_run_killed_while_it_draws_is_completed(
         "--figures.formats=[png, csv]",
     ]
     with monkeypatch.context() as patched:
-        patched.setattr("attention_probing.results.writer._save_figure", Mock(side_effect=Killed))
+        patched.setattr("attention_probing.results.figure_files._draw_figure", Mock(side_effect=Killed))
         patched.setattr("attention_probing.commands.training.Resume.on_exception", lambda *_: None)
         with pytest.raises(Killed):
             commands.main(command)

@@ -16,8 +16,8 @@ from attention_probing.commands.command_line import CommandLine
 from attention_probing.datamodules import CorpusDataModule
 from attention_probing.measures import Measure
 from attention_probing.models.configs import class_of
+from attention_probing.results.figure_files import FigureFiles
 from attention_probing.results.settings import exported_classes
-from attention_probing.results.writer import FigureFiles
 
 
 def arguments_of(kind: type) -> set[str]:

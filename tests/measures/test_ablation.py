@@ -22,7 +22,7 @@ from attention_probing.measures import HeadAblation, measure
 from attention_probing.measures.head_sets import random_sets
 from attention_probing.measures.pruning import SHARES, Pruning, head_confidences, head_derivatives, normalise
 from attention_probing.measures.task import LanguageModelling
-from attention_probing.metrics.bootstrap import holm
+from attention_probing.metrics.p_values import holm
 from attention_probing.models import TransformerClassifier
 from attention_probing.models.transformer import SequenceClassifier
 from attention_probing.results import UserError, format_difference

@@ -19,7 +19,7 @@ from attention_probing.datamodules import TextDataModule, TextSource
 from attention_probing.measures import AttentionAnalyses, Bags, Change, Measure, Patterns, RepeatedSequences, Surface
 from attention_probing.measures.change import change_answer
 from attention_probing.metrics.attention_mass import STATISTICS, TokenKinds, surface_statistics
-from attention_probing.metrics.bootstrap import holm
+from attention_probing.metrics.p_values import holm
 from attention_probing.results import Estimate, HeatMap, Result, UserError
 from tests.measures.intervals import at_once_by_hand
 from tests.measures.passes import batch_of

@@ -32,7 +32,7 @@ from attention_probing.measures import HeadAblation, MinimalPairAccuracy
 from attention_probing.measures.head_sets import make_ablation
 from attention_probing.measures.pairs import _accuracy_at_once, pairs_answer
 from attention_probing.measures.task import MinimalPairs
-from attention_probing.metrics.bootstrap import holm
+from attention_probing.metrics.p_values import holm
 from attention_probing.results import Estimate, Result, UserError
 from studies.blank import blank_model
 from tests.measures.heads_off import off

@@ -13,11 +13,7 @@ from attention_probing.metrics.bootstrap import (
     against_random_draws,
     bootstrap_ratio,
     difference,
-    holm,
-    least_p,
-    max_sign_flip_p,
     mean_over_seeds,
-    p_units,
     paired_bootstrap,
     pool_seeds,
     resample,
@@ -25,6 +21,7 @@ from attention_probing.metrics.bootstrap import (
     with_interval_and_p,
 )
 from attention_probing.metrics.classification import accuracy_drop, f1_drop, f1_score
+from attention_probing.metrics.p_values import holm, least_p, max_sign_flip_p, p_units
 from attention_probing.metrics.statistics import Statistic, mean, median, pearson, proportion, spearman
 from attention_probing.results import Estimate
 from tests.metrics.subsets import counted_p, jackknife, level_tail, sorted_ends, subsets

@@ -2,7 +2,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -30,7 +30,8 @@ from attention_probing.results import (
     on_one_scale,
 )
 from attention_probing.results.drawing import COLUMN, PAGE, draw, print_area
-from attention_probing.results.writer import FigureFiles, write
+from attention_probing.results.figure_files import FigureFiles
+from attention_probing.results.writer import write
 
 RELATIONS = tuple(f"relation:{number}" for number in range(30))
 NAN = float("nan")
@@ -152,7 +153,7 @@ def lines(series: Sequence[str], number: int, **changes: object) -> Curves:
     return Curves("Lines", "ε", "ε-max JSD", drawn, **changes)  # type: ignore[arg-type]
 
 
-def renamed(figure: Data, **changes: object) -> Data:
+def renamed(figure: Data, **changes: Any) -> Data:  # noqa: ANN401 # of any field
     """A figure with a title of four lines and other names."""
     return dataclasses.replace(figure, title=TITLE, **changes)
 

@@ -11,7 +11,8 @@ import pytest
 
 from attention_probing.results import Bars, Provenance, Result, Table, Unit
 from attention_probing.results.citations import format_citations, read_citations, read_registry
-from attention_probing.results.writer import FigureFiles, write
+from attention_probing.results.figure_files import FigureFiles
+from attention_probing.results.writer import write
 
 pytestmark = [
     pytest.mark.slow,

@@ -17,9 +17,10 @@ from attention_probing.commands import compare
 from attention_probing.results import Bars, Estimate, Provenance, Result, Table
 from attention_probing.results.digests import RECORD, checksums
 from attention_probing.results.errors import UserError
+from attention_probing.results.figure_files import FigureFiles
 from attention_probing.results.reader import find_runs, load
 from attention_probing.results.record import RecordError, compute_ratio, find_record, read_record
-from attention_probing.results.writer import FigureFiles, write, write_scores
+from attention_probing.results.writer import write, write_scores
 
 SCORES = {
     "uas": Estimate(0.5, 0.4, 0.6, unit="fraction"),

@@ -33,11 +33,13 @@ from attention_probing.results import (
     Provenance,
     Result,
     Table,
+    publication,
     writer,
 )
+from attention_probing.results.figure_files import FigureFiles
 from attention_probing.results.tables import LEGEND, latex_table
 from attention_probing.results.texts import html_page
-from attention_probing.results.writer import FigureFiles, write
+from attention_probing.results.writer import write
 
 pytestmark = pytest.mark.filterwarnings("ignore:GPU available but not used")
 
@@ -251,7 +253,7 @@ def test_a_score_that_a_printed_table_has_is_not_printed_again() -> None:
     console = Console(width=80, color_system=None, force_terminal=False)
     with console.capture() as printed:
         result = Result("probe", RESULT.scores, {"t": table}, headline=("uas",), answer=RESULT.answer)
-        writer.print_result(result, {}, console)
+        publication.print_result(result, {}, console)
     assert printed.get().count("uas") == 1
     assert printed.get().splitlines()[-1] == "More: 1 score in results.json."
 
@@ -336,59 +338,6 @@ def test_what_cannot_be_printed_is_written(
     assert record["scores"]["sum"] == 6.0
     assert record["figures"] == {}
     assert files_of(tmp_path) == FILES - {"page.html", "results.bib"}
-
-
-MINI = {"name": "sentence-transformers/all-MiniLM-L6-v2", "weights": "pretrained", "layers": 6}
-EWT = {split: {"corpus": "en_ewt-ud", "file": f"en_ewt-ud-{split}.conllu"} for split in ("train", "dev", "test")}
-TEXTS = {"reviews": {"corpus": "sst2", "split": "dev"}, "encyclopedia": {"corpus": "wiki_segments"}}
-
-
-@pytest.mark.parametrize(
-    ("title", "encoder", "data", "expected"),
-    [
-        ("nsubj", MINI, EWT, "nsubj (all-MiniLM-L6-v2; en_ewt-ud, test)"),
-        ("nsubj, chosen on dev", MINI, EWT, "nsubj, chosen on dev (all-MiniLM-L6-v2; en_ewt-ud)"),
-        ("Heads off (zero)", MINI, EWT, "Heads off (zero; all-MiniLM-L6-v2; en_ewt-ud, test)"),
-        (
-            "obj",
-            {**MINI, "weights": "random", "quantity": "norms"},
-            {},
-            "obj (all-MiniLM-L6-v2, random weights, norms)",
-        ),
-        # The vectors are no corpus; a classifier of one's own has no encoder.
-        ("Confusion", {}, {"vectors": {"file": "glove.gz"}, "dev": {"corpus": "sst2"}}, "Confusion (sst2, dev)"),
-        (
-            "Change",
-            {"name": "tuned", "before": MINI},
-            TEXTS,
-            "Change (tuned from all-MiniLM-L6-v2; sst2, dev; wiki_segments)",
-        ),
-        # A title that is about some of the corpora, by the name of the data or of the file; splits are no such name.
-        ("Change (reviews)", MINI, TEXTS, "Change (reviews; all-MiniLM-L6-v2)"),
-        # Parts with corpora of their own, and each corpus once.
-        (
-            "Roles",
-            {},
-            {"text": TEXTS, "dependency": EWT, "coreference": EWT},
-            "Roles (sst2, dev; wiki_segments; en_ewt-ud, test)",
-        ),
-        ("Share", {}, {name: {"corpus": name} for name in "abcde"}, "Share (a; b; 3 other corpora)"),
-        ("Nothing known", {}, {}, "Nothing known"),
-    ],
-)
-def test_a_caption_names_the_encoder_and_the_tested_corpora_once(
-    title: str, encoder: dict[str, object], data: dict[str, object], expected: str
-) -> None:
-    assert writer.caption(title, Provenance(encoder, data, {})) == expected
-
-
-def test_a_treebank_that_is_learned_from_is_named_in_titles_and_in_the_answer() -> None:
-    told = Provenance({"name": "bert"}, {**EWT, "transfer": "learned on de_gsd-ud"}, {})
-    found = writer.with_sources(RESULT, told)
-    assert found.answer == "The probe finds 30.0 % [25.0, 35.0] of the heads; learned on de_gsd-ud."
-    assert {one.title.endswith("learned on de_gsd-ud)") for one in found.figures.values()} == {True}
-    assert writer.with_sources(RESULT, Provenance({}, EWT, {})).answer == RESULT.answer
-    assert not writer.with_sources(dataclasses.replace(RESULT, answer=""), told).answer
 
 
 class TestWrite:

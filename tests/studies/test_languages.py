@@ -7,9 +7,11 @@ import pandas as pd
 import pytest
 
 from attention_probing.commands.sweep_plan import read_sweep
-from attention_probing.metrics.bootstrap import holm, paired_bootstrap
+from attention_probing.metrics.bootstrap import paired_bootstrap
+from attention_probing.metrics.p_values import holm
 from attention_probing.results import Estimate, Provenance, Result, Table, UserError
-from attention_probing.results.writer import FigureFiles, write
+from attention_probing.results.figure_files import FigureFiles
+from attention_probing.results.writer import write
 from studies.languages import ENGLISH, ENGLISH_PROBE, KINDS, OWN, PROBE, main, read_runs, result, shared_heads
 
 WORDS = 4  # of each relation in a sentence
