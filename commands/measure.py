@@ -28,10 +28,11 @@ from attention_probing.measures.loop import run_measurement
 from attention_probing.models.configs import settings_class
 from attention_probing.results import Result
 from attention_probing.results.errors import UserError
+from attention_probing.results.figure_files import FigureFiles
 from attention_probing.results.files import is_full
 from attention_probing.results.options import Positive, checked
 from attention_probing.results.progress import inform, is_first, quiet
-from attention_probing.results.writer import FigureFiles, publish
+from attention_probing.results.publication import publish
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
