@@ -50,8 +50,11 @@ def format_citations(names: Iterable[str]) -> str:
 
 def cite_folder(folder: Path) -> str:
     """Return the BibTeX entries to cite for a run or a sweep, by the configs in its folder; see `cited`."""
-    configs = [path for path in (folder / "config.yaml", *sorted(folder.glob("runs/**/config.yaml"))) if path.is_file()]
-    return format_citations(str(value) for path in configs for _, value in leaves(read_yaml(path)))
+    names = []
+    for path in (folder / "config.yaml", *sorted(folder.glob("runs/**/config.yaml"))):
+        if path.is_file():
+            names.extend(str(value) for _, value in leaves(read_yaml(path)))
+    return format_citations(names)
 
 
 def _entry(name: str) -> str:

@@ -16,9 +16,10 @@ from attention_probing.results.errors import UserError, command_line
 
 def print_fault(fault: BaseException) -> None:
     """Print the message of an exception to standard error; that of an OSError without its number."""
-    of_file = isinstance(fault, OSError) and fault.filename is not None and fault.strerror is not None
-    said = f"{fault.filename}: {fault.strerror}." if of_file else str(fault)  # type: ignore[attr-defined]
-    Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), said), soft_wrap=True)
+    message = str(fault)
+    if isinstance(fault, OSError) and fault.filename is not None and fault.strerror is not None:
+        message = f"{fault.filename}: {fault.strerror}."
+    Console(stderr=True).print(Text.assemble(("Error: ", "bold red"), message), soft_wrap=True)
 
 
 def _format_warning(message: Warning | str, *_: object, **__: object) -> str:

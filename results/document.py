@@ -23,7 +23,9 @@ _TEMPLATES = Environment(
 
 
 def _plain(value: Any) -> object:  # noqa: ANN401 - a number or an array of numpy, or a sequence
-    return value.tolist() if isinstance(value, np.generic | np.ndarray) else list(value)
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    return list(value)
 
 
 _TEMPLATES.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "default": _plain}

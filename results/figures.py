@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice, product
 from typing import Literal, Self
@@ -116,14 +116,20 @@ class Bars(Figure):
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
         columns: dict[str, Unit | None] = {"category": None, "series": None, "value": self.unit}
-        columns |= {"value.low": None, "value.high": None} if self.intervals else {}
-        missing = [[math.nan] * len(self.categories)] * 2
-        rows = (
-            (category, name, *numbers)[: len(columns)]
-            for name, values in self.series.items()
-            for category, *numbers in zip(self.categories, values, *self.intervals.get(name, missing), strict=True)
-        )
-        return columns, rows
+        if self.intervals:
+            columns |= {"value.low": None, "value.high": None}
+        return columns, self._rows()
+
+    def _rows(self) -> Iterator[tuple[object, ...]]:
+        missing = [math.nan] * len(self.categories)
+        for name, values in self.series.items():
+            if not self.intervals:
+                for category, value in zip(self.categories, values, strict=True):
+                    yield category, name, value
+                continue
+            lows, highs = self.intervals.get(name, (missing, missing))
+            for category, value, low, high in zip(self.categories, values, lows, highs, strict=True):
+                yield category, name, value, low, high
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,11 +197,16 @@ class HeatMap(Figure):
         return cls(title, values, *labels, unit="count", glyphs=glyphs)
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
-        names, cells = _axes(self.row_label, self.column_label), product(self.row_labels, self.column_labels)
-        categories: Mapping[float, str] = dict(enumerate(self.glyphs))
-        values = [categories.get(one) if categories else one for one in np.ravel(self.values).astype(float).tolist()]
-        rows = ((*cell, value) for cell, value in zip(cells, values, strict=True))
-        return {**names, **({"category": None} if self.glyphs else {"value": self.unit})}, rows
+        columns = _axes(self.row_label, self.column_label)
+        cells = product(self.row_labels, self.column_labels)
+        values: list[object] = np.ravel(self.values).astype(float).tolist()
+        if self.glyphs:
+            categories: Mapping[object, str] = dict(enumerate(self.glyphs))
+            values = [categories.get(value) for value in values]
+            columns["category"] = None
+        else:
+            columns["value"] = self.unit
+        return columns, ((*cell, value) for cell, value in zip(cells, values, strict=True))
 
 
 def on_one_scale(maps: Mapping[str, HeatMap]) -> Mapping[str, HeatMap]:
