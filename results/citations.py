@@ -49,8 +49,8 @@ def format_citations(names: Iterable[str]) -> str:
 
 
 def cite_folder(folder: Path) -> str:
-    """Return the BibTeX entries to cite for a run or a sweep, by the configs in its folder; see `cited`."""
-    names = []
+    """Return the BibTeX entries to cite for a run or a sweep, by the configs in its folder; see `format_citations`."""
+    names: list[str] = []
     for path in (folder / "config.yaml", *sorted(folder.glob("runs/**/config.yaml"))):
         if path.is_file():
             names.extend(str(value) for _, value in leaves(read_yaml(path)))
