@@ -317,13 +317,15 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
             rows = tables["ablation"].frame.query("kind == @kind")
             values = rows["difference"].to_numpy().reshape(task.layers, task.heads)
             title = f"Heads off, one at a time ({kind}, {self.split})"
-            heat_map = head_map(title, values, value_label=label, unit=task.unit)
+            heat_map = head_map(title, values, value_label=label, unit=task.unit, title_says="split")
             figures[f"ablation_{kind}"] = replace(heat_map, diverging=True)
         if "layers" in tables:
             rows = tables["layers"].frame.query("kind == @kind")
             table = tables["layers"].rows(rows.index.tolist())
             title = f"All heads of a layer off ({kind}, {self.split})"
-            figures[f"layers_{kind}"] = Bars.from_table(title, table, "layer", {kind: "difference"}, label, "layer")
+            figures[f"layers_{kind}"] = Bars.from_table(
+                title, table, "layer", {kind: "difference"}, label, "layer", title_says="split"
+            )
         return figures
 
 
