@@ -353,27 +353,36 @@ class Atlas(Measure[AtlasDataModule]):
                 part.update(batch)
 
     def result(self) -> Result:
-        results = {part.experiment: part.result() for part in self._measures()}  # every rank asks all of them
-        found = {name: result for name, result in results.items() if result is not None}
-        attention = found.pop(self.attention.experiment)
-        known = {encoder: self._known(encoder, found) for encoder in self.texts.encoders}
-        plain = {name: _of_each_head(result) for name, result in found.items()}
-        whole = merge_results(self.experiment, {"atlas": (own := atlas_of(known)), "attention": attention} | plain)
-        others = {name: replace(table, main=()) for name, table in whole.tables.items() if name not in own.tables}
-        return replace(whole, tables={**whole.tables, **others}, headline=own.headline, answer=own.answer)
+        attention = self.attention.result()
+        of_parts: dict[str, Result] = {}
+        for part in self._measures():
+            result = attention if part is self.attention else part.result()  # every process asks all of them
+            if result is not None and part is not self.attention:
+                of_parts[part.experiment] = result
+        summaries = {encoder: self._summary(encoder, of_parts) for encoder in self.texts.encoders}
+        atlas = atlas_of(summaries)
+        results = {"atlas": atlas, "attention": attention}
+        for name, result in of_parts.items():
+            results[name] = _of_each_head(result)
+        merged = merge_results(self.experiment, results)
+        tables = dict(merged.tables)
+        for name in tables.keys() - atlas.tables.keys():
+            tables[name] = replace(tables[name], main=())
+        return replace(merged, tables=tables, headline=atlas.headline, answer=atlas.answer)
 
     def _measures(self) -> Iterator[Measure[Any]]:
         yield from self.parts  # type: ignore[misc]
 
-    def _known(self, encoder: EncoderOf, results: Mapping[str, Result]) -> HeadSummary:
+    def _summary(self, encoder: EncoderOf, results: Mapping[str, Result]) -> HeadSummary:
+        """Join what the analyses, and the results on treebank and documents, say of the heads of an encoder."""
         numbers, classes = self.attention.of_heads(encoder)
         shape = self.texts.encoders[encoder].layers, self.texts.encoders[encoder].heads
         prefix = "" if encoder == "given" else f"{encoder}."
         for name, read in (("heads", of_dependencies), ("antecedent", of_antecedents)):
             if name in results:
-                found = read(results[name], prefix, shape)
-                numbers |= found.numbers
-                classes |= found.classes
+                summary = read(results[name], prefix, shape)
+                numbers |= summary.numbers
+                classes |= summary.classes
         return HeadSummary(numbers, classes)
 
 
@@ -402,29 +411,51 @@ def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
     """
     scores, tables, figures = dict[str, Estimate](), dict[str, Table](), dict[str, Figure]()
     given, random = known["given"], known.get("random_init")
-    for encoder, one in known.items():
+    for encoder, summary in known.items():
         prefix = "" if encoder == "given" else f"{encoder}."
-        frame = one.rows()
+        frame = summary.rows()
         if encoder == "given" and random is not None:
-            flags = outside(given.estimates(), random.estimates())
-            of_heads = zip(*(of.ravel() for of in flags.values()), strict=True)
-            frame["outside_random"] = [" ".join(compress(flags, of_head)) for of_head in of_heads]
-        units = {name: number.unit for name, number in one.estimates().items()}
+            frame["outside_random"] = _names_outside(given, random)
+        units = {name: number.unit for name, number in summary.estimates().items()}
         tables[f"{prefix}atlas"] = Table(frame, units, main=_MAIN if encoder == "given" else ())
-        grid = frame.pivot(index="layer", columns="head", values="role").to_numpy().tolist()
-        cells = [[None if role == NO_ROLE else role for role in row] for row in grid]
-        glyphs = {role: glyph for role, (glyph, _) in ROLES.items()}
-        figures[f"{prefix}roles"] = class_map(f"Roles of heads{_ENCODERS[encoder]}", cells, glyphs)
+        figures[f"{prefix}roles"] = _role_map(frame, f"Roles of heads{_ENCODERS[encoder]}")
         for role in (*ROLES, NO_ROLE):
             share = float((frame["role"] == role).mean())
-            scores[f"{prefix}role.{'none' if role == NO_ROLE else role}"] = Estimate(share, unit="fraction")
-    tables["stability"], same = stability_table(given)
+            name = "none" if role == NO_ROLE else role
+            scores[f"{prefix}role.{name}"] = Estimate(share, unit="fraction")
+    headline = [name for name in scores if name.startswith("role.")]
+    tables["stability"], same_roles = stability_table(given)
+    scores |= same_roles
     if random is not None:
         tables["control"] = control_table(given, random)
-    headline = [name for name in scores if name.startswith("role.")]
-    shares = sorted(((scores[f"role.{role}"].value, role) for role in ROLES), reverse=True)
-    parts = [f"{{role.{role}}} have the role {role}" for share, role in shares[:3] if share]
-    text = f"of {len(tables['atlas'].frame)} heads {', '.join([*parts, '{role.none} have no role'])}"
-    text += "; {random_init.role.none} have none with random weights" * int(random is not None)
-    answer = fill_sentence(text + "; {stability.role} have the same role in both halves of the texts", scores | same)
-    return Result("atlas", scores | same, tables, figures, headline=headline, answer=answer)
+    answer = _atlas_answer(scores, len(tables["atlas"].frame))
+    return Result("atlas", scores, tables, figures, headline=headline, answer=answer)
+
+
+def _names_outside(given: HeadSummary, random: HeadSummary) -> list[str]:
+    """Return for each head, layer by layer, the names of the numbers in which no random head comes near it."""
+    flags = outside(given.estimates(), random.estimates())
+    of_heads = np.stack([of_number.ravel() for of_number in flags.values()], 1)  # [heads, numbers]
+    return [" ".join(compress(flags, of_head)) for of_head in of_heads]
+
+
+def _role_map(frame: pd.DataFrame, title: str) -> Figure:
+    """Return the map of the main role of each head."""
+    grid = frame.pivot(index="layer", columns="head", values="role").replace(NO_ROLE, None)
+    glyphs = {role: glyph for role, (glyph, _) in ROLES.items()}
+    return class_map(title, grid.to_numpy().tolist(), glyphs)
+
+
+def _atlas_answer(scores: Mapping[str, Estimate], heads: int) -> str:
+    """Return the answer: the shares of the three most frequent roles, and of heads without a role."""
+    shares = [(scores[f"role.{role}"].value, role) for role in ROLES]
+    parts = []
+    for share, role in sorted(shares, reverse=True)[:3]:
+        if share:
+            parts.append(f"{{role.{role}}} have the role {role}")
+    parts.append("{role.none} have no role")
+    clauses = [f"of {heads} heads {', '.join(parts)}"]
+    if "random_init.role.none" in scores:
+        clauses.append("{random_init.role.none} have none with random weights")
+    clauses.append("{stability.role} have the same role in both halves of the texts")
+    return fill_sentence("; ".join(clauses), scores)

@@ -16,7 +16,7 @@ from attention_probing.measures.contract import Measure
 from attention_probing.metrics.gathered import gather_items
 from attention_probing.metrics.moments import Means
 from attention_probing.metrics.patterns import PATTERNS, by_rules, structure
-from attention_probing.results import Bars, Figure, Maps, Result, Table, Unit, fill_sentence, numbers
+from attention_probing.results import Bars, Estimate, Figure, Maps, Result, Table, Unit, fill_sentence, numbers
 from attention_probing.results.heads import head_name
 
 GLYPHS = {"vertical": "V", "diagonal": "D", "vertical + diagonal": "VD", "block": "B", "heterogeneous": "H"}
@@ -52,8 +52,8 @@ def clearest(maps: Iterable[GalleryMap]) -> list[GalleryMap]:
     `GalleryMap.order`. Fewer maps are returned if they belong to fewer than `EXAMPLES` heads.
     """
     by_head: dict[tuple[int, int], GalleryMap] = {}
-    for one in sorted(maps, key=lambda one: one.order):
-        by_head.setdefault(one.order[2:], one)
+    for example in sorted(maps, key=lambda example: example.order):
+        by_head.setdefault(example.order[2:], example)
     return list(by_head.values())[:EXAMPLES]
 
 
@@ -77,8 +77,8 @@ class Patterns(Measure[TextDataModule]):
     def update_layer(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         delimiters = (batch.start | batch.end).sum(1)
         allowed = self.encoder.allowed(batch.mask).at(layer)
-        found = structure(weights, batch.lengths, delimiters, batch.segments, allowed)
-        patterns, margins = by_rules(found, batch.segments.any(1))
+        parts = structure(weights, batch.lengths, delimiters, batch.segments, allowed)
+        patterns, margins = by_rules(parts, batch.segments.any(1))
         self.numbers.add(torch.nn.functional.one_hot(patterns, len(PATTERNS)))
         self._offer(batch, layer, weights, patterns, margins)
 
@@ -87,16 +87,19 @@ class Patterns(Measure[TextDataModule]):
 
         Of each pattern and head only the clearest map of the batch is offered.
         """
-        numbers, of, margin = (part.cpu().numpy() for part in (batch.index, patterns, margins))
-        by_number = numbers.argsort()  # of equals argmax takes the first
-        for pattern, kept in enumerate(self._gallery):
-            own = np.where(of == pattern, margin, -np.inf)[by_number]
-            for head, place in enumerate(by_number[own.argmax(0)].tolist()):
-                order = (-float(margin[place, head]), int(numbers[place]), layer, head)
-                if of[place, head] == pattern and (len(kept) < EXAMPLES or order < kept[-1].order):
+        index = batch.index.cpu().numpy()
+        of = patterns.cpu().numpy()
+        margin = margins.cpu().numpy()
+        by_index = index.argsort()  # of equals argmax takes the first
+        for pattern, best in enumerate(self._gallery):
+            margin_of_pattern = np.where(of == pattern, margin, -np.inf)[by_index]
+            for head, place in enumerate(by_index[margin_of_pattern.argmax(0)].tolist()):
+                order = (-float(margin[place, head]), int(index[place]), layer, head)
+                is_clear = len(best) < EXAMPLES or order < best[-1].order
+                if of[place, head] == pattern and is_clear:
                     length = int(batch.lengths[place])
-                    shown = weights[place, head, :length, :length].float().cpu().numpy().copy()
-                    kept[:] = clearest([*kept, GalleryMap(order, pattern, batch.corpus, shown)])
+                    example = weights[place, head, :length, :length].float().cpu().numpy().copy()
+                    best[:] = clearest([*best, GalleryMap(order, pattern, batch.corpus, example)])
 
     def update(self, batch: SegmentBatch) -> None:
         self.numbers.close(2 * self._corpora.index(batch.corpus) + batch.index % 2)
@@ -122,52 +125,84 @@ class Patterns(Measure[TextDataModule]):
         - `patterns_total`: a row for each corpus.
         - `head_patterns`: a row for each head, which also names the head's most frequent pattern.
         """
-        groups = {name: [2 * place, 2 * place + 1] for place, name in enumerate(self._corpora)}
-        model, layers = self.numbers.over("model"), self.numbers.over("layers")
-        heads = head_rows(self.numbers.over())
-        heads.insert(2, "pattern", self.classes()["pattern"])
-        by_layer = {name: head_rows(self.numbers.over("layers", own)) for name, own in groups.items()}
-        each = [{"corpus": name, **numbers(self.numbers.over("model", own))} for name, own in groups.items()]
-        joined = pd.concat(by_layer, names=["corpus"]).reset_index("corpus").reset_index(drop=True)
-        tables = {
-            "patterns": Table(joined, _UNITS),
-            "patterns_total": Table(pd.DataFrame(each), _UNITS, main=("corpus", *PATTERNS)),
-            "head_patterns": Table(heads, _UNITS),
-        }
-        cells = [[NAMES[place] for place in row] for row in self.numbers.means().over().value.argmax(-1)]
-        figures: dict[str, Figure] = {"pattern_heads": class_map("Most frequent pattern of each head", cells, GLYPHS)}
-        shown = {"layer": Table(head_rows(layers), _UNITS), "corpus": tables["patterns_total"]}
-        series = dict(zip(NAMES, PATTERNS, strict=True))
-        for name in ("layer", *(["corpus"] if len(groups) > 1 else [])):
-            bars = Bars.from_table(f"Patterns by {name}", shown[name], name, series, "share of maps", name)
-            figures[f"patterns_by_{name}"] = bars
-        if gallery := _gallery_figure(gather_items([one for kept in self._gallery for one in kept])):
+        tables = self._tables()
+        model = self.numbers.over("model")
+        figures: dict[str, Figure] = {"pattern_heads": self._head_map()}
+        by_layer = Table(head_rows(self.numbers.over("layers")), _UNITS)
+        figures["patterns_by_layer"] = _pattern_bars("layer", by_layer)
+        if len(self._corpora) > 1:
+            figures["patterns_by_corpus"] = _pattern_bars("corpus", tables["patterns_total"])
+        examples = [example for best in self._gallery for example in best]
+        gallery = _gallery_figure(gather_items(examples))
+        if gallery is not None:
             figures["pattern_gallery"] = gallery
         scores = {f"pattern.{name}": model[name] for name in PATTERNS}
-        audit = {"inputs": int(model["block"].inputs)}
-        order = sorted(series.items(), key=lambda pair: -model[pair[1]].value)
-        shares = ", ".join(f"{{pattern.{pattern}}} are {name}" for name, pattern in order if model[pattern].value)
-        text = f"of the attention maps of {len(heads)} heads on {{n}} inputs {shares}"
-        answer = fill_sentence(text, scores, n=audit["inputs"])
+        inputs = int(model["block"].inputs)
+        heads = len(tables["head_patterns"].frame)
+        answer = fill_sentence(_patterns_answer(model, heads), scores, n=inputs)
+        audit = {"inputs": inputs}
         return Result(self.experiment, scores, tables, figures, audit=audit, headline=list(scores), answer=answer)
 
+    def _tables(self) -> dict[str, Table]:
+        by_layer, total = [], []
+        for place, corpus in enumerate(self._corpora):
+            halves = [2 * place, 2 * place + 1]
+            rows = head_rows(self.numbers.over("layers", halves))
+            rows.insert(0, "corpus", corpus)
+            by_layer.append(rows)
+            total.append({"corpus": corpus, **numbers(self.numbers.over("model", halves))})
+        heads = head_rows(self.numbers.over())
+        heads.insert(2, "pattern", self.classes()["pattern"])
+        return {
+            "patterns": Table(pd.concat(by_layer, ignore_index=True), _UNITS),
+            "patterns_total": Table(pd.DataFrame(total), _UNITS, main=("corpus", *PATTERNS)),
+            "head_patterns": Table(heads, _UNITS),
+        }
 
-def _gallery_figure(found: Sequence[GalleryMap]) -> Maps | None:
+    def _head_map(self) -> Figure:
+        """Return the map of the most frequent pattern of each head."""
+        most_frequent = self.numbers.means().over().value.argmax(-1)  # [layers, heads]
+        cells = np.asarray(NAMES)[most_frequent].tolist()
+        return class_map("Most frequent pattern of each head", cells, GLYPHS)
+
+
+def _pattern_bars(name: str, table: Table) -> Bars:
+    """Return the share of each pattern in the rows of a table, which have a label in the column `name`."""
+    series = dict(zip(NAMES, PATTERNS, strict=True))
+    return Bars.from_table(f"Patterns by {name}", table, name, series, "share of maps", name)
+
+
+def _patterns_answer(shares: Mapping[str, Estimate], heads: int) -> str:
+    """Return the answer, for `fill_sentence`: the share of each pattern, the most frequent first."""
+    order = sorted(zip(NAMES, PATTERNS, strict=True), key=lambda pair: -shares[pair[1]].value)
+    parts = [f"{{pattern.{pattern}}} are {name}" for name, pattern in order if shares[pattern].value]
+    return f"of the attention maps of {heads} heads on {{n}} inputs {', '.join(parts)}"
+
+
+def _gallery_figure(examples: Sequence[GalleryMap]) -> Maps | None:
     """Draw a row for each pattern that occurs, the clearest map first; None without maps."""
-    rows = {name: clearest(one for one in found if one.pattern == place) for place, name in enumerate(NAMES)}
-    rows = {name: maps for name, maps in rows.items() if maps}
+    rows: dict[str, list[GalleryMap]] = {}
+    for place, name in enumerate(NAMES):
+        maps = clearest(example for example in examples if example.pattern == place)
+        if maps:
+            rows[name] = maps
     if not rows:
         return None
-    padded = [[*maps, *[None] * (max(map(len, rows.values())) - len(maps))] for maps in rows.values()]
+    width = max(len(maps) for maps in rows.values())
+    weights, titles = [], []
+    for maps in rows.values():
+        blank = width - len(maps)
+        weights.append([example.weights for example in maps] + [None] * blank)
+        titles.append([f"{head_name(*example.order[2:])} {example.corpus}" for example in maps] + [""] * blank)
     return Maps(
-        "The clearest maps of each pattern",
-        [[one.weights if one else None for one in maps] for maps in padded],
-        list(rows),
-        [str(place + 1) for place in range(len(padded[0]))],
-        "",
-        "",
-        "attention",
-        [[f"{head_name(*one.order[2:])} {one.corpus}" if one else "" for one in maps] for maps in padded],
+        title="The clearest maps of each pattern",
+        maps=weights,
+        row_labels=list(rows),
+        column_labels=[str(number) for number in range(1, width + 1)],
+        row_label="",
+        column_label="",
+        value_label="attention",
+        names=titles,
         top=BRIGHTEST,
         unit="fraction",
     )
@@ -183,28 +218,41 @@ class RawMaps(Measure[TextDataModule]):
     takes = TextDataModule
 
     def begin(self) -> None:
-        self._found: tuple[int, str, list[NDArray[np.float32]]] | None = None  # index, text, [heads, from, to] by layer
+        self._first: _FirstInput | None = None
 
     def update_layer(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
-        index, place = (int(one) for one in batch.index.min(0))
-        if not layer and (self._found is None or index < self._found[0]):
-            self._found = index, " | ".join(" ".join(passage.words) for passage in batch.passages[place]), []
-        if self._found is not None and index == self._found[0]:
-            length = int(batch.lengths[place])
-            self._found[2].append(weights[place, :, :length, :length].float().cpu().numpy().copy())
+        index = int(batch.index.min())
+        row = int(batch.index.argmin())
+        if layer == 0 and (self._first is None or index < self._first.index):
+            passages = [" ".join(passage.words) for passage in batch.passages[row]]
+            self._first = _FirstInput(index, " | ".join(passages), [])
+        if self._first is not None and index == self._first.index:
+            length = int(batch.lengths[row])
+            of_layer = weights[row, :, :length, :length].float().cpu().numpy()
+            self._first.weights.append(of_layer.copy())
 
     def result(self) -> Result:
         """Return the figure `maps`, with the attention map of every layer and head on the first input."""
-        index, text, rows = min((one for one in gather_items([self._found]) if one), key=lambda one: one[0])
+        of_devices = [first for first in gather_items([self._first]) if first is not None]
+        first = min(of_devices, key=lambda first: first.index)
+        layers, heads = len(first.weights), len(first.weights[0])
         figure = Maps(
-            f"Attention of every head in: {shorten(text, _WIDTH, placeholder=' …')}",
-            [list(weights) for weights in rows],
-            [str(row) for row in range(1, len(rows) + 1)],
-            [str(column) for column in range(1, len(rows[0]) + 1)],
-            "layer",
-            "head",
-            "attention",
+            title=f"Attention of every head in: {shorten(first.text, _WIDTH, placeholder=' …')}",
+            maps=[list(weights) for weights in first.weights],
+            row_labels=[str(number) for number in range(1, layers + 1)],
+            column_labels=[str(number) for number in range(1, heads + 1)],
+            row_label="layer",
+            column_label="head",
+            value_label="attention",
             unit="fraction",
         )
-        audit = {"input": index, "tokens": rows[0].shape[-1]}
+        audit = {"input": first.index, "tokens": first.weights[0].shape[-1]}
         return Result(self.experiment, {}, figures={"maps": figure}, audit=audit)
+
+
+class _FirstInput(NamedTuple):
+    """Input with the lowest index so far: its text, and its attention `[heads, from, to]` by layer."""
+
+    index: int
+    text: str
+    weights: list[NDArray[np.float32]]
