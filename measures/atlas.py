@@ -441,9 +441,11 @@ def _names_outside(given: HeadSummary, random: HeadSummary) -> list[str]:
 
 def _role_map(frame: pd.DataFrame, title: str) -> Figure:
     """Return the map of the main role of each head."""
-    grid = frame.pivot(index="layer", columns="head", values="role").replace(NO_ROLE, None)
+    cells: list[list[str | None]] = []
+    for _, of_layer in frame.groupby("layer"):
+        cells.append([None if role == NO_ROLE else role for role in of_layer["role"]])
     glyphs = {role: glyph for role, (glyph, _) in ROLES.items()}
-    return class_map(title, grid.to_numpy().tolist(), glyphs)
+    return class_map(title, cells, glyphs)
 
 
 def _atlas_answer(scores: Mapping[str, Estimate], heads: int) -> str:

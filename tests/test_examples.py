@@ -19,15 +19,20 @@ COMMANDS = [
     for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     for line in block.splitlines()
 ]
-SCORES = {"OneDirectionProbe": "uas", "AttentionAnalyses": "near.share", "Fidelity": "sharpened.flips"}
+SCORES = {
+    "OneDirectionProbe": "uas",
+    "PreviousWord": "previous_word",
+    "AttentionAnalyses": "near.share",
+    "Fidelity": "sharpened.flips",
+}
 
 
 @pytest.mark.slow
 def test_the_programs_of_the_page_run_in_any_folder_by_its_commands(cache: str, tmp_path: Path) -> None:
-    assert len(FILES) == 3
+    assert len(FILES) == 4
     for name, code in FILES.items():
         (tmp_path / name).write_text(code, encoding="utf-8")
-    assert len(COMMANDS) == 4
+    assert len(COMMANDS) == 5
     lines = [shlex.split(command)[1:] for command in COMMANDS]
     lines = [[*words, "--trainer.max_epochs=1"] if words[0] == "fit" else words for words in lines]
     code = f"from attention_probing.commands import main as run\nfor words in {lines}: assert run(words) == 0, words"
