@@ -1,11 +1,7 @@
-"""Base of what is summed or collected over the batches of all devices.
-
-A measurement on one device needs neither Lightning nor torchmetrics, whose import takes seconds; torchmetrics gathers
-where there are several processes.
-"""
+"""Sums and items that are gathered over devices; neither Lightning nor torchmetrics is imported, which takes seconds."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, Self, TypeVar
 
@@ -30,10 +26,9 @@ def gather_items(items: Sequence[Item]) -> list[Item]:
 
 
 class Gathered(nn.Module, ABC, Generic[Total]):
-    """Base class of accumulators whose states are sums, or rows, over batches and devices.
+    """Base class of accumulators whose states are sums over batches and devices.
 
-    A subclass declares its states in the constructor with `add_sum` and `add_rows`, changes them in `update`, and
-    implements `total`. States are attributes; they move with the module to a device, and keep their type.
+    A subclass declares its states in the constructor with `add_sum`, changes them in `update`, and implements `total`. States are attributes; they move with the module to a device, and keep their type.
 
     Attributes:
         over_devices: False to leave the states of other processes out, which may work on something else.
@@ -44,7 +39,6 @@ class Gathered(nn.Module, ABC, Generic[Total]):
     def __init__(self) -> None:
         super().__init__()
         self._sums: dict[str, Tensor] = {}
-        self._rows: dict[str, Callable[[], Tensor]] = {}
         self._on_device = torch.empty(0)
 
     def add_sum(self, name: str, start: Tensor) -> None:
@@ -56,16 +50,6 @@ class Gathered(nn.Module, ABC, Generic[Total]):
         """
         self._sums[name] = start
         setattr(self, name, start.clone())
-
-    def add_rows(self, name: str, nothing: Callable[[], Tensor]) -> None:
-        """Declare a state that is a list of tensors `[items, …]`, one for each batch, joined over devices.
-
-        Args:
-            name: Name of the attribute.
-            nothing: Function that returns the tensor of a device without a batch, `[0, …]`.
-        """
-        self._rows[name] = nothing
-        setattr(self, name, [])
 
     @property
     def device(self) -> torch.device:
@@ -83,16 +67,14 @@ class Gathered(nn.Module, ABC, Generic[Total]):
 
     def take(self) -> Total:
         """Return the result over the batches of all devices, and begin anew."""
-        found = self.compute()
+        total = self.compute()
         self.reset()
-        return found
+        return total
 
     def reset(self) -> None:
         """Forget all batches."""
         for name, start in self._sums.items():
             setattr(self, name, start.to(self.device, copy=True))
-        for name in self._rows:
-            setattr(self, name, [])
 
     @contextmanager
     def _of_all_devices(self) -> Iterator[None]:
@@ -100,18 +82,15 @@ class Gathered(nn.Module, ABC, Generic[Total]):
         if not self.over_devices or not dist.is_available() or not dist.is_initialized():
             yield
             return
-        from torchmetrics.utilities.distributed import gather_all_tensors  # also of different lengths
-
-        own = {name: getattr(self, name) for name in (*self._sums, *self._rows)}
+        of_this_device = {name: getattr(self, name) for name in self._sums}
         try:
-            for name in self._sums:
-                setattr(self, name, torch.stack(gather_all_tensors(own[name])).sum(dim=0))
-            for name, nothing in self._rows.items():
-                rows = torch.cat(own[name]) if own[name] else nothing()
-                setattr(self, name, gather_all_tensors(rows))
+            for name, state in of_this_device.items():
+                of_devices = [torch.empty_like(state) for _ in range(dist.get_world_size())]
+                dist.all_gather(of_devices, state.contiguous())
+                setattr(self, name, torch.stack(of_devices).sum(dim=0))
             yield
         finally:
-            for name, state in own.items():
+            for name, state in of_this_device.items():
                 setattr(self, name, state)
 
     def _apply(self, fn: Any, recurse: Any = True) -> Self:  # noqa: ANN401
@@ -121,6 +100,4 @@ class Gathered(nn.Module, ABC, Generic[Total]):
         for name in self._sums:
             state = getattr(self, name)
             setattr(self, name, state.to(self.device))
-        for name in self._rows:
-            setattr(self, name, [rows.to(self.device) for rows in getattr(self, name)])
         return self
