@@ -1,4 +1,4 @@
-"""Sums and items that are gathered over devices; neither Lightning nor torchmetrics is imported, which takes seconds."""
+"""Sums and items that are gathered over devices; their import needs neither Lightning nor torchmetrics."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
