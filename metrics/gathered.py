@@ -28,7 +28,8 @@ def gather_items(items: Sequence[Item]) -> list[Item]:
 class Gathered(nn.Module, ABC, Generic[Total]):
     """Base class of accumulators whose states are sums over batches and devices.
 
-    A subclass declares its states in the constructor with `add_sum`, changes them in `update`, and implements `total`. States are attributes; they move with the module to a device, and keep their type.
+    A subclass declares its states in the constructor with `add_sum`, changes them in `update`, and implements `total`.
+    States are attributes; they move with the module to a device, and keep their type.
 
     Attributes:
         over_devices: False to leave the states of other processes out, which may work on something else.
