@@ -1,6 +1,7 @@
 """Shares of five patterns among attention maps, by rules (Kovaleva et al. 2019, §4.1), and the maps of one input."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from textwrap import shorten
 from typing import NamedTuple
 
@@ -250,7 +251,8 @@ class RawMaps(Measure[TextDataModule]):
         return Result(self.experiment, {}, figures={"maps": figure}, audit=audit)
 
 
-class _FirstInput(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _FirstInput:
     """Input with the lowest index so far: its text, and its attention `[heads, from, to]` by layer."""
 
     index: int
