@@ -31,6 +31,7 @@ from attention_probing.commands.command_line import CommandLine, with_configs
 from attention_probing.commands.lightning import CheckedCLI
 from attention_probing.commands.shorthand import config_file, config_name
 from attention_probing.commands.sweep_plan import Options, Run, options_of, read_sweep
+from attention_probing.results.errors import command_line, setting
 from attention_probing.results.estimates import ENDS, UNITS
 from docs.reference import ROOMS, configs_page, described, exported
 from tests.commands.test_sweep_plan import SHIPPED as SWEEPS
@@ -444,9 +445,21 @@ def messages() -> str:
     for path in [path for room in rooms for path in room.glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             parts = node.values if isinstance(node, ast.JoinedStr) else [node]
-            texts = [part.value if isinstance(part, ast.Constant) else "…" for part in parts]
-            said.append("".join(text for text in texts if isinstance(text, str)))
+            said.append("".join(text_of(part) for part in parts))
     return "\n".join(said)
+
+
+def text_of(part: ast.expr) -> str:
+    """Return a part of a message, a `setting` as the command line prints it, `…` for others that are filled in."""
+    if isinstance(part, ast.Constant):
+        return part.value if isinstance(part.value, str) else ""
+    call = part.value if isinstance(part, ast.FormattedValue) else None
+    if isinstance(call, ast.Call) and ast.unparse(call.func) == "setting":
+        arguments = [node.value for node in call.args if isinstance(node, ast.Constant)]
+        if len(arguments) == len(call.args):
+            with command_line():
+                return setting(*map(str, arguments))
+    return "…"
 
 
 def test_the_messages_of_the_faq_are_those_of_the_program() -> None:
