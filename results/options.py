@@ -178,33 +178,59 @@ def misfit(value: object, hint: Any) -> str | None:  # noqa: ANN401 # of any kin
 
     Args:
         value: The value.
-        hint: The annotation; keys of a mapping, and values of classes that `checked` does not check, are not
-            checked.
+        hint: The annotation; keys of a mapping, and values of classes that `checked` does not check, are not checked.
     """
-    kind, inside = get_origin(hint), get_args(hint)
+    kind = get_origin(hint)
+    inside = get_args(hint)
     if kind is Annotated:
         return _misfit_of_number(value, *inside)
     if kind is Literal:
         return None if value in inside else one_of(value, map(str, inside))
     if kind in (Union, UnionType):
-        faults = [misfit(value, one) for one in inside]
-        if None in faults:
-            return None
-        if all(get_origin(one) is Literal or one is type(None) for one in inside):
-            return one_of(value, [str(choice) for one in inside for choice in get_args(one)])
-        faults = [fault for fault, one in zip(faults, inside, strict=True) if one is not type(None)]
-        return " or ".join(dict.fromkeys(map(str, faults)))
-    if isinstance(kind, type) and issubclass(kind, Sequence) and (kind is not tuple or inside[1:] == (...,)):
-        if isinstance(value, str | Mapping) or not isinstance(value, Collection):
-            return "a list"
-        fault = next(filter(None, (misfit(one, inside[0]) for one in value)), None)
-        return fault and f"a list, each {fault}"
+        return _misfit_of_union(value, inside)
     if isinstance(kind, type) and issubclass(kind, Mapping):
-        values = value.values() if isinstance(value, Mapping) else None
-        fault = next(filter(None, (misfit(one, inside[1]) for one in values or ())), None)
-        return KINDS["dict"] if values is None else fault and f"a mapping to {fault}"
-    truth = isinstance(value, bool) and hint in (int, float)  # in Python, True is an int
-    return KINDS[hint.__name__] if truth or not isinstance(value, _PLAIN.get(hint, object)) else None
+        return _misfit_of_mapping(value, inside[1])
+    if isinstance(kind, type) and issubclass(kind, Sequence):
+        is_pair = kind is tuple and inside[1:] != (...,)
+        return None if is_pair else _misfit_of_list(value, inside[0])
+    is_truth = isinstance(value, bool) and hint in (int, float)  # in Python, True is an int
+    if is_truth or not isinstance(value, _PLAIN.get(hint, object)):
+        return KINDS[hint.__name__]
+    return None
+
+
+def _misfit_of_union(value: object, hints: Sequence[Any]) -> str | None:
+    faults = []
+    for hint in hints:
+        fault = misfit(value, hint)
+        if fault is None:
+            return None
+        if hint is not NoneType:
+            faults.append(fault)
+    if all(hint is NoneType or get_origin(hint) is Literal for hint in hints):
+        choices = [str(choice) for hint in hints for choice in get_args(hint)]
+        return one_of(value, choices)
+    return " or ".join(dict.fromkeys(faults))
+
+
+def _misfit_of_list(value: object, hint: object) -> str | None:
+    if isinstance(value, str | Mapping) or not isinstance(value, Collection):
+        return "a list"
+    for item in value:
+        fault = misfit(item, hint)
+        if fault is not None:
+            return f"a list, each {fault}"
+    return None
+
+
+def _misfit_of_mapping(value: object, hint: object) -> str | None:
+    if not isinstance(value, Mapping):
+        return KINDS["dict"]
+    for item in value.values():
+        fault = misfit(item, hint)
+        if fault is not None:
+            return f"a mapping to {fault}"
+    return None
 
 
 def _misfit_of_number(value: Any, hint: object, *bounds: object) -> str | None:  # noqa: ANN401
