@@ -110,7 +110,9 @@ class ProbingCLI(PublicCLI):
             SettingsError: A config file grants a permission that only the command line may grant.
         """
         command = self.line.command
-        settings = self.parser_of(command).parse_line(self.line)
+        of_command = self.parser_of(command)
+        settings = of_command.parse_line(self.line)
+        self.attach(of_command)
         self.config = Namespace(subcommand=command, **{command: settings})  # type: ignore[no-untyped-call]
 
     def before_instantiate_classes(self) -> None:

@@ -38,6 +38,13 @@ class PublicCLI(LightningCLI):
         vars(parser).pop("parent_parser", None)  # to which it would leave --print_config
         return parser
 
+    def attach(self, parser: Any) -> None:  # noqa: ANN401
+        """Let a parser of `parser_of` find the instantiators of Lightning, which the parser of all commands has.
+
+        They note the settings of a model as its hyperparameters, from which a checkpoint is loaded.
+        """
+        parser.parent_parser = self.parser
+
     def run_command(self) -> None:
         """Run the chosen command; the constructor of LightningCLI calls this last."""
         super()._run_subcommand(self.config.subcommand)

@@ -25,6 +25,7 @@ from attention_probing.corpora.sentence import CorpusError
 from attention_probing.models import TrainingError
 from attention_probing.models.regularizers import Regularizer
 from attention_probing.results.errors import UserError
+from attention_probing.results.settings import own_class
 from tests.glue import write as write_glue
 from tests.models.corpora import write_texts, write_vectors
 from tests.tiny import BROKEN, FAMILIAR
@@ -274,6 +275,14 @@ def checkpoint(corpus: str, bert: Path, cache: str, tmp_path_factory: pytest.Tem
     launch.main(arguments(CONFIGS / "demo.yaml", corpus, bert, cache, runs))
     (path,) = runs.rglob("*.ckpt")
     return path
+
+
+def test_a_checkpoint_holds_the_settings_of_its_class(checkpoint: Path) -> None:
+    """Of the class in the settings, and not the arguments that it gives to its base."""
+    parameters = torch.load(checkpoint, weights_only=True)["hyper_parameters"]
+    assert own_class(parameters.pop("_class_path")) == "AttentionOnlyProbe"
+    assert parameters.pop("_instantiator") == "pytorch_lightning.cli.instantiate_module"
+    assert parameters == {"learning_rate": 0.04, "decay": 0.7, "schedule": "epoch"}
 
 
 def test_a_second_run_has_a_folder_of_its_own_and_the_same_scores(
