@@ -186,16 +186,6 @@ class Saliency:
         """Measures of attention weights."""
         return AttentionSaliency(self.classified)
 
-    def _measure_time(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
-        """Compute a measure; the first time, keep its seconds."""
-        if name in self.seconds:
-            return compute()
-        device = self.classified.mask.device
-        start = _now(device)
-        values = compute()
-        self.seconds[name] = _now(device) - start
-        return values
-
     @cached_property
     def _word_gradients(self) -> tuple[Tensor, Tensor]:
         """Embedded tokens, and ∂p/∂e with fixed attention: both `[batch, time, size]`."""
@@ -332,12 +322,12 @@ class Saliency:
         if measure in self.files:
             return self._scores_of(self.files[measure])
         source = self.of_attention if hasattr(AttentionSaliency, measure) else self
-        return self._measure_time(measure, lambda: getattr(source, measure))
+        return _measure_time(self, measure, lambda: getattr(source, measure))
 
     def _scores_of(self, explainer: Explainer) -> Tensor:
         """Return the scores of an object, which is asked once."""
         if explainer not in self._of_explainers:
-            scores = self._measure_time(explainer.name, lambda: _check_scores(explainer, self.classified))
+            scores = _measure_time(self, explainer.name, lambda: _check_scores(explainer, self.classified))
             self._of_explainers[explainer] = scores
         return self._of_explainers[explainer]
 
@@ -364,10 +354,21 @@ class Saliency:
             draws: Number of orders of `random`; every other ranking has one order.
         """
         if ranking == "random":
-            keys = self._measure_time(ranking, lambda: self.classified.noise("ranking", draws))
+            keys = _measure_time(self, ranking, lambda: self.classified.noise("ranking", draws))
         else:
             keys = self.signed(ranking)[None]
         return keys.masked_fill(~self.classified.mask, -torch.inf)
+
+
+def _measure_time(saliency: Saliency, name: str, compute: Callable[[], Tensor]) -> Tensor:
+    """Compute a measure; the first time, keep its seconds."""
+    if name in saliency.seconds:
+        return compute()
+    device = saliency.classified.mask.device
+    start = _now(device)
+    values = compute()
+    saliency.seconds[name] = _now(device) - start
+    return values
 
 
 def _now(device: torch.device) -> float:

@@ -449,7 +449,7 @@ def messages() -> str:
     return "\n".join(said)
 
 
-def text_of(part: ast.expr) -> str:
+def text_of(part: ast.AST) -> str:
     """Return a part of a message, a `setting` as the command line prints it, `…` for others that are filled in."""
     if isinstance(part, ast.Constant):
         return part.value if isinstance(part.value, str) else ""

@@ -33,15 +33,15 @@ def test_a_measurement_imports_no_lightning_and_no_model_before_its_first_batch(
     code = f"""
 import sys
 from attention_probing import commands
-from attention_probing.measures import contract
+from attention_probing.measures import loop
 
-track = contract.track
+track = loop.track
 
 def begin(*args, **options):
     print("FIRST", *sys.modules)
     return track(*args, **options)
 
-contract.track = begin
+loop.track = begin
 assert commands.main({words}) == 0
 print("AFTER")
 """

@@ -171,7 +171,7 @@ def test_random_sets_are_all_different_and_each_other_set_is_as_likely() -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sets": {"a": ["3-1"]}}, r"^`sets\.a`: 3-1 does not exist; there are 2 layers of 4 heads"),
+        ({"sets": {"a": ["3-1"]}}, r"^`sets`\.a: 3-1 does not exist; there are 2 layers of 4 heads"),
         ({"checkpoint": None}, "HeadAblation without a checkpoint needs .*, but ClassificationDataModule has none"),
         ({"kinds": ()}, "^`kinds` is empty"),
         ({"heads": False, "layers": False}, "Nothing is ablated"),

@@ -262,7 +262,7 @@ def test_texts_that_give_no_loss_are_refused(tmp_path: Path) -> None:
             return iter(texts)
 
         analysis = Importance()
-        data = SimpleNamespace(names=names, drawn=drawn, has_split=lambda _: True)
+        data = SimpleNamespace(names=names, draw_segments=drawn, has_split=lambda _: True)
         begin(analysis, one, data)
         return analysis
 

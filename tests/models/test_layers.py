@@ -314,7 +314,7 @@ def test_a_projection_is_one_linear_map_without_a_bias() -> None:
 def test_vectors_of_another_size_than_asked_for_are_refused_by_both_sizes() -> None:
     with pytest.raises(
         UserError,
-        match=r"5 dimensions, but `embedding\.size` is 300\. Remove the size \(`embedding=\{'size': None\}`\)",
+        match=r"5 dimensions, but `size` is 300\. Remove the size \(`size=None`\)",
     ):
         embedding_of(VECTORS, size=300)
     assert embedding_of(VECTORS, size=5).size == 5

@@ -82,7 +82,7 @@ def test_concat_puts_the_word_behind_its_state_and_residual_adds_it() -> None:
 
 
 def test_words_and_states_of_two_sizes_are_refused_with_the_projection_that_helps() -> None:
-    remedy = r"50 and 300 dimensions\. Set `embedding\.project=300`"
+    remedy = r"50 and 300 dimensions\. Set `project=300`"
     with pytest.raises(UserError, match=f"Residual needs .* {remedy}"):
         Residual().output_size(50, 300)
     with pytest.raises(UserError, match=f"Tying needs .* {remedy}"):
