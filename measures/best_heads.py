@@ -38,7 +38,7 @@ class ChosenHeads:
     Attributes:
         dev: Predictions on dev.
         scored: Predictions on the split that is scored; the same object as `dev` if dev is scored.
-        names: HeadNames of the attention heads.
+        names: Names of the attention heads.
         transferred: True if dev is of another language than the scored split. Heads are then compared with the fixed
             offset that is best on the scored split itself, which favours the offset.
         seed: Seed of bootstrap and permutations.
@@ -183,88 +183,26 @@ class ChosenHeads:
             frame["random_init"] = _accuracies(control.scored, random_heads)
         frame["n_dev"] = [int(np.count_nonzero(dev.groups.get(group, ()))) for group in self.groups]
         frame["dev_gap"] = frame["dev"] - _accuracies(dev.by_offset, self.offsets)
-        over_offset = self._over_offset(draws)
+        over_offset = _over_offset(self, draws)
         frame["over_offset"] = over_offset.value
         frame["over_offset.low"], frame["over_offset.high"] = over_offset.interval
         frame["p_offset"] = over_offset.p
         frame["p_offset"] = frame["p_offset"].where(frame["dev"].notna())
         frame["p_holm"] = holm(frame["p_offset"].tolist())
-        frame["p_shuffled"] = self._p_shuffled(permutations)
+        frame["p_shuffled"] = _p_shuffled(self, permutations)
         _blank_unseen(frame)
-        units = self._units(frame, draws, permutations)
+        units = _units(self, frame, draws, permutations)
         main = ["relation", "head", self.split, "own_offset" if self.transferred else "offset"]
         if control is not None:
             main.append("random_init")
         main.append("p_holm")
         return Table(frame, units, interval=self.split, main=main)
 
-    def _units(self, frame: pd.DataFrame, draws: int, permutations: int) -> dict[str, Unit | Sequence[Unit]]:
-        """Return the units of the columns of `best_heads`, whose p-values have a least value."""
-        shares = ["dev", "test", "offset", "random_init", "dev_gap", "over_offset"]
-        if self.transferred:
-            shares.append("own_offset")
-        units: dict[str, Unit | Sequence[Unit]] = {}
-        for name in shares:
-            units[name] = "fraction"
-        number = int(self.scored.arcs.units.max(initial=-1)) + 1
-        least = 1 / (1 + draws) if self.split == "dev" else least_p(number, draws)
-        units["p_offset"] = p_units(frame["p_offset"], least)
-        units["p_shuffled"] = p_units(frame["p_shuffled"], 1 / (1 + permutations))
-        units["p_holm"] = units["p_offset"]
-        return units
-
-    def _over_offset(self, draws: int) -> Estimate[Floats]:
-        """Return the accuracy of each group's head minus that of its offset, with intervals and p-values `[groups]`."""
-        gains = []
-        totals: list[Floats] = []
-        for group, words in self.groups.items():
-            gains.append(self._gains(group, [self.heads[group]])[:, 0])
-            totals.append(count_units(self.scored.arcs, words))
-        difference = bootstrap_ratio(
-            np.stack(gains, axis=1),
-            np.stack(totals, axis=1),
-            share=True,
-            compared=True,
-            draws=draws,
-            seed=self.seed,
-        )
-        if self.split == "test":
-            return difference
-        every = range(self.scored.predicted.shape[1])
-        p = []
-        for group, total in zip(self.groups, totals, strict=True):
-            gains_of_all = self._gains(group, every)[total > 0]
-            p.append(max_sign_flip_p(gains_of_all, draws=draws, seed=self.seed))
-        undefined = np.full(len(p), np.nan)
-        return replace(difference, low=undefined, high=undefined, p=np.array(p))
-
-    def _gains(self, group: str, predictors: Sequence[int]) -> Floats:
-        """Return the words of a group that predictors find, minus those that its offset finds, `[units, predictors]`.
-
-        Args:
-            group: Name of the group of words.
-            predictors: Columns of `self.scored.predicted`.
-        """
-        words = self.groups[group]
-        by_offset = self.offset_hits(self.compared_offsets[group])
-        gains = []
-        for predictor in predictors:
-            difference = 1.0 * self.hits(predictor) - by_offset
-            gains.append(count_units(self.scored.arcs, words * difference))
-        return np.stack(gains, axis=1)
-
-    def _p_shuffled(self, permutations: int) -> list[float]:
-        """Return p of `permutation_p` for the head of each group."""
-        chosen = [self.heads.get(group, -1) for group in self.scored.groups]
-        p = permutation_p(self.dev, self.scored, chosen, permutations=permutations, seed=self.seed)
-        by_group = dict(zip(self.scored.groups, p.tolist(), strict=True))
-        return [by_group[group] for group in self.groups]
-
     def by_sentence(self, groups: Iterable[str]) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
         """Return the number of words of each group whose governor the best head of the group finds.
 
         Args:
-            groups: HeadNames of groups of words; see `Predictions.groups`.
+            groups: Names of groups of words; see `Predictions.groups`.
 
         Returns:
             A frame with a row for each sentence of the scored split and the columns `<group>.found` and
@@ -336,6 +274,73 @@ class ChosenHeads:
         table.frame.insert(4, "layer", parts.str[0].astype(int))
         table.frame.insert(5, "number", parts.str[1].astype(int))
         return table
+
+
+def _units(heads: ChosenHeads, frame: pd.DataFrame, draws: int, permutations: int) -> dict[str, Unit | Sequence[Unit]]:
+    """Return the units of the columns of `best_heads`, whose p-values have a least value."""
+    shares = ["dev", "test", "offset", "random_init", "dev_gap", "over_offset"]
+    if heads.transferred:
+        shares.append("own_offset")
+    units: dict[str, Unit | Sequence[Unit]] = {}
+    for name in shares:
+        units[name] = "fraction"
+    number = int(heads.scored.arcs.units.max(initial=-1)) + 1
+    least = 1 / (1 + draws) if heads.split == "dev" else least_p(number, draws)
+    units["p_offset"] = p_units(frame["p_offset"], least)
+    units["p_shuffled"] = p_units(frame["p_shuffled"], 1 / (1 + permutations))
+    units["p_holm"] = units["p_offset"]
+    return units
+
+
+def _over_offset(heads: ChosenHeads, draws: int) -> Estimate[Floats]:
+    """Return the accuracy of each group's head minus that of its offset, with intervals and p-values `[groups]`."""
+    gains = []
+    totals: list[Floats] = []
+    for group, words in heads.groups.items():
+        gains.append(_gains(heads, group, [heads.heads[group]])[:, 0])
+        totals.append(count_units(heads.scored.arcs, words))
+    difference = bootstrap_ratio(
+        np.stack(gains, axis=1),
+        np.stack(totals, axis=1),
+        share=True,
+        compared=True,
+        draws=draws,
+        seed=heads.seed,
+    )
+    if heads.split == "test":
+        return difference
+    every = range(heads.scored.predicted.shape[1])
+    p = []
+    for group, total in zip(heads.groups, totals, strict=True):
+        gains_of_all = _gains(heads, group, every)[total > 0]
+        p.append(max_sign_flip_p(gains_of_all, draws=draws, seed=heads.seed))
+    undefined = np.full(len(p), np.nan)
+    return replace(difference, low=undefined, high=undefined, p=np.array(p))
+
+
+def _gains(heads: ChosenHeads, group: str, predictors: Sequence[int]) -> Floats:
+    """Return the words of a group that predictors find, minus those that its offset finds, `[units, predictors]`.
+
+    Args:
+        heads: The heads and offsets.
+        group: Name of the group of words.
+        predictors: Columns of `heads.scored.predicted`.
+    """
+    words = heads.groups[group]
+    by_offset = heads.offset_hits(heads.compared_offsets[group])
+    gains = []
+    for predictor in predictors:
+        difference = 1.0 * heads.hits(predictor) - by_offset
+        gains.append(count_units(heads.scored.arcs, words * difference))
+    return np.stack(gains, axis=1)
+
+
+def _p_shuffled(heads: ChosenHeads, permutations: int) -> list[float]:
+    """Return p of `permutation_p` for the head of each group."""
+    chosen = [heads.heads.get(group, -1) for group in heads.scored.groups]
+    p = permutation_p(heads.dev, heads.scored, chosen, permutations=permutations, seed=heads.seed)
+    by_group = dict(zip(heads.scored.groups, p.tolist(), strict=True))
+    return [by_group[group] for group in heads.groups]
 
 
 def _accuracies(predictions: Predictions, predictors: Mapping[str, int]) -> list[float]:

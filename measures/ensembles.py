@@ -29,7 +29,7 @@ def ensembles_table(
         heads: Predictions of all heads on dev and on the scored split.
         dev: Stored attention of dev.
         scored: Stored attention of the scored split.
-        relations: HeadNames of the relations; empty for all.
+        relations: Names of the relations; empty for all.
         minimum: Least number of words of a relation on dev.
         most: Largest number of heads of an ensemble.
 
