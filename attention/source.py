@@ -192,12 +192,14 @@ class EncoderSource:
 
 
 def advise_on_own_code() -> str:
-    """Return what a message says about files that contain code, from the middle of a sentence to its end."""
-    encoder = setting("data.encoder.trust_remote_code", "true")
-    tokenizer = setting("data.tokenizer.trust_remote_code", "true")
+    """Return what a message says about files that contain code; the end of a sentence."""
+    permission = setting("data.encoder.trust_remote_code", "true")
+    of_classifier = setting("data.tokenizer.trust_remote_code", "true")
+    if of_classifier != permission:
+        permission = f"{permission} (for a classifier {of_classifier}, in `view` --trust_remote_code)"
     return (
         "its files contain code (auto_map), which is not run. If you trust its author, allow it with "
-        f"{encoder} (for a classifier {tokenizer}, in `view` --trust_remote_code), which no config may set"
+        f"{permission}, which no config may set"
     )
 
 
