@@ -114,8 +114,11 @@ def test_a_killed_task_is_told_and_its_job_is_not_requeued(slurm: Slurm, submit:
     pids = [int(pid) for pid, _, step, *_, rank in rows if (step, rank) == ("0", "1")]
     os.kill(pids[0], signal.SIGKILL)
     assert slurm.wait(job) == "FAILED"
-    assert "Another process of the run has ended" in log_of(slurm, job)
-    assert "The same command goes on from what is kept" in log_of(slurm, job)
+    log = log_of(slurm, job)
+    # Whether the other rank notices, or srun ends it before, is a matter of moments; both say what to do.
+    noticed = "Another process of the run has ended" in log and "The same command goes on from what is kept" in log
+    ended = "The run was ended by a signal" in log and "it goes on from what is kept" in log
+    assert noticed or ended, log
 
 
 def test_a_cancelled_run_is_not_requeued(slurm: Slurm, submit: Submit, tmp_path: Path) -> None:

@@ -240,7 +240,7 @@ def test_a_test_run_writes_its_result(tmp_path: Path, monkeypatch: pytest.Monkey
     # Of the scores, only the main ones; the others are counted below.
     assert [line.split() for line in scores.splitlines()[3:]] == [["uas", "30.0", "[25.0,", "35.0]"]]
     assert end.splitlines() == [
-        "Audit: data: too_long 1; range_rows [3 4]; too_long 2; 1 count that is 0.",
+        "Audit: data: too_long 1; range_rows [3, 4]; too_long 2; 1 count that is 0.",
         "Warning: fewer than 20 items, marked * where printed: 3 rows of relations.csv. Such intervals are wide",
         LEGEND,
         "More: 2 scores in results.json, 1 table in tables/.",
@@ -390,7 +390,7 @@ class TestWrite:
         monkeypatch.setattr(writer, "latex_table", fail)
         with pytest.raises(RuntimeError, match="disk is full"):
             write(tmp_path, UNDRAWN, PROVENANCE)
-        assert files_of(tmp_path) == FILES - {"results.json", "page.html", "relations.tex"}
+        assert files_of(tmp_path) == FILES - {"results.json", "page.html"}
 
     @pytest.mark.slow
     def test_a_full_disk_while_a_figure_is_drawn_leaves_the_scores(
