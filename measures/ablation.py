@@ -165,7 +165,7 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
             for layer in layers:
                 sets.append(HeadSet("layers", {"layer": layer + 1}, frozenset(product([layer], heads))))
         for place, (name, words) in enumerate(self.named.items()):
-            named = parse_heads(words, self.task.layers, self.task.heads, setting(f"model.sets.{name}"))
+            named = parse_heads(words, self.task.layers, self.task.heads, f"{setting('model.sets')}.{name}")
             generator = np.random.default_rng([self.seed, place])
             random = random_sets(named, self.task.heads, self.random, generator)
             sets.append(HeadSet("sets", {"set": name, "heads": len(named)}, named, random))
