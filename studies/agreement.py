@@ -18,12 +18,12 @@ from attention_probing.metrics.rows import Rows
 from attention_probing.probes.arc_evaluation import read_fields
 from attention_probing.results import Floats, Result, Table, Unit, fill_sentence
 from attention_probing.results.digests import find_alteration
-from attention_probing.results.errors import UserError, near, one_of
+from attention_probing.results.errors import UserError, near, one_of, setting
 from attention_probing.results.files import path_below, read_csv
 from attention_probing.results.heads import HeadNames
 from attention_probing.results.options import checked
 
-WHAT = "--model.ablation"
+WHAT = "model.ablation"
 _LEAST = 3  # heads, for the spread of τ
 
 
@@ -60,7 +60,8 @@ class HeadAgreement(Measure[DependencyDataModule]):
         read_fields(data, ("attention",), type(self).__name__)
         if not data.options.measured.has_heads:
             raise UserError(
-                f"--data.options.quantity: {data.options.quantity} has one map for each layer, and no number "
+                f"{setting('data.options.quantity')}: {data.options.quantity} has one map for each layer, and no "
+                f"number "
                 "for each head to compare with its ablation. Choose attention, norms or effective."
             )
         names = HeadNames(data.layers, data.heads)
@@ -74,7 +75,8 @@ class HeadAgreement(Measure[DependencyDataModule]):
                 else f"there are only {len(self._names)} heads"
             )
             raise UserError(
-                f"{WHAT}: {self.ablation} and the encoder do not fit: {fault}. Name a run on a model fine-tuned from "
+                f"{setting(WHAT)}: {self.ablation} and the encoder do not fit: {fault}. Name a run on a model "
+                f"fine-tuned from "
                 "the same encoder, and keep at least three heads."
             )
         ablated, own = str(self.lost.attrs["encoder"]), str(data.provenance.encoder.get("name", ""))
@@ -111,7 +113,7 @@ class HeadAgreement(Measure[DependencyDataModule]):
         found = Predictions(arcs, self.data.relations, columns["heads"])
         if self.relation not in found.groups:
             raise UserError(
-                f"--model.relation: no word of {split} has the relation {self.relation!r}"
+                f"{setting('model.relation')}: no word of {split} has the relation {self.relation!r}"
                 f"{near(self.relation, found.groups)}; there are {', '.join(found.groups)}."
             )
         return found.accuracies(self.relation).reshape(2, -1)
@@ -144,15 +146,18 @@ def lost_without(run: Path, kind: str) -> pd.Series:
         found = (own["difference"] if falls else -own["difference"]).set_axis(names).astype(np.float64)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{WHAT}: {path} is not the result of an ablation of single heads ({type(error).__name__}: {error}). Name "
+            f"{setting(WHAT)}: {path} is not the result of an ablation of single heads ({type(error).__name__}: "
+            f"{error}). Name "
             "a run of configs/kovaleva2019/ablation.yaml."
         ) from None
     if fault:
-        raise UserError(f"{WHAT}: {fault}.")
+        raise UserError(f"{setting(WHAT)}: {fault}.")
     if found.empty:
-        raise UserError(f"{WHAT}: {run} has no ablation of the kind {kind!r}; kind must be {one_of(kind, kinds)}.")
+        raise UserError(
+            f"{setting(WHAT)}: {run} has no ablation of the kind {kind!r}; kind must be {one_of(kind, kinds)}."
+        )
     if not np.isfinite(found).all():
-        raise UserError(f"{WHAT}: {run} has a loss that is not a finite number. Run the ablation again.")
+        raise UserError(f"{setting(WHAT)}: {run} has a loss that is not a finite number. Run the ablation again.")
     found.attrs |= about
     return found
 

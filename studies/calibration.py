@@ -285,7 +285,9 @@ CASES: Mapping[str, Case] = {
     "pairs of runs by F1": Case(
         "commands/compare.py: permutation.p, commands/sweep_table.py: p", partial(two_runs_f1, number=200), 0.1
     ),
-    "pairs of decisions": Case("measures/ablation.py: p", decisions, 0.1, conservative=True),
+    "pairs of decisions": Case(
+        "measures/ablation.py: p, measures/head_sets.py: p, measures/pruning.py: p", decisions, 0.1, conservative=True
+    ),
     "pairs of variants": Case("fidelity/comparison.py: p", numbers, 0.3),
     **{
         f"pairs of runs, {number} sentences": Case(
@@ -298,7 +300,10 @@ CASES: Mapping[str, Case] = {
     },
     **{
         f"pairs of decisions, {number} texts": Case(
-            "measures/ablation.py: p", partial(decisions, number=number), 0.3, conservative=True
+            "measures/ablation.py: p, measures/head_sets.py: p, measures/pruning.py: p",
+            partial(decisions, number=number),
+            0.3,
+            conservative=True,
         )
         for number in FEW_UNITS
     },

@@ -16,7 +16,7 @@ from attention_probing.metrics.bootstrap import share_interval
 from attention_probing.models import recorded_gradients
 from attention_probing.probes.arc_evaluation import read_fields
 from attention_probing.results import Estimate, Result, Table, Unit, fill_sentence
-from attention_probing.results.errors import UserError, near
+from attention_probing.results.errors import UserError, near, setting
 from attention_probing.results.options import NonNegative, Positive, checked
 from attention_probing.results.progress import Progress, quiet
 from studies.known_cases import CASES, Case, Trial, promised
@@ -46,12 +46,12 @@ class KnownAnswers(Measure[DependencyDataModule]):
         super().__init__()
         if strange := [name for name in seeds or {} if name not in CASES]:
             raise UserError(
-                f"--model.seeds: there is no experiment {strange[0]!r}{near(strange[0], CASES)}; the "
+                f"{setting('model.seeds')}: there is no experiment {strange[0]!r}{near(strange[0], CASES)}; the "
                 f"experiments are {', '.join(CASES)}."
             )
         self.numbers, self.processes = {name: own for name, (_, own) in CASES.items()} | (seeds or {}), processes
         if not any(self.numbers.values()):
-            raise UserError("--model.seeds leaves every experiment out. Give one of them at least 1.")
+            raise UserError(f"{setting('model.seeds')} leaves every experiment out. Give one of them at least 1.")
 
     def begin(self) -> None:
         read_fields(self.data, (), type(self).__name__)  # the models are made here

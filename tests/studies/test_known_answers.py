@@ -231,7 +231,7 @@ def test_a_natural_model_learns_and_is_a_model_folder(tmp_path: Path) -> None:
 def test_unknown_experiments_and_negative_numbers_are_refused() -> None:
     with pytest.raises(UserError, match=r"there is no experiment 'head' \(did you mean `heads`\?\)"):
         KnownAnswers({"head": 1})
-    with pytest.raises(UserError, match=r"seeds.heads is -1, but must be at least 0"):
+    with pytest.raises(UserError, match=r"seeds is \{'heads': -1\}, but must be a mapping to at least 0"):
         KnownAnswers({"heads": -1})
     with pytest.raises(UserError, match=r"`seeds` leaves every experiment out"):
         KnownAnswers(dict.fromkeys(CASES, 0))
