@@ -12,6 +12,7 @@ from pathlib import Path
 from attention_probing.attention.loading import save_model
 from attention_probing.attention.source import resolve
 from attention_probing.commands import parser_of
+from attention_probing.models import refuse_untrained
 from attention_probing.models.checkpoints import checkpoint_file
 from attention_probing.models.transformer import TransformerClassifier
 
@@ -25,7 +26,7 @@ def export(classifier: TransformerClassifier, folder: str | Path) -> None:
         TrainingError: The classifier is not trained.
         EncoderError: The folder exists, or cannot be written.
     """
-    classifier.refuse_untrained()
+    refuse_untrained(classifier)
     sizes = classifier.sizes
     assert sizes.tokenizer is not None
     save_model(classifier.classifier.model, resolve(sizes.tokenizer), Path(folder).expanduser(), sizes.labels)

@@ -30,7 +30,7 @@ from attention_probing.commands.training import (
     model_checkpoints,
 )
 from attention_probing.datamodules.corpus import CorpusDataModule
-from attention_probing.models import TrainedModule, TrainingError, ignore_signals
+from attention_probing.models import TrainedModule, TrainingError, ignore_signals, refuse_untrained
 from attention_probing.models.checkpoints import checkpoint_file, configured_model, read_checkpoint
 from attention_probing.models.progress import ProgressLines
 from attention_probing.results.errors import UserError, lacks_memory
@@ -146,7 +146,7 @@ class ProbingCLI(PublicCLI):
             check_checkpoint(self.checkpoint, self.plain_settings["model"], str(self.subcommand))
         needs_training = isinstance(self.model, TrainedModule) and not self.model.may_come_trained
         if path is None and self.subcommand != "fit" and needs_training:
-            self.model.refuse_untrained()  # before hours of extraction
+            refuse_untrained(self.model)  # before hours of extraction
 
     def instantiate_classes(self) -> None:
         """Make the objects of the settings.

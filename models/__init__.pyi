@@ -30,6 +30,7 @@ from .trained import (
     TrainedModule as TrainedModule,
     ignore_signals as ignore_signals,
     recorded_gradients as recorded_gradients,
+    refuse_untrained as refuse_untrained,
     training_audit as training_audit,
     training_warnings as training_warnings,
 )

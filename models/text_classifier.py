@@ -24,7 +24,7 @@ from attention_probing.models.decisions import SplitDecisions, TermMeans, classi
 from attention_probing.models.layers import EntmaxAttention
 from attention_probing.models.losses import Mean, no_loss, over_devices
 from attention_probing.models.predictions import Prediction, prediction_table
-from attention_probing.models.trained import Origin, TrainedModule, other_model, training_audit
+from attention_probing.models.trained import Origin, TrainedModule, other_model, refuse_untrained, training_audit
 from attention_probing.results import Result
 from attention_probing.results.errors import UserError, new_items, setting
 from attention_probing.results.options import Factor, Rate
@@ -136,6 +136,11 @@ class TextSizes:
         )
 
     @classmethod
+    def origin_of(cls, data: ClassificationDataModule) -> "Origin[TextSizes]":
+        """Return the sizes that a classifier of the datamodule's texts has, and the identity of the texts."""
+        return Origin(cls.from_data(data), data.identity)
+
+    @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "TextSizes":
         """Return the sizes from the output of `dataclasses.asdict`, as a checkpoint stores them.
 
@@ -238,24 +243,19 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
                 being normalised. The leading axes `...` are alternative weights for the same texts.
         """
 
-    def origin_of(self, data: ClassificationDataModule) -> Origin[TextSizes]:
+    def make_for(self, data: ClassificationDataModule) -> None:
         if data.regression and not self.regresses:
             raise UserError(
                 f"{type(self).__name__} decides between classes, but the labels are numbers "
                 f"({setting('data.regression')}). Use TransformerClassifier, or data whose labels are classes."
             )
-        return Origin(TextSizes.from_data(data), data.identity)
-
-    def make_for(self, data: ClassificationDataModule) -> None:
         super().make_for(data)
-        assert self.origin is not None
-        sizes = replace(self.sizes, vectors=None, known=None)  # they are parameters now
-        self.origin = replace(self.origin, sizes=sizes)
-        main_term = "squared_error" if sizes.regression else "cross_entropy"
+        self.sizes = replace(self.sizes, vectors=None, known=None)  # they are parameters now
+        main_term = "squared_error" if self.sizes.regression else "cross_entropy"
         names = (main_term, *self.term_names)
         self._train_losses = TermMeans(names)
-        self._dev = SplitDecisions(sizes.regression, names)
-        self._test = SplitDecisions(sizes.regression, names)
+        self._dev = SplitDecisions(self.sizes.regression, names)
+        self._test = SplitDecisions(self.sizes.regression, names)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the class of every submodule too, to tell apart models that differ in submodules without parameters."""
@@ -348,7 +348,7 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
             UserError: There is no text, or one is empty.
         """
         given = new_items("texts", texts)
-        self.refuse_untrained()
+        refuse_untrained(self)
         split = self.sizes.tokenize(given)
         split.warn_of_unknown("texts")
         predictions: list[Prediction] = []
@@ -357,7 +357,7 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
         with torch.no_grad():
             for batch in split.batches(eval_tokens):
                 batch = batch.to(self.device)
-                predictions.extend(self._predictions_of(batch, self(batch)))
+                predictions.extend(predict_batch(batch, self(batch), self.sizes))
         self.train(training)
         return prediction_table(predictions, split, self.sizes.labels).drop(columns="gold")
 
@@ -369,31 +369,14 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
         if not len(batch.index):
             return batch.index.new_zeros(0, self.sizes.classes, dtype=torch.float32)
         output: Output = self(batch)
-        self._predicted.extend(self._predictions_of(batch, output))
-        return self._probabilities(output)
+        self._predicted.extend(predict_batch(batch, output, self.sizes))
+        return probabilities_of(output, self.sizes)
 
     def on_predict_epoch_end(self) -> None:
         """Fill `predictions` with the table of all predictions, made by `prediction_table`."""
         predictions = gather_items(self._predicted)
         self._predicted = []
         self.predictions = prediction_table(predictions, self.data.splits["test"], self.sizes.labels)
-
-    def _probabilities(self, output: Output) -> Tensor:
-        """Return the probabilities of the classes `[batch, classes]`, or in a regression the numbers `[batch, 1]`."""
-        return output.logits if self.sizes.regression else output.logits.softmax(-1)
-
-    def _predictions_of(self, batch: TextBatch, output: Output) -> list[Prediction]:
-        """Return the predictions for the texts of a batch, one for each text."""
-        predictions = []
-        for text, probabilities in zip(batch.index.tolist(), self._probabilities(output).tolist(), strict=True):
-            predictions.append(Prediction(text, probabilities, {}))
-        for name, level in output.levels.items():
-            # Levels over tokens have a weight for each token, delimiters too, as the columns of the table have.
-            lengths = level.mask.sum(1) if name == SENTENCE else batch.lengths
-            rows = level.weights.float().cpu().numpy()
-            for prediction, row, length in zip(predictions, rows, lengths.tolist(), strict=True):
-                prediction.weights[name] = row[:length].copy()
-        return predictions
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         kind = torch.optim.AdamW if self.optimizer == "adamw" else torch.optim.Adam
@@ -434,6 +417,25 @@ def learned_alphas(model: nn.Module) -> dict[str, float]:
         if isinstance(module, EntmaxAttention) and module.learned:
             alphas[f"{name}.alpha"] = torch.as_tensor(module.alpha).item()
     return alphas
+
+
+def probabilities_of(output: Output, sizes: TextSizes) -> Tensor:
+    """Return the probabilities of the classes `[batch, classes]`, or in a regression the numbers `[batch, 1]`."""
+    return output.logits if sizes.regression else output.logits.softmax(-1)
+
+
+def predict_batch(batch: TextBatch, output: Output, sizes: TextSizes) -> list[Prediction]:
+    """Return the predictions for the texts of a batch, one for each text."""
+    predictions = []
+    for text, probabilities in zip(batch.index.tolist(), probabilities_of(output, sizes).tolist(), strict=True):
+        predictions.append(Prediction(text, probabilities, {}))
+    for name, level in output.levels.items():
+        # Levels over tokens have a weight for each token, delimiters too, as the columns of the table have.
+        lengths = level.mask.sum(1) if name == SENTENCE else batch.lengths
+        rows = level.weights.float().cpu().numpy()
+        for prediction, row, length in zip(predictions, rows, lengths.tolist(), strict=True):
+            prediction.weights[name] = row[:length].copy()
+    return predictions
 
 
 def all_terms(model: TextClassifier, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:

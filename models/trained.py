@@ -47,7 +47,7 @@ class RefuseUntrained(Callback):
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Raise TrainingError if the module was neither trained nor loaded from a checkpoint."""
         assert isinstance(pl_module, TrainedModule)
-        pl_module.refuse_untrained()
+        refuse_untrained(pl_module)
 
     on_test_start = on_predict_start = on_validation_start
 
@@ -73,7 +73,8 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         may_come_trained: True if `build` may load trained parameters, for example with transformers.
         objects: Names of constructor arguments that are objects. A checkpoint of `probing` has the
             settings to make them; for other checkpoints, pass them to `load_from_checkpoint`.
-        origin: Sizes and source of the parameters; None before they are built.
+        sizes: Sizes of the parameters, once they are built.
+        source: Source of the input that the parameters were built for; None before they are built.
         trained: True once `fit` has begun or a checkpoint is loaded.
         epochs: Epoch of the loaded checkpoint, from 1; None without a checkpoint.
         epochs_run: Total number of epochs at the end of the training of this run; None without a training.
@@ -99,7 +100,7 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         self.save_hyperparameters(ignore=self.objects, logger=False)
         check_options(self, **self.hparams)
         self.result: Result | None = None
-        self.origin: Origin[Sizes] | None = None
+        self.source: Mapping[str, object] | None = None
         self.trained = False
         self.epochs: int | None = None
         self.epochs_run: int | None = None
@@ -115,12 +116,6 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
             UserError: The trainer has no datamodule of the class `takes`.
         """
         return data_for(type(self).__name__, self.takes, self.trainer.datamodule)  # type: ignore[attr-defined, no-any-return]
-
-    @property
-    def sizes(self) -> Sizes:
-        """Sizes of the parameters, once they are built."""
-        assert self.origin is not None
-        return self.origin.sizes
 
     def setup(self, stage: str) -> None:
         """Build the parameters for the datamodule of the trainer, or check that existing parameters fit it."""
@@ -141,20 +136,26 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         Raises:
             TrainingError: The existing parameters were built for other data.
         """
-        if self.origin is None:
-            self.origin = origin
+        if self.source is None:
+            self.sizes = origin.sizes
+            self.source = origin.source
             # Not in `configure_model`: Lightning would draw the initial weights on the device of the trainer.
             self.build(origin.sizes)
-        elif reason := difference(self.origin, origin):
+            return
+        reason = difference(Origin(self.sizes, self.source), origin)
+        if reason is not None:
             raise TrainingError(reason)
 
-    @abstractmethod
     def origin_of(self, data: Data) -> Origin[Sizes]:
         """Return the sizes that the parameters have for a datamodule, after its `setup`, and the source of their input.
+
+        By default `sizes_type.origin_of` returns them.
 
         Raises:
             UserError: The module does not support these data.
         """
+        origin: Origin[Sizes] = self.sizes_type.origin_of(data)
+        return origin
 
     @abstractmethod
     def build(self, sizes: Sizes) -> None:
@@ -188,13 +189,6 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         """Store the number of training epochs in `epochs_run`, which is reported with the results."""
         self.epochs_run = self.trainer.current_epoch
 
-    def refuse_untrained(self) -> None:
-        """Raise TrainingError if the module was neither trained nor loaded from a checkpoint."""
-        if not self.trained:
-            raise TrainingError(
-                f"{type(self).__name__} was not trained: train it with `fit`, or give a checkpoint with --ckpt_path."
-            )
-
     def configure_callbacks(self) -> list[Callback]:
         """Return the callback that refuses to validate, test or predict before a training."""
         return [RefuseUntrained()]
@@ -205,9 +199,9 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         If several devices share a batch, `trained_on` is set to their number. Otherwise it is empty, or
         as in the loaded checkpoint.
         """
-        assert self.origin is not None
-        sizes: Any = self.origin.sizes
-        checkpoint[self.checkpoint_key] = {"source": dict(self.origin.source), "sizes": asdict(sizes)}
+        assert self.source is not None
+        sizes: Any = self.sizes
+        checkpoint[self.checkpoint_key] = {"source": dict(self.source), "sizes": asdict(sizes)}
         devices = device_count(self)
         if devices > 1:
             self.trained_on = {"devices": devices}
@@ -267,6 +261,14 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         module.load_state_dict(content["state_dict"])
         module.loaded_from = path, {"config": content.get("config")}
         return module.to(device).eval()
+
+
+def refuse_untrained(module: TrainedModule[Any, Any]) -> None:
+    """Raise TrainingError if a module was neither trained nor loaded from a checkpoint."""
+    if not module.trained:
+        raise TrainingError(
+            f"{type(module).__name__} was not trained: train it with `fit`, or give a checkpoint with --ckpt_path."
+        )
 
 
 def difference(trained: Origin[Sizes], run: Origin[Sizes]) -> str | None:

@@ -15,7 +15,7 @@ from attention_probing.attention.extraction import console
 from attention_probing.corpora.sentence import Sentence
 from attention_probing.datamodules import AttentionDataModule, DependencyDataModule, VectorSpec
 from attention_probing.datamodules.dependency import Field
-from attention_probing.models import Origin, TrainedModule
+from attention_probing.models import Origin, TrainedModule, refuse_untrained
 from attention_probing.models.checkpoints import config_of, data_settings, datamodule_from
 from attention_probing.results import Figure, on_one_scale
 from attention_probing.results.errors import UserError, new_items, setting
@@ -137,7 +137,7 @@ def on_sentences(
         UserError: There is no sentence, or one has no words.
     """
     given = new_items("sentences", sentences)
-    probe.refuse_untrained()
+    refuse_untrained(probe)
     with TemporaryDirectory() as cache, quiet(), torch.inference_mode():
         file = Path(cache) / "sentences.conllu"
         blocks = [_unparsed(number, sentence).conllu() for number, sentence in enumerate(given, 1)]

@@ -22,7 +22,14 @@ from attention_probing.metrics.attachment import ratio_scores, sums_by
 from attention_probing.metrics.bootstrap import bootstrap_ratio
 from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.metrics.statistics import ratio
-from attention_probing.models import Mean, Origin, TrainedModule, over_devices, training_warnings
+from attention_probing.models import (
+    Mean,
+    Origin,
+    TrainedModule,
+    over_devices,
+    refuse_untrained,
+    training_warnings,
+)
 from attention_probing.models.losses import Average
 from attention_probing.probes.arc_evaluation import read_fields
 from attention_probing.probes.frozen import Mode, Sizes, on_sentences, probe_origin
@@ -282,12 +289,9 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
                 is undefined.
         """
 
-    def make_for(self, data: DependencyDataModule) -> None:
-        self._places = {layer: place for place, layer in enumerate(data.hidden_layers)}
-        super().make_for(data)
-
     def origin_of(self, data: DependencyDataModule) -> Origin[Sizes]:
         read_fields(data, self.reads, type(self).__name__)
+        self._places = {layer: place for place, layer in enumerate(data.hidden_layers)}  # of these data's batches
         pairs = sweep_pairs(self.layers, self.ranks, data.hidden_layers, data.hidden_size)
         sizes = Sizes(hidden=data.hidden_size, pairs=tuple((pair.layer, pair.rank) for pair in pairs))
         return probe_origin(data, self.reads, type(self).__name__, sizes)
@@ -323,7 +327,7 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
             TrainingError: The probe is not trained.
             UserError: The loss of a matrix on dev was never a finite number, so it has no best epoch.
         """
-        self.refuse_untrained()
+        refuse_untrained(self)
         for pair, epoch in zip(self.pairs, self.best_epoch.tolist(), strict=True):
             if epoch == 0:
                 raise UserError(

@@ -103,10 +103,9 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> Record
         tables[name] = f"{stem}.csv"
         (folder / tables[name]).parent.mkdir(exist_ok=True)
         write_atomically(folder / tables[name], csv_text(table.frame))
+        (folder / f"{stem}.tex").unlink(missing_ok=True)  # of an older record; not every table has one
         text = latex_table(table, result.experiment, name, _caption_of_table(result, name, sources))
-        if text is None:
-            (folder / f"{stem}.tex").unlink(missing_ok=True)
-        else:
+        if text is not None:
             latex[name] = f"{stem}.tex"
             write_atomically(folder / latex[name], text)
     if result.items is not None:

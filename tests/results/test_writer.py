@@ -390,7 +390,7 @@ class TestWrite:
         monkeypatch.setattr(writer, "latex_table", fail)
         with pytest.raises(RuntimeError, match="disk is full"):
             write(tmp_path, UNDRAWN, PROVENANCE)
-        assert files_of(tmp_path) == FILES - {"results.json", "page.html"}
+        assert files_of(tmp_path) == FILES - {"results.json", "page.html", "relations.tex"}
 
     @pytest.mark.slow
     def test_a_full_disk_while_a_figure_is_drawn_leaves_the_scores(
