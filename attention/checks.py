@@ -35,7 +35,7 @@ _OTHER = "Choose another architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, Mod
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class ForwardPass:
     """Attention of all layers in a forward pass, and its result.
 
     Attributes:
@@ -55,7 +55,7 @@ class Reading:
 
 
 @torch.inference_mode()
-def read(model: "PreTrainedModel", inputs: Mapping[str, Tensor]) -> Reading:
+def read(model: "PreTrainedModel", inputs: Mapping[str, Tensor]) -> ForwardPass:
     """Run `model` once, and return the attention of all layers, for short inputs.
 
     Args:
@@ -78,7 +78,7 @@ def read(model: "PreTrainedModel", inputs: Mapping[str, Tensor]) -> Reading:
 
     with measuring(keep) as modules:
         state: Tensor = model(**inputs)[0]
-    return Reading(modules, weights, state, max(gaps), any(sinks))
+    return ForwardPass(modules, weights, state, max(gaps), any(sinks))
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class _Texts:
         }
         return cls(batches, (short, long))
 
-    def cut(self, readings: Sequence[Reading], padding: str) -> list[Reading]:
+    def cut(self, readings: Sequence[ForwardPass], padding: str) -> list[ForwardPass]:
         """Return the weights and states of each text without its padding."""
         if padding == "alone":
             return list(readings)
@@ -240,10 +240,10 @@ def _narrow_windows(model: "PreTrainedModel") -> Iterator[None]:
             setattr(owner, name, value)
 
 
-def _read_eager(model: "PreTrainedModel", texts: _Texts, name: str) -> dict[str, list[Reading]]:
+def _read_eager(model: "PreTrainedModel", texts: _Texts, name: str) -> dict[str, list[ForwardPass]]:
     """Return the weights and states of the eager model, by padding."""
     before = [type(module).__name__ for module in model.modules()]
-    own: dict[str, list[Reading]] = {}
+    own: dict[str, list[ForwardPass]] = {}
     for padding, batches in texts.batches.items():
         try:
             readings = [_run_eager(model, batch) for batch in batches]
@@ -265,7 +265,7 @@ def _read_eager(model: "PreTrainedModel", texts: _Texts, name: str) -> dict[str,
     return own
 
 
-def _refuse_other_weights(reading: Reading, pieces: int, name: str, changes: Sequence[str]) -> None:
+def _refuse_other_weights(reading: ForwardPass, pieces: int, name: str, changes: Sequence[str]) -> None:
     """Raise EncoderError if a model gives no weights between all positions of a text, or replaces its modules.
 
     Args:
@@ -324,14 +324,14 @@ class _CannotRunError(EncoderError):
 
 
 @torch.inference_mode()
-def _run_eager(model: "PreTrainedModel", batch: Mapping[str, Tensor]) -> Reading:
+def _run_eager(model: "PreTrainedModel", batch: Mapping[str, Tensor]) -> ForwardPass:
     output = model(**batch, output_attentions=True)
     by_layer = getattr(output, "attentions", None) or ()
-    return Reading([], [weights for weights in by_layer if weights is not None], output[0])
+    return ForwardPass([], [weights for weights in by_layer if weights is not None], output[0])
 
 
 def difference(
-    ours: Sequence[Reading], own: Sequence[Reading], tolerance: float = _TOLERANCE, order: float = float("inf")
+    ours: Sequence[ForwardPass], own: Sequence[ForwardPass], tolerance: float = _TOLERANCE, order: float = float("inf")
 ) -> str:
     """Return what differs between two readings of the same texts, and by how much; empty if nothing does.
 
@@ -362,13 +362,13 @@ def _loose(state: Tensor) -> float:
     return float(max(_LOOSE, _ROUNDINGS * torch.finfo(state.dtype).eps))
 
 
-def _try(model: "PreTrainedModel", texts: _Texts, own: Mapping[str, Sequence[Reading]]) -> Reading:
+def _try(model: "PreTrainedModel", texts: _Texts, own: Mapping[str, Sequence[ForwardPass]]) -> ForwardPass:
     """Read the texts as captures do, and return the reading of the last of them.
 
     Raises:
         MismatchError: A reading is not that of the eager model.
     """
-    readings: list[Reading] = []
+    readings: list[ForwardPass] = []
     for padding, batches in texts.batches.items():
         readings = [read(model, batch) for batch in batches]
         if len(readings[0].modules) != len(own["alone"][0].weights):
@@ -385,12 +385,12 @@ def _try(model: "PreTrainedModel", texts: _Texts, own: Mapping[str, Sequence[Rea
 def _make_readable(
     model: "PreTrainedModel",
     texts: _Texts,
-    own: Mapping[str, Sequence[Reading]],
+    own: Mapping[str, Sequence[ForwardPass]],
     name: str,
     scores: Scores,
     *,
     changes: bool,
-) -> tuple[Reading, bool]:
+) -> tuple[ForwardPass, bool]:
     """Make a model pass its attention to captures, and return a reading of it, and True if it was tapped.
 
     Args:

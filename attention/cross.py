@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attention_probing.attention.alignment import name_positions, readable, reduction, split_words
 from attention_probing.attention.capture import FLOAT32, NAME, capture_attention
-from attention_probing.attention.checks import Reading, difference, read
+from attention_probing.attention.checks import ForwardPass, difference, read
 from attention_probing.attention.encoder import LoadedEncoder
 from attention_probing.attention.loading import load_config, load_whole
 from attention_probing.attention.source import EncoderError
@@ -57,7 +57,7 @@ class DecoderAttention:
         self.layers, name = len(own.cross_attentions), f"{source.spec.name} ({type(self.model).__name__})"
         self.model.set_attn_implementation(NAME)
         by_layer = zip(own.decoder_attentions, own.cross_attentions, strict=True)
-        expected = Reading([], [*own.encoder_attentions, *(one for both in by_layer for one in both)], own[0])
+        expected = ForwardPass([], [*own.encoder_attentions, *(one for both in by_layer for one in both)], own[0])
         if fault := difference([read(self.model, inputs)], [expected]):
             raise EncoderError(
                 f"{name} computes the attention of its decoder outside transformers' attention interface, or in "

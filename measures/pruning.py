@@ -146,7 +146,6 @@ class Pruning(Measure[CorpusDataModule[Any]]):
 
     @classmethod
     def data_of(cls, arguments: Namespace | Self, given: Namespace | None) -> Namespace | None:
-        """Return the given data settings; if the command line has no `--data`, those stored in the checkpoint."""
         return data_of_checkpoint(arguments, given)
 
     def begin(self) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from attention_probing.results.figures import ColouredTexts, Figure
 from attention_probing.results.files import csv_text, is_full, write_atomically
-from attention_probing.results.record import Columns, Record
+from attention_probing.results.record import Record, TableColumns
 from attention_probing.results.texts import html_page
 
 FOLDER = "figures"
@@ -71,7 +71,7 @@ def _write_figure(folder: Path, name: str, figure: Figure, record: Record, optio
     if table is not None and "csv" in options.formats:
         file = f"{FOLDER}/{name}.data.csv"
         write_atomically(folder / file, csv_text(table.frame))
-        record.columns[f"{name}.data"] = Columns.from_table(table)
+        record.columns[f"{name}.data"] = TableColumns.from_table(table)
         record.figure_data[name] = file
     if ending is not None:
         record.figures[name] = f"{FOLDER}/{name}.{ending}"

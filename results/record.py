@@ -35,7 +35,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False, validate_by_name=True)
 
 
-class Columns(_Model):
+class TableColumns(_Model):
     """Columns of the CSV file of a table.
 
     Attributes:
@@ -98,7 +98,7 @@ class Record(_Model):
     units: dict[str, Unit]
     tables: dict[str, str]
     latex: dict[str, str]
-    columns: dict[str, Columns]
+    columns: dict[str, TableColumns]
     figures: dict[str, str]
     figure_data: dict[str, str]
     captions: dict[str, str]
@@ -287,7 +287,7 @@ class Record(_Model):
         write_atomically(folder / RECORD, f"{text}\n")
 
 
-def _number_in_cell(frame: pd.DataFrame, columns: Columns, column: str, where: str) -> Estimate:
+def _number_in_cell(frame: pd.DataFrame, columns: TableColumns, column: str, where: str) -> Estimate:
     """Return the number in the only row of a table that fulfils a condition, with its interval; see `Record.number`."""
     rows = _rows_where(frame, column, where)
     if len(rows) != 1:

@@ -16,7 +16,7 @@ from attention_probing.results.digests import RECORD, source_digest
 from attention_probing.results.figure_files import DEFAULT, FigureFiles, write_figures
 from attention_probing.results.files import csv_text, is_full, write_atomically
 from attention_probing.results.page import PAGE, write_page
-from attention_probing.results.record import SCHEMA, Columns, Record, to_json
+from attention_probing.results.record import SCHEMA, Record, TableColumns, to_json
 from attention_probing.results.tables import latex_table
 
 TABLES = "tables"
@@ -119,7 +119,7 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> Record
         units={name: score.unit for name, score in result.scores.items()},
         tables=tables,
         latex=latex,
-        columns={name: Columns.from_table(table) for name, table in result.tables.items()},
+        columns={name: TableColumns.from_table(table) for name, table in result.tables.items()},
         figures={},
         figure_data={},
         captions={name: figure.title for name, figure in result.figures.items()},

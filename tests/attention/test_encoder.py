@@ -31,7 +31,7 @@ from transformers import (
 )
 
 from attention_probing.attention import Encoder
-from attention_probing.attention.checks import Reading, read
+from attention_probing.attention.checks import ForwardPass, read
 from attention_probing.attention.inputs import TextTokenizer
 from attention_probing.attention.loading import architecture, load_classifier, load_tokenizer
 from attention_probing.attention.masks import find_masks
@@ -93,7 +93,7 @@ def test_the_shorter_of_the_two_limits_holds(folder: Path, tmp_path: Path) -> No
 def test_captured_attention_that_differs_from_the_models_own_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slightly_off(*args: Any, **options: Any) -> Reading:  # noqa: ANN401
+    def slightly_off(*args: Any, **options: Any) -> ForwardPass:  # noqa: ANN401
         found = read(*args, **options)
         return replace(found, weights=[one * 1.001 for one in found.weights])
 
