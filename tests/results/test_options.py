@@ -2,16 +2,18 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
 from attention_probing.results.errors import UserError
-from attention_probing.results.options import Positive, Probability, check_options, checked, from_options
+from attention_probing.results.options import Factor, Positive, Probability, Share, check_options, checked, from_options
 
 
 @checked
-def train(epochs: Positive = 1, dropout: Probability | None = None) -> float | None:
+def train(
+    epochs: Positive = 1, dropout: Probability | None = None, decay: Factor = 1, share: Share = 1
+) -> float | None:
     """Return the dropout."""
     return dropout
 
@@ -28,8 +30,19 @@ def test_a_number_outside_its_bounds_is_named_with_them(value: float) -> None:
         wanted = f"a finite number {wanted}"
     with pytest.raises(UserError, match=rf"^train: dropout is {value}, but must be {wanted}\.$"):
         train(1, value)
-    with pytest.raises(UserError, match=r"^train: epochs is 0, but must be at least 1\.$"):
-        train(0)
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"epochs": 0}, "epochs is 0, but must be at least 1"),
+        ({"decay": 0.0}, "decay is 0.0, but must be above 0"),
+        ({"share": 1.5}, "share is 1.5, but must be above 0 and at most 1"),
+    ],
+)
+def test_a_number_at_an_open_bound_is_outside(options: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(UserError, match=rf"^train: {wrong}\.$"):
+        train(**options)
 
 
 class Given:
