@@ -104,6 +104,15 @@ class LoadedEncoder:
         self._masks = torch.empty(0, 0, 0, dtype=torch.bool)  # the distinct ones
         self._mask_of_layers = torch.empty(0, dtype=torch.int64)  # the index of that of each layer
         self.halved = 0
+        self._changes = count_changes(self.model)
+
+    @property
+    def is_changed(self) -> bool:
+        """True if weights were changed in memory, so that they are no longer those of its files.
+
+        PyTorch counts the changes of a tensor, apart from those through its attribute `data`.
+        """
+        return count_changes(self.model) != self._changes
 
     @classmethod
     def from_model(
@@ -384,3 +393,8 @@ def find_state_size(model: "PreTrainedModel", layers: int, name: str) -> int:
             f"embeddings, and one of each layer. Choose another encoder, or leave out {setting('data.hidden')}."
         )
     return int(states[0].size(2))
+
+
+def count_changes(model: nn.Module) -> int:
+    """Return how often the parameters of a model were changed in place; inference tensors are not counted."""
+    return sum(parameter._version for parameter in model.parameters() if not parameter.is_inference())

@@ -294,7 +294,6 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         self.max_sentences = max_sentences
         self.transfer_from = transfer_from
         self.relations: tuple[str, ...] = ()
-        self._reads: Set[Field] = FIELDS
         self.heads_of: HeadsOf | None = None
         self.lowest = 0
         self.train_on: Sequence[int] | None = None
@@ -336,7 +335,8 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     def setup(self, stage: str) -> None:
         """Open the stores of the splits of a stage, and number the relations.
 
-        Relation ids are the same in all splits: a relation has an id if it occurs in any opened store.
+        Relation ids are the same in all splits: a relation has an id if it occurs in any opened store. The batches have
+        all tensors; see `read_only`.
         """
         super().setup(stage)
         if self.punctuation and not any(data.punctuation_words for data in self.splits.values()):
@@ -344,7 +344,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
                 f"No word is punctuation: no {self.punctuation_by} of the corpus is {' or '.join(self.punctuation)}. "
                 f"Scores without punctuation leave nothing out. Name its labels with {setting('data.punctuation')}."
             )
-        self.read_only(self._reads)
+        self.read_only(FIELDS)
 
     def make_splits(self, stores: Mapping[Split, Store], encoder: EncoderOf = "given") -> dict[Split, DependencySplit]:
         relations: set[str] = set()
@@ -363,12 +363,11 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         return label
 
     def read_only(self, reads: Set[Field]) -> None:
-        """Restrict the tensors that are read into the batches; the others are left empty.
+        """Restrict the tensors that are read into the batches, until the next `setup`; the others are left empty.
 
         Args:
             reads: Names of the tensors to read, among `FIELDS`.
         """
-        self._reads = reads
         for data in (*self.splits.values(), *self.random_splits.values()):
             data.reads = reads
 

@@ -248,7 +248,7 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
         rows: dict[str, list[Row]] = {}
         differences: Differences = {}
         fields: dict[str, tuple[TaskOutputs, Estimate]] = {}
-        for field, texts in self.task.groups().items():
+        for field, texts in self.task.groups(outputs.items).items():
             of_field = outputs.only(texts)
             fields[field] = (of_field, of_field.score(self.kinds[0], WHOLE, len(whole.draws)))
         progress = Progress("Scores and their intervals", len(self.kinds) * len(self.head_sets))

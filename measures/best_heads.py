@@ -69,20 +69,23 @@ class ChosenHeads:
 
     @cached_property
     def heads(self) -> Mapping[str, int]:
-        """The predictor that is best on dev for each group: a head in one direction, a column of `predicted`."""
-        return {group: self.dev.best(group) for group in self.groups}
+        """The predictor that is best on dev for each group: a head in one direction, a column of `predicted`.
+
+        A group without words on dev has none.
+        """
+        return {group: self.dev.best(group) for group in self.groups if group in self.dev.groups}
 
     @cached_property
     def offsets(self) -> Mapping[str, int]:
-        """The fixed offset that is best on dev for each group, as its place in `OFFSETS_BY_DISTANCE`."""
-        return {group: self.dev.by_offset.best(group) for group in self.groups}
+        """The fixed offset that is best on dev for each group of `heads`, as its place in `OFFSETS_BY_DISTANCE`."""
+        return {group: self.dev.by_offset.best(group) for group in self.heads}
 
     @cached_property
     def compared_offsets(self) -> Mapping[str, int]:
         """The fixed offset that the head of each group is compared with, as its place in `OFFSETS_BY_DISTANCE`."""
         if not self.transferred:
             return self.offsets
-        return {group: self.scored.by_offset.best(group) for group in self.groups}
+        return {group: self.scored.by_offset.best(group) for group in self.heads}
 
     def name(self, predictor: int) -> str:
         """Return the name of the head of a predictor, such as `6-1`."""
@@ -161,8 +164,9 @@ class ChosenHeads:
         draws = max(permutations, DRAWS_OF_ROW * len(self.groups))
         dev = self.dev
         scored = self.scored
-        frame = pd.DataFrame({"relation": list(self.groups)})
-        frame["n"] = [int(np.count_nonzero(words)) for words in self.groups.values()]
+        groups = [self.groups[group] for group in self.heads]
+        frame = pd.DataFrame({"relation": list(self.heads)})
+        frame["n"] = [int(np.count_nonzero(words)) for words in groups]
         frame["head"] = [self.name(head) for head in self.heads.values()]
         frame["direction"] = [self.direction(head) for head in self.heads.values()]
         frame["dev"] = _accuracies(dev, self.heads)
@@ -171,7 +175,7 @@ class ChosenHeads:
         frame["high"] = np.nan
         if self.split == "test":
             frame["test"] = _accuracies(scored, self.heads)
-            frame["low"], frame["high"] = self.intervals(self.groups.values(), self.heads.values())
+            frame["low"], frame["high"] = self.intervals(groups, self.heads.values())
         frame["offset"] = _accuracies(scored.by_offset, self.offsets)
         frame["best_offset"] = [OFFSETS_BY_DISTANCE[offset] for offset in self.offsets.values()]
         if self.transferred:
@@ -179,18 +183,17 @@ class ChosenHeads:
             frame["best_own_offset"] = [OFFSETS_BY_DISTANCE[offset] for offset in self.compared_offsets.values()]
         frame["random_init"] = np.nan
         if control is not None:
-            random_heads = {group: control.dev.best(group) for group in self.groups}
+            random_heads = {group: control.dev.best(group) for group in self.heads}
             frame["random_init"] = _accuracies(control.scored, random_heads)
-        frame["n_dev"] = [int(np.count_nonzero(dev.groups.get(group, ()))) for group in self.groups]
+        frame["n_dev"] = [int(np.count_nonzero(dev.groups[group])) for group in self.heads]
         frame["dev_gap"] = frame["dev"] - _accuracies(dev.by_offset, self.offsets)
         over_offset = _over_offset(self, draws)
         frame["over_offset"] = over_offset.value
         frame["over_offset.low"], frame["over_offset.high"] = over_offset.interval
         frame["p_offset"] = over_offset.p
-        frame["p_offset"] = frame["p_offset"].where(frame["dev"].notna())
         frame["p_holm"] = holm(frame["p_offset"].tolist())
         frame["p_shuffled"] = _p_shuffled(self, permutations)
-        _blank_unseen(frame)
+        frame = _with_blank_rows(frame, self)
         units = _units(self, frame, draws, permutations)
         main = ["relation", "head", self.split, "own_offset" if self.transferred else "offset"]
         if control is not None:
@@ -204,6 +207,8 @@ class ChosenHeads:
         Args:
             groups: Names of groups of words; see `Predictions.groups`.
 
+        A group without words on dev, for which no head is chosen, has no words here.
+
         Returns:
             A frame with a row for each sentence of the scored split and the columns `<group>.found` and
             `<group>.words`, and the names of these two columns by name of the group.
@@ -213,8 +218,11 @@ class ChosenHeads:
         columns: dict[str, Floats] = {}
         ratios: dict[str, tuple[str, str]] = {}
         for group in groups:
-            words = self.scored.groups.get(group, nothing)
-            right = words & self.hits(self.dev.best(group))
+            words = nothing
+            right = nothing
+            if group in self.heads:
+                words = self.groups[group]
+                right = words & self.hits(self.heads[group])
             columns[f"{group}.found"] = count(arcs, right)
             columns[f"{group}.words"] = count(arcs, words)
             ratios[group] = (f"{group}.found", f"{group}.words")
@@ -224,7 +232,7 @@ class ChosenHeads:
         """Return the accuracy of each relation's best head and best fixed offset, by length of the arc.
 
         Head and offset are chosen on dev over all lengths. Words under ROOT have no arc length and are
-        left out.
+        left out, as are groups without words on dev.
 
         Returns:
             Table with a row for each group of words and class of lengths, and these columns:
@@ -238,8 +246,8 @@ class ChosenHeads:
         arcs = self.scored.arcs
         distance = np.where(arcs.head > 0, np.abs(arcs.head - arcs.word), 0)
         rows = []
-        for group, words in self.groups.items():
-            head = self.heads[group]
+        for group, head in self.heads.items():
+            words = self.groups[group]
             by_head = self.hits(head)
             by_offset = self.offset_hits(self.offsets[group])
             for name, (shortest, longest) in ARC_LENGTHS.items():
@@ -296,9 +304,9 @@ def _over_offset(heads: ChosenHeads, draws: int) -> Estimate[Floats]:
     """Return the accuracy of each group's head minus that of its offset, with intervals and p-values `[groups]`."""
     gains = []
     totals: list[Floats] = []
-    for group, words in heads.groups.items():
-        gains.append(_gains(heads, group, [heads.heads[group]])[:, 0])
-        totals.append(count_units(heads.scored.arcs, words))
+    for group, head in heads.heads.items():
+        gains.append(_gains(heads, group, [head])[:, 0])
+        totals.append(count_units(heads.scored.arcs, heads.groups[group]))
     difference = bootstrap_ratio(
         np.stack(gains, axis=1),
         np.stack(totals, axis=1),
@@ -311,7 +319,7 @@ def _over_offset(heads: ChosenHeads, draws: int) -> Estimate[Floats]:
         return difference
     every = range(heads.scored.predicted.shape[1])
     p = []
-    for group, total in zip(heads.groups, totals, strict=True):
+    for group, total in zip(heads.heads, totals, strict=True):
         gains_of_all = _gains(heads, group, every)[total > 0]
         p.append(max_sign_flip_p(gains_of_all, draws=draws, seed=heads.seed))
     undefined = np.full(len(p), np.nan)
@@ -340,7 +348,7 @@ def _p_shuffled(heads: ChosenHeads, permutations: int) -> list[float]:
     chosen = [heads.heads.get(group, -1) for group in heads.scored.groups]
     p = permutation_p(heads.dev, heads.scored, chosen, permutations=permutations, seed=heads.seed)
     by_group = dict(zip(heads.scored.groups, p.tolist(), strict=True))
-    return [by_group[group] for group in heads.groups]
+    return [by_group[group] for group in heads.heads]
 
 
 def _accuracies(predictions: Predictions, predictors: Mapping[str, int]) -> list[float]:
@@ -348,16 +356,17 @@ def _accuracies(predictions: Predictions, predictors: Mapping[str, int]) -> list
     return [predictions.accuracy(group, predictor) for group, predictor in predictors.items()]
 
 
-def _blank_unseen(frame: pd.DataFrame) -> None:
-    """Leave blank the rows of relations that no word of dev has, for which no head is chosen."""
-    unseen = frame["dev"].isna()
-    if not unseen.any():
-        return
-    for name in ("best_offset", "best_own_offset"):
-        if name in frame:
-            frame[name] = frame[name].astype("Int64")
-    blank = frame.columns.difference(["relation", "n", "n_dev"])
-    frame.loc[unseen, blank] = pd.NA
+def _with_blank_rows(frame: pd.DataFrame, heads: ChosenHeads) -> pd.DataFrame:
+    """Return a table of best heads with a row for every group; it is blank but for `n` if no head is chosen."""
+    unseen = heads.groups.keys() - heads.heads.keys()
+    if not unseen:
+        return frame
+    whole_numbers = dict.fromkeys(frame.columns.intersection(["n", "n_dev", "best_offset", "best_own_offset"]), "Int64")
+    frame = frame.astype(whole_numbers).set_index("relation").reindex(list(heads.groups))
+    for group in unseen:
+        frame.loc[group, "n"] = int(np.count_nonzero(heads.groups[group]))
+        frame.loc[group, "n_dev"] = 0
+    return frame.reset_index()
 
 
 def heads_answer(best: Table, punctuation: Collection[str] = ()) -> str:

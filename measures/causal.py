@@ -284,7 +284,7 @@ class AblatedScore:
         sums = {name: np.zeros((len(units), *column.shape[1:])) for name, column in rows.items()}
         for name, column in rows.items():
             np.add.at(sums[name], of, column)
-        outputs = TaskOutputs.from_rows(self.task, sums, sets)
+        outputs = TaskOutputs.from_rows(self.task, {ITEM: units, **sums}, sets)
         whole, best, *random = (outputs.score(self.ablation.kind, heads, DRAWS) for heads in chosen.sets)
         drawn, apart = against_random_draws(best, random)
         columns = {
@@ -418,8 +418,8 @@ class CausalCheck(ProbeMeasure):
         assert isinstance(probe, HeadSelectionProbe)
         encoder = self._encoder
         sentences = pieces_of(self.data, "test", encoder)
-        upper.read_only(frozenset(self.probe.reads) - {"attention"})
         upper.setup("test")
+        upper.read_only(frozenset(self.probe.reads) - {"attention"})
         off = self._ablation(encoder)
         measures = self._measures(probe.to(self.device), encoder, off, sentences, upper.splits["test"])
         table, scores = self._table(chosen, measures)

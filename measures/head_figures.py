@@ -67,13 +67,14 @@ def example_sentences(
         minimum: Least number of words of a relation.
     """
     arcs = heads.scored.arcs
-    relations = best[~best["relation"].isin([ALL, PLAIN]) & (best["n"] >= max(minimum, 1))]
+    has_head = best["head"].notna()
+    relations = best[has_head & ~best["relation"].isin([ALL, PLAIN]) & (best["n"] >= max(minimum, 1))]
     gain = relations["test"].fillna(relations["dev"]) - relations["offset"]
     order = gain.sort_values(ascending=False, kind="stable").index
     figures: dict[str, AttentionLines] = {}
     for _, row in relations.loc[order].iterrows():
         words = heads.scored.groups[row["relation"]]
-        right = words & heads.hits(heads.dev.best(row["relation"]))
+        right = words & heads.hits(heads.heads[row["relation"]])
         right &= np.isin(arcs.length, WORDS)
         if not right.any():
             continue

@@ -86,7 +86,7 @@ def head_roles(
     frame["syntactic"] = frame["margin"] >= MARGIN
     frame["accuracy"] = [scored.accuracy(function.relation, function.predictor) for function in functions]
     frame["low"], frame["high"] = heads.intervals(words, predictors)
-    frame["fixed_offset"] = [scored.by_offset.accuracy(name, dev.by_offset.best(name)) for name in relations]
+    frame["fixed_offset"] = [_offset_accuracy(heads, relation) for relation in relations]
 
     scores: dict[str, Estimate] = {}
     for role in ("positional", "syntactic"):
@@ -94,6 +94,13 @@ def head_roles(
     units: dict[str, Unit] = dict.fromkeys(("offset_share", "margin", "accuracy", "fixed_offset"), "fraction")
     units["confidence"] = unit
     return Table(frame, units, interval="accuracy"), scores
+
+
+def _offset_accuracy(heads: ChosenHeads, relation: str) -> float:
+    """Return the accuracy, on the scored split, of the offset that is best on dev; nan without a relation."""
+    if relation not in heads.dev.groups:
+        return np.nan
+    return heads.scored.by_offset.accuracy(relation, heads.dev.by_offset.best(relation))
 
 
 def _margins(dev: Predictions, minimum: int) -> dict[str, Floats]:

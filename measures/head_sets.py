@@ -17,8 +17,8 @@ from attention_probing.datamodules import PairBatch, SegmentBatch, TextBatch
 from attention_probing.measures.task import Task
 from attention_probing.metrics.bootstrap import difference, pool_seeds, resample
 from attention_probing.metrics.classification import mostly_one_label
-from attention_probing.metrics.rows import Rows
-from attention_probing.results import Estimate, Flags, Floats, UserError
+from attention_probing.metrics.rows import ITEM, Rows
+from attention_probing.results import Estimate, Flags, Floats, Integers, UserError
 
 WHOLE: Heads = frozenset()
 """The empty set: no head is ablated."""
@@ -63,11 +63,13 @@ class TaskOutputs:
 
     Attributes:
         task: The task.
+        items: Index of each text in its split, `[texts]`.
         gold: Gold value of each text, `[texts]`.
         outputs: Outputs `[texts, width]`, by kind of ablation and set of heads.
     """
 
     task: Task
+    items: Integers
     gold: Floats
     outputs: Mapping[tuple[Kind, Heads], Floats]
 
@@ -85,7 +87,7 @@ class TaskOutputs:
             by_set = rows[ablation.kind].reshape(-1, len(head_sets), task.width)
             for place, heads in enumerate(head_sets):
                 outputs[ablation.kind, heads] = by_set[:, place]
-        return cls(task, rows["gold"], outputs)
+        return cls(task, rows[ITEM], rows["gold"], outputs)
 
     def __len__(self) -> int:
         return len(self.gold)
@@ -93,7 +95,7 @@ class TaskOutputs:
     def only(self, texts: Flags) -> Self:
         """Return the outputs for some of the texts, given as bool `[texts]`."""
         outputs = {key: numbers[texts] for key, numbers in self.outputs.items()}
-        return replace(self, gold=self.gold[texts], outputs=outputs)
+        return replace(self, items=self.items[texts], gold=self.gold[texts], outputs=outputs)
 
     def score(self, kind: Kind, heads: Heads, draws: int) -> Estimate:
         """Return the score with a set of heads ablated, and its bootstrap interval over texts.

@@ -126,6 +126,11 @@ def _make_datamodule(kind: Any, corpus: Corpus, encoder: Reader) -> Any:  # noqa
 
 def _specification(encoder: str | Encoder | EncoderSpec) -> EncoderSpec:
     if isinstance(encoder, Encoder):
+        if encoder.is_changed:
+            raise UserError(
+                "The weights of the encoder were changed after it had been loaded, but its files would be read. Give "
+                "Encoder.from_model(model, tokenizer) of the changed model."
+            )
         return encoder.source.spec
     return EncoderSpec(encoder) if isinstance(encoder, str) else encoder
 

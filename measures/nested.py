@@ -122,8 +122,8 @@ class ProbeMeasure(Measure[DependencyDataModule]):
 
     def begin(self) -> None:
         """Load the train split in addition to dev and test."""
-        read_fields(self.data, self.reads, type(self).__name__)
         self.data.setup("fit")
+        read_fields(self.data, self.reads, type(self).__name__)
 
     def trained_copies(
         self, on: Mapping[str, DependencyDataModule], monitor: str, mode: Mode
@@ -299,9 +299,6 @@ class ControlTask(ProbeMeasure):
         return {"test_words": len(words), "test_words_not_in_train": sum(word not in seen for word in words)}
 
 
-_UNITS: dict[str, Unit] = {"portion": "fraction", "bits": "bits", "bits_per_word": "bits", "dev_loss": "nats"}
-
-
 def borders(portions: Sequence[float], sentences: int) -> list[int]:
     """Return the number of sentences up to the end of each block of the online code.
 
@@ -396,8 +393,8 @@ class DescriptionLength(ProbeMeasure):
         copies = self.trained_copies({**on, "All sentences": self.data.variant()}, "val_loss", "min")
         *online, (final, last) = copies
         data = self.data.variant()
-        data.read_only(frozenset(self.probe.reads))
         data.setup("fit")
+        data.read_only(frozenset(self.probe.reads))
         bits, blocks = uniform.copy(), []
         for copy, (start, stop) in zip([None, *online], pairwise((0, *ends)), strict=True):
             block = order[start:stop]
@@ -438,11 +435,17 @@ class DescriptionLength(ProbeMeasure):
         scores |= {"data_bits": _bits(data_bits), "model_bits": _bits(whole - data_bits)}
         answer = "the governors of {n} train words take {codelength_bits} in the online code; {uniform_bits} in the "
         answer += f"uniform code, {{compression}} times as much; the {headline} on test is {{{headline}}}"
+        units: dict[str, Unit] = {
+            "portion": "fraction",
+            "bits": "bits",
+            "bits_per_word": "bits",
+            "dev_loss": self.probe.loss_unit,
+        }
         return Result(
             experiment=self.experiment,
             scores=scores,
             answer=fill_sentence(answer, scores, n=int(train.lengths.sum())),
-            tables={"blocks": Table(table, _UNITS, main=("portion", "bits", "bits_per_word"))},
+            tables={"blocks": Table(table, units, main=("portion", "bits", "bits_per_word"))},
             headline=("codelength_bits", "compression"),
             figures={"blocks": figure},
             audit={

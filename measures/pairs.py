@@ -38,8 +38,8 @@ class MinimalPairAccuracy(Measure[PairDataModule]):
 
     def result(self) -> Result:
         outputs = self._outputs.take()
-        pairs = pd.DataFrame(self.task.pairs)
-        fields = {field: outputs.only(of_field) for field, of_field in self.task.groups().items()}
+        pairs = pd.DataFrame([self.task.pairs[item] for item in outputs.items])
+        fields = {field: outputs.only(of_field) for field, of_field in self.task.groups(outputs.items).items()}
         scores = {"pairs.accuracy": _accuracy(outputs)}
         for field, of_field in fields.items():
             scores[f"pairs.{field}.accuracy"] = _accuracy(of_field)

@@ -35,7 +35,7 @@ from attention_probing.metrics.classification import auroc, f1_score, mcc_score
 from attention_probing.metrics.statistics import Ratio, Statistic, pearson, spearman
 from attention_probing.models import TransformerClassifier
 from attention_probing.models.checkpoints import checkpoint_file, data_settings, read_checkpoint
-from attention_probing.results import Flags, Floats, Unit, UserError
+from attention_probing.results import Flags, Floats, Integers, Unit, UserError
 from attention_probing.results.errors import pluralize, setting
 
 MASKED, HIDDEN, REPLACED = 0.15, 0.8, 0.1
@@ -134,8 +134,12 @@ class Task(ABC):
         """
         raise TypeError(f"{type(self).__name__} draws no texts.")
 
-    def groups(self) -> Mapping[str, Flags]:
-        """Return named groups of texts that are also scored by themselves, bool `[texts]`; by default none."""
+    def groups(self, items: Integers) -> Mapping[str, Flags]:
+        """Return named groups of texts that are also scored by themselves, bool `[texts]`; by default none.
+
+        Args:
+            items: Index of each text in its split, `[texts]`.
+        """
         return {}
 
     @cached_property
@@ -504,9 +508,9 @@ class MinimalPairs(Task):
             lambda values: ((values[:, 1] >= values[:, 2]).astype(np.float64), np.ones(len(values))), share=True
         )
 
-    def groups(self) -> Mapping[str, Flags]:
+    def groups(self, items: Integers) -> Mapping[str, Flags]:
         """Return the pairs of each field of grammar, bool `[pairs]`."""
-        fields = np.array([pair.field for pair in self.pairs])
+        fields = np.array([self.pairs[item].field for item in items])
         return {str(field): fields == field for field in np.unique(fields)}
 
     def draw(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401

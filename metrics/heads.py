@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attention_probing.metrics.attachment import OFFSETS, PLAIN, Arcs, attached, edges_found, groups_of, offset_heads
+from attention_probing.metrics.attachment import OFFSETS, Arcs, attached, edges_found, groups_of, offset_heads
 from attention_probing.results import Flags, Floats, Integers
 from attention_probing.results.progress import Progress
 
@@ -185,15 +185,19 @@ def offset_shares(arcs: Arcs, predicted: NDArray[np.integer]) -> tuple[Integers,
 
     Returns:
         Offsets int64 `[K]`, positive to the right, and the shares of the words with these offsets,
-        `[K]`.
+        `[K]`. Both are 0 for a predictor that chooses no word.
     """
-    low = -int(arcs.length.max(initial=0))
-    commonest, most = np.zeros(predicted.shape[1], dtype=np.int64), np.zeros(predicted.shape[1])
+    lowest = -int(arcs.length.max(initial=0))
+    offsets = np.zeros(predicted.shape[1], dtype=np.int64)
+    words = np.zeros(predicted.shape[1])
     for k, column in enumerate(predicted.T):
         looks = column > 0
-        counts = np.bincount(column[looks] - arcs.word[looks] - low, minlength=1)
-        commonest[k], most[k] = int(counts.argmax()) + low, int(counts.max())
-    return commonest, most / max(int(np.count_nonzero(arcs.length > 1)), 1)
+        if not looks.any():
+            continue
+        counts = np.bincount(column[looks] - arcs.word[looks] - lowest)
+        offsets[k] = int(counts.argmax()) + lowest
+        words[k] = int(counts.max())
+    return offsets, words / max(int(np.count_nonzero(arcs.length > 1)), 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,12 +267,10 @@ class Predictions:
     def best(self, group: str) -> int:
         """Return the index of the predictor that finds most syntactic heads of a group of words, on a tie the first.
 
-        If the group is empty, the best predictor for all words without punctuation is returned.
-
         Args:
-            group: Name of the group, a relation for instance.
+            group: Name of a group that has words, a relation for instance.
         """
-        return int(self.counts.get(group, self.counts[PLAIN]).argmax())
+        return int(self.counts[group].argmax())
 
     def accuracies(self, group: str) -> Floats:
         """Return the accuracy of each predictor on a group of words, `[K]`; nan for an empty group."""

@@ -36,6 +36,7 @@ from attention_probing.results import (
     Bars,
     Estimate,
     Figure,
+    Flags,
     Floats,
     HeatMap,
     Integers,
@@ -206,11 +207,17 @@ def evaluate_links(
     others = {}
     for name, right in of_scored.others.items():
         others[name] = accuracies(right, of_scored.links, units, seed=seed)
-    # The best head of each group: the first of equals, and the first head without a link.
+    if not of_dev.links.any():
+        raise UserError(
+            "No mention of dev has an antecedent in its window, so no head can be chosen. Give another dev split."
+        )
+    # The best head of each group, the first of equals; a group without links on dev has none, and gets the first.
+    chooses = ~np.isnan(dev).all(axis=0)
     best = np.nan_to_num(dev, nan=-1.0).argmax(0).tolist()
     all_heads = _all_heads_table(names, dev, heads, of_scored.links, scored)
     of_best_overall = _predictors_table(all_heads, names, [best[0]] * len(best), others, scored)
     of_best_by_type = _predictors_table(all_heads, names, best, others, scored)
+    of_best_by_type.frame.loc[~chooses, ["head", "direction", "test", "low", "high"]] = pd.NA
     tables = {
         "antecedent": of_best_overall,
         "antecedent_by_type": replace(of_best_by_type, main=()),
@@ -238,7 +245,7 @@ def evaluate_links(
         headline=[f"{name}.all" for name in right_choices],
         answer=_answer(scores, int(of_scored.links.sum()), of_best_overall.frame["head"][0], scored),
         tables=tables,
-        figures=_figures(of_best_overall, heads.value, best, names, scored),
+        figures=_figures(of_best_overall, heads.value, best, chooses, names, scored),
         audit={
             "mode": mode,
             "units": pluralize(number, "document"),
@@ -342,13 +349,16 @@ def _predictors_table(
     return Table(frame, units, interval=split, main=("mentions", "head", split, *columns))
 
 
-def _figures(table: Table, accuracy: Floats, best: Sequence[int], names: HeadNames, split: Split) -> dict[str, Figure]:
+def _figures(
+    table: Table, accuracy: Floats, best: Sequence[int], chooses: Flags, names: HeadNames, split: Split
+) -> dict[str, Figure]:
     """Draw bars of the table, and a map of all heads for each group of mentions with its best head framed.
 
     Args:
         table: Table of the predictors.
         accuracy: Accuracy of every head in both directions, `[2·heads, 4]`.
         best: Head of each group, `direction · heads + head`.
+        chooses: True for each group with links on dev, by which its head is chosen. The others have no map.
         names: Names of the heads.
         split: The scored split.
     """
@@ -360,6 +370,8 @@ def _figures(table: Table, accuracy: Floats, best: Sequence[int], names: HeadNam
     bars = Bars.from_table(title, table, "mentions", series, "accuracy (%)", title_says="split")
     maps: dict[str, HeatMap] = {}
     for place, group in enumerate(ANTECEDENT_GROUPS):
+        if not chooses[place]:
+            continue
         direction, head = names.split(best[place])
         title = f"Antecedents, {group}, {ANTECEDENT_DIRECTIONS[direction]}"
         values = accuracy[:, place].reshape(2, len(names.layers), len(names.heads))[direction]

@@ -5,6 +5,7 @@ Their two formulas score pairs of words by the attention between them: a depende
 all layers, and the axes from and to.
 """
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
@@ -25,7 +26,7 @@ from attention_probing.models import Origin, TrainedModule, device_count, traini
 from attention_probing.models.losses import Average
 from attention_probing.probes.arc_evaluation import PredictedArcs, evaluate_arcs, read_fields
 from attention_probing.probes.frozen import Mode, Sizes, on_sentences, probe_origin, weight_maps
-from attention_probing.results import Result
+from attention_probing.results import Result, Unit
 from attention_probing.results.options import Factor, Rate
 
 
@@ -44,6 +45,7 @@ class HeadSelectionProbe(TrainedModule[DependencyDataModule, Sizes]):
 
     Attributes:
         monitor: Name of a score on dev, and `min` or `max`: the best epoch has its lowest or its highest value.
+        loss_unit: Unit of `val_loss`.
         headline: Name of the main score of the result, a ratio of two sums over sentences.
         reads: Names of the fields of a batch that the probe reads.
         predictions: Table of the predicted heads of the test split, filled by `Trainer.predict`, with the columns
@@ -53,6 +55,7 @@ class HeadSelectionProbe(TrainedModule[DependencyDataModule, Sizes]):
     takes = DependencyDataModule
     sizes_type = Sizes
     monitor: ClassVar[tuple[str, Mode]] = ("val_uas", "max")
+    loss_unit: ClassVar[Unit] = "nats"
     headline: ClassVar[str] = "uas"
     reads: Collection[Field] = frozenset(("attention",))
 
@@ -163,10 +166,10 @@ class HeadSelectionProbe(TrainedModule[DependencyDataModule, Sizes]):
         add_arcs(self._val, batch, heads=scores.argmax(-1))
 
     def on_validation_epoch_end(self) -> None:
-        """Log `val_uas`, the UAS on dev without punctuation, and `val_loss`, in nats per word."""
+        """Log `val_uas`, the UAS on dev without punctuation (nan without such words), and `val_loss`, nats per word."""
         arcs, predicted = take_arcs(self._val)
         right = attached(arcs, predicted["heads"])[~arcs.punctuation]
-        self.log("val_uas", float(right.mean()) if len(right) else 0.0, prog_bar=True)
+        self.log("val_uas", float(right.mean()) if len(right) else math.nan, prog_bar=True)
         self.log("val_loss", self._val_loss.take())
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:

@@ -33,7 +33,7 @@ from attention_probing.models import (
 from attention_probing.models.losses import Average
 from attention_probing.probes.arc_evaluation import read_fields
 from attention_probing.probes.frozen import Mode, Sizes, on_sentences, probe_origin
-from attention_probing.results import Floats, HeatMap, Integers, Result, Table, fill_sentence
+from attention_probing.results import Floats, HeatMap, Integers, Result, Table, Unit, fill_sentence
 from attention_probing.results.errors import UserError, check_names, setting
 from attention_probing.results.options import Rate
 
@@ -212,6 +212,7 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
 
     Attributes:
         monitor: Name of a loss on dev, and `min`: the best epoch has its lowest value.
+        loss_unit: Unit of `val_loss`, a mean absolute error.
         headline: Name of the main score of the result, a ratio of two sums over sentences.
         share: Three names: the score that is the share of edges or roots found, the column with its
             numerator, and the column with its denominator.
@@ -228,6 +229,7 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
     sizes_type = Sizes
     reads: Collection[Field] = frozenset(("hidden",))
     monitor: ClassVar[tuple[str, Mode]] = ("val_loss", "min")
+    loss_unit: ClassVar[Unit] = "ratio"
     headline: ClassVar[str]
     share: ClassVar[tuple[str, str, str]]
     correlation: ClassVar[str]
@@ -447,6 +449,11 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
         units = split.units[test[ITEM]]
         epochs_of_pairs = self.best_epoch.tolist()
         table = sweep_table(self.pairs, epochs_of_pairs, *both, units, share=self.headline == share)
+        if len(self.pairs) > 1 and table.frame["dev"].isna().all():
+            raise UserError(
+                f"No sentence of dev has a {self.headline}, by which one of {len(self.pairs)} pairs is "
+                "chosen. Give a dev split with longer sentences, or a single layer and rank."
+            )
         chosen = int(table.frame["dev"].fillna(-1).argmax())
         weighted, weights = on_test[self.correlation]
         ids = [split.ids[index] for index in test[ITEM]]

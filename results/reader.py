@@ -39,7 +39,7 @@ def find_runs(folder: Path) -> dict[str, dict[str, list[Path]]]:
             "single run, leave out `:ROW`"
         )
     name = f"{record.experiment}_runs"
-    table = record.table(name, str).fillna("")
+    table = record.table(name, as_text=True).fillna("")
     rows: dict[str, dict[str, list[Path]]] = {}
     try:
         labels = table.columns[: table.columns.get_loc("seed")]

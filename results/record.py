@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -189,29 +189,32 @@ class Record(_Model):
             known = self.tables if of_cell else self.scores
             raise RecordError(f"{self.path} has no `{table}`{near(table, known)}")
         column, _, where = cell.removesuffix("]").partition("[")
-        frame = self.table(table, str)
+        frame = self.table(table, as_text=True)
         try:
             return _number_in_cell(frame, self.columns[table], column, where)
         except (LookupError, ValueError, TypeError) as error:
             fault = f"table `{table}` has not one row with a number in `{column}` where {where}: {error}"
             raise RecordError(f"{self.path}: {fault}") from None
 
-    def table(self, name: str, dtype: type[str] | None = None) -> pd.DataFrame:
+    def table(self, name: str, *, as_text: bool = False) -> pd.DataFrame:
         """Return a table of the run, which must have it; an empty cell is nan.
 
         Args:
             name: Name of the table.
-            dtype: Type of all columns; None takes numbers as numbers.
+            as_text: True to take all cells as text; False to take numbers as numbers, and truth values as such.
 
         Raises:
             RecordError: The file cannot be read.
         """
         path = path_below(self.path.parent, self.tables[name])
         try:
-            return read_csv(path, na_values=[""], dtype=dtype)
+            frame = read_csv(path, na_values=[""], dtype=str)
+            if not as_text:
+                _convert(frame, self.columns[name].numeric)
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise RecordError(f"{path} cannot be read ({reason}). Run the experiment again") from None
+        return frame
 
     def counts(self, score: str, *, by_id: bool = False) -> pd.DataFrame:
         """Return the numerator and the denominator of a score for each test item.
@@ -303,6 +306,15 @@ def _number_in_cell(frame: pd.DataFrame, columns: TableColumns, column: str, whe
     if low not in frame or high not in frame:
         return Estimate(value, unit=unit)
     return Estimate(value, float(row[low]), float(row[high]), unit=unit)
+
+
+def _convert(frame: pd.DataFrame, numeric: Collection[str]) -> None:
+    """Convert the columns of numbers and of truth values, in place; others stay text, such as the labels 0 and 1."""
+    for name in frame:
+        if name in numeric:
+            frame[name] = pd.to_numeric(frame[name])
+        elif frame[name].isin(["True", "False"]).all():
+            frame[name] = frame[name] == "True"
 
 
 def _rows_where(frame: pd.DataFrame, column: str, where: str) -> pd.DataFrame:

@@ -17,6 +17,10 @@ from attention_probing.datamodules import CoreferenceDataModule
 from attention_probing.datamodules.coreference import CoreferenceSplit
 from attention_probing.measures import AntecedentHeads
 from attention_probing.metrics.antecedent_selection import ANTECEDENT_DIRECTIONS, ANTECEDENT_GROUPS
+from attention_probing.metrics.rows import Rows
+from attention_probing.probes import antecedent_evaluation
+from attention_probing.probes.antecedent_evaluation import LinkCounts, take_counts
+from attention_probing.results import UserError
 from tests import documents
 from tests.printed import share
 from tests.tiny import save_gpt2
@@ -84,6 +88,38 @@ def brute_force(held: CoreferenceSplit, of_words: bool) -> tuple[pd.DataFrame, d
                     hits[group, name, f"{layer + 1}-{head + 1}"] += chosen in gold
     rows = [(*key, count / links[key[0]]) for key, count in hits.items()]
     return pd.DataFrame(rows, columns=["mentions", "direction", "head", "accuracy"]), links
+
+
+def test_a_type_without_a_link_on_dev_has_no_best_head(
+    files: dict[str, str], bert: Path, cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten: list[int] = []
+
+    def forget_on_dev(rows: Rows, documents: int) -> LinkCounts:
+        counts = take_counts(rows, documents)
+        if not calls:
+            for kind in forgotten:
+                counts.links[:, kind] = 0
+                counts.heads[..., kind] = 0
+        calls.append("one")
+        return counts
+
+    monkeypatch.setattr(antecedent_evaluation, "take_counts", forget_on_dev)
+    data = datamodule(files, bert, cache)
+    calls: list[str] = []
+    kinds = scored(AntecedentHeads(), data).tables["antecedent_by_type"].frame.set_index("mentions")
+    kind = kinds["n"].drop("all").idxmax()
+    assert kinds["head"].notna().any()
+    calls, forgotten = [], [MENTION_TYPES.index(str(kind))]
+    result = scored(AntecedentHeads(), data)
+    row = result.tables["antecedent_by_type"].frame.set_index("mentions").loc[kind]
+    assert row["n"] == kinds.loc[kind, "n"]
+    assert row[["head", "direction", "dev", "test", "low", "high"]].isna().all()
+    assert f"heads_{kind}" not in result.figures
+    assert "heads_all" in result.figures
+    calls, forgotten = [], list(range(len(MENTION_TYPES)))
+    with pytest.raises(UserError, match="No mention of dev has an antecedent in its window"):
+        scored(AntecedentHeads(), data)
 
 
 @pytest.mark.parametrize("candidates", ["mentions", "words"])

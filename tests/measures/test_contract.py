@@ -65,6 +65,39 @@ def test_each_batch_is_read_once_dev_before_test(make_data: MakeData) -> None:
     assert min(splits.count(split) for split in ("dev", "test")) > 2
 
 
+class Attention(Measure[DependencyDataModule]):
+    """The attention of all words together."""
+
+    experiment = "attention"
+    takes = DependencyDataModule
+
+    def begin(self) -> None:
+        self.total = 0.0
+
+    def update(self, batch: AttentionBatch) -> None:
+        self.total += float(batch.attention.sum())
+
+    def result(self) -> Result:
+        return Result(self.experiment, {"total": Estimate(self.total, unit="ratio")})
+
+
+def test_a_measurement_reads_all_fields_whatever_the_one_before_it_left_out(make_data: MakeData) -> None:
+    alone = measure(make_data(), measurements=Attention()).numbers["total"]
+    assert alone > 0
+    _, after = measure(make_data(), measurements=[Lengths(), Attention()])
+    assert after.numbers["total"] == alone
+
+
+def test_an_encoder_whose_weights_were_changed_in_memory_is_refused(bert: Path, corpus: str, cache: str) -> None:
+    encoder = Encoder(EncoderSpec(str(bert)))
+    data = {"encoder": encoder, "measurements": Attention()}
+    measure(corpus, **data)
+    with torch.no_grad():
+        next(encoder.model.parameters()).mul_(2)
+    with pytest.raises(UserError, match=r"were changed after it had been loaded.*Encoder\.from_model"):
+        measure(corpus, **data)
+
+
 def test_a_limit_leaves_some_batches_of_each_dataloader_or_is_refused(make_data: MakeData) -> None:
     measurement = Lengths()
     measure(make_data(max_cells=SMALL), measurements=measurement, limit=1)

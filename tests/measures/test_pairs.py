@@ -28,7 +28,7 @@ from attention_probing.attention.source import EncoderSpec
 from attention_probing.commands import CONFIGS
 from attention_probing.corpora.pairs import PairColumns
 from attention_probing.datamodules import DependencyDataModule, PairDataModule, PairSplit
-from attention_probing.measures import HeadAblation, MinimalPairAccuracy
+from attention_probing.measures import HeadAblation, MinimalPairAccuracy, measure
 from attention_probing.measures.head_sets import make_ablation
 from attention_probing.measures.pairs import _accuracy_at_once, pairs_answer
 from attention_probing.measures.task import MinimalPairs
@@ -102,6 +102,21 @@ def test_pairs_of_another_project_have_the_same_numbers(tmp_path: Path) -> None:
     columns = PairColumns("grammatical", "ungrammatical", "rule", "area")
     renamed = PairDataModule(str(other), EncoderSpec(str(tmp_path / "model")), cache=str(tmp_path), columns=columns)
     assert scored(MinimalPairAccuracy(), renamed).numbers == scored(MinimalPairAccuracy(), one).numbers
+
+
+def test_a_limit_scores_the_pairs_that_were_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    language_model("gpt2", tmp_path / "model")
+    data = data_of(tmp_path, some_pairs())
+    bounds = {"max_cells": 10_000, "max_sentences": 5, "cells": "tokens"}
+    monkeypatch.setattr(PairSplit, "bounds", property(lambda split: bounds))
+    whole = items_of(scored(MinimalPairAccuracy(), data)).set_index("id")
+    result = measure(data, measurements=MinimalPairAccuracy(), limit=1)
+    some = items_of(result).set_index("id")
+    assert 0 < len(some) < len(whole)
+    assert result.audit["pairs"] == len(some)
+    pd.testing.assert_frame_equal(some[["field", "good", "bad"]], whole.loc[some.index, ["field", "good", "bad"]])
+    heads = measure(data, measurements=HeadAblation(heads=False, sets={"two": ["1-1", "1-2"]}, random=2), limit=1)
+    assert set(heads.tables["fields"].frame.groupby("field")["n"].first()) == set(some["field"].value_counts())
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])

@@ -416,11 +416,16 @@ def test_a_relation_whose_words_all_depend_on_root_has_no_row() -> None:
 def test_without_a_word_in_dev_no_head_is_chosen() -> None:
     scored = of_few([0, 1, 1]).scored
     dev = replace(scored, arcs=replace(scored.arcs, relation=np.minimum(scored.arcs.relation, 1)))
-    frame = ChosenHeads(dev, scored, HeadNames((0,), (0,))).best_heads(None, 9).frame.set_index("relation")
+    chosen = ChosenHeads(dev, scored, HeadNames((0,), (0,)))
+    frame = chosen.best_heads(None, 9).frame.set_index("relation")
     unseen = frame.loc[["last"]]
     assert unseen.drop(columns=["n", "n_dev"]).isna().all(axis=None)
     assert unseen[["n", "n_dev"]].to_numpy().tolist() == [[3, 0]]
     assert frame.drop("last")[["head", "test", "best_offset", "p_offset"]].notna().all(axis=None)
+    items, _ = chosen.by_sentence(["first", "last"])
+    assert items.sum()[["first.found", "first.words", "last.found", "last.words"]].tolist() == [3, 3, 0, 0]
+    assert "last" not in set(chosen.by_length().frame["relation"])
+    assert chosen.all_heads().frame.set_index("relation").loc["last", "dev"].isna().all()
 
 
 def test_of_another_language_heads_are_compared_with_its_own_best_offset() -> None:

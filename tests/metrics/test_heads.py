@@ -115,6 +115,8 @@ class TestCounts:
         offsets, shares = offset_shares(gold, predicted)
         assert offsets.tolist() == [1, -1]
         assert shares.tolist() == [0.5, 0.75]
+        nothing = offset_shares(gold, np.full((len(gold), 1), -1))
+        assert [numbers.tolist() for numbers in nothing] == [[0], [0]]
 
 
 def random_predictions(gold: Arcs, predictors: int, seed: int) -> Integers:

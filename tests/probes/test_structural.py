@@ -424,6 +424,14 @@ def test_without_dev_the_last_weights_are_kept(data: MakeData) -> None:
     assert "sweep" not in scored(probe, data((1,))).figures
 
 
+def test_a_dev_split_that_cannot_choose_among_pairs_is_named(data: MakeData, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = fitted(StructuralDistanceProbe(), data(), trainer(1))
+    take = probe._dev.take
+    monkeypatch.setattr(probe._dev, "take", lambda: {name: 0 * column for name, column in take().items()})
+    with pytest.raises(UserError, match=r"No sentence of dev has a uuas, by which one of \d+ pairs is chosen"):
+        scored(probe, data())
+
+
 def test_what_cannot_be_run_is_refused(data: MakeData) -> None:
     probe = StructuralDistanceProbe()
     with pytest.raises(TrainingError, match="was not trained: train it with `fit`"):
