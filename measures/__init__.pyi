@@ -7,7 +7,7 @@ from .baselines import Baselines as Baselines
 from .causal import CausalCheck as CausalCheck
 from .change import Change as Change
 from .clusters import Clusters as Clusters
-from .contract import Measure as Measure
+from .contract import MapMeasure as MapMeasure, Measure as Measure
 from .importance import Importance as Importance
 from .linguistic import Linguistic as Linguistic, Relations as Relations
 from .loop import measure as measure

@@ -17,7 +17,7 @@ from attention_probing.datamodules import SegmentBatch, TextDataModule
 from attention_probing.datamodules.batches import EncoderOf
 from attention_probing.datamodules.text import warn_of_left_out
 from attention_probing.measures.by_head import HeadMeans, HeadNumbers, head_rows
-from attention_probing.measures.contract import Measure
+from attention_probing.measures.contract import MapMeasure, Measure
 from attention_probing.metrics.distributions import divided_by_sums
 from attention_probing.metrics.gathered import gather_items
 from attention_probing.metrics.moments import CONFIDENCE, Means
@@ -37,13 +37,8 @@ from attention_probing.results.errors import UserError, check_names, setting
 from attention_probing.results.figures import TitlePart
 from attention_probing.results.heads import head_map, head_name
 
-Analyses = Mapping[str, Measure[TextDataModule]]
+Analyses = Mapping[str, MapMeasure]
 """Measurements of the maps of one encoder, by name."""
-
-
-def reads_maps(measurement: Measure[Any]) -> bool:
-    """Return True if a measurement is one of attention maps, which shares a pass with others."""
-    return measurement.takes is TextDataModule and not isinstance(measurement, AttentionAnalyses)
 
 
 class AttentionAnalyses(Measure[TextDataModule]):
@@ -73,7 +68,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
     def __init__(self, analyses: list[Measure], corpora: dict[str, list[str]] | None = None) -> None:  # type: ignore[type-arg]
         super().__init__()
         for analysis in analyses:
-            if not reads_maps(analysis):
+            if not isinstance(analysis, MapMeasure):
                 name = type(analysis).__name__
                 raise UserError(
                     f"{setting('model.analyses')}: {name} does not read the attention maps of texts. Give measurements "
@@ -135,7 +130,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
                 analysis.update(batch)
         self._memory.check()
 
-    def _reading(self, batch: SegmentBatch) -> list[Measure[TextDataModule]]:
+    def _reading(self, batch: SegmentBatch) -> list[MapMeasure]:
         """Return the measurements of the batch's encoder that read its corpus."""
         reading = []
         for name, analysis in self._of[batch.encoder].items():
@@ -143,7 +138,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
                 reading.append(analysis)
         return reading
 
-    def _read(self, batch: SegmentBatch, comparing: Sequence[Measure[TextDataModule]] = ()) -> None:
+    def _read(self, batch: SegmentBatch, comparing: Sequence[MapMeasure] = ()) -> None:
         """Run a batch through its encoder for all measurements of this encoder, and for the `comparing` ones."""
         analyses = [analysis for analysis in self._reading(batch) if not analysis.compares]
         if not analyses and not comparing:
@@ -189,7 +184,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
             whole = _joined(whole, which, result)
         return replace(whole, audit={**whole.audit, **self._audit()})
 
-    def _result_of(self, analysis: Measure[TextDataModule]) -> Result:
+    def _result_of(self, analysis: MapMeasure) -> Result:
         result = analysis.result()
         assert result is not None
         return replace(result, figures=self._captioned(analysis.experiment, result.figures))

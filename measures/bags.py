@@ -9,9 +9,9 @@ from torch.nn.functional import cosine_similarity, normalize
 
 from attention_probing.attention.ablation import uniform_outputs
 from attention_probing.attention.capture import Mixture, replacing
-from attention_probing.datamodules import SegmentBatch, TextDataModule
+from attention_probing.datamodules import SegmentBatch
 from attention_probing.measures.by_head import HeadMeans, head_rows
-from attention_probing.measures.contract import Measure
+from attention_probing.measures.contract import MapMeasure
 from attention_probing.metrics.bootstrap import resample
 from attention_probing.metrics.distributions import divided_by_sums, entropy
 from attention_probing.metrics.moments import Means
@@ -21,7 +21,7 @@ from attention_probing.results import Curves, Estimate, Figure, Floats, Result, 
 UNITS: Mapping[str, Unit] = {"cosine": "fraction", "single": "fraction", "entropy": "nats"}
 
 
-class Bags(Measure[TextDataModule]):
+class Bags(MapMeasure):
     """Cosine of each head's output with the mean of its values, which is the output under uniform attention.
 
     A head with broad attention outputs a bag of vectors: nearly the mean of the values of all tokens, at
@@ -39,7 +39,6 @@ class Bags(Measure[TextDataModule]):
     """
 
     experiment = "bags"
-    takes = TextDataModule
     quantities = ("attention",)  # computed in passes of its own
 
     def begin(self) -> None:

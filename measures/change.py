@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attention_probing.datamodules import SegmentBatch, TextDataModule
+from attention_probing.datamodules import SegmentBatch
 from attention_probing.measures.by_head import HeadMeans, head_rows
-from attention_probing.measures.contract import Measure
+from attention_probing.measures.contract import MapMeasure
 from attention_probing.metrics.distributions import map_cosines, map_divergences
 from attention_probing.metrics.moments import Means
 from attention_probing.results import Curves, Estimate, Figure, Floats, Result, Table, Unit, fill_sentence
@@ -21,7 +21,7 @@ MEASURES: Mapping[str, Unit] = {"cosine": "fraction", "divergence": "nats"}
 _FORMULAS = map_cosines, map_divergences
 
 
-class Change(Measure[TextDataModule]):
+class Change(MapMeasure):
     """Difference between each head's attention before and after fine-tuning.
 
     The datamodule's option `before` names the encoder before fine-tuning. For each input and head two
@@ -37,7 +37,6 @@ class Change(Measure[TextDataModule]):
     """
 
     experiment = "change"
-    takes = TextDataModule
     compares = True
 
     def begin(self) -> None:

@@ -12,8 +12,8 @@ from sklearn.manifold import MDS
 from torch import Tensor
 
 from attention_probing.attention.extraction import in_order
-from attention_probing.datamodules import SegmentBatch, TextDataModule
-from attention_probing.measures.contract import Measure
+from attention_probing.datamodules import SegmentBatch
+from attention_probing.measures.contract import MapMeasure
 from attention_probing.metrics.distributions import HeadDistances, scaled_rows, summed_divergences
 from attention_probing.metrics.p_values import p_units
 from attention_probing.results import Curves, Estimate, Figure, Floats, HeatMap, Result, Table, fill_sentence, format_p
@@ -23,7 +23,7 @@ CLUSTERS = 8
 PERMUTATIONS = 1000
 
 
-class Clusters(Measure[TextDataModule]):
+class Clusters(MapMeasure):
     """Distances between attention heads, and clusters of heads that are close to each other (Clark et al. 2019, §6).
 
     The distance of two heads is the Jensen–Shannon divergence of their attention rows, averaged over
@@ -33,7 +33,6 @@ class Clusters(Measure[TextDataModule]):
     """
 
     experiment = "clusters"
-    takes = TextDataModule
 
     def begin(self) -> None:
         self.encoder.require_every_layer(type(self).__name__)

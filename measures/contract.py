@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attention_probing.attention import Encoder
 from attention_probing.attention.quantities import QuantityName
-from attention_probing.datamodules import SegmentBatch
+from attention_probing.datamodules import SegmentBatch, TextDataModule
 from attention_probing.datamodules.batches import Ranks, run_seed
 from attention_probing.datamodules.corpus import Data
 from attention_probing.measures.by_head import HeadNumbers
@@ -21,25 +21,13 @@ class Measure(nn.Module, Generic[Data]):
     """A measurement: it reads the batches of a datamodule, and computes one `Result` from them.
 
     Subclasses set `experiment` and `takes`, and implement `begin`, `update` and `result`. Numbers of items are gathered
-    as `metrics.rows.Rows`, means by head as `by_head.HeadMeans`. Metrics and models are submodules, which move to the
-    device with the measurement.
-
-    A measurement of the attention maps of texts takes `TextDataModule`. It implements `update_layer`, which receives
-    the maps of each layer while the encoder reads a batch; then `update` ends the batch. `AttentionAnalyses` runs any
-    number of them in one pass, and each of them once for every encoder of the datamodule.
+    as `metrics.rows.Rows`. Metrics and models are submodules, which move to the device with the measurement.
 
     Attributes:
         experiment: Name of the measurement in `results.json`.
         takes: Class of the datamodule that the measurement reads.
-        quantities: Quantities that a measurement of maps takes. Rows of `norms`, and those of a model with attention
-            sinks, are divided by their sums, because entropies, divergences and shares are those of distributions.
-        compares: True if a measurement of maps compares the given encoder with the encoder before its fine-tuning. If
-            so, `update_layer` gets all layers of the given encoder, then all layers of the other encoder on the same
-            batch, and only then `update` is called. `batch.encoder` names the encoder.
         seed: Seed of all random draws of the measurement; by default the seed of the run.
         data: The datamodule. `measure` sets it and the attributes below.
-        encoder: Encoder whose maps are read; set for measurements of maps alone.
-        together: Measurements of maps in the same pass, by name.
         device: Device of this process.
         ranks: Rank of this process, and number of processes.
         kept: Folder in which trained models are kept while the measurement runs; None keeps none.
@@ -47,10 +35,7 @@ class Measure(nn.Module, Generic[Data]):
 
     experiment: ClassVar[str]
     takes: ClassVar[type[Any]]
-    quantities: ClassVar[tuple[QuantityName, ...]] = ("attention", "attention_without_first", "norms")
-    compares: ClassVar[bool] = False
     data: Data
-    encoder: Encoder
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +43,6 @@ class Measure(nn.Module, Generic[Data]):
         self.device = torch.device("cpu")
         self.ranks = Ranks()
         self.kept: Path | None = None
-        self.together: Mapping[str, Measure[Any]] = {}
 
     @classmethod
     def data_of(cls, arguments: Namespace | Self, given: Namespace | None) -> Namespace | None:
@@ -75,6 +59,43 @@ class Measure(nn.Module, Generic[Data]):
             UserError: The data or the encoder are unsuitable.
         """
 
+    def update(self, batch: Any) -> None:  # noqa: ANN401 - the batch of the datamodule
+        """Measure one batch of dev or test; by default ignore it."""
+
+    def result(self) -> Result | None:
+        """Return the result; called once in every process, after all batches. Processes but the first may return None.
+
+        Every process must take the rows and sums of every metric, because these gather from all processes.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement result().")
+
+
+class MapMeasure(Measure[TextDataModule]):
+    """A measurement of the attention maps of texts.
+
+    `AttentionAnalyses` runs any number of them in one pass over the texts, and each of them once for every encoder of
+    the datamodule. While the encoder reads a batch, `update_layer` receives the maps of each layer; then `update` ends
+    the batch. Means by head are gathered as `by_head.HeadMeans`.
+
+    Attributes:
+        quantities: Quantities that the measurement takes. Rows of `norms`, and those of a model with attention sinks,
+            are divided by their sums, because entropies, divergences and shares are those of distributions.
+        compares: True if the measurement compares the given encoder with the encoder before its fine-tuning. If so,
+            `update_layer` gets all layers of the given encoder, then all layers of the other encoder on the same batch,
+            and only then `update` is called. `batch.encoder` names the encoder.
+        encoder: Encoder whose maps are read. `AttentionAnalyses` sets it and `together`.
+        together: Measurements in the same pass, by name.
+    """
+
+    takes = TextDataModule
+    quantities: ClassVar[tuple[QuantityName, ...]] = ("attention", "attention_without_first", "norms")
+    compares: ClassVar[bool] = False
+    encoder: Encoder
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.together: Mapping[str, MapMeasure] = {}
+
     def update_layer(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         """Measure the attention maps of one layer on a batch of texts.
 
@@ -84,16 +105,6 @@ class Measure(nn.Module, Generic[Data]):
             weights: Attention `[batch, heads, from, to]`, valid only during the call. Every row sums to one, and the
                 columns of the padding are zero. The rows of the padding have no meaning.
         """
-
-    def update(self, batch: Any) -> None:  # noqa: ANN401 - the batch of the datamodule
-        """Measure one batch of dev or test; by default ignore it. `update_layer` has received all layers before."""
-
-    def result(self) -> Result | None:
-        """Return the result; called once in every process, after all batches. Processes but the first may return None.
-
-        Every process must take the rows and sums of every metric, because these gather from all processes.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must implement result().")
 
     def by_head(self) -> Mapping[str, HeadNumbers]:
         """Return numbers for each attention head, `[layers, heads]` by name, which `Atlas` collects.

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from attention_probing.attention.capture import intervening
-from attention_probing.datamodules import SegmentBatch, TextDataModule
+from attention_probing.datamodules import SegmentBatch
 from attention_probing.measures.by_head import HeadMeans, by_class, by_name
-from attention_probing.measures.contract import Measure
+from attention_probing.measures.contract import MapMeasure
 from attention_probing.measures.task import Classification, LanguageModelling, MeanStateClassification, Task
 from attention_probing.metrics.moments import Means, Moments
 from attention_probing.models import recorded_gradients
@@ -100,7 +100,7 @@ def class_masks(batch: SegmentBatch) -> Tensor:
     return torch.stack([*named, first, rest & ~first], 1)
 
 
-class Importance(Measure[TextDataModule]):
+class Importance(MapMeasure):
     """Mean absolute gradient |∂L/∂α| of every attention head, by class of the token attended to.
 
     α is an attention weight, and L the loss of one input. There are three kinds of loss:
@@ -126,7 +126,6 @@ class Importance(Measure[TextDataModule]):
     """
 
     experiment = "importance"
-    takes = TextDataModule
     quantities = ("attention",)  # computed in passes of its own
 
     def __init__(self, classifier: str | None = None) -> None:

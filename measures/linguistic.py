@@ -13,9 +13,9 @@ from torch import Tensor
 
 from attention_probing.attention.masks import uniform_attention
 from attention_probing.corpora.texts import Link, Passage
-from attention_probing.datamodules import SegmentBatch, TextDataModule
+from attention_probing.datamodules import SegmentBatch
 from attention_probing.measures.by_head import HeadMeans, best_audit, best_head, by_class, by_name, head_rows
-from attention_probing.measures.contract import Measure
+from attention_probing.measures.contract import MapMeasure
 from attention_probing.metrics.moments import Means
 from attention_probing.results import (
     Estimate,
@@ -123,7 +123,7 @@ def token_pairs(tokens: list[list[int]], sources: Iterable[int], targets: Iterab
     return list(product(starts, ends))
 
 
-class Relations(Measure[TextDataModule]):
+class Relations(MapMeasure):
     """Attention between linked words, for instance of one semantic frame (Kovaleva et al. 2019, §4.2).
 
     A link joins one or several words at its start with one or several at its end, and has a label. In a
@@ -146,7 +146,6 @@ class Relations(Measure[TextDataModule]):
     """
 
     experiment = "relations"
-    takes = TextDataModule
 
     def begin(self) -> None:
         self._counts = Counter(dict.fromkeys(("links", "long_passage", "long_element", "near"), 0))
@@ -296,7 +295,7 @@ PAIRS = (*("_to_".join(arc) for arc in _ARCS), "nouns_to_pronouns", *(f"start_to
 """Names of the pairs of classes, as in the table `token_to_token`."""
 
 
-class Linguistic(Measure[TextDataModule]):
+class Linguistic(MapMeasure):
     """Attention to classes of words, and between pairs of classes (Kovaleva et al. 2019, §4.2–4.4).
 
     The attention that a token receives is the mean of its column over the tokens of the segment. The
@@ -321,7 +320,6 @@ class Linguistic(Measure[TextDataModule]):
     """
 
     experiment = "linguistic"
-    takes = TextDataModule
 
     def begin(self) -> None:
         tags, absent = set[str](), set(CLASSES)

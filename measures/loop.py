@@ -16,8 +16,8 @@ from attention_probing.attention.extraction import return_free_memory
 from attention_probing.datamodules import CorpusDataModule, TextDataModule
 from attention_probing.datamodules.batches import Ranks
 from attention_probing.datamodules.corpus import data_for
-from attention_probing.measures.attention_analyses import AttentionAnalyses, reads_maps
-from attention_probing.measures.contract import Measure
+from attention_probing.measures.attention_analyses import AttentionAnalyses
+from attention_probing.measures.contract import MapMeasure, Measure
 from attention_probing.measures.devices import OneProcess
 from attention_probing.models.checkpoints import datamodule_from
 from attention_probing.results import Result
@@ -84,7 +84,7 @@ def measure(
         raise UserError("`encoder` needs the name or path of a corpus: a datamodule and a checkpoint name their own.")
     devices = OneProcess() if fabric is None else fabric
     datamodules = dict[Any, Any]()
-    of_maps = [measurement for measurement in measurements if reads_maps(measurement)]
+    of_maps = [measurement for measurement in measurements if isinstance(measurement, MapMeasure)]
     results = dict[Measure[Any], Result | None]()
     for measurement in measurements:
         if measurement in results:
@@ -96,7 +96,7 @@ def measure(
             data = corpus
         else:
             data = datamodules[kind] = datamodules.get(kind) or _make_datamodule(kind, corpus, encoder)
-        if reads_maps(measurement):
+        if isinstance(measurement, MapMeasure):
             together = run_together(of_maps, data, devices, limit=limit, bar=bar)
             results.update(zip(of_maps, together, strict=True))
         else:
@@ -144,7 +144,7 @@ def run_measurement(
     bar: bool,
 ) -> Result | None:
     """Run one measurement over a datamodule, as `measure` does; processes but the first may return None."""
-    if reads_maps(measurement):
+    if isinstance(measurement, MapMeasure):
         return run_together([measurement], data, devices, limit=limit, bar=bar)[0]
     _read_batches(measurement, data, devices, limit, bar=bar)
     with torch.inference_mode(), devices.autocast():

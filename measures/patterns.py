@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attention_probing.datamodules import SegmentBatch, TextDataModule
+from attention_probing.datamodules import SegmentBatch
 from attention_probing.measures.by_head import HeadMeans, class_map, head_rows
-from attention_probing.measures.contract import Measure
+from attention_probing.measures.contract import MapMeasure
 from attention_probing.metrics.gathered import gather_items
 from attention_probing.metrics.moments import Means
 from attention_probing.metrics.patterns import PATTERNS, by_rules, structure
@@ -58,7 +58,7 @@ def clearest(maps: Iterable[GalleryMap]) -> list[GalleryMap]:
     return list(by_head.values())[:EXAMPLES]
 
 
-class Patterns(Measure[TextDataModule]):
+class Patterns(MapMeasure):
     """Shares of five patterns among the attention maps (Kovaleva et al. 2019, §4.1).
 
     The shares are given by layer, by head and by corpus. Each head has one attention map on each input,
@@ -67,7 +67,6 @@ class Patterns(Measure[TextDataModule]):
     """
 
     experiment = "patterns"
-    takes = TextDataModule
 
     def begin(self) -> None:
         self.encoder.require_every_layer(type(self).__name__)
@@ -209,14 +208,13 @@ def _gallery_figure(examples: Sequence[GalleryMap]) -> Maps | None:
     )
 
 
-class RawMaps(Measure[TextDataModule]):
+class RawMaps(MapMeasure):
     """Attention maps of all layers and heads on the first input, without padding.
 
     Unlike other analyses it keeps the weights themselves, and no sums.
     """
 
     experiment = "maps"
-    takes = TextDataModule
 
     def begin(self) -> None:
         self._first: _FirstInput | None = None

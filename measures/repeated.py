@@ -13,9 +13,8 @@ import xarray as xr
 from torch import Tensor
 
 from attention_probing.attention import Encoder
-from attention_probing.datamodules import TextDataModule
 from attention_probing.measures.by_head import HeadMeans, best_audit, best_head, head_rows
-from attention_probing.measures.contract import Measure
+from attention_probing.measures.contract import MapMeasure
 from attention_probing.metrics.distributions import divided_by_sums
 from attention_probing.metrics.moments import Means
 from attention_probing.results import Result, Table, Unit, fill_sentence, format_estimate
@@ -67,7 +66,7 @@ def role_scores(weights: Tensor, patterns: Tensor) -> Tensor:
     return torch.cat([on_pattern, 1 - apart], -1)
 
 
-class RepeatedSequences(Measure[TextDataModule]):
+class RepeatedSequences(MapMeasure):
     """Scores of every attention head as a previous-token, a duplicate-token and an induction head.
 
     The texts of the data are not read: each input is a random sequence of ordinary tokens, followed by the
@@ -84,7 +83,6 @@ class RepeatedSequences(Measure[TextDataModule]):
     """
 
     experiment = "repeated"
-    takes = TextDataModule
     quantities = ("attention",)  # computed in passes of its own
 
     @checked

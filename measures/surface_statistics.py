@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from attention_probing.attention.masks import uniform_attention
-from attention_probing.datamodules import SegmentBatch, TextDataModule
+from attention_probing.datamodules import SegmentBatch
 from attention_probing.measures.by_head import HeadMeans, HeadNumbers, by_name, head_rows, without_interval
-from attention_probing.measures.contract import Measure
+from attention_probing.measures.contract import MapMeasure
 from attention_probing.metrics.attention_mass import PLAIN, STATISTICS, UNITS, VARIED, TokenKinds, surface_statistics
 from attention_probing.results import (
     Curves,
@@ -72,7 +72,7 @@ _LABELS = {
 }
 
 
-class Surface(Measure[TextDataModule]):
+class Surface(MapMeasure):
     """Surface statistics of each head: the kinds of tokens it attends to, and how broadly (Clark et al. 2019, §3).
 
     The statistics are the `STATISTICS` of `metrics.attention_mass`. Tables show them beside the same
@@ -85,7 +85,6 @@ class Surface(Measure[TextDataModule]):
     """
 
     experiment = "surface"
-    takes = TextDataModule
 
     def __init__(self, smoothed: bool = False) -> None:
         super().__init__()
