@@ -70,6 +70,7 @@ class LoadedEncoder:
             weights can be read and not changed.
         has_sinks: True if rows of attention sum to less than one, because the softmax has a score for no position.
         is_hybrid: True if some layers have no attention.
+        changes: Number of changes of the parameters up to the end of loading; see `count_changes`.
         halved: Number of batches that were halved because they did not fit into memory.
 
     Raises:
@@ -104,15 +105,7 @@ class LoadedEncoder:
         self._masks = torch.empty(0, 0, 0, dtype=torch.bool)  # the distinct ones
         self._mask_of_layers = torch.empty(0, dtype=torch.int64)  # the index of that of each layer
         self.halved = 0
-        self._changes = count_changes(self.model)
-
-    @property
-    def is_changed(self) -> bool:
-        """True if weights were changed in memory, so that they are no longer those of its files.
-
-        PyTorch counts the changes of a tensor, apart from those through its attribute `data`.
-        """
-        return count_changes(self.model) != self._changes
+        self.changes = count_changes(self.model)
 
     @classmethod
     def from_model(
@@ -396,5 +389,9 @@ def find_state_size(model: "PreTrainedModel", layers: int, name: str) -> int:
 
 
 def count_changes(model: nn.Module) -> int:
-    """Return how often the parameters of a model were changed in place; inference tensors are not counted."""
+    """Return how often the parameters of a model were changed in place.
+
+    PyTorch counts the changes of a tensor, apart from those through its attribute `data`, and those of a tensor that
+    was made in inference mode.
+    """
     return sum(parameter._version for parameter in model.parameters() if not parameter.is_inference())

@@ -23,7 +23,7 @@ from attention_probing.corpora.splits import Split
 from attention_probing.datamodules.attention import AttentionDataModule, any_store
 from attention_probing.datamodules.batches import AttentionBatch, BatchLoader, EncoderOf, Ranks, check_batch, padder
 from attention_probing.results import Provenance
-from attention_probing.results.errors import pluralize, setting
+from attention_probing.results.errors import UserError, pluralize, setting
 from attention_probing.results.options import Positive, checked
 from attention_probing.results.progress import warn
 
@@ -439,3 +439,48 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
             max_cells=min(2 * self.max_cells, EVAL_CELLS),
             max_sentences=len(data),
         )
+
+
+def read_fields(data: DependencyDataModule, reads: Collection[str], reader: str, *, random_init: bool = False) -> None:
+    """Limit the batches of a datamodule to the fields that an experiment reads.
+
+    Args:
+        data: The datamodule, after `setup`.
+        reads: Names of the fields; gold arcs are always read.
+        reader: Class name of the experiment, for messages.
+        random_init: True if the experiment can also read batches of an encoder with random weights.
+
+    Raises:
+        UserError: The experiment reads attention or hidden states, and the data have no encoder; or the
+            data have batches of an encoder with random weights, and `random_init` is False.
+    """
+    if data.random_init and not random_init:
+        raise UserError(f"{setting('data.random_init')} is true, but {reader} has no such control. Set it to false.")
+    if data.encoder_identity is None and (needs := set(reads) - {"vectors"}):
+        needed = "hidden states" if needs == {"hidden"} else "attention"
+        raise UserError(
+            f"{reader} needs {needed}, but {setting('data.encoder')} is null. Name an encoder with "
+            f"{setting('encoder')}."
+        )
+    data.read_only(cast("frozenset[Field]", frozenset(reads)))
+
+
+def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:
+    """Warn of the relations that the user has named and the corpus lacks, whose rows are blank.
+
+    Treebanks of some languages lack a relation, as the Japanese ones lack `flat`.
+
+    Args:
+        wanted: Relations that the user has named.
+        known: Relations of the corpus.
+
+    Raises:
+        UserError: The corpus has none of the relations.
+    """
+    absent = [name for name in wanted if name not in known]
+    if not absent:
+        return
+    wrong = f"{setting('model.relations')}: no word of the corpus has the relation {', '.join(map(repr, absent))}"
+    if len(absent) == len(wanted):
+        raise UserError(f"{wrong}; the relations are {', '.join(known)}.")
+    warn(f"{wrong}: such rows are blank. The relations are {', '.join(known)}.")

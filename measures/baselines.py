@@ -2,10 +2,11 @@
 
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
+from attention_probing.datamodules.dependency import check_relations, read_fields
 from attention_probing.measures.contract import Measure
 from attention_probing.metrics.attachment import add_arcs
 from attention_probing.metrics.rows import Rows
-from attention_probing.probes.arc_evaluation import check_relations, evaluate_arcs, read_fields
+from attention_probing.probes.arc_evaluation import evaluate_arcs
 from attention_probing.results import Result
 
 

@@ -29,7 +29,7 @@ from attention_probing.datamodules import (
     PairSplit,
 )
 from attention_probing.datamodules.batches import LengthBatches, Ranks
-from attention_probing.datamodules.dependency import DependencySplit
+from attention_probing.datamodules.dependency import DependencySplit, check_relations
 from attention_probing.measures.head_sets import DRAWS, REFERENCES, TaskOutputs, make_ablation, random_sets
 from attention_probing.measures.nested import DependencyProbe, ProbeMeasure
 from attention_probing.measures.task import (
@@ -48,7 +48,6 @@ from attention_probing.metrics.p_values import holm, p_units
 from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.metrics.statistics import Statistic
 from attention_probing.models.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint
-from attention_probing.probes.arc_evaluation import check_relations
 from attention_probing.probes.head_selection import HeadSelectionProbe
 from attention_probing.results import Bars, Estimate, Result, Table, Unit, fill_sentence, numbers
 from attention_probing.results.errors import UserError, check_names, pluralize, setting

@@ -12,7 +12,7 @@ from attention_probing.datamodules.dependency import DependencySplit
 from attention_probing.measures.best_heads import ChosenHeads
 from attention_probing.metrics.attachment import ALL, PLAIN
 from attention_probing.metrics.heads import DIRECTIONS
-from attention_probing.probes.arc_evaluation import SHOWN
+from attention_probing.metrics.relations import SHOWN
 from attention_probing.results import AttentionLines, Bars, HeatMap, Integers, Table, on_one_scale
 from attention_probing.results.figures import TitlePart
 from attention_probing.results.heads import head_map

@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import comb, prod
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from lightning_utilities.core.rank_zero import rank_zero_warn
+from numpy.typing import NDArray
 from torch import Tensor
 
 from attention_probing.attention.ablation import Ablation, Kind, ReferenceOutputs, RunModel
@@ -74,7 +75,7 @@ class TaskOutputs:
     outputs: Mapping[tuple[Kind, Heads], Floats]
 
     @classmethod
-    def from_rows(cls, task: Task, rows: Mapping[str, Floats], sets: Mapping[Ablation, Sequence[Heads]]) -> Self:
+    def from_rows(cls, task: Task, rows: Mapping[str, NDArray[Any]], sets: Mapping[Ablation, Sequence[Heads]]) -> Self:
         """Create the outputs from the columns that `Task.rows` returns, gathered over all texts.
 
         Args:

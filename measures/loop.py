@@ -12,6 +12,7 @@ from rich.progress import track
 from torch.utils.data import DataLoader
 
 from attention_probing.attention import Encoder, EncoderSpec
+from attention_probing.attention.encoder import count_changes
 from attention_probing.attention.extraction import return_free_memory
 from attention_probing.datamodules import CorpusDataModule, TextDataModule
 from attention_probing.datamodules.batches import Ranks
@@ -126,7 +127,7 @@ def _make_datamodule(kind: Any, corpus: Corpus, encoder: Reader) -> Any:  # noqa
 
 def _specification(encoder: str | Encoder | EncoderSpec) -> EncoderSpec:
     if isinstance(encoder, Encoder):
-        if encoder.is_changed:
+        if count_changes(encoder.model) != encoder.changes:
             raise UserError(
                 "The weights of the encoder were changed after it had been loaded, but its files would be read. Give "
                 "Encoder.from_model(model, tokenizer) of the changed model."

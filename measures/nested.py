@@ -16,6 +16,7 @@ from pytorch_lightning.utilities.seed import isolate_rng
 
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
 from attention_probing.datamodules.batches import BatchLoader
+from attention_probing.datamodules.dependency import read_fields
 from attention_probing.measures.contract import Measure
 from attention_probing.measures.trainings import Best, Training, result_of, share, train_nested
 from attention_probing.metrics.attachment import ratio_scores
@@ -23,7 +24,6 @@ from attention_probing.metrics.bootstrap import paired_bootstrap
 from attention_probing.models import TrainedModule, recorded_gradients
 from attention_probing.models.trained import epochs_of
 from attention_probing.probes import HeadSelectionProbe, StructuralDistanceProbe, StructuralProbe
-from attention_probing.probes.arc_evaluation import read_fields
 from attention_probing.probes.frozen import Mode
 from attention_probing.results import Bars, Estimate, Result, Table, Unit, fill_sentence, numbers
 from attention_probing.results.errors import UserError, pluralize

@@ -11,7 +11,7 @@ from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
 from attention_probing.datamodules.batches import EncoderOf
 from attention_probing.datamodules.corpus import STAGES
-from attention_probing.datamodules.dependency import DependencySplit
+from attention_probing.datamodules.dependency import DependencySplit, check_relations, read_fields
 from attention_probing.measures.best_heads import ChosenHeads, heads_answer
 from attention_probing.measures.contract import Measure
 from attention_probing.measures.ensembles import ensembles_table
@@ -24,20 +24,15 @@ from attention_probing.metrics.attachment import (
     Arcs,
     add_arcs,
     attachment_scores,
+    baseline_scores,
     ratio_scores,
     sentence_scores,
     take_arcs,
 )
 from attention_probing.metrics.heads import MostAttended, Predictions, confidence, delimiter_shares
+from attention_probing.metrics.relations import blank_relations, keep_relations
 from attention_probing.metrics.rows import Rows
 from attention_probing.metrics.trees import gold_in_trees, tree_counts
-from attention_probing.probes.arc_evaluation import (
-    baseline_scores,
-    blank_relations,
-    check_relations,
-    read_fields,
-    rows_of,
-)
 from attention_probing.results import Estimate, Figure, Floats, Integers, Result, Table, Unit
 from attention_probing.results.errors import UserError, setting
 from attention_probing.results.heads import HeadNames
@@ -144,12 +139,12 @@ class SingleHeads(Measure[DependencyDataModule]):
 
         heads = self._chosen_heads(words, "given")
         control = self._chosen_heads(words, "random_init") if self.data.random_init else None
-        best = rows_of(heads.best_heads(control, self.permutations), self.relations, blank=True)
+        best = keep_relations(heads.best_heads(control, self.permutations), self.relations, blank=True)
         roles, role_scores = self._roles(heads, peaks["given"])
         tables = {
             "best_heads": best,
-            "best_heads_by_length": rows_of(heads.by_length(), self.relations),
-            "heads": rows_of(heads.all_heads(), self.relations),
+            "best_heads_by_length": keep_relations(heads.by_length(), self.relations),
+            "heads": keep_relations(heads.all_heads(), self.relations),
             "roles": roles,
         }
         scores = _attachment_scores(heads, "heads.")

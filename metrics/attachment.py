@@ -513,3 +513,30 @@ def sums_by(units: NDArray[Any], values: Floats) -> Floats:
     sums = np.zeros((int(numbers.max(initial=-1)) + 1, values.shape[1]))
     np.add.at(sums, numbers, values)
     return sums
+
+
+def baseline_scores(dev: Arcs, test: Arcs, relations: int) -> dict[str, Estimate]:
+    """Return the attachment scores of every baseline on test, such as `offset.uas` and `uniform.uuas`.
+
+    The baselines are `offset`, the fixed offset that is best on dev; `right_branching`;
+    `left_branching`; and `uniform`, uniform attention. If `Arcs.reach` limits the words that can be
+    attended to, uniform attention differs by layer and direction. Its scores are then those of the
+    layer and direction that are best on dev.
+
+    Args:
+        dev: Gold arcs of dev.
+        test: Gold arcs of test.
+        relations: Number of relations in the corpus.
+    """
+    offset, _ = best_offsets(dev, relations)
+    heads: dict[str, Integers] = {
+        "offset": offset_heads(test, offset),
+        "right_branching": right_branching(test),
+        "left_branching": left_branching(test),
+    }
+    # Without a reach all layers and directions are one way, and each split may be without.
+    way = 0 if test.reach is None else int(uniform_attached(dev)[:, ~dev.punctuation].sum(1).argmax())
+    scores = attachment_scores(test, uniform_attached(test)[way], uniform_edges_found(test)[way], prefix="uniform.")
+    for name, predicted in heads.items():
+        scores |= attachment_scores(test, attached(test, predicted), edges_found(test, predicted), prefix=f"{name}.")
+    return scores

@@ -6,7 +6,7 @@ earlier mention of its cluster in its window; the two must have different head w
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -212,7 +212,7 @@ def evaluate_links(
             "No mention of dev has an antecedent in its window, so no head can be chosen. Give another dev split."
         )
     # The best head of each group, the first of equals; a group without links on dev has none, and gets the first.
-    chooses = ~np.isnan(dev).all(axis=0)
+    chooses = cast("Flags", ~np.isnan(dev).all(axis=0))
     best = np.nan_to_num(dev, nan=-1.0).argmax(0).tolist()
     all_heads = _all_heads_table(names, dev, heads, of_scored.links, scored)
     of_best_overall = _predictors_table(all_heads, names, [best[0]] * len(best), others, scored)

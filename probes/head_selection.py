@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from attention_probing.attention import EncoderSpec, Options
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule, VectorSpec
-from attention_probing.datamodules.dependency import DependencySplit, Field
+from attention_probing.datamodules.dependency import DependencySplit, Field, read_fields
 from attention_probing.metrics.attachment import add_arcs, attached, take_arcs
 from attention_probing.metrics.rows import Rows
 from attention_probing.metrics.trees import tree_heads
 from attention_probing.models import Origin, TrainedModule, device_count, training_audit
 from attention_probing.models.losses import Average
-from attention_probing.probes.arc_evaluation import PredictedArcs, evaluate_arcs, read_fields
+from attention_probing.probes.arc_evaluation import PredictedArcs, evaluate_arcs
 from attention_probing.probes.frozen import Mode, Sizes, on_sentences, probe_origin, weight_maps
 from attention_probing.results import Result, Unit
 from attention_probing.results.options import Factor, Rate

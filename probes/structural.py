@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from attention_probing.attention import EncoderSpec, Options
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
-from attention_probing.datamodules.dependency import Field
+from attention_probing.datamodules.dependency import Field, read_fields
 from attention_probing.metrics import trees
 from attention_probing.metrics.attachment import ratio_scores, sums_by
 from attention_probing.metrics.bootstrap import bootstrap_ratio
@@ -31,7 +31,6 @@ from attention_probing.models import (
     training_warnings,
 )
 from attention_probing.models.losses import Average
-from attention_probing.probes.arc_evaluation import read_fields
 from attention_probing.probes.frozen import Mode, Sizes, on_sentences, probe_origin
 from attention_probing.results import Floats, HeatMap, Integers, Result, Table, Unit, fill_sentence
 from attention_probing.results.errors import UserError, check_names, setting

@@ -11,11 +11,11 @@ from attention_probing.attention.ablation import Kind
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
 from attention_probing.datamodules.corpus import STAGES
+from attention_probing.datamodules.dependency import read_fields
 from attention_probing.measures.contract import Measure
 from attention_probing.metrics.attachment import ALL, add_arcs, ratio_scores, take_arcs
 from attention_probing.metrics.heads import Predictions, most_attended
 from attention_probing.metrics.rows import Rows
-from attention_probing.probes.arc_evaluation import read_fields
 from attention_probing.results import Floats, Result, Table, Unit, fill_sentence
 from attention_probing.results.digests import find_alteration
 from attention_probing.results.errors import UserError, near, one_of, setting

@@ -11,10 +11,10 @@ import pandas as pd
 from sklearn.metrics import roc_auc_score
 
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
+from attention_probing.datamodules.dependency import read_fields
 from attention_probing.measures.contract import Measure
 from attention_probing.metrics.bootstrap import share_interval
 from attention_probing.models import recorded_gradients
-from attention_probing.probes.arc_evaluation import read_fields
 from attention_probing.results import Estimate, Result, Table, Unit, fill_sentence
 from attention_probing.results.errors import UserError, near, setting
 from attention_probing.results.options import NonNegative, Positive, checked

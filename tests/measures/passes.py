@@ -13,7 +13,7 @@ from attention_probing.corpora.sentence import Sentence
 from attention_probing.corpora.texts import Link, Passage
 from attention_probing.datamodules import SegmentBatch
 from attention_probing.datamodules.segments import TextSegment, segment_batch
-from attention_probing.measures import Measure
+from attention_probing.measures import MapMeasure
 from tests import tiny
 
 ENCODERS: dict[str, Callable[[Path], Path]] = {
@@ -77,7 +77,7 @@ def batches(encoder: Encoder) -> list[SegmentBatch]:
     ]
 
 
-M = TypeVar("M", bound=Measure[Any])
+M = TypeVar("M", bound=MapMeasure)
 
 
 def begin(analysis: M, encoder: Encoder, data: Any = None) -> M:  # noqa: ANN401 - or what stands for it
@@ -88,7 +88,7 @@ def begin(analysis: M, encoder: Encoder, data: Any = None) -> M:  # noqa: ANN401
     return analysis
 
 
-def show(encoder: Encoder, batch: SegmentBatch, *analyses: Measure[Any]) -> list[Tensor]:
+def show(encoder: Encoder, batch: SegmentBatch, *analyses: MapMeasure) -> list[Tensor]:
     """Let analyses see a batch; gives the weights of each layer, `[batch, heads, from, to]`."""
     passed: list[Tensor] = []
 

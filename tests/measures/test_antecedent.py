@@ -108,9 +108,9 @@ def test_a_type_without_a_link_on_dev_has_no_best_head(
     data = datamodule(files, bert, cache)
     calls: list[str] = []
     kinds = scored(AntecedentHeads(), data).tables["antecedent_by_type"].frame.set_index("mentions")
-    kind = kinds["n"].drop("all").idxmax()
+    kind = str(kinds["n"].drop("all").idxmax())
     assert kinds["head"].notna().any()
-    calls, forgotten = [], [MENTION_TYPES.index(str(kind))]
+    calls, forgotten = [], [MENTION_TYPES.index(kind)]
     result = scored(AntecedentHeads(), data)
     row = result.tables["antecedent_by_type"].frame.set_index("mentions").loc[kind]
     assert row["n"] == kinds.loc[kind, "n"]

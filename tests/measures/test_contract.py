@@ -88,14 +88,13 @@ def test_a_measurement_reads_all_fields_whatever_the_one_before_it_left_out(make
     assert after.numbers["total"] == alone
 
 
-def test_an_encoder_whose_weights_were_changed_in_memory_is_refused(bert: Path, corpus: str, cache: str) -> None:
+def test_an_encoder_whose_weights_were_changed_in_memory_is_refused(bert: Path, corpus: str) -> None:
     encoder = Encoder(EncoderSpec(str(bert)))
-    data = {"encoder": encoder, "measurements": Attention()}
-    measure(corpus, **data)
+    measure(corpus, encoder, Attention())
     with torch.no_grad():
         next(encoder.model.parameters()).mul_(2)
     with pytest.raises(UserError, match=r"were changed after it had been loaded.*Encoder\.from_model"):
-        measure(corpus, **data)
+        measure(corpus, encoder, Attention())
 
 
 def test_a_limit_leaves_some_batches_of_each_dataloader_or_is_refused(make_data: MakeData) -> None:

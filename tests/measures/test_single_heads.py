@@ -26,11 +26,11 @@ from attention_probing.measures import Baselines, Measure, SingleHeads
 from attention_probing.measures.best_heads import ChosenHeads, heads_answer
 from attention_probing.measures.ensembles import choose_ensembles, ensemble_hits, find_governors
 from attention_probing.measures.head_roles import head_roles
-from attention_probing.metrics.attachment import Arcs, add_arcs, attached, take_arcs, uniform_attached
+from attention_probing.metrics.attachment import Arcs, add_arcs, attached, baseline_scores, take_arcs, uniform_attached
 from attention_probing.metrics.bootstrap import bootstrap_ratio, resamples
 from attention_probing.metrics.heads import DIRECTIONS, Predictions, most_attended
+from attention_probing.metrics.relations import relation_bars, relation_table
 from attention_probing.metrics.rows import Rows
-from attention_probing.probes.arc_evaluation import baseline_scores, relation_bars, relation_table
 from attention_probing.results import AttentionLines, Bars, Estimate, Flags, HeatMap, Result, Table, Unit
 from attention_probing.results.errors import UserError
 from attention_probing.results.heads import HeadNames
@@ -425,7 +425,8 @@ def test_without_a_word_in_dev_no_head_is_chosen() -> None:
     items, _ = chosen.by_sentence(["first", "last"])
     assert items.sum()[["first.found", "first.words", "last.found", "last.words"]].tolist() == [3, 3, 0, 0]
     assert "last" not in set(chosen.by_length().frame["relation"])
-    assert chosen.all_heads().frame.set_index("relation").loc["last", "dev"].isna().all()
+    every = chosen.all_heads().frame
+    assert every.loc[every["relation"] == "last", "dev"].isna().all()
 
 
 def test_of_another_language_heads_are_compared_with_its_own_best_offset() -> None:

@@ -5,23 +5,20 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from attention_probing import measures
-from attention_probing.datamodules import TextDataModule
 from attention_probing.datamodules.batches import Ranks
 from attention_probing.measures import (
-    AttentionAnalyses,
     Bags,
     Change,
     Clusters,
     Importance,
     Linguistic,
-    Measure,
+    MapMeasure,
     Patterns,
     RawMaps,
     Relations,
@@ -33,13 +30,13 @@ from tests.measures.passes import TREES, batch_of, begin, show
 from tests.measures.test_importance import language_model
 from tests.rooms import exports
 
-SUMMED: list[Callable[[], Measure[Any]]] = [
+SUMMED: list[Callable[[], MapMeasure]] = [
     *(Surface, Bags, Clusters, Patterns, Linguistic, Change, Importance),
     *(Relations, partial(RepeatedSequences, length=5)),
 ]
 
 
-def sums(analysis: Measure[Any]) -> Iterator[Tensor]:
+def sums(analysis: MapMeasure) -> Iterator[Tensor]:
     """States of all metrics of an analysis, each reduced over processes by addition."""
     for metric in analysis.modules():
         if isinstance(metric, Gathered):
@@ -47,7 +44,7 @@ def sums(analysis: Measure[Any]) -> Iterator[Tensor]:
 
 
 @pytest.mark.parametrize("make", SUMMED, ids=lambda make: make().experiment)
-def test_copies_that_share_the_batches_sum_what_one_does(make: Callable[[], Measure[Any]], tmp_path: Path) -> None:
+def test_copies_that_share_the_batches_sum_what_one_does(make: Callable[[], MapMeasure], tmp_path: Path) -> None:
     encoder = language_model("bert", tmp_path)
     whole, *parts = analyses = [make() for _ in range(3)]
     for analysis, ranks in zip(analyses, (Ranks(), Ranks(0, 2), Ranks(1, 2)), strict=True):
@@ -70,6 +67,6 @@ def test_copies_that_share_the_batches_sum_what_one_does(make: Callable[[], Meas
 
 
 def test_every_analysis_is_summed_or_keeps_single_maps() -> None:
-    ours = {kind for kind in exports(measures).values() if isinstance(kind, type) and issubclass(kind, Measure)}
-    ours = {kind for kind in ours if vars(kind).get("takes") is TextDataModule} - {AttentionAnalyses}
+    ours = {kind for kind in exports(measures).values() if isinstance(kind, type) and issubclass(kind, MapMeasure)}
+    ours -= {MapMeasure}
     assert {type(make()) for make in SUMMED} | {RawMaps} == ours
