@@ -8,7 +8,7 @@ docs/sweeps.md.
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,9 +18,10 @@ from rich.console import Console
 from rich.text import Text
 
 from attention_probing.commands import parser_of
-from attention_probing.commands.seeds import as_left_out, estimate_from_counts, with_common_units
+from attention_probing.commands.comparison import Side, check_matching, estimate_sides
+from attention_probing.commands.seeds import as_left_out
 from attention_probing.metrics.bootstrap import TEST_DRAWS, with_interval_and_p
-from attention_probing.metrics.contrasts import contrast_with
+from attention_probing.metrics.contrasts import Contrast, contrast_with
 from attention_probing.metrics.p_values import least_p
 from attention_probing.results import Estimate, Table, Unit, fill_sentence, format_estimate
 from attention_probing.results.errors import list_first, near, pluralize
@@ -33,7 +34,7 @@ from attention_probing.results.tables import LEGEND, data_table
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class ScoredRun:
     """Run with one of its scores, by which it is compared with other runs.
 
     Attributes:
@@ -60,22 +61,34 @@ class Scored:
         """Score of the run: sum of the numerators in `counts` / sum of the denominators."""
         return compute_ratio(self.counts)
 
-    def other_data(self, other: "Scored") -> list[str]:
+    def other_data(self, other: "ScoredRun") -> list[str]:
         """Return the names of the splits that this run and another read from different files, or plant differently."""
-        mine, others = (
-            {name: said.get("sha256") and (said["sha256"], said.get("shortcut")) for name, said in one.record.splits}
-            for one in (self, other)
-        )
-        return [name for name in mine if None not in (mine[name], others.get(name)) and mine[name] != others[name]]
+        files = _files_of(self.record)
+        files_of_other = _files_of(other.record)
+        differing = []
+        for split, file in files.items():
+            if split in files_of_other and file != files_of_other[split]:
+                differing.append(split)
+        return differing
 
-    def alike(self, other: "Scored") -> bool:
+    def is_alike(self, other: "ScoredRun") -> bool:
         """Return True if this run and another differ only in their seeds."""
-        known = self.config is not None and other.config is not None and not self.other_data(other)
-        same = known and settings_without_seeds(self.config) == settings_without_seeds(other.config)
+        if self.config is None or other.config is None or self.other_data(other):
+            return False
+        same = settings_without_seeds(self.config) == settings_without_seeds(other.config)
         return same and seeds(self.config) != seeds(other.config)
 
 
-def scored(record: Record, score: str | None, label: str = "", beside: Record | None = None) -> Scored:
+def _files_of(record: Record) -> Mapping[str, tuple[object, object]]:
+    """Return the SHA-256 of the file of each split, if it is known, with the shortcut that is planted in it."""
+    files = {}
+    for split, description in record.splits:
+        if description.get("sha256"):
+            files[split] = description["sha256"], description.get("shortcut")
+    return files
+
+
+def select_score(record: Record, score: str | None, label: str = "", beside: Record | None = None) -> ScoredRun:
     """Select a score of a run, and read its counts: a numerator and a denominator for each test item.
 
     Args:
@@ -90,30 +103,33 @@ def scored(record: Record, score: str | None, label: str = "", beside: Record | 
     """
     name = score or next(iter(record.ratios), "uas")
     if beside is not None and name not in record.ratios:
-        first, own = beside.ratios, record.ratios
-        shared = [one for one in first if one in own]
-        remedy = f"Give --score {' or '.join(shared)}" if shared else "Compare runs of the same experiment"
-        has = [f"{one.path.parent} has {list_first(list(one.ratios)) or 'none'}" for one in (beside, record)]
-        raise RecordError(f"{name} has counts per item in one run alone: {' and '.join(has)}. {remedy}")
+        shared = [other for other in beside.ratios if other in record.ratios]
+        remedy = "Compare runs of the same experiment"
+        if shared:
+            remedy = f"Give --score {' or '.join(shared)}"
+        names = [f"{one.path.parent} has {list_first(list(one.ratios)) or 'none'}" for one in (beside, record)]
+        raise RecordError(f"{name} has counts per item in one run alone: {' and '.join(names)}. {remedy}")
     counts = record.counts(name, by_id=True)
-    return Scored(record, name, counts, read_config(record), label)
+    return ScoredRun(record, name, counts, read_config(record), label)
 
 
-def grouped(runs: Sequence[Scored]) -> list[list[Scored]]:
+def group_seeds(runs: Sequence[ScoredRun]) -> list[list[ScoredRun]]:
     """Group runs that differ only in their seeds, and return the runs of each group.
 
     The seeds of a group are different: a second run with the same seed begins a group of its own.
     """
-    groups: list[list[Scored]] = []
+    groups: list[list[ScoredRun]] = []
     for run in runs:
-        group = next((group for group in groups if all(run.alike(other) for other in group)), None)
-        if group is None:
-            groups.append(group := [])
-        group.append(run)
+        for group in groups:
+            if all(run.is_alike(other) for other in group):
+                group.append(run)
+                break
+        else:
+            groups.append([run])
     return groups
 
 
-def on_same_items(runs: Sequence[Scored], common: bool) -> tuple[list[Scored], list[str]]:
+def restrict_to_same_items(runs: Sequence[ScoredRun], common: bool) -> tuple[list[ScoredRun], list[str]]:
     """Restrict all runs to the same items, in the order of the first run.
 
     Args:
@@ -128,41 +144,44 @@ def on_same_items(runs: Sequence[Scored], common: bool) -> tuple[list[Scored], l
     """
     first = runs[0]
     order = first.counts.index
-    shared, lost = order, []
+    shared = order
     for run in runs:
         names = run.counts.index
-        if names.names != order.names:
-            both = [" and ".join(map(str, index.names)) for index in (order, names)]
-            raise RecordError(
-                f"{first.folder} and {run.folder} cannot be compared: items of {first.folder} are identified by "
-                f"{both[0]}, those of {run.folder} by {both[1]}. Compare runs of the same experiment"
-            )
-        missing, added = order.difference(names), names.difference(order)
+        check_matching(first.record, order, run.record, names)
+        missing = order.difference(names)
+        added = names.difference(order)
         if len(missing) + len(added) and not common:
             raise RecordError(
-                f"{first.folder} and {run.folder} were not scored on the same items: {_some(missing)} only in the "
-                f"former, {_some(added)} only in the latter, {len(order) - len(missing)} in both; --common compares "
-                "them on the items that all runs have"
+                f"{first.folder} and {run.folder} were not scored on the same items: {_describe(missing)} only in the "
+                f"former, {_describe(added)} only in the latter, {len(order) - len(missing)} in both; --common "
+                "compares them on the items that all runs have"
             )
         shared = shared[shared.isin(names)]
     if not len(shared):
         folders = ", ".join(str(run.folder) for run in runs)
         raise RecordError(f"{folders} have no item in common. Compare runs that were scored on the same data")
-    found = [replace(run, counts=run.counts.loc[shared]) for run in runs]
-    for run, kept in zip(runs, found, strict=True):
-        if len(left_out := run.counts.index.difference(shared)):
-            lost.append(
-                f"{run.label or run.folder}: {_some(left_out)} of {len(run.counts)} items are left out, because not "
-                f"all runs have them; its {run.name} is {kept.value:.4g} without and {run.value:.4g} with them"
+    restricted = []
+    losses = []
+    for run in runs:
+        on_shared = replace(run, counts=run.counts.loc[shared])
+        restricted.append(on_shared)
+        left_out = run.counts.index.difference(shared)
+        if len(left_out):
+            losses.append(
+                f"{run.label or run.folder}: {_describe(left_out)} of {len(run.counts)} items are left out, because "
+                f"not all runs have them; its {run.name} is {on_shared.value:.4g} without and {run.value:.4g} with them"
             )
-    return found, lost
+    return restricted, losses
 
 
-def _some(items: pd.Index) -> str:
-    return f"{len(items)} ({list_first(list(map(str, items)))})" if len(items) else "0"
+def _describe(items: pd.Index) -> str:
+    """Return the number of items, and the names of the first ones."""
+    if not len(items):
+        return "0"
+    return f"{len(items)} ({list_first(list(map(str, items)))})"
 
 
-def compare(groups: Sequence[Sequence[Scored]]) -> tuple[Table, list[Estimate]]:
+def compare(groups: Sequence[Sequence[ScoredRun]]) -> tuple[Table, list[Estimate]]:
     """Compare each group of runs with the first group.
 
     The runs of a group differ in their seeds. All runs must have the same items.
@@ -183,38 +202,52 @@ def compare(groups: Sequence[Sequence[Scored]]) -> tuple[Table, list[Estimate]]:
             or of their documents, and for several seeds by the variation of these; nan for the first group;
         - for three or more groups, `holm.p`: `permutation.p` after Holm's correction.
     """
-    score, unit = groups[0][0].name, groups[0][0].record.scores[groups[0][0].name].unit
-    share = all(run.name in run.record.shares for group in groups for run in group)
-    counts = iter(with_common_units([run.counts for group in groups for run in group]))
-    found = []
+    score = groups[0][0].name
+    sides = []
     for group in groups:
-        seeds_of_group = [next(counts) for _ in group]
-        estimate = estimate_from_counts(seeds_of_group, unit, share=share, draws=TEST_DRAWS)
-        found.append(as_left_out(estimate, [run.record.scores[score] for run in group]))
-    folders = [group[0].folder.resolve() for group in groups]
-    parent = os.path.commonpath([folder.parent for folder in folders])
-    first = found[0]
-    contrasts = contrast_with(first, found[1:], least_p(first.units or 0, TEST_DRAWS))
+        sides.append(Side(score, [run.record for run in group], [run.counts for run in group]))
+    estimates = []
+    for side, estimate in zip(sides, estimate_sides(sides), strict=True):
+        estimates.append(as_left_out(estimate, [record.scores[score] for record in side.records]))
+    first, *others = estimates
+    contrasts = contrast_with(first, others, least_p(first.units or 0, TEST_DRAWS))
     lines = []
-    for place, (group, folder, estimate) in enumerate(zip(groups, folders, found, strict=True)):
-        name = group[0].label or (folder.relative_to(parent).as_posix() if len(groups) > 1 else str(group[0].folder))
+    for name, group, estimate in zip(_name_groups(groups), groups, estimates, strict=True):
         line: dict[str, object] = {"run": name, "seeds": len(group), **replace(estimate, sd=None).named(score)}
         line["sd"] = math.nan if estimate.sd is None else estimate.sd
-        if place > 0:
-            contrast = contrasts[place - 1]
-            line |= replace(contrast.difference, p=None).named("difference")
-            line["permutation.p"] = contrast.difference.p
-            if len(groups) > 2:
-                line["holm.p"] = contrast.p_holm
         lines.append(line)
-    units: dict[str, Unit | Sequence[Unit]] = {score: unit}
-    if len(groups) > 1:
-        units["difference"] = unit
-        units["permutation.p"] = ["p", *(contrast.p_unit for contrast in contrasts)]
-    if len(groups) > 2:
-        units["holm.p"] = units["permutation.p"]
+    for line, contrast in zip(lines[1:], contrasts, strict=True):
+        line |= replace(contrast.difference, p=None).named("difference")
+        line["permutation.p"] = contrast.difference.p
+        if len(others) > 1:
+            line["holm.p"] = contrast.p_holm
+    units = _list_units(score, sides[0].unit, contrasts)
     table = Table(pd.DataFrame(lines), units, interval=score, main=("run", *units))
     return table, [contrast.difference for contrast in contrasts]
+
+
+def _name_groups(groups: Sequence[Sequence[ScoredRun]]) -> list[str]:
+    """Return the name of each group in the table: its label, or its first folder below the folder of all."""
+    if len(groups) == 1:
+        run = groups[0][0]
+        return [run.label or str(run.folder)]
+    folders = [group[0].folder.resolve() for group in groups]
+    parent = os.path.commonpath([folder.parent for folder in folders])
+    names = []
+    for group, folder in zip(groups, folders, strict=True):
+        names.append(group[0].label or folder.relative_to(parent).as_posix())
+    return names
+
+
+def _list_units(score: str, unit: Unit, contrasts: Sequence[Contrast]) -> dict[str, Unit | Sequence[Unit]]:
+    """Return the units of the columns of the table."""
+    units: dict[str, Unit | Sequence[Unit]] = {score: unit}
+    if contrasts:
+        units["difference"] = unit
+        units["permutation.p"] = ["p", *(contrast.p_unit for contrast in contrasts)]
+    if len(contrasts) > 1:
+        units["holm.p"] = units["permutation.p"]
+    return units
 
 
 def compare_answer(table: Table, differences: Sequence[Estimate], score: str, items: int) -> str:
@@ -234,9 +267,9 @@ def compare_answer(table: Table, differences: Sequence[Estimate], score: str, it
         return fill_sentence(text, {})
     units = table.unit_rows()["permutation.p"]
     family = []
-    for place, one in enumerate(differences, start=1):
-        at_once = with_interval_and_p(one, tests=len(differences))
-        family.append(Difference(runs[place], at_once, p_unit=units[place]))
+    for name, difference, unit in zip(runs[1:], differences, units[1:], strict=True):
+        for_all = with_interval_and_p(difference, tests=len(differences))
+        family.append(Difference(name, for_all, p_unit=unit))
     if len(family) == 1:
         (only,) = family
         text += f"; the difference of {only.name} is {describe_difference(only)}"
@@ -247,7 +280,7 @@ def compare_answer(table: Table, differences: Sequence[Estimate], score: str, it
     return fill_sentence(f"{text}; {changes}", {})
 
 
-def warnings(runs: Sequence[Scored]) -> list[str]:
+def list_warnings(runs: Sequence[ScoredRun]) -> list[str]:
     """Return warnings about runs that cannot be compared fully with the first run, or with other seeds.
 
     There is a warning for each run that
@@ -258,35 +291,41 @@ def warnings(runs: Sequence[Scored]) -> list[str]:
         denominators depend on the predictions.
     """
     reference = runs[0]
-    found = []
+    messages = []
     for run in runs:
         if run.config is None:
-            found.append(f"{run.folder} has no config.yaml, so it is not grouped with other seeds")
-        if others := run.other_data(reference):
-            files = " and ".join(others)
-            found.append(
-                f"{run.folder} and {reference.folder} read different files for {files}, so their scores may differ for "
-                "this reason alone"
+            messages.append(f"{run.folder} has no config.yaml, so it is not grouped with other seeds")
+        splits = run.other_data(reference)
+        if splits:
+            messages.append(
+                f"{run.folder} and {reference.folder} read different files for {' and '.join(splits)}, so their scores "
+                "may differ for this reason alone"
             )
         differing = int((run.counts["denominator"] != reference.counts["denominator"]).sum())
         if run.name != "f1" and differing:  # the denominator of F1 depends on the predictions
-            found.append(
+            messages.append(
                 f"in {pluralize(differing, 'item')} the denominators of {run.folder} and {reference.folder} differ, so "
                 "the two scores are not over the same words or mentions"
             )
-    return found
+    return messages
 
 
-def differing_options(run: Scored, first: Scored) -> str:
+def describe_options(run: ScoredRun, first: ScoredRun) -> str:
     """Return the options of a run that differ from those of the first run, seeds apart, with both values."""
     if run.config is None or first.config is None:
         return ""
-    own, others = settings_without_seeds(run.config), settings_without_seeds(first.config)
-    names = [name for name in {**own, **others} if own.get(name) != others.get(name)]
-    return list_first([f"{name.replace('.init_args', '')} {own.get(name)} (not {others.get(name)})" for name in names])
+    options = settings_without_seeds(run.config)
+    options_of_first = settings_without_seeds(first.config)
+    differing = []
+    for name in {**options, **options_of_first}:
+        value = options.get(name)
+        value_of_first = options_of_first.get(name)
+        if value != value_of_first:
+            differing.append(f"{name.replace('.init_args', '')} {value} (not {value_of_first})")
+    return list_first(differing)
 
 
-def read_runs(name: str, score: str | None, beside: Record | None = None) -> list[Scored]:
+def read_runs(name: str, score: str | None, beside: Record | None = None) -> list[ScoredRun]:
     """Read the runs that one argument of the command line names, and one score of each run.
 
     The score is read with its counts: its numerator and denominator for each test item.
@@ -304,27 +343,29 @@ def read_runs(name: str, score: str | None, beside: Record | None = None) -> lis
     if Path(name).exists() or not Path(folder).is_dir():
         if (Path(name) / "runs").is_dir():
             raise RecordError(f"{name} is a sweep. Name a row as {name}:ROW, one of {', '.join(find_runs(Path(name)))}")
-        return [_read([Path(name)], score, beside=beside)]
+        return [_read_run([Path(name)], score, beside=beside)]
     rows = find_runs(Path(folder))
     if row not in rows:
         raise RecordError(f"{folder} has no row {row!r}{near(row, rows)}; there are: {', '.join(rows)}")
-    found: list[Scored] = []
+    label = f"{Path(folder).resolve().name}:{row}"
+    of_seeds: list[ScoredRun] = []
     for runs in rows[row].values():
-        found.append(_read(runs, score, f"{Path(folder).resolve().name}:{row}", beside))
-        score = found[0].name
-    return found
+        run = _read_run(runs, score, label, beside)
+        of_seeds.append(run)
+        score = run.name
+    return of_seeds
 
 
-def _read(runs: Sequence[Path], score: str | None, label: str = "", beside: Record | None = None) -> Scored:
+def _read_run(runs: Sequence[Path], score: str | None, label: str = "", beside: Record | None = None) -> ScoredRun:
     """Return the first run of a row and seed that has the score, as in the table of the sweep."""
     for run in runs[:-1]:
         with suppress(RecordError):
-            return scored(find_record(run), score, label, beside)
+            return select_score(find_record(run), score, label, beside)
     try:
         record = find_record(runs[-1])
     except RecordError as error:
         raise RecordError(f"{error}. Give a run folder, a results.json, or SWEEP_DIR:ROW") from None
-    return scored(record, score, label, beside)
+    return select_score(record, score, label, beside)
 
 
 def main(args: Sequence[str], *, console: Console | None = None) -> int:
@@ -342,38 +383,82 @@ def main(args: Sequence[str], *, console: Console | None = None) -> int:
     options = parser.parse_args(args)
     if options.json is not None:
         check_writable(options.json.absolute().parent, "--json")
-    runs = read_runs(options.runs[0], options.score)
-    runs += [run for name in options.runs[1:] for run in read_runs(name, runs[0].name, runs[0].record)]
-    folders = [run.folder.resolve() for run in runs]
-    if twice := [run.folder for run in runs if folders.count(run.folder.resolve()) > 1]:
-        raise RecordError(f"{twice[-1]} is named twice. Name each run once")
-    groups = grouped(runs)
-    runs, cautions = on_same_items([run for group in groups for run in group], options.common)
-    cautions += warnings(runs)
-    rest = iter(runs)
-    groups = [[next(rest) for _ in group] for group in groups]
+    groups, cautions = _read_groups(options.runs, options.score, options.common)
     table, differences = compare(groups)
-    score, items, names = runs[0].name, len(runs[0].counts), " and ".join(map(str, runs[0].counts.index.names))
-    console.print(Text(compare_answer(table, differences, score, items), "bold"), end="\n\n")
-    console.print(data_table(f"{score}, against the first", table, "the output of --json FILE", console.width))
+    first = groups[0][0]
+    items = len(first.counts)
+    columns = " and ".join(map(str, first.counts.index.names))
+    console.print(Text(compare_answer(table, differences, first.name, items), "bold"), end="\n\n")
+    title = f"{first.name}, against the first"
+    console.print(data_table(title, table, "the output of --json FILE", console.width))
     console.print()
     console.print(Text(LEGEND))
-    console.print(Text(f"{pluralize(items, 'item')}, matched by {names}; {TEST_DRAWS:,} draws a test."), soft_wrap=True)
+    matched = f"{pluralize(items, 'item')}, matched by {columns}; {TEST_DRAWS:,} draws a test."
+    console.print(Text(matched), soft_wrap=True)
     for group in groups:
-        if len(group) > 1:
-            seeds = ", ".join(str(run.folder) for run in group)
-            console.print(Text(f"One row, as they differ in the seed alone: {seeds}."), soft_wrap=True)
-        if said := differing_options(group[0], groups[0][0]):
-            console.print(Text(f"{group[0].folder} has {said}."), soft_wrap=True)
-    for warning in cautions:
-        console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
+        for note in _describe_group(group, first):
+            console.print(Text(note), soft_wrap=True)
+    for caution in cautions:
+        console.print(Text(f"Warning: {caution}", "yellow"), soft_wrap=True)
     if options.json is not None:
-        lines = [
-            {**line, "runs": [{"folder": str(run.folder), "score": run.value} for run in group]}
-            for line, group in zip(table.frame.to_dict("records"), groups, strict=True)
-        ]
-        content = to_json({"score": score, "items": items, "draws": TEST_DRAWS, "lines": lines, "warnings": cautions})
-        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        options.json.write_text(text, encoding="utf-8")
+        options.json.write_text(_format_json(table, groups, cautions), encoding="utf-8")
         console.print(Text(f"Written to {options.json}"), soft_wrap=True)
     return 0
+
+
+def _read_groups(names: Sequence[str], score: str | None, common: bool) -> tuple[list[list[ScoredRun]], list[str]]:
+    """Return the runs that a command line names, on the same items, by group of seeds; and warnings.
+
+    Args:
+        names: The runs, as on the command line.
+        score: Name of the score; None takes the first that has counts.
+        common: True to drop items that some run lacks.
+
+    Raises:
+        RecordError: The runs cannot be compared.
+    """
+    runs = read_runs(names[0], score)
+    first = runs[0]
+    for name in names[1:]:
+        runs += read_runs(name, first.name, first.record)
+    folders = set[Path]()
+    for run in runs:
+        if run.folder.resolve() in folders:
+            raise RecordError(f"{run.folder} is named twice. Name each run once")
+        folders.add(run.folder.resolve())
+    groups = group_seeds(runs)
+    runs, cautions = restrict_to_same_items([run for group in groups for run in group], common)
+    cautions += list_warnings(runs)
+    rest = iter(runs)
+    restricted = [[next(rest) for _ in group] for group in groups]
+    return restricted, cautions
+
+
+def _describe_group(group: Sequence[ScoredRun], first: ScoredRun) -> list[str]:
+    """Return sentences about a group of runs: its seeds, and options other than those of the first run."""
+    notes = []
+    if len(group) > 1:
+        folders = ", ".join(str(run.folder) for run in group)
+        notes.append(f"One row, as they differ in the seed alone: {folders}.")
+    options = describe_options(group[0], first)
+    if options:
+        notes.append(f"{group[0].folder} has {options}.")
+    return notes
+
+
+def _format_json(table: Table, groups: Sequence[Sequence[ScoredRun]], cautions: Sequence[str]) -> str:
+    """Return the table as JSON, with the runs of each line."""
+    lines = []
+    for line, group in zip(table.frame.to_dict("records"), groups, strict=True):
+        runs = [{"folder": str(run.folder), "score": run.value} for run in group]
+        lines.append({**line, "runs": runs})
+    first = groups[0][0]
+    content = {
+        "score": first.name,
+        "items": len(first.counts),
+        "draws": TEST_DRAWS,
+        "lines": lines,
+        "warnings": cautions,
+    }
+    text = json.dumps(to_json(content), indent=2, ensure_ascii=False, allow_nan=False)
+    return f"{text}\n"

@@ -46,10 +46,20 @@ def contrast_with(
         same_runs: True if all are numbers of the same runs, so that seeds are paired, too.
     """
     differences = [difference(number, base, same_runs=same_runs) for number in numbers]
+    return correct_for_number(differences, [least] * len(differences))
+
+
+def correct_for_number(differences: Sequence[Estimate], least: Sequence[float]) -> list[Contrast]:
+    """Correct the p-values of differences for their number.
+
+    Args:
+        differences: Differences of numbers from their bases.
+        least: The smallest possible p-value of each.
+    """
     p_values = [math.nan if estimate.p is None else estimate.p for estimate in differences]
     corrected = holm(p_values).tolist()
-    units = p_units(p_values, least)
     contrasts = []
-    for estimate, p_holm, unit in zip(differences, corrected, units, strict=True):
+    for estimate, p, p_holm, smallest in zip(differences, p_values, corrected, least, strict=True):
+        (unit,) = p_units([p], smallest)
         contrasts.append(Contrast(estimate, p_holm, unit))
     return contrasts

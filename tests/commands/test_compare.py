@@ -12,14 +12,14 @@ import yaml
 from rich.console import Console
 
 from attention_probing.commands.compare import (
-    Scored,
+    ScoredRun,
     compare,
     compare_answer,
-    grouped,
+    group_seeds,
+    list_warnings,
     main,
-    on_same_items,
-    scored,
-    warnings,
+    restrict_to_same_items,
+    select_score,
 )
 from attention_probing.commands.seeds import over_seeds
 from attention_probing.metrics.bootstrap import (
@@ -107,7 +107,7 @@ def test_the_interval_of_runs_with_unequal_denominators_is_that_of_their_mean(tm
         frame = pd.DataFrame({"id": names, "right": right, "of": of})
         make_run(tmp_path / str(seed), frame, config(seed), ratios={"f1": ("right", "of")})
     records = [find_record(tmp_path / str(seed)) for seed in sides]
-    table, apart = compare(grouped([scored(record, "f1") for record in records]))
+    table, apart = compare(group_seeds([select_score(record, "f1") for record in records]))
     assert apart == []
     (line,) = table.frame.to_dict("records")
     mean = np.mean([right.sum() / of.sum() for right, of in sides.values()])
@@ -135,8 +135,8 @@ def seal(run: Path, **changes: object) -> None:
     change_record(run, **changes, checksums=checksums(run, content))
 
 
-def read(run: Path) -> Scored:
-    return scored(find_record(run), "uas")
+def read(run: Path) -> ScoredRun:
+    return select_score(find_record(run), "uas")
 
 
 def numbers(difference: Estimate) -> list[float | None]:
@@ -193,7 +193,7 @@ def test_seeds_of_one_config_are_one_line(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / f"a{seed}", frame, config(seed, f"runs{seed}")) for seed, frame in enumerate(frames)]
     others = [items(seed, gain=0.03) for seed in (4, 5)]
     runs += [make_run(tmp_path / f"b{seed}", frame, config(seed, decay=0.5)) for seed, frame in enumerate(others)]
-    groups = grouped([read(run) for run in runs])
+    groups = group_seeds([read(run) for run in runs])
     assert [[run.folder.name for run in group] for group in groups] == [["a0", "a1", "a2"], ["b0", "b1"]]
     table, apart = compare(groups)
     reference, other = table.frame.to_dict("records")
@@ -216,7 +216,7 @@ def test_seeds_of_one_config_are_one_line(tmp_path: Path) -> None:
 def test_the_interval_of_seeds_that_differ_much_covers_other_seeds(tmp_path: Path) -> None:
     frames = [items(1, gain=gain) for gain in (0.0, 0.3, -0.2)]
     runs = [make_run(tmp_path / f"a{seed}", frame, config(seed)) for seed, frame in enumerate(frames)]
-    [line] = compare(grouped([read(run) for run in runs]))[0].frame.to_dict("records")
+    [line] = compare(group_seeds([read(run) for run in runs]))[0].frame.to_dict("records")
     right, of = sum(frame["correct"] for frame in frames) / 3, frames[0]["scored"]
     low, high = bootstrap_ratio(right, of, share=True).interval
     assert line["uas.high"] - line["uas.low"] > 3 * (high - low)
@@ -245,7 +245,7 @@ def test_a_run_without_documents_is_compared_by_those_of_the_other(tmp_path: Pat
     runs = [make_run(tmp_path / name, frame, config(of=name)) for name, frame in zip("ab", frames, strict=True)]
     sums = [frame.groupby(documents)[["correct", "scored"]].sum() for frame in (items(1), frames[1])]
     expected = paired_bootstrap(*counts_of(sums[1]), *counts_of(sums[0]), share=True)
-    order, _ = on_same_items([read(runs[1]), read(runs[0])], common=False)
+    order, _ = restrict_to_same_items([read(runs[1]), read(runs[0])], common=False)
     _, [apart] = compare([[order[1]], [order[0]]])
     assert numbers(apart) == pytest.approx(numbers(expected))
 
@@ -302,10 +302,10 @@ def test_what_differs_in_more_than_seeds_is_another_line(tmp_path: Path) -> None
         make_run(tmp_path / "barer", frame, None),
     ]
     runs = [read(folder) for folder in folders]
-    groups = [[run.folder.name for run in group] for group in grouped(runs)]
+    groups = [[run.folder.name for run in group] for group in group_seeds(runs)]
     alone = [["data"], ["bare"], ["barer"]]
     assert groups == [["one", "seed"], ["again"], ["split"], ["own seed", "other own seed"], *alone]
-    told = warnings(runs)
+    told = list_warnings(runs)
     assert len(told) == 3
     assert "data and" in told[0]
     assert "different files for test" in told[0]
@@ -315,7 +315,7 @@ def test_what_differs_in_more_than_seeds_is_another_line(tmp_path: Path) -> None
 def test_several_comparisons_are_corrected(tmp_path: Path) -> None:
     gains = (0.0, 0.03, 0.05, 0.05)
     runs = [make_run(tmp_path / f"r{n}", items(n, gain), config(decay=n)) for n, gain in enumerate(gains)]
-    frame = compare(grouped([read(run) for run in runs]))[0].frame
+    frame = compare(group_seeds([read(run) for run in runs]))[0].frame
     p, corrected = frame["permutation.p"].to_numpy(), frame["holm.p"].to_numpy()
     assert np.isnan([p[0], corrected[0]]).all()
     assert corrected[1:].tolist() == holm(p[1:].tolist()).tolist()
@@ -328,7 +328,7 @@ def test_items_in_another_order_and_with_other_numbers_are_the_same_by_id(tmp_pa
     straight = [make_run(tmp_path / "a", a, config()), make_run(tmp_path / "b", b, config(decay=1))]
     shuffled = make_run(tmp_path / "c", turned, config(decay=2))
     tables = [
-        compare([[run] for run in on_same_items([read(straight[0]), read(other)], common=False)[0]])[0]
+        compare([[run] for run in restrict_to_same_items([read(straight[0]), read(other)], common=False)[0]])[0]
         for other in (straight[1], shuffled)
     ]
     pd.testing.assert_frame_equal(tables[0].frame.drop(columns="run"), tables[1].frame.drop(columns="run"))
@@ -346,6 +346,24 @@ def test_other_items_are_counted_in_the_error(tmp_path: Path) -> None:
     c = make_run(tmp_path / "c", items(2).drop(columns="id"), config(decay=1))
     with pytest.raises(UserError, match=r"items of .*a are identified by id, those of .*c by sentence"):
         main([str(a), str(c)])
+
+
+@pytest.mark.parametrize("names", [[str(line) for line in range(2, SENTENCES + 2)], None])
+def test_texts_of_two_files_are_not_paired_by_their_lines(names: list[str] | None, tmp_path: Path) -> None:
+    frames = [items(seed).drop(columns="id") for seed in (1, 2)]
+    if names is not None:
+        frames = [frame.assign(id=names) for frame in frames]
+    a = make_run(tmp_path / "a", frames[0], config(0))
+    b = make_run(tmp_path / "b", frames[1], config(1), sha256="2")
+    for more in ([], ["--common"]):
+        with pytest.raises(
+            UserError,
+            match=r"a and .*b cannot be compared: they were scored on different files, and their items are identified "
+            r"by numbers of lines alone, .*Test both runs on one file, or name a column of ids with ",
+        ):
+            main([str(a), str(b), *more])
+    same = make_run(tmp_path / "same", frames[1], config(decay=1))
+    assert f"{SENTENCES} items" in run_main(a, same)
 
 
 def test_common_items_are_compared_when_asked(tmp_path: Path) -> None:
