@@ -1,8 +1,10 @@
 """Run the rows of a table, on this machine or on SLURM."""
 
+import json
 import os
+import shlex
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,18 +16,20 @@ from rich.text import Text
 
 from attention_probing.commands import parser_of
 from attention_probing.commands.shorthand import config_file
-from attention_probing.commands.sweep_jobs import Processes, SlurmJobs
-from attention_probing.commands.sweep_plan import Sweep, options_of, read_sweep
-from attention_probing.commands.sweep_run import PROGRAM, Sweeper
+from attention_probing.commands.sweep_jobs import SEED, Executor, Processes, SlurmJobs
+from attention_probing.commands.sweep_options import options_of
+from attention_probing.commands.sweep_plan import read_plan, read_sweep
+from attention_probing.commands.sweep_rows import Sweep
+from attention_probing.commands.sweep_run import PROGRAM, Check, Sweeper
 from attention_probing.commands.sweep_table import collect
-from attention_probing.results import UserError
+from attention_probing.results import Table, UserError
 from attention_probing.results.errors import near, pluralize
-from attention_probing.results.files import check_writable
+from attention_probing.results.files import check_writable, write_atomically
 from attention_probing.results.tables import LEGEND, data_table
 from attention_probing.results.writer import write
 
-SEED = "PL_GLOBAL_SEED"
-"""Variable of the environment in which Lightning keeps the seed of a run."""
+OPTIONS_FILE = "options.json"
+"""File in the folder of a sweep with the options of every run, which `--table` reads."""
 
 
 def main(
@@ -33,7 +37,7 @@ def main(
     *,
     program: Sequence[str] = PROGRAM,
     console: Console | None = None,
-    check: Callable[[Iterable[list[str]]], Iterable[str | None]] | None = None,
+    check: Check | None = None,
 ) -> int:
     """Run the command.
 
@@ -50,7 +54,60 @@ def main(
         UserError: The sweep cannot be run.
     """
     console = console or Console()
-    place = list(args).index("--") if "--" in args else len(args)
+    own_words, words_of_runs = _split(args)
+    options = _parse(own_words)
+    plan = Path(config_file(options.plan))
+    # Absolute, because the runs receive it.
+    out = (options.out or Path("runs") / read_plan(plan).name).resolve()
+    extra = options_of(words_of_runs or [])
+    if options.table and words_of_runs is None:
+        extra = _read_options(out)
+        if extra:
+            words = [f"--{name}={value}" for name, value in extra.items()]
+            console.print(Text(f"Options of the runs, as last given: {shlex.join(words)}"), soft_wrap=True)
+    sweep = read_sweep(plan, extra)
+    _check_rows(sweep, options.row)
+    check_writable(out, "--out")
+    beside = []  # sweeps without --out share runs
+    if options.out is None:
+        beside = sorted(folder for folder in out.parent.glob("*") if folder != out)
+    executor: Executor = Processes(options.jobs)
+    if options.executor == "slurm":
+        executor = SlurmJobs(out / "jobs", options.slurm)
+    sweeper = Sweeper(sweep, out, executor, program, console, beside)
+    try:
+        sweeper.read()
+        if not options.table:
+            sweeper.check(options.row, check or partial(check_all, named=list(extra.values())))
+            _write_options(out, extra)
+            sweeper.run(options.row)
+        elif not sweeper.records:
+            raise UserError(f"{out}: no run of this plan has finished. Leave out --table to start the runs")
+    except KeyboardInterrupt:
+        of_jobs = " The jobs on SLURM go on; scancel ends them." if options.executor == "slurm" else ""
+        console.print(Text(f"Stopped.{of_jobs} The same command goes on from here.", "yellow"))
+        return 130
+    out.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(plan, out / "config.yaml")
+    return 1 if _report(sweep, sweeper, out, options.row) else 0
+
+
+def _split(args: Sequence[str]) -> tuple[list[str], list[str] | None]:
+    """Return the words of the sweep itself, and those of every run, which follow `--`; None without `--`."""
+    words = list(args)
+    if "--" not in words:
+        return words, None
+    place = words.index("--")
+    own_words = words[:place]
+    words_of_runs = words[place + 1 :]
+    if "--table" in words_of_runs:  # added to the end of an earlier command
+        words_of_runs.remove("--table")
+        own_words.append("--table")
+    return own_words, words_of_runs
+
+
+def _parse(words: Sequence[str]) -> Any:  # noqa: ANN401 # a namespace of jsonargparse
+    """Return the options of the sweep itself."""
     parser = parser_of("sweep")
     parser.add_argument("plan", help="plan of the sweep: a file, or its name below configs/; see docs/sweeps.md")
     parser.add_argument("--out", type=Path, help="folder of the runs and the table (runs/NAME)")
@@ -62,37 +119,43 @@ def main(
     parser.add_argument("--slurm", type=dict[str, Any], default={}, metavar="MAPPING", help=use)
     parser.usage = "%(prog)s PLAN [options] [-- options of every run]"
     parser.epilog = "Options after -- are those of `probing fit` and `test`, for example --encoder NAME."
-    options = parser.parse_args(list(args[:place]))
-    extra = options_of(args[place + 1 :])
-    plan = Path(config_file(options.plan))
-    sweep = read_sweep(plan, extra)
-    names = [row.name for row in sweep.rows]
-    if strange := [name for name in options.row if name not in names]:
-        there = near(strange[0], names) or f"; it has {', '.join(names)}"
-        raise UserError(f"--row: the plan has no row {strange[0]!r}{there}")
-    # Absolute, because the runs receive it. Sweeps without --out share runs.
-    out = (options.out or Path("runs") / sweep.name).resolve()
-    check_writable(out, "--out")
-    beside = [] if options.out else sorted(folder for folder in out.parent.glob("*") if folder != out)
-    on_slurm = options.executor == "slurm"
-    jobs = SlurmJobs(out / "jobs", options.slurm) if on_slurm else Processes(options.jobs)
-    sweeper = Sweeper(sweep, out, jobs, program, console, beside)
-    try:
-        sweeper.read()
-        if options.table and not sweeper.records:
-            raise UserError(f"{out}: no run of this plan has finished. Leave out --table to start the runs")
-        if not options.table:
-            sweeper.run(options.row, check or partial(check_all, named=list(extra.values())))
-    except KeyboardInterrupt:
-        on = " The jobs on SLURM go on; scancel ends them." if on_slurm else ""
-        console.print(Text(f"Stopped.{on} The same command goes on from here.", "yellow"))
-        return 130
+    return parser.parse_args(list(words))
+
+
+def _check_rows(sweep: Sweep, names: Sequence[str]) -> None:
+    """Raise UserError if the plan has no row of a name."""
+    known = [row.name for row in sweep.rows]
+    for name in names:
+        if name not in known:
+            hint = near(name, known) or f"; it has {', '.join(known)}"
+            raise UserError(f"--row: the plan has no row {name!r}{hint}")
+
+
+def _write_options(out: Path, extra: Mapping[str, str]) -> None:
+    """Write the options of every run into the folder of a sweep."""
     out.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(plan, out / "config.yaml")
-    return 1 if _report(sweep, sweeper, out, options.row) else 0
+    write_atomically(out / OPTIONS_FILE, json.dumps(extra, indent=2, ensure_ascii=False) + "\n")
 
 
-def check_all(lines: Iterable[list[str]], named: Iterable[object] = ()) -> Iterable[str | None]:
+def _read_options(out: Path) -> dict[str, str]:
+    """Return the options that every run of a sweep was given; none if its folder does not say.
+
+    Raises:
+        UserError: The file is damaged.
+    """
+    path = out / OPTIONS_FILE
+    if not path.is_file():
+        return {}
+    try:
+        extra = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}). Give the options of the runs after `--`") from None
+    if not isinstance(extra, dict) or not all(isinstance(value, str) for value in extra.values()):
+        raise UserError(f"{path} has no texts by the names of options. Give the options of the runs after `--`")
+    return extra
+
+
+def check_all(lines: Iterable[list[str]], named: Iterable[object] = ()) -> list[str | None]:
     """Return the fault of each command line, or None; run nothing.
 
     Args:
@@ -104,7 +167,7 @@ def check_all(lines: Iterable[list[str]], named: Iterable[object] = ()) -> Itera
     from attention_probing.models.configs import only_named_files
 
     seed = os.environ.pop(SEED, None)
-    faults = list[str | None]()
+    faults = []
     try:
         for line in lines:
             _, config, *_ = line
@@ -119,29 +182,38 @@ def check_all(lines: Iterable[list[str]], named: Iterable[object] = ()) -> Itera
 
 def _report(sweep: Sweep, sweeper: Sweeper, out: Path, rows: Sequence[str]) -> list[str]:
     """Write the table, print all of it or some rows, and return its faults."""
-    console, known = sweeper.console, sweeper.records
-    result, provenance = collect(sweep, known, out)
+    console = sweeper.console
+    result, provenance = collect(sweep, sweeper.records, out)
     audit = cast(Mapping[str, list[str]], result.audit)
-    faults = [*(f"failed: {sweeper.title(key)}" for key in sweeper.failed), *audit["faults"]]
+    faults = [f"failed: {sweeper.title(key)}" for key in sweeper.failed]
+    faults += audit["faults"]
     faults += [f"not begun, because others failed: {sweeper.title(key)}" for key in sweeper.left]
-    counts = {"runs": len(sweeper.runs), "done": len(known), **result.audit, "faults": faults}
+    counts = {"runs": len(sweeper.runs), "done": len(sweeper.records), **result.audit, "faults": faults}
     unwritten = write(out, replace(result, audit=counts), provenance)
     console.print(Text(f"\n{result.answer}\n", "bold"))
-    whole = result.tables[sweep.name]
-    chosen = [not rows or row.name in rows for row in sweep.rows]
-    shown = {sweep.name: replace(whole, frame=whole.frame[chosen])}
-    differences = f"{sweep.name}_differences"
-    if differences in result.tables and not rows:
-        shown[differences] = result.tables[differences]
-    for name, table in shown.items():
+    for name, table in _tables_to_print(sweep, result.tables, rows).items():
         console.print(data_table(name, table, f"{name}.csv", console.width))
         console.print()
     console.print(Text(LEGEND))
-    for warning in (*audit["warnings"], *(f"{name}: {fault}" for name, fault in unwritten.items())):
+    warnings = [*audit["warnings"], *(f"{name}: {fault}" for name, fault in unwritten.items())]
+    for warning in warnings:
         console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
     for fault in faults:
         console.print(Text(fault, "red"), soft_wrap=True)
-    done = f"{len(known)} done ({sweeper.begun} begun now), {len(sweeper.failed)} failed"
+    done = f"{len(sweeper.records)} done ({sweeper.begun} begun now), {len(sweeper.failed)} failed"
     console.print(Text(f"{pluralize(len(sweeper.runs), 'run')}: {done}"))
     console.print(Text(f"Written to {out}"), soft_wrap=True)
     return faults
+
+
+def _tables_to_print(sweep: Sweep, tables: Mapping[str, Table], rows: Sequence[str]) -> dict[str, Table]:
+    """Return all rows of the table of a sweep with the table of differences, or the chosen rows alone."""
+    table = tables[sweep.name]
+    if rows:
+        is_chosen = [row.name in rows for row in sweep.rows]
+        return {sweep.name: replace(table, frame=table.frame[is_chosen])}
+    printed = {sweep.name: table}
+    differences = f"{sweep.name}_differences"
+    if differences in tables:
+        printed[differences] = tables[differences]
+    return printed

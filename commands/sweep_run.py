@@ -1,7 +1,6 @@
 """Execution of a sweep: its unfinished runs, those first that others read. docs/sweeps.md describes the folders."""
 
 import json
-import os
 import shlex
 import sys
 import time
@@ -13,8 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 import attention_probing
-from attention_probing.commands.sweep_jobs import Call, Processes, SlurmJobs, results_of
-from attention_probing.commands.sweep_plan import Row, Run, Sweep
+from attention_probing.commands.sweep_jobs import Call, Executor, results_of
+from attention_probing.commands.sweep_rows import Need, Row, Run, Sweep
+from attention_probing.commands.sweep_scores import missing_scores
 from attention_probing.results import UserError
 from attention_probing.results.errors import list_first
 from attention_probing.results.files import checkpoints_in
@@ -23,6 +23,9 @@ from attention_probing.results.tables import DASH, format_number
 
 PROGRAM = (sys.executable, str(Path(attention_probing.__file__).with_name("__main__.py")))
 
+Check = Callable[[Iterable[list[str]]], Iterable[str | None]]
+"""Function that returns the fault of each command line, or None."""
+
 
 class Sweeper:
     """Scheduler that executes the unfinished runs of a sweep and reports how each one ended.
@@ -30,7 +33,7 @@ class Sweeper:
     Args:
         sweep: The sweep.
         out: Folder of the sweep.
-        jobs: Place where the runs are executed.
+        executor: Place where the runs are executed.
         program: Command that starts the program.
         console: Console that prints the progress.
         beside: Folders of other sweeps; runs in them with the same key are reused.
@@ -46,26 +49,27 @@ class Sweeper:
         self,
         sweep: Sweep,
         out: Path,
-        jobs: Processes | SlurmJobs,
+        executor: Executor,
         program: Sequence[str],
         console: Console,
         beside: Sequence[Path] = (),
     ) -> None:
-        self.jobs, self.program, self.console = jobs, program, console
+        self.executor = executor
+        self.program = program
+        self.console = console
         self.runs: dict[str, Run] = {}
         self.rows: dict[str, dict[str, Row]] = defaultdict(dict)  # by key of the run and name of the row
         for row in sweep.rows:
-            for run in (needed for own in row.all_runs() for needed in own.needed()):
-                self.runs[run.key] = run
-                self.rows[run.key][row.name] = row
-        self.folders: dict[str, Path] = {}
-        for key in self.runs:
-            own, *others = (folder / "runs" / key for folder in (out, *beside))
-            self.folders[key] = next((folder for folder in (own, *others) if folder.is_dir()), own)
+            for run_of_row in row.all_runs():
+                for run in run_of_row.with_needed():
+                    self.runs[run.key] = run
+                    self.rows[run.key][row.name] = row
+        self.folders = {key: _folder_of(key, out, beside) for key in self.runs}
         self.records: dict[str, Record] = {}
         self.failed: list[str] = []
         self.left: list[str] = []
         self.begun = 0
+        self._reported: set[str] = set()  # messages about scores that runs do not have
 
     def read(self) -> None:
         """Read the results of all finished runs of the sweep from their folders."""
@@ -73,8 +77,8 @@ class Sweeper:
             if results_of(folder) is not None:
                 self._finish(key, "done before")
 
-    def run(self, rows: Sequence[str], check: Callable[[Iterable[list[str]]], Iterable[str | None]]) -> None:
-        """Execute the unfinished runs of the sweep; a failed run leaves out only the runs that read it.
+    def check(self, rows: Sequence[str], check: Check) -> None:
+        """Report how many runs are to be executed, and check them.
 
         Args:
             rows: Names of the rows whose runs are executed; empty for all.
@@ -82,122 +86,158 @@ class Sweeper:
                 checked; of runs that differ only in the seed, one is checked.
 
         Raises:
-            UserError: A command line is invalid; no run is begun then.
+            UserError: A command line is invalid, or a row names a score that its finished runs do not have.
         """
-        chosen = [key for key, needing in self.rows.items() if not rows or needing.keys() & set(rows)]
-        waiting = [key for key in chosen if key not in self.records and key not in self.failed]
+        waiting = self._unfinished(rows)
         if waiting:
             log = self.folders[waiting[0]] / "output.txt"
             self.console.print(Text(f"Runs to do: {len(waiting)}. Log of the first: {log}"), soft_wrap=True)
-        self._check(waiting, check)
-        going: dict[str, float] = {}  # start time of each run that is going, by key
-        try:
-            while waiting or going:
-                self.jobs.refresh()
-                for key in [key for key in going if not self.jobs.is_going(self.folders[key])]:
-                    self._end(key, time.monotonic() - going.pop(key))
-                begun = self._begin(waiting, self.jobs.limit - len(going))
-                going |= dict.fromkeys(begun, time.monotonic())
-                known = {*going, *self.records, *self.failed, *self.left}
-                waiting = [key for key in waiting if key not in known]
-                if going:
-                    time.sleep(self.jobs.interval)
-        finally:
-            self.jobs.stop()
+        self._check_scores(waiting)
+        self._check_lines(waiting, check)
 
-    def _check(self, keys: Sequence[str], check: Callable[[Iterable[list[str]]], Iterable[str | None]]) -> None:
-        asked: dict[object, Run] = {}
-        for run in (self.runs[key] for key in keys if not self.runs[key].trained):
-            asked.setdefault((run.command, run.digest, run.options), run)
-        faults: dict[str, list[str]] = defaultdict(list)
-        for run, fault in zip(asked.values(), check([run.arguments for run in asked.values()]), strict=True):
-            if fault is not None:
-                faults[fault] += self.rows[run.key]
+    def run(self, rows: Sequence[str]) -> None:
+        """Execute the unfinished runs of the sweep; a failed run leaves out only the runs that read it.
+
+        Args:
+            rows: Names of the rows whose runs are executed; empty for all.
+        """
+        waiting = self._unfinished(rows)
+        started: dict[str, float] = {}  # start time of each run that is going, by key
+        try:
+            while waiting or started:
+                self.executor.refresh()
+                for key in list(started):
+                    if not self.executor.is_going(self.folders[key]):
+                        self._end(key, time.monotonic() - started.pop(key))
+                for key in self._begin(waiting, self.executor.limit - len(started)):
+                    started[key] = time.monotonic()
+                settled = {*started, *self.records, *self.failed, *self.left}
+                waiting = [key for key in waiting if key not in settled]
+                if started:
+                    time.sleep(self.executor.interval)
+        finally:
+            self.executor.stop()
+
+    def _unfinished(self, rows: Sequence[str]) -> list[str]:
+        """Return the keys of the runs of some rows, or of all, that are to be executed."""
+        keys = []
+        for key, rows_of_run in self.rows.items():
+            is_chosen = not rows or any(name in rows for name in rows_of_run)
+            if is_chosen and key not in self.records and key not in self.failed:
+                keys.append(key)
+        return keys
+
+    def _check_scores(self, keys: Sequence[str]) -> None:
+        """Raise UserError if a row with runs to do names a score that its finished runs do not have."""
+        rows: dict[str, Row] = {}
+        for key in keys:
+            rows |= self.rows[key]
+        faults = []
+        for row in rows.values():
+            faults += missing_scores(row, self.records)
         if faults:
-            why = [f"{', '.join(rows)}: {fault}" for fault, rows in faults.items()]
-            raise UserError("\n".join(["no run was started, because some command lines are invalid:", *why]))
+            raise UserError("\n".join(["no run was started, because finished runs do not have the scores:", *faults]))
+
+    def _check_lines(self, keys: Sequence[str], check: Check) -> None:
+        """Raise UserError if the command line of a run is invalid."""
+        runs: dict[object, Run] = {}
+        for key in keys:
+            run = self.runs[key]
+            if not run.needs:
+                runs.setdefault((run.command, run.digest, run.options), run)
+        faults = check([run.arguments for run in runs.values()])
+        rows: dict[str, list[str]] = defaultdict(list)  # by the fault
+        for run, fault in zip(runs.values(), faults, strict=True):
+            if fault is not None:
+                rows[fault] += self.rows[run.key]
+        if rows:
+            lines = [f"{', '.join(names)}: {fault}" for fault, names in rows.items()]
+            raise UserError("\n".join(["no run was started, because some command lines are invalid:", *lines]))
 
     def _begin(self, waiting: Sequence[str], most: int) -> list[str]:
         """Start the runs that can start now, and return the keys of the runs that are going from now on."""
-        found: list[str] = []
-        ready: list[str] = []
+        begun_before = []
+        ready = []
         for key in waiting:
-            folder, needed = self.folders[key], [run.key for run in self.runs[key].trained]
-            if any(one in self.failed or one in self.left for one in needed):
+            needed = [run.key for run in self.runs[key].needed]
+            if any(other in self.failed or other in self.left for other in needed):
                 self.left.append(key)
-            elif results_of(folder) is not None:
+            elif results_of(self.folders[key]) is not None:
                 self._finish(key, "done by another process")
-            elif self.jobs.is_going(folder):  # a job of an earlier call on SLURM
-                found.append(key)
-            elif len(ready) < most and all(one in self.records for one in needed):
+                self._report_missing_scores(key)
+            elif self.executor.is_going(self.folders[key]):  # a job of an earlier call on SLURM
+                begun_before.append(key)
+            elif len(ready) < most and all(other in self.records for other in needed):
                 ready.append(key)
         if ready:
-            self.jobs.start([self._call(key) for key in ready])
+            self.executor.start([self._call(key) for key in ready])
         self.begun += len(ready)
-        for key in (*found, *ready):
-            self._say(key, "begun" if key in ready else "begun before")
-        return [*found, *ready]
-
-    def _trained(self, key: str) -> list[Path]:
-        """Return the folders of the runs that a run reads."""
-        return [self.records[run.key].path.parent for run in self.runs[key].trained]
+        for key in begun_before:
+            self._say(key, "begun before")
+        for key in ready:
+            self._say(key, "begun")
+        return [*begun_before, *ready]
 
     def _call(self, key: str) -> Call:
-        run, folder, trained = self.runs[key], self.folders[key], self._trained(key)
+        """Return the call of the program for a run; the runs that it reads are finished."""
+        run = self.runs[key]
+        folder = self.folders[key]
         folder.mkdir(parents=True, exist_ok=True)
         verb, config, *options = run.arguments
         quiet = "--trainer.enable_progress_bar=false"  # options of the run come later and override it
         command = [*self.program, verb, config, quiet, *options, f"--trainer.default_root_dir={folder}"]
-        if trained:
-            reads = {
-                "checkpoints": ("model", json.dumps([f"{one}/checkpoints" for one in trained])),
-                "checkpoint": ("model", checkpoint_of(trained[0])),
-                "ablation": ("model", trained[0]),
-                "encoder": ("data", trained[0] / "exported"),
-            }
-            group, value = reads[run.reads]
-            option = f"{group}.init_args.{run.reads}{'.name' if run.reads == 'encoder' else ''}"
-            # A trained model is tested itself; other models have an option for the checkpoint that they read.
-            option = "ckpt_path" if (run.command, run.reads) == ("test", "checkpoint") else option
-            command.append(f"--{option}={value}")
-        shared = isinstance(self.jobs, Processes) and self.jobs.limit > 1
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        threads = max(1, cores // self.jobs.limit) if shared else None
-        first = self._export(trained[0]) if run.reads == "encoder" else ""
-        return Call(folder, run.config, run.digest, command, run.identity, threads, first)
-
-    def _export(self, run: Path) -> str:
-        """Return the shell command that writes the transformer of a finished run to its folder `exported`."""
-        there = shlex.join(["test", "-d", f"{run}/exported"])  # asked twice: two runs may export it at once
-        export = shlex.join([*self.program, "export", str(checkpoint_of(run)), f"{run}/exported"])
-        return f"{there} || {export} || {there}"
+        first = ""
+        for need in run.needs:
+            made_by = [self.records[other.key].path.parent for other in need.runs]
+            command.append(f"--{need.option}={_value_of(need, made_by)}")
+            if need.option == "encoder":
+                first = _export_command(self.program, made_by[0])
+        return Call(folder, run.config, run.digest, command, run.identity, self.executor.threads, first)
 
     def _end(self, key: str, seconds: float) -> None:
-        folder, took = self.folders[key], f"{seconds:.0f} s"
+        """Read the results of a run that has ended, or report that it failed."""
+        folder = self.folders[key]
+        took = f"{seconds:.0f} s"
         if results_of(folder) is not None:
             self._finish(key, took)
+            self._report_missing_scores(key)
             return
         log = folder / "output.txt"
-        text = log.read_text(encoding="utf-8", errors="replace").strip() if log.is_file() else ""
-        last = text.splitlines()[-1] if text else "no output"
-        self._fail(key, f"no results after {took}, {self.jobs.ending(folder)}: {last} ({log})")
+        last = "no output"
+        if log.is_file():
+            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            if lines:
+                last = lines[-1]
+        self._fail(key, f"no results after {took}, {self.executor.ending(folder)}: {last} ({log})")
 
     def _finish(self, key: str, how: str) -> None:
+        """Read the results of a finished run, and report how it ended with its scores."""
         path = results_of(self.folders[key])
         assert path is not None
         try:
-            record = self.records[key] = read_record(path)
+            record = read_record(path)
         except RecordError as error:
             self._fail(key, f"{error}. To run it again, remove {self.folders[key]} and repeat the command")
             return
-        names = dict.fromkeys(name for row in self.rows[key].values() for name in row.scores.values())
-        scores = {name: record.scores[name] for name in names if name in record.scores}
-        shown = [f"{name} {format_number(one.value, one.unit, missing=DASH)}" for name, one in scores.items()]
-        self._say(key, "; ".join([how, *shown]))
+        self.records[key] = record
+        parts = [how]
+        for name in _scores_of(self.rows[key].values()):
+            if name in record.scores:
+                score = record.scores[name]
+                parts.append(f"{name} {format_number(score.value, score.unit, missing=DASH)}")
+        self._say(key, "; ".join(parts))
 
-    def _fail(self, key: str, why: str) -> None:
+    def _report_missing_scores(self, key: str) -> None:
+        """Report at once, not only in the table, which scores of its rows a finished run does not have."""
+        for row in self.rows[key].values():
+            for message in missing_scores(row, self.records):
+                if message not in self._reported:
+                    self._reported.add(message)
+                    self.console.print(Text(message, "red"), soft_wrap=True)
+
+    def _fail(self, key: str, reason: str) -> None:
         self.failed.append(key)
-        self._say(key, why, "red")
+        self._say(key, reason, "red")
 
     def title(self, key: str) -> str:
         """Return the name of a run in messages: its number, first rows, config and seed.
@@ -205,7 +245,9 @@ class Sweeper:
         Args:
             key: Key of the run.
         """
-        place, run, total = list(self.runs).index(key) + 1, self.runs[key], len(self.runs)
+        run = self.runs[key]
+        total = len(self.runs)
+        place = list(self.runs).index(key) + 1
         rows = list_first(list(self.rows[key]))
         return f"[{place:{len(str(total))}}/{total}] {rows}, {run.config.stem}, seed {run.seed}"
 
@@ -213,6 +255,49 @@ class Sweeper:
         self.console.print(Text(f"{self.title(key)}: {what}", style), soft_wrap=True)
 
 
-def checkpoint_of(run: Path) -> Path:
+def _folder_of(key: str, out: Path, beside: Sequence[Path]) -> Path:
+    """Return the folder of a run in that of its sweep, or of another sweep if it is there."""
+    for sweep in (out, *beside):
+        folder = sweep / "runs" / key
+        if folder.is_dir():
+            return folder
+    return out / "runs" / key
+
+
+def _scores_of(rows: Iterable[Row]) -> list[str]:
+    """Return the names of the scores that some rows show, each once."""
+    names: list[str] = []
+    for row in rows:
+        names += row.scores.values()
+    return list(dict.fromkeys(names))
+
+
+def _value_of(need: Need, folders: Sequence[Path]) -> str:
+    """Return the value of an option that needs what finished runs made.
+
+    Args:
+        need: What is needed.
+        folders: Folders of the finished runs.
+    """
+    if need.is_list:
+        return json.dumps([f"{folder}/checkpoints" for folder in folders])
+    (folder,) = folders
+    if need.option == "encoder":
+        return f"{folder}/exported"
+    if need.option == "model.ablation":
+        return str(folder)
+    return str(_checkpoint_of(folder))
+
+
+def _export_command(program: Sequence[str], run: Path) -> str:
+    """Return the shell command that writes the transformer of a finished run to its folder `exported`."""
+    there = shlex.join(["test", "-d", f"{run}/exported"])  # asked twice: two runs may export it at once
+    export = shlex.join([*program, "export", str(_checkpoint_of(run)), f"{run}/exported"])
+    return f"{there} || {export} || {there}"
+
+
+def _checkpoint_of(run: Path) -> Path:
     """Return the path of the best checkpoint of a finished run; without any, the folder where it should be."""
-    return next(iter(checkpoints_in(run)), run / "checkpoints")
+    for checkpoint in checkpoints_in(run):
+        return checkpoint
+    return run / "checkpoints"

@@ -6,7 +6,7 @@ interval of the run. With several seeds, it covers the variation of items and of
 
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +14,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from attention_probing.commands.seeds import averaged, estimate_from_counts, over_seeds, with_common_units
-from attention_probing.commands.sweep_plan import RUN_COLUMNS, STATISTICS, Row, Sweep
+from attention_probing.commands.comparison import Side, estimate_sides, files_of_test, shared_items
+from attention_probing.commands.seeds import averaged, over_seeds
+from attention_probing.commands.sweep_plan import RUN_COLUMNS, STATISTICS
+from attention_probing.commands.sweep_rows import Row, Sweep
+from attention_probing.commands.sweep_scores import describe_missing, record_with
 from attention_probing.metrics.bootstrap import TEST_DRAWS, difference, mean_and_sd
-from attention_probing.metrics.p_values import holm, least_p, p_units
+from attention_probing.metrics.contrasts import correct_for_number
+from attention_probing.metrics.p_values import least_p
 from attention_probing.results import (
     Estimate,
     Provenance,
@@ -28,7 +32,7 @@ from attention_probing.results import (
     fill_sentence,
     format_estimate,
 )
-from attention_probing.results.errors import near, pluralize
+from attention_probing.results.errors import pluralize
 from attention_probing.results.record import NAN, Record, RecordError
 from attention_probing.results.sentences import UNDEFINED
 
@@ -42,7 +46,7 @@ def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenan
     over the seeds whose runs are all finished. The second table, `<name>_runs`, has the columns
     `Sweep.labels`, `seed`, `command`, `config`, `folder`, `epochs`, and the scores.
 
-    If the sweep has a `reference`, the table `<name>_differences` follows; see `differences`.
+    If the sweep has a `reference`, the table `<name>_differences` follows; see `differences_table`.
 
     Args:
         sweep: The sweep.
@@ -54,68 +58,120 @@ def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenan
         audit. The audit has `faults`, messages about scores and intervals that cannot be computed, and
         `warnings`. The provenance has the entries about encoder and data that are the same in all runs.
     """
-    rows, labels, columns = sweep.rows, sweep.labels, sweep.columns
     faults: list[str] = []
-    lines, scores = [], dict[str, Estimate]()
-    units: dict[str, Unit] = dict.fromkeys(rows[0].scores, "ratio")
-    for row in rows:
-        done = row.done(records)
-        line: dict[str, object] = {**dict(zip(labels, row.labels, strict=True)), "seeds": len(done)}
-        line["epochs"] = _epochs(row, done)
-        for column, score in row.scores.items():
-            found = scores[f"{row.name}.{column}"] = _over_seeds(row, score, done, faults)
-            units[column] = units[column] if math.isnan(found.value) else found.unit
-            line |= {column: found.value, **{f"{column}.{end}": getattr(found, end) for end in STATISTICS}}
-        lines.append(line)
-    shown = pd.DataFrame(lines)[list(columns.values())].set_axis(list(columns), axis=1)
-    owners = {column: full if full in units else full.rpartition(".")[0] for column, full in columns.items()}
-    known: dict[str, Unit] = {column: units[owner] for column, owner in owners.items() if owner in units}
-    known |= {"epochs": "count"} if "epochs" in columns else {}
-    interval = next((score for score in list(units)[:1] if score in columns), None)
-    main = [column for column, full in columns.items() if full in (*labels, *rows[0].scores)]
-    runs = Table(_runs(labels, rows, records, out), {"epochs": "count", **units})
-    tables = {sweep.name: Table(shown, known, interval, main), f"{sweep.name}_runs": runs}
+    scores = _average_scores(sweep, records, faults)
+    units = _find_units(sweep, scores)
+    tables = {
+        sweep.name: _make_table(sweep, records, scores, units),
+        f"{sweep.name}_runs": Table(_list_runs(sweep, records, out), {"epochs": "count", **units}),
+    }
+    answer = _answer(sweep.rows, scores)
     if sweep.reference:
-        tables[f"{sweep.name}_differences"] = differences(sweep, records, units, faults)
-    audit = {"faults": faults, "warnings": _warnings(rows, records)}
-    encoder = _common([record.encoder for record in records.values()])
-    data = _common([record.data for record in records.values()])
-    answer = _answer(rows, scores, tables.get(f"{sweep.name}_differences"))
-    return Result(sweep.name, scores, tables, audit=audit, answer=answer), Provenance(encoder, data, {})
+        compared = differences_table(sweep, records, units, faults)
+        tables[f"{sweep.name}_differences"] = compared
+        answer += _answer_of_differences(compared, next(iter(units)))
+    audit = {"faults": faults, "warnings": _list_warnings(sweep.rows, records)}
+    encoder = _keep_shared([record.encoder for record in records.values()])
+    data = _keep_shared([record.data for record in records.values()])
+    result = Result(sweep.name, scores, tables, audit=audit, answer=fill_sentence(answer, {}))
+    return result, Provenance(encoder, data, {})
 
 
-def _answer(rows: Sequence[Row], scores: Mapping[str, Estimate], differences: Table | None) -> str:
-    """Return the range of the first score over the rows, and the number of rows that differ from their reference."""
+def _average_scores(sweep: Sweep, records: Records, faults: list[str]) -> dict[str, Estimate]:
+    """Return the mean over the finished seeds of each score of each row, by `<row>.<column>`."""
+    scores = {}
+    for row in sweep.rows:
+        done = row.done(records)
+        for column, score in row.scores.items():
+            scores[f"{row.name}.{column}"] = _average_score(row, score, done, faults)
+    return scores
+
+
+def _find_units(sweep: Sweep, scores: Mapping[str, Estimate]) -> dict[str, Unit]:
+    """Return the unit of each column of scores: that of the last row with a number."""
+    units: dict[str, Unit] = dict.fromkeys(sweep.rows[0].scores, "ratio")
+    for row in sweep.rows:
+        for column in row.scores:
+            score = scores[f"{row.name}.{column}"]
+            if not math.isnan(score.value):
+                units[column] = score.unit
+    return units
+
+
+def _make_table(
+    sweep: Sweep, records: Records, scores: Mapping[str, Estimate], units_of_scores: Mapping[str, Unit]
+) -> Table:
+    """Return the table with a line for each row and the columns of `Sweep.columns`."""
+    lines = []
+    for row in sweep.rows:
+        done = row.done(records)
+        line: dict[str, object] = dict(zip(sweep.labels, row.labels, strict=True))
+        line["seeds"] = len(done)
+        line["epochs"] = _average_epochs(row, done)
+        for column in row.scores:
+            score = scores[f"{row.name}.{column}"]
+            line[column] = score.value
+            for statistic in STATISTICS:
+                line[f"{column}.{statistic}"] = getattr(score, statistic)
+        lines.append(line)
+    columns = sweep.columns
+    frame = pd.DataFrame(lines)[list(columns.values())].set_axis(list(columns), axis=1)
+    units: dict[str, Unit] = {}
+    for column, full_name in columns.items():
+        score = full_name
+        if full_name not in units_of_scores:
+            score = full_name.rpartition(".")[0]
+        if score in units_of_scores:
+            units[column] = units_of_scores[score]
+    if "epochs" in columns:
+        units["epochs"] = "count"
+    first = next(iter(units_of_scores))
+    interval = first if first in columns else None
+    main = [column for column, full_name in columns.items() if full_name in (*sweep.labels, *units_of_scores)]
+    return Table(frame, units, interval, main)
+
+
+def _answer(rows: Sequence[Row], scores: Mapping[str, Estimate]) -> str:
+    """Return the range of the first score over the rows that have it."""
     name = next(iter(rows[0].scores))
-    found = {row.name: scores[f"{row.name}.{name}"] for row in rows}
-    text = range_answer(name, {row: one for row, one in found.items() if not math.isnan(one.value)})
-    if differences is not None:
-        own = differences.frame.query("score == @name")
-        if own["p_holm"].notna().any():
-            text += f"; {count_significant(own, 'row', 'p_holm')} differ from their reference (p < .05 after Holm)"
-    return fill_sentence(text, {})
+    defined = {}
+    for row in rows:
+        score = scores[f"{row.name}.{name}"]
+        if not math.isnan(score.value):
+            defined[row.name] = score
+    return range_answer(name, defined)
 
 
-def range_answer(name: str, found: Mapping[str, Estimate]) -> str:
+def _answer_of_differences(table: Table, score: str) -> str:
+    """Return the number of rows that differ in a score from their reference; empty without a p-value."""
+    of_score = table.frame[table.frame["score"] == score]
+    if not of_score["p_holm"].notna().any():
+        return ""
+    return f"; {count_significant(of_score, 'row', 'p_holm')} differ from their reference (p < .05 after Holm)"
+
+
+def range_answer(name: str, scores: Mapping[str, Estimate]) -> str:
     """Return the lowest and the highest score of the rows, without intervals: these would not hold for the extremes.
 
     Args:
         name: Name of the score.
-        found: Score of each row that has one.
+        scores: Score of each row that has one.
     """
-    if not found:
+    if not scores:
         return UNDEFINED
-    order = sorted(found, key=lambda row: found[row].value)
-    first, last = order[0], order[-1]
+    order = sorted(scores, key=lambda row: scores[row].value)
+    lowest = order[0]
+    highest = order[-1]
     if len(order) == 1:
-        return f"{name} of {first} is {format_estimate(found[first])}"
-    ends = [format_estimate(replace(found[row], low=None, high=None)) for row in (first, last)]
-    if ends[0] == ends[1]:
-        return f"{name} is {ends[0]} in all {pluralize(len(order), 'row')}"
-    return f"over {pluralize(len(order), 'row')} {name} goes from {ends[0]} ({first}) to {ends[1]} ({last})"
+        return f"{name} of {lowest} is {format_estimate(scores[lowest])}"
+    low = format_estimate(replace(scores[lowest], low=None, high=None))
+    high = format_estimate(replace(scores[highest], low=None, high=None))
+    if low == high:
+        return f"{name} is {low} in all {pluralize(len(order), 'row')}"
+    return f"over {pluralize(len(order), 'row')} {name} goes from {low} ({lowest}) to {high} ({highest})"
 
 
-def differences(sweep: Sweep, records: Records, units: Mapping[str, Unit], faults: list[str]) -> Table:
+def differences_table(sweep: Sweep, records: Records, units: Mapping[str, Unit], faults: list[str]) -> Table:
     """Compare rows with their reference, score by score, on the items and seeds that both have.
 
     Args:
@@ -133,105 +189,130 @@ def differences(sweep: Sweep, records: Records, units: Mapping[str, Unit], fault
             variation of these; and after Holm's correction over the table;
         - `items`, `left_out`: number of items that both have, and of those that only one has.
     """
-    lines, of_lines, least = [], list[Unit](), list[float]()
-    for row, other in sweep.compared():
-        both = row.done(records).keys() & other.done(records).keys()
-        for column, unit in units.items():
-            if not (both and row.scores[column] and other.scores[column]):
-                continue
-            try:
-                counts = [_counts(one, column, both, records) for one in (row, other)]
-            except RecordError as error:
-                faults.append(f"`{row.name}` is not compared with `{other.name}` by {column}: {error}")
-                continue
-            indices = [one[0].index for one in counts]
-            shared = indices[0].intersection(indices[1])
-            if not len(shared):
-                faults.append(f"`{row.name}` and `{other.name}` share no item of {column}")
-                continue
-            share = all(_is_share(one, column, records) for one in (row, other))
-            own = iter(with_common_units([one.loc[shared] for seeds_of in counts for one in seeds_of]))
-            sides = []
-            for seeds_of in counts:
-                of_side = [next(own) for _ in seeds_of]
-                sides.append(estimate_from_counts(of_side, unit, share=share, draws=TEST_DRAWS))
-            found = difference(*sides)
-            least.append(least_p(sides[0].units or 0, TEST_DRAWS))
-            line: dict[str, object] = {**dict(zip(sweep.labels, row.labels, strict=True)), "score": column}
-            line |= {"difference": found.value, "low": found.low, "high": found.high}
-            line |= {"p": found.p, "p_holm": NAN, "items": len(shared)}
-            lines.append(line | {"left_out": len(indices[0].union(indices[1])) - len(shared)})
-            of_lines.append(unit)
-    columns = [*sweep.labels, "score", "difference", "low", "high", "p", "p_holm", "items", "left_out"]
-    frame = pd.DataFrame(lines, columns=columns)
-    frame["p_holm"] = holm(frame["p"].tolist())
-    of_p = [p_units([p], bound)[0] for p, bound in zip(frame["p"], least, strict=True)]
-    return Table(frame, {"difference": of_lines, "p": of_p, "p_holm": of_p}, "difference", columns[:-2])
+    lines = []
+    differences = []
+    least = []
+    units_of_lines = []
+    for row, reference, seeds, column in _list_pairs(sweep, records):
+        try:
+            sides = [_read_side(one, seeds, column, records) for one in (row, reference)]
+            items = shared_items(sides)
+        except RecordError as error:
+            faults.append(f"`{row.name}` is not compared with `{reference.name}` by {column}: {error}")
+            continue
+        if not len(items):
+            faults.append(f"`{row.name}` and `{reference.name}` share no item of {column}")
+            continue
+        estimates = estimate_sides([side.on(items) for side in sides])
+        apart = difference(*estimates)
+        differences.append(replace(apart, draws=np.empty(0), runs=()))  # those of many pairs take much memory
+        least.append(least_p(estimates[0].units or 0, TEST_DRAWS))
+        units_of_lines.append(units[column])
+        line: dict[str, object] = dict(zip(sweep.labels, row.labels, strict=True))
+        line["score"] = column
+        line["items"] = len(items)
+        line["left_out"] = _count_items(sides) - len(items)
+        lines.append(line)
+    contrasts = correct_for_number(differences, least)
+    for line, contrast in zip(lines, contrasts, strict=True):
+        line["difference"] = contrast.difference.value
+        line["low"] = contrast.difference.low
+        line["high"] = contrast.difference.high
+        line["p"] = contrast.difference.p
+        line["p_holm"] = contrast.p_holm
+    main = [*sweep.labels, "score", "difference", "low", "high", "p", "p_holm"]
+    frame = pd.DataFrame(lines, columns=[*main, "items", "left_out"])
+    units_of_p = [contrast.p_unit for contrast in contrasts]
+    return Table(frame, {"difference": units_of_lines, "p": units_of_p, "p_holm": units_of_p}, "difference", main)
 
 
-def _counts(row: Row, column: str, seeds: Collection[int], records: Records) -> list[pd.DataFrame]:
-    """Return the counts of a score for each item, one frame for each of some seeds.
+def _list_pairs(sweep: Sweep, records: Records) -> Iterator[tuple[Row, Row, Collection[int], str]]:
+    """Yield each row, its reference, the seeds that both have finished, and each column that both have."""
+    for row, reference in sweep.compared():
+        seeds = row.done(records).keys() & reference.done(records).keys()
+        if not seeds:
+            continue
+        for column in row.scores:
+            if row.scores[column] and reference.scores[column]:
+                yield row, reference, seeds, column
+
+
+def _read_side(row: Row, seeds: Collection[int], column: str, records: Records) -> Side:
+    """Return the runs of a row with some seeds, with the counts of a column.
 
     Raises:
         RecordError: A seed has no counts, or they cannot be read.
     """
-    score, done = row.scores[column], row.done(records)
-    givers = [next((one for one in done[seed] if one.has(score)), done[seed][0]) for seed in done if seed in seeds]
-    return [one.counts(score, by_id=True) for one in givers]
-
-
-def _is_share(row: Row, column: str, records: Records) -> bool:
-    """Return True if a score is a share of items in all runs of a row that have it."""
     score = row.scores[column]
-    return all(score in one.shares for one in row.finished(records) if one.has(score))
-
-
-def _epochs(row: Row, done: Mapping[int, Sequence[Record]]) -> float:
-    """Return the mean number of epochs over the seeds of a row, from the runs that have its first score."""
-    first = next(filter(None, row.scores.values()), "")
-    trained = [next((one.epochs for one in runs if one.has(first)), None) for runs in done.values()]
-    return mean_and_sd([epochs for epochs in trained if epochs is not None])[0]
-
-
-def _over_seeds(row: Row, score: str, done: Mapping[int, Sequence[Record]], faults: list[str]) -> Estimate:
-    """Return the mean of a score over the seeds of a row, with interval and standard deviation; nan without a run."""
     givers = []
-    for seed, runs in done.items() if score else ():
-        giver = next((one for one in runs if one.has(score)), None)
-        if giver is None:
-            there = [name for one in runs for name in one.scores]
-            files = ", ".join(str(one.path) for one in runs)
-            faults.append(
-                f"row `{row.name}`, seed {seed}: {files} {'has' if len(runs) == 1 else 'have'} no score "
-                f"`{score}`{near(score, there)}; the scores are "
-                f"{', '.join(there)}. Name one of them under the row's `scores`, or null for an empty cell"
-            )
+    for seed, of_seed in row.done(records).items():
+        if seed in seeds:
+            givers.append(record_with(score, of_seed) or of_seed[0])
+    return Side.from_records(score, givers)
+
+
+def _count_items(sides: Sequence[Side]) -> int:
+    """Return the number of items that any run has."""
+    items = sides[0].counts[0].index
+    for side in sides:
+        for counts in side.counts:
+            items = items.union(counts.index)
+    return len(items)
+
+
+def _average_epochs(row: Row, done: Mapping[int, Sequence[Record]]) -> float:
+    """Return the mean number of epochs over the seeds of a row, from the runs that have its first score."""
+    scores = [score for score in row.scores.values() if score]
+    first = scores[0] if scores else ""
+    epochs = []
+    for of_seed in done.values():
+        record = record_with(first, of_seed)
+        if record is not None:
+            epochs.append(record.epochs)
+    return mean_and_sd(epochs)[0]
+
+
+def _average_score(row: Row, score: str, done: Mapping[int, Sequence[Record]], faults: list[str]) -> Estimate:
+    """Return the mean of a score over the seeds of a row, with interval and standard deviation; nan without a run."""
+    undefined = Estimate(NAN, NAN, NAN, unit="ratio", sd=NAN)
+    if not score:
+        return undefined
+    givers = []
+    for seed, of_seed in done.items():
+        record = record_with(score, of_seed)
+        if record is None:
+            faults.append(describe_missing(score, row, seed, of_seed))
         else:
-            givers.append(giver)
+            givers.append(record)
     if not givers:
-        return Estimate(NAN, NAN, NAN, unit="ratio", sd=NAN)
+        return undefined
     try:
         return over_seeds(givers, score)
     except RecordError as error:
-        known = [one.scores[score] for one in givers if score in one.scores]
+        known = [record.scores[score] for record in givers if score in record.scores]
         faults.append(f"row `{row.name}` has no {'interval' if known else 'number'}: {error}")
-        return replace(averaged(known or [Estimate(NAN, unit="ratio")]), low=NAN, high=NAN)
+        if not known:
+            return undefined
+        return replace(averaged(known), low=NAN, high=NAN)
 
 
-def _runs(labels: Sequence[str], rows: Sequence[Row], records: Records, out: Path) -> pd.DataFrame:
+def _list_runs(sweep: Sweep, records: Records, out: Path) -> pd.DataFrame:
     """Return one line per finished run, in the order of the rows, with folder, epochs and scores."""
+    names = list(sweep.rows[0].scores)
     lines = []
-    for row in rows:
-        for seed, run in ((seed, run) for seed, runs in row.runs.items() for run in runs if run.key in records):
+    for row in sweep.rows:
+        for run in row.all_runs():
+            if run.key not in records:
+                continue
             record = records[run.key]
             folder = Path(os.path.relpath(record.path.parent, out / "runs")).as_posix()
-            values = [_value(record, score) for score in row.scores.values()]
-            lines.append([*row.labels, seed, run.command, run.config.as_posix(), folder, record.epochs, *values])
-    columns = [*labels, *RUN_COLUMNS, *rows[0].scores]
-    return pd.DataFrame(lines, columns=columns).astype(dict.fromkeys(("epochs", *rows[0].scores), np.float64))
+            values = [_read_value(record, score) for score in row.scores.values()]
+            lines.append([*row.labels, run.seed, run.command, run.config.as_posix(), folder, record.epochs, *values])
+    frame = pd.DataFrame(lines, columns=[*sweep.labels, *RUN_COLUMNS, *names])
+    return frame.astype(dict.fromkeys(("epochs", *names), np.float64))
 
 
-def _value(record: Record, score: str) -> float:
+def _read_value(record: Record, score: str) -> float:
     """Return a number of a run; nan if it has none."""
     try:
         return record.number(score).value
@@ -239,70 +320,78 @@ def _value(record: Record, score: str) -> float:
         return NAN
 
 
-def _common(descriptions: Sequence[Mapping[str, object]]) -> dict[str, object]:
+def _keep_shared(descriptions: Sequence[Mapping[str, object]]) -> dict[str, object]:
     """Return the entries shared by all non-empty descriptions."""
-    given = [description for description in descriptions if description]
-    shared = given[0] if given else {}
-    return {name: value for name, value in shared.items() if all(one.get(name) == value for one in given)}
+    known = [description for description in descriptions if description]
+    if not known:
+        return {}
+    shared = {}
+    for name, value in known[0].items():
+        if all(other.get(name) == value for other in known):
+            shared[name] = value
+    return shared
 
 
-def _warnings(rows: Sequence[Row], records: Records) -> list[str]:
+def _list_warnings(rows: Sequence[Row], records: Records) -> list[str]:
     """Return warnings about rows with other data, other items, or another version of the program."""
-    found = _other_data(rows, records) + _other_items(rows, records)
+    messages = _compare_files(rows, records) + _compare_items(rows, records)
     if len({record.source for record in records.values()}) > 1:
-        found.append("the program was changed between these runs. To make all with one version, give another --out")
-    return found
+        messages.append("the program was changed between these runs. To make all with one version, give another --out")
+    return messages
 
 
-def _other_data(rows: Sequence[Row], records: Records) -> list[str]:
+def _compare_files(rows: Sequence[Row], records: Records) -> list[str]:
     """Return warnings about corpus files that differ between rows."""
-    files = [
-        (_file_of(said), str(said.get("sha256")), row.name)
-        for row in rows
-        for record in row.finished(records)
-        for _, said in record.splits
-    ]
-    found = []
-    frame = pd.DataFrame(files, columns=["file", "sha256", "row"]).drop_duplicates()
-    for file, kinds in frame.groupby("file", sort=False):
-        if kinds["sha256"].nunique() > 1:
-            names = kinds.groupby("sha256", sort=False)["row"].agg(", ".join)
-            found.append(f"{file} differs between rows: {' | '.join(names)}")
-    return found
+    rows_of_files: dict[str, dict[str, list[str]]] = {}  # names of rows, by name and by SHA-256 of the file
+    for row in rows:
+        for record in row.finished(records):
+            for _, description in record.splits:
+                by_hash = rows_of_files.setdefault(_file_of(description), {})
+                names = by_hash.setdefault(str(description.get("sha256")), [])
+                if row.name not in names:
+                    names.append(row.name)
+    messages = []
+    for file, by_hash in rows_of_files.items():
+        if len(by_hash) > 1:
+            names_of_rows = " | ".join(", ".join(names) for names in by_hash.values())
+            messages.append(f"{file} differs between rows: {names_of_rows}")
+    return messages
 
 
-def _file_of(said: Mapping[str, object]) -> str:
+def _file_of(description: Mapping[str, object]) -> str:
     """Return the name of a file, with the name of its corpus if that is a public one."""
-    corpus, file = str(said.get("corpus", "")), str(said.get("file"))
+    corpus = str(description.get("corpus", ""))
+    file = str(description.get("file"))
     return f"{corpus} {file}" if corpus.isidentifier() else file
 
 
-def _other_items(rows: Sequence[Row], records: Records) -> list[str]:
+def _compare_items(rows: Sequence[Row], records: Records) -> list[str]:
     """Return warnings about scores with different items of the same files, as when encoders skip long sentences."""
-    scores: dict[str, list[str]] = {}
+    scores: dict[str, list[str]] = {}  # names of scores by how the items differ
     for score in rows[0].scores:
-        corpora: dict[frozenset[str], dict[frozenset[object], list[str]]] = {}
+        corpora: dict[frozenset[str], dict[frozenset[object], list[str]]] = {}  # names of rows by files and items
         for row in rows:
-            items, files = _items(row, score, records)
+            items, files = _find_items(row, score, records)
             if items:
-                corpora.setdefault(files, {}).setdefault(items, []).append(row.name)
-        for kinds in corpora.values():
-            if len(kinds) > 1:
-                counts = " | ".join(f"{len(items)} in {', '.join(names)}" for items, names in kinds.items())
-                scores.setdefault(f"{counts}; {len(frozenset.intersection(*kinds))} are shared", []).append(score)
+                by_items = corpora.setdefault(files, {})
+                by_items.setdefault(items, []).append(row.name)
+        for by_items in corpora.values():
+            if len(by_items) > 1:
+                counts = [f"{len(items)} in {', '.join(names)}" for items, names in by_items.items()]
+                shared = frozenset.intersection(*by_items)
+                how = f"{' | '.join(counts)}; {len(shared)} are shared"
+                scores.setdefault(how, []).append(score)
     remedy = "`probing compare DIR:ROW DIR:ROW --common` compares shared items"
     return [f"the rows have different items for {', '.join(names)}: {how}. {remedy}" for how, names in scores.items()]
 
 
-def _items(row: Row, score: str, records: Records) -> tuple[frozenset[object], frozenset[str]]:
-    """Return the items of a score of a row, and the hashes of its test files (of all files, without a test split).
+def _find_items(row: Row, score: str, records: Records) -> tuple[frozenset[object], frozenset[str]]:
+    """Return the items of a score of a row, and the hashes or else the names of the files that they are of.
 
     Both are empty if the items are unknown.
     """
     for record in row.finished(records):
         with suppress(RecordError):
             items = frozenset[object](record.counts(row.scores[score], by_id=True).index)
-            files = [(name, str(said.get("sha256", said["file"]))) for name, said in record.splits]
-            tested = [file for name, file in files if name.rpartition(".")[2] == "test"]
-            return items, frozenset(tested or (file for _, file in files))
+            return items, frozenset(sha256 or file for file, sha256 in files_of_test(record))
     return frozenset(), frozenset()

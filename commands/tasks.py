@@ -44,18 +44,23 @@ def check_tasks(devices: int, nodes: int) -> None:
         return
     if not SLURMEnvironment.detect():
         # Lightning ignores SLURM in a job with the name that `salloc` gives; only srun sets this variable.
-        if (tasks := int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))) > 1:
+        tasks_of_step = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
+        if tasks_of_step > 1:
             raise UserError(
-                f"SLURM started {tasks} tasks, but Lightning ignores SLURM in a job named "
+                f"SLURM started {tasks_of_step} tasks, but Lightning ignores SLURM in a job named "
                 f"'{SLURMEnvironment.job_name()}', so each task would do the whole run. Use srun --ntasks 1, or "
                 f"another salloc --job-name."
             )
         return
-    tasks, given = int(os.environ["SLURM_NTASKS"]), int(os.environ.get("SLURM_NNODES", "1"))
-    if tasks != devices * nodes:
-        options = f"Give --trainer.devices {tasks // given} --trainer.num_nodes {given}, or start"
-        raise UserError(
-            f"SLURM has {pluralize(tasks, 'task')}, but the trainer needs {devices * nodes} "
-            f"({pluralize(devices, 'device')} × {pluralize(nodes, 'node')}). "
-            f"{'Start' if tasks % given else options} it with srun --nodes {nodes} --ntasks-per-node {devices}."
-        )
+    tasks = int(os.environ["SLURM_NTASKS"])
+    nodes_of_job = int(os.environ.get("SLURM_NNODES", "1"))
+    if tasks == devices * nodes:
+        return
+    remedy = "Start"
+    if tasks % nodes_of_job == 0:
+        remedy = f"Give --trainer.devices {tasks // nodes_of_job} --trainer.num_nodes {nodes_of_job}, or start"
+    raise UserError(
+        f"SLURM has {pluralize(tasks, 'task')}, but the trainer needs {devices * nodes} "
+        f"({pluralize(devices, 'device')} × {pluralize(nodes, 'node')}). "
+        f"{remedy} it with srun --nodes {nodes} --ntasks-per-node {devices}."
+    )

@@ -99,7 +99,7 @@ def runs_of(folder: Path, plan: Path, papers: Path, notes: list[str]) -> dict[st
         UserError: No run of the sweep is finished.
     """
     first = [(row.all_runs()[0], row.name) for row in reversed(read_sweep(papers).rows)]
-    names = {run.config.resolve(): name for run, name in first if not run.trained}
+    names = {run.config.resolve(): name for run, name in first if not run.needs}
     records = finished_runs(folder, notes)
     found: dict[str, dict[str, list[Record]]] = {}
     for row in read_sweep(plan).rows:

@@ -20,10 +20,13 @@ import pandas as pd
 from rich.console import Console
 from rich.text import Text
 
-from attention_probing.commands.seeds import estimate_from_counts, over_seeds, with_common_units
+from attention_probing.commands.comparison import Side, estimate_sides, shared_items
+from attention_probing.commands.seeds import over_seeds
 from attention_probing.commands.sweep_jobs import results_of
-from attention_probing.commands.sweep_plan import Options, Row, options_of, read_sweep
-from attention_probing.metrics.bootstrap import TEST_DRAWS, difference as paired_difference
+from attention_probing.commands.sweep_options import Options, options_of
+from attention_probing.commands.sweep_plan import read_sweep
+from attention_probing.commands.sweep_rows import Row
+from attention_probing.metrics.bootstrap import difference as paired_difference
 from attention_probing.results import Estimate, Unit, UserError, command
 from attention_probing.results.digests import digest
 from attention_probing.results.errors import list_first, near, pluralize
@@ -289,21 +292,17 @@ def difference(places: Sequence[str], runs: Runs) -> Estimate:
     Raises:
         UserError: The scores have no counts, or are over different items.
     """
-    named = (place.partition("@") for place in places)
-    frames = [[record.counts(score, by_id=True) for record in runs[row]] for row, _, score in named]
-    items = frames[0][0].index
-    if not all(one.index.sort_values().equals(items.sort_values()) for seeds in frames for one in seeds):
-        raise UserError(f"{' and '.join(places)} are not over the same items, so their difference has no paired test")
     sides = []
-    numbered = iter(with_common_units([one.loc[items] for seeds in frames for one in seeds]))
-    for place, seeds in zip(places, frames, strict=True):
+    for place in places:
         row, _, score = place.partition("@")
-        records = runs[row]
-        share = all(score in record.shares for record in records)
-        unit = records[0].number(score).unit
-        of_side = [next(numbered) for _ in seeds]
-        sides.append(estimate_from_counts(of_side, unit, share=share, draws=TEST_DRAWS))
-    return paired_difference(*sides)
+        sides.append(Side.from_records(score, runs[row]))
+    items = shared_items(sides)
+    for side in sides:
+        if any(len(counts) != len(items) for counts in side.counts):
+            raise UserError(
+                f"{' and '.join(places)} are not over the same items, so their difference has no paired test"
+            )
+    return paired_difference(*estimate_sides([side.on(items) for side in sides]))
 
 
 def judge(finding: Finding, numbers: Numbers) -> tuple[Estimate | None, Estimate | None, str]:
@@ -372,7 +371,7 @@ def write_page(path: Path, folder: Path, out: Path, options: Options | None = No
     for encoder in ("", *sorted(encoders_of(runs.values()) | before.keys() - {""})):
         given = {**(options or {}), **({ENCODER: encoder} if encoder else {})}
         rows = read_sweep(plan, given).rows
-        used |= {run.key for row in rows for one in row.all_runs() for run in one.needed()}
+        used |= {run.key for row in rows for one in row.all_runs() for run in one.with_needed()}
         numbers = numbers_of(rows, runs, before.get(encoder, {}), notes)
         default = default or numbers.keys
         own = _changed(findings, numbers.keys, default) if encoder else findings

@@ -30,7 +30,9 @@ from attention_probing.commands import COMMANDS, RUNS, launch, measure
 from attention_probing.commands.command_line import CommandLine, with_configs
 from attention_probing.commands.lightning import CheckedCLI
 from attention_probing.commands.shorthand import config_file, config_name
-from attention_probing.commands.sweep_plan import Options, Run, options_of, read_sweep
+from attention_probing.commands.sweep_options import Options, options_of
+from attention_probing.commands.sweep_plan import read_sweep
+from attention_probing.commands.sweep_rows import Run
 from attention_probing.results.errors import command_line, setting
 from attention_probing.results.estimates import ENDS, UNITS
 from docs.reference import ROOMS, configs_page, described, exported
@@ -290,8 +292,9 @@ def check_runs(plan: Path, extra: Options | None = None) -> None:
     for run in of_config.values():
         # What a training is tested on is another corpus: a test of the training has run the test too.
         assert ("fit" if run.command == "test" else run.command, run.config.resolve()) in RUN
-        option = "ckpt_path" if run.command == "test" else f"model.{run.reads}"
-        parsed([*run.arguments, *([f"--{option}=a"] if run.reads in ("checkpoint", "ablation") else [])])
+        # A list of checkpoints, or an exported transformer, would have to be there.
+        needs = [f"--{need.option}=a" for need in run.needs if need.name in ("checkpoint", "ablation")]
+        parsed([*run.arguments, *needs])
 
 
 def parameters(room: Any) -> set[str]:  # noqa: ANN401

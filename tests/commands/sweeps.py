@@ -33,6 +33,9 @@ if "silent" in config:
     sys.exit(0)
 folder = Path(options["trainer.default_root_dir"]) / "Probe" / "version_0"
 folder.mkdir(parents=True)
+if "checkpoint" in config:
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "best.ckpt").touch()
 scores = {"uas": 0.5 + 0.1 * int(options["seed_everything"]), "offset.uas": 0.25, "bad": None}
 record = {
     "schema": 3, "experiment": "probe", "seed": int(options["seed_everything"]), "tables": {}, "scores": scores,

@@ -12,7 +12,8 @@ from attention_probing.commands import CONFIGS, launch
 from attention_probing.commands.command_line import CommandLine
 from attention_probing.commands.lightning import CheckedCLI
 from attention_probing.commands.shorthand import config_file, config_name
-from attention_probing.commands.sweep_plan import options_of, read_sweep
+from attention_probing.commands.sweep_options import options_of
+from attention_probing.commands.sweep_plan import read_sweep
 from attention_probing.commands.sweep_run import PROGRAM
 from attention_probing.results.errors import UserError
 from tests.commands.sweeps import write_spec

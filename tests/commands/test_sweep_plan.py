@@ -6,7 +6,9 @@ import pytest
 import yaml
 
 from attention_probing.commands import CONFIGS
-from attention_probing.commands.sweep_plan import in_full, options_of, read_sweep
+from attention_probing.commands.sweep_options import long_name, options_of
+from attention_probing.commands.sweep_plan import read_sweep
+from attention_probing.commands.sweep_rows import Need
 from attention_probing.results.errors import UserError
 from tests.commands.sweeps import write_spec
 
@@ -45,7 +47,7 @@ def test_both_forms_of_an_option_name_the_same_run(tmp_path: Path) -> None:
         read_sweep(spec, options_of([f"--data.{name}x=1"])).rows[0].runs[0][0].key for name in ("", "init_args.")
     )
     assert short == long
-    assert in_full("data.class_path") == "data.class_path"
+    assert long_name("data.class_path") == "data.class_path"
 
 
 def test_a_config_is_beside_the_plan_or_has_the_name_of_a_shipped_one(tmp_path: Path) -> None:
@@ -116,12 +118,30 @@ FAULTS = {
     "rows: {a: {config: a.yaml, scores: {uuas: x}}}": r"row `a`: `scores` has `uuas` \(did you mean `uas`\?\), which",
     "rows: {a: {config: a.yaml, seeds: [-1]}}": "row `a`: `seeds`: .*Expected a whole number, 0 or more. Got value: -1",
     "rows: {a: {config: a.yaml, seeds: [1, 1]}}": "row `a`: `seeds` lists 1 more than once: name it once",
-    "rows: {c: {config: a.yaml}, a: {config: a.yaml, checkpoints: [':b']}}": "`checkpoints` names :b, .*rows are c$",
-    "rows: {c: {config: a.yaml, command: test}, a: {config: a.yaml, checkpoints: [':c']}}": "no training was found",
-    "rows: {a: {config: a.yaml, checkpoints: [spec.yaml]}}": "the reference to .*spec.yaml is circular",
-    "rows: {a: {config: a.yaml, checkpoints: [no.yaml]}}": "no.yaml cannot be read",
-    "rows: {b: {config: a.yaml}, a: {config: a.yaml, seeds: [1], ablation: ':b'}}": (
-        "`ablation` names 0 runs with seed 1, but must name exactly one for each seed of this row. Name a row with the"
+    "rows: {c: {config: a.yaml}, a: {config: a.yaml, needs: {checkpoints: [':b']}}}": (
+        "`checkpoints` needs :b, but no training was found there. .* the rows are c$"
+    ),
+    "rows: {c: {config: a.yaml, command: test}, a: {config: a.yaml, needs: {encoder: ':c'}}}": "no training was found",
+    "rows: {a: {config: a.yaml, needs: {checkpoints: [spec.yaml]}}}": "the reference to .*spec.yaml is circular",
+    "rows: {a: {config: a.yaml, needs: {checkpoints: [no.yaml]}}}": "no.yaml cannot be read",
+    "rows: {b: {config: a.yaml}, a: {config: a.yaml, seeds: [1], needs: {model.ablation: ':b'}}}": (
+        "`model.ablation` needs 0 runs with seed 1, but must name exactly one for each seed of this row. Name a row"
+    ),
+    "rows: {b: {config: a.yaml}, a: {config: a.yaml, needs: {encoders: ':b'}}}": (
+        r"`needs` has `encoders` \(did you mean `encoder`\?\), but only checkpoints, encoder, model.ablation get what"
+    ),
+    "rows: {b: {config: a.yaml}, a: {config: a.yaml, needs: {encoder: [':b']}}}": (
+        "`needs` gives `encoder` a list, but it takes one row. Give it, such as ':ROW'"
+    ),
+    "rows: {b: {config: a.yaml}, a: {config: a.yaml, needs: {checkpoints: []}}}": "`checkpoints` names no row. Name",
+    "rows: {b: {config: a.yaml}, a: {config: a.yaml, needs: {checkpoints: [':b', ':b']}}}": "names :b more than once",
+    "rows: {b: {config: a.yaml}, a: {config: a.yaml, checkpoints: [':b', 'p.yaml:c']}}": (
+        r"`checkpoints` is a part of `needs` since version 3. Write `needs: {checkpoints: \[':b', 'p.yaml:c'\]}`"
+    ),
+    "rows: {b: {config: a.yaml}, a: {config: a.yaml, checkpoint: ':b'}}": "Write `needs: {checkpoints: ':b'}`$",
+    "rows: {b: {config: a.yaml}, a: {config: a.yaml, encoder: ':b'}}": "Write `needs: {encoder: ':b'}`$",
+    "rows: {b: {config: a.yaml}, a: {runs: [{config: a.yaml, ablation: 'plan.yaml:b'}]}}": (
+        "row `a`, run 1: `ablation` is a part .* Write `needs: {model.ablation: 'plan.yaml:b'}`$"
     ),
     "reference: {probe: c}\nrows: {a: {config: a.yaml}, b: {config: a.yaml}}": (
         "but no row has these values and the same other labels as another row, so there is nothing to compare. Give a "
@@ -148,12 +168,13 @@ def test_one_run_of_a_row_reads_the_ablation_of_another(tmp_path: Path) -> None:
     rows = """reference: {probe: ablated}
 rows:
   ablated: {config: a.yaml, command: test}
-  both: {runs: [{config: b.yaml}, {config: b.yaml, command: test, ablation: ":ablated"}]}
+  both: {runs: [{config: b.yaml}, {config: b.yaml, command: test, needs: {model.ablation: ":ablated"}}]}
 """
     sweep = read_sweep(write_spec(tmp_path, HEAD + rows, a="", b=""))
     off, both = sweep.rows
     [ablation], (plain, reading) = off.runs[0], both.runs[0]
-    assert (plain.trained, reading.trained, reading.reads) == ((), (ablation,), "ablation")
+    assert plain.needs == ()
+    assert reading.needs == (Need("model.ablation", (ablation,)),)
     assert reading.identity["ablation"] == [ablation.key]
     assert list(sweep.compared()) == [(both, off)]
 
@@ -244,18 +265,40 @@ def test_a_row_names_the_trainings_of_others(tmp_path: Path) -> None:
     )
     rows = """rows:
   own: {config: a.yaml, set: {x: 1}}
-  all: {config: b.yaml, command: test, checkpoints: [grid.yaml]}
-  two: {config: b.yaml, command: test, checkpoints: ["grid.yaml:base", ":own"]}
+  all: {config: b.yaml, command: test, needs: {checkpoints: [grid.yaml]}}
+  two: {config: b.yaml, command: test, needs: {checkpoints: ["grid.yaml:base", ":own"]}}
 """
     own, everything, two = read_sweep(write_spec(tmp_path, HEAD + rows, a="a", b="b"), {"y": "2"}).rows
     base = read_sweep(tmp_path / "grid.yaml", {"y": "2"}).rows[0]
-    assert [run.trained for run in everything.all_runs()] == [tuple(base.all_runs())]
-    assert [run.trained for run in two.all_runs()] == [(*base.all_runs(), *own.all_runs())]
+    assert [run.needed for run in everything.all_runs()] == [base.all_runs()]
+    assert [run.needed for run in two.all_runs()] == [[*base.all_runs(), *own.all_runs()]]
     keys = [*(run.key for run in base.all_runs()), own.all_runs()[0].key]
     (run,) = two.all_runs()
-    assert [one.key for one in run.needed()] == [*keys, run.key]
+    assert [one.key for one in run.with_needed()] == [*keys, run.key]
     assert run.identity["checkpoints"] == keys
     assert run.key != everything.all_runs()[0].key
+
+
+def test_a_run_may_need_several_rows(tmp_path: Path) -> None:
+    """What the grid needs and what its axis needs are joined; a key does not depend on their order."""
+    grid = """scores: [uas]
+seeds: [0, 1]
+grid:
+  command: measure
+  config: a.yaml
+  needs: {encoder: "plan.yaml:tuned"}
+  axes: {part: {all: {needs: {checkpoints: "plan.yaml:probe"}}, none: {}}}
+"""
+    plan = "scores: [uas]\nseeds: [0, 1]\nrows: {tuned: {config: a.yaml}, probe: {config: b.yaml}}\n"
+    (tmp_path / "plan.yaml").write_text(plan, encoding="utf-8")
+    both, one = read_sweep(write_spec(tmp_path, grid, a="a", b="b")).rows
+    tuned, probe = read_sweep(tmp_path / "plan.yaml").rows
+    for seed in (0, 1):
+        assert both.runs[seed][0].needed == [*tuned.runs[seed], *probe.runs[seed]]
+        assert one.runs[seed][0].needed == [*tuned.runs[seed]]
+        identity = both.runs[seed][0].identity
+        assert identity["encoder"] == [tuned.runs[seed][0].key]
+        assert identity["checkpoint"] == [probe.runs[seed][0].key]
 
 
 def test_options_for_all_runs_have_other_names_in_some_rows(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from rich.console import Console
 from attention_probing.commands import CONFIGS
 from attention_probing.commands.sweep import check_all, main
 from attention_probing.commands.sweep_jobs import Call, Processes
+from attention_probing.commands.sweep_plan import NEEDS, read_sweep
 from attention_probing.results.digests import digest
 from attention_probing.results.errors import UserError
 from tests.commands.sweeps import nothing_wrong, write_program, write_spec
@@ -131,7 +132,7 @@ def test_a_failed_run_is_told_and_the_others_go_on(tmp_path: Path) -> None:
 
 def test_no_run_is_begun_where_a_command_line_is_invalid(tmp_path: Path) -> None:
     rows = "good: {config: a.yaml}, x: {config: b.yaml}, y: {config: c.yaml}"
-    rows += ", z: {config: a.yaml, checkpoints: [':good']}"
+    rows += ", z: {config: a.yaml, needs: {checkpoints: [':good']}}"
     spec = write_spec(tmp_path, f"scores: [uas]\nseeds: [0, 1]\nrows: {{{rows}}}\n", a="a", b="b", c="c")
     asked: list[list[str]] = []
 
@@ -143,6 +144,52 @@ def test_no_run_is_begun_where_a_command_line_is_invalid(tmp_path: Path) -> None
         main([str(spec), f"--out={tmp_path}/out"], program=write_program(tmp_path), check=check)
     assert calls(tmp_path) == []
     assert len(asked) == 3, "one for the seeds of a row, none for a run that reads others"
+
+
+def test_a_score_that_no_run_has_is_named_after_the_first_run(tmp_path: Path) -> None:
+    text = "scores: [uass]\nseeds: [0, 1]\nrows: {x: {config: a.yaml}, y: {config: b.yaml, scores: {uass: uas}}}\n"
+    spec = write_spec(tmp_path, text, a="a", b="b")
+    code, printed = sweep(spec)
+    assert code == 1
+    lines = printed.splitlines()
+    first = next(place for place, line in enumerate(lines) if line.startswith("row `x`, seed 0: "))
+    assert re.search(r"has no score `uass` \(did you mean `uas`\?\); the scores are uas, ", lines[first])
+    assert lines[first - 1].startswith("[1/4] x, a, seed 0: 0 s")
+    assert lines[first + 1] == "[2/4] x, a, seed 1: begun", "the other runs go on"
+    assert len(calls(tmp_path)) == 4
+
+    # One more seed of the row is not begun: its runs cannot have the score either.
+    spec.write_text(text.replace("seeds: [0, 1]", "seeds: [0, 1, 2]"), encoding="utf-8")
+    with pytest.raises(
+        UserError, match=r"finished runs do not have the scores:\nrow `x`, seed 0: .*\nrow `x`, seed 1: "
+    ):
+        sweep(spec)
+    assert len(calls(tmp_path)) == 4
+    assert sweep(spec, "--row=y")[0] == 1, "the cells of x are empty"
+    assert len(calls(tmp_path)) == 5
+
+
+@pytest.mark.parametrize("words", [["--", "--a=1", "--table"], ["--table", "--", "--a=1"], ["--table"]])
+def test_the_table_finds_runs_that_were_given_options(words: list[str], tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, "scores: [uas]\nrows: {x: {config: a.yaml}}\n", a="a")
+    assert sweep(spec, "--", "--a=1")[0] == 0
+    (tmp_path / "out" / "spec.csv").unlink()
+    code, printed = sweep(spec, *words)
+    assert code == 0
+    assert "1 run: 1 done (0 begun now), 0 failed" in printed
+    assert len(calls(tmp_path)) == 1
+    assert pd.read_csv(tmp_path / "out" / "spec.csv")["uas"].tolist() == [0.5]
+    assert ("Options of the runs, as last given: --a=1" in printed) == (words == ["--table"])
+
+
+def test_the_table_names_a_damaged_file_of_options(tmp_path: Path) -> None:
+    spec = write_spec(tmp_path, "scores: [uas]\nrows: {x: {config: a.yaml}}\n", a="a")
+    assert sweep(spec)[0] == 0
+    for content in ("{", "[]"):
+        (tmp_path / "out" / "options.json").write_text(content, encoding="utf-8")
+        with pytest.raises(UserError, match=r"options\.json .*Give the options of the runs after `--`"):
+            sweep(spec, "--table")
+        assert sweep(spec, "--table", "--")[0] == 0
 
 
 def test_the_command_lines_are_checked_by_train_py(tmp_path: Path) -> None:
@@ -286,31 +333,38 @@ def test_sweeps_in_their_own_places_share_runs(tmp_path: Path, monkeypatch: pyte
 
 def test_a_row_tests_the_checkpoints_of_others(tmp_path: Path) -> None:
     rows = "own: {config: a.yaml, seeds: [0, 1]}, lost: {config: fail.yaml}"
-    rows += ", tests: {config: b.yaml, command: test, checkpoints: [':own']}"
-    rows += ", nothing: {config: b.yaml, command: test, checkpoints: [':lost']}"
+    rows += ", tests: {config: b.yaml, command: test, needs: {checkpoints: [':own']}}"
+    rows += ", nothing: {config: b.yaml, command: test, needs: {checkpoints: [':lost']}}"
     spec = write_spec(tmp_path, f"scores: [uas]\nrows: {{{rows}}}\n", a="a", b="b", fail="fail")
     code, told = sweep(spec)
     assert code == 1
     (call,) = (call for call in calls(tmp_path) if call["command"] == "test")
     trained = [results.parent / "checkpoints" for results in (tmp_path / "out" / "runs").glob("*/*/*/results.json")]
-    found = json.loads(call["model.init_args.checkpoints"])
+    found = json.loads(call["checkpoints"])
     assert len(found) == 2
     assert {*map(Path, found)} < {*trained}
     assert "not begun, because others failed: [5/5] nothing, b, seed 0" in told
 
 
-def test_the_checkpoint_of_a_row_is_what_test_tests_and_an_option_of_other_commands(tmp_path: Path) -> None:
-    rows = "own: {config: a.yaml}"
-    rows += ", elsewhere: {config: b.yaml, command: test, checkpoint: ':own'}"
-    rows += ", without: {config: b.yaml, command: measure, checkpoint: ':own'}"
-    code, _ = sweep(write_spec(tmp_path, f"scores: [uas]\nrows: {{{rows}}}\n", a="a", b="b"))
-    assert code == 0
-    own, tested, measured = calls(tmp_path)
-    option = "model.init_args.checkpoint"
-    assert "ckpt_path" not in own
-    assert option not in tested
-    assert tested["ckpt_path"] == measured[option]
-    assert Path(tested["ckpt_path"]).name == "checkpoints"
+def test_a_run_gets_what_the_run_of_its_seed_made(tmp_path: Path) -> None:
+    rows = "tuned: {config: a.yaml, seeds: [0, 1]}"
+    rows += ", heads off: {config: b.yaml, command: measure, needs: {checkpoints: ':tuned'}, seeds: [0, 1]}"
+    rows += ", change: {config: b.yaml, command: measure, needs: {encoder: ':tuned'}, seeds: [1]}"
+    rows += ", both: {config: b.yaml, command: measure, needs: {encoder: ':tuned', model.ablation: ':heads off'}}"
+    spec = write_spec(tmp_path, f"scores: [uas]\nrows: {{{rows}}}\n", a="checkpoint", b="b")
+    assert sweep(spec)[0] == 0
+    runs = tmp_path / "out" / "runs"
+    folders = [runs / run.key / "Probe" / "version_0" for row in read_sweep(spec).rows for run in row.all_runs()]
+    first, second, off, *_ = folders
+    assert [{name: call[name] for name in NEEDS if name in call} for call in calls(tmp_path)] == [
+        {},
+        {},
+        {"checkpoints": str(first / "checkpoints" / "best.ckpt")},
+        {"checkpoints": str(second / "checkpoints" / "best.ckpt")},
+        {"encoder": str(second / "exported")},
+        {"encoder": str(first / "exported"), "model.ablation": str(off)},
+    ]
+    assert (first / "exported").is_dir(), "by the given program"
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ import pytest
 from scipy import stats
 
 from attention_probing.commands.seeds import averaged, estimate_from_counts
-from attention_probing.commands.sweep_plan import Row, Run, Sweep, columns_of
+from attention_probing.commands.sweep_plan import columns_of
+from attention_probing.commands.sweep_rows import Row, Run, Sweep
 from attention_probing.commands.sweep_table import collect, range_answer
 from attention_probing.metrics.bootstrap import difference, paired_bootstrap, pool_seeds, resample, seeds_margin
 from attention_probing.metrics.statistics import two_columns
@@ -264,6 +265,16 @@ def test_rows_that_cannot_be_compared_are_told(tmp_path: Path) -> None:
     disjoint, twins = (line for line in told(result, "faults") if "compared" in line or "share" in line)
     assert disjoint == "`a` and `b` share no item of uas"
     assert re.match("`c` is not compared with `b` by uas: .* 1 item has the same id as another item", twins)
+
+
+def test_rows_on_two_files_are_not_compared_by_their_lines(tmp_path: Path) -> None:
+    rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas"}) for name in "ab"]
+    numbered = items([1.0, 1, 1, 1], [2, 2, 2, 2]).assign(id=["1", "2", "3", "4"])
+    records = {run(0, name).key: record(tmp_path, name, {"uas": 0.5}, items=numbered, sha=name) for name in "ab"}
+    columns = columns_of(["probe"], ["uas"], [], "here")
+    result, _ = collect(Sweep("table", ("probe",), tuple(rows), columns, reference={"probe": "b"}), records, tmp_path)
+    (fault,) = told(result, "faults")
+    assert re.match("`a` is not compared with `b` by uas: .* identified by numbers of lines alone", fault)
 
 
 def test_seeds_whose_items_are_not_known_have_no_interval(tmp_path: Path) -> None:

@@ -177,6 +177,6 @@ def test_the_plan_has_the_kinds_that_are_compared() -> None:
     assert sweep.labels == ("language", "learned")
     assert {row.labels[1] for row in sweep.rows} == {*KINDS}
     assert len(sweep.rows) == 9 * len(KINDS)
-    (trained,) = {needed.key for row in sweep.rows for run in row.all_runs() for needed in run.trained}
+    (trained,) = {needed.key for row in sweep.rows for run in row.all_runs() for needed in run.needed}
     english = next(row for row in sweep.rows if row.labels == ("English", PROBE))
     assert [run.key for run in english.all_runs()] == [trained]

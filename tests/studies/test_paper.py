@@ -16,7 +16,8 @@ import yaml
 
 from attention_probing.commands import sweep
 from attention_probing.commands.seeds import over_seeds
-from attention_probing.commands.sweep_plan import options_of, read_sweep
+from attention_probing.commands.sweep_options import options_of
+from attention_probing.commands.sweep_plan import read_sweep
 from attention_probing.results import Estimate, Provenance, Result, Table
 from attention_probing.results.digests import checksums
 from attention_probing.results.errors import UserError
@@ -415,52 +416,6 @@ def test_every_finding_that_is_shipped_is_of_a_row_of_the_plan() -> None:
     assert read_sweep(plan, options_of(["--data.init_args.encoder.name=bert"])).rows
     assert len(findings) >= 60
     assert {one.paper for one in findings} <= {path.stem for path in PAGE.parent.glob("*.md")}
-
-
-def test_a_run_reads_the_training_of_its_seed(tmp_path: Path) -> None:
-    rows = """name: p
-label: row
-scores: [uas]
-rows:
-  tuned: {config: a.yaml, seeds: [0, 1]}
-  heads off: {config: b.yaml, command: measure, checkpoint: ":tuned", seeds: [0, 1]}
-  change: {config: b.yaml, command: measure, encoder: ":tuned", seeds: [1]}
-"""
-    for name, text in {"a.yaml": "a", "b.yaml": "b", "plan.yaml": rows}.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    _, off, change = read_sweep(tmp_path / "plan.yaml").rows
-    for row in (off, change):
-        assert [(run.seed, run.trained[0].seed) for run in row.all_runs()] in ([(0, 0), (1, 1)], [(1, 1)])
-    assert off.runs[1][0].key != change.runs[1][0].key
-
-    program = write_program(tmp_path)
-    text = Path(program[1]).read_text(encoding="utf-8")
-    made = (
-        'folder.mkdir(parents=True)\n(folder / "checkpoints").mkdir()\n(folder / "checkpoints" / "best.ckpt").touch()'
-    )
-    Path(program[1]).write_text(text.replace("folder.mkdir(parents=True)", made), encoding="utf-8")
-    assert (
-        sweep.main([str(tmp_path / "plan.yaml"), "--out", str(tmp_path / "out")], program=program, check=nothing_wrong)
-        == 0
-    )
-    calls = [json.loads(line) for line in (tmp_path / "calls.txt").read_text(encoding="utf-8").splitlines()]
-    given = {key: call[key] for call in calls for key in call if "checkpoint" in key or "encoder" in key}
-    assert given["model.init_args.checkpoint"].endswith("/checkpoints/best.ckpt")
-    assert given["data.init_args.encoder.name"].endswith("/version_0/exported")
-    assert Path(given["data.init_args.encoder.name"]).is_dir(), "by the given program"
-    shutil.rmtree(tmp_path / "out")
-    for key, fault in {
-        "checkpoint": "`checkpoint` names 0 runs with seed 7",
-        "encoder": "`encoder` names 0",
-    }.items():
-        wrong = rows + f'  wrong: {{config: b.yaml, {key}: ":tuned", seeds: [7]}}\n'
-        (tmp_path / "plan.yaml").write_text(wrong, encoding="utf-8")
-        with pytest.raises(UserError, match=fault):
-            read_sweep(tmp_path / "plan.yaml")
-    both = rows + '  wrong: {config: b.yaml, checkpoint: ":tuned", encoder: ":tuned"}\n'
-    (tmp_path / "plan.yaml").write_text(both, encoding="utf-8")
-    with pytest.raises(UserError, match="has both `checkpoint` and `encoder`"):
-        read_sweep(tmp_path / "plan.yaml")
 
 
 HOSTILE = "<img src=x onerror=alert(1)> [a](javascript:b) `c` {: onclick=d } | e **f**"

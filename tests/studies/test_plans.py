@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from attention_probing.commands.sweep_plan import options_of, read_sweep
+from attention_probing.commands.sweep_options import options_of
+from attention_probing.commands.sweep_plan import read_sweep
 from tests.test_docs import STUDIES, check_runs
 
 YAMLS = [path for path in sorted(STUDIES.glob("*.yaml")) if path.stem not in ("published", "claims")]
