@@ -43,7 +43,7 @@ class Rows(nn.Module):
         for name, column in columns.items():
             if len(column) != len(items):
                 raise ValueError(f"The column {name} has {len(column)} rows, but there are {len(items)} items.")
-        batch = {ITEM: items.long()}
+        batch = {ITEM: items.to(torch.int64, copy=True)}
         for name, column in columns.items():
             batch[name] = _to_kept_type(column.detach())
         if self._batches and batch.keys() != self._batches[0].keys():
@@ -81,10 +81,13 @@ class Rows(nn.Module):
 
 
 def _to_kept_type(column: Tensor) -> Tensor:
-    """Return the numbers of a column in the type in which they are kept."""
+    """Return a copy of a column in the type in which it is kept, so that nothing else of the batch stays in memory."""
+    dtype = column.dtype
     if column.is_floating_point():
-        return column.float()
-    return column.long() if column.dtype == torch.bool else column
+        dtype = torch.float32
+    elif dtype == torch.bool:
+        dtype = torch.int64
+    return column.to(dtype, copy=True)
 
 
 def _refuse_repeated(keys: NDArray[np.int64]) -> None:

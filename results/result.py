@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from attention_probing.results.errors import Item, one_of, pluralize
-from attention_probing.results.estimates import Estimate, Table, numbers
+from attention_probing.results.estimates import ENDS, Estimate, Table, numbers
 from attention_probing.results.figures import Figure
 
 if TYPE_CHECKING:
@@ -145,14 +145,33 @@ def merge_results(experiment: str, results: Mapping[str, Result]) -> Result:
     audit: dict[str, object] = {}
     headline: list[str] = []
     for name, result in results.items():
-        names = {key: free_name(key, name, scores) for key, score in result.scores.items() if scores.get(key) != score}
-        headline += [names[key] for key in result.headline if key in names]
-        scores |= {free: result.scores[key] for key, free in names.items()}
-        tables |= {free_name(key, name, tables): table for key, table in result.tables.items()}
-        figures |= {free_name(key, name, figures): figure for key, figure in result.figures.items()}
-        audit |= {f"{name}.{key}": value for key, value in result.audit.items()}
+        new_names: dict[str, str] = {}
+        for key, score in result.scores.items():
+            if key in scores and _have_equal_numbers(scores[key], score):
+                continue
+            new_names[key] = free_name(key, name, scores)
+            scores[new_names[key]] = score
+        headline += [new_names[key] for key in result.headline if key in new_names]
+        for key, table in result.tables.items():
+            tables[free_name(key, name, tables)] = table
+        for key, figure in result.figures.items():
+            figures[free_name(key, name, figures)] = figure
+        for key, value in result.audit.items():
+            audit[f"{name}.{key}"] = value
     answer = " ".join(result.answer for result in results.values() if result.answer)
     return Result(experiment, scores, tables, figures, audit, headline=headline, answer=answer)
+
+
+def _have_equal_numbers(one: Estimate, other: Estimate) -> bool:
+    """Return True if two scores are equal in value, interval, p and unit; undefined numbers are equal."""
+    if one.unit != other.unit:
+        return False
+    for part in ("value", *ENDS):
+        number, other_number = getattr(one, part), getattr(other, part)
+        both_undefined = number != number and other_number != other_number
+        if number != other_number and not both_undefined:
+            return False
+    return True
 
 
 def free_name(key: str, owner: str, taken: Mapping[str, object]) -> str:

@@ -145,6 +145,15 @@ READERS: dict[str, Callable[[Path], object]] = {
 }
 
 
+def test_labels_that_look_like_numbers_stay_text(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"label": ["0", "001"], "n": [3, 4], "share": [0.5, float("nan")], "first": [True, False]})
+    run(tmp_path / "a", 0.1)
+    write(tmp_path / "a", Result("probe", {}, {"labels": Table(frame, {"share": "fraction"})}), Provenance({}, {}, {}))
+    table = find_record(tmp_path / "a").table("labels")
+    pd.testing.assert_frame_equal(table, frame, check_dtype=False)
+    assert load(tmp_path / "a", table="labels")["label"].tolist() == ["0", "001"]
+
+
 def digits(text: bytes) -> list[int]:
     """Places of some of the digits of a file."""
     found = [place for place, sign in enumerate(text) if chr(sign).isdigit()]

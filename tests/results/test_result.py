@@ -96,3 +96,8 @@ def test_results_are_merged_and_keep_what_another_has_taken() -> None:
     assert found.numbers == {"uas": 0.5, "b.uas": 0.6, "p": 0.1}
     assert list(found.tables) == ["layers", "b.layers"]
     assert found.audit == {"a.cut": 1, "c.cut": 1}
+
+
+def test_an_undefined_score_of_two_results_stands_once() -> None:
+    one, other = (Result(name, {"uas": Estimate(float("nan"), unit="fraction")}) for name in "ab")
+    assert list(merge_results("all", {"a": one, "b": other}).scores) == ["uas"]
