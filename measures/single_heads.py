@@ -217,7 +217,7 @@ class SingleHeads(Measure[DependencyDataModule]):
 
     def _items(self, heads: ChosenHeads) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
         """Return counts of the best heads for each sentence, and the columns of each score that is a ratio of them."""
-        hits = heads.scored.found(heads.dev.best(PLAIN))
+        hits = heads.scored.hits(heads.dev.best(PLAIN))
         of_all_words = sentence_scores(heads.scored.arcs, *hits)
         groups = (ALL, *self.relations) if self.relations else ()
         of_relations, columns = heads.by_sentence(groups)
@@ -264,7 +264,7 @@ def _within_reach(arcs: Arcs, split: DependencySplit) -> Arcs:
 
 def _attachment_scores(heads: ChosenHeads, prefix: str) -> dict[str, Estimate]:
     """Return the attachment scores of the head that is best on dev for all words without punctuation."""
-    hits = heads.scored.found(heads.dev.best(PLAIN))
+    hits = heads.scored.hits(heads.dev.best(PLAIN))
     return attachment_scores(heads.scored.arcs, *hits, prefix=prefix, seed=heads.seed)
 
 

@@ -65,19 +65,19 @@ def find_links(head_words: Integers, clusters: Integers, types: Integers) -> Lin
         types: Type of each mention, `[mentions]`: 0 pronoun, 1 proper, 2 nominal, 3 unknown.
     """
     order = np.arange(head_words.size)[:, None]
-    heads, first, own = np.unique(head_words, return_index=True, return_inverse=True)
-    others = own[:, None] != np.arange(heads.size)
+    heads, first, head = np.unique(head_words, return_index=True, return_inverse=True)
+    others = head[:, None] != np.arange(heads.size)
     # Index of the first mention of each cluster with each head word; the number of mentions if there is none.
     numbers, cluster = np.unique(clusters, return_inverse=True)
     first_of_cluster = np.full((numbers.size, heads.size), head_words.size)
-    np.minimum.at(first_of_cluster, (cluster, own), order[:, 0])
+    np.minimum.at(first_of_cluster, (cluster, head), order[:, 0])
     candidates = (first < order) & others
     gold = (first_of_cluster[cluster] < order) & others
     mention = np.flatnonzero(gold.any(axis=1))
     return Links(
         heads=heads.astype(np.int64),
         mention=mention,
-        source=own[mention],
+        source=head[mention],
         type=types[mention].astype(np.int64),
         candidates=candidates[mention],
         gold=gold[mention],
@@ -149,14 +149,17 @@ def _hits(rows: Tensor, columns: Tensor, links: Links, candidates: Flags, gold: 
         none = torch.zeros(2, *rows.shape[:2], 0, dtype=torch.bool, device=rows.device)
         return Choices(none, none)
     source = torch.tensor(links.source, device=rows.device)
-    barred, right = torch.tensor(~candidates, device=rows.device), torch.tensor(gold, device=rows.device)
+    barred = torch.tensor(~candidates, device=rows.device)
+    right = torch.tensor(gold, device=rows.device)
     each = torch.arange(len(links), device=rows.device)
-    hits, without_weight = [], []
+    hits = []
+    without_weight = []
     for weights in (rows, columns):
         scores = weights[:, :, source].masked_fill(barred, -torch.inf)  # [layers, heads, links, c]
         # `max` returns the first of equals; on the flipped axis that is the last. Without candidates the word is wrong.
         most, chosen = scores.flip(-1).max(-1)
-        hits.append(right[each, scores.size(-1) - 1 - chosen] & (most > 0))
+        chosen = scores.size(-1) - 1 - chosen
+        hits.append(right[each, chosen] & (most > 0))
         without_weight.append((most <= 0) & (most > -torch.inf))
     return Choices(torch.stack(hits), torch.stack(without_weight))
 

@@ -18,7 +18,10 @@ from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.results import Estimate, Flags, Floats, Integers, Unit
 from attention_probing.results.errors import UserError
 
-ALL, PLAIN = "all", "all (no punctuation)"  # groups of words
+ALL = "all"
+"""Group of all words."""
+PLAIN = "all (no punctuation)"
+"""Group of the words other than punctuation."""
 OFFSETS = (-3, -2, -1, 1, 2, 3)  # of the fixed-offset baseline (Clark et al. 2019, §4.2)
 LONGEST = 32_766
 """Most words of a sentence: a position and an offset fit 16 bits, and one number is left for none."""
@@ -237,8 +240,9 @@ def uniform_edges_found(arcs: Arcs) -> Floats:
     words that are their own gold head get nan.
     """
     scored, head_row = _edges(arcs)
-    own, of_head = _uniform(arcs)
-    return np.where(scored, 1.0 - (1.0 - own) * np.where(arcs.punctuation[head_row], 1.0, 1.0 - of_head), np.nan)
+    of_word, of_head = _uniform(arcs)
+    of_head = np.where(arcs.punctuation[head_row], 0.0, of_head)
+    return np.where(scored, 1.0 - (1.0 - of_word) * (1.0 - of_head), np.nan)
 
 
 def _uniform(arcs: Arcs) -> tuple[Floats, Floats]:
@@ -248,18 +252,21 @@ def _uniform(arcs: Arcs) -> tuple[Floats, Floats]:
         return each, each
     rows = np.arange(len(arcs))
     _, head_row = _edges(arcs)
-    first, last = arcs.reach[..., 0].T, arcs.reach[..., 1].T  # [layers, words]
+    first = arcs.reach[..., 0].T  # [layers, words]
+    last = arcs.reach[..., 1].T
     sees_head = ((first <= arcs.head) & (arcs.head <= last)) | (arcs.head == 0)
     seen_by_head = ((first[:, head_row] <= arcs.word) & (arcs.word <= last[:, head_row])) | (arcs.head == 0)
-    received = np.zeros((len(first), len(arcs) + 1), np.int64)
-    for layer, ends in enumerate(zip(rows - arcs.word + first, rows - arcs.word + last + 1, strict=True)):
-        for side, sign in zip(ends, (1, -1), strict=True):
-            np.add.at(received[layer], side, sign)
-    # The word itself is among the choices and stands for ROOT.
-    choices = last - first + 1, received.cumsum(1)[:, :-1]
-    own = [found / count for found, count in zip((sees_head, seen_by_head), choices, strict=True)]
-    of_head = [found / count[:, head_row] for found, count in zip((seen_by_head, sees_head), choices, strict=True)]
-    return np.concatenate(own), np.concatenate(of_head)
+    # Numbers of words that a word may attend to, and that may attend to it, in each layer. The word itself is among
+    # them and stands for ROOT.
+    seen = last - first + 1
+    steps = np.zeros((len(first), len(arcs) + 1), np.int64)
+    for layer in range(len(first)):
+        np.add.at(steps[layer], rows - arcs.word + first[layer], 1)
+        np.add.at(steps[layer], rows - arcs.word + last[layer] + 1, -1)
+    seeing = steps.cumsum(1)[:, :-1]
+    of_word = np.concatenate([sees_head / seen, seen_by_head / seeing])
+    of_head = np.concatenate([seen_by_head / seen[:, head_row], sees_head / seeing[:, head_row]])
+    return of_word, of_head
 
 
 def offset_heads(arcs: Arcs, k: int | Integers) -> Integers:
@@ -280,10 +287,15 @@ def offset_heads(arcs: Arcs, k: int | Integers) -> Integers:
     if arcs.reach is not None:
         rows = np.arange(len(arcs))
         other = np.where(inside, rows + k, rows)
-        ends = (arcs.reach, target[:, None]), (arcs.reach[other], arcs.word[:, None])
-        seen = [(reach[..., 0] <= place) & (place <= reach[..., 1]) for reach, place in ends]
-        inside &= np.logical_or(*seen).any(1)
+        sees = _within(target, arcs.reach)
+        is_seen = _within(arcs.word, arcs.reach[other])
+        inside &= (sees | is_seen).any(1)
     return np.where(inside, target, -1)
+
+
+def _within(word: Integers, reach: NDArray[np.integer]) -> Flags:
+    """Return True, `[words, layers]`, for a word `[words]` within the reach `[words, layers, 2]` of another."""
+    return (reach[..., 0] <= word[:, None]) & (word[:, None] <= reach[..., 1])
 
 
 def right_branching(arcs: Arcs) -> Integers:
@@ -388,12 +400,20 @@ def ratio_scores(
         prefix: Beginning of the names of the scores.
         seed: Seed of the resampling.
     """
-    units = items["document"].to_numpy() if "document" in items else np.arange(len(items))
+    units = np.arange(len(items))
+    if "document" in items:
+        units = items["document"].to_numpy()
     numerators = items[[numerator for numerator, _ in ratios.values()]].to_numpy(dtype=np.float64)
     denominators = items[[denominator for _, denominator in ratios.values()]].to_numpy(dtype=np.float64)
-    right, scored = sums_by(units, numerators), sums_by(units, denominators)
-    found = bootstrap_ratio(right, scored, unit, share=share, of_units=of_units, seed=seed)
-    return {f"{prefix}{name}": found[place] for place, name in enumerate(ratios)}
+    scores = bootstrap_ratio(
+        sums_by(units, numerators),
+        sums_by(units, denominators),
+        unit,
+        share=share,
+        of_units=of_units,
+        seed=seed,
+    )
+    return {f"{prefix}{name}": scores[place] for place, name in enumerate(ratios)}
 
 
 def groups_of(arcs: Arcs, relations: Sequence[str]) -> dict[str, Flags]:
@@ -407,9 +427,11 @@ def groups_of(arcs: Arcs, relations: Sequence[str]) -> dict[str, Flags]:
         relations: Label of each relation id.
     """
     frequency = np.bincount(arcs.relation, minlength=len(relations))
-    order = [int(place) for place in np.argsort(-frequency, kind="stable") if frequency[place]]
-    everything = np.ones(len(arcs), dtype=np.bool_)
-    return {ALL: everything, PLAIN: ~arcs.punctuation} | {relations[r]: arcs.relation == r for r in order}
+    groups = {ALL: np.ones(len(arcs), dtype=np.bool_), PLAIN: ~arcs.punctuation}
+    for relation in np.argsort(-frequency, kind="stable").tolist():
+        if frequency[relation]:
+            groups[relations[relation]] = arcs.relation == relation
+    return groups
 
 
 def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], *, seed: int = 0) -> pd.DataFrame:
@@ -430,14 +452,14 @@ def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], 
     groups = groups_of(arcs, relations)
     totals = np.column_stack([count_units(arcs, words) for words in groups.values()])
     right = np.column_stack([count_units(arcs, attached * words) for words in groups.values()])
-    found = bootstrap_ratio(right, totals, share=True, seed=seed)
+    accuracy = bootstrap_ratio(right, totals, share=True, seed=seed)
     return pd.DataFrame(
         {
             "relation": list(groups),
             "n": totals.sum(axis=0).astype(np.int64),
-            "accuracy": found.value,
-            "low": found.low,
-            "high": found.high,
+            "accuracy": accuracy.value,
+            "low": accuracy.low,
+            "high": accuracy.high,
         }
     )
 
@@ -466,18 +488,19 @@ def sentence_scores(arcs: Arcs, attached: Floats, edges: Floats) -> pd.DataFrame
     has_edge = plain & ~np.isnan(edges)
     first = arcs.word == 1
     documents = arcs.documents
-    return pd.DataFrame(
-        {
-            **({} if documents is None else {"document": documents}),
-            "sentence": arcs.sentence[first],
-            "words": arcs.length[first],
-            "scored": count(arcs, plain).astype(np.int64),
-            "correct": count(arcs, attached * plain),
-            "correct_with_punctuation": count(arcs, attached),
-            "edges": count(arcs, has_edge).astype(np.int64),
-            "edges_found": count(arcs, np.where(has_edge, edges, 0.0)),
-        }
-    )
+    columns: dict[str, NDArray[Any]] = {}
+    if documents is not None:
+        columns["document"] = documents
+    columns |= {
+        "sentence": arcs.sentence[first],
+        "words": arcs.length[first],
+        "scored": count(arcs, plain).astype(np.int64),
+        "correct": count(arcs, attached * plain),
+        "correct_with_punctuation": count(arcs, attached),
+        "edges": count(arcs, has_edge).astype(np.int64),
+        "edges_found": count(arcs, np.where(has_edge, edges, 0.0)),
+    }
+    return pd.DataFrame(columns)
 
 
 def count(arcs: Arcs, of_words: Floats | NDArray[np.bool_]) -> Floats:

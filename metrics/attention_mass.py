@@ -16,14 +16,20 @@ ENTROPIES = ("entropy", "start_entropy")
 SINKS = ("first", "heaviest")
 """Mean attention to the first position, and to the column with most attention in this input and head (Xiao et al.
 2023)."""
-VARIANTS = ("", *(f"_without_{sink}" for sink in SINKS))
+VARIANTS = ("", "_without_first", "_without_heaviest")
 
 VARIED = (*MASSES, *ENTROPIES)
 PLAIN = (*VARIED, *SINKS)
 """The statistics with no sink removed."""
-STATISTICS = (*PLAIN, *(name + variant for variant in VARIANTS[1:] for name in VARIED))
+STATISTICS = (
+    *PLAIN,
+    *(f"{name}_without_first" for name in VARIED),
+    *(f"{name}_without_heaviest" for name in VARIED),
+)
 """Names of all statistics, in the order of the last axis of `surface_statistics`."""
-UNITS: dict[str, Unit] = {name: "nats" if "entropy" in name else "fraction" for name in STATISTICS}
+
+UNITS: dict[str, Unit] = dict.fromkeys(STATISTICS, "fraction")
+UNITS |= {name: "nats" for name in STATISTICS if "entropy" in name}
 
 NOTHING = 2.0**-23
 """A row with at most this attention outside its sink counts as empty: float32 cannot tell the sink from one."""
@@ -81,46 +87,52 @@ def surface_statistics(weights: Tensor, tokens: TokenKinds, smoothed: bool = Fal
     kinds[:, 0, 0] += 1 - kinds[:, :3, 0].amax(1)
     received = (real[:, None, None] @ weights).squeeze(2)  # [batch, heads, to]
     sinks = torch.stack([received[..., 0], received.amax(-1)], -1) / real.sum(-1)[:, None, None]
-    kept = real[:, None, None].repeat(1, weights.size(1), len(VARIANTS), 1)  # [batch, heads, variants, to]
-    kept[:, :, 1, 0] = 0
-    kept[:, :, 2].scatter_(-1, received.argmax(-1, keepdim=True), 0)
+    # Columns that a variant reads, [batch, heads, variants, to].
+    columns = real[:, None, None].repeat(1, weights.size(1), len(VARIANTS), 1)
+    columns[:, :, 1, 0] = 0
+    columns[:, :, 2].scatter_(-1, received.argmax(-1, keepdim=True), 0)
 
     # Sums of what is left, not differences from what is taken away: exact where a sink takes nearly all.
-    wanted = kept[:, :, :, None] * kinds[:, None, None]
-    masses = (wanted.flatten(2, 3) @ weights.mT).reshape(*wanted.shape[:4], -1)  # [batch, heads, variants, kinds, from]
+    columns_of_kinds = columns[:, :, :, None] * kinds[:, None, None]
+    masses = columns_of_kinds.flatten(2, 3) @ weights.mT
+    masses = masses.reshape(*columns_of_kinds.shape[:4], -1)  # [batch, heads, variants, kinds, from]
     near = _near(weights.diagonal(-1, 2, 3), weights.diagonal(1, 2, 3), weights.diagonal(0, 2, 3))
-    near = near[:, :, None] * _near(kept[..., :-1], kept[..., 1:], kept)
-    left = masses[:, :, :, 3]
-    broad = left * _entropies(weights, kept, left, smoothed)
+    near = near[:, :, None] * _near(columns[..., :-1], columns[..., 1:], columns)
+    totals = masses[:, :, :, 3]
+    broad = totals * _entropies(weights, columns, totals, smoothed)
 
     # Rows in the mean: all, those of end delimiters, all others, and the start delimiter's.
-    rows = torch.stack([real, end, real - end, start], 1)[:, None, None] * (left > NOTHING)[:, :, :, None]
-    shares = rows / left.clamp_min(NOTHING)[:, :, :, None]
+    rows = torch.stack([real, end, real - end, start], 1)[:, None, None] * (totals > NOTHING)[:, :, :, None]
+    shares = rows / totals.clamp_min(NOTHING)[:, :, :, None]
     sums = torch.cat([masses[:, :, :, :3], near, broad[:, :, :, None]], 3) @ shares.mT
     means = sums / rows.sum(-1)[:, :, :, None]  # [batch, heads, variants, numbers, rows]
 
     absent = torch.where(present, 0.0, torch.nan)[:, None, None]
-    mass, to_end = means[..., :3, 0], means[..., 1, 1:3] + absent[..., 1:2]
+    mass = means[..., :3, 0]
     rest = 1 - mass.sum(-1, keepdim=True)
-    found = [mass + absent, rest, means[..., 3:6, 0], to_end, means[..., 6, 0:4:3]]
-    plain, *others = torch.cat(found, -1).unbind(2)
+    neighbours = means[..., 3:6, 0]
+    to_end = means[..., 1, 1:3] + absent[..., 1:2]
+    entropies = means[..., 6, 0:4:3]
+    statistics = torch.cat([mass + absent, rest, neighbours, to_end, entropies], -1)
+    plain, *others = statistics.unbind(2)
     return torch.cat([plain, sinks, *others], -1)
 
 
-def _near(previous: Tensor, following: Tensor, own: Tensor) -> Tensor:
+def _near(previous: Tensor, following: Tensor, same: Tensor) -> Tensor:
     """Return a row's weight on the token before, the one behind and its own, `[…, 3, from]`, 0 where there is none."""
-    near = own.new_zeros(*own.shape[:-1], 3, own.size(-1))
+    near = same.new_zeros(*same.shape[:-1], 3, same.size(-1))
     near[..., 0, 1:] = previous
     near[..., 1, :-1] = following
-    near[..., 2, :] = own
+    near[..., 2, :] = same
     return near
 
 
-def _entropies(weights: Tensor, kept: Tensor, left: Tensor, smoothed: bool) -> Tensor:
+def _entropies(weights: Tensor, columns: Tensor, totals: Tensor, smoothed: bool) -> Tensor:
     """Return the entropy of each row and variant, `[batch, heads, variants, from]`: ln s - Σ p ln p / s, s = Σ p."""
     if smoothed:
-        added = _SMOOTHING / kept[:, :1, :1].sum(-1, keepdim=True)
-        weights, left = (1 - _SMOOTHING) * weights + added, (1 - _SMOOTHING) * left + added * kept.sum(-1, keepdim=True)
-    products = kept @ weights.clamp_min(_TINY).log_().mul_(weights).mT
-    left = left.clamp_min(NOTHING)
-    return left.log() - products / left
+        added = _SMOOTHING / columns[:, :1, :1].sum(-1, keepdim=True)
+        weights = (1 - _SMOOTHING) * weights + added
+        totals = (1 - _SMOOTHING) * totals + added * columns.sum(-1, keepdim=True)
+    products = columns @ weights.clamp_min(_TINY).log_().mul_(weights).mT
+    totals = totals.clamp_min(NOTHING)
+    return totals.log() - products / totals

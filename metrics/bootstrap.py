@@ -23,7 +23,7 @@ The draws depend only on the number of units, the number of draws and the seed, 
 them, and runs are compared unit by unit.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -43,7 +43,7 @@ With it, intervals of skewed numbers cover in 92 % at ten units (table of covera
 EXACT = 12  # most units whose subsets are all enumerated: 4,095
 LEAST_FOUND = 5  # found, and missed, of a share whose interval is not exact: the rule of thumb for proportions
 CELLS = 1 << 20  # most weights (draws × units) in float64 at a time: 8 MB for a split of any size
-KEPT = 1 << 27  # most weights that are kept for the next statistic of the test set: 128 MB, a byte each
+MOST_KEPT = 1 << 27  # most weights that are kept for the next statistic of the test set: 128 MB, a byte each
 TEST_DRAWS = 10_000  # random subsets of a test of two runs, unless another number is given
 LEAST_SEEDS = 3  # of an interval over seeds alone
 BLOCKS = 500  # most parts of the units that the jackknife leaves out, one at a time
@@ -65,7 +65,8 @@ def share_interval(found: ArrayLike, items: ArrayLike, tail: float = TAIL) -> tu
         items: Number of items of each unit, `[units, ...]`.
         tail: Probability beyond each end; by default that of a 95 % interval.
     """
-    found, items = np.asarray(found, np.float64), np.asarray(items, np.float64)
+    found = np.asarray(found, np.float64)
+    items = np.asarray(items, np.float64)
     total = items.sum(axis=0)
     share = ratio(found.sum(axis=0), total)
     variance = ratio(((found - share * items) ** 2).sum(axis=0), total**2)
@@ -139,30 +140,35 @@ def bootstrap_ratio(
     """
     counts = _finite(np.asarray(numerator, dtype=np.float64))
     totals = _finite(np.asarray(denominator, dtype=np.float64))
-    units, shape = counts.shape[0], counts.shape[1:]
+    shape = counts.shape[1:]
     columns = int(np.prod(shape))
-    above = counts.reshape(units, columns)
-    below = totals.reshape(units, columns)
-    known = np.count_nonzero(below, axis=0)
-    drawn = np.full((0, columns), np.nan)
-    if (known >= 2).any():
-        drawn = _ratios_of_subsets(above, below, draws, seed)
-    low, high = _ends(drawn, np.full(columns, TAIL) if compared else _level_tails(known))
+    above = counts.reshape(len(counts), columns)
+    below = totals.reshape(len(counts), columns)
+    # Units of each column that have something to count.
+    units = np.count_nonzero(below, axis=0)
+    ratios = np.full((0, columns), np.nan)
+    if (units >= 2).any():
+        ratios = _ratios_of_subsets(above, below, draws, seed)
+    tails = np.full(columns, TAIL) if compared else _level_tails(units)
+    low, high = _ends(ratios, tails)
     if share and compared:
-        for column in np.flatnonzero(_few_differ(above, below) & (0.5**known <= TAIL)):
+        few = _few_differ(above, below) & (0.5**units <= TAIL)
+        for column in np.flatnonzero(few):
             ends = _signed_interval(above[:, column], below[:, column], TAIL)
             low[column] = np.fmin(low[column], ends[0])
             high[column] = np.fmax(high[column], ends[1])
     elif share:
-        few = _few(above, below) & (known >= 2)
+        few = _few(above, below) & (units >= 2)
         _, low[few], high[few] = share_interval(above[:, few], below[:, few])
+    value = ratio(above.sum(axis=0), below.sum(axis=0))
+    inputs = units if of_units else below.sum(axis=0)
     return Estimate(
-        ratio(above.sum(axis=0), below.sum(axis=0)).reshape(shape)[()],
+        value.reshape(shape)[()],
         low.reshape(shape)[()],
         high.reshape(shape)[()],
         unit=unit,
-        p=_p(drawn).reshape(shape)[()] if compared else None,
-        inputs=(known if of_units else below.sum(axis=0)).reshape(shape)[()],
+        p=_p(ratios).reshape(shape)[()] if compared else None,
+        inputs=inputs.reshape(shape)[()],
     )
 
 
@@ -175,15 +181,16 @@ def _ratios_of_subsets(numerators: Floats, denominators: Floats, draws: int, see
         draws: Number of subsets.
         seed: Seed of the subsets.
     """
-    both = np.hstack([numerators, denominators])
-    sums = np.concatenate([weights @ both for weights in resamples(len(both), draws, seed)])
+    counts = np.hstack([numerators, denominators])
+    sums = np.concatenate([weights @ counts for weights in resamples(len(counts), draws, seed)])
     above, below = np.hsplit(sums, 2)
     return ratio(above, below)
 
 
 def _few_differ(gained: Floats, items: Floats) -> Flags:
     """Return True for columns `[units, columns]` with few gains or few losses, or where few items do not differ."""
-    gains, losses = np.maximum(gained, 0), np.maximum(-gained, 0)
+    gains = np.maximum(gained, 0)
+    losses = np.maximum(-gained, 0)
     return _few(gains, items) | _few(losses, items)
 
 
@@ -193,17 +200,22 @@ def resamples(units: int, draws: int = 1000, seed: int = 0) -> Iterator[Floats]:
     Each unit is in a subset with probability 1/2. For at most `EXACT` units these are all subsets but the empty one,
     whatever `draws` says. The subsets come in several arrays, to bound memory.
     """
-    drawn = iter(_kept(units, draws, seed)) if units * draws <= KEPT else _drawn(units, draws, seed)
-    for some in drawn:
+    for some in _subsets(units, draws, seed):
         yield some.astype(np.float64)
 
 
+def _subsets(units: int, draws: int, seed: int) -> Iterable[NDArray[np.uint8]]:
+    if units * draws > MOST_KEPT:
+        return _draw_subsets(units, draws, seed)
+    return _keep_subsets(units, draws, seed)
+
+
 @lru_cache(maxsize=1)  # statistics of the same test set are computed one after another
-def _kept(units: int, draws: int, seed: int) -> list[NDArray[np.uint8]]:
-    return list(_drawn(units, draws, seed))
+def _keep_subsets(units: int, draws: int, seed: int) -> list[NDArray[np.uint8]]:
+    return list(_draw_subsets(units, draws, seed))
 
 
-def _drawn(units: int, draws: int, seed: int) -> Iterator[NDArray[np.uint8]]:
+def _draw_subsets(units: int, draws: int, seed: int) -> Iterator[NDArray[np.uint8]]:
     if units <= EXACT:
         numbers = np.arange(1, 1 << units)
         yield (numbers[:, None] >> np.arange(units) & 1).astype(np.uint8)
@@ -241,38 +253,69 @@ def resample(
         The estimate. The interval is nan for fewer than two units (rows with a nan not counted), and if `draws` is 0.
     """
     rows = np.asarray(values, dtype=np.float64)
-    place = np.arange(len(rows)) if units is None else np.unique(np.asarray(units), return_inverse=True)[1]
+    place = np.arange(len(rows))
+    if units is not None:
+        place = np.unique(np.asarray(units), return_inverse=True)[1]
     total = int(place.max(initial=-1)) + 1
-    sound = ~np.isnan(rows).any(axis=1)
-    kept, place = rows[sound], place[sound]
-    value = float(statistic(kept, np.ones((1, len(kept))))[0]) if len(kept) else np.nan
-    counts = None
+    has_values = ~np.isnan(rows).any(axis=1)
+    rows = rows[has_values]
+    place = place[has_values]
+    value = np.nan
+    if len(rows):
+        value = float(statistic(rows, np.ones((1, len(rows))))[0])
     if isinstance(statistic, Ratio):
-        numerator, denominator = (_sums(column, place, total) for column in statistic.counts(kept))
-        counts = numerator, denominator
-        known = int(np.count_nonzero(denominator))
-        inputs: float = float(denominator.sum()) if statistic.share or statistic.signed else float(known)
-        read = np.column_stack(counts)
-        under = two_columns(share=statistic.share)
-        place = np.arange(total)
+        numerator, denominator = (_sums(column, place, total) for column in statistic.counts(rows))
+        return _resample_ratio(statistic, value, numerator, denominator, unit, draws, seed)
+    number = len(np.unique(place))
+    score = Estimate(value, unit=unit, inputs=float(len(rows)), units=number)
+    if number < 2 or not draws:
+        return _without_draws(score, total, draws)
+    of_subsets = [statistic(rows, weights[:, place]) for weights in resamples(total, draws, seed)]
+    under_draws = np.concatenate(of_subsets)
+    if isinstance(statistic, CorrelationStatistic):
+        low, high = _fisher_interval(statistic, rows, place, value)
     else:
-        known = len(np.unique(place))
-        inputs = float(len(kept))
-        read, under = kept, statistic  # type: ignore[assignment]
-    number = (1 << total) - 1 if draws and total <= EXACT else draws
-    found = np.full(number, np.nan)
-    if known > 1 and draws:
-        found = np.concatenate([under(read, weights[:, place]) for weights in resamples(total, draws, seed)])
-    low, high = (float(end[0]) for end in _ends(found[:, None], _level_tails(np.array([known]))))
-    declared = None
-    if counts is not None and isinstance(statistic, Ratio) and (statistic.share or statistic.signed):
-        declared = Counts(*counts, signed=statistic.signed)
-    if known > 1 and draws:
-        if isinstance(statistic, CorrelationStatistic):
-            low, high = _fisher_interval(statistic, kept, place, value)
-        elif declared is not None:
-            low, high = _few_ends(declared, low, high)
-    return Estimate(value, low, high, unit=unit, draws=found, inputs=inputs, units=known, counts=declared)
+        low, high = _interval(under_draws, _level_tail(number))
+    return replace(score, low=low, high=high, draws=under_draws)
+
+
+def _resample_ratio(
+    statistic: Ratio, value: float, numerator: Floats, denominator: Floats, unit: Unit, draws: int, seed: int
+) -> Estimate:
+    """Return a ratio with its interval, and its value under each draw; see `resample`.
+
+    Args:
+        statistic: The statistic.
+        value: The ratio.
+        numerator: Numerator of each unit, `[units]`.
+        denominator: Denominator of each unit, `[units]`.
+        unit: Unit of the ratio.
+        draws: Number of subsets.
+        seed: Seed of the subsets.
+    """
+    units = int(np.count_nonzero(denominator))
+    if statistic.share or statistic.signed:
+        counts = Counts(numerator, denominator, statistic.signed)
+        inputs = float(denominator.sum())
+    else:
+        counts = None
+        inputs = float(units)
+    score = Estimate(value, unit=unit, inputs=inputs, units=units, counts=counts)
+    if units < 2 or not draws:
+        return _without_draws(score, len(denominator), draws)
+    ratios = _ratios_of_subsets(numerator[:, None], denominator[:, None], draws, seed)[:, 0]
+    low, high = _interval(ratios, _level_tail(units))
+    if counts is not None:
+        low, high = _few_ends(counts, low, high)
+    return replace(score, low=low, high=high, draws=ratios)
+
+
+def _without_draws(score: Estimate, units: int, draws: int) -> Estimate:
+    """Return a number with an interval of nan, and nan under each draw from so many units."""
+    number = draws
+    if draws and units <= EXACT:
+        number = (1 << units) - 1
+    return replace(score, low=np.nan, high=np.nan, draws=np.full(number, np.nan))
 
 
 def _sums(column: Floats, place: Integers, total: int) -> Floats:
@@ -313,10 +356,11 @@ def _fisher_interval(statistic: Statistic, values: Floats, place: Integers, valu
     if parts < 3 or not abs(value) < 1 - TIE:
         return np.nan, np.nan
     chunk = max(1, CELLS // len(values))
-    left_out = [
-        statistic(values, (part != np.arange(start, min(start + chunk, parts))[:, None]).astype(np.float64))
-        for start in range(0, parts, chunk)
-    ]
+    left_out = []
+    for start in range(0, parts, chunk):
+        numbers = np.arange(start, min(start + chunk, parts))
+        weights = (part != numbers[:, None]).astype(np.float64)
+        left_out.append(statistic(values, weights))
     limit = 1 - 1e-9
     scale = np.arctanh(np.clip(np.concatenate(left_out), -limit, limit))
     error = np.sqrt((parts - 1) / parts * ((scale - scale.mean()) ** 2).sum())
@@ -334,8 +378,8 @@ def pool_seeds(seeds: Sequence[Estimate]) -> Estimate:
     """
     if len(seeds) == 1:
         return replace(seeds[0], sd=np.nan)
-    value, sd = mean_and_sd([one.value for one in seeds])
-    draws = np.mean([one.draws for one in seeds], axis=0)
+    value, sd = mean_and_sd([run.value for run in seeds])
+    draws = np.mean([run.draws for run in seeds], axis=0)
     counts = _mean_counts(seeds)
     pool = Estimate(
         value,
@@ -348,31 +392,37 @@ def pool_seeds(seeds: Sequence[Estimate]) -> Estimate:
         runs=tuple(seeds),
     )
     wide = _widened_for_seeds(value, draws, (pool,))
-    tails = _level_tails(np.array([pool.units]))
-    low, high = (float(end[0]) for end in _ends(wide[:, None], tails))
+    assert pool.units is not None
+    low, high = _interval(wide, _level_tail(pool.units))
     if counts is not None:
-        few_low, few_high = _few_ends(counts, low, high)
-        if (few_low, few_high) != (low, high):
-            low = float(np.fmin(low, few_low))
-            high = float(np.fmax(high, few_high))
-        low = max(low, -1.0 if counts.signed else 0.0)
-        high = min(high, 1.0)
+        low, high = _bounded_ends(counts, low, high)
     if np.isnan(draws).all():
-        intervals = np.array([one.interval for one in seeds], np.float64)
+        intervals = np.array([run.interval for run in seeds], np.float64)
         low, high = intervals.mean(axis=0).tolist()
     if len(seeds) < LEAST_SEEDS and wide is not draws:
-        low, high = np.nan, np.nan  # two seeds that differ say too little of others
+        low = high = np.nan  # two seeds that differ say too little of others
     return replace(pool, low=low, high=high)
 
 
 def _mean_counts(seeds: Sequence[Estimate]) -> Counts | None:
     """Return the mean of the counts of estimates; None if one has no counts."""
-    counts = [one.counts for one in seeds if one.counts is not None]
+    counts = [run.counts for run in seeds if run.counts is not None]
     if len(counts) < len(seeds):
         return None
-    found = np.mean([one.found for one in counts], axis=0)
-    items = np.mean([one.items for one in counts], axis=0)
-    return Counts(found, items, signed=any(one.signed for one in counts))
+    found = np.mean([of_run.found for of_run in counts], axis=0)
+    items = np.mean([of_run.items for of_run in counts], axis=0)
+    signed = any(of_run.signed for of_run in counts)
+    return Counts(found, items, signed)
+
+
+def _bounded_ends(counts: Counts, low: float, high: float) -> tuple[float, float]:
+    """Return the ends of an interval of a mean over seeds, at least as wide as that of few items, and within bounds."""
+    few_low, few_high = _few_ends(counts, low, high)
+    if (few_low, few_high) != (low, high):
+        low = float(np.fmin(low, few_low))
+        high = float(np.fmax(high, few_high))
+    least = -1.0 if counts.signed else 0.0
+    return max(low, least), min(high, 1.0)
 
 
 def _widened_for_seeds(value: float, draws: Floats, sides: Sequence[Estimate]) -> Floats:
@@ -393,35 +443,46 @@ def _widened_for_seeds(value: float, draws: Floats, sides: Sequence[Estimate]) -
     several = [side for side in sides if len(side.runs) > 1]
     if not several:
         return draws
-    between = np.array([np.var([run.value for run in side.runs], ddof=1) for side in several])
+    between = np.array([_variance_of_runs(side) for side in several])
     within = np.array([_variance_within(side) for side in several])
     freedom = np.array([len(side.runs) - 1 for side in several])
     share = np.array([1 / len(side.runs) for side in several])
     if len(several) < len(sides):
         share = share + 1
-    seeds, units = (between * share).sum(), (within * share).sum()
+    seeds = (between * share).sum()
+    units = (within * share).sum()
     if not seeds > POOLED_SEEDS * units + TIE**2:
         return draws
-    spread = np.nanmean((draws - value) ** 2) if np.isfinite(draws).any() else 0.0
+    spread = 0.0
+    if np.isfinite(draws).any():
+        spread = np.nanmean((draws - value) ** 2)
     total = spread + seeds - units
     degrees = total**2 / ((between * share) ** 2 / freedom).sum()
     if spread > TIE**2:
         normal = np.clip((draws - value) / np.sqrt(spread), -8, 8)
     else:
-        normal = np.where(np.isnan(draws), np.nan, ndtri((np.arange(len(draws)) + 0.5) / max(len(draws), 1)))
+        ranks = (np.arange(len(draws)) + 0.5) / max(len(draws), 1)
+        normal = np.where(np.isnan(draws), np.nan, ndtri(ranks))
     wide: Floats = value + np.sqrt(total) * np.sign(normal) * -stdtrit(degrees, ndtr(-np.abs(normal)))
     return wide
 
 
+def _variance_of_runs(side: Estimate) -> float:
+    """Return the variance of the numbers of the seeds."""
+    return float(np.var([run.value for run in side.runs], ddof=1))
+
+
 def _variance_within(side: Estimate) -> float:
     """Return the mean variance, over draws of the units, of a seed's number about the mean of all seeds."""
+    values = np.array([run.value for run in side.runs])
     draws = np.stack([run.draws for run in side.runs])
     apart = draws - draws.mean(axis=0)
-    apart = apart - (np.array([run.value for run in side.runs]) - side.value)[:, None]
-    known = np.isfinite(apart).all(axis=0)
-    if not known.any():
+    apart = apart - (values - side.value)[:, None]
+    defined = np.isfinite(apart).all(axis=0)
+    if not defined.any():
         return 0.0
-    return float((apart[:, known] ** 2).mean(axis=1).sum() / (len(side.runs) - 1))
+    variances = (apart[:, defined] ** 2).mean(axis=1)
+    return float(variances.sum() / (len(side.runs) - 1))
 
 
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
@@ -429,8 +490,12 @@ def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
 
     The mean is nan without values, the standard deviation for fewer than two.
     """
-    mean = float(np.mean(values)) if len(values) else np.nan
-    return mean, float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
+    mean = sd = np.nan
+    if len(values):
+        mean = float(np.mean(values))
+    if len(values) > 1:
+        sd = float(np.std(values, ddof=1))
+    return mean, sd
 
 
 def seeds_margin(sd: float, seeds: int) -> float:
@@ -440,7 +505,9 @@ def seeds_margin(sd: float, seeds: int) -> float:
         sd: Standard deviation over the seeds.
         seeds: Number of seeds.
     """
-    return float(-stdtrit(seeds - 1, TAIL) * sd / np.sqrt(seeds)) if seeds > 1 else np.nan
+    if seeds < 2:
+        return np.nan
+    return float(-stdtrit(seeds - 1, TAIL) * sd / np.sqrt(seeds))
 
 
 def mean_over_seeds(values: Sequence[float], unit: Unit) -> Estimate:
@@ -449,11 +516,10 @@ def mean_over_seeds(values: Sequence[float], unit: Unit) -> Estimate:
     The interval is nan for fewer than three seeds, and if all numbers are equal.
     """
     value, sd = mean_and_sd(values)
-    low = high = np.nan
+    margin = np.nan
     if len(values) >= LEAST_SEEDS and sd > TIE:
         margin = seeds_margin(sd, len(values))
-        low, high = value - margin, value + margin
-    return Estimate(value, low, high, unit=unit, sd=sd)
+    return Estimate(value, value - margin, value + margin, unit=unit, sd=sd)
 
 
 def difference(a: Estimate, b: Estimate, *, same_runs: bool = False, fixed: bool = False) -> Estimate:
@@ -479,8 +545,9 @@ def difference(a: Estimate, b: Estimate, *, same_runs: bool = False, fixed: bool
         counts = Counts(a.counts.found - b.counts.found, a.counts.items, signed=True)
     sides: tuple[Estimate, ...] = (a, b)
     if same_runs and a.runs:
-        pairs = zip(a.runs, b.runs, strict=True)
-        runs = [replace(one, value=one.value - other.value, draws=one.draws - other.draws) for one, other in pairs]
+        runs = []
+        for run, other in zip(a.runs, b.runs, strict=True):
+            runs.append(replace(run, value=run.value - other.value, draws=run.draws - other.draws))
         sides = (replace(a, value=value, runs=tuple(runs)),)
     elif fixed:
         sides = (a,)
@@ -496,10 +563,12 @@ def with_interval_and_p(apart: Estimate, tests: int = 1) -> Estimate:
         tests: Number of differences of which this one was chosen by its size. Interval and p then hold for all of them
             at once (Bonferroni), and so for the chosen one.
     """
-    low, high = (float(end[0]) for end in _ends(apart.draws[:, None], np.array([TAIL / tests])))
+    low, high = _interval(apart.draws, TAIL / tests)
     if apart.counts is not None and np.count_nonzero(apart.counts.items) > 1:
         low, high = _few_ends(apart.counts, low, high, TAIL / tests)
-    p = float(np.minimum(1.0, _p(apart.draws[:, None])[0] * tests)) if apart.draws.size else np.nan
+    p = np.nan
+    if apart.draws.size:
+        p = float(np.minimum(1.0, _p(apart.draws[:, None])[0] * tests))
     return replace(apart, low=low, high=high, p=p)
 
 
@@ -539,14 +608,14 @@ def paired_bootstrap(
         ValueError: A count is not finite.
     """
     statistic = two_columns(share=share)
-    sides = [
-        resample(statistic, _finite(np.column_stack([right, of])), unit, draws=draws, seed=seed, units=units)
-        for right, of in ((a_numerator, a_denominator), (b_numerator, b_denominator))
-    ]
-    return difference(*sides)
+    a_counts = _finite(np.column_stack([a_numerator, a_denominator]))
+    b_counts = _finite(np.column_stack([b_numerator, b_denominator]))
+    a = resample(statistic, a_counts, unit, draws=draws, seed=seed, units=units)
+    b = resample(statistic, b_counts, unit, draws=draws, seed=seed, units=units)
+    return difference(a, b)
 
 
-def against_random_draws(one: Estimate, others: Sequence[Estimate]) -> tuple[Estimate, Estimate]:
+def against_random_draws(score: Estimate, others: Sequence[Estimate]) -> tuple[Estimate, Estimate]:
     """Compare a number with N random ones, such as the score without given heads with scores without random heads.
 
     There are two sources of error, and the difference counts only if it is clear of both (Berger 1982):
@@ -559,7 +628,7 @@ def against_random_draws(one: Estimate, others: Sequence[Estimate]) -> tuple[Est
     Each draw is therefore moved out to the farther of the two, and gives interval and p-value.
 
     Args:
-        one: The number.
+        score: The number.
         others: The random numbers, with draws from the same subsets of the same units.
 
     Returns:
@@ -569,25 +638,27 @@ def against_random_draws(one: Estimate, others: Sequence[Estimate]) -> tuple[Est
     Raises:
         ValueError: The numbers of draws differ.
     """
-    nothing = replace(one, value=np.nan, low=np.nan, high=np.nan, draws=np.full_like(one.draws, np.nan), counts=None)
-    values = [each.value for each in others]
-    mean, sd = mean_and_sd(values)
-    draws = np.mean([each.draws for each in others], axis=0) if others else nothing.draws
-    low, high = (float(end[0]) for end in _ends(draws[:, None], np.array([TAIL])))
-    average = replace(nothing, value=mean, low=low, high=high, sd=sd, draws=draws)
-    apart = Estimate(one.value - mean, unit=one.unit, draws=one.draws - draws)
+    mean, sd = mean_and_sd([other.value for other in others])
+    draws = np.full_like(score.draws, np.nan)
+    if others:
+        draws = np.mean([other.draws for other in others], axis=0)
+    low, high = _interval(draws, TAIL)
+    average = replace(score, value=mean, low=low, high=high, sd=sd, draws=draws, counts=None)
+    apart = Estimate(score.value - mean, unit=score.unit, draws=score.draws - draws)
     if len(others) < 2:
         return average, replace(apart, low=np.nan, high=np.nan, p=np.nan)
     error = max(sd * np.sqrt(1 + 1 / len(others)), TIE)
-    return average, with_interval_and_p(replace(apart, draws=_moved_out(apart, error, len(others) - 1)))
+    farther = _move_out(apart, error, len(others) - 1)
+    return average, with_interval_and_p(replace(apart, draws=farther))
 
 
-def _moved_out(apart: Estimate, error: float, degrees: int) -> Floats:
+def _move_out(apart: Estimate, error: float, degrees: int) -> Floats:
     """Move each draw to the quantile of Student's t with a standard error that has its rank, if that is farther out."""
     draws = apart.draws.copy()
-    known = np.flatnonzero(~np.isnan(draws))
-    order = known[np.argsort(draws[known], kind="stable")]
-    quantiles = apart.value + error * stdtrit(degrees, (np.arange(len(order)) + 1) / (len(order) + 1))
+    order = np.argsort(draws, kind="stable")  # nan last
+    order = order[: np.count_nonzero(~np.isnan(draws))]
+    ranks = (np.arange(len(order)) + 1) / (len(order) + 1)
+    quantiles = apart.value + error * stdtrit(degrees, ranks)
     farther = np.abs(quantiles - apart.value) > np.abs(draws[order] - apart.value)
     draws[order] = np.where(farther, quantiles, draws[order])
     return draws
@@ -596,6 +667,17 @@ def _moved_out(apart: Estimate, error: float, degrees: int) -> Floats:
 def _level_tails(units: NDArray[np.integer]) -> Floats:
     """Return the probability beyond each end of the interval of a number that is not compared, for each of units."""
     return np.asarray(ndtr(ndtri(TAIL) * (1 + LEVEL_MARGIN / np.maximum(units, 1))))
+
+
+def _level_tail(units: int) -> float:
+    """Return the probability beyond each end of the interval of one number that is not compared."""
+    return float(_level_tails(np.array(units)))
+
+
+def _interval(draws: Floats, tail: float) -> tuple[float, float]:
+    """Return the ends of one interval, from the values under the draws, `[draws]`; see `_ends`."""
+    low, high = _ends(draws[:, None], np.array([tail]))
+    return float(low[0]), float(high[0])
 
 
 def _ends(draws: Floats, tails: Floats) -> tuple[Floats, Floats]:
@@ -613,15 +695,16 @@ def _ends(draws: Floats, tails: Floats) -> tuple[Floats, Floats]:
     if not number:
         return nothing, nothing.copy()
     ascending = np.sort(draws, axis=0)  # nan last
-    known = number - np.count_nonzero(np.isnan(draws), axis=0)
-    beyond = np.floor(tails * (1 + number) + TIE).astype(int) - (1 + number - known)
-    last = np.maximum(known - 1, 0)
+    defined = number - np.count_nonzero(np.isnan(draws), axis=0)
+    beyond = np.floor(tails * (1 + number) + TIE).astype(int) - (1 + number - defined)
+    last = np.maximum(defined - 1, 0)
     place = np.clip(beyond, 0, last)
     column = np.arange(columns)
-    low, high = ascending[place, column], ascending[last - place, column]
+    low = ascending[place, column]
+    high = ascending[last - place, column]
     width = ascending[last, column] - ascending[0, column]
-    sound = (beyond >= 0) & (known > 2 * beyond) & (width > TIE)
-    return np.where(sound, low, nothing), np.where(sound, high, nothing)
+    has_ends = (beyond >= 0) & (defined > 2 * beyond) & (width > TIE)
+    return np.where(has_ends, low, nothing), np.where(has_ends, high, nothing)
 
 
 def _p(draws: Floats) -> Floats:

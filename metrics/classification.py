@@ -32,8 +32,10 @@ def ratio_columns(gold: Integers, predicted: Integers, positive: int | None) -> 
     """
     columns = {"correct": (gold == predicted).astype(np.int64), "scored": np.ones_like(gold)}
     if positive is not None:
-        ours, found = gold == positive, predicted == positive
-        columns |= {"f1_right": 2 * (ours & found), "f1_found": ours.astype(np.int64) + found}
+        is_gold = gold == positive
+        is_predicted = predicted == positive
+        columns["f1_right"] = 2 * (is_gold & is_predicted)
+        columns["f1_found"] = is_gold.astype(np.int64) + is_predicted
     return columns
 
 
@@ -58,7 +60,8 @@ def class_f1(table: NDArray[np.generic]) -> Floats:
 
     F1 is 2·right / (gold + predicted). It is nan for a class that is neither gold nor predicted for any text.
     """
-    return ratio(2 * np.diagonal(table, axis1=-2, axis2=-1), table.sum(axis=-1) + table.sum(axis=-2))
+    right = np.diagonal(table, axis1=-2, axis2=-1)
+    return ratio(2 * right, table.sum(axis=-1) + table.sum(axis=-2))
 
 
 def f1(table: NDArray[np.generic], positive: int | None) -> Floats:
@@ -78,12 +81,14 @@ def matthews(table: NDArray[np.generic]) -> Floats:
     It is the correlation between the indicators of gold and predicted classes, from −1 to 1. It is 0 if all gold or
     all predicted classes are the same, as in scikit-learn, which GLUE uses for its scores. It is nan without texts.
     """
-    golds, found = table.sum(axis=-1).astype(np.float64), table.sum(axis=-2).astype(np.float64)
-    total = golds.sum(axis=-1)
-    both = total * np.trace(table, axis1=-2, axis2=-1) - (golds * found).sum(axis=-1)
-    own = [total**2 - (sums**2).sum(axis=-1) for sums in (golds, found)]
-    spread = np.sqrt(own[0] * own[1])
-    return np.where((spread == 0) & (total > 0), 0.0, ratio(both, spread))
+    gold = table.sum(axis=-1).astype(np.float64)
+    predicted = table.sum(axis=-2).astype(np.float64)
+    total = gold.sum(axis=-1)
+    covariance = total * np.trace(table, axis1=-2, axis2=-1) - (gold * predicted).sum(axis=-1)
+    gold_variance = total**2 - (gold**2).sum(axis=-1)
+    predicted_variance = total**2 - (predicted**2).sum(axis=-1)
+    spread = np.sqrt(gold_variance * predicted_variance)
+    return np.where((spread == 0) & (total > 0), 0.0, ratio(covariance, spread))
 
 
 def auroc(gold: Integers, probabilities: Floats, positive: int | None, weights: Floats) -> Floats:
@@ -99,8 +104,12 @@ def auroc(gold: Integers, probabilities: Floats, positive: int | None, weights: 
         Areas `[draws]`. A class that has no texts, or all of them, has no area and is left out of the
         mean; nan if no class has an area.
     """
-    classes = range(probabilities.shape[1]) if positive is None else [positive]
-    return _mean(np.stack([_area(gold == one, probabilities[:, one], weights) for one in classes], axis=-1))
+    if positive is not None:
+        return _area(gold == positive, probabilities[:, positive], weights)
+    areas = []
+    for label in range(probabilities.shape[1]):
+        areas.append(_area(gold == label, probabilities[:, label], weights))
+    return _mean(np.stack(areas, axis=-1))
 
 
 def _area(is_class: NDArray[np.bool_], ranking: Floats, counts: Floats) -> Floats:
@@ -167,8 +176,10 @@ def f1_drop(positive: int | None, classes: int) -> Statistic:
     """
 
     def statistic(values: Floats, weights: Floats) -> Floats:
-        changed = f1(_confusions(weights, values[:, 0].astype(np.int64), values[:, 2:]), positive)
-        return f1_score(positive, classes)(values[:, :2], weights) - changed
+        before = f1_score(positive, classes)(values[:, :2], weights)
+        gold = values[:, 0].astype(np.int64)
+        after = f1(_confusions(weights, gold, values[:, 2:]), positive)
+        return before - after
 
     return statistic
 
@@ -211,17 +222,18 @@ def classification_scores(
 
     predicted = probabilities.argmax(axis=1)
     correct = (gold == predicted)[:, None]
-    classes, both = probabilities.shape[1], np.column_stack([gold, predicted])
+    decisions = np.column_stack([gold, predicted])
+    classes = probabilities.shape[1]
     columns: dict[str, tuple[Statistic, Floats]] = {
         "accuracy": (proportion, correct),
-        "f1": (f1_score(positive, classes), both),
+        "f1": (f1_score(positive, classes), decisions),
         "auroc": (auroc_of, np.column_stack([gold, probabilities])),
-        "mcc": (mcc_score(classes), both),
+        "mcc": (mcc_score(classes), decisions),
     }
-    return {
-        f"{prefix}{name}": resample(statistic, values, "fraction", draws=draws, seed=seed)
-        for name, (statistic, values) in columns.items()
-    }
+    scores = {}
+    for name, (statistic, values) in columns.items():
+        scores[f"{prefix}{name}"] = resample(statistic, values, "fraction", draws=draws, seed=seed)
+    return scores
 
 
 def regression_scores(
@@ -238,12 +250,12 @@ def regression_scores(
         draws: Number of resamples.
         seed: Seed of the resampling.
     """
-    both = np.column_stack([gold, predicted])
-    options = {"draws": draws, "seed": seed}
+    pairs = np.column_stack([gold, predicted])
+    squares = ((gold - predicted) ** 2)[:, None]
     return {
-        f"{prefix}pearson": resample(pearson, both, "fraction", **options),
-        f"{prefix}spearman": resample(spearman, both, "fraction", **options),
-        f"{prefix}mse": resample(mean, ((gold - predicted) ** 2)[:, None], "ratio", **options),
+        f"{prefix}pearson": resample(pearson, pairs, "fraction", draws=draws, seed=seed),
+        f"{prefix}spearman": resample(spearman, pairs, "fraction", draws=draws, seed=seed),
+        f"{prefix}mse": resample(mean, squares, "ratio", draws=draws, seed=seed),
     }
 
 
@@ -273,7 +285,8 @@ def mostly_one_label(gold: Integers, predicted: Integers, labels: Sequence[str])
         labels: Names of the classes.
     """
     label = int(np.bincount(predicted).argmax())
-    share, right = (float((one == label).mean()) for one in (predicted, gold))
+    share = float((predicted == label).mean())
+    right = float((gold == label).mean())
     if len(labels) < 2 or share < 0.95:
         return ""
     return f"predicts {labels[label]!r} for {share:.0%} of the texts, which is the label of {right:.0%}"
@@ -292,16 +305,18 @@ def class_table(gold: Integers, predicted: Integers, labels: Sequence[str]) -> T
     """
     classes = len(labels)
     table = confusion(gold, predicted, classes)
-    right, golds, found = np.diag(table), table.sum(axis=1), table.sum(axis=0)
-    both = np.column_stack([gold, predicted])
-    scores = [resample(f1_score(label, classes), both, "fraction") for label in range(classes)]
+    right = np.diag(table)
+    of_gold = table.sum(axis=1)
+    of_predicted = table.sum(axis=0)
+    decisions = np.column_stack([gold, predicted])
+    scores = [resample(f1_score(label, classes), decisions, "fraction") for label in range(classes)]
     frame = pd.DataFrame(
         {
             "label": list(labels),
-            "n": golds,
-            "predicted": found,
-            "precision": ratio(right, found),
-            "recall": ratio(right, golds),
+            "n": of_gold,
+            "predicted": of_predicted,
+            "precision": ratio(right, of_predicted),
+            "recall": ratio(right, of_gold),
             "f1": class_f1(table),
             "low": [score.low for score in scores],
             "high": [score.high for score in scores],
@@ -321,5 +336,6 @@ def _confusions(weights: Floats, gold: NDArray[np.int64], shares: Floats) -> Flo
 
 def _mean(values: Floats) -> Floats:
     """Return the mean over the last axis, without nan."""
-    known = ~np.isnan(values)
-    return ratio(np.where(known, values, 0.0).sum(axis=-1), known.sum(axis=-1))
+    defined = ~np.isnan(values)
+    total = np.where(defined, values, 0.0).sum(axis=-1)
+    return ratio(total, defined.sum(axis=-1))

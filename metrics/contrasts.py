@@ -56,7 +56,9 @@ def correct_for_number(differences: Sequence[Estimate], least: Sequence[float]) 
         differences: Differences of numbers from their bases.
         least: The smallest possible p-value of each.
     """
-    p_values = [math.nan if estimate.p is None else estimate.p for estimate in differences]
+    p_values = []
+    for estimate in differences:
+        p_values.append(math.nan if estimate.p is None else estimate.p)
     corrected = holm(p_values).tolist()
     contrasts = []
     for estimate, p, p_holm, smallest in zip(differences, p_values, corrected, least, strict=True):

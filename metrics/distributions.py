@@ -18,7 +18,8 @@ from attention_probing.results import Floats
 
 _SMOOTHING = 1e-3
 # Size of a block; on a CPU the buffers of its pairs fit into the cache.
-_COLUMNS, _HEADS = {"cpu": 4096, "cuda": 1 << 18}, 64
+_COLUMNS = {"cpu": 4096, "cuda": 1 << 18}
+_HEADS = 64
 _SCALE = 2.0**32  # factor of the integer sums, which have room for 2³¹ nats
 
 
@@ -57,7 +58,8 @@ def jsd(p: Tensor, q: Tensor) -> Tensor:
     disjoint ones. `scipy.spatial.distance.jensenshannon` is its square root.
     """
     # Without this a weight of 0 would get a gradient through the mixture.
-    p, q = torch.where(p > 0, p, 0.0), torch.where(q > 0, q, 0.0)
+    p = torch.where(p > 0, p, 0.0)
+    q = torch.where(q > 0, q, 0.0)
     middle = (p + q) / 2
     return (kl(p, middle) + kl(q, middle)) / 2
 
@@ -77,12 +79,14 @@ def area(tvd: ArrayLike, jsd: ArrayLike) -> NDArray[np.float64]:
     Returns:
         Areas `[...]` in nats, nan if a point is nan.
     """
-    x, y = np.asarray(tvd, np.float64), np.asarray(jsd, np.float64)
+    x = np.asarray(tvd, np.float64)
+    y = np.asarray(jsd, np.float64)
     order = np.lexsort((y, x), axis=-1)  # of points with equal TVD the lowest JSD first, in any input order
-    x, y = np.take_along_axis(x, order, -1), np.take_along_axis(y, order, -1)
-    none = np.zeros((*x.shape[:-1], 1))
-    x = np.concatenate([none, x, none + 1], axis=-1)
-    y = np.maximum.accumulate(np.concatenate([none, y], axis=-1), axis=-1)
+    x = np.take_along_axis(x, order, -1)
+    y = np.take_along_axis(y, order, -1)
+    zero = np.zeros((*x.shape[:-1], 1))
+    x = np.concatenate([zero, x, zero + 1], axis=-1)
+    y = np.maximum.accumulate(np.concatenate([zero, y], axis=-1), axis=-1)
     y = np.concatenate([y, y[..., -1:]], axis=-1)
     return np.asarray(np.trapezoid(y, x, axis=-1))
 
@@ -123,14 +127,14 @@ def summed_divergences(rows: Tensor, n: int) -> Tensor:
     mixed, logs = (rows.new_empty(_HEADS * most) for _ in range(2))
     for columns in torch.split(rows, most, 1):
         block = columns.contiguous()
-        for one in range(heads):
-            for first in range(one, heads, _HEADS):
+        for head in range(heads):
+            for first in range(head, heads, _HEADS):
                 others = block[first : first + _HEADS]
-                both = torch.add(others, block[one], out=mixed[: others.numel()].view_as(others))
-                products = torch.log(both, out=logs[: others.numel()].view_as(others)).mul_(both)
-                sums[one, first : first + _HEADS] += products.sum(-1)
-    own = sums.diagonal() / 2
-    return ((own[:, None] + own - sums) / n).triu_()
+                mixtures = torch.add(others, block[head], out=mixed[: others.numel()].view_as(others))
+                products = torch.log(mixtures, out=logs[: others.numel()].view_as(others)).mul_(mixtures)
+                sums[head, first : first + _HEADS] += products.sum(-1)
+    of_head = sums.diagonal() / 2
+    return ((of_head[:, None] + of_head - sums) / n).triu_()
 
 
 class HeadDistances(Gathered[Floats]):
@@ -168,9 +172,9 @@ class HeadDistances(Gathered[Floats]):
         It is the Jensen–Shannon divergence of the attention of the two heads from a token. The matrix is
         symmetric with zeros on the diagonal. It is nan if no input was added.
         """
-        sums, tokens = self.sums.cpu().double(), float(self.tokens)
+        sums = self.sums.cpu().double() / _SCALE
         # The released code sums over the tokens and never divides.
-        distances = (sums / (_SCALE * tokens if tokens else torch.nan)).clamp_min(0)
+        distances = (sums / (float(self.tokens) or torch.nan)).clamp_min(0)
         return (distances + distances.T).numpy()
 
 
@@ -188,10 +192,10 @@ def map_cosines(first: Tensor, second: Tensor, real: Tensor) -> Tensor:
     # The released code keeps the rows of the padding, which are alike in both and bring every cosine nearer to 1.
     rows = real[:, None, :, None]
     first, second = (weights.double() * rows for weights in (first, second))
-    product, one, other = (
-        torch.einsum("bhij,bhij->bh", *pair) for pair in ((first, second), (first, first), (second, second))
-    )
-    return product / (one * other).sqrt()
+    product = torch.einsum("bhij,bhij->bh", first, second)
+    first_square = torch.einsum("bhij,bhij->bh", first, first)
+    second_square = torch.einsum("bhij,bhij->bh", second, second)
+    return product / (first_square * second_square).sqrt()
 
 
 def map_divergences(first: Tensor, second: Tensor, real: Tensor) -> Tensor:

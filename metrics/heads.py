@@ -57,7 +57,7 @@ class MostAttended:
 
     def __init__(self, lengths: Tensor) -> None:
         self._lengths = lengths
-        self._found = self._peaks = self._strongest = lengths.new_empty(0)
+        self._positions = self._peaks = self._strongest = lengths.new_empty(0)
 
     def add(self, rows: Tensor, first: int = 0) -> None:
         """Add rows, in the order of the words; each word must come in one of the blocks.
@@ -67,32 +67,34 @@ class MostAttended:
                 and the end delimiter. Rows of delimiters are not read.
             first: Position of the first row.
         """
-        if self._found.dim() == 1:
+        if self._positions.dim() == 1:
             # All at once: small tensors kept from each block would split the memory between the blocks.
             shape = *rows.shape[:3], rows.size(-1) - 2
-            self._found = self._lengths.new_full((*shape, 2), -1, dtype=torch.int32)
+            self._positions = self._lengths.new_full((*shape, 2), -1, dtype=torch.int32)
             self._peaks = rows.new_zeros(shape)
             self._strongest = rows.new_zeros(shape, dtype=torch.int32 if rows.dtype == torch.float32 else rows.dtype)
         words, start = self._between_words(rows, first)
         if not words.numel():  # delimiters alone, or no sentence on this device
             return
-        own = slice(start, start + words.size(-2))
-        self._peaks[..., own] = words.amax(-1)
+        place_of_rows = slice(start, start + words.size(-2))
+        self._peaks[..., place_of_rows] = words.amax(-1)
         if words.dtype == torch.float32:
             # Non-negative floats have the same order as their bits, and integers are compared faster.
             words = words.view(torch.int32)
         words.diagonal(start, dim1=-2, dim2=-1).fill_(-1)
         # A transposed copy is faster than a maximum over columns, and `argmax` faster than `max`.
-        (place, most), (source, strongest) = _greatest(words), _greatest(words.mT.contiguous())
-        self._found[..., own, 0] = (place + 1).masked_fill_(most <= 0, -1)
-        before = self._found[..., 1]
+        place, most = _greatest(words)
+        source, strongest = _greatest(words.mT.contiguous())
+        self._positions[..., place_of_rows, 0] = (place + 1).masked_fill_(most <= 0, -1)
+        before = self._positions[..., 1]
         before.copy_(torch.where(strongest > self._strongest, source + start + 1, before))
         torch.maximum(self._strongest, strongest, out=self._strongest)
 
     def _between_words(self, rows: Tensor, first: int) -> tuple[Tensor, int]:
         """Return a copy of the weights between words, zeros in the padding, and the 0-based word of the first row."""
         count = rows.size(-1) - 2
-        low, high = max(first, 1), min(first + rows.size(-2), count + 1)
+        low = max(first, 1)
+        high = min(first + rows.size(-2), count + 1)
         words = rows[..., low - first : high - first, 1:-1].clone(memory_format=torch.contiguous_format)
         # A shorter sentence has its end delimiter before the padding.
         short = (self._lengths < count).nonzero().squeeze(1)
@@ -110,7 +112,7 @@ class MostAttended:
         other words have weight zero, for instance because of a causal mask. Delimiters and the word itself are never
         chosen. Values in the padding are arbitrary.
         """
-        return self._found.permute(0, 3, 4, 1, 2)
+        return self._positions.permute(0, 3, 4, 1, 2)
 
     @property
     def peaks(self) -> Tensor:
@@ -135,8 +137,8 @@ def delimiter_shares(attention: Tensor, lengths: Tensor) -> Tensor:
         lengths: Number of words of each sentence, `[batch]`.
     """
     ends = (lengths.long() + 1)[:, None, None, None, None].expand(*attention.shape[:4], 1)
-    both = attention[..., 0] + attention.gather(-1, ends)[..., 0]
-    return both[..., 1:-1].permute(0, 3, 1, 2)
+    shares = attention[..., 0] + attention.gather(-1, ends)[..., 0]
+    return shares[..., 1:-1].permute(0, 3, 1, 2)
 
 
 def confidence(peaks: Floats, words: Integers | Floats) -> Floats:
@@ -168,7 +170,8 @@ def hit_counts(arcs: Arcs, predicted: NDArray[np.integer], groups: Mapping[str, 
         groups: Bool `[words]` by name of the group, True for the words of the group.
     """
     hits = predicted == arcs.head[:, None]
-    return np.stack([np.count_nonzero(hits[words], axis=0) for words in groups.values()]).astype(np.int64)
+    counts = [np.count_nonzero(hits[words], axis=0) for words in groups.values()]
+    return np.stack(counts).astype(np.int64)
 
 
 def offset_shares(arcs: Arcs, predicted: NDArray[np.integer]) -> tuple[Integers, Floats]:
@@ -229,19 +232,23 @@ class Predictions:
     @cached_property
     def punctuation(self) -> frozenset[str]:
         """Relations of which every word is punctuation."""
-        return frozenset(name for name, words in self.groups.items() if self.arcs.punctuation[words].all())
+        names = set()
+        for name, words in self.groups.items():
+            if self.arcs.punctuation[words].all():
+                names.add(name)
+        return frozenset(names)
 
     @cached_property
     def counts(self) -> Mapping[str, Integers]:
         """Number of right predictions of each predictor, `[K]` by name of the group of words."""
-        return dict(zip(self.groups, hit_counts(self.arcs, self.predicted, self.groups), strict=True))
+        counts = hit_counts(self.arcs, self.predicted, self.groups)
+        return dict(zip(self.groups, counts, strict=True))
 
     @cached_property
     def by_offset(self) -> "Predictions":
         """Predictions of the fixed offsets −3 to 3, without 0, on the same arcs; the nearest offset first."""
-        return Predictions(
-            self.arcs, self.relations, np.stack([offset_heads(self.arcs, k) for k in OFFSETS_BY_DISTANCE], axis=1)
-        )
+        predicted = [offset_heads(self.arcs, k) for k in OFFSETS_BY_DISTANCE]
+        return Predictions(self.arcs, self.relations, np.stack(predicted, axis=1))
 
     @property
     def without_weight(self) -> int:
@@ -249,9 +256,10 @@ class Predictions:
 
         A prediction is missing if no other word of the sentence has any weight.
         """
-        return int(np.count_nonzero(self.predicted < 0, axis=1)[self.arcs.length > 1].sum())
+        missing = np.count_nonzero(self.predicted < 0, axis=1)
+        return int(missing[self.arcs.length > 1].sum())
 
-    def found(self, predictor: int) -> tuple[Floats, Floats]:
+    def hits(self, predictor: int) -> tuple[Floats, Floats]:
         """Return two arrays of the hits of one predictor, each float64 `[words]`.
 
         The first is 1.0 for a word whose gold head the predictor finds, else 0.0. The second is 1.0 if
@@ -293,11 +301,17 @@ class _Offsets:
     """Offsets from the words of a group to their gold heads, and to the choice of each predictor, as numbers."""
 
     def __init__(self, split: Predictions, words: Flags) -> None:
-        arcs, rows = split.arcs, np.flatnonzero(words)
-        before, after = (np.digitize(room, _ROOM) for room in (arcs.word[rows] - 1, (arcs.length - arcs.word)[rows]))
-        order = np.argsort(before * (len(_ROOM) + 1) + after, kind="stable")
-        self._room, rows = (before * (len(_ROOM) + 1) + after)[order], rows[order]
-        self._predicted, self._rows, self._word = split.predicted, rows, arcs.word[rows]
+        arcs = split.arcs
+        rows = np.flatnonzero(words)
+        before = np.digitize(arcs.word[rows] - 1, _ROOM)
+        after = np.digitize((arcs.length - arcs.word)[rows], _ROOM)
+        room = before * (len(_ROOM) + 1) + after
+        order = np.argsort(room, kind="stable")
+        rows = rows[order]
+        self._room = room[order]
+        self._rows = rows
+        self._word = arcs.word[rows]
+        self._predicted = split.predicted
         # Different codes for ROOT and for no prediction: neither matches anything when shuffled.
         gold = np.where(arcs.head[rows] > 0, arcs.head[rows] - self._word, _NOWHERE)
         # Numbered from 0, the offsets of gold heads mostly fit in a byte.
@@ -309,30 +323,34 @@ class _Offsets:
         """Numbers of the offsets that each predictor chooses, `[words, K]`; those that no gold head has share one."""
         numbers = np.full(1 << 16, len(self._offsets), self._gold.dtype)
         numbers[self._offsets] = np.arange(len(self._offsets))
-        found: NDArray[Any] = np.empty((len(self._rows), self._predicted.shape[1]), numbers.dtype)
-        for part in _parts(len(found)):
-            chosen = self._predicted[self._rows[part]]
-            found[part] = numbers[np.where(chosen > 0, chosen - self._word[part, None], -_NOWHERE)]
-        return found
+        of_predictors: NDArray[Any] = np.empty((len(self._rows), self._predicted.shape[1]), numbers.dtype)
+        for some in _slices(len(self._rows)):
+            positions = self._predicted[self._rows[some]]
+            offsets = np.where(positions > 0, positions - self._word[some, None], -_NOWHERE)
+            of_predictors[some] = numbers[offsets]
+        return of_predictors
 
     def can_change(self) -> bool:
         """Return True if two words of one class of room differ in their offset, so that a shuffle changes something."""
         order = np.lexsort((self._gold, self._room))
-        return bool(((np.diff(self._gold[order]) != 0) & (np.diff(self._room[order]) == 0)).any())
+        other_offset = np.diff(self._gold[order]) != 0
+        same_room = np.diff(self._room[order]) == 0
+        return bool((other_offset & same_room).any())
 
-    def hits(self, rng: np.random.Generator, predictor: int | None = None) -> Integers:
+    def shuffled_hits(self, rng: np.random.Generator, predictor: int | None = None) -> Integers:
         """Shuffle the gold offsets within classes of room; return how many each predictor finds, or one of them."""
         # Sorting by class plus a random number below one shuffles within classes.
         gold = self._gold[np.argsort(self._room + rng.random(len(self._gold)))]
         if predictor is not None:
             return np.array([np.count_nonzero(self._chosen[:, predictor] == gold)])
-        found = np.zeros(self._chosen.shape[1], np.int64)
-        for part in _parts(len(gold)):
-            found += (self._chosen[part] == gold[part, None]).view(np.uint8).sum(axis=0, dtype=np.uint8)
-        return found
+        counts = np.zeros(self._chosen.shape[1], np.int64)
+        for some in _slices(len(gold)):
+            hits = self._chosen[some] == gold[some, None]
+            counts += hits.view(np.uint8).sum(axis=0, dtype=np.uint8)
+        return counts
 
 
-def _parts(words: int) -> Iterator[slice]:
+def _slices(words: int) -> Iterator[slice]:
     """Yield slices of at most 255 words, whose hits can be counted in a byte."""
     return (slice(first, first + 255) for first in range(0, words, 255))
 
@@ -366,24 +384,43 @@ def permutation_p(
         seed: Seed of the shuffles.
     """
     rng = np.random.default_rng(seed)
-    values = np.full(len(scored.groups), np.nan)
-    tests = [
-        (place, group, words)
-        for place, (group, words) in enumerate(scored.groups.items())
-        if _Offsets(scored, words).can_change()
-    ]
-    chosen_on = scored.groups if dev is scored else dev.groups
+    p_values = np.full(len(scored.groups), np.nan)
     # Nearly all time goes to the words on which all predictors are compared.
-    sizes = [int(np.count_nonzero(chosen_on.get(group, words))) for _, group, words in tests]
-    progress = Progress("Permutation test of the heads, words", permutations * sum(sizes))
-    for (place, group, words), size in zip(tests, sizes, strict=True):
-        own, predictor = _Offsets(scored, words), chosen[place]
-        choice = _Offsets(dev, dev.groups[group]) if dev is not scored and group in dev.groups else None
-        reached = np.count_nonzero(scored.predicted[words, predictor] == scored.arcs.head[words])
+    sizes: dict[str, int] = {}
+    for group, words in scored.groups.items():
+        if _Offsets(scored, words).can_change():
+            sizes[group] = int(np.count_nonzero(dev.groups.get(group, words)))
+    progress = Progress("Permutation test of the heads, words", permutations * sum(sizes.values()))
+    for place, (group, words) in enumerate(scored.groups.items()):
+        if group not in sizes:
+            continue
+        predictor = chosen[place]
+        hits = np.count_nonzero(scored.predicted[words, predictor] == scored.arcs.head[words])
+        offsets = _Offsets(scored, words)
+        dev_offsets = None
+        if dev is scored:
+            dev_offsets = offsets
+        elif group in dev.groups:
+            dev_offsets = _Offsets(dev, dev.groups[group])
         as_good = 0
         for _ in range(permutations):
-            best = int(choice.hits(rng).argmax()) if choice else predictor
-            as_good += int(own.hits(rng, None if dev is scored else best).max() >= reached)
-            progress.advance(size)
-        values[place] = (1 + as_good) / (permutations + 1)
-    return values
+            as_good += int(_hits_of_permutation(rng, offsets, dev_offsets, predictor) >= hits)
+            progress.advance(sizes[group])
+        p_values[place] = (1 + as_good) / (permutations + 1)
+    return p_values
+
+
+def _hits_of_permutation(rng: np.random.Generator, scored: _Offsets, dev: _Offsets | None, predictor: int) -> int:
+    """Shuffle the gold heads; return the hits on the scored split of the predictor that dev then chooses.
+
+    Args:
+        rng: Generator of random numbers.
+        scored: Offsets of the scored split.
+        dev: Offsets of dev; the same object if dev is scored, None for a group that dev lacks.
+        predictor: Predictor of a group that dev lacks.
+    """
+    if dev is scored:
+        return int(scored.shuffled_hits(rng).max())
+    if dev is not None:
+        predictor = int(dev.shuffled_hits(rng).argmax())
+    return int(scored.shuffled_hits(rng, predictor)[0])

@@ -58,12 +58,15 @@ class Means:
             ValueError: The numbers have several units.
         """
         count = self.counts[groups].sum(0)
-        total, squares = self.sums[groups].sum(0), self.squares[groups].sum(0)
+        total = self.sums[groups].sum(0)
+        squares = self.squares[groups].sum(0)
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = total / count
             variance = np.maximum(squares - total * mean, 0.0) / (count - 1)
             error = np.where(count > 1, np.sqrt(variance / count), np.nan)
-        low, high = self.low[groups].max(0), self.high[groups].min(0)  # the same in every group
+        # The bounds are the same in every group.
+        low = self.low[groups].max(0)
+        high = self.high[groups].min(0)
         if not isinstance(self.unit, str):
             raise ValueError(
                 f"these means have different units ({', '.join(self.unit)}); select one quantity with `.at(i)` before "
@@ -78,7 +81,8 @@ class Means:
         The value is nan for fewer than two inputs. The standard deviation is taken as at least 2⁻³³:
         otherwise equal numbers would have no variance, and a mean just above 0 would get p = 0.
         """
-        count, total = self.counts.sum(0), self.sums.sum(0)
+        count = self.counts.sum(0)
+        total = self.sums.sum(0)
         with np.errstate(divide="ignore", invalid="ignore"):
             mean = total / count
             deviations = np.maximum(self.squares.sum(0) - total * mean, count * _LEAST_DEVIATION**2)
@@ -137,17 +141,21 @@ def student_interval(
     """
     tail = (1 - CONFIDENCE) / 2 / tests
     margin = -stdtrit(np.maximum(count - 1, 1), tail) * error
-    below, above = mean - low, high - mean
+    below = mean - low
+    above = high - mean
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         share = np.where(np.isfinite(high), below / (high - low), 0.0)
         odds = np.exp(margin * (1 / below + 1 / above))  # what the odds are multiplied or divided by
-        ends = [low + below * factor / (1 + share * (factor - 1)) for factor in (1 / odds, odds)]
+        lower = low + below / odds / (1 + share * (1 / odds - 1))
+        upper = low + below * odds / (1 + share * (odds - 1))
     at_bound = (below <= 0) | (above <= 0)  # rounding may lead out by a little
-    found = [
-        np.where(np.isfinite(low), np.where(at_bound, mean, end), mean + side * margin)
-        for end, side in zip(ends, (-1, 1), strict=True)
-    ]
-    return np.where(np.isnan(margin), np.nan, found[0]), np.where(np.isnan(margin), np.nan, found[1])
+    lower = np.where(at_bound, mean, lower)
+    upper = np.where(at_bound, mean, upper)
+    has_bound = np.isfinite(low)
+    lower = np.where(has_bound, lower, mean - margin)
+    upper = np.where(has_bound, upper, mean + margin)
+    undefined = np.isnan(margin)
+    return np.where(undefined, np.nan, lower), np.where(undefined, np.nan, upper)
 
 
 class Moments(Gathered[Means]):
@@ -173,9 +181,11 @@ class Moments(Gathered[Means]):
         bounds: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf),
     ) -> None:
         super().__init__()
-        self._bounds, self._unit = bounds, unit
-        for name, kind in (("counts", torch.int64), ("sums", torch.float64), ("squares", torch.float64)):
-            self.add_sum(name, torch.zeros(groups, *shape, dtype=kind))
+        self._bounds = bounds
+        self._unit = unit
+        self.add_sum("counts", torch.zeros(groups, *shape, dtype=torch.int64))
+        self.add_sum("sums", torch.zeros(groups, *shape, dtype=torch.float64))
+        self.add_sum("squares", torch.zeros(groups, *shape, dtype=torch.float64))
 
     def update(self, group: Tensor, values: Tensor) -> None:
         """Add the numbers of a batch of inputs.
@@ -190,14 +200,21 @@ class Moments(Gathered[Means]):
         values = values.detach().double()
         if values.isinf().any():
             raise ValueError("a value is infinite, so the mean would be infinite")
-        known = ~values.isnan()
+        defined = ~values.isnan()
         values = values.nan_to_num(0.0)
-        self.counts.index_add_(0, group, known.long())
+        self.counts.index_add_(0, group, defined.long())
         self.sums.index_add_(0, group, values)
         self.squares.index_add_(0, group, values.square())
 
     def total(self) -> Means:
         """Return the counts, sums and sums of squares of each group; `Means.over` computes means from them."""
-        counts, sums, squares = (state.cpu().numpy() for state in (self.counts, self.sums, self.squares))
+        counts = self.counts.cpu().numpy()
         low, high = (np.broadcast_to(np.asarray(bound, np.float64), counts.shape) for bound in self._bounds)
-        return Means(counts, sums, squares, low, high, self._unit)
+        return Means(
+            counts=counts,
+            sums=self.sums.cpu().numpy(),
+            squares=self.squares.cpu().numpy(),
+            low=low,
+            high=high,
+            unit=self._unit,
+        )

@@ -35,9 +35,9 @@ def draws_for(tests: int, units: int, least: int) -> int:
         units: Number of units that are resampled.
         least: Number of draws if there are few tests.
     """
-    wanted = max(least, 100 * tests)
+    draws = max(least, 100 * tests)
     most = max(_MOST_CELLS // max(units, 1), 1000)
-    return min(wanted, most)
+    return min(draws, most)
 
 
 def least_p(units: int, draws: int) -> float:
@@ -59,8 +59,10 @@ def p_units(p_values: ArrayLike, least: float) -> list[Unit]:
         p_values: P-values before correction.
         least: The smallest possible p-value: 1 / (1 + draws) of a one-sided test by draws, else `least_p`.
     """
-    values = np.asarray(p_values, np.float64).tolist()
-    return ["least_p" if p < 1.5 * least else "p" for p in values]
+    units: list[Unit] = []
+    for p in np.asarray(p_values, np.float64).tolist():
+        units.append("least_p" if p < 1.5 * least else "p")
+    return units
 
 
 def max_sign_flip_p(differences: ArrayLike, *, draws: int = 1000, seed: int = 0) -> float:

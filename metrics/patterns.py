@@ -92,33 +92,39 @@ def structure(weights: Tensor, lengths: Tensor, delimiters: Tensor, segments: Te
     rows = (real / lengths[:, None])[:, None]
     masses = _masses(weights, rows)
     order = masses.all.masked_fill(~real[:, None], -1.0).argsort(dim=-1, descending=True, stable=True)[..., :COLUMNS]
-    wanted = (delimiters + 1).clamp(max=COLUMNS)
-    heavy = torch.arange(order.size(-1), device=weights.device) < wanted[:, None]
+    number = (delimiters + 1).clamp(max=COLUMNS)
+    heavy = torch.arange(order.size(-1), device=weights.device) < number[:, None]
     others = torch.ones_like(masses.all).scatter(-1, order, 1.0 - heavy[:, None].expand_as(order).double())
 
     def outside(masses: _Masses) -> Tensor:
         return ((masses.all - masses.near) * others).sum(-1).clamp(min=0.0)
 
     even = _masses(uniform, rows)
-    vertical, vertical_chance = ((one.all * (1 - others)).sum(-1) for one in (masses, even))
-    diagonal, diagonal_chance = ((one.near * others).sum(-1) for one in (masses, even))
+    vertical, vertical_chance = ((maps.all * (1 - others)).sum(-1) for maps in (masses, even))
+    diagonal, diagonal_chance = ((maps.near * others).sum(-1) for maps in (masses, even))
     remaining = outside(masses)
     block = boundary = torch.zeros_like(remaining)
     if bool(segments.any()):
         same = (segments[:, None, :, None] == segments[:, None, None]).float()
-        stays, chance = (outside(_masses(each * same, rows)) for each in (weights, uniform))
+        stays = outside(_masses(weights * same, rows))
+        chance = outside(_masses(uniform * same, rows))
         by_distance = outside(_masses(weights * _near_pairs(real, segments), rows))
         block = _beyond(stays, remaining * _part(chance, outside(even)), remaining)
         boundary = _beyond(stays, by_distance, remaining)
-    vertical, diagonal = _beyond(vertical, vertical_chance), _beyond(diagonal, diagonal_chance)
-    return Structure(vertical, diagonal, block, boundary, remaining)
+    return Structure(
+        vertical=_beyond(vertical, vertical_chance),
+        diagonal=_beyond(diagonal, diagonal_chance),
+        block=block,
+        boundary=boundary,
+        remaining=remaining,
+    )
 
 
 def _near_pairs(real: Tensor, segments: Tensor) -> Tensor:
     """Return the share of pairs at each pair's distance that lie in one segment, `[batch, 1, from, to]`."""
     places = torch.arange(real.size(1), device=real.device)
     distance = (places[:, None] - places).abs()
-    first, second = ((real & (segments == one)).sum(1)[:, None, None] for one in (0, 1))
+    first, second = ((real & (segments == segment)).sum(1)[:, None, None] for segment in (0, 1))
     of_one = (first - distance).clamp(min=0) + (second - distance).clamp(min=0)
     return (of_one / (first + second - distance).clamp(min=1)).unsqueeze(1)
 
@@ -140,12 +146,14 @@ def _masses(weights: Tensor, rows: Tensor) -> _Masses:
     whole = (rows[:, :, None].to(weights.dtype) @ weights).squeeze(2).double()
     near = torch.zeros_like(whole)
     for offset in (-1, 0, 1):
-        start, end = max(-offset, 0), time - max(offset, 0)  # rows in which this column exists
+        # Rows in which this column exists.
+        start = max(-offset, 0)
+        end = time - max(offset, 0)
         near[..., start + offset : end + offset] += weights.diagonal(offset, -2, -1).double() * rows[..., start:end]
     return _Masses(whole, near)
 
 
-def by_rules(found: Structure, pairs: Tensor, boundary: bool = True) -> tuple[Tensor, Tensor]:
+def by_rules(shares: Structure, pairs: Tensor, boundary: bool = True) -> tuple[Tensor, Tensor]:
     """Return the pattern of each attention map, and its distance to the nearest threshold.
 
     The rules, in order, on the fields of `Structure`:
@@ -159,7 +167,7 @@ def by_rules(found: Structure, pairs: Tensor, boundary: bool = True) -> tuple[Te
     could therefore count as a block.
 
     Args:
-        found: Shares by `structure`.
+        shares: Shares by `structure`.
         pairs: Bool `[batch]`, True for inputs with two segments.
         boundary: False leaves out the condition on `boundary`.
 
@@ -167,11 +175,15 @@ def by_rules(found: Structure, pairs: Tensor, boundary: bool = True) -> tuple[Te
         Indices in `PATTERNS`, int64 `[batch, heads]`; and the distances, float64 `[batch, heads]`, to
         the nearest threshold beyond which the map would have another pattern.
     """
-    vertical, diagonal, block, beyond, remaining = found
-    total, smaller = vertical + diagonal, torch.minimum(vertical, diagonal)
-    structured, mixed = total - CLEAR, smaller - MIXED * total
-    wanted = [block - CLEAR, remaining - REMAINING, *([beyond - BOUNDARY] if boundary else [])]
-    blocks = torch.stack(wanted).amin(0)
+    vertical, diagonal, block, beyond, remaining = shares
+    total = vertical + diagonal
+    smaller = torch.minimum(vertical, diagonal)
+    structured = total - CLEAR
+    mixed = smaller - MIXED * total
+    conditions = [block - CLEAR, remaining - REMAINING]
+    if boundary:
+        conditions.append(beyond - BOUNDARY)
+    blocks = torch.stack(conditions).amin(0)
     blocks = blocks.masked_fill(~pairs[:, None], -torch.inf)
     lines = torch.where(mixed >= 0, BOTH, torch.where(vertical >= diagonal, VERTICAL, DIAGONAL))
     others = torch.where(blocks >= 0, BLOCK, HETEROGENEOUS)

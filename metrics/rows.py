@@ -70,7 +70,9 @@ class Rows(nn.Module):
             batches = gather_items(batches)
         if not batches:
             return {ITEM: np.empty(0, np.int64)}
-        table = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+        table = {}
+        for name in batches[0]:
+            table[name] = np.concatenate([batch[name] for batch in batches])
         keys = table[ITEM].reshape(len(table[ITEM]), -1)
         order = np.lexsort(keys.T[::-1])
         _refuse_repeated(keys[order])

@@ -87,16 +87,19 @@ def median(values: Floats, weights: Floats) -> Floats:
         weights: Number of times that each unit was drawn, whole numbers `[draws, units]`.
     """
     column = values[:, 0]
-    found = np.full(len(weights), np.nan)
+    medians = np.full(len(weights), np.nan)
     counts = weights.sum(axis=1)
-    drawn = counts > 0
+    has_units = counts > 0
     order = np.argsort(column, kind="stable")
+    ascending = column[order]
     # Cumulative counts: the last place of each unit among the drawn ones in ascending order.
-    ends, ascending = weights[drawn][:, order].cumsum(axis=1), column[order]
-    lower, upper = (counts[drawn] - 1) // 2, counts[drawn] // 2
-    middle = [ascending[(ends > place[:, None]).argmax(axis=1)] for place in (lower, upper)]
-    found[drawn] = (middle[0] + middle[1]) / 2
-    return found
+    ends = weights[has_units][:, order].cumsum(axis=1)
+    lower = (counts[has_units] - 1) // 2
+    upper = counts[has_units] // 2
+    below = ascending[(ends > lower[:, None]).argmax(axis=1)]
+    above = ascending[(ends > upper[:, None]).argmax(axis=1)]
+    medians[has_units] = (below + above) / 2
+    return medians
 
 
 def _pearson(values: Floats, weights: Floats) -> Floats:
@@ -109,10 +112,13 @@ def _pearson(values: Floats, weights: Floats) -> Floats:
     Returns:
         Correlations `[draws]`; nan if a column is constant in a draw.
     """
-    drawn = (weights > 0)[..., None]
-    spread = np.where(drawn, values, -np.inf).max(axis=1) - np.where(drawn, values, np.inf).min(axis=1)
+    counts = (weights > 0)[..., None]
+    highest = np.where(counts, values, -np.inf).max(axis=1)
+    lowest = np.where(counts, values, np.inf).min(axis=1)
     # The computed mean of equal numbers may differ from them in the last digit.
-    return np.where((spread == 0).any(axis=1), np.nan, _correlations(values[:, 0], values[:, 1], weights))
+    is_constant = (highest - lowest == 0).any(axis=1)
+    correlations = _correlations(values[:, 0], values[:, 1], weights)
+    return np.where(is_constant, np.nan, correlations)
 
 
 def _spearman(values: Floats, weights: Floats) -> Floats:
@@ -123,25 +129,28 @@ def _spearman(values: Floats, weights: Floats) -> Floats:
     return rank_correlations(values[:, 0], values[:, 1], weights)
 
 
-pearson, spearman = CorrelationStatistic(_pearson), CorrelationStatistic(_spearman)
-"""Statistics of Pearson's r and of Spearman's ρ of two columns `[units, 2]`."""
+pearson = CorrelationStatistic(_pearson)
+"""Statistic of Pearson's r of two columns `[units, 2]`."""
+
+spearman = CorrelationStatistic(_spearman)
+"""Statistic of Spearman's ρ of two columns `[units, 2]`."""
 
 
-def rank_correlations(one: ArrayLike, other: ArrayLike, weights: ArrayLike = 1) -> Floats:
+def rank_correlations(first: ArrayLike, second: ArrayLike, weights: ArrayLike = 1) -> Floats:
     """Return Spearman's ρ over the last axis, `[...]`: Pearson's r of the ranks; equal values get their mean rank.
 
     The arguments are broadcast against each other.
 
     Args:
-        one: Finite values, `[..., n]`.
-        other: Values to correlate with, `[..., n]`.
+        first: Finite values, `[..., n]`.
+        second: Values to correlate with, `[..., n]`.
         weights: How often each pair of values counts, whole numbers `[..., n]`; a mask for those that count once.
 
     Returns:
         Correlations; nan if all values of one argument that count are equal.
     """
-    counts = np.asarray(weights, np.float64) * np.ones(np.shape(one)[-1])
-    return _correlations(_ranks(one, counts), _ranks(other, counts), counts)
+    counts = np.asarray(weights, np.float64) * np.ones(np.shape(first)[-1])
+    return _correlations(_ranks(first, counts), _ranks(second, counts), counts)
 
 
 def _ranks(values: ArrayLike, weights: Floats) -> Floats:
@@ -151,27 +160,43 @@ def _ranks(values: ArrayLike, weights: Floats) -> Floats:
     ascending = np.take_along_axis(values, order, -1)
     new = np.ones(ascending.shape, np.bool_)
     new[..., 1:] = ascending[..., 1:] != ascending[..., :-1]
-    places, final = np.arange(values.shape[-1]), np.roll(new, -1, -1)
+    # Places of the first and the last of the equal values, for each value in ascending order.
+    places = np.arange(values.shape[-1])
+    final = np.roll(new, -1, -1)
     first = np.maximum.accumulate(np.where(new, places, 0), axis=-1)
-    last = np.minimum.accumulate(np.where(final, places, values.shape[-1])[..., ::-1], axis=-1)[..., ::-1]
+    ends = np.where(final, places, values.shape[-1])
+    last = np.minimum.accumulate(ends[..., ::-1], axis=-1)[..., ::-1]
     shape = np.broadcast_shapes(order.shape, weights.shape)
     order, first, last = (np.broadcast_to(index, shape) for index in (order, first, last))
-    drawn = np.take_along_axis(np.broadcast_to(weights, shape), order, -1)
-    sums = drawn.cumsum(axis=-1)
-    ranks = (np.take_along_axis(sums - drawn, first, -1) + np.take_along_axis(sums, last, -1) + 1) / 2
+    counts = np.take_along_axis(np.broadcast_to(weights, shape), order, -1)
+    sums = counts.cumsum(axis=-1)
+    before = np.take_along_axis(sums - counts, first, -1)
+    through = np.take_along_axis(sums, last, -1)
+    ranks = (before + through + 1) / 2
     return np.take_along_axis(ranks, order.argsort(axis=-1), -1)
 
 
-def _correlations(one: Floats, other: Floats, weights: Floats) -> Floats:
+def _correlations(first: Floats, second: Floats, weights: Floats) -> Floats:
     """Return Pearson's r over the last axis, each pair of values counted as often as its weight says."""
+    x = _centred(first, weights)
+    y = _centred(second, weights)
+    covariance = (weights * x * y).sum(axis=-1)
+    x_variance = (weights * x * x).sum(axis=-1)
+    y_variance = (weights * y * y).sum(axis=-1)
+    return ratio(covariance, np.sqrt(x_variance * y_variance))
+
+
+def _centred(values: Floats, weights: Floats) -> Floats:
+    """Subtract the weighted mean over the last axis."""
     total = weights.sum(axis=-1, keepdims=True)
-    centred = [values - ratio((weights * values).sum(axis=-1, keepdims=True), total) for values in (one, other)]
-    products = [(weights * x * y).sum(axis=-1) for x, y in (centred, centred[:1] * 2, centred[1:] * 2)]
-    return ratio(products[0], np.sqrt(products[1] * products[2]))
+    return values - ratio((weights * values).sum(axis=-1, keepdims=True), total)
 
 
 def ratio(numerator: NDArray[Any], denominator: NDArray[Any]) -> Floats:
     """Divide element by element in float64, with broadcasting; nan if the denominator is zero."""
-    above, below = np.broadcast_arrays(np.asarray(numerator, np.float64), np.asarray(denominator, np.float64))
-    divided: Floats = np.divide(above, below, out=np.full(above.shape, np.nan), where=below != 0)
-    return divided
+    above = np.asarray(numerator, np.float64)
+    below = np.asarray(denominator, np.float64)
+    above, below = np.broadcast_arrays(above, below)
+    ratios: Floats = np.full(above.shape, np.nan)
+    np.divide(above, below, out=ratios, where=below != 0)
+    return ratios

@@ -31,8 +31,8 @@ def tree_distances(heads: Tensor, lengths: Tensor) -> Tensor:
     """
     lines = _lines(heads, lengths)
     shared = lines @ lines.mT  # common ancestors, the words themselves included
-    own = shared.diagonal(dim1=1, dim2=2)
-    distances = own[:, :, None] + own[:, None, :] - 2 * shared
+    depths = shared.diagonal(dim1=1, dim2=2)
+    distances = depths[:, :, None] + depths[:, None, :] - 2 * shared
     real = _real(heads.size(1), lengths)
     return (distances * (real[:, :, None] & real[:, None, :])).long()
 
@@ -57,19 +57,22 @@ def _lines(heads: Tensor, lengths: Tensor) -> Tensor:
     n = heads.size(1)
     real = _real(n, lengths)
     heads = torch.where(real, heads, 0)
-    if bool((outside := (heads < 0) | (heads > lengths[:, None])).any()):
+    outside = (heads < 0) | (heads > lengths[:, None])
+    if bool(outside.any()):
         row, word = outside.nonzero()[0].tolist()
         raise ValueError(
             f"word {word + 1} of sentence {row} of the batch has the head {int(heads[row, word])}, but a head must be "
             f"from 0 (ROOT) to {int(lengths[row])}"
         )
-    up = torch.zeros(*heads.shape, n + 1, device=heads.device).scatter_(2, heads[:, :, None], 1.0)[:, :, 1:]
+    up = torch.zeros(*heads.shape, n + 1, device=heads.device)
+    up = up.scatter_(2, heads[:, :, None], 1.0)[:, :, 1:]
     lines = torch.diag_embed(real.float())
     # By doubling: `lines` holds the ancestors less than `steps` arcs up, `up` the one that is `steps` arcs up.
     steps = 1
     while steps <= n:
         lines = lines + up @ lines
-        up, steps = up @ up, 2 * steps
+        up = up @ up
+        steps *= 2
     if bool(up.any()):
         row = int(up.any(dim=2).any(dim=1).nonzero()[0])
         raise ValueError(f"the heads of sentence {row} of the batch form a cycle, so they are not a tree")
@@ -116,10 +119,11 @@ def rank_correlations(predicted: Tensor, gold: Tensor, mask: Tensor) -> Tensor:
         gold: Gold values, `[..., n]`.
         mask: Bool `[..., n]`, True for values that count.
     """
-    one, other, counted = (part.cpu().numpy() for part in (predicted, gold, mask))
-    found = np.nan_to_num(statistics.rank_correlations(one, other, counted))
-    unordered = np.isnan(statistics.rank_correlations(other, other, counted))
-    return torch.from_numpy(np.where(unordered, np.nan, found)).to(predicted.device, torch.float32)
+    values, truth, counts = (part.cpu().numpy() for part in (predicted, gold, mask))
+    correlations = np.nan_to_num(statistics.rank_correlations(values, truth, counts))
+    all_equal = np.isnan(statistics.rank_correlations(truth, truth, counts))
+    correlations = np.where(all_equal, np.nan, correlations)
+    return torch.from_numpy(correlations).to(predicted.device, torch.float32)
 
 
 def length_weights(lengths: Integers, counted: NDArray[np.bool_]) -> Floats:
@@ -187,9 +191,9 @@ def _incoming(scores: NDArray[np.floating]) -> Floats:
     arcs = np.full((shape[1], shape[1]), -np.inf)
     arcs[1:] = scores
     np.fill_diagonal(arcs, -np.inf)
-    if np.isnan(arcs).any() or np.isposinf(arcs).any():
-        found = "nan" if np.isnan(arcs).any() else "+inf"
-        raise ValueError(f"the arc scores contain {found}, so no maximum spanning tree exists")
+    for name, is_bad in (("nan", np.isnan(arcs)), ("+inf", np.isposinf(arcs))):
+        if is_bad.any():
+            raise ValueError(f"the arc scores contain {name}, so no maximum spanning tree exists")
     return arcs
 
 
@@ -208,11 +212,16 @@ def _best_heads(arcs: Floats) -> Integers:
     outward = arcs[np.ix_(others, circle)]
     contracted = np.full((len(others) + 1, len(others) + 1), -np.inf)
     contracted[:-1, :-1] = arcs[np.ix_(others, others)]
-    contracted[-1, :-1], contracted[:-1, -1] = inward.max(axis=0), outward.max(axis=1)
-    found = _best_heads(contracted)
+    contracted[-1, :-1] = inward.max(axis=0)
+    contracted[:-1, -1] = outward.max(axis=1)
+    best = _best_heads(contracted)
+    of_others = best[:-1]
+    of_circle = best[-1]
     from_circle = circle[outward.argmax(axis=1)]
-    heads[others] = np.where(found[:-1] == len(others), from_circle, others[np.minimum(found[:-1], len(others) - 1)])
-    heads[circle[inward[:, found[-1]].argmax()]] = others[found[-1]]
+    from_others = others[np.minimum(of_others, len(others) - 1)]
+    heads[others] = np.where(of_others == len(others), from_circle, from_others)
+    entry = circle[inward[:, of_circle].argmax()]
+    heads[entry] = others[of_circle]
     return heads
 
 
@@ -220,7 +229,8 @@ def _circle(heads: Integers) -> Integers:
     """Return the nodes of a cycle of arcs; none where every node leads to ROOT, node 0."""
     reached = {0}
     for start in range(1, len(heads)):
-        path, node = list[int](), start
+        path: list[int] = []
+        node = start
         while node not in reached:
             path.append(node)
             reached.add(node)
@@ -241,19 +251,20 @@ def spanning_trees(weights: NDArray[np.floating]) -> NDArray[np.bool_]:
     """
     graphs, n, _ = weights.shape
     first, second = np.triu_indices(n, 1)
-    both = weights[:, first, second].astype(np.float64) + weights[:, second, first]
+    sums = weights[:, first, second].astype(np.float64) + weights[:, second, first]
     # The graphs are blocks of one sparse matrix; its minimum spanning forest holds their trees. SciPy takes a zero for
     # no edge, so every cost is at least one.
-    costs = 1.0 + both.max(initial=0.0) - both
+    costs = 1.0 + sums.max(initial=0.0) - sums
     blocks = n * np.arange(graphs)[:, None]
     size = graphs * n
     # Not a coo_array, which keeps 64-bit indices: minimum_spanning_tree takes them from SciPy 1.17.1 on.
-    matrix = coo_matrix((costs.ravel(), ((blocks + first).ravel(), (blocks + second).ravel())), shape=(size, size))
+    ends = (blocks + first).ravel(), (blocks + second).ravel()
+    matrix = coo_matrix((costs.ravel(), ends), shape=(size, size))
     forest = minimum_spanning_tree(matrix.tocsr()).tocoo()
-    drawn = np.zeros((graphs, n, n), dtype=np.bool_)
-    drawn[forest.row // n, forest.row % n, forest.col % n] = True
-    drawn[forest.row // n, forest.col % n, forest.row % n] = True
-    return drawn
+    trees = np.zeros((graphs, n, n), dtype=np.bool_)
+    trees[forest.row // n, forest.row % n, forest.col % n] = True
+    trees[forest.row // n, forest.col % n, forest.row % n] = True
+    return trees
 
 
 def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths: Tensor) -> Tensor:
@@ -273,8 +284,9 @@ def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths
         int64 `[batch, n, layers·heads]`: 1 if the edge is in the tree, 0 if not; -1 if the word or its
         gold head is punctuation, if the gold head is ROOT, and in the padding.
     """
-    found = torch.full((*heads.shape, attention.size(1) * attention.size(2)), -1)
-    gold, marks = heads.cpu().numpy(), punctuation.cpu().numpy()
+    in_trees = torch.full((*heads.shape, attention.size(1) * attention.size(2)), -1)
+    gold = heads.cpu().numpy()
+    marks = punctuation.cpu().numpy()
     for row, n in enumerate(lengths.tolist()):
         plain = np.flatnonzero(~marks[row, :n])
         place = np.full(n + 1, -1)
@@ -284,23 +296,25 @@ def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths
         if inside.any():
             weights = attention[row, :, :, 1 : n + 1, 1 : n + 1].flatten(0, 1).cpu().numpy()
             trees = spanning_trees(weights[:, plain[:, None], plain])
-            found[row, plain[inside]] = torch.from_numpy(trees[:, np.flatnonzero(inside), ends[inside]].T).long()
-    return found.to(heads.device)
+            has_gold = trees[:, np.flatnonzero(inside), ends[inside]]
+            in_trees[row, plain[inside]] = torch.from_numpy(has_gold.T).long()
+    return in_trees.to(heads.device)
 
 
-def tree_counts(arcs: Arcs, drawn: NDArray[np.integer]) -> tuple[Integers, Integers]:
+def tree_counts(arcs: Arcs, in_trees: NDArray[np.integer]) -> tuple[Integers, Integers]:
     """Return how many gold edges are in the tree of each attention head, and how many gold edges there are.
 
     Edges with punctuation or ROOT do not count.
 
     Args:
         arcs: Gold arcs of whole sentences.
-        drawn: Result of `gold_in_trees` for all words, `[words, heads]`.
+        in_trees: Result of `gold_in_trees` for all words, `[words, heads]`.
 
     Returns:
         Counts for each sentence, int64 `[sentences, heads]` and `[sentences]`.
     """
     sentence = np.cumsum(arcs.word == 1) - 1
     starts = np.flatnonzero(arcs.word == 1)
-    found = np.add.reduceat(drawn == 1, starts, axis=0, dtype=np.int64)
-    return found, np.bincount(sentence, weights=drawn[:, 0] >= 0, minlength=len(starts)).astype(np.int64)
+    right = np.add.reduceat(in_trees == 1, starts, axis=0, dtype=np.int64)
+    edges = np.bincount(sentence, weights=in_trees[:, 0] >= 0, minlength=len(starts))
+    return right, edges.astype(np.int64)

@@ -85,13 +85,13 @@ def test_the_weights_are_the_same_in_parts_and_are_drawn_once(monkeypatch: pytes
     whole = resample(median, values, "ratio", draws=101, seed=9)
     with monkeypatch.context() as patched:
         patched.setattr(bootstrap, "CELLS", 50 * 4)  # four draws at a time, and a rest of one
-        patched.setattr(bootstrap, "KEPT", 0)
+        patched.setattr(bootstrap, "MOST_KEPT", 0)
         parts = [len(weights) for weights in resamples(50, 101, 9)]
         assert parts == [4] * 25 + [1]
         np.testing.assert_array_equal(resample(median, values, "ratio", draws=101, seed=9).draws, whole.draws)
     ones = np.ones(50)
     ratios = bootstrap_ratio(values[:, 0], ones, share=False, compared=True, draws=101, seed=9)
-    monkeypatch.setattr(bootstrap, "_drawn", None)
+    monkeypatch.setattr(bootstrap, "_draw_subsets", None)
     again = bootstrap_ratio(values[:, 0], ones, share=False, compared=True, draws=101, seed=9)
     assert again == ratios
     paired = paired_bootstrap(values[:, 0], ones, 0 * ones, ones, draws=101, seed=9)
