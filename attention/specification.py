@@ -140,12 +140,12 @@ class Extraction:
         """
         identity: dict[str, object] = {
             "format": FORMAT,
-            "corpus_sha256": digests.one(self.corpus),
+            "corpus_sha256": digests.of_file(self.corpus),
             "reader": dict(self.reader),
             "encoder": None,
         }
         if self.companion is not None:
-            identity["companion_sha256"] = digests.one(self.companion)
+            identity["companion_sha256"] = digests.of_file(self.companion)
         if self.encoder is not None:
             options = asdict(self.options)
             identity |= {

@@ -196,7 +196,7 @@ def find_part(folder: Path, stem: str, digests: Digests) -> Part | None:
     """
     for path in sorted(path for path in folder.glob(f"{stem}-*") if _PART.fullmatch(path.name)):
         try:
-            part = Part(path.name, path.stat().st_size, digests.one(path))
+            part = Part(path.name, path.stat().st_size, digests.of_file(path))
         except FileNotFoundError:
             continue  # another process has deleted the damaged file, or it is a link to nothing
         except OSError as error:

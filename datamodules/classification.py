@@ -402,7 +402,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             if split not in self.splits:
                 continue
             path = files[split]
-            known: dict[str, object] = {**corpus_of(path), "file": path.name, "sha256": digests.one(path)}
+            known: dict[str, object] = {**corpus_of(path), "file": path.name, "sha256": digests.of_file(path)}
             if self.shortcut is not None:
                 known["shortcut"] = asdict(self.shortcut)
             if self.format == "eraser":  # annotations name documents, which are other files

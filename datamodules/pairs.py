@@ -216,6 +216,6 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         digests = Digests(self.cache)
         split = self.splits["test"]
         encoder = {**split.encoder.description, **split.encoder.source.identity(digests)}
-        data = {**corpus_of(path), "file": path.name, "sha256": digests.one(path), "pairs": len(split)}
+        data = {**corpus_of(path), "file": path.name, "sha256": digests.of_file(path), "pairs": len(split)}
         fields = Counter(pair.field for pair in split.pairs)
         return Provenance(encoder, {"test": data}, {"test": {**fields, **self.audit}})

@@ -177,7 +177,7 @@ class SourceFile:
     def sha256(self, digests: Digests) -> str:
         """Return the SHA-256 of the file; of FrameNet, that of the names and checksums of all files that are read."""
         if self.source.format != "framenet":
-            return digests.one(self.path)
+            return digests.of_file(self.path)
         checksums = digests.of(framenet_files(self.path))
         lines = [f"{path.name} {sha256}\n" for path, sha256 in checksums.items()]
         return digest("".join(lines).encode())

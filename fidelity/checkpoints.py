@@ -316,7 +316,7 @@ def _from_run(path: Path, data: ClassificationDataModule, *, first: bool) -> tup
         elsewhere = "" if first else " Test classifiers of different data in separate runs."
         raise UserError(f"{path}: {error}{elsewhere}") from None
     model.load_state_dict(content["state_dict"])
-    return config, model, Digests(data.cache).one(path)
+    return config, model, Digests(data.cache).of_file(path)
 
 
 def _from_transformers(path: Path, data: ClassificationDataModule) -> tuple[Config, TextClassifier, str]:

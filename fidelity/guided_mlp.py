@@ -112,7 +112,7 @@ class GuidedMLP(FidelityTest):
                 self._cut_off += not best.stopped
 
     def _training(self, recipe: Recipe, source: Source) -> Training:
-        dev = Digests(recipe.data.cache).one(recipe.data.files()["dev"])
+        dev = Digests(recipe.data.cache).of_file(recipe.data.files()["dev"])
         options: list[object] = [source, self.size, dev]
         before = 0
         if source == "adversary":

@@ -123,7 +123,7 @@ class Recipe:
         """Return digests that identify the texts of a split, which may have been cut."""
         texts = self.data.splits[split]
         file = self.data.files()[split]
-        digests: list[object] = [Digests(self.data.cache).one(file), digest(texts.lengths.tobytes())]
+        digests: list[object] = [Digests(self.data.cache).of_file(file), digest(texts.lengths.tobytes())]
         if self.data.format == "eraser":  # texts are read from further files
             digests.append(texts.digest)
         return digests

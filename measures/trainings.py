@@ -32,7 +32,7 @@ from attention_probing.models.progress import ProgressLines
 from attention_probing.results import Result
 from attention_probing.results.errors import UserError, pluralize, setting
 from attention_probing.results.files import keep, read_kept, remove_leftovers
-from attention_probing.results.locks import share as share_files
+from attention_probing.results.locks import make_together
 from attention_probing.results.progress import inform, quiet
 
 _OF_ALL = "It is recommended to use .* when logging on epoch level in distributed"
@@ -115,7 +115,7 @@ def share(trainings: Sequence[Training]) -> list[Best]:
 
     if left := sum(one.file is None or not one.file.exists() for one in trainings):
         inform(f"Trains {pluralize(left, 'model')}, the longest first.")
-    share_files({file: partial(make, file, training) for file, training in filed.items()})
+    make_together({file: partial(make, file, training) for file, training in filed.items()})
     found = []
     for training in trainings:
         found.append(_kept(training))

@@ -39,13 +39,17 @@ def format_citations(names: Iterable[str]) -> str:
         names: Names of classes, also with their modules, of registered corpora, quantities and rankings; names
             without an entry are skipped.
     """
-    known = read_citations()
+    citations = read_citations()
     parts = dict.fromkeys(name.rpartition(".")[2] for name in names)
-    keys = dict.fromkeys(key for name in parts for key in known["names"].get(name, ()))
-    entries = [known["entries"][key].strip() for key in (*keys, APPLICATION)]
-    return (
-        "\n\n".join([*entries[:-1], *(_entry(name) for name in parts if name in read_registry()), entries[-1]]) + "\n"
-    )
+    keys: dict[str, None] = {}  # without repetitions
+    for name in parts:
+        keys |= dict.fromkeys(citations["names"].get(name, ()))
+    entries = [citations["entries"][key].strip() for key in keys]
+    for name in parts:
+        if name in read_registry():
+            entries.append(_entry(name))
+    entries.append(citations["entries"][APPLICATION].strip())
+    return "\n\n".join(entries) + "\n"
 
 
 def cite_folder(folder: Path) -> str:
@@ -60,10 +64,18 @@ def cite_folder(folder: Path) -> str:
 def _entry(name: str) -> str:
     """Return the entry of a corpus, whose `citation` has authors, year, title and venue in one line."""
     corpus = read_registry()[name]
-    paper, *more = " ".join(corpus["citation"].split()).replace("&", r"\&").split("; ")
+    citation = " ".join(corpus["citation"].split())
+    paper, *more = citation.replace("&", r"\&").split("; ")
     authors, year, title, venue = re.fullmatch(r"(.+?) (\d{4}), (.+), ([^,]+)", paper).groups()  # type: ignore[union-attr]
     author = re.sub(r", (?:\\& )?| \\& | (?=et al)", " and ", authors).replace("et al.", "others")
-    note = "; ".join(["Corpus " + name.replace("_", r"\_"), *more])
-    fields = {"author": author, "title": f"{{{title}}}", "year": year, "booktitle": venue, "url": corpus["homepage"]}
-    lines = [f"  {field} = {{{value}}}" for field, value in {**fields, "note": note}.items()]
+    corpus_name = name.replace("_", r"\_")
+    fields = {
+        "author": author,
+        "title": f"{{{title}}}",
+        "year": year,
+        "booktitle": venue,
+        "url": corpus["homepage"],
+        "note": "; ".join([f"Corpus {corpus_name}", *more]),
+    }
+    lines = [f"  {field} = {{{value}}}" for field, value in fields.items()]
     return "\n".join([f"@inproceedings{{{name},", ",\n".join(lines), "}"])

@@ -49,9 +49,9 @@ def run(main: Callable[[Sequence[str]], int], args: Sequence[str] | None = None)
         main: The command, a function from arguments to the exit code.
         args: The arguments; None for those of the program.
     """
-    for one in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(one) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(one, lambda number, _: sys.exit(128 + number))  # ends the runs of a sweep as well
+    for end in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(end) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(end, lambda number, _: sys.exit(128 + number))  # ends the runs of a sweep as well
     try:
         with plain_warnings():
             code = main(sys.argv[1:] if args is None else args)

@@ -37,12 +37,15 @@ def file_digest(path: Path) -> str:
 @cache
 def source_digest() -> str:
     """Return the SHA-256 of the program's source files; results of different versions have different digests."""
-    root, digest = Path(__file__).parent.parent, hashlib.sha256()
-    rooms = [path.parent for path in root.glob("*/__init__.py")]
-    # Word lists and templates are YAML beside the code that reads them.
-    for path in sorted(path for room in rooms for path in room.rglob("*") if path.suffix in (".py", ".yaml")):
-        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
-    return digest.hexdigest()
+    root = Path(__file__).parent.parent
+    paths: list[Path] = []
+    for stub in root.glob("*/__init__.py"):
+        paths.extend(stub.parent.rglob("*.py"))
+        paths.extend(stub.parent.rglob("*.yaml"))  # word lists and templates beside the code that reads them
+    sha = hashlib.sha256()
+    for path in sorted(paths):
+        sha.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return sha.hexdigest()
 
 
 def checksums(folder: Path, content: Mapping[str, Any]) -> dict[str, str]:
@@ -52,18 +55,19 @@ def checksums(folder: Path, content: Mapping[str, Any]) -> dict[str, str]:
         folder: Folder of the record; files that it does not have are left out.
         content: Content of `results.json`.
     """
-    said = {key: value for key, value in content.items() if key != "checksums"}
-    found = {RECORD: digest(json.dumps(said, sort_keys=True).encode())}
-    return found | {name: file_digest(folder / name) for name in _named(content) if (folder / name).is_file()}
+    entries = {key: value for key, value in content.items() if key != "checksums"}
+    by_name = {RECORD: digest(json.dumps(entries, sort_keys=True).encode())}
+    for name in _file_names(content):
+        if (folder / name).is_file():
+            by_name[name] = file_digest(folder / name)
+    return by_name
 
 
-def _named(content: Mapping[str, Any], kinds: Iterable[str] = _NUMBERS) -> list[str]:
+def _file_names(content: Mapping[str, Any], kinds: Iterable[str] = _NUMBERS) -> list[str]:
     """Return the names of the items and the config, and of the files in some entries of a record."""
-    names = [
-        content.get("items"),
-        content.get("config"),
-        *(name for kind in kinds for name in content.get(kind, {}).values()),
-    ]
+    names = [content.get("items"), content.get("config")]
+    for kind in kinds:
+        names.extend(content.get(kind, {}).values())
     return [name for name in names if name is not None]
 
 
@@ -76,16 +80,19 @@ def find_alteration(path: Path, content: Mapping[str, Any]) -> str | None:
         path: Path of the `results.json`.
         content: Its content.
     """
-    for name in _named(content, (*_NUMBERS, "figures")):
+    for name in _file_names(content, (*_NUMBERS, "figures")):
         if not (path.parent / name).resolve().is_relative_to(path.parent.resolve()):
             return f"{path} names {name}, which is not in its folder. Run the experiment again"
-    known = content["checksums"]
     current = checksums(path.parent, content)
     if not has_config_checksum(content):
         current.pop(str(content.get("config")), None)
-    names = [name for name, found in current.items() if found != known.get(name)]
-    fault = f"was changed after the run: its SHA-256 differs from the one in {RECORD}. Restore it, or test again"
-    return f"{path.parent / names[0]} {fault}" if names else None
+    for name, sha256 in current.items():
+        if sha256 != content["checksums"].get(name):
+            return (
+                f"{path.parent / name} was changed after the run: its SHA-256 differs from the one in {RECORD}. "
+                "Restore it, or test again"
+            )
+    return None
 
 
 def has_config_checksum(content: Mapping[str, Any]) -> bool:
@@ -105,40 +112,51 @@ class Digests:
 
     def __init__(self, cache: Path) -> None:
         self._path = cache / _INDEX
-        self._known = self._read()
+        self._entries = self._read()
 
     def _read(self) -> dict[str, dict[str, str]]:
         try:
             content = read_kept(self._path)
         except OSError:  # for instance another user's file in a shared folder: only time is lost
             content = None
-        known: dict[str, dict[str, str]] = {} if content is None else json.loads(bytes(content))
-        return known
+        entries: dict[str, dict[str, str]] = {}
+        if content is not None:
+            entries = json.loads(bytes(content))
+        return entries
 
     def of(self, paths: Iterable[Path]) -> dict[Path, str]:
         """Return the SHA-256 of several files in hexadecimal, by path, in the order of `paths`."""
-        stamps = {path: (str(path.resolve()), _stamp(path)) for path in paths}
-        new = {path: one for path, one in stamps.items() if self._known.get(one[0], {}).get("stamp") != one[1]}
+        names = {path: str(path.resolve()) for path in paths}
+        stamps = {path: _stamp(path) for path in names}
+        new = [path for path, name in names.items() if self._stamp_of(name) != stamps[path]]
         if new:
             with ThreadPoolExecutor(min(len(new), os.cpu_count() or 1)) as pool:  # hashing releases the lock of Python
-                hashed = zip(new.values(), pool.map(file_digest, new), strict=True)
-                self._keep({name: {"stamp": stamp, "sha256": sha256} for (name, stamp), sha256 in hashed})
-        return {path: self._known[name]["sha256"] for path, (name, _) in stamps.items()}
+                digests = list(pool.map(file_digest, new))
+            entries = {}
+            for path, sha256 in zip(new, digests, strict=True):
+                entries[names[path]] = {"stamp": stamps[path], "sha256": sha256}
+            self._add(entries)
+        return {path: self._entries[name]["sha256"] for path, name in names.items()}
+
+    def _stamp_of(self, name: str) -> str | None:
+        """Return the stamp of a file when its checksum was computed; None if it was not."""
+        return self._entries[name]["stamp"] if name in self._entries else None
 
     def remember(self, path: Path, sha256: str) -> None:
         """Store the SHA-256 of a file that the caller computed while writing it."""
-        self._keep({str(path.resolve()): {"stamp": _stamp(path), "sha256": sha256}})
+        self._add({str(path.resolve()): {"stamp": _stamp(path), "sha256": sha256}})
 
-    def _keep(self, fresh: dict[str, dict[str, str]]) -> None:
-        self._known |= self._read() | fresh
+    def _add(self, entries: dict[str, dict[str, str]]) -> None:
+        """Add entries to those of the cache file, which other processes may have changed."""
+        self._entries |= self._read() | entries
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            keep(self._path, json.dumps(self._known, indent=0, sort_keys=True).encode())
+            keep(self._path, json.dumps(self._entries, indent=0, sort_keys=True).encode())
         except OSError as error:  # a full disk or a read-only folder: only time is lost
             why = error.strerror or error
             log.warning("%s: cannot write the checksum cache (%s); the next run recomputes checksums", self._path, why)
 
-    def one(self, path: Path) -> str:
+    def of_file(self, path: Path) -> str:
         """Return the SHA-256 of one file in hexadecimal."""
         return self.of([path])[path]
 

@@ -6,10 +6,10 @@ Without pyplot, figures share no state and need no display.
 import io
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import singledispatch
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -29,18 +29,26 @@ from numpy.typing import NDArray
 
 from attention_probing.results import AttentionLines, Bars, Curves, HeatMap, Maps, Spreads, Unit
 
-COLUMN, PAGE = 3.03, 6.3  # inches: a column and the text of a page in the style of ACL (7.7 and 16 cm)
-TALLEST = 7.5  # inches of the rows of a grid; title, labels and legend take the rest of a page
-LETTER, LINE = 0.062, 0.13  # inches: about the width of a letter and the height of a line
-DOTS, SCREEN = 200, 130  # dots per inch of a PNG, of a file and in a notebook
+# Inches.
+COLUMN = 3.03  # width of a column in the style of ACL, 7.7 cm
+PAGE = 6.3  # width of the text of a page in this style, 16 cm
+TALLEST = 7.5  # height of the rows of a grid; title, labels and legend take the rest of a page
+LETTER = 0.062  # about the width of a letter
+LINE = 0.13  # about the height of a line
+# Dots per inch of a PNG.
+DOTS = 200  # of a file
+SCREEN = 130  # in a notebook
 # The first is part of matplotlib, so that figures are the same on every machine. The others, where they are installed,
 # have the letters that it lacks (Debian's fonts-noto-cjk and fonts-noto-core).
 SCRIPTS = ("CJK SC", "CJK JP", "CJK KR", "Devanagari", "Bengali", "Tamil", "Telugu", "Thai", "Ethiopic")
 FONTS = ("DejaVu Sans", *(f"Noto Sans {script}" for script in SCRIPTS))
-NAME, WORD = 22, 13  # letters in a line of a name; most letters of a word beside attention lines
-FEW = 7  # most rows and columns of a heat map whose cells contain their numbers
-UNSEEN, FAINT = 0.01, 0.1  # smallest attention that is drawn; smallest attention of a gold arc with a solid line
-SHORT, MANY = 12, 200  # most markers of a line; least points that are small and transparent
+NAME = 22  # letters in a line of a name
+WORD = 13  # most letters of a word beside attention lines
+MOST_NUMBERED = 7  # most rows and columns of a heat map whose cells contain their numbers
+UNSEEN = 0.01  # smallest attention that is drawn
+FAINT = 0.1  # smallest attention of a gold arc with a solid line
+MOST_MARKERS = 12  # of a line
+MANY_POINTS = 200  # least number of points that are small and transparent
 # Series differ also in print without colour. The numbers of dashes and markers have no common divisor, so that lines
 # with the same dash have different markers.
 DASHES = ("-", "--", "-.", ":", (0, (7, 1.5)), (0, (4, 1.2, 1, 1.2, 1, 1.2)), (0, (1, 3)))
@@ -55,7 +63,8 @@ class Canvas(Figure):
     """Figure of matplotlib that notebooks show, also without pyplot."""
 
     def _repr_png_(self) -> bytes:
-        self.savefig(png := io.BytesIO(), dpi=SCREEN, bbox_inches="tight")
+        png = io.BytesIO()
+        self.savefig(png, dpi=SCREEN, bbox_inches="tight")
         return png.getvalue()
 
 
@@ -78,10 +87,12 @@ def print_area(canvas: Canvas) -> Bbox:
     It is as wide as a column or a page, or as the figure if that is wider.
     """
     canvas.draw_without_rendering()
-    drawn = canvas.get_tightbbox()
-    width = next((width for width in (COLUMN, PAGE) if drawn.width <= width), drawn.width)
-    middle, half = (drawn.x0 + drawn.x1) / 2, width / 2
-    return Bbox([[middle - half, drawn.y0 - 0.02], [middle + half, drawn.y1 + 0.02]])
+    box = canvas.get_tightbbox()
+    width = next((width for width in (COLUMN, PAGE) if box.width <= width), box.width)
+    middle = (box.x0 + box.x1) / 2
+    left = middle - width / 2
+    right = middle + width / 2
+    return Bbox([[left, box.y0 - 0.02], [right, box.y1 + 0.02]])
 
 
 @singledispatch
@@ -102,10 +113,22 @@ def _legend(
 ) -> None:
     """Put a legend below, in as many columns as fit, and make the figure higher by it; handles have a length."""
     labels = [_fill(name, 40) for name in names]
-    columns = max(1, int(canvas.get_figwidth() / (_longest(labels) * LETTER + 0.2 + 0.1 * length)))
-    style: dict[str, Any] = {"frameon": False, "handletextpad": 0.5, "columnspacing": 1.0, "handlelength": length}
-    canvas.legend(handles, labels, loc="outside lower center", ncols=columns, title=title, **style)
-    lines = math.ceil(sum(label.count("\n") + 1 for label in labels) / columns) + bool(title)
+    width = _longest(labels) * LETTER + 0.2 + 0.1 * length
+    columns = max(1, int(canvas.get_figwidth() / width))
+    canvas.legend(
+        handles,
+        labels,
+        loc="outside lower center",
+        ncols=columns,
+        title=title,
+        frameon=False,
+        handletextpad=0.5,
+        columnspacing=1.0,
+        handlelength=length,
+    )
+    lines = math.ceil(sum(_count_lines(label) for label in labels) / columns)
+    if title:
+        lines += 1
     canvas.set_figheight(canvas.get_figheight() + LINE * lines + 0.1)
 
 
@@ -129,33 +152,35 @@ def _short(name: str, letters: int = NAME) -> str:
 
 
 def _longest(names: Iterable[str]) -> int:
-    return max(len(line) for name in names for line in name.split("\n"))
+    """Return the number of letters of the longest line."""
+    lines = "\n".join(names).split("\n")
+    return max(map(len, lines))
+
+
+def _count_lines(name: str) -> int:
+    return name.count("\n") + 1
 
 
 @_draw.register
-def _(figure: Bars) -> Canvas:
+def _draw_bars(figure: Bars) -> Canvas:
     """Draw upright bars where the names fit under them, else lying bars."""
-    names, series, scale = [_fill(name, NAME) for name in figure.categories], len(figure.series), _scale(figure.unit)
-    lying = sum(max(_longest([name]) * LETTER, 0.07 * series) + 0.06 for name in names) > COLUMN - 0.5
-    lines = 1 + max(name.count("\n") for name in names)
-    height = max(0.065 * series + 0.08, 0.12 * lines + 0.05) * len(names) if lying else 1.6
+    names = [_fill(name, NAME) for name in figure.categories]
+    series = len(figure.series)
+    widths = [max(_longest([name]) * LETTER, 0.07 * series) + 0.06 for name in names]
+    lying = sum(widths) > COLUMN - 0.5
+    lines = max(map(_count_lines, names))
+    height = 1.6
+    if lying:
+        height = max(0.065 * series + 0.08, 0.12 * lines + 0.05) * len(names)
     canvas = _canvas(figure.title, COLUMN, height + 0.5)
-    axes, palette = canvas.add_subplot(), sns.color_palette("colorblind", series)
-    places, width = np.arange(len(names)), 0.8 / series
-    for index, (name, numbers) in enumerate(figure.series.items()):
-        at, values = places + (index - (series - 1) / 2) * width, scale * np.asarray(numbers, dtype=np.float64)
-        style: dict[str, Any] = {"color": palette[index], "linewidth": 0}
-        style |= {"hatch": HATCHES[index % len(HATCHES)], "hatchcolor": "white"}
-        (axes.barh if lying else axes.bar)(at, values, width, label=name, **style)
-        if name in figure.intervals:
-            ends = scale * np.asarray(figure.intervals[name], dtype=np.float64)
-            known = np.isfinite([values, *ends]).all(axis=0)
-            # Lines instead of error bars, because error bars must contain the value.
-            (axes.hlines if lying else axes.vlines)(at[known], *ends[:, known], color=INK, linewidth=0.7)
-    along, across = (axes.xaxis, axes.yaxis) if lying else (axes.yaxis, axes.xaxis)
+    axes = canvas.add_subplot()
+    _add_bars(axes, figure, lying)
+    along, across = axes.yaxis, axes.xaxis
+    if lying:
+        along, across = axes.xaxis, axes.yaxis
     along.set_label_text(_fill(_with_unit(figure.label, figure.unit), 30))
     across.set_label_text(_fill(figure.category_label, 30))
-    across.set_ticks(places, names)
+    across.set_ticks(np.arange(len(names)), names)
     if lying:
         axes.set_ylim(len(names) - 0.4, -0.6)
     across.set_tick_params(length=0)
@@ -166,115 +191,215 @@ def _(figure: Bars) -> Canvas:
     return canvas
 
 
+def _add_bars(axes: Axes, figure: Bars, lying: bool) -> None:
+    """Add the bars of each series, and lines for their intervals."""
+    series = len(figure.series)
+    scale = _scale(figure.unit)
+    palette = sns.color_palette("colorblind", series)
+    width = 0.8 / series
+    add_bars = axes.barh if lying else axes.bar
+    # Lines instead of error bars, because error bars must contain the value.
+    add_lines = axes.hlines if lying else axes.vlines
+    for index, (name, numbers) in enumerate(figure.series.items()):
+        places = np.arange(len(figure.categories)) + (index - (series - 1) / 2) * width
+        values = scale * np.asarray(numbers, dtype=np.float64)
+        add_bars(
+            places,
+            values,
+            width,
+            label=name,
+            color=palette[index],
+            linewidth=0,
+            hatch=HATCHES[index % len(HATCHES)],
+            hatchcolor="white",
+        )
+        if name in figure.intervals:
+            low, high = scale * np.asarray(figure.intervals[name], dtype=np.float64)
+            has_ends = np.isfinite([values, low, high]).all(axis=0)
+            add_lines(places[has_ends], low[has_ends], high[has_ends], color=INK, linewidth=0.7)
+
+
 @_draw.register
-def _(figure: HeatMap) -> Canvas:
+def _draw_heat_map(figure: HeatMap) -> Canvas:
     """Draw square cells, the first row at the top, over two columns of the page where one is too narrow.
 
     Few cells contain their numbers, and categories their letters. The scale of fractions begins at zero.
     """
     values = _scale(figure.unit) * np.asarray(figure.values, dtype=np.float64)
-    (rows, columns), names, few = values.shape, list(map(_short, figure.row_labels)), max(values.shape) <= FEW
-    around = 1.0 + LETTER * _longest(names)
+    rows, columns = values.shape
+    row_names = [_short(name) for name in figure.row_labels]
+    column_names = [_short(name) for name in figure.column_labels]
+    around = 1.0 + LETTER * _longest(row_names)
     wide = next((width for width in (COLUMN, PAGE) if (width - around) / columns >= 0.12), PAGE)
     cell = min((wide - around) / columns, TALLEST / rows, 0.4)
     canvas = _canvas(figure.title, max(columns * cell + around, 2.2), rows * cell + 0.6)
-    axes, frame = canvas.add_subplot(), pd.DataFrame(values, names, list(map(_short, figure.column_labels)))
+    axes = canvas.add_subplot()
+    frame = pd.DataFrame(values, row_names, column_names)
     style: dict[str, Any] = {"ax": axes, "mask": np.isnan(values), "square": True, "annot_kws": {"fontsize": 7}}
     if figure.glyphs:
-        glyphs, palette = [*figure.glyphs.values()], sns.color_palette("colorblind", len(figure.glyphs))
-        letters = [["" if math.isnan(value) else glyphs[int(value)] for value in row] for row in values]
-        style |= {"cmap": ListedColormap(palette), "vmin": -0.5, "vmax": len(glyphs) - 0.5, "linewidths": 0.5}
-        sns.heatmap(frame, annot=np.array(letters), fmt="", cbar=False, **style)
-        entries = [f"{glyph}  {name}" for name, glyph in figure.glyphs.items()]
-        _legend(canvas, [Patch(facecolor=colour) for colour in palette], entries)
+        _add_categories(canvas, figure, frame, style)
     else:
-        low, high = _ends(figure, values)
-        bar = {"label": _fill(_with_unit(figure.value_label, figure.unit), max(16, rows * cell / LETTER))}
-        style |= {"cmap": "vlag" if figure.diverging else "rocket_r", "vmin": low, "vmax": high, "cbar_kws": bar}
-        digits = 0 if max(-low, high) >= 10 else 2
-        shown = np.round(values, digits) + 0.0 if few else None  # without the sign of -0.0
-        sns.heatmap(frame, annot=shown, fmt=f".{digits}f", **style)
-        axes.set_facecolor("0.8")  # of missing values
+        _add_numbers(axes, figure, frame, style, rows * cell)
     axes.set(xlabel=figure.column_label, ylabel=figure.row_label)
     axes.tick_params(length=0)
     axes.tick_params(axis="y", rotation=0)
     if figure.marked is not None:  # in black on white, visible on light and dark cells
-        mark = Rectangle(figure.marked[::-1], 1, 1, fill=False, edgecolor="black", linewidth=1.1, clip_on=False)
+        corner = figure.marked[::-1]
+        mark = Rectangle(corner, 1, 1, fill=False, edgecolor="black", linewidth=1.1, clip_on=False)
         mark.set_path_effects([withStroke(linewidth=2.6, foreground="white")])
         axes.add_patch(mark)
     return canvas
 
 
+def _add_categories(canvas: Canvas, figure: HeatMap, frame: pd.DataFrame, style: Mapping[str, Any]) -> None:
+    """Add the cells of a map of categories, with their letters, and a legend of these."""
+    values = frame.to_numpy()
+    letters = np.full(values.shape, "", dtype=object)
+    for category, glyph in enumerate(figure.glyphs.values()):
+        letters[values == category] = glyph
+    palette = sns.color_palette("colorblind", len(figure.glyphs))
+    sns.heatmap(
+        frame,
+        annot=letters,
+        fmt="",
+        cbar=False,
+        cmap=ListedColormap(palette),
+        vmin=-0.5,
+        vmax=len(palette) - 0.5,
+        linewidths=0.5,
+        **style,
+    )
+    handles = [Patch(facecolor=colour) for colour in palette]
+    entries = [f"{glyph}  {name}" for name, glyph in figure.glyphs.items()]
+    _legend(canvas, handles, entries)
+
+
+def _add_numbers(axes: Axes, figure: HeatMap, frame: pd.DataFrame, style: Mapping[str, Any], height: float) -> None:
+    """Add the cells of a map of numbers, with a colour bar of a height in inches."""
+    values = frame.to_numpy()
+    low, high = _ends(figure, values)
+    digits = 0 if max(-low, high) >= 10 else 2
+    numbers = None
+    if max(values.shape) <= MOST_NUMBERED:
+        numbers = np.round(values, digits) + 0.0  # without the sign of -0.0
+    label = _fill(_with_unit(figure.value_label, figure.unit), max(16, height / LETTER))
+    sns.heatmap(
+        frame,
+        annot=numbers,
+        fmt=f".{digits}f",
+        cmap="vlag" if figure.diverging else "rocket_r",
+        vmin=low,
+        vmax=high,
+        cbar_kws={"label": label},
+        **style,
+    )
+    axes.set_facecolor("0.8")  # of missing values
+
+
 def _ends(figure: HeatMap, values: NDArray[np.float64]) -> tuple[float, float]:
     """Return the values at the ends of the colour scale, fractions ×100."""
-    known = values[np.isfinite(values)].tolist() or [0.0, 1.0]
-    low, high = (_scale(figure.unit) * end for end in figure.limits) if figure.limits else (min(known), max(known))
+    if figure.limits:
+        low, high = (_scale(figure.unit) * end for end in figure.limits)
+    else:
+        finite = values[np.isfinite(values)].tolist() or [0.0, 1.0]
+        low = min(finite)
+        high = max(finite)
     if figure.diverging:
-        return -max(-low, high), max(-low, high)
-    return min(low, 0.0) if figure.unit == "fraction" else low, high
+        largest = max(-low, high)
+        return -largest, largest
+    if figure.unit == "fraction":
+        low = min(low, 0.0)
+    return low, high
 
 
 @_draw.register
-def _(figure: Maps) -> Canvas:
+def _draw_maps(figure: Maps) -> Canvas:
     """Draw pictures of one size in a mosaic; of a large matrix a dot is the largest value of a block."""
-    rows, columns, names = len(figure.row_labels), len(figure.column_labels), list(map(_short, figure.row_labels))
-    around, caption = 0.95 + LETTER * _longest(names), LINE if figure.names else 0.0
+    rows = len(figure.row_labels)
+    columns = len(figure.column_labels)
+    row_names = [_short(name) for name in figure.row_labels]
+    column_names = [_short(name) for name in figure.column_labels]
+    around = 0.95 + LETTER * _longest(row_names)
+    caption = LINE if figure.names else 0.0
     cell = min((PAGE - around) / columns, TALLEST / rows - caption, 1.0)
+    # In dots: a picture, the gap behind it, and the caption above it.
     dots, gap, above = (math.ceil(DOTS * inches) for inches in (cell - 0.04, 0.04, caption))
-    mosaic = np.full((rows * (dots + gap + above), columns * (dots + gap)), np.nan)
+    wide = dots + gap
+    high = dots + gap + above
+    mosaic = np.full((rows * high, columns * wide), np.nan)
     canvas = _canvas(figure.title, max(columns * cell + around, 2.2), rows * (cell + caption) + 0.6)
     axes = canvas.add_subplot()
     for row, column in np.ndindex(rows, columns):
-        if (matrix := figure.maps[row][column]) is None:
+        matrix = figure.maps[row][column]
+        if matrix is None:
             continue
-        y, x, size = row * (dots + gap + above) + above, column * (dots + gap), len(matrix)
-        places = np.arange(dots) * size // dots
-        picture = np.maximum.reduceat(np.maximum.reduceat(matrix, places, axis=0), places, axis=1)
-        mosaic[y : y + dots, x : x + dots] = _scale(figure.unit) * picture
+        x = column * wide
+        y = row * high + above
+        mosaic[y : y + dots, x : x + dots] = _scale(figure.unit) * _picture(matrix, dots)
         axes.add_patch(Rectangle((x - 0.5, y - 0.5), dots, dots, fill=False, edgecolor="0.6", linewidth=0.3))
         if figure.names:
             name = _short(figure.names[row][column], max(1, int(cell / 0.06)))
             axes.text(x + dots / 2, y - 3, name, ha="center", va="bottom", fontsize=7)
-    most = np.nanmax(mosaic) if figure.top is None else _scale(figure.unit) * figure.top
-    image = axes.imshow(mosaic, sns.color_palette("rocket_r", as_cmap=True), vmin=0.0, vmax=most or 1.0)
-    bar = canvas.colorbar(image, ax=axes, shrink=0.5, extend="max" if most < np.nanmax(mosaic) else "neither")
+    largest = np.nanmax(mosaic)
+    top = largest
+    if figure.top is not None:
+        top = _scale(figure.unit) * figure.top
+    image = axes.imshow(mosaic, sns.color_palette("rocket_r", as_cmap=True), vmin=0.0, vmax=top or 1.0)
+    bar = canvas.colorbar(image, ax=axes, shrink=0.5, extend="max" if top < largest else "neither")
     bar.set_label(_with_unit(figure.value_label, figure.unit))
-    turned = 90 if max(map(len, figure.column_labels)) * LETTER > cell else 0
-    axes.set_xticks(np.arange(columns) * (dots + gap) + dots / 2, map(_short, figure.column_labels), rotation=turned)
-    axes.set_yticks(np.arange(rows) * (dots + gap + above) + above + dots / 2, names)
+    widest = max(map(len, figure.column_labels)) * LETTER
+    axes.set_xticks(np.arange(columns) * wide + dots / 2, column_names, rotation=90 if widest > cell else 0)
+    axes.set_yticks(np.arange(rows) * high + above + dots / 2, row_names)
     axes.set(xlabel=figure.column_label, ylabel=figure.row_label)
     axes.tick_params(length=0)
     sns.despine(ax=axes, left=True, bottom=True)
     return canvas
 
 
+def _picture(matrix: NDArray[np.floating], dots: int) -> NDArray[np.floating]:
+    """Return a square matrix as `[dots, dots]`; each dot is the largest value of a block."""
+    starts = np.arange(dots) * len(matrix) // dots
+    rows = np.maximum.reduceat(matrix, starts, axis=0)
+    return np.maximum.reduceat(rows, starts, axis=1)
+
+
+class _Lines(NamedTuple):
+    """Lines of one kind in a figure of attention.
+
+    Attributes:
+        label: Name of the kind.
+        pairs: The words that each line connects, as positions (from, to).
+        colour: Colour of the lines.
+        least: Smallest opacity.
+        width: Width of the lines.
+        dashes: Style of the lines.
+    """
+
+    label: str
+    pairs: list[tuple[int, ...]]
+    colour: tuple[float, ...]
+    least: float
+    width: float
+    dashes: str
+
+
 @_draw.register
-def _(figure: AttentionLines) -> Canvas:
+def _draw_attention_lines(figure: AttentionLines) -> Canvas:
     """Draw one line per pair of words with the weight as opacity; many words are smaller and closer.
 
     Weights under `UNSEEN` are left out. Gold arcs lie on top, thicker, in colour and with an opacity of at least 0.4;
     arcs under `FAINT` are thin dashed lines.
     """
-    size, weights = len(figure.words), np.minimum(np.asarray(figure.weights, dtype=np.float64), 1.0)
+    size = len(figure.words)
     pitch = min(max(TALLEST / size, 0.138), 0.18)
     # Long sentences get a wider figure; otherwise lines between distant words would be almost vertical.
     canvas = _canvas(figure.title, min(COLUMN + 0.08 * max(size - 30, 0), PAGE), size * pitch + 0.3)
-    axes, palette = canvas.add_subplot(), sns.color_palette("colorblind")
-    seen = [pair for pair in map(tuple, np.argwhere(weights >= UNSEEN)) if pair not in figure.arcs]
-    strong, faint = ([arc for arc in figure.arcs if (weights[arc] >= FAINT) == wide] for wide in (True, False))
+    axes = canvas.add_subplot()
+    weights = np.minimum(np.asarray(figure.weights, dtype=np.float64), 1.0)
     kinds: dict[str, Artist] = {}
-    for label, pairs, colour, least, width, dashes in (
-        ("attention", seen, palette[0], 0.0, 0.9, "-"),
-        ("gold arc", strong, palette[3], 0.4, 1.7, "-"),
-        (f"gold arc, below {FAINT}", faint, palette[3], 0.9, 0.7, "--"),
-    ):
-        pairs.sort(key=lambda pair: (weights[pair], pair))  # the largest weights are drawn last, on top
-        opaque = [(*colour, max(weights[pair], least)) for pair in pairs]
-        style: dict[str, Any] = {"linewidths": width, "linestyles": dashes, "label": label}
-        ends = [((0.01, one), (0.99, two)) for one, two in pairs]
-        if pairs:
-            axes.add_collection(LineCollection(ends, colors=opaque, **style), autolim=False)
-            kinds[label] = LineCollection([], colors=[colour], **style)
+    for lines in _kinds_of_lines(figure, weights):
+        if lines.pairs:
+            kinds[lines.label] = _add_lines(axes, lines, weights)
     for side, label, at, align in ((axes, figure.from_label, 0, "right"), (axes.twinx(), figure.to_label, 1, "left")):
         side.set(xlim=(0.0, 1.0), xticks=(), ylim=(size - 0.5, -0.5))
         side.set_yticks(range(size), [_short(word, WORD) for word in figure.words], fontsize=7)
@@ -287,31 +412,47 @@ def _(figure: AttentionLines) -> Canvas:
     return canvas
 
 
+def _kinds_of_lines(figure: AttentionLines, weights: NDArray[np.float64]) -> list[_Lines]:
+    """Return the lines of attention, of gold arcs, and of gold arcs with little attention."""
+    palette = sns.color_palette("colorblind")
+    attention = [pair for pair in map(tuple, np.argwhere(weights >= UNSEEN)) if pair not in figure.arcs]
+    arcs = [arc for arc in figure.arcs if weights[arc] >= FAINT]
+    faint = [arc for arc in figure.arcs if weights[arc] < FAINT]
+    return [
+        _Lines("attention", attention, palette[0], least=0.0, width=0.9, dashes="-"),
+        _Lines("gold arc", arcs, palette[3], least=0.4, width=1.7, dashes="-"),
+        _Lines(f"gold arc, below {FAINT}", faint, palette[3], least=0.9, width=0.7, dashes="--"),
+    ]
+
+
+def _add_lines(axes: Axes, lines: _Lines, weights: NDArray[np.float64]) -> Artist:
+    """Add the lines of a kind, and return one for the legend."""
+    # The largest weights are drawn last, on top.
+    pairs = sorted(lines.pairs, key=lambda pair: (weights[pair], pair))
+    colours = [(*lines.colour, max(weights[pair], lines.least)) for pair in pairs]
+    ends = [((0.01, start), (0.99, end)) for start, end in pairs]
+    style: dict[str, Any] = {"linewidths": lines.width, "linestyles": lines.dashes, "label": lines.label}
+    axes.add_collection(LineCollection(ends, colors=colours, **style), autolim=False)
+    return LineCollection([], colors=[lines.colour], **style)
+
+
 @_draw.register
-def _(figure: Spreads) -> Canvas:
+def _draw_spreads(figure: Spreads) -> Canvas:
     """Draw lying violins with their numbers of values, and rates as bars in a second panel on the right."""
-    names, series = [_fill(name, NAME) for name in figure.categories], list(figure.series)
-    height = max(0.13 * len(series) + 0.15, LINE * (max(name.count("\n") for name in names) + 1) + 0.08)
+    names = [_fill(name, NAME) for name in figure.categories]
+    series = list(figure.series)
+    lines = max(map(_count_lines, names))
+    height = max(0.13 * len(series) + 0.15, LINE * lines + 0.08)
     canvas = _canvas(figure.title, COLUMN, min(height * len(names), TALLEST) + 0.8)
     panels = canvas.subplots(1, 2 if figure.rates else 1, squeeze=False, sharey=True)[0]
+    palette = sns.color_palette("colorblind", len(series))
     style: dict[str, Any] = {"y": "category", "hue": "series", "order": figure.categories, "hue_order": series}
-    style |= {"orient": "h", "palette": sns.color_palette("colorblind", len(series)), "saturation": 1.0}
-    frame = figure.frame()
-    frame["value"] *= _scale(figure.unit)
-    violins: dict[str, Any] = {"cut": 0, "density_norm": "width", "inner_kws": {"box_width": 2, "whis_width": 0}}
-    drawn = frame.dropna(subset="value")
-    sns.violinplot(drawn, x="value", linewidth=0.5, ax=panels[0], legend=False, **violins, **style)
-    for index, groups in enumerate(figure.series.values()):
-        for place, values in enumerate(groups):
-            at = (1.0, place + 0.8 * ((index + 0.5) / len(series) - 0.5))
-            number = f"{np.isfinite(values).sum():,}"
-            across = panels[0].get_yaxis_transform()  # x in the axes, y in the data
-            panels[0].annotate(number, at, (2, 0), across, "offset points", va="center", fontsize=7, color="0.35")
-    label = _fill(_with_unit(figure.label, figure.unit), 20 if figure.rates else 34)
-    panels[0].set(xlabel=f"{label}\nbar: quartiles,\nwhite: median, right: n", ylabel=_fill(figure.category_label, 24))
+    style |= {"orient": "h", "palette": palette, "saturation": 1.0, "legend": False}
+    _add_violins(panels[0], figure, style)
     panels[0].set_yticks(range(len(names)), names)
     if figure.rates:
-        sns.barplot(frame.assign(rate=100 * frame["rate"]), x="rate", ax=panels[1], legend=False, **style)
+        frame = figure.frame()
+        sns.barplot(frame.assign(rate=100 * frame["rate"]), x="rate", ax=panels[1], **style)
         panels[1].set(xlabel=_fill(_with_unit(figure.rate_label, "fraction"), 14), xlim=(0, None))
     for panel in panels:
         panel.tick_params(axis="y", length=0)
@@ -319,36 +460,73 @@ def _(figure: Spreads) -> Canvas:
         panel.xaxis.set_major_locator(MaxNLocator(3 if figure.rates else 5))
         sns.despine(ax=panel, left=True)
     if len(series) > 1:
-        _legend(canvas, [Patch(facecolor=colour) for colour in style["palette"]], series)
+        _legend(canvas, [Patch(facecolor=colour) for colour in palette], series)
     return canvas
 
 
+def _add_violins(axes: Axes, figure: Spreads, style: Mapping[str, Any]) -> None:
+    """Add the violins, with the number of values behind each, and label the axes."""
+    frame = figure.frame()
+    frame["value"] *= _scale(figure.unit)
+    sns.violinplot(
+        frame.dropna(subset="value"),
+        x="value",
+        linewidth=0.5,
+        ax=axes,
+        cut=0,
+        density_norm="width",
+        inner_kws={"box_width": 2, "whis_width": 0},
+        **style,
+    )
+    across = axes.get_yaxis_transform()  # x in the axes, y in the data
+    for index, groups in enumerate(figure.series.values()):
+        shift = 0.8 * ((index + 0.5) / len(figure.series) - 0.5)
+        for place, values in enumerate(groups):
+            number = f"{np.isfinite(values).sum():,}"
+            at = (1.0, place + shift)
+            axes.annotate(number, at, (2, 0), across, "offset points", va="center", fontsize=7, color="0.35")
+    label = _fill(_with_unit(figure.label, figure.unit), 20 if figure.rates else 34)
+    axes.set(xlabel=f"{label}\nbar: quartiles,\nwhite: median, right: n", ylabel=_fill(figure.category_label, 24))
+
+
 @_draw.register
-def _(figure: Curves) -> Canvas:
+def _draw_curves(figure: Curves) -> Canvas:
     """Draw lines and points, one colour per name, points on top; a plane is framed and has no ticks."""
-    names = list({**figure.lines, **figure.points})
+    names = list(dict.fromkeys([*figure.lines, *figure.points]))
     canvas = _canvas(figure.title, COLUMN, 2.4)
-    axes, palette = canvas.add_subplot(), "rocket_r" if figure.bar_label else "colorblind"
-    colours = sns.color_palette(palette, len(names))
+    axes = canvas.add_subplot()
+    colours = sns.color_palette("rocket_r" if figure.bar_label else "colorblind", len(names))
     for index, name in enumerate(names):
-        style: dict[str, Any] = {"color": colours[index], "marker": "o" if figure.bar_label else MARKERS[index % 12]}
+        marker = "o" if figure.bar_label else MARKERS[index % len(MARKERS)]
+        style: dict[str, Any] = {"color": colours[index], "marker": marker}
         if name in figure.lines:
-            x, y = figure.lines[name]
-            style |= {"linestyle": DASHES[index % len(DASHES)], "markevery": math.ceil(len(x) / SHORT) or None}
-            axes.plot(x, y, label=name, linewidth=1.2, markersize=3, **style)
+            _add_line(axes, figure, name, DASHES[index % len(DASHES)], style)
         if name in figure.points:
-            x, y = figure.points[name]
-            style |= {"linestyle": "", "markevery": None, "label": None if name in figure.lines else name}
-            many = {"markersize": 2.5, "markeredgewidth": 0, "alpha": 0.5}
-            few = {"markersize": 5, "markeredgewidth": 0.5, "markeredgecolor": "white"}
-            axes.plot(x, y, zorder=2.5, **style, **(many if len(x) >= MANY else few))
+            _add_points(axes, figure, name, style)
     if figure.plane:
         axes.set(xticks=(), yticks=(), aspect="equal", adjustable="datalim")
     else:
         _set_axes(axes, figure)
     if len(names) > 1 or figure.plane:
-        _legend(canvas, *axes.get_legend_handles_labels(), 1.0 if figure.plane else 2.4, figure.bar_label)
+        handles, labels = axes.get_legend_handles_labels()
+        _legend(canvas, handles, labels, 1.0 if figure.plane else 2.4, figure.bar_label)
     return canvas
+
+
+def _add_line(axes: Axes, figure: Curves, name: str, dashes: object, style: Mapping[str, Any]) -> None:
+    x, y = figure.lines[name]
+    every = math.ceil(len(x) / MOST_MARKERS) or None
+    axes.plot(x, y, label=name, linestyle=dashes, linewidth=1.2, markersize=3, markevery=every, **style)
+
+
+def _add_points(axes: Axes, figure: Curves, name: str, style: Mapping[str, Any]) -> None:
+    """Add points; many are small and transparent."""
+    x, y = figure.points[name]
+    label = None if name in figure.lines else name
+    size: dict[str, Any] = {"markersize": 5, "markeredgewidth": 0.5, "markeredgecolor": "white"}
+    if len(x) >= MANY_POINTS:
+        size = {"markersize": 2.5, "markeredgewidth": 0, "alpha": 0.5}
+    axes.plot(x, y, label=label, linestyle="", zorder=2.5, **size, **style)
 
 
 def _set_axes(axes: Axes, figure: Curves) -> None:
@@ -362,7 +540,11 @@ def _set_axes(axes: Axes, figure: Curves) -> None:
         # The default labels are formulas, which the style does not parse.
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.xaxis.set_minor_formatter(NullFormatter())
-    elif all(float(one).is_integer() for x, _ in (*figure.lines.values(), *figure.points.values()) for one in x):
+    elif all(_are_whole(x) for x, _ in (*figure.lines.values(), *figure.points.values())):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid()
     sns.despine(ax=axes)
+
+
+def _are_whole(numbers: Iterable[float]) -> bool:
+    return all(float(number).is_integer() for number in numbers)

@@ -81,7 +81,9 @@ def _argument(name: str, value: object) -> str:
 def _value(word: str) -> object:
     """Return the value of an option: a number, true, false, null, a list or a mapping; else the text as it is."""
     with suppress(ValueError, RecursionError, yaml.YAMLError):
-        return yaml.safe_load(word) if re.match(r"\[|\{.*: ", word) else json.loads(word)
+        if re.match(r"\[|\{.*: ", word):
+            return yaml.safe_load(word)
+        return json.loads(word)
     return word
 
 
@@ -102,7 +104,8 @@ class UserError(ValueError):
         return cls(f"{place}: {shorten(wrong)}. {remedy}.")
 
 
-_SHOWN, _ENDING = 600, 100  # characters of a part of a message, and those of them after `…`
+_SHOWN = 600  # characters of a part of a message
+_ENDING = 100  # characters of these after `…`
 
 
 def shorten(text: str) -> str:
@@ -114,25 +117,30 @@ def shorten(text: str) -> str:
 
 def lacks_memory(error: BaseException) -> bool:
     """Return True if an error, of Python, of the system or of PyTorch, reports a lack of memory."""
-    names = {kind.__name__ for kind in type(error).__mro__}  # without PyTorch's own class, which takes long to import
-    return bool(names & {"MemoryError", "OutOfMemoryError"}) or _NO_MEMORY.search(str(error)) is not None
+    for kind in type(error).__mro__:
+        # By name: PyTorch, which has a class of its own, takes long to import.
+        if kind.__name__ in ("MemoryError", "OutOfMemoryError"):
+            return True
+    return _NO_MEMORY.search(str(error)) is not None
 
 
-def refuse_lack_of_memory(error: BaseException, what: object) -> None:
-    """Raise UserError if an error while reading `what` is a lack of memory, which is no fault of the file."""
+def refuse_lack_of_memory(error: BaseException, source: object) -> None:
+    """Raise UserError if an error while reading a source is a lack of memory, which is no fault of the source."""
     if lacks_memory(error):
-        raise UserError(f"{what}: there is not enough memory. Free some, or give something smaller.") from error
+        raise UserError(f"{source}: there is not enough memory. Free some, or give something smaller.") from error
 
 
-def pluralize(number: int, one: str, many: str | None = None) -> str:
+def pluralize(number: int, singular: str, plural: str | None = None) -> str:
     """Return a number with its noun, for instance `1 text` or `1,821 texts`.
 
     Args:
         number: The number.
-        one: The noun in the singular.
-        many: The noun in the plural; by default `one` with an s.
+        singular: The noun in the singular.
+        plural: The noun in the plural; by default the singular with an s.
     """
-    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+    if number == 1:
+        return f"1 {singular}"
+    return f"{number:,} {plural or f'{singular}s'}"
 
 
 _LISTED = 3  # names that a message lists
@@ -145,64 +153,80 @@ def list_first(names: Sequence[str]) -> str:
     return f"{joined} and {more} more" if more > 0 else joined
 
 
-def near(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return ` (did you mean …?)` with the one or two known names most similar to a name; empty without one.
+def near(name: str, names: Iterable[str], prefix: str = "") -> str:
+    """Return ` (did you mean …?)` with the one or two correct names most similar to a name; empty without one.
 
     The similarity of two names is that of the whole names, or of their last dotted parts if that is lower; 1 for equal
-    names, at least 0.65 for a suggestion. A known name is also similar if its last part, or a word of that, hardly
-    differs from the given name (`ewt` and `ud_english_ewt`), and most similar if `MEANT` lists it for the given one
-    (`lr` and `learning_rate`). The second name may be less similar than the first by 0.15.
+    names, at least 0.65 for a suggestion. A correct name is also similar if its last part, or a word of that, hardly
+    differs from the misspelt name (`ewt` and `ud_english_ewt`), and most similar if `MEANT` lists it for the misspelt
+    one (`lr` and `learning_rate`). The second name may be less similar than the first by 0.15.
 
     Args:
         name: The misspelt name.
-        known: The correct names.
+        names: The correct names.
         prefix: Text before each suggested name.
     """
-    last, likeness = name.rpartition(".")[2], dict[str, float]()
-    for one in sorted(set(known)):
-        own = one.rpartition(".")[2]
-        pairs = (name, one), (last, own), *((name, word) for word in (own, *re.split("[_/]", own)))
-        whole, end, *words = (difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
-        same = 2 * (own in MEANT.get(last, ()))
-        likeness[one] = max(same, min(whole, end), *(word - 0.1 for word in words if word > 0.85))
-    best = sorted(likeness, key=lambda one: -likeness[one])[:2]
-    found = [f"`{prefix}{one}`" for one in best if likeness[one] >= max(0.65, likeness[best[0]] - 0.15)]
-    return f" (did you mean {' or '.join(found)}?)" if found else ""
+    likeness = {correct: _likeness(name, correct) for correct in sorted(set(names))}
+    best = sorted(likeness, key=lambda correct: -likeness[correct])[:2]
+    suggestions = []
+    for correct in best:
+        if likeness[correct] >= max(0.65, likeness[best[0]] - 0.15):
+            suggestions.append(f"`{prefix}{correct}`")
+    return f" (did you mean {' or '.join(suggestions)}?)" if suggestions else ""
 
 
-def one_of(value: object, known: Iterable[str]) -> str:
-    """Return the phrase `one of …` with the known names, for error messages.
+def _likeness(name: str, correct: str) -> float:
+    """Return how similar a misspelt name is to a correct one, from 0 to 1, and 2 for names in `MEANT`; see `near`."""
+    last = name.rpartition(".")[2]
+    last_of_correct = correct.rpartition(".")[2]
+    if last_of_correct in MEANT.get(last, ()):
+        return 2.0
+    likeness = min(_similarity(name, correct), _similarity(last, last_of_correct))
+    for word in (last_of_correct, *re.split("[_/]", last_of_correct)):
+        of_word = _similarity(name, word)
+        if of_word > 0.85:
+            likeness = max(likeness, of_word - 0.1)
+    return likeness
+
+
+def _similarity(first: str, second: str) -> float:
+    return difflib.SequenceMatcher(None, first, second).ratio()
+
+
+def one_of(value: object, names: Iterable[str]) -> str:
+    """Return the phrase `one of …` with the correct names, for error messages.
 
     If one of them is similar to `value`, the phrase ends with a suggestion.
     """
-    names = list(known)
+    names = list(names)
     return f"one of {', '.join(names)}{near(str(value), names)}"
 
 
-def new_items(what: str, given: str | Sequence[Item]) -> list[str | Item]:
+def new_items(option: str, items: str | Sequence[Item]) -> list[str | Item]:
     """Return the texts or sentences that a user wants predictions for, as a checked list.
 
     Each is a string, or a sequence of strings such as its words.
 
     Args:
-        what: `texts` or `sentences`, for messages.
-        given: One string, or a sequence of items.
+        option: `texts` or `sentences`, for messages.
+        items: One string, or a sequence of items.
 
     Raises:
         UserError: There is no item, or an item is empty.
     """
-    items: list[str | Item] = [given] if isinstance(given, str) else list(given)
-    if not items:
-        raise UserError(f"{what} is empty: give at least one.")
-    for place, item in enumerate(items):
+    checked: list[str | Item] = [items] if isinstance(items, str) else list(items)
+    if not checked:
+        raise UserError(f"{option} is empty: give at least one.")
+    for place, item in enumerate(checked):
         parts = [item] if isinstance(item, str) else item
         if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
-            raise UserError(f"{what}[{place}] is {item!r}; it must be a string or a sequence of strings.")
+            raise UserError(f"{option}[{place}] is {item!r}; it must be a string or a sequence of strings.")
         if not "".join(parts).strip():
-            raise UserError(f"{what}[{place}] is empty. Leave it out.")
-        if empty := [number for number, part in enumerate(parts) if not part.strip()]:
-            raise UserError(f"{what}[{place}][{empty[0]}] is empty. Leave it out.")
-    return items
+            raise UserError(f"{option}[{place}] is empty. Leave it out.")
+        for number, part in enumerate(parts):
+            if not part.strip():
+                raise UserError(f"{option}[{place}][{number}] is empty. Leave it out.")
+    return checked
 
 
 def check_names(option: str, names: Sequence[object]) -> None:
@@ -214,5 +238,6 @@ def check_names(option: str, names: Sequence[object]) -> None:
     """
     if not names:
         raise UserError(f"{option} is empty. Give at least one.")
-    if twice := [name for place, name in enumerate(names) if name in names[:place]]:
-        raise UserError(f"{option} lists {twice[0]} more than once. Give it once.")
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise UserError(f"{option} lists {name} more than once. Give it once.")

@@ -112,12 +112,12 @@ class Estimate(Generic[Number]):
         The last four are the ends of the interval, the standard deviation over seeds and the p-value.
         Numbers that were not computed are left out.
         """
-        numbers = {name: self.value}
+        by_name = {name: self.value}
         for end in ENDS:
             number = getattr(self, end)
             if number is not None:
-                numbers[f"{name}.{end}"] = number
-        return numbers
+                by_name[f"{name}.{end}"] = number
+        return by_name
 
 
 def numbers(scores: Mapping[str, Estimate]) -> dict[str, float]:
@@ -125,10 +125,10 @@ def numbers(scores: Mapping[str, Estimate]) -> dict[str, float]:
 
     Numbers that were not computed are left out.
     """
-    named: dict[str, float] = {}
+    by_name: dict[str, float] = {}
     for name, score in scores.items():
-        named |= score.named(name)
-    return named
+        by_name |= score.named(name)
+    return by_name
 
 
 def score_rows(scores: Mapping[str, Estimate]) -> list[dict[str, object]]:
@@ -138,8 +138,11 @@ def score_rows(scores: Mapping[str, Estimate]) -> list[dict[str, object]]:
     """
     rows = []
     for name, score in scores.items():
-        ends = {end: getattr(score, end) for end in ENDS}
-        rows.append({"score": name, "value": score.value, **ends, "unit": score.unit})
+        row: dict[str, object] = {"score": name, "value": score.value}
+        for end in ENDS:
+            row[end] = getattr(score, end)
+        row["unit"] = score.unit
+        rows.append(row)
     return rows
 
 
@@ -171,17 +174,18 @@ class Table:
 
     def __post_init__(self) -> None:
         columns = [str(column) for column in self.frame]
-        named = {*self.units, *self.main}
+        in_options = {*self.units, *self.main}
         if self.interval:
-            named.add(self.interval)
-        strange = sorted(named - set(columns))
+            in_options.add(self.interval)
+        strange = sorted(in_options - set(columns))
         if strange:
             raise ValueError(f"`units`, `interval` or `main` name columns that the table lacks: {', '.join(strange)}")
-        parts = {part for parts in self._parts().values() for part in parts.values()}
+        with_unit = set(self.units)
+        for parts in self._parts().values():
+            with_unit.update(parts.values())
         missing = []
         for name in columns:
-            has_unit = name in self.units or name in parts
-            if not has_unit and pd.api.types.is_float_dtype(self.frame[name]):
+            if name not in with_unit and pd.api.types.is_float_dtype(self.frame[name]):
                 missing.append(name)
         if missing:
             raise ValueError(f"columns without a unit: {', '.join(missing)}")
@@ -193,15 +197,19 @@ class Table:
 
     def rows(self, places: Sequence[int]) -> "Table":
         """Return the table of the rows at some places from 0, in the order of these places."""
+        frame = self.frame.iloc[list(places)].reset_index(drop=True)
         units: dict[str, Unit | Sequence[Unit]] = {}
         for name, unit in self.units.items():
-            units[name] = unit if isinstance(unit, str) else [unit[row] for row in places]
-        return replace(self, frame=self.frame.iloc[list(places)].reset_index(drop=True), units=units)
+            units[name] = unit
+            if not isinstance(unit, str):
+                units[name] = [unit[row] for row in places]
+        return replace(self, frame=frame, units=units)
 
     def estimate(self, row: int, column: str) -> Estimate:
         """Return the number in a row, counted from 0, and a column, with its interval and its unit."""
-        columns = {"value": column, **self._parts().get(column, {})}
-        numbers: dict[str, Any] = {part: float(self.frame[name].iloc[row]) for part, name in columns.items()}
+        numbers: dict[str, Any] = {"value": float(self.frame[column].iloc[row])}
+        for part, name in self._parts().get(column, {}).items():
+            numbers[part] = float(self.frame[name].iloc[row])
         return Estimate(**numbers, unit=self.unit_rows()[column][row])
 
     def _parts(self) -> dict[str, dict[str, str]]:
@@ -209,10 +217,15 @@ class Table:
         columns = {str(column) for column in self.frame}
         parts: dict[str, dict[str, str]] = {}
         for name in columns:
-            parts[name] = {part: f"{name}.{part}" for part in _PARTS if f"{name}.{part}" in columns}
-            if name == self.interval:
-                parts[name] |= {part: part for part in _PARTS if part in columns}
-        return {name: of_column for name, of_column in parts.items() if of_column}
+            of_column = {}
+            for part in _PARTS:
+                if f"{name}.{part}" in columns:
+                    of_column[part] = f"{name}.{part}"
+                if name == self.interval and part in columns:
+                    of_column[part] = part
+            if of_column:
+                parts[name] = of_column
+        return parts
 
     def intervals(self) -> dict[str, tuple[str, str]]:
         """Return, for each column with an interval, the names of the columns with its low and its high end."""

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice, product
+from itertools import islice, product
 from typing import Literal, Self
 
 import numpy as np
@@ -38,9 +38,12 @@ class Figure(ABC):
 
         The result is None if there are more than 100,000 rows (`MOST`).
         """
-        frame, units = self.frame(MOST + 1), self._numbers()[0]
-        known = {name: unit for name, unit in units.items() if unit is not None}
-        return None if len(frame) > MOST else Table(frame.astype(dict.fromkeys(known, np.float64)), known)
+        frame = self.frame(MOST + 1)
+        if len(frame) > MOST:
+            return None
+        columns, _ = self._numbers()
+        units = {name: unit for name, unit in columns.items() if unit is not None}
+        return Table(frame.astype(dict.fromkeys(units, np.float64)), units)
 
     def frame(self, most: int | None = None) -> pd.DataFrame:
         """Return the numbers of this figure, at most the first `most` rows."""
@@ -100,15 +103,23 @@ class Bars(Figure):
         Raises:
             ValueError: The heights have several units, or there are none.
         """
-        frame, units = table.frame, table.unit_rows()
-        ends = {name: table.intervals().get(column) for name, column in series.items()}
-        [unit] = {unit for column in series.values() for unit in units.get(column, ())}
+        frame = table.frame
+        heights = {}
+        intervals = {}
+        units: set[Unit] = set()
+        for name, column in series.items():
+            heights[name] = frame[column].tolist()
+            units.update(table.unit_rows().get(column, ()))
+            if column in table.intervals():
+                low, high = table.intervals()[column]
+                intervals[name] = frame[low].tolist(), frame[high].tolist()
+        [unit] = units
         return cls(
             title,
             tuple(frame[category].astype(str)),
-            {name: frame[column].tolist() for name, column in series.items()},
+            heights,
             label,
-            {name: (frame[pair[0]].tolist(), frame[pair[1]].tolist()) for name, pair in ends.items() if pair},
+            intervals,
             unit=unit,
             category_label=category_label,
             title_says=title_says,
@@ -192,9 +203,20 @@ class HeatMap(Figure):
             KeyError: A category has no glyph.
         """
         places = {name: float(place) for place, name in enumerate(glyphs)}
-        values = np.array([[math.nan if cell is None else places[cell] for cell in row] for row in cells])
-        labels = (row_labels, column_labels, row_label, column_label, "category")
-        return cls(title, values, *labels, unit="count", glyphs=glyphs)
+        values = []
+        for row in cells:
+            values.append([math.nan if cell is None else places[cell] for cell in row])
+        return cls(
+            title,
+            np.array(values),
+            row_labels,
+            column_labels,
+            row_label,
+            column_label,
+            value_label="category",
+            unit="count",
+            glyphs=glyphs,
+        )
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
         columns = _axes(self.row_label, self.column_label)
@@ -256,14 +278,17 @@ class Maps(Figure):
     unit: Unit = field(kw_only=True)
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
-        rows = (
-            (row, column, one + 1, two + 1, float(value))
-            for row, maps in zip(self.row_labels, self.maps, strict=True)
-            for column, matrix in zip(self.column_labels, maps, strict=True)
-            if matrix is not None
-            for (one, two), value in np.ndenumerate(matrix)
-        )
-        return {**_axes(self.row_label, self.column_label), "from": None, "to": None, "value": self.unit}, rows
+        columns = _axes(self.row_label, self.column_label)
+        columns |= {"from": None, "to": None, "value": self.unit}
+        return columns, self._rows()
+
+    def _rows(self) -> Iterator[tuple[object, ...]]:
+        for row, maps in zip(self.row_labels, self.maps, strict=True):
+            for column, matrix in zip(self.column_labels, maps, strict=True):
+                if matrix is None:
+                    continue
+                for (start, end), value in np.ndenumerate(matrix):
+                    yield row, column, start + 1, end + 1, float(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,12 +315,14 @@ class AttentionLines(Figure):
     to_label: str = "to"
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
-        rows = (
-            (one + 1, self.words[one], two + 1, self.words[two], float(weight), (one, two) in self.arcs)
-            for (one, two), weight in np.ndenumerate(self.weights)
-        )
-        names: dict[str, Unit | None] = dict.fromkeys(("from", "from.word", "to", "to.word"))
-        return {**names, "attention": "fraction", "gold": None}, rows
+        columns: dict[str, Unit | None] = dict.fromkeys(("from", "from.word", "to", "to.word", "attention", "gold"))
+        columns["attention"] = "fraction"
+        return columns, self._rows()
+
+    def _rows(self) -> Iterator[tuple[object, ...]]:
+        for (start, end), weight in np.ndenumerate(self.weights):
+            is_gold = (start, end) in self.arcs
+            yield start + 1, self.words[start], end + 1, self.words[end], float(weight), is_gold
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,19 +351,21 @@ class Spreads(Figure):
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
         columns: dict[str, Unit | None] = {"category": None, "series": None, "value": self.unit}
-        columns |= {"rate": "fraction"} if self.rates else {}
-        values = (
-            (category, name, value, math.nan)[: len(columns)]
-            for name, groups in self.series.items()
-            for category, values in zip(self.categories, groups, strict=True)
-            for value in values
-        )
-        rates = (
-            (category, name, math.nan, rate)
-            for name, shares in self.rates.items()
-            for category, rate in zip(self.categories, shares, strict=True)
-        )
-        return columns, chain(values, rates)
+        if self.rates:
+            columns["rate"] = "fraction"
+        return columns, self._rows()
+
+    def _rows(self) -> Iterator[tuple[object, ...]]:
+        for name, groups in self.series.items():
+            for category, values in zip(self.categories, groups, strict=True):
+                for value in values:
+                    if self.rates:
+                        yield category, name, value, math.nan
+                    else:
+                        yield category, name, value
+        for name, rates in self.rates.items():
+            for category, rate in zip(self.categories, rates, strict=True):
+                yield category, name, math.nan, rate
 
 
 @dataclass(frozen=True, eq=False)
@@ -367,13 +396,13 @@ class Curves(Figure):
     bar_label: str = ""
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
-        rows = (
-            (kind, name, x, y)
-            for kind, sets in (("line", self.lines), ("point", self.points))
-            for name, pair in sets.items()
-            for x, y in zip(*pair, strict=True)
-        )
-        return {"kind": None, "series": None, "x": "ratio", "y": "ratio"}, rows
+        return {"kind": None, "series": None, "x": "ratio", "y": "ratio"}, self._rows()
+
+    def _rows(self) -> Iterator[tuple[object, ...]]:
+        for kind, sets in (("line", self.lines), ("point", self.points)):
+            for name, pair in sets.items():
+                for x, y in zip(*pair, strict=True):
+                    yield kind, name, x, y
 
 
 @dataclass(frozen=True, eq=False)
@@ -406,18 +435,21 @@ class ColouredTexts(Figure):
     texts: tuple[ColouredText, ...]
 
     def _numbers(self) -> tuple[Mapping[str, Unit | None], _Rows]:
-        rows = (
-            (number, text.name, text.caption, row, word, value)
-            for number, text in enumerate(self.texts, 1)
-            for row, values in text.rows.items()
-            for word, value in zip(text.words, values, strict=True)
-        )
-        names: dict[str, Unit | None] = dict.fromkeys(("text", "name", "caption", "row", "word"))
-        return {**names, "value": "ratio"}, rows
+        columns: dict[str, Unit | None] = dict.fromkeys(("text", "name", "caption", "row", "word", "value"))
+        columns["value"] = "ratio"
+        return columns, self._rows()
+
+    def _rows(self) -> Iterator[tuple[object, ...]]:
+        for number, text in enumerate(self.texts, 1):
+            for name, values in text.rows.items():
+                for word, value in zip(text.words, values, strict=True):
+                    yield number, text.name, text.caption, name, word, value
 
 
 def _axes(*labels: str) -> dict[str, Unit | None]:
     """Return the columns of a grid, named by the labels of its axes if these differ, in small letters."""
     names = [label.strip().lower() for label in labels]
-    taken = {"", "value", "category", "from", "to"}
-    return dict.fromkeys(names if len(set(names)) == 2 and not taken & set(names) else ["row", "column"])
+    other_columns = {"", "value", "category", "from", "to"}
+    if len(set(names)) < len(names) or other_columns & set(names):
+        names = ["row", "column"]
+    return dict.fromkeys(names)

@@ -50,14 +50,14 @@ def check_regular(path: Path, most: int | None = None) -> Path:
         OSError: There is no such file, it is a folder, a pipe, a device or a socket, or it is larger than `most`. The
             error names `path`.
     """
-    found = path.stat()
-    if stat.S_ISDIR(found.st_mode):
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", str(path))
-    kind = _IRREGULAR.get(stat.S_IFMT(found.st_mode))
+    kind = _IRREGULAR.get(stat.S_IFMT(status.st_mode))
     if kind is not None:
         raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
-    if most is not None and found.st_size > most:
-        raise OSError(errno.EINVAL, f"it has {found.st_size:,} bytes, but at most {most:,} are read", str(path))
+    if most is not None and status.st_size > most:
+        raise OSError(errno.EINVAL, f"it has {status.st_size:,} bytes, but at most {most:,} are read", str(path))
     return path
 
 
@@ -66,7 +66,7 @@ def keep(path: Path, content: bytes | memoryview) -> Path:
 
     The checksum covers the content, the name of the file, and the name of its folder.
     """
-    sha = _begun(path)
+    sha = _begin_checksum(path)
     sha.update(content)
     return write_atomically(path, content, _seal(sha))
 
@@ -84,10 +84,9 @@ def read_kept(path: Path) -> memoryview | None:
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size - _SEALED
-            sha = _begun(path)
-            # Nothing is read if the file has shrunk.
-            while (left := size - file.tell()) > 0 and (part := file.read(min(left, _READ))):
-                sha.update(part)
+            sha = _begin_checksum(path)
+            for start in range(0, size, _READ):  # reads nothing more if the file has shrunk
+                sha.update(file.read(min(size - start, _READ)))
             if size >= 0 and file.read() == _seal(sha):
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))[:size]
     except (FileNotFoundError, NotADirectoryError):
@@ -110,8 +109,10 @@ def set_aside(path: Path) -> None:
     Raises:
         OSError: The file cannot be renamed.
     """
+    new_path = path.with_name(f"{path.name}.old-{time.time_ns()}")
     with suppress(FileNotFoundError):  # another process was first
-        log.warning("What was there is now %s.", path.rename(path.with_name(f"{path.name}.old-{time.time_ns()}")))
+        path.rename(new_path)
+        log.warning("What was there is now %s.", new_path)
 
 
 def path_below(folder: Path, name: str | Path) -> Path:
@@ -141,7 +142,7 @@ def is_whole(paths: Sequence[Path], sha256: str) -> bool:
     return False
 
 
-def _begun(path: Path) -> "hashlib._Hash":
+def _begin_checksum(path: Path) -> "hashlib._Hash":
     whole = path.absolute()
     return hashlib.sha256(f"{whole.parent.name}/{whole.name}\0".encode())
 
@@ -191,15 +192,14 @@ def try_folder(folder: Path) -> None:
 
 
 def _try_once(folder: Path) -> None:
-    absent = list[Path]()
+    absent = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
-        absent += [one for one in (folder, *folder.parents) if not one.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         TemporaryDirectory(dir=folder).cleanup()
     finally:
-        for one in absent:
+        for path in absent:
             with suppress(OSError):  # not made, or another run has begun in it
-                one.rmdir()
+                path.rmdir()
 
 
 def check_writable(folder: Path, option: str) -> None:
@@ -262,22 +262,25 @@ def quote_cell(cell: object) -> Any:  # noqa: ANN401 # of any kind
 
     That is text which begins with `=`, `+`, `-`, `@` or a control character. Numbers stay as they are.
     """
-    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
+    if isinstance(cell, str) and _FORMULA.match(cell):
+        return f"'{cell}"
+    return cell
 
 
 def unquote_cell(cell: object) -> Any:  # noqa: ANN401 # of any kind
-    """Return a cell of a CSV file as it was before `quoted`."""
-    return cell[1:] if isinstance(cell, str) and cell.startswith("'") and _FORMULA.match(cell) else cell
+    """Return a cell of a CSV file as it was before `quote_cell`."""
+    if isinstance(cell, str) and cell.startswith("'") and _FORMULA.match(cell):
+        return cell[1:]
+    return cell
 
 
 def csv_text(frame: pd.DataFrame) -> str:
-    """Return a table as CSV, in which words are data for a spreadsheet; see `quoted`."""
-    cells = {
-        quote_cell(name): column
-        if pd.api.types.is_numeric_dtype(column)
-        else pd.Series(map(quote_cell, column), dtype=object)
-        for name, column in frame.reset_index(drop=True).items()
-    }
+    """Return a table as CSV, in which words are data for a spreadsheet; see `quote_cell`."""
+    cells = {}
+    for name, column in frame.reset_index(drop=True).items():
+        if not pd.api.types.is_numeric_dtype(column):
+            column = pd.Series(map(quote_cell, column), dtype=object)
+        cells[quote_cell(name)] = column
     # With both signs in the terminator, a cell with either of them gets the quotes without which it would end a line.
     return pd.DataFrame(cells).to_csv(index=False, lineterminator="\r\n").replace("\r\n", "\n")
 
@@ -299,4 +302,5 @@ def read_csv(path: Path, **options: Any) -> pd.DataFrame:  # noqa: ANN401 # argu
 
 def checkpoints_in(run: Path) -> list[Path]:
     """Return the checkpoints of a run, best first: `last.ckpt`, if there is one, comes at the end."""
-    return sorted((run / "checkpoints").glob("*.ckpt"), key=lambda one: (one.stem == "last", one.name))
+    paths = (run / "checkpoints").glob("*.ckpt")
+    return sorted(paths, key=lambda path: (path.stem == "last", path.name))

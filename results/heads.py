@@ -78,10 +78,10 @@ def heads_table(
     """
     heads = [names.head(index) for index in range(len(names))] * 2
     direction = np.repeat(directions, len(names))
-    frames = [
-        pd.DataFrame({kind: group, "n": n, "direction": direction, "head": heads, "dev": dev, "test": test})
-        for group, (n, dev, test) in groups.items()
-    ]
+    frames = []
+    for group, (n, dev, test) in groups.items():
+        columns = {kind: group, "n": n, "direction": direction, "head": heads, "dev": dev, "test": test}
+        frames.append(pd.DataFrame(columns))
     return Table(pd.concat(frames, ignore_index=True), dict.fromkeys(("dev", "test"), "fraction"))
 
 

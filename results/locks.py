@@ -30,13 +30,13 @@ def release(lock: FileLock) -> None:
     lock.release()
 
 
-def claim_missing(wanted: Mapping[Path, Callable[[], bool]]) -> Iterator[tuple[Path, FileLock]]:
+def claim_missing(files: Mapping[Path, Callable[[], bool]]) -> Iterator[tuple[Path, FileLock]]:
     """Yield each file that is not made yet and that no other process is making, with its lock.
 
     Args:
-        wanted: For each file, a function that returns True once it is made.
+        files: For each file, a function that returns True once it is made.
     """
-    for path, is_made in wanted.items():
+    for path, is_made in files.items():
         lock = try_lock(path.with_name(f".{path.name}.lock"))
         if lock is None:
             continue
@@ -46,17 +46,17 @@ def claim_missing(wanted: Mapping[Path, Callable[[], bool]]) -> Iterator[tuple[P
             yield path, lock
 
 
-def share(wanted: Mapping[Path, Callable[[], object]]) -> None:
+def make_together(makers: Mapping[Path, Callable[[], object]]) -> None:
     """Make files, each by one process of all that call this function, and return when all exist.
 
     Args:
-        wanted: For each file, a function that makes it.
+        makers: For each file, a function that makes it.
     """
-    while missing := {path: path.exists for path in wanted if not path.exists()}:
+    while missing := [path for path in makers if not path.exists()]:
         idle = True
-        for path, lock in claim_missing(missing):
+        for path, lock in claim_missing({path: path.exists for path in missing}):
             try:
-                wanted[path]()
+                makers[path]()
             finally:
                 release(lock)
             idle = False

@@ -11,7 +11,7 @@ from attention_probing.results.drawing import draw
 from attention_probing.results.tables import (
     DASH,
     LEGEND,
-    ROWS,
+    PRINTED_ROWS,
     SIGNS,
     format_cells,
     format_facts,
@@ -35,8 +35,8 @@ def result_html(result: "Result") -> str:
     if scores:
         values = [f"{score_cell(score)} {SIGNS.get(score.unit, '')}" for score in scores.values()]
         html.append(_frame_html("scores", pd.DataFrame({"score": list(scores), "value": values})))
-    drawn = [name for name, figure in result.figures.items() if not isinstance(figure, ColouredTexts)]
-    for name in drawn[:FIGURES]:
+    figures = [name for name, figure in result.figures.items() if not isinstance(figure, ColouredTexts)]
+    for name in figures[:FIGURES]:
         png = b64encode(draw(result.figures[name])._repr_png_()).decode()
         style = "display: inline; max-height: 26rem"
         html.append(f'<img alt="{name}" style="{style}" src="data:image/png;base64,{png}">')
@@ -44,7 +44,7 @@ def result_html(result: "Result") -> str:
     audit = pd.Series({name: fact for name, fact in facts.items() if fact not in ("0", "none")})
     html.append(f"<details><summary>Audit</summary>{audit.to_frame().to_html(header=False, border=0)}</details>")
     calls = [f'.table("{name}")' for name in result.tables]
-    calls += [f'.figure("{name}")' for name in drawn]
+    calls += [f'.figure("{name}")' for name in figures]
     html.append(f"<details><summary>Tables and figures</summary>{', '.join(calls)}</details><small>{LEGEND}</small>")
     return "\n".join(html)
 
@@ -52,13 +52,13 @@ def result_html(result: "Result") -> str:
 def _table_html(name: str, table: Table) -> str:
     """Return the main columns of the first rows of a table, with the signs of their units."""
     rows = len(table.frame)
-    cells = format_cells(table.rows(range(min(ROWS, rows))), missing=DASH)
+    cells = format_cells(table.rows(range(min(PRINTED_ROWS, rows))), missing=DASH)
     columns = {}
     for column, texts in cells.items():
         if column in table.main or column == "n":
             sign = SIGNS.get(str(table.units.get(column)), "")
             columns[f"{column} {sign}".rstrip()] = texts
-    heading = f"{name}: {ROWS} of {rows} rows" if rows > ROWS else name
+    heading = f"{name}: {PRINTED_ROWS} of {rows} rows" if rows > PRINTED_ROWS else name
     return _frame_html(heading, pd.DataFrame(columns))
 
 

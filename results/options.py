@@ -91,15 +91,15 @@ def checked(function: Function) -> Function:
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:  # noqa: ANN401
-        given = signature(function).bind_partial(*args, **options).arguments
+        arguments = signature(function).bind_partial(*args, **options).arguments
         owner = type(args[0]) if function.__name__ == "__init__" else function
-        _check(owner.__name__, _hints(function), given)
+        _check(owner.__name__, _hints(function), arguments)
         return function(*args, **options)
 
     return call  # type: ignore[return-value]
 
 
-def check_options(of: object, **given: object) -> None:
+def check_options(of: object, **values: object) -> None:
     """Raise UserError if a value is not one that its annotation allows, in `__init__` of the class or of a base.
 
     It is for classes whose arguments Lightning collects from the frames of their constructors, which `checked` would
@@ -107,16 +107,16 @@ def check_options(of: object, **given: object) -> None:
 
     Args:
         of: Object whose `__init__` has the options as arguments, or a function that has them.
-        **given: Values of the options by name.
+        **values: Values of the options by name.
     """
     if isfunction(of):
-        _check(of.__name__, _hints(of), given)
+        _check(of.__name__, _hints(of), values)
         return
     hints: dict[str, object] = {}
     for kind in reversed(type(of).__mro__):
         if "__init__" in vars(kind):
             hints |= _hints(vars(kind)["__init__"])
-    _check(type(of).__name__, hints, given)
+    _check(type(of).__name__, hints, values)
 
 
 @cache
@@ -129,34 +129,35 @@ def _hints(function: Any) -> dict[str, object]:  # noqa: ANN401
         return {name: hint for name, hint in annotations.items() if not isinstance(hint, str)}
 
 
-def _check(name: str, hints: Mapping[str, object], given: Mapping[str, object]) -> None:
-    for option, value in given.items():
-        wanted = misfit(value, hints.get(option, Any))
-        if wanted is not None:
-            raise UserError(f"{name}: {option} is {value!r}, but must be {wanted}.")
+def _check(name: str, hints: Mapping[str, object], values: Mapping[str, object]) -> None:
+    for option, value in values.items():
+        allowed = misfit(value, hints.get(option, Any))
+        if allowed is not None:
+            raise UserError(f"{name}: {option} is {value!r}, but must be {allowed}.")
 
 
-def from_options(kind: Callable[..., Made], given: object, where: str, **defaults: object) -> Made:
+def from_options(kind: Callable[..., Made], options: object, where: str, **defaults: object) -> Made:
     """Create an object from a mapping of options.
 
     Only the names of the options are checked here; the constructor of the object checks the values.
 
     Args:
         kind: Class of the object.
-        given: Options by name.
+        options: Options by name.
         where: Option of the user that contains the mapping, for messages.
-        **defaults: Values of options that `given` leaves out, in place of the defaults of the class.
+        **defaults: Values of options that `options` leaves out, in place of the defaults of the class.
 
     Raises:
-        UserError: `given` is not a mapping, or has an option that the class does not have.
+        UserError: `options` is not a mapping, or has an option that the class does not have.
     """
-    known = list(signature(kind).parameters)
-    if not isinstance(given, Mapping):
-        raise UserError(f"{where} is {given!r}, but must be a mapping with keys among {', '.join(known)}.")
-    if strange := [name for name in given if name not in known]:
-        hint = near(str(strange[0]), known)
-        raise UserError(f"{where}: unknown option {strange[0]!r}{hint}; the possible options are {', '.join(known)}.")
-    return kind(**{**defaults, **given})
+    names = list(signature(kind).parameters)
+    if not isinstance(options, Mapping):
+        raise UserError(f"{where} is {options!r}, but must be a mapping with keys among {', '.join(names)}.")
+    for name in options:
+        if name not in names:
+            hint = near(str(name), names)
+            raise UserError(f"{where}: unknown option {name!r}{hint}; the possible options are {', '.join(names)}.")
+    return kind(**{**defaults, **options})
 
 
 KINDS = {
@@ -208,7 +209,9 @@ def _misfit_of_union(value: object, hints: Sequence[Any]) -> str | None:
         if hint is not NoneType:
             faults.append(fault)
     if all(hint is NoneType or get_origin(hint) is Literal for hint in hints):
-        choices = [str(choice) for hint in hints for choice in get_args(hint)]
+        choices: list[str] = []
+        for hint in hints:
+            choices.extend(map(str, get_args(hint)))
         return one_of(value, choices)
     return " or ".join(dict.fromkeys(faults))
 
@@ -235,9 +238,9 @@ def _misfit_of_mapping(value: object, hint: object) -> str | None:
 
 def _misfit_of_number(value: Any, hint: object, *bounds: object) -> str | None:  # noqa: ANN401
     """Return a description of the numbers that are allowed; None if they include the value."""
-    wrong = misfit(value, hint)
-    if wrong is not None:
-        return wrong
+    fault = misfit(value, hint)
+    if fault is not None:
+        return fault
     for bound in bounds:
         if not isinstance(bound, Bounds):
             continue

@@ -20,7 +20,7 @@ from attention_probing.results.result import Result
 from attention_probing.results.tables import DASH, SIGNS, format_cells, format_facts
 
 PAGE = "page.html"
-ROWS = 1000
+PAGE_ROWS = 1000
 """Most rows of a table on the page."""
 
 
@@ -51,7 +51,7 @@ class PageTable:
     @classmethod
     def from_table(cls, name: str, table: Table, folder: Path, file: str) -> "PageTable":
         """Create the table from the first rows of a table, whose LaTeX lies in a folder beside its file."""
-        first = table.rows(range(min(ROWS, len(table.frame))))
+        first = table.rows(range(min(PAGE_ROWS, len(table.frame))))
         raw = pd.read_csv(io.StringIO(csv_text(first.frame)), dtype=str, keep_default_na=False)
         cells = format_cells(first, missing=DASH)
         columns = list(first.frame)
@@ -112,7 +112,7 @@ def write_page(folder: Path, result: Result, record: Record, title: str) -> Path
             "Encoder": format_facts(record.encoder),
             "Versions": format_facts({"seed": record.seed, **record.versions}),
         },
-        config=(folder / record.config).read_text(encoding="utf-8") if record.config else "",
+        config=_read_config(folder, record),
         files={name: quote(name) for name in _find_files(folder)},
         citation=(folder / BIBLIOGRAPHY).read_text(encoding="utf-8"),
         few=FEW,
@@ -120,6 +120,13 @@ def write_page(folder: Path, result: Result, record: Record, title: str) -> Path
     )
     page = document(title, body, styles=[resource("page.css")], scripts=[resource("tables.js")])
     return write_atomically(folder / PAGE, page)
+
+
+def _read_config(folder: Path, record: Record) -> str:
+    """Return the text of the config of a run; empty if there is none."""
+    if record.config is None:
+        return ""
+    return (folder / record.config).read_text(encoding="utf-8")
 
 
 def _find_files(folder: Path) -> list[str]:

@@ -17,7 +17,8 @@ from lightning_utilities.core.rank_zero import rank_zero_only
 
 from attention_probing.results.settings import PACKAGE
 
-FIRST, EVERY = 10.0, 30.0  # seconds before the first line, and between two lines
+FIRST = 10.0  # seconds before the first line
+EVERY = 30.0  # seconds between two lines
 TOGETHER = 10.0
 """Seconds within which all processes of a run find the same fault, and end with the first of them."""
 
@@ -84,7 +85,9 @@ def quiet(*, progress: bool = False) -> Iterator[None]:
     Args:
         progress: True to silence progress, too.
     """
-    names = ("pytorch_lightning", PACKAGE) if progress else ("pytorch_lightning.utilities.rank_zero", _notes.name)
+    names = ("pytorch_lightning.utilities.rank_zero", _notes.name)
+    if progress:
+        names = ("pytorch_lightning", PACKAGE)
     levels = {name: logging.getLogger(name).level for name in names}
     for name in names:
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -101,7 +104,7 @@ class Progress:
     The first line comes after 10 s. If the total is unknown or only an upper bound, each line says why.
 
     Args:
-        what: Name of the computation, with the unit of its amounts, such as `Training, batches`.
+        name: Name of the computation, with the unit of its amounts, such as `Training, batches`.
         total: Sum of all amounts that will be given to `advance`, or an upper bound of it; infinite if unknown.
         why: Reason that `total` is an upper bound or infinite, such as `early stopping may end it before`.
 
@@ -109,14 +112,16 @@ class Progress:
         ValueError: The total is infinite, without a reason.
     """
 
-    def __init__(self, what: str, total: float, why: str = "") -> None:
-        self.begin(what, total, why)
+    def __init__(self, name: str, total: float, why: str = "") -> None:
+        self.begin(name, total, why)
 
-    def begin(self, what: str, total: float, why: str = "") -> None:
+    def begin(self, name: str, total: float, why: str = "") -> None:
         """Start anew with another computation; arguments as of the class."""
         if math.isinf(total) and not why:
-            raise ValueError(f"{what}: a computation without a total needs a reason for it.")
-        self._what, self._total, self._why = what, total, why
+            raise ValueError(f"{name}: a computation without a total needs a reason for it.")
+        self._name = name
+        self._total = total
+        self._why = why
         self._done = 0.0
         self._began = time.monotonic()
         self._next = self._began + FIRST
@@ -134,9 +139,10 @@ class Progress:
             return
         self._next = now + EVERY
         passed = now - self._began
-        rate = f"{self._done / passed:{',.0f' if self._done >= 100 * passed else '.3g'}} a second"
+        rate = self._done / passed
+        speed = f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
         end = f"; {note}" if note else ""
-        _log_line(f"{self._what}: {self._amount()} in {_clock(passed)}, {rate}, {self._left(passed)}{end}.")
+        _log_line(f"{self._name}: {self._amount()} in {_clock(passed)}, {speed} a second, {self._rest(passed)}{end}.")
 
     def _amount(self) -> str:
         """Return the finished amount, with its share of a known total."""
@@ -145,12 +151,14 @@ class Progress:
         most = "at most " if self._why else ""
         return f"{self._done:,.0f} of {most}{self._total:,.0f} ({self._done / self._total:.0%})"
 
-    def _left(self, passed: float) -> str:
+    def _rest(self, passed: float) -> str:
         """Return the time left, given the seconds so far; or the reason that it is not known."""
         if math.isinf(self._total):
             return f"time left unknown: {self._why}"
-        left = _clock(passed * (self._total / self._done - 1))
-        return f"at most {left} to go: {self._why}" if self._why else f"about {left} to go"
+        rest = _clock(passed * (self._total / self._done - 1))
+        if self._why:
+            return f"at most {rest} to go: {self._why}"
+        return f"about {rest} to go"
 
 
 def is_logged() -> bool:

@@ -48,7 +48,9 @@ def find_runs(folder: Path) -> dict[str, dict[str, list[Path]]]:
             by_seed = rows.setdefault(row, {})
             by_seed.setdefault(line["seed"], []).append(path_below(folder, f"runs/{line['folder']}"))
     except (KeyError, ValueError) as error:
-        fault = f"has no column {error}" if isinstance(error, KeyError) else str(error)
+        fault = str(error)
+        if isinstance(error, KeyError):
+            fault = f"has no column {error}"
         raise RecordError(f"{path}: {record.tables[name]} {fault}. Run the sweep again") from None
     return rows
 
@@ -84,7 +86,10 @@ def load(runs: str | Path | Iterable[str | Path], table: str | None = None) -> p
             record = read_record(path)
             if record.is_sweep:
                 continue
-            rows += _score_rows(record) if table is None else _table_rows(record, table)
+            if table is None:
+                rows.extend(_score_rows(record))
+            else:
+                rows.extend(_table_rows(record, table))
             tables |= set(record.tables)
         except (RecordError, SettingsError) as error:
             faults.append(str(error))
@@ -182,10 +187,12 @@ def read_config(record: Record) -> object:
 
 def _score_rows(record: Record) -> list[dict[str, object]]:
     """Return a row for each score of a run, with the options of its config that change numbers."""
-    run = {**_describe_run(record), "experiment": record.experiment, "epochs": record.epochs}
+    run = _describe_run(record)
+    run["experiment"] = record.experiment
+    run["epochs"] = record.epochs
     for setting, value in score_settings(read_config(record) or {}).items():
         parts = setting.split(".")
         if parts[0] in OPTIONS:
             option = ".".join(part for part in parts if part not in ("init_args", "class_path"))
             run[option] = value
-    return [{**run, **row} for row in score_rows(record.scores)]
+    return [run | row for row in score_rows(record.scores)]

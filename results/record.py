@@ -137,7 +137,9 @@ class Record(_Model):
     @property
     def items(self) -> Path | None:
         """Path of the file with one row per test item; None if there is none."""
-        return None if self.items_file is None else self.path.parent / self.items_file
+        if self.items_file is None:
+            return None
+        return self.path.parent / self.items_file
 
     @property
     def source(self) -> str:
@@ -186,8 +188,8 @@ class Record(_Model):
             return self.scores[place]
         table, of_cell, cell = place.partition(":")
         if not self.has(place):
-            known = self.tables if of_cell else self.scores
-            raise RecordError(f"{self.path} has no `{table}`{near(table, known)}")
+            names = self.tables if of_cell else self.scores
+            raise RecordError(f"{self.path} has no `{table}`{near(table, names)}")
         column, _, where = cell.removesuffix("]").partition("[")
         frame = self.table(table, as_text=True)
         try:
@@ -299,13 +301,11 @@ def _number_in_cell(frame: pd.DataFrame, columns: TableColumns, column: str, whe
     unit = columns.units.get(column, "count")
     if not isinstance(unit, str):
         unit = unit[rows.index[0]]
-    low, high = f"{column}.low", f"{column}.high"
-    if columns.interval == column:
-        low, high = "low", "high"
     value = float(row[column])
-    if low not in frame or high not in frame:
+    prefix = "" if columns.interval == column else f"{column}."
+    if f"{prefix}low" not in frame or f"{prefix}high" not in frame:
         return Estimate(value, unit=unit)
-    return Estimate(value, float(row[low]), float(row[high]), unit=unit)
+    return Estimate(value, float(row[f"{prefix}low"]), float(row[f"{prefix}high"]), unit=unit)
 
 
 def _convert(frame: pd.DataFrame, numeric: Collection[str]) -> None:
@@ -362,13 +362,16 @@ def join_numbers(numbers: Mapping[str, float | None], units: Mapping[str, Unit])
     for name, unit in units.items():
         if name not in numbers:
             raise ValueError(f"`scores` has no {name}, which `units` names")
-        known: dict[str, Any] = {}
-        for part, key in {"value": name, **{end: f"{name}.{end}" for end in ENDS}}.items():
-            if key in numbers:
-                number = numbers[key]
-                known[part] = NAN if number is None else number
-        scores[name] = Estimate(**known, unit=unit)
+        parts: dict[str, Any] = {"value": _number(numbers[name])}
+        for end in ENDS:
+            if f"{name}.{end}" in numbers:
+                parts[end] = _number(numbers[f"{name}.{end}"])
+        scores[name] = Estimate(**parts, unit=unit)
     return scores
+
+
+def _number(entry: float | None) -> float:
+    return NAN if entry is None else entry
 
 
 def compute_ratio(counts: pd.DataFrame) -> float:
@@ -432,7 +435,7 @@ def read_record(path: Path) -> Record:
     return record
 
 
-_WANTED = {
+_ALLOWED = {
     "string_type": "text",
     "int_type": "a whole number",
     "float_type": "a number",
@@ -448,7 +451,7 @@ _WANTED = {
 
 def _describe_fault(error: ValidationError, content: object) -> str:
     """Return one fault of a record: the entry, its value, and the values that it may have."""
-    fault = max(error.errors(), key=lambda one: len(one["loc"]))  # of a union the type that fits best
+    fault = max(error.errors(), key=lambda fault: len(fault["loc"]))  # of a union the type that fits best
     if fault["type"] == "value_error":
         return str(fault["ctx"]["error"])
     if fault["type"] == "missing":
@@ -465,10 +468,10 @@ def _describe_fault(error: ValidationError, content: object) -> str:
             names.append(str(place))
             value = inside[place]
     entry = f"`{'.'.join(names)}`" if names else "it"
-    wanted = _WANTED.get(fault["type"], fault["msg"])
+    allowed = _ALLOWED.get(fault["type"], fault["msg"])
     if fault["type"] == "literal_error":
-        wanted = f"one of {', '.join(UNITS)}"
-    return f"{entry} is {shorten(repr(value))}, but must be {wanted}"
+        allowed = f"one of {', '.join(UNITS)}"
+    return f"{entry} is {shorten(repr(value))}, but must be {allowed}"
 
 
 def to_json(value: object, at: str = "result") -> Any:  # noqa: ANN401 # of any kind

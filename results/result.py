@@ -79,8 +79,8 @@ class Result:
 
     def _check_named_scores(self) -> None:
         """Raise ValueError if another part names a score that does not exist."""
-        named = {"headline": self.headline, "ratios": self.ratios, "shares": self.shares}
-        for part, names in named.items():
+        parts = {"headline": self.headline, "ratios": self.ratios, "shares": self.shares}
+        for part, names in parts.items():
             for name in names:
                 if name not in self.scores:
                     raise ValueError(f"Result {self.experiment!r}: `{part}` has {name!r}, which is not among `scores`")
@@ -122,10 +122,10 @@ class Result:
         return numbers(self.scores)
 
 
-def _of_name(name: str, known: Mapping[str, Item], kind: str) -> Item:
-    if name not in known:
-        raise KeyError(f"There is no {kind} {name!r}; give {one_of(name, known)}.")
-    return known[name]
+def _of_name(name: str, items: Mapping[str, Item], kind: str) -> Item:
+    if name not in items:
+        raise KeyError(f"There is no {kind} {name!r}; give {one_of(name, items)}.")
+    return items[name]
 
 
 def merge_results(experiment: str, results: Mapping[str, Result]) -> Result:
@@ -162,21 +162,22 @@ def merge_results(experiment: str, results: Mapping[str, Result]) -> Result:
     return Result(experiment, scores, tables, figures, audit, headline=headline, answer=answer)
 
 
-def _have_equal_numbers(one: Estimate, other: Estimate) -> bool:
+def _have_equal_numbers(score: Estimate, other: Estimate) -> bool:
     """Return True if two scores are equal in value, interval, p and unit; undefined numbers are equal."""
-    if one.unit != other.unit:
+    if score.unit != other.unit:
         return False
     for part in ("value", *ENDS):
-        number, other_number = getattr(one, part), getattr(other, part)
+        number = getattr(score, part)
+        other_number = getattr(other, part)
         both_undefined = number != number and other_number != other_number
         if number != other_number and not both_undefined:
             return False
     return True
 
 
-def free_name(key: str, owner: str, taken: Mapping[str, object]) -> str:
-    """Return `key`, or `<owner>.<key>` if `taken` already has `key`."""
-    return f"{owner}.{key}" if key in taken else key
+def free_name(key: str, owner: str, others: Mapping[str, object]) -> str:
+    """Return `key`, or `<owner>.<key>` if `others` already has `key`."""
+    return f"{owner}.{key}" if key in others else key
 
 
 @dataclass(frozen=True, eq=False)

@@ -91,32 +91,42 @@ def describe_differences(
         verb: Verb and object, such as `change it`.
         than: What it is compared with, such as ` otherwise than random heads of the same layers`.
     """
-    known = []
-    for one, p in zip(differences, corrected, strict=True):
-        if p == p and math.isfinite(one.value.value):
-            known.append((one, p))
-    if not known:
+    tested = []
+    for difference, p in zip(differences, corrected, strict=True):
+        if p == p and math.isfinite(difference.value.value):
+            tested.append((difference, p))
+    if not tested:
         return UNDEFINED
-    if len(known) == 1:
-        one, p = known[0]
+    if len(tested) == 1:
+        difference, p = tested[0]
         word, _, rest = verb.partition(" ")
-        does = f"{word}s {rest}".strip() if p < LEVEL else f"does not significantly {verb}"
-        return f"{noun} {one.name} {does}{than}: {describe_difference(one)}"
-    significant = sum(p < LEVEL for _, p in known)
-    text = f"{significant or 'none'} of {pluralize(len(known), noun)} {verb}{than} (p < .05 after Holm)"
-    top = largest_difference([one for one, _ in known])
+        does = f"does not significantly {verb}"
+        if p < LEVEL:
+            does = f"{word}s {rest}".strip()
+        return f"{noun} {difference.name} {does}{than}: {describe_difference(difference)}"
+    significant = sum(p < LEVEL for _, p in tested)
+    text = f"{significant or 'none'} of {pluralize(len(tested), noun)} {verb}{than} (p < .05 after Holm)"
+    top = largest_difference([difference for difference, _ in tested])
     if top is None:
         return text
-    has_few = any(one.items is not None and one.items < FEW for one, _ in known)
+    has_few = any(_has_few_items(difference) for difference, _ in tested)
     of_enough = f" (n ≥ {FEW})" if has_few else ""
     return f"{text}; the largest difference{of_enough} is that of {top.name}, {describe_difference(top)}"
 
 
-def describe_difference(one: Difference) -> str:
+def describe_difference(difference: Difference) -> str:
     """Return a difference with interval, p-value and number of items."""
-    p = None if one.value.p is None else Estimate(one.value.p, unit=one.p_unit)
-    items = "" if one.items is None else f", n = {one.items:,}"
-    return format_difference(one.value, p) + items
+    p = None
+    if difference.value.p is not None:
+        p = Estimate(difference.value.p, unit=difference.p_unit)
+    text = format_difference(difference.value, p)
+    if difference.items is not None:
+        text += f", n = {difference.items:,}"
+    return text
+
+
+def _has_few_items(difference: Difference) -> bool:
+    return difference.items is not None and difference.items < FEW
 
 
 def largest_difference(differences: Sequence[Difference]) -> Difference | None:
@@ -125,11 +135,13 @@ def largest_difference(differences: Sequence[Difference]) -> Difference | None:
     It must be significant together with all others, over at least `FEW` items, larger than every other difference of
     so many items, and one of at least two.
     """
-    known = [one for one in differences if math.isfinite(one.value.value)]
-    enough = [one for one in known if one.items is None or one.items >= FEW]
-    if len(enough) < 2:
+    candidates = []
+    for difference in differences:
+        if math.isfinite(difference.value.value) and not _has_few_items(difference):
+            candidates.append(difference)
+    if len(candidates) < 2:
         return None
-    first, second = sorted(enough, key=lambda one: -abs(one.value.value))[:2]
+    first, second = sorted(candidates, key=lambda difference: -abs(difference.value.value))[:2]
     p = first.value.p
     if p is None or not p < LEVEL:
         return None
@@ -143,20 +155,20 @@ def clear_largest(values: Mapping[str, Estimate]) -> str | None:
     It is clear if its interval lies above those of all others, and all have one. The intervals should hold for all
     numbers at once.
     """
-    known = {name: one for name, one in values.items() if math.isfinite(one.value)}
-    if len(known) < 2:
+    finite = {name: score for name, score in values.items() if math.isfinite(score.value)}
+    if len(finite) < 2:
         return None
-    top = max(known, key=lambda name: known[name].value)
-    low = known[top].low
-    ends = [math.nan if one.high is None else one.high for name, one in known.items() if name != top]
-    if low is None or not all(low > end for end in ends):
-        return None
+    top = max(finite, key=lambda name: finite[name].value)
+    low = finite.pop(top).low
+    for other in finite.values():
+        if low is None or other.high is None or not low > other.high:
+            return None
     return top
 
 
 def clear_smallest(values: Mapping[str, Estimate]) -> str | None:
     """Return the name of the smallest of several numbers, if it is clear; see `clear_largest`."""
-    return clear_largest({name: negate(one) for name, one in values.items()})
+    return clear_largest({name: negate(score) for name, score in values.items()})
 
 
 def negate(score: Estimate) -> Estimate:
@@ -186,7 +198,10 @@ def fill_sentence(text: str, scores: Mapping[str, Estimate], **words: Estimate |
             return format_difference(value)
         return format_estimate(value, "ratio" if unit else None)
 
-    parts = [re.sub(r"{(.+?)}", fill, part) for part in text.split("; ")]
-    known = [part for part in parts if UNDEFINED not in part]
-    sentence = "; ".join(known) or "no score is defined on these data"
+    parts = []
+    for part in text.split("; "):
+        part = re.sub(r"{(.+?)}", fill, part)
+        if UNDEFINED not in part:
+            parts.append(part)
+    sentence = "; ".join(parts) or "no score is defined on these data"
     return f"{sentence[0].upper()}{sentence[1:]}."

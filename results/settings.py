@@ -25,8 +25,11 @@ NEUTRAL = (
     "trust",
     "figures",
     "data.init_args.cache",
-    *(f"trainer.{name}" for name in ("default_root_dir", "logger", "profiler")),
-    *(f"trainer.enable_{name}" for name in ("progress_bar", "model_summary")),
+    "trainer.default_root_dir",
+    "trainer.logger",
+    "trainer.profiler",
+    "trainer.enable_progress_bar",
+    "trainer.enable_model_summary",
 )
 
 
@@ -57,13 +60,13 @@ _FOLDER = Path(__file__).resolve().parents[1]
 @cache
 def exported_classes() -> Mapping[str, str]:
     """Return the package of each class that a room exports, such as `attention_probing.measures` of `SingleHeads`."""
-    found = dict[str, str]()
+    packages = dict[str, str]()
     for room in ROOMS:
         stub = _FOLDER / room / "__init__.pyi"
         if stub.is_file():
             names = re.findall(r"\b([A-Z]\w*) as \1\b", stub.read_text(encoding="utf-8"))
-            found.update(dict.fromkeys(names, f"{PACKAGE}.{room}"))
-    return found
+            packages.update(dict.fromkeys(names, f"{PACKAGE}.{room}"))
+    return packages
 
 
 def own_class(path: str) -> str | None:
@@ -152,18 +155,19 @@ def _refuse_excess(text: str) -> None:
             raise yaml.constructor.ConstructorError(problem=fault, problem_mark=event.start_mark)
 
 
-def _values(node: yaml.Node | None, known: dict[yaml.Node, float]) -> float:
+def _count_values(node: yaml.Node | None, counts: dict[yaml.Node, float]) -> float:
     """Return how many values a node of YAML stands for if aliases are written out; infinite for one in itself."""
-    if node in known:
-        return known[node]
-    known[node] = inf  # until its parts are counted
-    parts = []
+    if node in counts:
+        return counts[node]
+    counts[node] = inf  # until its parts are counted
+    parts: list[yaml.Node] = []
     if isinstance(node, yaml.MappingNode):
-        parts = [part for pair in node.value for part in pair]
+        for key, value in node.value:
+            parts.extend((key, value))
     elif isinstance(node, yaml.SequenceNode):
         parts = node.value
-    known[node] = 1 + sum(_values(part, known) for part in parts)
-    return known[node]
+    counts[node] = 1 + sum(_count_values(part, counts) for part in parts)
+    return counts[node]
 
 
 class Bounded:
@@ -184,7 +188,7 @@ class Bounded:
     def get_single_node(self) -> yaml.Node | None:
         """Return the only document of the text, as a tree in which an alias is the node that it stands for."""
         node: yaml.Node | None = super().get_single_node()  # type: ignore[misc]
-        if _values(node, {}) > MOST:
+        if _count_values(node, {}) > MOST:
             fault = f"it has more than {MOST:,} values, counting each alias as all that it stands for: remove aliases"
             raise yaml.constructor.ConstructorError(problem=fault)
         return node
@@ -198,17 +202,18 @@ class _Loader(BoundedLoader):
     """Refuses mappings with duplicate names, or with names that are not text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set[object]()
+        names = set[object]()
         for key, _ in node.value:
-            fault = f"the key `{key.value}` occurs twice in one mapping: remove one"
+            fault = None
             if not key.tag.endswith((":str", ":merge")):
                 fault = f"the key `{key.value}` is not a string: write it in quotes"
-            elif key.value not in seen:
-                seen.add(key.value)
-                continue
-            raise yaml.constructor.ConstructorError(problem=fault, problem_mark=key.start_mark)
-        found: dict[Any, Any] = super().construct_mapping(node, deep)
-        return found
+            elif key.value in names:
+                fault = f"the key `{key.value}` occurs twice in one mapping: remove one"
+            if fault is not None:
+                raise yaml.constructor.ConstructorError(problem=fault, problem_mark=key.start_mark)
+            names.add(key.value)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 def read_yaml(path: Path) -> object:
@@ -252,11 +257,11 @@ def settings_without_seeds(config: object) -> dict[str, object]:
 
 def seeds(config: object) -> dict[str, object]:
     """Return the seeds in a config by dotted name."""
-    found = dict[str, object]()
+    by_name = dict[str, object]()
     for name, value in leaves(config):
         if name.rpartition(".")[2] in SEEDS:
-            found[name] = value
-    return found
+            by_name[name] = value
+    return by_name
 
 
 LONGEST = 500
@@ -264,8 +269,14 @@ LONGEST = 500
 
 
 _FRAME = (
-    *("Does not validate against", "Subtypes:", "Errors:", "Given value type:", "Given value: NestedArg"),
-    *("Given value: {", "Expected a <class 'NoneType'>", "Expected a path but"),
+    "Does not validate against",
+    "Subtypes:",
+    "Errors:",
+    "Given value type:",
+    "Given value: NestedArg",
+    "Given value: {",
+    "Expected a <class 'NoneType'>",
+    "Expected a path but",
 )
 """Beginnings of lines in jsonargparse's messages that do not describe the fault."""
 

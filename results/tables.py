@@ -37,7 +37,9 @@ def format_cells(table: Table, *, missing: str) -> dict[str, list[str]]:
     frame = table.frame
     intervals = table.intervals()
     units = table.unit_rows()
-    ends = {end for pair in intervals.values() for end in pair}
+    ends: set[str] = set()
+    for low_and_high in intervals.values():
+        ends.update(low_and_high)
     cells: dict[str, list[str]] = {}
     for column in frame.columns:
         if column in ends:
@@ -65,8 +67,8 @@ def format_markdown(table: pd.DataFrame) -> str:
 def lacks_interval(table: Table) -> bool:
     """Return True if a number of the table has no interval, though others of its column may have one."""
     for column, ends in table.intervals().items():
-        known = table.frame[column].notna()
-        if table.frame.loc[known, list(ends)].isna().any(axis=None):
+        has_number = table.frame[column].notna()
+        if table.frame.loc[has_number, list(ends)].isna().any(axis=None):
             return True
     return False
 
@@ -131,7 +133,7 @@ def _cell(values: Iterable[float], unit: Unit, missing: str) -> str:
     return f"{first} [{low}, {high}]"
 
 
-ROWS = 25  # rows of a table, of the scores and of the audit that are printed
+PRINTED_ROWS = 25  # rows of a table, of the scores and of the audit that are printed
 LISTED = 5  # longest list that is printed; a longer list is given by its length
 SHOWN = 20  # entries of a list that a page shows
 _MEASURED = re.compile(r"(^|\.)(inputs|scored)\b")  # names of counts over which scores are averaged
@@ -164,7 +166,7 @@ def main_scores(
 
     Args:
         scores: Scores by name.
-        headline: Names of the main scores; if there are none, the first `ROWS` scores are printed.
+        headline: Names of the main scores; if there are none, the first `PRINTED_ROWS` scores are printed.
         tables: Tables by name.
 
     Returns:
@@ -175,7 +177,7 @@ def main_scores(
         if table.main and "score" in table.frame:
             in_tables.update(map(str, table.frame["score"]))
     apart = {name: score for name, score in scores.items() if name not in in_tables}
-    names = headline or list(scores)[:ROWS]
+    names = headline or list(scores)[:PRINTED_ROWS]
     main = {name: apart[name] for name in names if name in apart}
     return main, len(apart) - len(main)
 
@@ -221,13 +223,13 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
         width: Width of the terminal in characters.
     """
     cells = format_cells(table, missing=DASH)
-    columns = {name: column[:ROWS] for name, column in cells.items()}
-    shown = _columns_that_fit(columns, {*table.main, "n"}, width)
-    columns = {name: column for name, column in columns.items() if name in shown}
+    columns = {name: column[:PRINTED_ROWS] for name, column in cells.items()}
+    fitting = _columns_that_fit(columns, {*table.main, "n"}, width)
+    columns = {name: column for name, column in columns.items() if name in fitting}
     numeric = {name: pd.api.types.is_numeric_dtype(table.frame[name]) for name in columns}
     layout = _lay_out(title, columns, numeric, width)
     more = []
-    for kind, number in (("row", len(table.frame) - ROWS), ("column", len(cells) - len(shown))):
+    for kind, number in (("row", len(table.frame) - PRINTED_ROWS), ("column", len(cells) - len(fitting))):
         if number > 0:
             more.append(pluralize(number, f"more {kind}"))
     if more:
@@ -237,15 +239,15 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
 
 def _columns_that_fit(columns: Mapping[str, Sequence[str]], main: Collection[str], width: int) -> list[str]:
     """Return the main columns, and further ones with values as far as they fit into a width."""
-    shown = [name for name in columns if name in main]
-    total = sum(_needed(name, columns[name]) for name in shown) - 2
+    fitting = [name for name in columns if name in main]
+    total = sum(_needed(name, columns[name]) for name in fitting) - 2
     for name, cells in columns.items():
         needed = _needed(name, cells)
         is_empty = set(cells) == {DASH}
-        if name not in shown and not is_empty and total + needed <= width:
-            shown.append(name)
+        if name not in fitting and not is_empty and total + needed <= width:
+            fitting.append(name)
             total += needed
-    return shown
+    return fitting
 
 
 def _lay_out(title: str, columns: Mapping[str, list[str]], numeric: Mapping[str, bool], width: int) -> RichTable:
@@ -269,7 +271,8 @@ def _needed(name: str, cells: Iterable[str]) -> int:
 
 def _width(texts: Iterable[str]) -> int:
     """Return the width of the longest line."""
-    return max((cell_len(line) for text in texts for line in text.split("\n")), default=0)
+    lines = "\n".join(texts).split("\n")
+    return max(map(cell_len, lines))
 
 
 def _beside(
@@ -284,7 +287,7 @@ def _beside(
     if level >= 1:
         headings = {name: "\n".join(_parts(name)) for name in columns}
     if level == 3:
-        columns = {name: _intervals_below(cells) if numeric[name] else cells for name, cells in columns.items()}
+        columns = _intervals_below(columns, numeric)
     least = {}
     for name, cells in columns.items():
         folds = level >= 2 and not numeric[name]
@@ -301,9 +304,13 @@ def _beside(
     return table
 
 
-def _intervals_below(cells: Iterable[str]) -> list[str]:
+def _intervals_below(columns: Mapping[str, list[str]], numeric: Mapping[str, bool]) -> dict[str, list[str]]:
     """Put the interval of each number on a line below it."""
-    return [cell.replace(" [", "\n[", 1) for cell in cells]
+    lines = dict(columns)
+    for name, cells in columns.items():
+        if numeric[name]:
+            lines[name] = [cell.replace(" [", "\n[", 1) for cell in cells]
+    return lines
 
 
 def _stacked(title: str, columns: Mapping[str, list[str]]) -> RichTable:
@@ -333,13 +340,13 @@ def audit_text(audit: Mapping[str, object]) -> str:
         if str(value) != "0" or _MEASURED.search(name):
             entries[name] = value
     groups: dict[str, list[str]] = {}
-    for name, value in list(entries.items())[:ROWS]:
+    for name, value in list(entries.items())[:PRINTED_ROWS]:
         group, dot, key = name.partition(".")
         heading = f"{group}:" if dot else group
         groups.setdefault(heading, []).append(f"{key} {_entry(value)}".strip())
     parts = [f"{heading} {', '.join(texts)}" for heading, texts in groups.items()]
-    if len(entries) > ROWS:
-        parts.append(pluralize(len(entries) - ROWS, "other entry", "other entries"))
+    if len(entries) > PRINTED_ROWS:
+        parts.append(pluralize(len(entries) - PRINTED_ROWS, "other entry", "other entries"))
     if len(counts) > len(entries):
         parts.append(pluralize(len(counts) - len(entries), "count that is 0", "counts that are 0"))
     return f"Audit: {'; '.join(parts)}."
@@ -388,10 +395,10 @@ def flatten(entries: Mapping[str, object], above: str = "") -> dict[str, object]
 
 def format_facts(entries: Mapping[str, Any]) -> dict[str, str]:
     """Format the values of nested mappings as text, by names joined with dots; of a list, the first entries."""
-    return {name: _fact(value) for name, value in flatten(entries).items()}
+    return {name: _format_fact(value) for name, value in flatten(entries).items()}
 
 
-def _fact(value: object) -> str:
+def _format_fact(value: object) -> str:
     if isinstance(value, float):
         return format_number(value, "ratio", missing=DASH)
     if not isinstance(value, list):
@@ -404,10 +411,12 @@ def _fact(value: object) -> str:
 
 MISSING = "--"
 LATEX_ROWS = 40  # most rows of a table on a page
-LATEX_COLUMN, LATEX_WIDTH = 60, 112  # letters in a line of a column and of a page of ACL, in `\footnotesize`
+LATEX_COLUMN = 60  # letters in a line of a column of ACL, in `\footnotesize`
+LATEX_WIDTH = 112  # letters in a line of a page
 NAMED = ("score", "measure", "ranking", "pair")  # columns whose cells are names of this application
 _WORDS = "UAS UUAS F1 MCC AUROC AUPRC AUC MSE TVD JSD JS AOPC NAOPC LDS RACU IoU SD MLP Pearson Spearman Holm"
-NAMES = {word.lower(): word for word in _WORDS.split()} | {"kendall": "Kendall's τ", "tau": "τ"}
+NAMES = {word.lower(): word for word in _WORDS.split()}
+NAMES |= {"kendall": "Kendall's τ", "tau": "τ"}
 NAMES |= {"input_x_gradient": "gradient × input", "attention_times_gradient": "attention × gradient"}
 NAMES |= {"comprehensiveness": "Comp.", "median_fraction": "erased share"}
 """Names of scores and rankings in print, and of words in them; see `printed_name`."""
@@ -420,18 +429,17 @@ _TEXT |= {"<": "less", ">": "greater", "|": "bar", '"': "quotedbl"}
 # Signs in names and labels of this application that pdflatex does not know.
 _MATH = {"→": "rightarrow", "←": "leftarrow", "↔": "leftrightarrow", "×": "times", "≤": "leq", "≥": "geq"}
 _MATH |= {"α": "alpha", "τ": "tau", "ρ": "rho", "Δ": "Delta", "↑": "uparrow", "↓": "downarrow"}
-_SIGNS = str.maketrans(
-    {sign: f"\\{sign}" for sign in "&%$#_{}"}
-    | {sign: rf"\text{name}{{}}" for sign, name in _TEXT.items()}
-    | {sign: rf"$\{name}$" for sign, name in _MATH.items()}
-    | {"−": "$-$", "…": r"\ldots{}"}
-)
+_IN_LATEX = {"−": "$-$", "…": r"\ldots{}"}
+_IN_LATEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
+_IN_LATEX |= {sign: rf"\text{name}{{}}" for sign, name in _TEXT.items()}
+_IN_LATEX |= {sign: rf"$\{name}$" for sign, name in _MATH.items()}
+_SIGNS = str.maketrans(_IN_LATEX)
 _NUMERIC = str.maketrans({"-": "$-$", "<": "$<$", "≤": r"$\leq$", "*": r"\rlap{*}", NO_INTERVAL: r"\rlap{$^\dagger$}"})
 
 
 def printed_name(name: str) -> str:
     """Return a name in print: `max_jsd` is `max JSD`. Names that `NAMES` lacks have blanks in place of underscores."""
-    return _NAME.sub(lambda found: NAMES[found[0]], name).replace("_", " ")
+    return _NAME.sub(lambda match: NAMES[match[0]], name).replace("_", " ")
 
 
 def latex_table(table: Table, experiment: str, name: str, title: str) -> str | None:
@@ -451,21 +459,25 @@ def latex_table(table: Table, experiment: str, name: str, title: str) -> str | N
     Returns:
         The LaTeX; None for a table without values, and for one of more than `LATEX_ROWS` rows that has no main columns.
     """
-    numbers = [column for column in table.main or table.frame if column in table.units] or list(table.frame)
-    known = np.flatnonzero(table.frame[numbers].notna().any(axis="columns")).tolist()
-    if not known or (len(known) > LATEX_ROWS and not table.main):
+    rows = _rows_with_values(table)
+    if not rows or (len(rows) > LATEX_ROWS and not table.main):
         return None
-    left_out = {"without values": len(table.frame) - len(known), "below these": len(known) - LATEX_ROWS}
-    table = table.rows(known[:LATEX_ROWS])
+    left_out = {"without values": len(table.frame) - len(rows), "below these": len(rows) - LATEX_ROWS}
+    table = table.rows(rows[:LATEX_ROWS])
     cells = {column: texts for column, texts in format_cells(table, missing="").items() if any(texts)}
     if table.main and "score" not in table.main:
         cells.pop("score", None)  # names in results.json
     columns, width = _fitted(table, cells)
     more = ", ".join(column for column in cells if column not in columns)
     environment = "table*" if width > LATEX_COLUMN else "table"  # with the star over both columns
-    sides = ["r" if pd.api.types.is_numeric_dtype(table.frame[column]) else "l" for column in columns]
-    latex_cells = [_latex_cells(column, cells[column], side) for column, side in zip(columns, sides, strict=True)]
-    lines = [rf"% {' '.join(f'{experiment}: {name}'.split())}; requires \usepackage{{booktabs,graphicx}}"]
+    sides = []
+    latex_cells = []
+    for column in columns:
+        side = "r" if pd.api.types.is_numeric_dtype(table.frame[column]) else "l"
+        sides.append(side)
+        latex_cells.append(_latex_cells(column, cells[column], side))
+    source = " ".join(f"{experiment}: {name}".split())
+    lines = [rf"% {source}; requires \usepackage{{booktabs,graphicx}}"]
     if more:
         lines.append(f"% without the columns {more} of {name}.csv")
     lines += [
@@ -485,6 +497,15 @@ def latex_table(table: Table, experiment: str, name: str, title: str) -> str | N
         "",
     ]
     return "\n".join(lines)
+
+
+def _rows_with_values(table: Table) -> list[int]:
+    """Return the numbers, from 0, of the rows with a value in a main column that has a unit; if none has, in any."""
+    columns = [column for column in table.main or table.frame if column in table.units]
+    if not columns:
+        columns = list(table.frame)
+    has_value = table.frame[columns].notna().any(axis="columns")
+    return np.flatnonzero(has_value).tolist()
 
 
 def _fitted(table: Table, cells: Mapping[str, Sequence[str]]) -> tuple[list[str], int]:
@@ -584,7 +605,8 @@ def escape(text: str) -> str:
 
 def _numeric(text: str) -> str:
     """Return the LaTeX of a number, with thousands separated."""
-    text = re.sub(r"(?<![\d.])\d{4,}(?![\d.])", lambda digits: f"{int(digits[0]):,}", text.translate(_NUMERIC))
+    text = text.translate(_NUMERIC)
+    text = re.sub(r"(?<![\d.])\d{4,}(?![\d.])", lambda digits: f"{int(digits[0]):,}", text)
     return re.sub(r"e\$-\$0*(\d+)", r"${}\\times 10^{-\1}$", text)
 
 

@@ -10,14 +10,19 @@ FULL = 10  # multiple of the even share of a row of texts from which a word has 
 
 def html_page(figure: ColouredTexts) -> str:
     """Return an HTML page that has only coloured texts."""
-    values = [value for text in figure.texts for row in text.rows.values() for value in row]
-    below = [-1.0, -0.5, -0.1] if any(value < 0 for value in values) else []
+    values: list[float] = []
+    for text in figure.texts:
+        for row in text.rows.values():
+            values.extend(row)
+    steps = [0.0, 0.1, 0.5, 1.0]
+    if any(value < 0 for value in values):
+        steps = [-1.0, -0.5, -0.1, *steps]
     body = render(
         "texts.html",
         title=figure.title,
         texts=[{"name": text.name, "caption": text.caption, "rows": _rows(text)} for text in figure.texts],
         full=FULL,
-        steps=[*below, 0.0, 0.1, 0.5, 1.0],
+        steps=steps,
         missing=any(math.isnan(value) for value in values),
     )
     return document(figure.title, body, styles=[resource("texts.css")])
@@ -29,7 +34,12 @@ def _rows(text: ColouredText) -> list[dict[str, object]]:
     for name, row in text.rows.items():
         values = [None if math.isnan(value) else value for value in row]
         magnitudes = [abs(value) for value in values if value is not None]
-        even, largest = sum(magnitudes) / max(len(magnitudes), 1), max(magnitudes, default=None)
-        words = list(zip(text.words, values, strict=True))
-        rows.append({"name": name, "words": words, "even": even, "largest": largest})
+        rows.append(
+            {
+                "name": name,
+                "words": list(zip(text.words, values, strict=True)),
+                "even": sum(magnitudes) / max(len(magnitudes), 1),
+                "largest": max(magnitudes, default=None),
+            }
+        )
     return rows

@@ -114,9 +114,11 @@ class View:
         n = len(self.words)
         _check_values("values", self.values, len(self.layers), len(self.heads), n)
         _check_positions("delimiters", self.delimiters, n)
-        _check_positions("arcs", [end for start, to, _ in self.arcs for end in (start, to)], n)
-        spans = [span for cluster in self.clusters for span in cluster]
-        _check_positions("clusters", [end for first, last in spans for end in (first, last - 1)], n)
+        for start, end, _ in self.arcs:
+            _check_positions("arcs", (start, end), n)
+        for cluster in self.clusters:
+            for first, last in cluster:
+                _check_positions("clusters", (first, last - 1), n)
         for name, numbers in self.saliency.items():
             if len(numbers) != n or not all(map(isfinite, numbers)):
                 raise UserError(f"saliency {name!r} must have {n} finite numbers, one per position (0 for delimiters).")
@@ -154,8 +156,10 @@ class View:
                 or are given for attention over pieces.
         """
         place = attention.place(sentence)
-        array, words = attention[place], attention.sentences[place]
-        names, numbers = _names(array, "from"), array["from_word"].to_numpy()
+        array = attention[place]
+        words = attention.sentences[place]
+        names = _names(array, "from")
+        numbers = array["from_word"].to_numpy()
         if names != _names(array, "to"):
             raise UserError("This attention goes from one text to another, which views do not show.")
         if len(set(numbers.tolist())) < len(numbers) and (arcs or clusters or saliency):
@@ -163,9 +167,10 @@ class View:
                 "The attention of this sentence is over pieces, but arcs, clusters and saliency refer to words. "
                 "Give attention over words, and the attention over pieces as `pieces`."
             )
-        values, own = non_negative(array.to_numpy())
+        values, note = non_negative(array.to_numpy())
         first = int(numbers[0])  # 0 where there is a start delimiter
-        last = len(numbers) - 1 + first - len(words)  # 1 where there is one at the end
+        before = [0.0] * (1 - first)
+        behind = [0.0] * (len(numbers) - len(before) - len(words))
         return cls(
             title or " ".join(words),
             names,
@@ -177,12 +182,10 @@ class View:
             delimiters=np.flatnonzero((numbers == 0) | (numbers == len(words) + 1)).tolist(),
             sink="causal" in attention.encoder and array.name == "attention",
             arcs=[(start - first, end - first, label) for start, end, label in arcs],
-            clusters=[[(start - first, end - first) for start, end in spans] for spans in clusters],
-            saliency={
-                name: [*[0.0] * (1 - first), *values, *[0.0] * last] for name, values in (saliency or {}).items()
-            },
+            clusters=[_move_spans(spans, first) for spans in clusters],
+            saliency={name: [*before, *of_words, *behind] for name, of_words in (saliency or {}).items()},
             pieces=None if pieces is None else _between_pieces(pieces[place], first),
-            notes=[*notes, *own],
+            notes=[*notes, *note],
         )
 
     @classmethod
@@ -199,7 +202,8 @@ class View:
         tokens = [*_names(attention, "to")[:prompt], *written]
         values = np.zeros((*attention.shape[:2], len(tokens), len(tokens)), np.float32)
         values[:, :, prompt:, :-1] = attention.to_numpy()
-        layers, heads = (attention[name].to_numpy().tolist() for name in ("layer", "head"))
+        layers = attention["layer"].to_numpy().tolist()
+        heads = attention["head"].to_numpy().tolist()
         return cls(title or " ".join(written), tokens, values, layers, heads, sink=True, steps=prompt)
 
     def save(self, path: Path | str) -> Path:
@@ -216,8 +220,16 @@ class View:
 
 def non_negative(values: Floats) -> tuple[Floats, list[str]]:
     """Return values for a `View`, negative ones as 0, and a note that says how many these are."""
+    notes = []
     below = int((values < 0).sum())
-    return values.clip(min=0), [f"{below} of {values.size} values are negative, and shown as 0."] if below else []
+    if below:
+        notes.append(f"{below} of {values.size} values are negative, and shown as 0.")
+    return values.clip(min=0), notes
+
+
+def _move_spans(spans: Sequence[Span], first: int) -> list[Span]:
+    """Return spans of words as positions, from the number of the first word of a view."""
+    return [(start - first, end - first) for start, end in spans]
 
 
 def _names(array: "xr.DataArray", axis: str) -> list[str]:
@@ -227,25 +239,29 @@ def _names(array: "xr.DataArray", axis: str) -> list[str]:
 def _between_pieces(array: "xr.DataArray", first: int) -> PieceValues:
     """Return the values between pieces; `first` is the number of the first word of the view, 0 for a delimiter."""
     of = (array["from_word"].to_numpy() - first).tolist()
-    return PieceValues(_names(array, "from"), of, non_negative(array.to_numpy())[0])
+    values, _ = non_negative(array.to_numpy())
+    return PieceValues(_names(array, "from"), of, values)
 
 
 def _check_values(name: str, values: Floats, layers: int, heads: int, n: int) -> None:
-    wanted = (layers, heads, n, n)
-    if values.shape != wanted or not all(wanted):
+    shape = (layers, heads, n, n)
+    if values.shape != shape or not all(shape):
         raise UserError(
-            f"{name} has shape {list(values.shape)}, but must have {list(wanted)}: [layers, heads, from, to], at least "
+            f"{name} has shape {list(values.shape)}, but must have {list(shape)}: [layers, heads, from, to], at least "
             "one of each."
         )
     for layer in values:  # one layer at a time: the values may be mapped from a file that memory cannot hold
-        low, high = float(layer.min()), float(layer.max())
+        low = float(layer.min())
+        high = float(layer.max())
         if not (low >= 0 and isfinite(high)):  # False for nan as well
-            raise UserError(f"{name} contains {low if isfinite(high) else high:g}; all values must be finite and ≥ 0.")
+            value = low if isfinite(high) else high
+            raise UserError(f"{name} contains {value:g}; all values must be finite and ≥ 0.")
 
 
 def _check_positions(name: str, positions: Sequence[int], n: int) -> None:
-    if bad := [position for position in positions if not 0 <= position < n]:
-        raise UserError(f"{name}: position {bad[0]} is not among 0 to {n - 1}, delimiters included.")
+    for position in positions:
+        if not 0 <= position < n:
+            raise UserError(f"{name}: position {position} is not among 0 to {n - 1}, delimiters included.")
 
 
 def view_page(*views: View, budget: int = BUDGET) -> str:
@@ -265,7 +281,8 @@ def view_page(*views: View, budget: int = BUDGET) -> str:
     greatest = max(float(view.values.max()) for view in views)
     for share in SHARES:
         page = _page(views, float(f"{share * greatest:.2g}"))
-        if (size := len(page.encode())) <= budget:
+        size = len(page.encode())
+        if size <= budget:
             return page
     raise UserError(
         f"The page has {size:,} bytes even with only the greatest values, but at most {budget:,} are allowed. Show "
@@ -301,48 +318,73 @@ def _packed(values: Floats, sink: bool, threshold: float) -> tuple[dict[str, obj
           (`dropped`); the share that is left out of all heads together (`droppedOfAll`); and the largest `error`.
         - The bytes are the thumbnails of all heads, and then the codes of each head, 0 below the threshold.
     """
-    tops, dropped, codes, thumbnails = [], [], list[Packed](), list[bytes]()
+    tops: list[float] = []
+    dropped: list[float] = []
+    packed: list[Packed] = []
+    thumbnails: list[bytes] = []
     error = left_out = total = 0.0
-    for head in (head for layer in values for head in layer):
-        top = float(f"{head.max():.6g}")  # with as many digits as the page has
-        found, below = _encode(head, top), head < threshold
-        found[below] = 0
+    for layer, head in np.ndindex(values.shape[:2]):
+        weights = values[layer, head]
+        below = weights < threshold
+        top = float(f"{weights.max():.6g}")  # with as many digits as the page has
+        codes = _encode(weights, top)
+        codes[below] = 0
         decoded = np.float32(top) * (np.arange(256, dtype=np.float32) / 255) ** 2
-        error = max(error, float(np.abs(decoded[found] - head).max(where=~below, initial=0)))
-        lost, whole = float(head.sum(where=below, dtype=np.float64)), float(head.sum(dtype=np.float64))
-        left_out, total = left_out + lost, total + whole
+        errors = np.abs(decoded[codes] - weights)
+        error = max(error, float(errors.max(where=~below, initial=0)))
+        lost = float(weights.sum(where=below, dtype=np.float64))
+        whole = float(weights.sum(dtype=np.float64))
+        left_out += lost
+        total += whole
         tops.append(top)
         dropped.append(round(lost / whole, 5) if whole else 0.0)
-        codes.append(Packed(found.tobytes(), noisy=True))
-        thumbnails.append(_thumbnail(head, sink))
+        packed.append(Packed(codes.tobytes(), noisy=True))
+        thumbnails.append(_thumbnail(weights, sink))
     share = left_out / total if total else 0.0
     fields = {"tops": tops, "dropped": dropped, "droppedOfAll": share, "error": error}
-    return fields, [Packed(b"".join(thumbnails), noisy=True), *codes]
+    return fields, [Packed(b"".join(thumbnails), noisy=True), *packed]
 
 
 def _page(views: Sequence[View], threshold: float) -> str:
-    data: dict[str, object] = {}
     texts = []
+    packed: dict[str, Packed] = {}
     for number, view in enumerate(views):
-        shown: dict[str, tuple[Sequence[str], Sequence[int], Floats]]
-        shown = {"words": (view.words, range(len(view.words)), view.values)}
-        if view.pieces is not None:
-            shown["pieces"] = (view.pieces.names, view.pieces.of, view.pieces.values)
         grids = {}
-        for kind, (names, of, values) in shown.items():
+        for kind, grid in _grids(view).items():
             name = f"{kind}-{number}"
-            fields, (thumbnails, *heads) = _packed(values, view.sink, threshold)
-            grids[kind] = {"names": names, "of": of, "id": name, **fields}
-            data |= {name: thumbnails, **{f"{name}-{place}": codes for place, codes in enumerate(heads)}}
-        texts.append(_text(view) | {"grids": grids})
-    title = views[0].title if len(views) == 1 else f"{views[0].quantity.capitalize()} in {len(views)} texts"
-    described: dict[str, object] = {"view": {"texts": texts, "threshold": threshold, "thumbnail": THUMBNAIL}}
-    code = {"styles": [resource("view.css")], "scripts": [resource("view.js")]}
-    return document(title, render("view.html", title=title), **code, data=described | data)
+            fields, (thumbnails, *heads) = _packed(grid.values, view.sink, threshold)
+            grids[kind] = {"names": grid.names, "of": grid.of, "id": name, **fields}
+            packed[name] = thumbnails
+            for place, codes in enumerate(heads):
+                packed[f"{name}-{place}"] = codes
+        texts.append({**_text(view), "grids": grids})
+    title = f"{views[0].quantity.capitalize()} in {len(views)} texts"
+    if len(views) == 1:
+        title = views[0].title
+    described = {"texts": texts, "threshold": threshold, "thumbnail": THUMBNAIL}
+    return document(
+        title,
+        render("view.html", title=title),
+        styles=[resource("view.css")],
+        scripts=[resource("view.js")],
+        data={"view": described, **packed},
+    )
+
+
+def _grids(view: View) -> dict[str, PieceValues]:
+    """Return the values of a view between words, and between pieces if it has these."""
+    grids = {"words": PieceValues(view.words, range(len(view.words)), view.values)}
+    if view.pieces is not None:
+        grids["pieces"] = view.pieces
+    return grids
 
 
 def _text(view: View) -> dict[str, object]:
     """Return the fields of a view that the scripts of the page read."""
+    delimiters = set(view.delimiters)
+    if view.sink:
+        delimiters.add(0)
     plain = ("title", "quantity", "unit", "layers", "heads", "sink", "steps", "arcs", "clusters", "saliency", "notes")
-    delimiters = sorted({*view.delimiters, *([0] if view.sink else [])})
-    return {name: getattr(view, name) for name in plain} | {"delimiters": delimiters}
+    fields: dict[str, object] = {name: getattr(view, name) for name in plain}
+    fields["delimiters"] = sorted(delimiters)
+    return fields

@@ -96,18 +96,7 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> Record
     (folder / RECORD).unlink(missing_ok=True)
     (folder / PAGE).unlink(missing_ok=True)  # it shows the scores of an older record
     sources = Sources.from_provenance(provenance)
-    tables: dict[str, str] = {}
-    latex: dict[str, str] = {}
-    for name, table in result.tables.items():
-        stem = name if table.main else f"{TABLES}/{name}"
-        tables[name] = f"{stem}.csv"
-        (folder / tables[name]).parent.mkdir(exist_ok=True)
-        write_atomically(folder / tables[name], csv_text(table.frame))
-        (folder / f"{stem}.tex").unlink(missing_ok=True)  # of an older record; not every table has one
-        text = latex_table(table, result.experiment, name, _caption_of_table(result, name, sources))
-        if text is not None:
-            latex[name] = f"{stem}.tex"
-            write_atomically(folder / latex[name], text)
+    tables, latex = _write_tables(folder, result, sources)
     if result.items is not None:
         save_parquet(folder / "items.parquet", result.items)
     seed = os.environ.get("PL_GLOBAL_SEED")  # set by seed_everything
@@ -138,6 +127,23 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> Record
     return record
 
 
+def _write_tables(folder: Path, result: Result, sources: Sources) -> tuple[dict[str, str], dict[str, str]]:
+    """Write the tables of a result; return the names of their CSV and of their LaTeX files, by name of the table."""
+    tables: dict[str, str] = {}
+    latex: dict[str, str] = {}
+    for name, table in result.tables.items():
+        stem = name if table.main else f"{TABLES}/{name}"
+        tables[name] = f"{stem}.csv"
+        (folder / tables[name]).parent.mkdir(exist_ok=True)
+        write_atomically(folder / tables[name], csv_text(table.frame))
+        (folder / f"{stem}.tex").unlink(missing_ok=True)  # of an older record; not every table has one
+        text = latex_table(table, result.experiment, name, _caption_of_table(result, name, sources))
+        if text is not None:
+            latex[name] = f"{stem}.tex"
+            write_atomically(folder / latex[name], text)
+    return tables, latex
+
+
 def _caption_of_table(result: Result, name: str, sources: Sources) -> str:
     """Return the first sentence of a table's caption: that of the figure of the same name, or the names in words."""
     if name in result.figures:
@@ -148,9 +154,12 @@ def _caption_of_table(result: Result, name: str, sources: Sources) -> str:
 
 def _versions() -> dict[str, str | None]:
     """Return the versions of Python and of the packages that compute, and the SHA-256 of this application."""
-    versions = {"python": platform.python_version()}
-    of_packages = {name: _version(name) for name in PACKAGES}
-    return {**versions, **of_packages, "attention-probing": __version__, "source_sha256": source_digest()}
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for name in PACKAGES:
+        versions[name] = _version(name)
+    versions["attention-probing"] = __version__
+    versions["source_sha256"] = source_digest()
+    return versions
 
 
 def save_parquet(path: Path, frame: pd.DataFrame) -> None:
@@ -165,9 +174,10 @@ def merge_audits(result: Result, provenance: Provenance) -> dict[str, object]:
 
     If both have an entry of the same name, the entry of the data becomes `data.<name>`.
     """
-    shared = provenance.audit.keys() & result.audit.keys()
-    inputs = {f"data.{name}" if name in shared else name: value for name, value in provenance.audit.items()}
-    return {**inputs, **result.audit}
+    merged = {}
+    for name, value in provenance.audit.items():
+        merged[f"data.{name}" if name in result.audit else name] = value
+    return {**merged, **result.audit}
 
 
 def _version(package: str) -> str | None:

@@ -7,7 +7,7 @@ import pandas as pd
 from rich.console import Console
 
 from attention_probing.results import Result, Table
-from attention_probing.results.tables import DASH, ROWS, data_table, format_cells
+from attention_probing.results.tables import DASH, PRINTED_ROWS, data_table, format_cells
 
 WIDTHS = (60, 80, 200)
 
@@ -33,7 +33,7 @@ def lost(name: str, table: Table, width: int) -> list[str]:
         piece
         for column in table.main
         if pd.api.types.is_numeric_dtype(table.frame[column])
-        for cell in cells[column][:ROWS]
+        for cell in cells[column][:PRINTED_ROWS]
         for piece in cell.split()
     ]
     counts = pd.Series(wanted, dtype=object).value_counts()

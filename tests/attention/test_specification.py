@@ -93,7 +93,7 @@ def test_identity_is_plain_json(extraction: Extraction, digests: Digests) -> Non
     identity = replace(extraction, options=Options(layers=(1, 2)), hidden=(0, 2)).identity(digests)
     again = json.loads(json.dumps(identity))
     assert store_key(again) == store_key(identity)
-    assert again["corpus_sha256"] == digests.one(extraction.corpus)
+    assert again["corpus_sha256"] == digests.of_file(extraction.corpus)
     assert (again["quantities"], again["hidden"]) == (["attention", "hidden"], [0, 2])
     of_words = replace(extraction, candidates="words").identity(digests)
     assert (of_words["quantities"], of_words["candidates"]) == (["antecedent"], "words")

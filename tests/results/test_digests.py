@@ -47,12 +47,12 @@ def test_every_path_has_its_digest(file: Path, cache: Path) -> None:
     other = file.with_name("config.json")
     other.write_bytes(b"{}")
     assert Digests(cache).of([file, other]) == {file: sha(b"pretrained"), other: sha(b"{}")}
-    assert Digests(cache).one(other) == sha(b"{}")
+    assert Digests(cache).of_file(other) == sha(b"{}")
 
 
 def test_an_unchanged_file_is_hashed_once(file: Path, cache: Path, hashed: list[str]) -> None:
     digests = Digests(cache)
-    found = [digests.one(file), digests.one(file), Digests(cache).one(file)]
+    found = [digests.of_file(file), digests.of_file(file), Digests(cache).of_file(file)]
     assert found == [sha(b"pretrained")] * 3
     assert hashed == ["weights.bin"]
 
@@ -81,21 +81,21 @@ def replace(path: Path) -> None:
 @pytest.mark.parametrize("change", [rewrite, flip_and_hide, replace])
 def test_a_changed_file_is_hashed_again(change: Callable[[Path], None], file: Path, cache: Path) -> None:
     digests = Digests(cache)
-    digests.one(file)
+    digests.of_file(file)
     time.sleep(0.02)  # longer than a tick of the file system's clock
     change(file)
     for seen in (digests, Digests(cache)):
-        assert seen.one(file) == sha(file.read_bytes()) != sha(b"pretrained")
+        assert seen.of_file(file) == sha(file.read_bytes()) != sha(b"pretrained")
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe\x00", b"[]", b'{"a": 1}', b'{"a": ["stamp", "sha256"]}'])
 def test_a_damaged_index_is_ignored_and_written_anew(
     content: bytes, file: Path, cache: Path, hashed: list[str]
 ) -> None:
-    Digests(cache).one(file)
+    Digests(cache).of_file(file)
     (cache / "digests" / "index.json").write_bytes(content)
-    assert Digests(cache).one(file) == sha(b"pretrained")
-    assert Digests(cache).one(file) == sha(b"pretrained")
+    assert Digests(cache).of_file(file) == sha(b"pretrained")
+    assert Digests(cache).of_file(file) == sha(b"pretrained")
     assert hashed == ["weights.bin"] * 2
 
 
@@ -103,7 +103,7 @@ def test_a_file_of_the_user_in_the_place_of_the_index_is_moved_aside(file: Path,
     own = cache / "digests" / "index.json"
     own.parent.mkdir(parents=True)
     own.write_text('{"years": "of work"}')
-    assert Digests(cache).one(file) == sha(b"pretrained")
+    assert Digests(cache).of_file(file) == sha(b"pretrained")
     assert [one.read_text() for one in own.parent.iterdir() if one != own] == ['{"years": "of work"}']
 
 
@@ -111,8 +111,8 @@ def test_two_writers_keep_each_others_entries(file: Path, cache: Path, hashed: l
     other = file.with_name("config.json")
     other.write_bytes(b"{}")
     one, two = Digests(cache), Digests(cache)
-    one.one(file)
-    two.one(other)
+    one.of_file(file)
+    two.of_file(other)
     Digests(cache).of([file, other])
     assert hashed == ["weights.bin", "config.json"]
 
@@ -125,7 +125,7 @@ def test_an_index_that_cannot_be_written_costs_time_only(
 
     monkeypatch.setattr("attention_probing.results.files.os.fsync", full)
     digests = Digests(cache)
-    assert digests.one(file) == sha(b"pretrained")
+    assert digests.of_file(file) == sha(b"pretrained")
     [record] = caplog.records
     assert str(cache / "digests" / "index.json") in record.getMessage()
     assert "No space left on device" in record.getMessage()

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from attention_probing.results import ColouredText, ColouredTexts, Estimate, HeatMap, Result, Table
 from attention_probing.results.notebook import FIGURES
-from attention_probing.results.tables import ROWS
+from attention_probing.results.tables import PRINTED_ROWS
 
 HEADS = HeatMap("Heads", np.eye(2), ["1", "2"], ["1", "2"], "Layer", "Head", "Weight", unit="fraction")
 TEXTS = ColouredTexts("Texts", (ColouredText("a", "b", ("word",), {"row": [0.5]}),))
@@ -66,12 +66,12 @@ def test_scores_that_a_main_table_names_are_not_shown_twice() -> None:
 
 
 def test_long_tables_are_cut_and_scores_without_a_headline_are_all_there() -> None:
-    long = Table(pd.DataFrame({"head": range(ROWS + 5)}), main=("head",))
+    long = Table(pd.DataFrame({"head": range(PRINTED_ROWS + 5)}), main=("head",))
     html = replace(RESULT, headline=(), tables={"long": long})._repr_html_()
     cut, scores, _ = tables_in(html)
     assert scores[1:] == [["uas", "54.3 [53.5, 55.1]"], ["loss", "2.5 nats"]]
-    assert [row[0] for row in cut[1:]] == [str(row) for row in range(ROWS)]
-    assert f"<i>long: {ROWS} of {ROWS + 5} rows</i>" in html
+    assert [row[0] for row in cut[1:]] == [str(row) for row in range(PRINTED_ROWS)]
+    assert f"<i>long: {PRINTED_ROWS} of {PRINTED_ROWS + 5} rows</i>" in html
 
 
 def test_a_table_is_a_frame_and_a_figure_a_drawing() -> None:
