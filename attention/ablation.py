@@ -31,7 +31,7 @@ PIECES = {"cpu": 1024, "cuda": 65536}
 """Largest number of pieces in one pass by kind of device, padding included."""
 CELLS = 1 << 28
 """Largest number of elements of a tensor of a pass: attention weights of a layer, or logits of a vocabulary."""
-KEPT = 512 << 20
+MOST_BYTES = 512 << 20
 """Largest size in bytes of the outputs that are kept for `resample`."""
 
 _TOLERANCE = 1e-4  # for a pass that starts from a layer, relative to the largest output
@@ -46,7 +46,9 @@ def pieces_at_once(device: torch.device, longest: int, heads: int, width: int = 
         heads: Number of heads of a layer.
         width: Number of model outputs for each piece.
     """
-    return max(min(PIECES.get(device.type, PIECES["cuda"]), CELLS // max(heads * longest, width, 1)), 1)
+    most = PIECES.get(device.type, PIECES["cuda"])
+    of_cells = CELLS // max(heads * longest, width, 1)
+    return max(min(most, of_cells), 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +78,7 @@ class ReferenceOutputs:
 
     @classmethod
     def from_batches(
-        cls, run: RunModel, batches: Sequence[Mapping[str, Tensor]], keep: int = 0, most: int = KEPT
+        cls, run: RunModel, batches: Sequence[Mapping[str, Tensor]], keep: int = 0, most: int = MOST_BYTES
     ) -> "ReferenceOutputs":
         """Run a model on batches of reference texts and return the outputs of every attention head.
 
@@ -88,41 +90,52 @@ class ReferenceOutputs:
             most: Largest size of the stored outputs in bytes; fewer than `keep` texts are stored if they would exceed
                 it.
         """
-        found: list[Tensor] = []  # by layer
+        by_layer: list[Tensor] = []  # outputs of the heads for a batch
 
         def collect(layer: int, module: nn.Module, mixture: Mixture) -> Tensor:
-            found.append(mixture.outputs)
+            by_layer.append(mixture.outputs)
             return mixture.outputs
 
         lengths = torch.cat([inputs["attention_mask"].sum(1) for inputs in batches])
-        longest, sums = int(lengths.max()), torch.zeros(())
-        kept, chosen, seen = list[Tensor](), list[int](), 0
+        longest = int(lengths.max())
+        sums = torch.zeros(())
+        stored: list[Tensor] = []  # `[layers, heads, pieces, dim]` of each stored text
+        chosen: list[int] = []  # the texts to store
+        first = 0  # index of the first text of the batch
         for inputs in batches:
-            found.clear()
+            by_layer.clear()
             with torch.inference_mode(), replacing(collect):
                 run(inputs)
             real = inputs["attention_mask"][:, None, :, None]
-            own = torch.stack([(one * real).sum(0, dtype=torch.float64) for one in found])[:, :, :longest]
-            sums = sums.to(own.device) + nn.functional.pad(own, (0, 0, 0, longest - own.size(2)))
-            if not seen:
-                size = len(found) * found[0][0, :, 0].numel() * found[0].element_size() * longest
+            of_batch = torch.stack([(outputs * real).sum(0, dtype=torch.float64) for outputs in by_layer])
+            sums = sums.to(of_batch.device) + _pad_positions(of_batch[:, :, :longest], longest)
+            if first == 0:
+                size = len(by_layer) * by_layer[0][0, :, 0].numel() * by_layer[0].element_size() * longest
                 count = min(keep, len(lengths), max(most // size, 1))
                 chosen = np.linspace(0, len(lengths) - 1, count, dtype=int).tolist()
-            for text in range(seen, seen + len(real)):
-                if text in chosen:
-                    kept.append(torch.stack([one[text - seen, :, : int(lengths[text])] for one in found]))
-            seen += len(real)
+            for row in range(len(real)):
+                if first + row in chosen:
+                    length = int(lengths[first + row])
+                    stored.append(torch.stack([outputs[row, :, :length] for outputs in by_layer]))
+            first += len(real)
         texts = (torch.arange(longest, device=lengths.device) < lengths[:, None]).sum(0)  # by position
         overall = sums.sum(2, keepdim=True) / lengths.sum()
-        mean = torch.cat([sums / texts[:, None], overall], 2).to(found[0].dtype)
-        if not kept:
-            return cls(mean, seen, mean.new_empty(0), lengths[:0])
+        mean = torch.cat([sums / texts[:, None], overall], 2).to(by_layer[0].dtype)
+        if not stored:
+            return cls(mean, len(lengths), mean.new_empty(0), lengths[:0])
         order = lengths[chosen].argsort(stable=True)
         longest = int(lengths[chosen].max())
-        padded = [nn.functional.pad(kept[place], (0, 0, 0, longest - kept[place].size(2))) for place in order]
         places = torch.tensor(chosen, device=lengths.device)[order]
-        numbers = torch.cat([inputs["index"] for inputs in batches])[places] if "index" in batches[0] else None
-        return cls(mean, seen, torch.stack(padded), lengths[places], numbers)
+        numbers = None
+        if "index" in batches[0]:
+            numbers = torch.cat([inputs["index"] for inputs in batches])[places]
+        return cls(
+            mean=mean,
+            texts=len(lengths),
+            outputs=torch.stack([_pad_positions(stored[place], longest) for place in order]),
+            lengths=lengths[places],
+            numbers=numbers,
+        )
 
     def positions(self, index: Sequence[int], time: int, seed: int) -> tuple[Tensor, Tensor]:
         """Draw, for every position of a batch of texts, a kept reference text and a position in it.
@@ -140,12 +153,15 @@ class ReferenceOutputs:
             Indices of kept texts, and positions in them, both int64 `[batch, time]`.
         """
         lengths = self.lengths.cpu().numpy()
-        own = np.full(len(lengths), -1) if self.numbers is None else self.numbers.cpu().numpy()
-        texts, places = (np.empty((len(index), time), np.int64) for _ in range(2))
+        numbers = np.full(len(lengths), -1)
+        if self.numbers is not None:
+            numbers = self.numbers.cpu().numpy()
+        texts = np.empty((len(index), time), np.int64)
+        places = np.empty((len(index), time), np.int64)
         positions = np.arange(time)
         for row, number in enumerate(index):
             order = np.random.default_rng([seed, number]).permutation(len(lengths))
-            order = order[own[order] != number]
+            order = order[numbers[order] != number]
             # Only texts longer than all before them in the order are ever the first that is long enough.
             reach = np.maximum.accumulate(lengths[order])
             first = np.searchsorted(reach, positions, side="right").clip(max=len(order) - 1)
@@ -173,13 +189,13 @@ class Ablation:
     reference: ReferenceOutputs | None = None
     seed: int = 0
 
-    def outputs(self, layer: int, heads: Tensor, drawn: tuple[Tensor, Tensor], uniform: Tensor) -> Tensor:
+    def outputs(self, layer: int, heads: Tensor, references: tuple[Tensor, Tensor], uniform: Tensor) -> Tensor:
         """Return the replacement outputs of some heads of a layer.
 
         Args:
             layer: 0-based index of the layer.
             heads: 0-based indices of the heads, int64 `[heads]`.
-            drawn: Reference text, and position in it, for every position, each int64 `[batch, pieces]`,
+            references: Reference text, and position in it, for every position, each int64 `[batch, pieces]`,
                 from `ReferenceOutputs.positions`. Only `resample` uses the values; `mean` uses the
                 shape.
             uniform: Outputs `[batch, all heads, pieces, dim]` of the layer with uniform attention; used
@@ -188,7 +204,7 @@ class Ablation:
         Returns:
             The outputs `[batch, heads, pieces, dim]`, or a tensor that broadcasts to this shape.
         """
-        texts, positions = drawn
+        texts, positions = references
         if self.kind == "zero":
             return torch.zeros((), device=heads.device)
         if self.kind == "uniform":
@@ -196,8 +212,14 @@ class Ablation:
         assert self.reference is not None
         if self.kind == "mean":
             mean = self.reference.mean[layer, heads]
-            return mean[None, :, torch.arange(texts.size(1), device=heads.device).clamp(max=mean.size(1) - 1)]
+            places = torch.arange(texts.size(1), device=heads.device).clamp(max=mean.size(1) - 1)
+            return mean[None, :, places]
         return self.reference.outputs[texts[:, None], layer, heads[None, :, None], positions[:, None]]
+
+
+def _pad_positions(outputs: Tensor, longest: int) -> Tensor:
+    """Return `[layers, heads, pieces, dim]` with zeros up to a number of pieces."""
+    return nn.functional.pad(outputs, (0, 0, 0, longest - outputs.size(2)))
 
 
 def uniform_outputs(mixture: Mixture, mask: Tensor) -> Tensor:
@@ -220,11 +242,11 @@ class _Batch:
     run: RunModel
     inputs: Mapping[str, Tensor]
     ablation: Ablation
-    drawn: tuple[Tensor, Tensor]
+    references: tuple[Tensor, Tensor]  # see `Ablation.outputs`
     result: Tensor = field(default_factory=lambda: torch.empty(0))
     outputs: list[Tensor] = field(default_factory=list)  # by layer [batch, heads, pieces, dim]
     uniform: dict[int, Tensor] = field(default_factory=dict)  # by layer, as `outputs`
-    left: list[object] = field(default_factory=list)  # by layer, the output of its module
+    states: list[object] = field(default_factory=list)  # by layer, the output of its module
     projected: dict[nn.Module, Tensor] = field(default_factory=dict)  # zeros of the shape of its output for one text
 
     @property
@@ -249,7 +271,10 @@ class AblatedModel:
     """
 
     def __init__(self, model: nn.Module, layers: int, heads: int, *, width: int = 0, share: bool = True) -> None:
-        self.model, self.layers, self.heads, self.width = model, layers, heads, width
+        self.model = model
+        self.layers = layers
+        self.heads = heads
+        self.width = width
         self._blocks: list[nn.Module] = []
         self._projections: list[list[nn.Module]] = []  # by layer
         if share:
@@ -286,24 +311,26 @@ class AblatedModel:
             index: Index of every text, on which the draws of `resample` depend; by default its position in the batch.
         """
         mask = inputs["attention_mask"]
-        drawn = mask, mask
+        references = mask, mask
         if ablation.kind == "resample":
             assert ablation.reference is not None
             numbers = range(len(mask)) if index is None else index
-            drawn = ablation.reference.positions(numbers, mask.size(1), ablation.seed)
+            references = ablation.reference.positions(numbers, mask.size(1), ablation.seed)
         by_layer: defaultdict[int, list[int]] = defaultdict(list)
         for place, heads in enumerate(sets):
-            by_layer[min(heads)[0] if heads else self.layers].append(place)
-        batch = _Batch(run, inputs, ablation, drawn)
-        self._run_intact(batch, {*by_layer} if ablation.kind == "uniform" else set())
-        found: dict[int, Tensor] = {place: batch.result for place in by_layer.pop(self.layers, [])}
+            lowest = min(heads)[0] if heads else self.layers
+            by_layer[lowest].append(place)
+        batch = _Batch(run, inputs, ablation, references)
+        layers_with_uniform = set(by_layer) if ablation.kind == "uniform" else set()
+        self._run_intact(batch, layers_with_uniform)
+        outputs: dict[int, Tensor] = dict.fromkeys(by_layer.pop(self.layers, []), batch.result)
         most = max(pieces_at_once(mask.device, mask.size(1), self.heads, self.width) // mask.numel(), 1)
         for layer, places in sorted(by_layer.items()):
             for first in range(0, len(places), most):
                 some = places[first : first + most]
                 results = self._run_from(layer, [sets[place] for place in some], batch)
-                found |= dict(zip(some, results, strict=True))
-        return torch.stack([found[place] for place in range(len(sets))])
+                outputs |= dict(zip(some, results, strict=True))
+        return torch.stack([outputs[place] for place in range(len(sets))])
 
     def _run_intact(self, batch: _Batch, uniform: set[int]) -> None:
         """Run one pass with nothing replaced; also keep the outputs under uniform attention of layers `uniform`."""
@@ -315,14 +342,18 @@ class AblatedModel:
                     batch.uniform[layer] = uniform_outputs(mixture, batch.mask)
             return mixture.outputs
 
+        def keep_state(module: nn.Module, args: object, output: object) -> None:
+            batch.states.append(output)
+
         def keep_shape(module: nn.Module, args: object, output: Tensor) -> None:
             batch.projected[module] = output.new_zeros(1).expand(1, *output.shape[1:])
 
         with ExitStack() as hooks, replacing(replace):
             for block in self._blocks:
-                hooks.enter_context(block.register_forward_hook(lambda module, args, left: batch.left.append(left)))
-            for projection in chain.from_iterable(self._projections if self.shares else ()):
-                hooks.enter_context(projection.register_forward_hook(keep_shape))
+                hooks.enter_context(block.register_forward_hook(keep_state))
+            if self.shares:
+                for projection in chain.from_iterable(self._projections):
+                    hooks.enter_context(projection.register_forward_hook(keep_shape))
             batch.result = batch.run(batch.inputs)
 
     def _run_from(self, start: int, sets: Sequence[Heads], batch: _Batch) -> Tensor:
@@ -346,11 +377,14 @@ class AblatedModel:
                 uniform = batch.uniform[layer] if is_start else uniform_outputs(mixture, mask)
             by_copy = outputs.view(copies, size, *outputs.shape[1:])
             for copy, heads in enumerate(heads_by_copy):
-                if heads:
-                    rows = slice(None) if is_start else slice(copy * size, (copy + 1) * size)
-                    places = torch.tensor(heads, device=outputs.device)
-                    replacement = batch.ablation.outputs(layer, places, batch.drawn, uniform[rows])
-                    by_copy[copy, :, places] = replacement.to(outputs.dtype)
+                if not heads:
+                    continue
+                rows = slice(None)
+                if not is_start:
+                    rows = slice(copy * size, (copy + 1) * size)
+                places = torch.tensor(heads, device=outputs.device)
+                replacement = batch.ablation.outputs(layer, places, batch.references, uniform[rows])
+                by_copy[copy, :, places] = replacement.to(outputs.dtype)
             return outputs
 
         with ExitStack() as skipped:
@@ -363,12 +397,15 @@ class AblatedModel:
     def _skip_below(self, start: int, copies: int, batch: _Batch, skipped: ExitStack) -> None:
         """Let all modules below the attention of layer `start` return what they returned in the intact model."""
         size = len(batch.mask)
-        below = _repeat(batch.left[start - 1], copies, size) if start else None
+        below = None
+        if start:
+            below = _repeat(batch.states[start - 1], copies, size)
         for block in self._blocks[:start]:
             skipped.enter_context(_returning(block, below))
         for projection in self._projections[start]:  # the outputs of the heads are known already
             blank = batch.projected[projection]
-            skipped.enter_context(_returning(projection, blank.expand(copies * size, *blank.shape[1:])))
+            blank = blank.expand(copies * size, *blank.shape[1:])
+            skipped.enter_context(_returning(projection, blank))
 
     def _find(self) -> None:
         """Find the module of each layer, and the projections inside its attention that run before the softmax."""
@@ -384,8 +421,11 @@ class AblatedModel:
 
         def attend(layer: int, module: nn.Module, mixture: Mixture) -> Tensor:
             paths.append([*accumulate(names[module].split("."), "{}.{}".format)])
-            inside = [one for one in module.modules() if passed[one] == 1 and [*one.parameters()]]
-            self._projections.append(inside)
+            projections = []
+            for part in module.modules():
+                if passed[part] == 1 and [*part.parameters()]:
+                    projections.append(part)
+            self._projections.append(projections)
             passed.clear()
             return mixture.outputs
 
@@ -394,9 +434,12 @@ class AblatedModel:
                 if not any(module.children()):
                     hooks.enter_context(module.register_forward_hook(leave))
             self.model(**sample)
+        # The block of a layer is the outermost module that is around no other attention.
         times = Counter(chain.from_iterable(paths))
-        own = [[name for name in path if times[name] == 1] for path in paths]
-        self._blocks = [self.model.get_submodule(path[0]) for path in own if path]
+        for path in paths:
+            names_of_layer = [name for name in path if times[name] == 1]
+            if names_of_layer:
+                self._blocks.append(self.model.get_submodule(names_of_layer[0]))
 
     def _samples(self) -> Iterator[dict[str, Tensor]]:
         """Yield batches of texts that differ in the number of texts and of pieces."""
@@ -420,14 +463,14 @@ class AblatedModel:
             return output
 
         sets = [frozenset({(layer, 0)}) for layer in range(self.layers)]
-        given = run, inputs, Ablation("zero"), sets
-        plain = AblatedModel(self.model, self.layers, self.heads, share=False).run(*given)
+        in_whole_passes = AblatedModel(self.model, self.layers, self.heads, share=False)
+        expected = in_whole_passes.run(run, inputs, Ablation("zero"), sets)
         try:
-            ours = self.run(*given)
+            ours = self.run(run, inputs, Ablation("zero"), sets)
         except Exception:  # of any kind, if the layers are not called one after the other
             return False
-        gap = float((ours - plain).abs().max())
-        return gap <= _TOLERANCE * max(1.0, float(plain.abs().max()))
+        gap = float((ours - expected).abs().max())
+        return gap <= _TOLERANCE * max(1.0, float(expected.abs().max()))
 
 
 def _heads_in(heads: Heads, layer: int) -> list[int]:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate, chain, pairwise
+from itertools import chain, pairwise
 from operator import ne
 from typing import Any, Literal, NamedTuple
 
@@ -48,8 +48,12 @@ WORDS_APART = "words_cut_apart"
 SHARED = ("pieces_across_words", "words_without_own_piece", "words_respelled", "texts_unlike_comment")
 """Names in the audit of running text: numbers of pieces that extend over several words, of words without a piece, of
 words of multiword tokens that their forms do not spell, and of sentences whose comment `# text` is another text."""
-SPELLED = tuple(
-    f"spelled_{kind}" for kind in ("as_written", "normalised", "with_unknown_token", "with_others", "otherwise")
+SPELLED = (
+    "spelled_as_written",
+    "spelled_normalised",
+    "spelled_with_unknown_token",
+    "spelled_with_others",
+    "spelled_otherwise",
 )
 """Names in the audit: numbers of words by how their pieces spell them, see `count_words`."""
 
@@ -146,8 +150,8 @@ def split_words(
     Raises:
         AlignmentError: A word has no pieces, and there is no unknown token.
     """
-    blank, start = _blanks(tokenizer)
-    leads = [start] * len(sentences)
+    blank = _blank_within_text(tokenizer)
+    leads = [_blank_before_text(tokenizer)] * len(sentences)
     if consecutive:
         leads[1:] = [blank] * len(leads[1:])
     running = texts or [_join_words(words) for words in sentences]
@@ -159,7 +163,8 @@ def split_words(
     aligned = []
     for encoding, lead, words, text in zip(encodings, leads, sentences, running, strict=True):
         in_text = _divide_among_words(encoding, text, len(lead), may_share=bool(texts))
-        by_word, apart = in_text.by_word, 0
+        by_word = in_text.by_word
+        apart = 0
         if not in_text.fits:
             by_word, apart = _split_alone(tokenizer, words, lead, blank, in_text)
         unknown = 0
@@ -182,19 +187,34 @@ def split_words(
     return aligned
 
 
-def _blanks(tokenizer: PreTrainedTokenizerFast) -> tuple[str, str]:
-    """Return the blank to write before a word within a text, and before the first word; empty for none."""
-    # A tokenizer that cuts a word alone as it does after a blank gets no blank: it may write one of its own.
-    cuts_alike = tokenizer.tokenize("a a") == tokenizer.tokenize("a") * 2
-    # Byte-level BPE reads the first word of a text as one after a blank too, as with its option add_prefix_space.
-    is_byte_level = "ByteLevel(" in str(tokenizer.backend_tokenizer.pre_tokenizer)
-    return "" if cuts_alike else " ", " " if is_byte_level else ""
+def _blank_within_text(tokenizer: PreTrainedTokenizerFast) -> str:
+    """Return the blank to write before a word within a text; empty for none.
+
+    A tokenizer that cuts a word alone as it does after a blank gets no blank: it may write one of its own.
+    """
+    if tokenizer.tokenize("a a") == tokenizer.tokenize("a") * 2:
+        return ""
+    return " "
+
+
+def _blank_before_text(tokenizer: PreTrainedTokenizerFast) -> str:
+    """Return the blank to write before the first word of a text; empty for none.
+
+    Byte-level BPE reads the first word as one after a blank too, as with its option add_prefix_space.
+    """
+    if "ByteLevel(" in str(tokenizer.backend_tokenizer.pre_tokenizer):
+        return " "
+    return ""
 
 
 def _join_words(words: Sequence[str]) -> RunningText:
     """Return the text of words joined by single blanks."""
-    starts = [*accumulate((len(word) + 1 for word in words), initial=0)]
-    return RunningText(" ".join(words), tuple(starts[:-1]))
+    starts = []
+    start = 0
+    for word in words:
+        starts.append(start)
+        start += len(word) + 1
+    return RunningText(" ".join(words), tuple(starts))
 
 
 @dataclass(frozen=True)
@@ -269,7 +289,9 @@ def _split_alone(
     Returns:
         Ids of the pieces of each word, and the number of words whose pieces differ from those in running text.
     """
-    by_word = tokenizer([lead + words[0], *(blank + word for word in words[1:])], **_BARE)["input_ids"]
+    written = [blank + word for word in words]
+    written[0] = lead + words[0]
+    by_word = tokenizer(written, **_BARE)["input_ids"]
     if [*chain(*by_word)] == [*chain(*in_text.by_word)]:
         return by_word, 0
     return by_word, sum(map(ne, by_word, in_text.by_word))
@@ -350,8 +372,8 @@ def _compare_spelling(tokenizer: PreTrainedTokenizerFast, form: str, ids: tuple[
     if spelling == normal:
         return "normalised"
     if tokenizer.unk_token_id in ids:
-        known = map(re.escape, spelling.split(tokenizer.unk_token))
-        if re.fullmatch(".*".join(known), normal):
+        between_unknown = map(re.escape, spelling.split(tokenizer.unk_token))
+        if re.fullmatch(".*".join(between_unknown), normal):
             return "with_unknown_token"
     return "otherwise"
 
@@ -365,7 +387,7 @@ def delimiters(tokenizer: PreTrainedTokenizerFast, passages: int) -> list[NDArra
     """Return the ids of the delimiters before the first passage, and behind each passage."""
     encoded = tokenizer(*[["a"]] * passages, is_split_into_words=True, verbose=False)
     ids = np.array(encoded["input_ids"], np.int64)
-    owners = np.array([-1 if passage is None else passage for passage in encoded.sequence_ids()])
+    owners = passages_of(encoded.sequence_ids())
     around = []
     end = 0  # of the passage before
     for passage in range(passages):
@@ -374,6 +396,15 @@ def delimiters(tokenizer: PreTrainedTokenizerFast, passages: int) -> list[NDArra
         end = places[-1] + 1
     around.append(ids[end:])
     return around
+
+
+def passages_of(sequence_ids: Sequence[int | None]) -> NDArray[np.int64]:
+    """Return the number of the passage of each piece as an array, int64 `[pieces]`, with -1 for delimiters."""
+    passages = np.full(len(sequence_ids), -1, np.int64)
+    for place, passage in enumerate(sequence_ids):
+        if passage is not None:
+            passages[place] = passage
+    return passages
 
 
 def readable(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int]) -> list[str]:
@@ -396,9 +427,13 @@ def readable(tokenizer: PreTrainedTokenizerFast, ids: Sequence[int]) -> list[str
             text = decoder.decode([piece])
             if "\N{REPLACEMENT CHARACTER}" in text and bytes_of.keys() >= {*piece}:
                 text = bytes(bytes_of[character] for character in piece).decode(errors="backslashreplace")
-        name = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text.strip(" "))
+        name = "".join(map(_printable, text.strip(" ")))
         names.append(name or "␣")
     return names
+
+
+def _printable(character: str) -> str:
+    return character if character.isprintable() else repr(character)[1:-1]
 
 
 def name_positions(
@@ -429,7 +464,8 @@ def join_sentences(sentences: Sequence[AlignedPieces]) -> AlignedPieces:
 
     The start delimiter of the first sentence and the end delimiter of the last are kept.
     """
-    first, last = sentences[0], sentences[-1]
+    first = sentences[0]
+    last = sentences[-1]
     ids = [first.ids[first.positions == 0]]
     positions = [np.zeros(len(ids[0]), np.int32)]
     joined: list[int] = []

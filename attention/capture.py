@@ -20,8 +20,10 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-NAME, FLOAT32 = "probing", "probing_float32"
-"""Names of the attention function: scores in the type of the model, or in single precision."""
+NAME = "probing"
+"""Name of the attention function."""
+FLOAT32 = "probing_float32"
+"""Name of the attention function that computes scores in single precision."""
 
 Receive = Callable[[int, Tensor], None]
 """Called with a 0-based layer and its maps `[batch, heads, from, to]`, by default the attention weights, float32, rows
@@ -89,7 +91,9 @@ class Mixture:
     @cached_property
     def values(self) -> Tensor:
         """Values `[batch, heads, to, dim]`; with grouped heads, repeated for all query heads of a group."""
-        return self.value if self.groups == 1 else self.value.repeat_interleave(self.groups, dim=1)
+        if self.groups == 1:
+            return self.value
+        return self.value.repeat_interleave(self.groups, dim=1)
 
     @cached_property
     def outputs(self) -> Tensor:
@@ -111,10 +115,10 @@ class Mixture:
         Args:
             real: Bool `[batch, to]`, True for real positions.
         """
-        seen = real[:, None, None, :]
+        columns = real[:, None, None, :]
         if self.mask is None:
-            return seen.expand(-1, -1, real.size(1), -1)
-        return seen & (self.mask > torch.finfo(self.mask.dtype).min / 2)
+            return columns.expand(-1, -1, real.size(1), -1)
+        return columns & (self.mask > torch.finfo(self.mask.dtype).min / 2)
 
 
 Replace = Callable[[int, nn.Module, Mixture], Tensor]
@@ -143,11 +147,15 @@ class LayerCall:
     @property
     def arguments_without_cache(self) -> tuple[list[Any], dict[str, Any]]:
         """Arguments and keyword arguments without the cache of keys and values, to run the layer once more."""
-        from transformers import Cache
-
-        args = [None if isinstance(value, Cache) else value for value in self.args]
-        kwargs = {name: None if isinstance(value, Cache) else value for name, value in self.kwargs.items()}
+        args = [_without_cache(value) for value in self.args]
+        kwargs = {name: _without_cache(value) for name, value in self.kwargs.items()}
         return args, kwargs
+
+
+def _without_cache(value: Any) -> Any:  # noqa: ANN401 # an argument of a layer
+    from transformers import Cache
+
+    return None if isinstance(value, Cache) else value
 
 
 def input_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
@@ -239,12 +247,16 @@ class _DotProducts:
     @cached_property
     def keys(self) -> Tensor:
         """Keys `[batch, heads, to, dim]`; with grouped heads, repeated for all query heads of a group."""
-        repeated = self.key if self.groups == 1 else self.key.repeat_interleave(self.groups, dim=1)
-        return repeated.to(self.dtype)
+        keys = self.key
+        if self.groups > 1:
+            keys = keys.repeat_interleave(self.groups, dim=1)
+        return keys.to(self.dtype)
 
     def scores(self, rows: slice) -> Tensor:
         """Return the scores of some positions in `from`, before the softmax, `[batch, heads, rows, to]`."""
-        scaling = self.query.size(-1) ** -0.5 if self.scaling is None else self.scaling
+        scaling = self.scaling
+        if scaling is None:
+            scaling = self.query.size(-1) ** -0.5
         # In place, which gradients allow here: for long inputs these are the largest tensors of the pass.
         scores = (self.query[:, :, rows].to(self.dtype) @ self.keys.transpose(2, 3)).mul_(scaling)
         if self.position_bias is not None:
@@ -258,7 +270,9 @@ class _DotProducts:
 
     def fused_outputs(self) -> Tensor:
         """Return the outputs of PyTorch's fused attention, which keeps no weights, `[batch, heads, from, dim]`."""
-        key, value, bias = self.key, self.value, self.mask
+        key = self.key
+        value = self.value
+        bias = self.mask
         if self.position_bias is not None:
             bias = self.position_bias if bias is None else self.position_bias + bias
         if self.sink is not None:  # a key of zeros, whose score is that of the sink, with a value of zeros
@@ -327,7 +341,9 @@ def attend(
     mask = attention_mask
     if indices is not None:
         mask = _hide_others(indices, query, key, attention_mask)
-    dtype = torch.promote_types(query.dtype, torch.float32) if exact else query.dtype
+    dtype = query.dtype
+    if exact:
+        dtype = torch.promote_types(dtype, torch.float32)
     products = _DotProducts(query, key, value, scaling, softcap, position_bias, mask, sink, dtype)
     capture = _ACTIVE.get()
     fused = None
@@ -352,8 +368,9 @@ def _register(models: Any) -> None:  # noqa: ANN401 # the module
     """Register the attention functions with the first model; importing the models of transformers takes seconds."""
     from transformers.masking_utils import AttentionMaskInterface, eager_mask
 
-    for name, function in ((NAME, attend), (FLOAT32, partial(attend, exact=True))):
-        models.AttentionInterface.register(name, function)
+    models.AttentionInterface.register(NAME, attend)
+    models.AttentionInterface.register(FLOAT32, partial(attend, exact=True))
+    for name in (NAME, FLOAT32):
         AttentionMaskInterface.register(name, eager_mask)
 
 
@@ -422,7 +439,7 @@ _ORDERS = ((0, 1, 2, 3), (2, 3, 0, 1))  # of batch, heads, from and to; modules 
 
 
 @torch.inference_mode()
-def tap(model: "PreTrainedModel", inputs: Mapping[str, Tensor], own: Sequence[Tensor]) -> bool:
+def tap(model: "PreTrainedModel", inputs: Mapping[str, Tensor], eager: Sequence[Tensor]) -> bool:
     """Make a model that bypasses the attention interface pass its weights to `capture_attention`.
 
     In each layer, one module returns the weights if `output_attentions` is true. A captured pass reads them there, and
@@ -431,13 +448,13 @@ def tap(model: "PreTrainedModel", inputs: Mapping[str, Tensor], own: Sequence[Te
     Args:
         model: The model.
         inputs: Arguments of a short pass over one text.
-        own: Weights of each layer that the model returned for these inputs, `[1, heads, from, to]`.
+        eager: Weights of each layer that the model returned for these inputs, `[1, heads, from, to]`.
 
     Returns:
         False if no module returns the weights of some layer; the model is then unchanged.
     """
-    returned = _find_returned_weights(model, inputs, own)
-    if len(returned) < len(own):
+    returned = _find_returned_weights(model, inputs, eager)
+    if len(returned) < len(eager):
         return False
     model.register_forward_pre_hook(_ask_for_weights, with_kwargs=True)
     for module, place, order in returned:
@@ -446,14 +463,14 @@ def tap(model: "PreTrainedModel", inputs: Mapping[str, Tensor], own: Sequence[Te
 
 
 def _find_returned_weights(
-    model: "PreTrainedModel", inputs: Mapping[str, Tensor], own: Sequence[Tensor]
+    model: "PreTrainedModel", inputs: Mapping[str, Tensor], eager: Sequence[Tensor]
 ) -> list[tuple[nn.Module, int, tuple[int, ...]]]:
     """Return the module that returns the weights of each layer, their place in its output, and the order of the axes.
 
     Args:
         model: The model.
         inputs: Arguments of a short pass over one text.
-        own: Weights of each layer that the model returned for these inputs.
+        eager: Weights of each layer that the model returned for these inputs.
     """
     returned: list[tuple[nn.Module, int, tuple[int, ...]]] = []
 
@@ -464,7 +481,7 @@ def _find_returned_weights(
             if not isinstance(part, Tensor) or part.dim() != len(_ORDERS[0]):
                 continue
             for order in _ORDERS:
-                if len(returned) < len(own) and torch.equal(part.permute(order), own[len(returned)]):
+                if len(returned) < len(eager) and torch.equal(part.permute(order), eager[len(returned)]):
                     returned.append((module, place, order))
 
     hooks = [module.register_forward_hook(compare) for module in model.modules()]

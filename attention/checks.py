@@ -22,15 +22,20 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _TOLERANCE = 1e-5
-_LOOSE, _ROUNDINGS = 1e-4, 16
-"""Relative tolerance where sums run in another order: the larger of 1e-4 and 16 rounding errors."""
-_PADDED, _MOST = 100, 0.25
-"""Factor of this tolerance for a text beside a longer one, as differences grow from layer to layer, and its most. In
-bfloat16, rounding moves the states of SmolLM2-135M by .08 of their norm; padding moves those of ConvBERT by .67."""
+# Relative tolerance where sums run in another order: the larger of 1e-4 and 16 rounding errors.
+_LOOSE = 1e-4
+_ROUNDINGS = 16
+_PADDED = 100
+"""Factor of this tolerance for a text beside a longer one, as differences grow from layer to layer."""
+_MOST_PADDED = 0.25
+"""Largest tolerance for a text beside a longer one. In bfloat16, rounding moves the states of SmolLM2-135M by .08 of
+their norm; padding moves those of ConvBERT by .67."""
 _WINDOW = re.compile(r"(window(_size)?|(?<!feed_forward)chunk_size|index_topk|local_attention|block_size)$")
 _NARROW = 6
 """Width to which windows, chunks and numbers of chosen positions are narrowed for the check."""
-_SHORT, _LONG = 4, 2 * _NARROW + 1
+# Pieces of the two texts, the second beyond the narrowed windows.
+_SHORT = 4
+_LONG = 2 * _NARROW + 1
 _OTHER = "Choose another architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, ModernBERT, …)."
 
 
@@ -55,7 +60,7 @@ class ForwardPass:
 
 
 @torch.inference_mode()
-def read(model: "PreTrainedModel", inputs: Mapping[str, Tensor]) -> ForwardPass:
+def read_attention(model: "PreTrainedModel", inputs: Mapping[str, Tensor]) -> ForwardPass:
     """Run `model` once, and return the attention of all layers, for short inputs.
 
     Args:
@@ -128,8 +133,8 @@ def check(model: "PreTrainedModel", name: str, scores: Scores = "model", *, chan
     texts = _Texts.of(body)
     try:
         with _narrow_windows(body):
-            own = _read_eager(body, texts, name)
-            reading, tapped = _make_readable(body, texts, own, name, scores, changes=changes)
+            eager = _read_eager(body, texts, name)
+            reading, tapped = _make_readable(body, texts, eager, name, scores, changes=changes)
     except _CannotRunError:
         _read_eager(body, texts, name)  # a model with windows that cannot be narrowed (Longformer) has another reason
         raise
@@ -139,13 +144,13 @@ def check(model: "PreTrainedModel", name: str, scores: Scores = "model", *, chan
     layers = max(attending) + 1
     if not body.config.is_encoder_decoder:
         layers = max(layers, getattr(body.config, "num_hidden_layers", 0))
-    own_weights = own["alone"][0].weights
-    sums = torch.cat([weights.float().sum(-1).flatten() for weights in own["alone"][1].weights])
+    weights_of_short = eager["alone"][0].weights
+    sums = torch.cat([weights.float().sum(-1).flatten() for weights in eager["alone"][1].weights])
     is_below_one = float(sums.min()) < 1 - _rounding_of_sums(reading.state.dtype)
     attention = AttentionLayers(
         layers=layers,
         attending=attending,
-        heads=own_weights[0].size(1),
+        heads=weights_of_short[0].size(1),
         tapped=tapped,
         has_sinks=reading.has_sinks or (tapped and is_below_one),
     )
@@ -199,7 +204,9 @@ class _Texts:
         [reading] = readings
         alone = []
         for row, length in enumerate(self.lengths):
-            real = slice(0, length) if padding == "right" else slice(-length, None)
+            real = slice(0, length)
+            if padding == "left":
+                real = slice(-length, None)
             weights = [layer[row : row + 1, :, real, real] for layer in reading.weights]
             state = reading.state[row : row + 1]
             if state.dim() == 3:  # some models have only the state of the whole text (DPR)
@@ -243,7 +250,7 @@ def _narrow_windows(model: "PreTrainedModel") -> Iterator[None]:
 def _read_eager(model: "PreTrainedModel", texts: _Texts, name: str) -> dict[str, list[ForwardPass]]:
     """Return the weights and states of the eager model, by padding."""
     before = [type(module).__name__ for module in model.modules()]
-    own: dict[str, list[ForwardPass]] = {}
+    eager: dict[str, list[ForwardPass]] = {}
     for padding, batches in texts.batches.items():
         try:
             readings = [_run_eager(model, batch) for batch in batches]
@@ -257,12 +264,12 @@ def _read_eager(model: "PreTrainedModel", texts: _Texts, name: str) -> dict[str,
             changes = [f"{old} → {new}" for old, new in zip(before, after, strict=False) if old != new]
             for reading, pieces in zip(readings, texts.lengths, strict=True):
                 _refuse_other_weights(reading, pieces, name, changes)
-        own[padding] = texts.cut(readings, padding)
-    tolerance = min(_PADDED * _loose(own["alone"][0].state), _MOST)
-    fault = difference(own["right"], own["alone"], tolerance, order=2)
+        eager[padding] = texts.cut(readings, padding)
+    tolerance = min(_PADDED * _loose(eager["alone"][0].state), _MOST_PADDED)
+    fault = difference(eager["right"], eager["alone"], tolerance, order=2)
     if fault:
         raise EncoderError(f"{name} mixes padding into the text: padding a batch changes {fault}. {_OTHER}")
-    return own
+    return eager
 
 
 def _refuse_other_weights(reading: ForwardPass, pieces: int, name: str, changes: Sequence[str]) -> None:
@@ -290,7 +297,10 @@ def _fault_of_weights(by_layer: Sequence[Tensor], pieces: int) -> str:
         return "returns no attention weights"
     shapes = set()
     for weights in by_layer:
-        shapes.add(str(tuple(weights.shape)) if isinstance(weights, Tensor) else type(weights).__name__)
+        if isinstance(weights, Tensor):
+            shapes.add(str(tuple(weights.shape)))
+        else:
+            shapes.add(type(weights).__name__)
     if len(shapes) > 1 or tuple(getattr(by_layer[0], "shape", ()))[2:] != (pieces, pieces):
         return (
             f"returns attention of the shapes {', '.join(sorted(shapes))} (pooled, windowed or linear attention), but "
@@ -331,21 +341,26 @@ def _run_eager(model: "PreTrainedModel", batch: Mapping[str, Tensor]) -> Forward
 
 
 def difference(
-    ours: Sequence[ForwardPass], own: Sequence[ForwardPass], tolerance: float = _TOLERANCE, order: float = float("inf")
+    ours: Sequence[ForwardPass],
+    others: Sequence[ForwardPass],
+    tolerance: float = _TOLERANCE,
+    order: float = float("inf"),
 ) -> str:
     """Return what differs between two readings of the same texts, and by how much; empty if nothing does.
 
     Args:
         ours: One reading.
-        own: The other; the first is rounded to its type.
+        others: The other; the first is rounded to its type.
         tolerance: Largest norm of a difference, relative to the norm of the other and to 1; at least a rounding error.
         order: Order of the norms: the largest number, or 2 for the root of the sum of squares.
     """
-    for one, other in zip(ours, own, strict=True):
-        if len(one.weights) != len(other.weights):
-            return f"{len(one.weights)} layers, not {len(other.weights)}"
-        pairs = [("attention weights", *both) for both in zip(one.weights, other.weights, strict=True)]
-        pairs.append(("last hidden states", one.state, other.state))
+    for reading, other in zip(ours, others, strict=True):
+        if len(reading.weights) != len(other.weights):
+            return f"{len(reading.weights)} layers, not {len(other.weights)}"
+        pairs = []
+        for weights, other_weights in zip(reading.weights, other.weights, strict=True):
+            pairs.append(("attention weights", weights, other_weights))
+        pairs.append(("last hidden states", reading.state, other.state))
         for kind, a, b in pairs:
             if a.shape != b.shape:
                 return f"the shapes of the {kind}, {tuple(a.shape)} and {tuple(b.shape)}"
@@ -362,7 +377,7 @@ def _loose(state: Tensor) -> float:
     return float(max(_LOOSE, _ROUNDINGS * torch.finfo(state.dtype).eps))
 
 
-def _try(model: "PreTrainedModel", texts: _Texts, own: Mapping[str, Sequence[ForwardPass]]) -> ForwardPass:
+def _try(model: "PreTrainedModel", texts: _Texts, eager: Mapping[str, Sequence[ForwardPass]]) -> ForwardPass:
     """Read the texts as captures do, and return the reading of the last of them.
 
     Raises:
@@ -370,10 +385,10 @@ def _try(model: "PreTrainedModel", texts: _Texts, own: Mapping[str, Sequence[For
     """
     readings: list[ForwardPass] = []
     for padding, batches in texts.batches.items():
-        readings = [read(model, batch) for batch in batches]
-        if len(readings[0].modules) != len(own["alone"][0].weights):
+        readings = [read_attention(model, batch) for batch in batches]
+        if len(readings[0].modules) != len(eager["alone"][0].weights):
             raise MismatchError("its attention is computed elsewhere")
-        fault = difference(texts.cut(readings, padding), own[padding])
+        fault = difference(texts.cut(readings, padding), eager[padding])
         if fault:
             raise MismatchError(f"captured attention differs from the model's own eager attention: {fault}")
         gap = max(reading.fused for reading in readings)
@@ -385,7 +400,7 @@ def _try(model: "PreTrainedModel", texts: _Texts, own: Mapping[str, Sequence[For
 def _make_readable(
     model: "PreTrainedModel",
     texts: _Texts,
-    own: Mapping[str, Sequence[ForwardPass]],
+    eager: Mapping[str, Sequence[ForwardPass]],
     name: str,
     scores: Scores,
     *,
@@ -396,7 +411,7 @@ def _make_readable(
     Args:
         model: The model.
         texts: The texts of the check.
-        own: Readings of the eager model.
+        eager: Readings of the eager model.
         name: Name of the model, for messages.
         scores: How the scores are computed; see `EncoderSpec`.
         changes: True to refuse a model whose attention cannot be changed.
@@ -404,7 +419,7 @@ def _make_readable(
     try:
         with quiet():
             model.set_attn_implementation(NAME)
-        return _try(model, texts, own), False
+        return _try(model, texts, eager), False
     except Exception as error:  # of any kind, from a model that wants another function
         reason = _describe(error)
     if model.config._attn_implementation == NAME:
@@ -415,9 +430,9 @@ def _make_readable(
         cannot = "changed" if changes else f"captured with scores {scores}"
         raise EncoderError(f"{outside}, so it cannot be {cannot}. {_OTHER}")
     try:
-        if not tap(model, texts.batches["alone"][1], own["alone"][1].weights):
+        if not tap(model, texts.batches["alone"][1], eager["alone"][1].weights):
             raise MismatchError("no module returns its weights")
-        return _try(model, texts, own), True
+        return _try(model, texts, eager), True
     except Exception as error:  # of any kind, from a model that needs its weights later
         raise EncoderError(f"{outside}, and its own weights cannot be read ({_describe(error)}). {_OTHER}") from error
 
@@ -428,16 +443,16 @@ def _number_layers(model: "PreTrainedModel", modules: Sequence[nn.Module]) -> tu
     A model that calls one module in several layers (ALBERT) has its layers numbered in the order of the pass.
     """
     paths = {module: path.split(".") for path, module in model.named_modules()}
-    own: list[object] = []
+    indices: list[object] = []
     places: list[object] = []
     for module in modules:
-        own.append(getattr(module, "layer_idx", None))
+        indices.append(getattr(module, "layer_idx", None))
         numbers_in_path = [int(name) for name in paths[module] if name.isdigit()]
         places.append(numbers_in_path[0] if numbers_in_path else None)
-    for numbers in (own, places):
-        known = [number for number in numbers if isinstance(number, int) and number >= 0]
-        if len(known) == len(modules) and all(lower < upper for lower, upper in pairwise(known)):
-            return tuple(known)
+    for numbers in (indices, places):
+        usable = [number for number in numbers if isinstance(number, int) and number >= 0]
+        if len(usable) == len(modules) and all(lower < upper for lower, upper in pairwise(usable)):
+            return tuple(usable)
     return tuple(range(len(modules)))
 
 

@@ -9,9 +9,9 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from attention_probing.attention.alignment import name_positions, readable, reduction, split_words
+from attention_probing.attention.alignment import AlignedPieces, name_positions, readable, reduction, split_words
 from attention_probing.attention.capture import FLOAT32, NAME, capture_attention
-from attention_probing.attention.checks import ForwardPass, difference, read
+from attention_probing.attention.checks import ForwardPass, difference, read_attention
 from attention_probing.attention.encoder import LoadedEncoder
 from attention_probing.attention.loading import load_config, load_whole
 from attention_probing.attention.source import EncoderError
@@ -38,7 +38,8 @@ class DecoderAttention:
     """
 
     def __init__(self, encoder: LoadedEncoder) -> None:
-        self.encoder, source = encoder, encoder.source
+        self.encoder = encoder
+        source = encoder.source
         config = load_config(source)
         if not config.is_encoder_decoder:
             raise EncoderError(
@@ -46,22 +47,28 @@ class DecoderAttention:
                 "attention between two texts. Name one (T5, BART, …), or leave out `part`."
             )
         if source.spec.device_map is not None or config.decoder_start_token_id is None:
-            why = "is divided among devices" if source.spec.device_map else "has no decoder_start_token_id"
+            why = "has no decoder_start_token_id"
+            if source.spec.device_map:
+                why = "is divided among devices"
             raise EncoderError(f"{source.spec.name} {why}, so its decoder cannot be read. Name another model.")
         self.model: PreTrainedModel = load_whole(source).to(encoder.device)  # type: ignore[arg-type]
         self.model.eval().requires_grad_(False)
         self.start: int = config.decoder_start_token_id
         inputs = self._inputs(torch.arange(1, 7, device=encoder.device), torch.arange(1, 5, device=encoder.device))
         with torch.inference_mode():
-            own = self.model(**inputs, output_attentions=True, use_cache=False)
-        self.layers, name = len(own.cross_attentions), f"{source.spec.name} ({type(self.model).__name__})"
+            eager = self.model(**inputs, output_attentions=True, use_cache=False)
+        self.layers = len(eager.cross_attentions)
+        # In the order of a pass.
+        weights = [*eager.encoder_attentions]
+        for layer in range(self.layers):
+            weights += [eager.decoder_attentions[layer], eager.cross_attentions[layer]]
         self.model.set_attn_implementation(NAME)
-        by_layer = zip(own.decoder_attentions, own.cross_attentions, strict=True)
-        expected = ForwardPass([], [*own.encoder_attentions, *(one for both in by_layer for one in both)], own[0])
-        if fault := difference([read(self.model, inputs)], [expected]):
+        fault = difference([read_attention(self.model, inputs)], [ForwardPass([], weights, eager[0])])
+        if fault:
             raise EncoderError(
-                f"{name} computes the attention of its decoder outside transformers' attention interface, or in "
-                f"another order ({fault}). Choose another architecture (T5, BART, …)."
+                f"{source.spec.name} ({type(self.model).__name__}) computes the attention of its decoder outside "
+                f"transformers' attention interface, or in another order ({fault}). Choose another architecture (T5, "
+                "BART, …)."
             )
         if source.spec.scores == "float32":
             self.model.set_attn_implementation(FLOAT32)
@@ -82,29 +89,30 @@ class DecoderAttention:
         Raises:
             UserError: A text is longer than the model takes.
         """
-        read, written = split_words(self.encoder.tokenizer, [source, target])
-        for text, what in ((read, "source"), (written, "target")):
-            if len(text) > self.encoder.max_length:
-                raise UserError(
-                    f"The {what} has {pluralize(len(text), 'piece')}, but {self.encoder.source.spec.name} takes at "
-                    f"most {self.encoder.max_length}. Shorten it."
-                )
+        tokenizer = self.encoder.tokenizer
+        source_pieces, target_pieces = split_words(tokenizer, [source, target])
+        self._check_length(source_pieces, "source")
+        self._check_length(target_pieces, "target")
         device = self.encoder.device
-        inputs = self._inputs(*(torch.from_numpy(text.ids).long().to(device) for text in (read, written)))
+        source_ids = torch.from_numpy(source_pieces.ids).long().to(device)
+        target_ids = torch.from_numpy(target_pieces.ids).long().to(device)
         # What the decoder reads at a position is the piece before the one that it predicts there. A start delimiter of
         # the tokenizer is predicted too, as in training; its row is left out.
-        shifted = np.concatenate([[0], written.positions[:-1]]).astype(np.int32)
-        rows = reduction([written], "mean", device).rows
-        columns = reduction([read if part == "cross" else replace(written, positions=shifted)], "mean", device).columns
-        weights = torch.stack([(rows @ layer @ columns)[0] for layer in self._capture(inputs, part)]).cpu()
-        names, numbers = name_positions(self.encoder.tokenizer, written, target)
+        shifted = np.concatenate([[0], target_pieces.positions[:-1]]).astype(np.int32)
+        pieces_to = source_pieces if part == "cross" else replace(target_pieces, positions=shifted)
+        rows = reduction([target_pieces], "mean", device).rows
+        columns = reduction([pieces_to], "mean", device).columns
+        captured = self._capture(self._inputs(source_ids, target_ids), part)
+        weights = torch.stack([(rows @ layer @ columns)[0] for layer in captured]).cpu()
+        names, numbers = name_positions(tokenizer, target_pieces, target)
         if numbers[0] == 0:
-            names, numbers = names[1:], numbers[1:]
+            names = names[1:]
+            numbers = numbers[1:]
         if part == "cross":
-            to, to_numbers = name_positions(self.encoder.tokenizer, read, source)
+            to, to_numbers = name_positions(tokenizer, source_pieces, source)
         else:
-            starts = [self.start, *written.ids[written.positions == 0].tolist()]
-            to = [" ".join(readable(self.encoder.tokenizer, starts)), *target]
+            starts = [self.start, *target_pieces.ids[target_pieces.positions == 0].tolist()]
+            to = [" ".join(readable(tokenizer, starts)), *target]
             to_numbers = [*range(len(target) + 1)]
         coords: dict[str, Any] = {
             "layer": range(1, len(weights) + 1),
@@ -114,18 +122,31 @@ class DecoderAttention:
             "from_word": ("from", numbers),
             "to_word": ("to", to_numbers),
         }
-        return xr.DataArray(
-            weights[:, :, numbers][..., to_numbers].numpy(), coords, ("layer", "head", "from", "to"), "attention"
-        )
+        values = weights[:, :, numbers][..., to_numbers].numpy()
+        return xr.DataArray(values, coords, ("layer", "head", "from", "to"), "attention")
+
+    def _check_length(self, pieces: AlignedPieces, text: str) -> None:
+        """Raise UserError if a text is longer than the model takes."""
+        if len(pieces) > self.encoder.max_length:
+            raise UserError(
+                f"The {text} has {pluralize(len(pieces), 'piece')}, but {self.encoder.source.spec.name} takes at "
+                f"most {self.encoder.max_length}. Shorten it."
+            )
 
     def _inputs(self, source: Tensor, target: Tensor) -> dict[str, Tensor]:
         shifted = torch.cat([target.new_tensor([self.start]), target[:-1]])
-        ids = {"input_ids": source[None], "decoder_input_ids": shifted[None]}
-        return ids | {"attention_mask": torch.ones_like(source[None])}
+        return {
+            "input_ids": source[None],
+            "decoder_input_ids": shifted[None],
+            "attention_mask": torch.ones_like(source[None]),
+        }
 
     def _capture(self, inputs: dict[str, Tensor], part: DecoderPart) -> list[Tensor]:
         """Return the weights of each layer; the encoder's layers run first, then in each layer both of the decoder."""
-        calls = [self.encoder.layers + 2 * layer + (part == "cross") for layer in range(self.layers)]
-        found: list[Tensor] = []
-        capture_attention(self.model, inputs, lambda _, weights: found.append(weights), frozenset(calls))
-        return found
+        first = self.encoder.layers
+        if part == "cross":
+            first += 1
+        calls = frozenset(range(first, self.encoder.layers + 2 * self.layers, 2))
+        captured: list[Tensor] = []
+        capture_attention(self.model, inputs, lambda _, weights: captured.append(weights), calls)
+        return captured

@@ -134,9 +134,10 @@ class LoadedEncoder:
             UserError: PyTorch cannot use the device.
         """
         with ExitStack() as stack:
-            made = stack.enter_context(TemporaryDirectory(prefix="encoder-", ignore_cleanup_errors=True))
+            temporary = stack.enter_context(TemporaryDirectory(prefix="encoder-", ignore_cleanup_errors=True))
             # The name may be the folder that the model was loaded from, which must not be written to.
-            folder = Path(made) / (re.sub(r"[^\w.-]", "_", name).strip("._") or type(model).__name__)
+            folder_name = re.sub(r"[^\w.-]", "_", name).strip("._") or type(model).__name__
+            folder = Path(temporary) / folder_name
             with quiet():
                 model.save_pretrained(folder)
                 tokenizer.save_pretrained(folder)
@@ -223,22 +224,22 @@ class LoadedEncoder:
         """Name and class of the model, for messages."""
         return f"{self.source.spec.name} ({type(self.model).__name__})"
 
-    def require_interface(self, what: str) -> None:
+    def require_interface(self, measurement: str) -> None:
         """Raise EncoderError if the attention of the encoder can be read but not changed."""
         if self.tapped:
             raise EncoderError(
                 f"{self.title} computes its attention outside transformers' "
-                f"attention interface: it can be read, but {what} would have to change it. Choose another "
+                f"attention interface: it can be read, but {measurement} would have to change it. Choose another "
                 "architecture (BERT, RoBERTa, ELECTRA, GPT-2, Llama, ModernBERT, …)."
             )
-        self.require_every_layer(what)
+        self.require_every_layer(measurement)
 
-    def require_every_layer(self, what: str) -> None:
+    def require_every_layer(self, measurement: str) -> None:
         """Raise EncoderError if some layers have no attention."""
         if self.is_hybrid:
             raise EncoderError(
                 f"{self.title} has attention in {len(self.attending)} of its "
-                f"{self.layers} layers, but {what} needs it in all. Choose an encoder with attention in every layer."
+                f"{self.layers} layers, but {measurement} needs it in all. Choose an encoder with attention in every layer."
             )
 
     @cached_property
@@ -338,9 +339,9 @@ class LoadedEncoder:
         def measure_layer(place: int, call: LayerCall) -> Tensor:
             return measure(numbers[place], call)
 
-        wanted = frozenset(place for place, number in enumerate(numbers) if number in layers)
+        places = frozenset(place for place, number in enumerate(numbers) if number in layers)
         capture_attention(
-            self.model, inputs, receive_maps, wanted, receive_hidden, states, measure=measure_layer, lower=lower
+            self.model, inputs, receive_maps, places, receive_hidden, states, measure=measure_layer, lower=lower
         )
         receive_blank(self.layers)
 

@@ -51,11 +51,11 @@ from attention_probing.results.files import remove_leftovers, temporary_path, wr
 from attention_probing.results.locks import POLL, claim_missing, release
 from attention_probing.results.progress import Progress, is_logged
 
-Kept = list[tuple[Tensor, ...]]
+StoredTensors = list[tuple[Tensor, ...]]
 """Stored tensors of each item of a pass, by quantity."""
 
 Job = TypeVar("Job")
-Result = TypeVar("Result")
+Output = TypeVar("Output")
 
 BATCH_PIECES = {"cpu": 512, "cuda": 16384}
 """Largest number of pieces of a forward pass by kind of device, padding included: a core's caches, a GPU's cores."""
@@ -90,11 +90,11 @@ def shapes(items: Items, shard: int) -> dict[str, tuple[int, ...]]:
         items: The items of the store.
         shard: 0-based index of the shard.
     """
-    return {
-        tensor_name(quantity, item): shape
-        for item in items.shards[shard]
-        for quantity, shape in items.shapes(item).items()
-    }
+    by_name = {}
+    for item in items.shards[shard]:
+        for quantity, shape in items.shapes(item).items():
+            by_name[tensor_name(quantity, item)] = shape
+    return by_name
 
 
 def extract(
@@ -117,17 +117,24 @@ def extract(
     """
     if items.extraction.options.measured.needs_parts:
         _ = encoder.parts  # found in a forward pass that no other thread may disturb
-    allowance, device = Allowance(), encoder.device.type
-    jobs = ((shard, batch) for shard in shards for batch in batches(items, items.shards[shard], device))
-    found = in_order(lambda job: run_pass(encoder, items, job[1]), jobs, workers_of(encoder, items))
-    for (shard, batch), kept in found:
-        for item, tensors in zip(batch, kept, strict=True):
+
+    def passes() -> Iterator[tuple[int, list[int]]]:
+        for shard in shards:
+            for batch in batches(items, items.shards[shard], encoder.device.type):
+                yield shard, batch
+
+    def run(shard_and_batch: tuple[int, list[int]]) -> StoredTensors:
+        return run_pass(encoder, items, shard_and_batch[1])
+
+    allowance = Allowance()
+    for (shard, batch), tensors_of_items in in_order(run, passes(), workers_of(encoder, items)):
+        for item, tensors in zip(batch, tensors_of_items, strict=True):
             for quantity, tensor in zip(items.shapes(item), tensors, strict=True):
                 yield shard, tensor_name(quantity, item), tensor
             allowance.check()
 
 
-def run_pass(encoder: LoadedEncoder, items: Items, batch: Sequence[int]) -> Kept:
+def run_pass(encoder: LoadedEncoder, items: Items, batch: Sequence[int]) -> StoredTensors:
     """Run one forward pass over some items; return the tensors to store for each, on the CPU.
 
     They are the attention and, if the store has any, the hidden states.
@@ -139,8 +146,8 @@ def run_pass(encoder: LoadedEncoder, items: Items, batch: Sequence[int]) -> Kept
 
 
 def within_memory(
-    run: Callable[[Sequence[int]], list[Result]], encoder: LoadedEncoder, items: Items, batch: Sequence[int]
-) -> list[Result]:
+    run: Callable[[Sequence[int]], list[Output]], encoder: LoadedEncoder, items: Items, batch: Sequence[int]
+) -> list[Output]:
     """Run a forward pass over some items, and return the result of each item.
 
     If the memory does not suffice, each half of the items is read in a pass of its own, and so on.
@@ -172,23 +179,26 @@ def within_memory(
     encoder.halved += 1
     log.warning("%s inputs do not fit into the memory of %s at once: the batch is halved.", len(batch), encoder.device)
     half = len(batch) // 2
-    halves = batch[:half], batch[half:]
-    return [result for inputs in halves for result in within_memory(run, encoder, items, inputs)]
+    first = within_memory(run, encoder, items, batch[:half])
+    return first + within_memory(run, encoder, items, batch[half:])
 
 
-def _run_whole(encoder: LoadedEncoder, items: Items, batch: Sequence[int]) -> Kept:
+def _run_whole(encoder: LoadedEncoder, items: Items, batch: Sequence[int]) -> StoredTensors:
     parts = [items.inputs[item] for item in batch]
-    with current(encoder.device):
+    with use_device(encoder.device):
         attention, hidden = forward(encoder, parts, items)
-        kept = [items.select(batch, attention)]
+        by_quantity = [items.select(batch, attention)]
         if items.hidden.layers:
-            kept.append([of[:, : part.words] for of, part in zip(hidden.cpu(), parts, strict=True)])
-        return list(zip(*kept, strict=True))
+            states = [of_item[:, : part.words] for of_item, part in zip(hidden.cpu(), parts, strict=True)]
+            by_quantity.append(states)
+        return list(zip(*by_quantity, strict=True))
 
 
-def current(device: torch.device) -> AbstractContextManager[object]:
+def use_device(device: torch.device) -> AbstractContextManager[object]:
     """Return a context in which a GPU is the current one of this thread; some kernels read only this."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    if device.type == "cuda":
+        return torch.cuda.device(device)
+    return nullcontext()
 
 
 def workers_of(encoder: LoadedEncoder, items: Items) -> int:
@@ -197,16 +207,18 @@ def workers_of(encoder: LoadedEncoder, items: Items) -> int:
         return 1
     longest = max(map(len, items.inputs))
     # Every worker may have one finished pass beside the running one.
-    fit = MEMORY["cpu"] // (2 * _bytes(items, longest, longest))
+    fit = MEMORY["cpu"] // (2 * _bytes_of_pass(items, longest, longest))
     return max(min(torch.get_num_threads(), WORKERS, fit), 1)
 
 
-def _bytes(items: Items, pieces: int, longest: int) -> int:
+def _bytes_of_pass(items: Items, pieces: int, longest: int) -> int:
     """Return the bytes of the tensors that a pass keeps over `pieces` pieces, in inputs padded to `longest`."""
-    # Reduced weights of every pair of pieces twice, four intermediate results of a layer, reduced states twice, and the
-    # states of all layers, which transformers returns at the end of the pass.
-    weights = len(items.layers) * len(items.heads) * 2 * 4 + len(items.heads) * 4 * 4
-    return pieces * (longest * weights + (2 * len(items.hidden.layers) + items.states) * items.hidden.size * 4)
+    # For each pair of pieces: reduced weights twice, and four intermediate results of a layer.
+    weights = 2 * len(items.layers) * len(items.heads) + 4 * len(items.heads)
+    # For each piece: reduced states twice, and the states of all layers, which transformers returns at the end.
+    states = 2 * len(items.hidden.layers) + items.states
+    numbers = pieces * (longest * weights + states * items.hidden.size)
+    return numbers * 4  # single precision
 
 
 def batches(items: Items, order: Iterable[int], device: str) -> Iterator[list[int]]:
@@ -217,19 +229,22 @@ def batches(items: Items, order: Iterable[int], device: str) -> Iterator[list[in
         order: Indices of the items, in an order in which neighbours have similar lengths.
         device: Kind of device, `cpu` or `cuda`.
     """
-    bounds = (BATCH_PIECES, BATCH_CELLS, MEMORY)
-    most_pieces, most_cells, memory = (bound.get(device, bound["cuda"]) for bound in bounds)
+    most_pieces = BATCH_PIECES.get(device, BATCH_PIECES["cuda"])
+    most_cells = BATCH_CELLS.get(device, BATCH_CELLS["cuda"])
     # For the largest number of workers, so that the cut, and with it every bit, does not depend on the machine.
-    room = memory // (2 * (WORKERS if device == "cpu" else 1))
+    workers = WORKERS if device == "cpu" else 1
+    room = MEMORY.get(device, MEMORY["cuda"]) // (2 * workers)
     batch: list[int] = []
     longest = 0
     for item in order:
-        longest = max(longest, len(items.inputs[item]))
+        length = len(items.inputs[item])
+        longest = max(longest, length)
         size = (len(batch) + 1) * longest
-        full = size > most_pieces or size * longest > most_cells or _bytes(items, size, longest) > room
-        if batch and full:
+        is_full = size > most_pieces or size * longest > most_cells or _bytes_of_pass(items, size, longest) > room
+        if batch and is_full:
             yield batch
-            batch, longest = [], len(items.inputs[item])
+            batch = []
+            longest = length
         batch.append(item)
     if batch:
         yield batch
@@ -270,11 +285,13 @@ def forward(encoder: LoadedEncoder, parts: Sequence[AlignedPieces], items: Items
         UserError: The attention of a word does not sum to 1, or a hidden state is not finite or exceeds
             the precision of the store.
     """
-    options, states = items.extraction.options, items.hidden
-    batch, positions = len(parts), max(part.words for part in parts) + 2
+    options = items.extraction.options
+    states = items.hidden
+    words = max(part.words for part in parts)
+    positions = words + 2
     empty = partial(torch.empty, dtype=options.dtype, device=encoder.device)
-    reduced = empty(batch, len(items.layers), len(items.heads), positions, positions)
-    hidden = empty(batch, len(states.layers), positions - 2, states.size)
+    reduced = empty(len(parts), len(items.layers), len(items.heads), positions, positions)
+    hidden = empty(len(parts), len(states.layers), words, states.size)
     largest = torch.zeros(len(states.layers), device=encoder.device)
 
     def keep(place: int, packed: Tensor) -> None:
@@ -369,29 +386,35 @@ def check_sums(worst: Tensor, encoder: LoadedEncoder, options: Options) -> None:
         options: The quantity.
     """
     if not float(worst) <= _ROW_TOLERANCE:  # also when it is not a number
-        kind = "attention weights" if options.quantity == "attention" else f"numbers of {options.quantity}"
+        kind = f"numbers of {options.quantity}"
+        remedy = "quantity, or other layers"
+        if options.quantity == "attention":
+            kind = "attention weights"
+            remedy = "encoder"
         fault = f"the {kind} of a word must sum to 1, but one sum is off by {float(worst):.1e}"
         if worst.isnan():
             fault = f"the model computes {kind} that are nan"
-        remedy = "encoder" if options.quantity == "attention" else "quantity, or other layers"
         raise UserError(f"{encoder.source.spec.name}: {fault}. Choose another {remedy}.")
 
 
 def _check_range(largest: Tensor, layers: Sequence[int], encoder: LoadedEncoder, options: Options) -> None:
     """Raise UserError for hidden states that are not finite, or exceed the precision of the store."""
     name = encoder.source.spec.name
-    for layer, value, stored in zip(layers, largest.tolist(), largest.to(options.dtype).tolist(), strict=True):
+    most = torch.finfo(options.dtype).max
+    as_stored = largest.to(options.dtype).tolist()
+    for layer, value, stored in zip(layers, largest.tolist(), as_stored, strict=True):
         if not isfinite(value):
             raise UserError(f"{name}: a hidden state of layer {layer} is {value}, not finite. Choose another encoder.")
         if not isfinite(stored):
-            found = f"the hidden states of layer {layer} reach {value:.4g}, but {options.precision} ends at"
-            remedy = f"Use single precision: {setting('data.options.precision', 'float32')}."
-            raise UserError(f"{name}: {found} {torch.finfo(options.dtype).max:.0f}. {remedy}")
+            raise UserError(
+                f"{name}: the hidden states of layer {layer} reach {value:.4g}, but {options.precision} ends at "
+                f"{most:.0f}. Use single precision: {setting('data.options.precision', 'float32')}."
+            )
 
 
 def in_order(
-    compute: Callable[[Job], Result], jobs: Iterable[Job], workers: int
-) -> Generator[tuple[Job, Result], None, None]:
+    compute: Callable[[Job], Output], jobs: Iterable[Job], workers: int
+) -> Generator[tuple[Job, Output], None, None]:
     """Call a function on every job in parallel threads; yield (job, result) pairs in the order of the jobs.
 
     Each thread gets an equal share of PyTorch's threads: one forward pass on each core keeps a CPU
@@ -405,7 +428,7 @@ def in_order(
     """
     threads = torch.get_num_threads()
     share = max(threads // workers, 1)
-    pending: deque[tuple[Job, Future[Result]]] = deque()
+    pending: deque[tuple[Job, Future[Output]]] = deque()
     torch.set_num_threads(share)  # of the caller too: its threads would spin on cores that the passes need
     try:
         with ThreadPoolExecutor(workers, "forward", torch.set_num_threads, (share,)) as pool:
@@ -427,8 +450,10 @@ def return_free_memory() -> None:
     Without this, the unused memory would grow, because batches vary in shape.
     """
     pa.default_memory_pool().release_unused()
-    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
-        trim(0)  # glibc's; other C libraries keep less
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:  # glibc's; other C libraries keep less
+            trim(0)
 
 
 class Allowance:
@@ -442,7 +467,8 @@ class Allowance:
     """
 
     def __init__(self, growth: int = 48 << 20) -> None:
-        self._growth, self._before = growth, _anonymous_bytes()
+        self._growth = growth
+        self._before = _anonymous_bytes()
 
     def check(self) -> None:
         """Give free memory back to the system if the process has grown by more than `growth` bytes.
@@ -495,7 +521,8 @@ def make_store(items: Items, cache: Path, digests: Digests, encoder: LoadedEncod
     """
     identity = items.extraction.identity(digests)
     folder = cache / store_key(identity)
-    stems, advance = [LABELS, *(f"{shard:05d}" for shard in range(len(items.shards)))], None
+    stems = [LABELS, *(f"{shard:05d}" for shard in range(len(items.shards)))]
+    advance = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
@@ -504,7 +531,8 @@ def make_store(items: Items, cache: Path, digests: Digests, encoder: LoadedEncod
             if parts[0] is None:
                 _write_labels(items, folder, digests)
             elif encoder is not None:
-                advance = advance or _begun(items, folder, missing)
+                if advance is None:
+                    advance = _announce(items, folder, missing)
                 if not _write_unheld(items, folder, digests, encoder, missing, advance):
                     time.sleep(POLL)  # other processes hold all that is missing
         remove_leftovers(folder)  # of processes that have ended since, whose shards this one took
@@ -519,31 +547,33 @@ def make_store(items: Items, cache: Path, digests: Digests, encoder: LoadedEncod
 
 
 def _write_labels(items: Items, folder: Path, digests: Digests) -> None:
-    with _written(folder / f"{LABELS}.parquet") as path:
+    with _temporary(folder / f"{LABELS}.parquet") as path:
         pq.write_table(items.labels, path, compression="zstd")
         seal_part(path, file_digest(path), LABELS, ".parquet", digests)
     return_free_memory()
 
 
-def _begun(items: Items, folder: Path, missing: Sequence[int]) -> Callable[[], None]:
+def _announce(items: Items, folder: Path, missing: Sequence[int]) -> Callable[[], None]:
     """Print what the missing shards need; return a function that counts finished items.
 
     Raises:
         UserError: They do not fit on the disk.
     """
-    corpus, needed, free = items.extraction.corpus, sum(map(items.bytes, missing)), shutil.disk_usage(folder).free
+    corpus = items.extraction.corpus
+    needed = sum(map(items.bytes, missing))
+    free = shutil.disk_usage(folder).free
     if needed > free:
-        kept = "attention and hidden states" if items.hidden.layers else "attention"
+        content = "attention and hidden states" if items.hidden.layers else "attention"
         raise UserError(
-            f"{folder}: storing the {kept} of {corpus.name} needs {decimal(needed)}, but only {decimal(free)} are "
+            f"{folder}: storing the {content} of {corpus.name} needs {decimal(needed)}, but only {decimal(free)} are "
             f"free. Free {decimal(needed - free)} more, put the stores elsewhere ({setting('data.cache')}), keep fewer "
             f"layers ({setting('data.options.layers')}, {setting('data.hidden')}), or write nothing and compute "
-            f"attention "
-            f"whenever it is read ({setting('data.store', 'stream')})."
+            f"attention whenever it is read ({setting('data.store', 'stream')})."
         )
     if is_logged():
-        of = f"{len(missing)} of {len(items.shards)} shards, {needed / 1e6:.0f} MB of {free / 1e9:.0f} GB free"
-        line = f"Extracting {corpus.name}: {len(items)} {items.unit}, {of} → {folder}"
+        shards = f"{len(missing)} of {len(items.shards)} shards"
+        space = f"{needed / 1e6:.0f} MB of {free / 1e9:.0f} GB free"
+        line = f"Extracting {corpus.name}: {len(items)} {items.unit}, {shards}, {space} → {folder}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     total = sum(len(items.shards[shard]) for shard in missing)
     return Progress(f"Extracting {corpus.name}, {items.unit}", total).advance
@@ -560,18 +590,20 @@ def _write_unheld(
     """Write those of some missing shards that no other process is making; return their number."""
     locks: dict[int, FileLock] = {}  # the passes of a shard begin before the shard before it is written
 
-    def taken() -> Iterator[int]:
+    def claim_shards() -> Iterator[int]:
         paths = [folder / f"{shard:05d}.safetensors" for shard in missing]
         for path, lock in claim_missing({path: partial(_is_made, path, digests) for path in paths}):
-            locks[shard := int(path.stem)] = lock
+            shard = int(path.stem)
+            locks[shard] = lock
             yield shard
 
-    written, dtype = 0, items.extraction.options.dtype
+    dtype = items.extraction.options.dtype
+    written = 0
     try:
-        with closing(extract(encoder, items, taken())) as tensors:
+        with closing(extract(encoder, items, claim_shards())) as tensors:
             for shard, group in groupby(tensors, key=itemgetter(0)):
-                with _written(folder / f"{shard:05d}.safetensors") as path:
-                    sha = write_shard(path, shapes(items, shard), dtype, _counted(group, advance))
+                with _temporary(folder / f"{shard:05d}.safetensors") as path:
+                    sha = write_shard(path, shapes(items, shard), dtype, _count_items(group, advance))
                     seal_part(path, sha, f"{shard:05d}", ".safetensors", digests)
                 release(locks.pop(shard))
                 written += 1
@@ -585,7 +617,10 @@ def _is_made(path: Path, digests: Digests) -> bool:
     return find_part(path.parent, path.stem, digests) is not None
 
 
-def _counted(tensors: Iterable[tuple[int, str, Tensor]], advance: Callable[[], None]) -> Iterator[tuple[str, Tensor]]:
+def _count_items(
+    tensors: Iterable[tuple[int, str, Tensor]], advance: Callable[[], None]
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield name and tensor, and count an item with each of its maps."""
     for _, name, tensor in tensors:
         yield name, tensor
         if not name.startswith("hidden"):  # every item has one other quantity
@@ -593,11 +628,11 @@ def _counted(tensors: Iterable[tuple[int, str, Tensor]], advance: Callable[[], N
 
 
 @contextmanager
-def _written(path: Path) -> Iterator[Path]:
+def _temporary(path: Path) -> Iterator[Path]:
     """Yield a temporary file for `path`, which is removed if anything fails."""
-    made = temporary_path(path)
+    partial_path = temporary_path(path)
     try:
-        yield made
+        yield partial_path
     except BaseException:
-        made.unlink(missing_ok=True)
+        partial_path.unlink(missing_ok=True)
         raise

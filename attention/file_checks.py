@@ -61,7 +61,9 @@ def check_sizes(folder: Path, weights: Iterable[Path]) -> None:
         with suppress(Exception):  # damage is reported when the weights are read
             shapes.extend(read_shapes(path))
     most_layers = max(_LEAST, len(shapes))
-    most = max(most_layers, *(max(shape, default=0) for shape in shapes), 0)
+    most = most_layers
+    for shape in shapes:
+        most = max([most, *shape])
     for name, value in read_named_values(folder / "config.json"):
         if not _COUNTS.search(name):
             continue

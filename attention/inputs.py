@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
-from attention_probing.attention.alignment import delimiters, readable, split_words
+from attention_probing.attention.alignment import delimiters, passages_of, readable, split_words
 from attention_probing.attention.encoder import LoadedEncoder
 from attention_probing.attention.loading import architecture, load_tokenizer, longest_input
 from attention_probing.attention.source import EncoderError, EncoderSource
@@ -68,15 +68,17 @@ class TextTokenizer:
     def __init__(self, source: EncoderSource) -> None:
         self.name = source.spec.name
         self._tokenizer = load_tokenizer(source)
-        known = self._tokenizer.convert_ids_to_tokens(list(range(len(self._tokenizer))))
-        self.pieces = tuple(piece or "" for piece in known)
+        vocabulary = self._tokenizer.convert_ids_to_tokens(list(range(len(self._tokenizer))))
+        self.pieces = tuple(piece or "" for piece in vocabulary)
         self.max_length = longest_input(architecture(source), self._tokenizer)
         fillers = (self._tokenizer.pad_token_id, self._tokenizer.eos_token_id, 0)
         self.pad = next(int(filler) for filler in fillers if filler is not None)
         self.unknown: int | None = self._tokenizer.unk_token_id
         self.mask: int | None = self._tokenizer.mask_token_id
-        (before, behind), (_, between, _) = (delimiters(self._tokenizer, passages) for passages in (1, 2))
-        self.start, self.end = int(before[0]) if len(before) else None, int(behind[-1]) if len(behind) else None
+        before, behind = delimiters(self._tokenizer, 1)
+        _, between, _ = delimiters(self._tokenizer, 2)
+        self.start = int(before[0]) if len(before) else None
+        self.end = int(behind[-1]) if len(behind) else None
         self.separator = int(between[0]) if len(between) else None
 
     @cached_property
@@ -84,7 +86,9 @@ class TextTokenizer:
         """Digest of the steps that cut a text into pieces and write delimiters, with the ids of the pieces."""
         steps = json.loads(self._tokenizer.backend_tokenizer.to_str())
         # Neither is used here, and they are kept with the steps of the last call.
-        return digest(json.dumps({**steps, "padding": None, "truncation": None}, sort_keys=True).encode())
+        steps["padding"] = None
+        steps["truncation"] = None
+        return digest(json.dumps(steps, sort_keys=True).encode())
 
     def readable(self, ids: Sequence[int]) -> list[str]:
         """Return the text of each piece as it is read, see `attention.alignment.readable`."""
@@ -99,30 +103,47 @@ class TextTokenizer:
             EncoderError: Neither a text nor its pair has any pieces, and the tokenizer has no unknown
                 token.
         """
-        found: list[TextPieces] = []
-        both = zip(texts, pairs, strict=True)
-        for paired, group in groupby(both, key=lambda each: each[1] is not None):
+        split: list[TextPieces] = []
+        for text, pair, pieces in zip(texts, pairs, self._encode_all(texts, pairs), strict=True):
+            if (pieces.sources < 0).all():
+                split.append(self._encode_blank(text, pair is not None))
+            else:
+                split.append(pieces)
+        return split
+
+    def _encode_all(self, texts: Sequence[str], pairs: Sequence[str | None]) -> Iterator[TextPieces]:
+        """Yield the pieces of texts, some at a time, those alone and those in pairs apart from each other."""
+        for is_paired, group in groupby(zip(texts, pairs, strict=True), key=_is_paired):
             while chunk := list(islice(group, _CHUNK)):
-                found.extend(
-                    self._encode([text for text, _ in chunk], [str(pair) for _, pair in chunk] if paired else None)
-                )
-        for place in [place for place, pieces in enumerate(found) if (pieces.sources < 0).all()]:
-            if self._tokenizer.unk_token is None:
-                raise EncoderError(
-                    f"{self.name}: the tokenizer gives no piece for the text {texts[place]!r}, and it has no unknown "
-                    "token. Remove the text from the corpus."
-                )
-            [unknown] = self._encode([self._tokenizer.unk_token], None if pairs[place] is None else [""])
-            found[place] = replace(unknown, blank=True)
-        return found
+                alone = [text for text, _ in chunk]
+                if is_paired:
+                    yield from self._encode(alone, [str(pair) for _, pair in chunk])
+                else:
+                    yield from self._encode(alone, None)
+
+    def _encode_blank(self, text: str, is_paired: bool) -> TextPieces:
+        """Return the unknown token in place of a text without pieces; raise EncoderError if there is none."""
+        if self._tokenizer.unk_token is None:
+            raise EncoderError(
+                f"{self.name}: the tokenizer gives no piece for the text {text!r}, and it has no unknown "
+                "token. Remove the text from the corpus."
+            )
+        [unknown] = self._encode([self._tokenizer.unk_token], [""] if is_paired else None)
+        return replace(unknown, blank=True)
 
     def _encode(self, texts: list[str], pairs: list[str] | None) -> Iterator[TextPieces]:
         encoded = self._tokenizer(texts, pairs, padding=False, truncation=False, verbose=False)
-        for one in encoded.encodings or ():
-            sources = np.array([-1 if source is None else source for source in one.sequence_ids], np.int64)
+        for encoding in encoded.encodings or ():
+            starts = [start for start, _ in encoding.offsets]
             yield TextPieces(
-                np.array(one.ids, np.int64), sources, np.array([start for start, _ in one.offsets], np.int64)
+                np.array(encoding.ids, np.int64),
+                passages_of(encoding.sequence_ids),
+                np.array(starts, np.int64),
             )
+
+
+def _is_paired(text_and_pair: tuple[str, str | None]) -> bool:
+    return text_and_pair[1] is not None
 
 
 @dataclass(frozen=True)
@@ -161,11 +182,13 @@ class WordPieces:
             The pieces of all words, truncated or not, and the number of truncated words.
         """
         sizes = np.diff(self.ends)
-        if not (long := sizes > room).any():
+        is_long = sizes > room
+        if not is_long.any():
             return self, 0
-        kept = np.where(long, max(room // 2, 1), sizes)
-        places = np.arange(len(self.ids)) - np.repeat(self.ends[:-1], sizes)
-        return WordPieces(self.ids[places < np.repeat(kept, sizes)], np.append(0, kept.cumsum())), int(long.sum())
+        new_sizes = np.where(is_long, max(room // 2, 1), sizes)
+        places = np.arange(len(self.ids)) - np.repeat(self.ends[:-1], sizes)  # of each piece in its word
+        ids = self.ids[places < np.repeat(new_sizes, sizes)]
+        return WordPieces(ids, np.append(0, new_sizes.cumsum())), int(is_long.sum())
 
     def stretches(self, room: int) -> list[tuple[int, int]]:
         """Divide the words into consecutive groups, each with as many whole words as fit in `room` pieces.
@@ -175,12 +198,14 @@ class WordPieces:
         Returns:
             (First word, last word + 1) of each group, 0-based.
         """
-        found, first = [], 0
+        groups = []
+        first = 0
         while first < self.words:
-            last = int(np.searchsorted(self.ends, self.ends[first] + room, side="right")) - 1
-            found.append((first, max(last, first + 1)))
-            first = found[-1][1]
-        return found
+            end = int(np.searchsorted(self.ends, self.ends[first] + room, side="right")) - 1
+            end = max(end, first + 1)
+            groups.append((first, end))
+            first = end
+        return groups
 
 
 @dataclass(frozen=True)
@@ -218,7 +243,8 @@ class Segmenter:
     def __init__(self, encoder: LoadedEncoder) -> None:
         self._name = encoder.source.spec.name
         self._tokenizer: PreTrainedTokenizerFast = encoder.tokenizer
-        self._single, self._double = (delimiters(encoder.tokenizer, passages) for passages in (1, 2))
+        self._single = delimiters(encoder.tokenizer, 1)
+        self._double = delimiters(encoder.tokenizer, 2)
 
     def delimiters(self, passages: int) -> int:
         """Return the number of delimiter tokens that the tokenizer adds to a segment of one or two passages.
@@ -237,9 +263,13 @@ class Segmenter:
     @cached_property
     def _marks(self) -> Ids:
         """Ids of the punctuation marks, with or without a blank before them."""
-        possible = [number for piece, number in self._tokenizer.get_vocab().items() if {*_PUNCTUATION} & {*piece}]
-        found = [number for number in possible if str(self._tokenizer.decode([number])).strip() in _PUNCTUATION]
-        return np.array(sorted(found), np.int64)
+        marks = []
+        for piece, number in self._tokenizer.get_vocab().items():
+            if not {*_PUNCTUATION} & {*piece}:
+                continue  # decoding takes longer
+            if str(self._tokenizer.decode([number])).strip() in _PUNCTUATION:
+                marks.append(number)
+        return np.array(sorted(marks), np.int64)
 
     def split(self, passages: Sequence[Sequence[str]]) -> list[WordPieces]:
         """Cut the words of each passage into pieces; a word without pieces becomes the unknown token.
@@ -247,12 +277,13 @@ class Segmenter:
         Raises:
             AlignmentError: A word has no pieces, and the tokenizer has no unknown token.
         """
-        found = []
+        split = []
         for pieces in split_words(self._tokenizer, passages):
             inside = pieces.inside
+            ids = pieces.ids[inside].astype(np.int64)
             sizes = np.bincount(pieces.positions[inside] - 1, minlength=pieces.words)
-            found.append(WordPieces(pieces.ids[inside].astype(np.int64), np.append(0, sizes.cumsum()), pieces.apart))
-        return found
+            split.append(WordPieces(ids, np.append(0, sizes.cumsum()), pieces.apart))
+        return split
 
     def write(self, passages: Sequence[WordPieces]) -> Segment:
         """Return the segment of one or two passages: their pieces with delimiters.
@@ -261,22 +292,28 @@ class Segmenter:
             EncoderError: There are two passages, and the tokenizer writes no delimiter after a passage.
         """
         self.delimiters(len(passages))
-        around = self._single if len(passages) == 1 else self._double
-        parts, words, segments, before = [around[0]], [np.full(len(around[0]), -1)], [0] * len(around[0]), 0
-        for number, (pieces, behind) in enumerate(zip(passages, around[1:], strict=True)):
-            parts += [pieces.ids, behind]
-            words += [np.repeat(np.arange(pieces.words), np.diff(pieces.ends)) + before, np.full(len(behind), -1)]
+        before, *ends = self._single if len(passages) == 1 else self._double
+        id_parts = [before]
+        word_parts = [np.full(len(before), -1)]
+        segments = [0] * len(before)
+        words_before = 0
+        for number, (pieces, behind) in enumerate(zip(passages, ends, strict=True)):
+            word_of_piece = np.repeat(np.arange(pieces.words), np.diff(pieces.ends))
+            id_parts += [pieces.ids, behind]
+            word_parts += [word_of_piece + words_before, np.full(len(behind), -1)]
             segments += [number] * (len(pieces) + len(behind))
-            before += pieces.words
-        ids, word = np.concatenate(parts), np.concatenate(words)
-        start = np.arange(len(ids)) < len(around[0])
-        unknown = np.unique(word[(word >= 0) & (ids == self._tokenizer.unk_token_id)])
+            words_before += pieces.words
+        ids = np.concatenate(id_parts)
+        words = np.concatenate(word_parts)
+        in_word = words >= 0
+        start = np.arange(len(ids)) < len(before)
+        unknown = np.unique(words[in_word & (ids == self._tokenizer.unk_token_id)])
         return Segment(
             ids=ids,
             segments=np.array(segments, np.int64),
             start=start,
-            end=(word < 0) & ~start,
-            punctuation=(word >= 0) & np.isin(ids, self._marks),
-            words=word,
+            end=~in_word & ~start,
+            punctuation=in_word & np.isin(ids, self._marks),
+            words=words,
             unknown=len(unknown),
         )

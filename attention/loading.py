@@ -59,12 +59,12 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _explain_errors(source: EncoderSource, what: str, weights: Sequence[Path] = ()) -> Iterator[None]:
+def _explain_errors(source: EncoderSource, fault: str, weights: Sequence[Path] = ()) -> Iterator[None]:
     """Convert any error in a `with` block to an EncoderError that says what failed, and names a damaged file.
 
     Args:
         source: Files of the encoder.
-        what: What failed, after the name of the encoder.
+        fault: What failed, after the name of the encoder.
         weights: Files of weights that may be damaged.
     """
     try:
@@ -79,12 +79,12 @@ def _explain_errors(source: EncoderSource, what: str, weights: Sequence[Path] = 
         for path in weights:
             try:
                 read_shapes(path)
-            except Exception as fault:  # the unpickler raises almost anything on bytes that are not its own
+            except Exception as damage:  # the unpickler raises almost anything on bytes that are not its own
                 reason = (
                     f"{path.name} is damaged or cut short, or holds something else than weights "
-                    f"({type(fault).__name__}). Copy or download the encoder again, or save it with save_pretrained."
+                    f"({type(damage).__name__}). Copy or download the encoder again, or save it with save_pretrained."
                 )
-        raise EncoderError(f"{source.spec.name}{what}: {reason}") from error
+        raise EncoderError(f"{source.spec.name}{fault}: {reason}") from error
 
 
 def usable_device(name: torch.device | str) -> torch.device:
@@ -262,11 +262,11 @@ def load_language_model(source: EncoderSource, body: "PreTrainedModel", *, causa
     """
     config = load_config(source)
     auto_class: _AutoClass = AutoModelForMaskedLM
-    known = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    model_types = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     if causal:
         auto_class = AutoModelForCausalLM
-        known = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    if config.model_type not in known and not _has_own_class(auto_class, source, config):
+        model_types = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    if config.model_type not in model_types and not _has_own_class(auto_class, source, config):
         return None
     model, report = _load_pretrained(auto_class, source, config, " as a language model")
     _refuse_mismatched(model, source, report)
@@ -314,10 +314,10 @@ def load_classifier(source: EncoderSource, classes: int) -> "tuple[PreTrainedMod
     body = f"{model.base_model_prefix}."
     missing = [name for name in report["missing_keys"] if name.startswith(body)]
     _refuse_missing(model, source, [name for name in missing if not name.startswith(f"{body}pooler.")])
-    for name, shape, wanted in sorted(report["mismatched_keys"]):
+    for name, shape, shape_of_model in sorted(report["mismatched_keys"]):
         raise EncoderError(
             f"{source.spec.name}: the data have {classes} classes, but the model's classification head is for another "
-            f"number ({name} has shape {tuple(shape)} instead of {tuple(wanted)}). Give the texts that it was "
+            f"number ({name} has shape {tuple(shape)} instead of {tuple(shape_of_model)}). Give the texts that it was "
             "fine-tuned on or, to train a new head, the encoder before its fine-tuning."
         )
     refuse_surplus(load_tokenizer(source), model, source)
@@ -344,7 +344,9 @@ def _build(
     **options: Any,  # noqa: ANN401 # of from_config
 ) -> "PreTrainedModel":
     """Build a model from a config alone, its weights at random."""
-    code = source.code_options if _has_own_class(auto_class, source, config) else _NO_CODE
+    code = _NO_CODE
+    if _has_own_class(auto_class, source, config):
+        code = source.code_options
     model: PreTrainedModel = auto_class.from_config(config, **code, **options)
     return model
 
@@ -371,7 +373,8 @@ def _load_pretrained(
     with _explain_errors(source, f" cannot be loaded{purpose}", weights), quiet(), torch.random.fork_rng(devices=[]):
         with torch.device("meta"):
             empty = _build(auto_class, source, config)
-        check_parameters(sum(one.numel() for one in chain(empty.parameters(), empty.buffers())), weights)
+        parameters = sum(tensor.numel() for tensor in chain(empty.parameters(), empty.buffers()))
+        check_parameters(parameters, weights)
         model, report = auto_class.from_pretrained(source.folder, **options)
     for name, weight in model.named_parameters():  # those that no short text reads too
         if not weight.is_meta and not weight.isfinite().all():  # a device_map may leave weights on the disk
@@ -388,10 +391,10 @@ def _refuse_missing(model: "PreTrainedModel", source: EncoderSource, missing: li
 
 
 def _refuse_mismatched(model: "PreTrainedModel", source: EncoderSource, report: Mapping[str, Any]) -> None:
-    for name, shape, wanted in sorted(report["mismatched_keys"]):
+    for name, shape, shape_of_model in sorted(report["mismatched_keys"]):
         raise EncoderError(
             f"{source.spec.name}: {name} has the shape {list(shape)} in its files, but {type(model).__name__} of its "
-            f"config.json needs {list(wanted)}. Copy or download both again, or save the model with save_pretrained."
+            f"config.json needs {list(shape_of_model)}. Copy or download both again, or save the model with save_pretrained."
         )
 
 
@@ -402,23 +405,24 @@ def _draw_weights(auto_class: _AutoClass, model: "PreTrainedModel", source: Enco
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(source.spec.seed)
-        drawn = _build(auto_class, source, model.config, attn_implementation="eager", dtype=torch.float32)
-    return drawn.to(model.dtype)  # type: ignore[arg-type, no-any-return]
+        random_model = _build(auto_class, source, model.config, attn_implementation="eager", dtype=torch.float32)
+    return random_model.to(model.dtype)  # type: ignore[arg-type, no-any-return]
 
 
 def _randomise(pretrained: "PreTrainedModel", source: EncoderSource) -> "PreTrainedModel":
     """Return a model with random weights and the pretrained embeddings: the control of Clark et al. (2019, §5)."""
-    drawn = _draw_weights(AutoModel, pretrained, source)
+    random_model = _draw_weights(AutoModel, pretrained, source)
     weights = pretrained.state_dict()
     embeddings = {name: tensor for name, tensor in weights.items() if _is_embedding(name, pretrained)}
-    drawn.load_state_dict(embeddings, strict=False)
-    return drawn
+    random_model.load_state_dict(embeddings, strict=False)
+    return random_model
 
 
 def _is_embedding(name: str, model: "PreTrainedModel") -> bool:
     """Return True for a parameter in the block of the input embeddings, or in a root-level table."""
     table = model.get_input_embeddings()
-    block = next(path for path, module in model.named_modules() if module is table).rpartition(".")[0]
+    path = next(path for path, module in model.named_modules() if module is table)
+    block = path.rpartition(".")[0]
     if block:
         return name.startswith(f"{block}.")
     child = name.partition(".")[0]
@@ -461,8 +465,8 @@ def new_folder(folder: Path) -> Iterator[Path]:
         raise EncoderError(f"{folder} exists already and is not overwritten. Name a folder that does not exist.")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as made, quiet():
-            partial = Path(made) / "model"
+        with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary, quiet():
+            partial = Path(temporary) / "model"
             yield partial
             partial.rename(folder)
     except OSError as error:

@@ -12,7 +12,7 @@ from torch import Tensor
 from attention_probing.attention.alignment import AlignedPieces, PiecelessWords, keep_apart
 from attention_probing.attention.capture import LayerCall, Mixture
 from attention_probing.attention.encoder import LoadedEncoder
-from attention_probing.attention.extraction import Allowance, check_sums, current, largest_fault, pad, read_layers
+from attention_probing.attention.extraction import Allowance, check_sums, largest_fault, pad, read_layers, use_device
 from attention_probing.attention.specification import Items
 from attention_probing.attention.store import pack_weights, unpack_weights
 from attention_probing.metrics.heads import MostAttended
@@ -40,27 +40,33 @@ def find_most_attended(encoder: LoadedEncoder, items: Items, batch: Sequence[int
         UserError: The attention of a word does not sum to 1.
     """
     parts = [items.inputs[item] for item in batch]
-    words, sizes = max(part.words for part in parts), (len(items.layers), len(items.heads))
-    positions = torch.empty(len(parts), words, 2, *sizes, dtype=torch.int32)
-    peaks = torch.empty(len(parts), *sizes, words)
+    words = max(part.words for part in parts)
+    layers = len(items.layers)
+    heads = len(items.heads)
+    positions = torch.empty(len(parts), words, 2, layers, heads, dtype=torch.int32)
+    peaks = torch.empty(len(parts), layers, heads, words)
     lengths = torch.tensor([part.words for part in parts], device=encoder.device)
 
     def keep(place: int, blocks: Iterable[tuple[int, Tensor]]) -> None:
         most = MostAttended(lengths)
         for first, maps in blocks:
             most.add(unpack_weights(maps)[:, None], first)
-        positions[:, :, :, place], peaks[:, place] = most.positions[:, :, :, 0], most.peaks[:, 0]
+        positions[:, :, :, place] = most.positions[:, :, :, 0]
+        peaks[:, place] = most.peaks[:, 0]
 
-    with current(encoder.device):
-        raw, longest = items.extraction.options.quantity == "attention", max(map(len, parts))
-        if raw and len(parts) == 1 and _rows_of(encoder, longest) < longest:
+    def keep_whole(place: int, maps: Tensor) -> None:
+        keep(place, [(0, maps)])
+
+    is_raw = items.extraction.options.quantity == "attention"
+    with use_device(encoder.device):
+        if is_raw and len(parts) == 1 and _rows_of(encoder, len(parts[0])) < len(parts[0]):
             _read_blocks(encoder, parts[0], items, keep)
         else:
-            read_layers(encoder, parts, items, lambda place, maps: keep(place, [(0, maps)]))
-    return [
-        (position[: part.words], peak[..., : part.words])
-        for position, peak, part in zip(positions, peaks, parts, strict=True)
-    ]
+            read_layers(encoder, parts, items, keep_whole)
+    by_item = []
+    for place, part in enumerate(parts):
+        by_item.append((positions[place, : part.words], peaks[place, ..., : part.words]))
+    return by_item
 
 
 def _rows_of(encoder: LoadedEncoder, pieces: int) -> int:
@@ -75,10 +81,12 @@ def _read_blocks(
     keep: Callable[[int, Iterable[tuple[int, Tensor]]], None],
 ) -> None:
     """Run the encoder once, and pass on the attention between words of each layer in blocks; see `read_layers`."""
-    options, inputs = items.extraction.options, pad([part], encoder)
-    worst, allowance = torch.zeros((), device=encoder.device), Allowance()
+    options = items.extraction.options
+    inputs = pad([part], encoder)
+    worst = torch.zeros((), device=encoder.device)
+    allowance = Allowance()
 
-    def packed(mixture: Mixture) -> Iterator[tuple[int, Tensor]]:
+    def pack_rows(mixture: Mixture) -> Iterator[tuple[int, Tensor]]:
         nonlocal worst
         first_only = options.from_pieces == "first"
         for first, words in word_rows(mixture, part, items.heads, _rows_of(encoder, len(part)), first_only):
@@ -87,7 +95,7 @@ def _read_blocks(
             yield first, pack_weights(words, options.dtype)
 
     def measure(layer: int, call: LayerCall) -> Tensor:
-        keep(items.layers.index(layer), packed(call.mixture))
+        keep(items.layers.index(layer), pack_rows(call.mixture))
         allowance.check()
         return worst  # nothing else is kept
 
@@ -111,30 +119,36 @@ def word_rows(
         Position of the first row, and weights `[1, heads, rows, n+2]`. The rows have ascending positions without gaps.
     """
     device = mixture.value.device
+    positions = part.words + 2
     places, readers = part.readers
-    counts = np.bincount(readers, minlength=part.words + 2)
+    counts = np.bincount(readers, minlength=positions)
     ends = np.cumsum(counts)
     rows_of = torch.from_numpy(readers).to(device)
-    owners = np.arange(part.words + 2)
+    owners = np.arange(positions)
     owners[part.pieceless] = part.positions[part.pieces_before]
     pieceless = PiecelessWords.of_owners(torch.from_numpy(owners)[None].to(device))
     columns = torch.from_numpy(part.positions).long().to(device)  # with indices of 32 bits PyTorch is ten times slower
-    low = int(counts[0] == 0)  # the tokenizer may write no start delimiter
-    while low < part.words + 2 and counts[low]:
+    # The tokenizer may write no start delimiter, and no end delimiter.
+    low = int(counts[0] == 0)
+    last = positions - int(counts[-1] == 0)
+    while low < positions and counts[low]:
         start = int(ends[low] - counts[low])
-        high = max(int(np.searchsorted(ends, start + most, side="right")), low + 1)
-        high = min(high, part.words + 2 - int(counts[-1] == 0))
-        own = places[start : int(ends[high - 1])]
-        weights = mixture.rows(slice(int(own[0]), int(own[-1]) + 1))
-        if weights.size(2) < len(own):  # a word without a piece reads with the piece before it
-            weights = weights[:, :, torch.from_numpy(own - own[0]).to(device)]
-        weights = weights if len(heads) == weights.size(1) else weights[:, list(heads)]
-        words = weights.new_zeros(*weights.shape[:3], part.words + 2).index_add_(3, columns, weights)
+        high = int(np.searchsorted(ends, start + most, side="right"))
+        high = min(max(high, low + 1), last)
+        end = int(ends[high - 1])
+        some = places[start:end]
+        weights = mixture.rows(slice(int(some[0]), int(some[-1]) + 1))
+        if weights.size(2) < len(some):  # a word without a piece reads with the piece before it
+            weights = weights[:, :, torch.from_numpy(some - some[0]).to(device)]
+        if len(heads) < weights.size(1):
+            weights = weights[:, list(heads)]
+        words = weights.new_zeros(*weights.shape[:3], positions).index_add_(3, columns, weights)
         if first_only:
-            words = words[:, :, torch.from_numpy(ends[low:high] - counts[low:high] - start).to(device)]
+            firsts = ends[low:high] - counts[low:high] - start
+            words = words[:, :, torch.from_numpy(firsts).to(device)]
         elif words.size(2) > high - low:
             pieces = torch.from_numpy(counts[low:high]).to(device)
-            rows = words.new_zeros(*words.shape[:2], high - low, words.size(3))
-            words = rows.index_add_(2, rows_of[start : int(ends[high - 1])] - low, words) / pieces[:, None]
+            rows = words.new_zeros(*words.shape[:2], high - low, positions)
+            words = rows.index_add_(2, rows_of[start:end] - low, words) / pieces[:, None]
         yield low, keep_apart(words, pieceless, low)
         low = high

@@ -63,15 +63,16 @@ def find_masks(model: "PreTrainedModel", pieces: int, tapped: bool = False) -> t
     inputs = {"input_ids": tokens, "attention_mask": real.long()}
 
     def add(mask: Tensor) -> None:
-        for place, known in enumerate(distinct):
-            if torch.equal(known, mask):
+        for place, other in enumerate(distinct):
+            if torch.equal(other, mask):
                 of_layers.append(place)
                 return
         of_layers.append(len(distinct))
         distinct.append(mask.clone())
 
     def read_mask(_: int, module: nn.Module, mixture: Mixture) -> Tensor:
-        add(mixture.allowed(real.to(mixture.value.device))[0, 0].to(model.device))
+        [[mask]] = mixture.allowed(real.to(mixture.value.device))
+        add(mask.to(model.device))
         return mixture.values  # in place of the outputs, which no mask depends on
 
     def read_weights(_: int, call: LayerCall) -> Tensor:
@@ -83,7 +84,9 @@ def find_masks(model: "PreTrainedModel", pieces: int, tapped: bool = False) -> t
             with replacing(read_mask):
                 model(**inputs)
             return
-        zeros = {name: one.new_zeros(()).expand_as(one) for name, one in model.named_parameters()}
+        zeros = {}
+        for name, parameter in model.named_parameters():
+            zeros[name] = parameter.new_zeros(()).expand_as(parameter)
         with measuring(read_weights):
             functional_call(model, zeros, (), inputs)
 

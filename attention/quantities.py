@@ -78,8 +78,8 @@ class LayerParts:
     @cached_property
     def root(self) -> Tensor:
         """R with R Rᵀ = W_O W_Oᵀ of each head, `[heads, dim, dim]`; v R and v W_O have the same singular values."""
-        left, sizes, _ = torch.linalg.svd(self.by_head, full_matrices=False)
-        root: Tensor = left * sizes[:, None]
+        basis, sizes, _ = torch.linalg.svd(self.by_head, full_matrices=False)
+        root: Tensor = basis * sizes[:, None]
         return root
 
     def moved(self, call: LayerCall) -> Tensor:
@@ -185,7 +185,8 @@ def _parts_of_layer(heads: int, before: Sequence[_ModuleCall], after: Sequence[_
         after: The output of the heads, and the calls that follow.
         name: Name of the model and the layer, for messages.
     """
-    block, given = before[0]
+    block = before[0].module
+    layer_input = before[0].input
     outputs = after[0].input
     followers = after[1:]
     readers_of_heads = [call.module for call in followers if _is_linear(call.module) and _close(call.input, outputs)]
@@ -199,12 +200,13 @@ def _parts_of_layer(heads: int, before: Sequence[_ModuleCall], after: Sequence[_
         projected = projection(outputs)
     readers: list[nn.Module] = []
     # MobileBERT's attention works in a bottleneck, which is narrower than the input of the layer.
-    if projected.shape == given.shape:
-        state = projected + given
+    if projected.shape == layer_input.shape:
+        state = projected + layer_input
         readers = [call.module for call in followers if _close(call.input, state)]
     norms = [module for module in readers if isinstance(module, nn.LayerNorm)]
     # In a post-norm layer, queries and values are linear in the input of the layer, and not in its normalisation.
-    is_post_norm = any(_is_linear(call.module) and call.input.data_ptr() == given.data_ptr() for call in before)
+    readers_of_input = [call.module for call in before if call.input.data_ptr() == layer_input.data_ptr()]
+    is_post_norm = any(map(_is_linear, readers_of_input))
     norm = norms[0] if norms and is_post_norm else None
     return LayerParts(heads, block, projection, bool(readers), norm)
 
@@ -213,8 +215,10 @@ def _is_linear(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear | Conv1D)
 
 
-def _close(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and bool((one - other).abs().max() <= _CLOSE * other.abs().max())
+def _close(tensor: Tensor, other: Tensor) -> bool:
+    if tensor.shape != other.shape:
+        return False
+    return bool((tensor - other).abs().max() <= _CLOSE * other.abs().max())
 
 
 class Quantity(ABC):
@@ -276,7 +280,9 @@ class Quantity(ABC):
 class Weights(Quantity):
     """Attention weights α, after softmax."""
 
-    name, sums_to_one, needs_parts = "attention", True, False
+    name = "attention"
+    sums_to_one = True
+    needs_parts = False
 
     def maps(self, layer: int, call: LayerCall) -> Tensor:
         return call.mixture.weights
@@ -288,7 +294,9 @@ class WithoutFirst(Quantity):
     Decoders give the first token the weight that they have no use for (attention sinks; Xiao et al. 2024).
     """
 
-    name, sums_to_one, needs_parts = "attention_without_first", True, False
+    name = "attention_without_first"
+    sums_to_one = True
+    needs_parts = False
 
     def maps(self, layer: int, call: LayerCall) -> Tensor:
         weights = call.mixture.weights
@@ -300,7 +308,8 @@ class WithoutFirst(Quantity):
 class Norms(Quantity):
     """‖α u‖ of each head, the norm of what it moves (Kobayashi et al. 2020, §3; their code's `weighted_norm`)."""
 
-    name, range = "norms", (0.0, float("inf"))
+    name = "norms"
+    range = (0.0, float("inf"))
 
     def maps(self, layer: int, call: LayerCall) -> Tensor:
         sizes: Tensor = torch.linalg.vector_norm(call.mixture.values @ self.parts[layer].root, dim=-1)
@@ -310,7 +319,9 @@ class Norms(Quantity):
 class SummedNorms(Quantity):
     """‖Σ α u‖, summed over heads before the norm ("AttnN"; Kobayashi et al. 2020, §5)."""
 
-    name, has_heads, range = "norms_summed", False, (0.0, float("inf"))
+    name = "norms_summed"
+    has_heads = False
+    range = (0.0, float("inf"))
 
     def maps(self, layer: int, call: LayerCall) -> Tensor:
         return summed_norms(call.mixture.weights, self.parts[layer].moved(call))[:, None]
@@ -322,7 +333,9 @@ class ResidualNorms(Quantity):
     With w = Σ α u, to which x is added where i = j: ‖γ ⊙ (w − mean w)‖ / √(var s + ε).
     """
 
-    name, has_heads, range = "norms_residual", False, (0.0, float("inf"))
+    name = "norms_residual"
+    has_heads = False
+    range = (0.0, float("inf"))
 
     @classmethod
     def undefined(cls, part: LayerParts) -> str:
@@ -334,9 +347,10 @@ class ResidualNorms(Quantity):
         norm = self.parts[layer].norm
         assert norm is not None
         moved = _centre(self.parts[layer].moved(call), norm)
-        given = _centre(call.input, norm)
+        residual = _centre(call.input, norm)
         sizes = (self.parts[layer].state(call).var(-1, unbiased=False) + norm.eps).sqrt()
-        return (summed_norms(call.mixture.weights, moved, given) / sizes[..., None])[:, None]
+        norms = summed_norms(call.mixture.weights, moved, residual) / sizes[..., None]
+        return norms[:, None]
 
 
 class Effective(Quantity):
@@ -347,7 +361,9 @@ class Effective(Quantity):
     other, as the projection would give weight to hidden tokens.
     """
 
-    name, range, needs_all = "effective", (-float("inf"), float("inf")), True
+    name = "effective"
+    range = (-float("inf"), float("inf"))
+    needs_all = True
 
     def maps(self, layer: int, call: LayerCall) -> Tensor:
         moved = call.mixture.values @ self.parts[layer].root
@@ -362,19 +378,21 @@ class ValueZeroing(Quantity):
     sum. The layer runs once for each word.
     """
 
-    name, has_heads, sums_to_one = "value_zeroing", False, True
+    name = "value_zeroing"
+    has_heads = False
+    sums_to_one = True
 
     def maps(self, layer: int, call: LayerCall) -> Tensor:
         """Return the maps from pieces to positions, `[batch, 1, pieces, positions]`."""
         mixture = call.mixture
         whole = normalize(self._run(layer, call, mixture.outputs), dim=-1)
-        found = []
+        distances = []
         for of_word in self.reduction.columns.to(mixture.outputs.dtype).unbind(2):
             zeroed = (mixture.weights * of_word[:, None, None]) @ mixture.values
             without = self._run(layer, call, mixture.outputs - zeroed)
             # Half the squared distance of unit vectors, which is exact where the cosine is close to 1.
-            found.append((whole - normalize(without, dim=-1)).square().sum(-1) / 2)
-        return torch.stack(found, -1)[:, None]
+            distances.append((whole - normalize(without, dim=-1)).square().sum(-1) / 2)
+        return torch.stack(distances, -1)[:, None]
 
     def words(self, maps: Tensor) -> Tensor:
         return divided_by_sums(keep_apart(self.reduction.rows[:, :1] @ maps, self.reduction.pieceless))
@@ -385,8 +403,8 @@ class ValueZeroing(Quantity):
 
         def run() -> Tensor:
             with replacing(lambda *_: outputs):
-                found = self.parts[layer].block(*args, **kwargs)
-            state: Tensor = found if isinstance(found, Tensor) else found[0]
+                output = self.parts[layer].block(*args, **kwargs)
+            state: Tensor = output if isinstance(output, Tensor) else output[0]
             return state
 
         return Context().run(run)  # an empty context: this pass is inside a captured one
@@ -395,7 +413,9 @@ class ValueZeroing(Quantity):
 class _Product(Quantity):
     """Products over layers: how much of an input token is in a token, through this layer and all below."""
 
-    has_heads, sums_to_one, needs_lower = False, True, True
+    has_heads = False
+    sums_to_one = True
+    needs_lower = True
 
     def __init__(self, parts: Mapping[int, LayerParts], real: Tensor, reduction: Reduction) -> None:
         super().__init__(parts, real, reduction)
@@ -414,7 +434,8 @@ class _Product(Quantity):
 class Rollout(_Product):
     """Attention rollout: product over layers of (mean over heads + I)/2 (Abnar & Zuidema 2020, §3)."""
 
-    name, needs_parts = "rollout", False
+    name = "rollout"
+    needs_parts = False
 
     def mixing(self, layer: int, call: LayerCall) -> Tensor:
         return with_residual(call.mixture.weights)
@@ -431,21 +452,23 @@ class Alti(_Product):
 
     @classmethod
     def undefined(cls, part: LayerParts) -> str:
-        return "" if part.residual else "its layers read no sum of input and attention. Choose norms or norms_summed"
+        if part.residual:
+            return ""
+        return "its layers read no sum of input and attention. Choose norms or norms_summed"
 
     def mixing(self, layer: int, call: LayerCall) -> Tensor:
         part = self.parts[layer]
         norm = part.norm
         state = part.state(call)
         moved = part.moved(call)
-        given = call.input
+        residual = call.input
         sizes = torch.ones_like(state[..., :1])
         if norm is not None:
             moved = _centre(moved, norm)
-            given = _centre(given, norm)
+            residual = _centre(residual, norm)
             sizes = (state.var(-1, unbiased=False, keepdim=True) + norm.eps).sqrt()
             state = norm(state)
-        return contributions(call.mixture.weights, moved, given, sizes, state)
+        return contributions(call.mixture.weights, moved, residual, sizes, state)
 
 
 _CLASSES: Sequence[type[Quantity]] = (
@@ -462,7 +485,7 @@ _CLASSES: Sequence[type[Quantity]] = (
 QUANTITIES: Mapping[str, type[Quantity]] = {quantity.name: quantity for quantity in _CLASSES}
 
 
-def summed_norms(weights: Tensor, moved: Tensor, given: Tensor | None = None) -> Tensor:
+def summed_norms(weights: Tensor, moved: Tensor, residual: Tensor | None = None) -> Tensor:
     """Return ‖Σ_h α_ij u_j + δ_ij x_i‖ without vectors for each pair of tokens, `[batch, from, to]`.
 
     The square is a sum over pairs of heads: Σ α^h_ij α^g_ij ⟨u^h_j, u^g_j⟩.
@@ -470,15 +493,16 @@ def summed_norms(weights: Tensor, moved: Tensor, given: Tensor | None = None) ->
     Args:
         weights: α `[batch, heads, from, to]`.
         moved: u `[batch, heads, to, size]`.
-        given: x `[batch, from, size]`, added where i = j; None for nothing.
+        residual: x `[batch, from, size]`, added where i = j; None for nothing.
     """
     by_token = moved.transpose(1, 2)  # [batch, to, heads, size]
-    own = weights.permute(0, 3, 2, 1)  # [batch, to, from, heads]
-    squares = ((own @ (by_token @ by_token.mT)) * own).sum(-1).mT
-    if given is not None:
+    of_token = weights.permute(0, 3, 2, 1)  # [batch, to, from, heads]
+    products = by_token @ by_token.mT  # [batch, to, heads, heads]
+    squares = ((of_token @ products) * of_token).sum(-1).mT
+    if residual is not None:
         diagonal = weights.diagonal(dim1=2, dim2=3).mT  # [batch, tokens, heads]
-        cross = (diagonal * (by_token @ given[..., None])[..., 0]).sum(-1)
-        squares = squares + torch.diag_embed(2 * cross + given.square().sum(-1))
+        cross = (diagonal * (by_token @ residual[..., None])[..., 0]).sum(-1)
+        squares = squares + torch.diag_embed(2 * cross + residual.square().sum(-1))
     return squares.clamp_min(0).sqrt()
 
 
@@ -491,15 +515,16 @@ def effective_attention(weights: Tensor, moved: Tensor, tokens: Tensor | None = 
             in the padding.
         tokens: Number of tokens of each text, int64 `[batch]`; None if nothing is padded.
     """
-    most = torch.full(moved.shape[:1], moved.size(-2), device=moved.device) if tokens is None else tokens
+    if tokens is None:
+        tokens = torch.full(moved.shape[:1], moved.size(-2), device=moved.device)
     # The rounding error of a singular value; below it, a direction is not in the column space.
-    error = torch.finfo(moved.dtype).eps * most.clamp_min(moved.size(-1))[:, None, None]
-    if int(most.max()) <= moved.size(-1) and _independent(moved, most, error):
+    error = torch.finfo(moved.dtype).eps * tokens.clamp_min(moved.size(-1))[:, None, None]
+    if int(tokens.max()) <= moved.size(-1) and _independent(moved, tokens, error):
         return weights
     basis, sizes, _ = torch.linalg.svd(moved, full_matrices=False)
     least = error * sizes[..., :1]
-    kept: Tensor = (basis * (sizes > least)[..., None, :]).to(weights.dtype)
-    return (weights @ kept) @ kept.mT
+    column_space: Tensor = (basis * (sizes > least)[..., None, :]).to(weights.dtype)
+    return (weights @ column_space) @ column_space.mT
 
 
 def _independent(moved: Tensor, tokens: Tensor, error: Tensor) -> bool:
@@ -529,29 +554,29 @@ def with_residual(weights: Tensor) -> Tensor:
     return mean / mean.sum(-1, keepdim=True)
 
 
-def contributions(weights: Tensor, moved: Tensor, given: Tensor, sizes: Tensor, state: Tensor) -> Tensor:
+def contributions(weights: Tensor, moved: Tensor, residual: Tensor, sizes: Tensor, state: Tensor) -> Tensor:
     """Return the share of each token in the output of each other, `[batch, from, to]`; see `Alti`.
 
     Args:
         weights: α `[batch, heads, from, to]`.
         moved: u `[batch, heads, to, size]`, centred and scaled as the normalisation does.
-        given: x `[batch, from, size]`, likewise.
+        residual: x `[batch, from, size]`, likewise.
         sizes: Divisor of the normalisation, `[batch, from, 1]`.
         state: y `[batch, from, size]`.
     """
     batch, _, tokens, size = moved.shape
-    found = weights.new_zeros(batch, tokens, tokens)
+    by_token = weights.new_zeros(batch, tokens, tokens)
     flat = moved.permute(0, 2, 1, 3)  # [batch, to, heads, size]
     step = max(CELLS // (batch * tokens * size), 1)
     for start in range(0, tokens, step):
         some = slice(start, start + step)
-        own = weights[:, :, some].permute(0, 3, 2, 1)  # [batch, to, from, heads]
-        shares = (own @ flat).transpose(1, 2)  # [batch, from, to, size]
+        of_rows = weights[:, :, some].permute(0, 3, 2, 1)  # [batch, to, from, heads]
+        shares = (of_rows @ flat).transpose(1, 2)  # [batch, from, to, size]
         places = torch.arange(start, start + shares.size(1), device=weights.device)
-        shares[:, places - start, places] += given[:, some]
-        left = (state[:, some, None] - shares / sizes[:, some, None]).abs().sum(-1)
-        found[:, some] = (state[:, some].abs().sum(-1, keepdim=True) - left).clamp_min(0)
-    return divided_by_sums(found)
+        shares[:, places - start, places] += residual[:, some]
+        without = (state[:, some, None] - shares / sizes[:, some, None]).abs().sum(-1)
+        by_token[:, some] = (state[:, some].abs().sum(-1, keepdim=True) - without).clamp_min(0)
+    return divided_by_sums(by_token)
 
 
 def _centre(vectors: Tensor, norm: nn.LayerNorm) -> Tensor:

@@ -283,8 +283,8 @@ def _refuse_endless(folder: Path) -> None:
 def _download(spec: EncoderSpec) -> Path:
     """Download the files of an encoder from the hub, unless they are there; return their folder."""
     for weights in _WEIGHTS:
-        wanted = [*_TEXTS, "*.json", weights]
-        folder = Path(snapshot_download(spec.name, allow_patterns=wanted, ignore_patterns=["*/*"]))
+        patterns = [*_TEXTS, "*.json", weights]
+        folder = Path(snapshot_download(spec.name, allow_patterns=patterns, ignore_patterns=["*/*"]))
         if any(folder.glob(weights)):
             break
     if spec.trust_remote_code:

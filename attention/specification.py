@@ -28,7 +28,7 @@ from attention_probing.attention.quantities import QUANTITIES, QUANTITIES_VERSIO
 from attention_probing.attention.source import EncoderSource
 from attention_probing.attention.store import FORMAT, NO_HIDDEN, HiddenLayers, Manifest, Part, store_key
 from attention_probing.corpora.conllu import TEXTS_VERSION
-from attention_probing.corpora.sentence import Sentence, Treebank, to_table
+from attention_probing.corpora.sentence import RunningText, Sentence, Treebank, to_table
 from attention_probing.results.digests import Digests
 from attention_probing.results.errors import UserError, pluralize, setting
 from attention_probing.results.options import checked
@@ -40,7 +40,8 @@ Spacing = Literal["blanks", "text"]
 
 SHARDS = 32
 """Number of shards of a store; fewer if a shard would hold less than `LEAST` pieces, more if it would exceed `MOST`."""
-LEAST, MOST = 128, 15_000  # an efficient forward pass on a CPU; with padding about one pass on a GPU
+LEAST = 128  # pieces of an efficient forward pass on a CPU
+MOST = 15_000  # pieces; with padding about one pass on a GPU
 _WINDOWS = 512  # pieces; windows are narrower
 _HEADER = 100  # bytes of a shard's header per tensor: name, shape and offsets
 _ENCODED_AT_ONCE = 1024  # sentences
@@ -148,13 +149,15 @@ class Extraction:
             identity["companion_sha256"] = digests.of_file(self.companion)
         if self.encoder is not None:
             options = asdict(self.options)
+            quantity = options.pop("quantity")
+            spacing = options.pop("spacing")
             identity |= {
                 "encoder": self.encoder.identity(digests),
                 "alignment": ALIGNMENT_VERSION,
-                "quantities": [quantity := options.pop("quantity")],
+                "quantities": [quantity],
                 "options": options,
             }
-            if (spacing := options.pop("spacing")) != "blanks":  # other stores keep the keys that they had without it
+            if spacing != "blanks":  # other stores keep the keys that they had without it
                 identity |= {"spacing": spacing, "texts": TEXTS_VERSION}
             if quantity != "attention":  # stores of attention keep the keys that they had without other quantities
                 identity |= {"quantity": quantity, "measures": QUANTITIES_VERSION}
@@ -224,21 +227,27 @@ class Extraction:
         return ""
 
 
-def _count_from_zero(name: str, wanted: tuple[int, ...] | None, available: Sequence[int]) -> tuple[int, ...]:
-    """Return the 0-based numbers of the wanted layers or heads; raise UserError if one of them is not available."""
-    if wanted is None:
+def _count_from_zero(name: str, numbers: tuple[int, ...] | None, available: Sequence[int]) -> tuple[int, ...]:
+    """Return the 0-based numbers of layers or heads, or all available ones; raise UserError if one is not available.
+
+    Args:
+        name: `layers` or `heads`.
+        numbers: Numbers from 1; None for all.
+        available: The 0-based numbers of those with attention.
+    """
+    if numbers is None:
         return tuple(available)
-    missing = [number for number in wanted if number - 1 not in available]
+    missing = [number for number in numbers if number - 1 not in available]
     if missing:
-        there = [number + 1 for number in available]
-        some = f"some of {', '.join(map(str, there))}"
-        if len(there) == there[-1]:
-            some = f"numbers from 1 to {there[-1]}"
+        from_one = [number + 1 for number in available]
+        some = f"some of {', '.join(map(str, from_one))}"
+        if len(from_one) == from_one[-1]:
+            some = f"numbers from 1 to {from_one[-1]}"
         raise UserError(
-            f"{setting(f'data.options.{name}')} contains {missing[-1]}, but {len(there)} {name} have attention. Give "
-            f"{some}."
+            f"{setting(f'data.options.{name}')} contains {missing[-1]}, but {len(from_one)} {name} have attention. "
+            f"Give {some}."
         )
-    return tuple(number - 1 for number in wanted)
+    return tuple(number - 1 for number in numbers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,12 +308,16 @@ class Items:
 
         `Store.read` lists the quantities and their axes.
         """
-        words, size = self.words(item), (len(self.layers), len(self.heads))
-        if self.extraction.candidates is not None:
+        words = self.words(item)
+        layers = len(self.layers)
+        heads = len(self.heads)
+        if self.extraction.candidates == "words":
+            return {"antecedent": (2, layers, heads, len(self.head_words[item]), words)}
+        if self.extraction.candidates == "mentions":
             between = len(self.head_words[item])
-            all_words = self.extraction.candidates == "words"
-            return {"antecedent": (2, *size, between, words) if all_words else (*size, between, between)}
-        shapes: dict[str, tuple[int, ...]] = {self.extraction.options.quantity: (*size, words + 2, words + 2)}
+            return {"antecedent": (layers, heads, between, between)}
+        positions = words + 2
+        shapes: dict[str, tuple[int, ...]] = {self.extraction.options.quantity: (layers, heads, positions, positions)}
         if self.hidden.layers:
             shapes["hidden"] = len(self.hidden.layers), words, self.hidden.size
         return shapes
@@ -329,8 +342,11 @@ class Items:
         """
         if self.extraction.candidates is not None:
             return [self._between(item, block).cpu() for item, block in zip(batch, reduced, strict=True)]
-        positions = [self.words(item) + 2 for item in batch]
-        return [block[..., :n, :n].contiguous() for block, n in zip(reduced.cpu(), positions, strict=True)]
+        maps = []
+        for item, block in zip(batch, reduced.cpu(), strict=True):
+            positions = self.words(item) + 2
+            maps.append(block[..., :positions, :positions].contiguous())
+        return maps
 
     def _between(self, item: int, block: Tensor) -> Tensor:
         """Return attention between head words, or between head words and all words; shapes as in `Store.read`."""
@@ -342,8 +358,13 @@ class Items:
 
     def bytes(self, shard: int) -> int:
         """Return the size in bytes that a shard will have on disk, with an error below one per cent."""
-        shapes = [shape for item in self.shards[shard] for shape in self.shapes(item).values()]
-        return sum(map(prod, shapes)) * self.extraction.options.dtype.itemsize + len(shapes) * _HEADER
+        numbers = 0
+        tensors = 0
+        for item in self.shards[shard]:
+            for shape in self.shapes(item).values():
+                numbers += prod(shape)
+                tensors += 1
+        return numbers * self.extraction.options.dtype.itemsize + tensors * _HEADER
 
     def manifest(
         self, identity: Mapping[str, object], encoder: LoadedEncoder | None, labels: Part, *shards: Part
@@ -379,7 +400,10 @@ class Items:
         if not self.inputs:
             return {"start": False, "end": False}
         first = self.inputs[0]
-        return {"start": bool(first.positions[0] == 0), "end": bool(first.positions[-1] == first.words + 1)}
+        return {
+            "start": bool(first.positions[0] == 0),
+            "end": bool(first.positions[-1] == first.words + 1),
+        }
 
 
 def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEncoder | None) -> Items:
@@ -402,41 +426,48 @@ def cut_sentences(extraction: Extraction, treebank: Treebank, encoder: LoadedEnc
     if encoder is None:
         labels = to_table(treebank.sentences)
         return Items(extraction, "sentences", labels, dict(treebank.audit), (), (), layers, heads, hidden)
-    kept: list[Sentence] = []
+    sentences: list[Sentence] = []
     inputs: list[AlignedPieces] = []
-    found = Counter(skipped_too_long=0)
-    running = extraction.options.spacing == "text"
+    counts = Counter(skipped_too_long=0)
     for start in range(0, len(treebank.sentences), _ENCODED_AT_ONCE):
-        sentences = treebank.sentences[start : start + _ENCODED_AT_ONCE]
-        texts = [sentence.running for sentence in sentences if running and sentence.running]
-        if running and len(texts) < len(sentences):
-            raise AlignmentError("`spacing: text` needs CoNLL-U, which says where blanks stand. Leave the option out.")
-        pieces = split_words(encoder.tokenizer, [sentence.words for sentence in sentences], texts=texts)
-        for place, (sentence, whole) in enumerate(zip(sentences, pieces, strict=True)):
-            if len(whole) > encoder.max_length:
-                if extraction.options.too_long == "error":
-                    raise AlignmentError(
-                        f"{_place(extraction)}sentence {sentence.id} of {pluralize(len(sentence), 'word')} has "
-                        f"{len(whole)} pieces, but the encoder takes at most {encoder.max_length}. Leave such "
-                        f"sentences out, and count them, with {setting('data.options.too_long', 'skip')}."
-                    )
-                found["skipped_too_long"] += 1
-                continue
-            found.update(count_words(encoder.tokenizer, whole, sentence.words, texts[place : place + 1]))
-            kept.append(sentence)
-            inputs.append(whole)
-    if not kept:
+        some = treebank.sentences[start : start + _ENCODED_AT_ONCE]
+        texts = _running_texts(some, extraction.options)
+        pieces_of_some = split_words(encoder.tokenizer, [sentence.words for sentence in some], texts=texts)
+        for place, (sentence, pieces) in enumerate(zip(some, pieces_of_some, strict=True)):
+            if len(pieces) <= encoder.max_length:
+                counts.update(count_words(encoder.tokenizer, pieces, sentence.words, texts[place : place + 1]))
+                sentences.append(sentence)
+                inputs.append(pieces)
+            elif extraction.options.too_long == "skip":
+                counts["skipped_too_long"] += 1
+            else:
+                raise AlignmentError(
+                    f"{_place(extraction)}sentence {sentence.id} of {pluralize(len(sentence), 'word')} has "
+                    f"{len(pieces)} pieces, but the encoder takes at most {encoder.max_length}. Leave such "
+                    f"sentences out, and count them, with {setting('data.options.too_long', 'skip')}."
+                )
+    if not sentences:
         raise UserError(
             f"{_place(extraction)}every sentence has more than {encoder.max_length} pieces and was skipped, so none is "
             "left. Choose an encoder that takes longer inputs."
         )
-    audit = {**treebank.audit, **found}
-    labels = to_table(kept)
+    audit = {**treebank.audit, **counts}
+    labels = to_table(sentences)
     reach = _reach_of(inputs, encoder, layers, extraction.options.from_pieces)
     if reach is not None:
         labels = labels.append_column("reach", reach)
     states = encoder.layers + 1 if hidden.layers else 0
     return Items(extraction, "sentences", labels, audit, tuple(inputs), (), layers, heads, hidden, states)
+
+
+def _running_texts(sentences: Sequence[Sentence], options: Options) -> list[RunningText]:
+    """Return the texts of sentences as they were written; empty for words joined by blanks."""
+    if options.spacing == "blanks":
+        return []
+    texts = [sentence.running for sentence in sentences if sentence.running]
+    if len(texts) < len(sentences):
+        raise AlignmentError("`spacing: text` needs CoNLL-U, which says where blanks stand. Leave the option out.")
+    return texts
 
 
 def _reach_of(
@@ -463,19 +494,24 @@ def _reach_of(
 
 def _reach(pieces: AlignedPieces, masks: NDArray[np.bool_], from_pieces: FromPieces) -> NDArray[np.int32]:
     """Return the first and last word that each word may attend to, `[n, masks, 2]`."""
-    places, own = pieces.readers
-    inside = (own > 0) & (own <= pieces.words)
-    places, own = places[inside], own[inside]
-    seen = masks[:, places[:, None], places]  # a piece may at least attend to itself
-    first = own[seen.argmax(2)]  # [masks, pieces]
-    last = own[::-1][seen[..., ::-1].argmax(2)]
-    starts = np.flatnonzero(np.diff(own, prepend=0))
+    places, words = pieces.readers
+    inside = (words > 0) & (words <= pieces.words)
+    places = places[inside]
+    words = words[inside]
+    may_attend = masks[:, places[:, None], places]  # a piece may at least attend to itself
+    first = words[may_attend.argmax(2)]  # [masks, pieces]
+    last = words[::-1][may_attend[..., ::-1].argmax(2)]
+    starts = np.flatnonzero(np.diff(words, prepend=0))
     if from_pieces == "first":
-        ends = np.stack([first[:, starts], last[:, starts]], -1)
+        first = first[:, starts]
+        last = last[:, starts]
     else:
-        ends = np.stack([np.minimum.reduceat(first, starts, 1), np.maximum.reduceat(last, starts, 1)], -1)
-    return ends.swapaxes(0, 1)
+        first = np.minimum.reduceat(first, starts, 1)
+        last = np.maximum.reduceat(last, starts, 1)
+    return np.stack([first, last], -1).swapaxes(0, 1)
 
 
 def _place(extraction: Extraction) -> str:
-    return f"{extraction.corpus}: " if extraction.reader else ""  # without a reader the sentences are of no file
+    if not extraction.reader:  # the sentences are of no file
+        return ""
+    return f"{extraction.corpus}: "

@@ -27,14 +27,17 @@ from attention_probing.results.files import check_regular, commit, set_aside
 
 FORMAT = 5
 """Part of every store's key: raise it when the layout on disk or the meaning of its numbers changes."""
-MANIFEST, LABELS = "manifest.json", "labels"
-_NAMED = 16  # hexadecimal digits of the SHA-256 in a file's name
+MANIFEST = "manifest.json"
+LABELS = "labels"
+_DIGITS = 16  # hexadecimal digits of the SHA-256 in a file's name
 _ALIGNMENT = 8
 _TYPES = {torch.float16: "F16", torch.float32: "F32"}
 _PART = re.compile(r"(labels-[0-9a-f]+\.parquet|[0-9]+-[0-9a-f]+\.safetensors)")
 
-_SCALE, _SMALL, _RAISE = 2.0**15, 2.0**-29, 2.0**29
-
+# See `pack_weights`.
+_SCALE = 2.0**15
+_SMALL = 2.0**-29
+_RAISE = 2.0**29
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +110,9 @@ class Manifest:
     def dtype(self) -> torch.dtype:
         """Type of the stored tensors."""
         options = self.identity.get("options")
-        return torch.float32 if isinstance(options, dict) and options["precision"] == "float32" else torch.float16
+        if isinstance(options, dict) and options["precision"] == "float32":
+            return torch.float32
+        return torch.float16
 
     @property
     def quantity(self) -> str:
@@ -122,14 +127,15 @@ class Manifest:
     @property
     def quantities(self) -> tuple[str, ...]:
         """Names of the quantities that the store holds, such as `attention` and `hidden`; none without an encoder."""
-        held = self.identity.get("quantities", ())
-        assert isinstance(held, Iterable)
-        return tuple(held)
+        quantities = self.identity.get("quantities", ())
+        assert isinstance(quantities, Iterable)
+        return tuple(quantities)
 
     def dump(self) -> bytes:
         """Return the manifest as JSON with its own SHA-256, which `load` checks."""
         body = asdict(self)
-        return json.dumps(body | {"digest": _own(body)}, indent=1, sort_keys=True).encode()
+        body["digest"] = _digest_of(body)
+        return json.dumps(body, indent=1, sort_keys=True).encode()
 
     @classmethod
     def load(cls, content: bytes) -> "Manifest":
@@ -139,16 +145,18 @@ class Manifest:
             ValueError: The content was cut short or changed, has other fields, or names a file that no store has.
         """
         try:
-            body = json.loads(content)
-            if body.pop("digest", None) != _own(body):
+            fields = json.loads(content)
+            if fields.pop("digest", None) != _digest_of(fields):
                 raise ValueError("its digest does not match its content")
-            hidden = HiddenLayers(tuple(body["hidden"]["layers"]), body["hidden"]["size"])
-            labels, *shards = (Part(**part) for part in (body["labels"], *body["shards"]))
-            listed = {"layers": tuple(body["layers"]), "heads": tuple(body["heads"]), "shards": tuple(shards)}
-            manifest = cls(**{**body, **listed, "hidden": hidden, "labels": labels})
-            # A path would lead out of the folder.
-            if others := [part.file for part in (labels, *shards) if _PART.fullmatch(part.file) is None]:
-                raise ValueError(f"it lists {others[0]!r}, which cannot be a file of a store")
+            fields["layers"] = tuple(fields["layers"])
+            fields["heads"] = tuple(fields["heads"])
+            fields["hidden"] = HiddenLayers(tuple(fields["hidden"]["layers"]), fields["hidden"]["size"])
+            fields["labels"] = Part(**fields["labels"])
+            fields["shards"] = tuple(Part(**shard) for shard in fields["shards"])
+            manifest = cls(**fields)
+            for part in (manifest.labels, *manifest.shards):
+                if _PART.fullmatch(part.file) is None:  # a path would lead out of the folder
+                    raise ValueError(f"it lists {part.file!r}, which cannot be a file of a store")
         except (AttributeError, KeyError, RecursionError, TypeError) as error:
             raise ValueError(f"its fields are not those of a manifest: {error}") from None
         if store_key(manifest.identity) != manifest.key:
@@ -161,7 +169,7 @@ def store_key(identity: Mapping[str, object]) -> str:
     return digest(json.dumps(identity, sort_keys=True).encode())[:24]
 
 
-def _own(body: Mapping[str, object]) -> str:
+def _digest_of(body: Mapping[str, object]) -> str:
     return digest(json.dumps(body, sort_keys=True).encode())
 
 
@@ -177,7 +185,8 @@ def seal_part(partial: Path, sha256: str, stem: str, suffix: str, digests: Diges
         suffix: End of the new name.
         digests: Cache of the SHA-256 of files, to which this file is added.
     """
-    digests.remember(commit(partial, partial.with_name(f"{stem}-{sha256[:_NAMED]}{suffix}")), sha256)
+    path = commit(partial, partial.with_name(f"{stem}-{sha256[:_DIGITS]}{suffix}"))
+    digests.remember(path, sha256)
 
 
 def find_part(folder: Path, stem: str, digests: Digests) -> Part | None:
@@ -194,14 +203,16 @@ def find_part(folder: Path, stem: str, digests: Digests) -> Part | None:
     Raises:
         UserError: A damaged file cannot be deleted, or something else than a file has its name.
     """
-    for path in sorted(path for path in folder.glob(f"{stem}-*") if _PART.fullmatch(path.name)):
+    for path in sorted(folder.glob(f"{stem}-*")):
+        if _PART.fullmatch(path.name) is None:
+            continue
         try:
             part = Part(path.name, path.stat().st_size, digests.of_file(path))
         except FileNotFoundError:
             continue  # another process has deleted the damaged file, or it is a link to nothing
         except OSError as error:
             raise _unreadable(path, error) from error
-        if path.stem == f"{stem}-{part.sha256[:_NAMED]}":
+        if path.stem == f"{stem}-{part.sha256[:_DIGITS]}":
             return part
         _remove(path)
         log.warning("%s: damaged or truncated; it is rebuilt", path)
@@ -247,9 +258,12 @@ class Store:
             return None
         if manifest.key != folder.name:
             raise UserError(f"{folder}: holds the files of another store. Move them to a folder named {manifest.key}.")
-        listed = [manifest.labels, *manifest.shards]
-        found = [find_part(folder, part.file.partition("-")[0], digests) for part in listed]
-        return cls(folder, manifest) if found == listed else None
+        complete = True
+        for part in (manifest.labels, *manifest.shards):  # all of them, to name every damaged file
+            stem = part.file.partition("-")[0]
+            if find_part(folder, stem, digests) != part:
+                complete = False
+        return cls(folder, manifest) if complete else None
 
     def __len__(self) -> int:
         return self.manifest.items
@@ -264,7 +278,10 @@ class Store:
         return self._open
 
     def __getstate__(self) -> dict[str, object]:
-        return self.__dict__ | {"_open": {}, "_views": {}}
+        state = dict(self.__dict__)
+        state["_open"] = {}
+        state["_views"] = {}
+        return state
 
     def read(self, quantity: str, item: int) -> Tensor:
         """Return a quantity of an item of the store.
@@ -287,7 +304,8 @@ class Store:
 
     def each(self, quantity: str, items: Iterable[int]) -> Iterator[tuple[int, Tensor]]:
         """Yield the index and a quantity of each item once, in any order; see `read`."""
-        return ((item, self.read(quantity, item)) for item in items)
+        for item in items:
+            yield item, self.read(quantity, item)
 
     def read_batch(self, quantity: str, items: Sequence[int], batch: Tensor, lowest: int = 0) -> None:
         """Copy a quantity of several items into a padded batch, one item for each row.
@@ -307,8 +325,9 @@ class Store:
         for row, item in zip(batch, items, strict=True):
             stored = self._view(quantity, item)[lowest:]
             # Most batches have one length, and indexing takes as long as copying a short sentence.
-            place = row if row.shape == stored.shape else row[tuple(map(slice, stored.shape))]
-            place.copy_(stored)
+            if row.shape != stored.shape:
+                row = row[tuple(map(slice, stored.shape))]
+            row.copy_(stored)
         if quantity != "hidden" and self.manifest.dtype == torch.float16:
             unpack_half_(batch)  # all rows at once, for PyTorch to divide among its threads
 
@@ -318,8 +337,8 @@ class Store:
         view = self._views.get(name)
         if view is None:
             if name not in self._tensors and quantity not in self.manifest.quantities:
-                held = ", ".join(self.manifest.quantities) or "labels alone"
-                raise UserError(f"the store has no {quantity!r}; it has {held}.")
+                quantities = ", ".join(self.manifest.quantities) or "labels alone"
+                raise UserError(f"the store has no {quantity!r}; it has {quantities}.")
             shard = self._tensors[name]
             # All of a shard at once: views made between batches would fragment the memory of the batches.
             self._views |= {other: shard.get_tensor(other) for other in shard.keys()}  # noqa: SIM118 - not a dict
@@ -349,7 +368,8 @@ def write_shard(
     header: dict[str, object] = {}
     end = 0
     for name, shape in shapes.items():
-        start, end = end, end + prod(shape) * dtype.itemsize
+        start = end
+        end += prod(shape) * dtype.itemsize
         header[name] = {"dtype": _TYPES[dtype], "shape": shape, "data_offsets": (start, end)}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
@@ -358,11 +378,11 @@ def write_shard(
         for piece in (len(text).to_bytes(8, "little"), text):
             file.write(piece)
             sha.update(piece)
-        for (name, tensor), wanted in zip(tensors, shapes.items(), strict=True):
-            if wanted != (name, tuple(tensor.shape)) or tensor.dtype != dtype:
+        for (name, tensor), (next_name, shape) in zip(tensors, shapes.items(), strict=True):
+            if name != next_name or tuple(tensor.shape) != shape or tensor.dtype != dtype:
                 raise ValueError(
-                    f"tensor {name} has shape {tuple(tensor.shape)} and type {tensor.dtype}; expected {wanted[0]} with "
-                    f"shape {wanted[1]} and type {dtype}"
+                    f"tensor {name} has shape {tuple(tensor.shape)} and type {tensor.dtype}; expected {next_name} with "
+                    f"shape {shape} and type {dtype}"
                 )
             content = tensor.contiguous().numpy().data.cast("B")
             file.write(content)
@@ -392,7 +412,9 @@ def pack_weights(weights: Tensor, dtype: torch.dtype) -> Tensor:
 
 def unpack_weights(stored: Tensor) -> Tensor:
     """Return, in float32, the attention weights that `pack_weights` packed; no zero has a negative sign."""
-    return stored.clone() if stored.dtype != torch.float16 else unpack_half_(stored.float())
+    if stored.dtype == torch.float16:
+        return unpack_half_(stored.float())
+    return stored.clone()
 
 
 def unpack_half_(weights: Tensor) -> Tensor:
@@ -420,7 +442,10 @@ def _unreadable(path: Path, error: OSError) -> UserError:
 
 def _remove(path: Path, *, aside: bool = False) -> None:
     try:
-        set_aside(path) if aside else path.unlink(missing_ok=True)
+        if aside:
+            set_aside(path)
+        else:
+            path.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(
             f"{path}: the file does not fit its store, but cannot be removed ({error.strerror}). Make "

@@ -37,9 +37,13 @@ class Stream(Store):
     """
 
     def __init__(self, items: Items, manifest: Manifest, encoder: LoadedEncoder) -> None:
-        self.items, self.labels, self.manifest, self.encoder = items, items.labels, manifest, encoder
+        self.items = items
+        self.labels = items.labels
+        self.manifest = manifest
+        self.encoder = encoder
         self.workers = workers_of(encoder, items)
-        self._last, self._allowance = local(), Allowance(24 << 20)
+        self._last = local()
+        self._allowance = Allowance(24 << 20)
 
     @property
     def groups(self) -> Iterator[list[int]]:
@@ -49,12 +53,12 @@ class Stream(Store):
 
     def each(self, quantity: str, items: Iterable[int]) -> Iterator[tuple[int, Tensor]]:
         """Yield a quantity of each item, in the order of `groups`; see `Store.each`."""
-        wanted = set(items)
-        groups = (group for group in self.groups if wanted.intersection(group))
-        for group, held in in_order(partial(self._compute, quantity), groups, self.workers):
+        to_read = set(items)
+        groups = (group for group in self.groups if to_read.intersection(group))
+        for group, tensors in in_order(partial(self._compute, quantity), groups, self.workers):
             for item in group:
-                if item in wanted:
-                    yield item, unpack_weights(held[tensor_name(quantity, item)])
+                if item in to_read:
+                    yield item, unpack_weights(tensors[tensor_name(quantity, item)])
 
     def read_batch(self, quantity: str, items: Sequence[int], batch: Tensor, lowest: int = 0) -> None:
         """Compute a quantity of several items and copy it into a padded batch; see `Store.read_batch`."""
@@ -74,14 +78,19 @@ class Stream(Store):
         if not items:
             sizes = len(self.items.layers), len(self.items.heads)
             return torch.zeros(0, 0, 2, *sizes, dtype=torch.int32), torch.zeros(0, *sizes, 0)
-        found: dict[int, tuple[Tensor, Tensor]] = {}
+        by_item: dict[int, tuple[Tensor, Tensor]] = {}
         run = partial(find_most_attended, self.encoder, self.items)
         for batch in self._batches(items):
-            most = within_memory(run, self.encoder, self.items, batch)
-            found |= dict(zip(batch, most, strict=True))
+            of_batch = within_memory(run, self.encoder, self.items, batch)
+            by_item |= dict(zip(batch, of_batch, strict=True))
         self._allowance.check()
-        positions = pad_sequence([found[item][0] for item in items], True)
-        return positions, pad_sequence([found[item][1].permute(2, 0, 1) for item in items], True).permute(0, 2, 3, 1)
+        positions = []
+        peaks = []
+        for item in items:
+            positions_of_item, peaks_of_item = by_item[item]
+            positions.append(positions_of_item)
+            peaks.append(peaks_of_item.permute(2, 0, 1))  # words first, to be padded
+        return pad_sequence(positions, True), pad_sequence(peaks, True).permute(0, 2, 3, 1)
 
     def _batches(self, items: Iterable[int]) -> Iterator[list[int]]:
         """Yield the forward passes over some items, ordered as in a shard."""
@@ -91,23 +100,26 @@ class Stream(Store):
     def _view(self, quantity: str, item: int) -> Tensor:
         return self._compute(quantity, [item])[tensor_name(quantity, item)]
 
-    def _compute(self, quantity: str, wanted: Sequence[int]) -> dict[str, Tensor]:
-        """Return tensors by name, these among them."""
-        held: dict[str, Tensor] = getattr(self._last, "held", {})
-        if any(tensor_name(quantity, item) not in held for item in wanted):
-            self._last.held = held = {}
-            for batch in self._batches(wanted):
-                for item, tensors in zip(batch, run_pass(self.encoder, self.items, batch), strict=True):
-                    names = (tensor_name(one, item) for one in self.items.shapes(item))
-                    held |= dict(zip(names, tensors, strict=True))
+    def _compute(self, quantity: str, items: Sequence[int]) -> dict[str, Tensor]:
+        """Return tensors by name, among them those of a quantity of some items."""
+        by_name: dict[str, Tensor] = getattr(self._last, "by_name", {})
+        if any(tensor_name(quantity, item) not in by_name for item in items):
+            by_name = {}
+            self._last.by_name = by_name
+            for batch in self._batches(items):
+                tensors_of_items = run_pass(self.encoder, self.items, batch)
+                for item, tensors in zip(batch, tensors_of_items, strict=True):
+                    for name, tensor in zip(self.items.shapes(item), tensors, strict=True):
+                        by_name[tensor_name(name, item)] = tensor
             self._allowance.check()
-        return held
+        return by_name
 
 
 def make_stream(items: Items, cache: Path, digests: Digests, encoder: LoadedEncoder | None = None) -> Store:
     """Return a stream in place of the store that `make_store` would make of the same arguments."""
     identity = items.extraction.identity(digests)
     assert encoder is not None
-    shard = Part("", 0, "")
+    no_file = Part("", 0, "")
+    manifest = items.manifest(identity, encoder, no_file, *[no_file] * len(items.shards))
     return_free_memory()  # of masks that were as large as the longest text
-    return Stream(items, items.manifest(identity, encoder, shard, *([shard] * len(items.shards))), encoder)
+    return Stream(items, manifest, encoder)

@@ -41,7 +41,8 @@ def embed_words(encoder: LoadedEncoder, words: Sequence[str]) -> WordEmbeddings:
     """
     unknown_token = encoder.tokenizer.unk_token_id
     ids = [np.zeros(0, np.int32)]  # so that there is an array to join also without words
-    pieces, unknown = [], []
+    pieces = []
+    unknown = []
     for aligned in split_words(encoder.tokenizer, [[word, word] for word in words]):
         ids_of_word = aligned.ids[aligned.positions == 2]
         if aligned.unknown:  # the word has no pieces, and split_words has put the unknown token in its place

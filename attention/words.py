@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attention_probing.attention.alignment import AlignedPieces, name_positions, readable
+from attention_probing.attention.capture import LayerCall
 from attention_probing.attention.cross import DecoderAttention, DecoderPart
 from attention_probing.attention.encoder import LoadedEncoder
 from attention_probing.attention.extraction import extract
@@ -50,8 +51,10 @@ class WordAttention(Sequence[xr.DataArray]):
         encoder: Mapping[str, object],
         audit: Mapping[str, int],
     ) -> None:
-        self._arrays, self.sentences = tuple(arrays), tuple(sentences)
-        self.encoder, self.audit = encoder, audit
+        self._arrays = tuple(arrays)
+        self.sentences = tuple(sentences)
+        self.encoder = encoder
+        self.audit = audit
 
     def __len__(self) -> int:
         return len(self._arrays)
@@ -115,8 +118,8 @@ class WordAttention(Sequence[xr.DataArray]):
         array = array.sel(layer=layer, head=head)
         words = tuple(str(word) for word in array["to"].to_numpy())
         name = str(self.encoder["name"]).rpartition("/")[2]
-        weights, what = drawable(array.to_numpy(), str(array.name))
-        return AttentionLines(f"Head {layer}-{head} of {name}{what}", words, weights, frozenset(arcs))
+        weights, title = drawable(array.to_numpy(), str(array.name))
+        return AttentionLines(f"Head {layer}-{head} of {name}{title}", words, weights, frozenset(arcs))
 
     def to_bertviz(self, sentence: int | str | Sequence[str] = 0) -> tuple[tuple[Tensor, ...], list[str]]:
         """Return the attention in one sentence as `head_view` and `model_view` of BertViz take it.
@@ -147,14 +150,15 @@ def _of_one_text(array: xr.DataArray) -> xr.DataArray:
     return array
 
 
-def titled(quantity: str) -> str:
+def _title_of(quantity: str) -> str:
     """Return the name of a quantity in running text."""
     return quantity.replace("_", " ")
 
 
 def unit_of(quantity: str) -> str:
     """Return the unit of a quantity by its name: `fraction` if rows sum to one, else `ratio`."""
-    return "fraction" if QUANTITIES[cast(QuantityName, quantity)].sums_to_one else "ratio"
+    kind = QUANTITIES[cast(QuantityName, quantity)]
+    return "fraction" if kind.sums_to_one else "ratio"
 
 
 def drawable(values: NDArray[np.float32], quantity: str) -> tuple[NDArray[np.float32], str]:
@@ -166,10 +170,14 @@ def drawable(values: NDArray[np.float32], quantity: str) -> tuple[NDArray[np.flo
         values: `[from, to]`.
         quantity: Name of the quantity.
     """
+    if quantity == "attention":
+        return values, ""
+    title = f", {_title_of(quantity)}"
     if unit_of(quantity) == "fraction":
-        return values, "" if quantity == "attention" else f", {titled(quantity)}"
+        return values, title
     largest = max(float(values.max()), float(np.finfo(np.float32).tiny))
-    return (values.clip(min=0) / largest).astype(np.float32), f", {titled(quantity)} relative to the largest"
+    scaled = (values.clip(min=0) / largest).astype(np.float32)
+    return scaled, f"{title} relative to the largest"
 
 
 class Encoder(LoadedEncoder):
@@ -212,23 +220,24 @@ class Encoder(LoadedEncoder):
                 not allowed.
             AlignmentError: A sentence is too long for the encoder.
         """
-        given = [_words(sentence) for sentence in new_items("sentences", sentences)]
+        texts = [_words(sentence) for sentence in new_items("sentences", sentences)]
         if part != "encoder":
             if options is not None or quantity is not None or over != "words":
                 raise UserError(
                     f"part={part!r} has the attention of all heads over words. Leave out options, quantity, and over."
                 )
-            return self._between(given, [_words(target) for target in new_items("targets", targets)], part)
+            words_of_targets = [_words(target) for target in new_items("targets", targets)]
+            return self._between(texts, words_of_targets, part)
         if targets:
             raise UserError("`targets` needs part='cross' or part='decoder'. Give one of them, or no targets.")
         if options is None:
             options = Options(precision="float32")
         if quantity is not None:
             options = replace(options, quantity=quantity)
-        rows = tuple(_without_tree(str(place), words) for place, words in enumerate(given))
-        audit = {"sentences": len(rows), "words": sum(map(len, rows))}
+        without_trees = tuple(_without_tree(str(place), words) for place, words in enumerate(texts))
+        audit = {"sentences": len(texts), "words": sum(map(len, texts))}
         extraction = Extraction(self.source.folder, {}, self.source, options)
-        items = cut_sentences(extraction, Treebank(rows, audit), self)
+        items = cut_sentences(extraction, Treebank(without_trees, audit), self)
         extracted = items
         if over == "pieces":
             extracted = replace(items, inputs=tuple(map(_each_alone, items.inputs)))
@@ -236,7 +245,7 @@ class Encoder(LoadedEncoder):
         for _, name, stored in extract(self, extracted, range(len(extracted.shards))):
             item = int(name.rpartition(".")[2])
             maps[item] = unpack_weights(stored)
-        words_of_items = [given[int(place)] for place in items.labels["id"].to_pylist()]
+        words_of_items = [texts[int(place)] for place in items.labels["id"].to_pylist()]
         arrays = []
         for item, words in enumerate(words_of_items):
             names, numbers = self._tokens(items, item, words, over)
@@ -288,16 +297,19 @@ class Encoder(LoadedEncoder):
                 "one (AutoModelForCausalLM), or give a continuation."
             )
         first = self.tokenizer(prompt)["input_ids"]
-        given = self.tokenizer(continuation or "", add_special_tokens=False)["input_ids"]
-        if not first or (continuation is not None and not given):
-            which = "The continuation" if first else "The prompt"
-            raise UserError(f"{which} has no tokens. Give some text.")
-        length = len(first) + (tokens if continuation is None else len(given))
+        rest = self.tokenizer(continuation or "", add_special_tokens=False)["input_ids"]
+        if not first:
+            raise UserError("The prompt has no tokens. Give some text.")
+        if continuation is not None and not rest:
+            raise UserError("The continuation has no tokens. Give some text.")
+        length = len(first) + len(rest)
+        if continuation is None:
+            length = len(first) + tokens
         if length > self.max_length:
             raise UserError(
                 f"{name} takes at most {self.max_length} pieces; prompt and continuation have {length}. Shorten them."
             )
-        whole = torch.tensor([first + given], device=self.device)
+        whole = torch.tensor([first + rest], device=self.device)
         if continuation is None:
             assert self.language_model is not None
             whole = self.language_model.generate(  # type: ignore[operator]
@@ -308,23 +320,26 @@ class Encoder(LoadedEncoder):
                 do_sample=False,
                 max_new_tokens=tokens,
             )
-        read = whole[:, :-1]
-        rows: list[NDArray[np.float32]] = []
-        self.capture(
-            {"input_ids": read, "attention_mask": torch.ones_like(read)},
-            lambda _, weights: rows.append(weights[0].cpu().numpy().copy()),
-            frozenset(self.attending),
-            measure=lambda _, call: call.mixture.rows(slice(len(first) - 1, None)),
-        )
+        without_last = whole[:, :-1]
+        by_layer: list[NDArray[np.float32]] = []
+
+        def receive(_: int, weights: Tensor) -> None:
+            by_layer.append(weights[0].cpu().numpy().copy())
+
+        def rows_of_continuation(_: int, call: LayerCall) -> Tensor:
+            return call.mixture.rows(slice(len(first) - 1, None))
+
+        inputs = {"input_ids": without_last, "attention_mask": torch.ones_like(without_last)}
+        self.capture(inputs, receive, frozenset(self.attending), measure=rows_of_continuation)
         names = readable(self.tokenizer, whole[0].tolist())
         coords = {
             "layer": [layer + 1 for layer in self.attending],
             "head": range(1, self.heads + 1),
             "from": names[len(first) :],
             "to": names[:-1],
-            "generated": ("to", np.arange(read.size(1)) >= len(first)),
+            "generated": ("to", np.arange(without_last.size(1)) >= len(first)),
         }
-        return xr.DataArray(np.stack(rows), coords, DIMS, "attention")
+        return xr.DataArray(np.stack(by_layer), coords, DIMS, "attention")
 
     def _tokens(self, items: Items, item: int, words: Sequence[str], over: Over) -> tuple[list[str], list[int]]:
         """Return the names of the positions with a token, and the number of the word of each."""
@@ -335,7 +350,9 @@ class Encoder(LoadedEncoder):
 
 
 def _words(sentence: str | Sequence[str]) -> tuple[str, ...]:
-    return tuple(sentence.split() if isinstance(sentence, str) else sentence)
+    if isinstance(sentence, str):
+        return tuple(sentence.split())
+    return tuple(sentence)
 
 
 def _each_alone(pieces: AlignedPieces) -> AlignedPieces:
@@ -364,8 +381,8 @@ def _label_axes(maps: Tensor, items: Items, names: list[str], numbers: list[int]
         numbers: Number of the word of each.
     """
     # Rows and columns of delimiters that the tokenizer does not write are zero.
-    has_delimiter = items.delimiters
-    real = slice(0 if has_delimiter["start"] else 1, None if has_delimiter["end"] else -1)
+    first = 0 if items.delimiters["start"] else 1
+    end = None if items.delimiters["end"] else -1
     coords = {
         "layer": [layer + 1 for layer in items.layers],
         "head": [head + 1 for head in items.heads],
@@ -375,4 +392,5 @@ def _label_axes(maps: Tensor, items: Items, names: list[str], numbers: list[int]
         "to_word": ("to", numbers),
     }
     quantity = items.extraction.options.quantity
-    return xr.DataArray(maps.numpy()[..., real, real], coords, DIMS, quantity, {"unit": unit_of(quantity)})
+    values = maps.numpy()[..., first:end, first:end]
+    return xr.DataArray(values, coords, DIMS, quantity, {"unit": unit_of(quantity)})

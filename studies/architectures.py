@@ -25,7 +25,7 @@ from transformers import CONFIG_MAPPING, MODEL_MAPPING, AutoModel, PreTrainedMod
 
 from attention_probing.attention.ablation import AblatedModel, Ablation
 from attention_probing.attention.capture import LayerCall, capture_attention
-from attention_probing.attention.checks import AttentionLayers, check, read
+from attention_probing.attention.checks import AttentionLayers, check, read_attention
 from attention_probing.attention.quantities import LayerParts, Norms, find_parts
 from attention_probing.attention.source import EncoderError
 from attention_probing.results.errors import UserError
@@ -268,7 +268,7 @@ def compared(model_type: str, model: PreTrainedModel, eager: PreTrainedModel, la
     """Return the differences between what captures read and the eager model."""
     gaps, states = dict[str, float](), 0.0
     for padding, inputs, real in texts(model):
-        found = read(model, inputs)
+        found = read_attention(model, inputs)
         product: dict[int, Tensor] = {}
         every = frozenset(range(len(layers.attending)))
         capture_attention(model, inputs, product.__setitem__, every)

@@ -11,7 +11,7 @@ from transformers import CONFIG_MAPPING, AttentionInterface, AutoModel, PreTrain
 
 from attention_probing.attention import Encoder, EncoderError, EncoderSpec, Options
 from attention_probing.attention.capture import NAME, MismatchError, attend
-from attention_probing.attention.checks import check, read
+from attention_probing.attention.checks import check, read_attention
 from attention_probing.results.errors import UserError
 from studies import architectures as matrix
 from tests import tiny
@@ -89,7 +89,7 @@ def test_sinks_and_chosen_positions_by_the_book(key_heads: int, kind: str) -> No
             given: dict[str, Any] = {kind: sinks, "indices": chosen}
             return (attend(self, query, key, value, mask, **given)[0],)
 
-    reading = read(Attention().train(False), {"attention_mask": torch.ones(2, 5)})  # type: ignore[arg-type]
+    reading = read_attention(Attention().train(False), {"attention_mask": torch.ones(2, 5)})  # type: ignore[arg-type]
     assert reading.fused < 1e-6
     for batch, head, source in torch.cartesian_prod(*map(torch.arange, (2, 4, 5))).tolist():
         own_key, own_value = key[batch, head * key_heads // 4], value[batch, head * key_heads // 4]
