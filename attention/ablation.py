@@ -321,8 +321,10 @@ class AblatedModel:
             lowest = min(heads)[0] if heads else self.layers
             by_layer[lowest].append(place)
         batch = _Batch(run, inputs, ablation, references)
-        layers_with_uniform = set(by_layer) if ablation.kind == "uniform" else set()
-        self._run_intact(batch, layers_with_uniform)
+        uniform_layers: set[int] = set()
+        if ablation.kind == "uniform":
+            uniform_layers.update(by_layer)
+        self._run_intact(batch, uniform_layers)
         outputs: dict[int, Tensor] = dict.fromkeys(by_layer.pop(self.layers, []), batch.result)
         most = max(pieces_at_once(mask.device, mask.size(1), self.heads, self.width) // mask.numel(), 1)
         for layer, places in sorted(by_layer.items()):

@@ -99,7 +99,9 @@ class DecoderAttention:
         # What the decoder reads at a position is the piece before the one that it predicts there. A start delimiter of
         # the tokenizer is predicted too, as in training; its row is left out.
         shifted = np.concatenate([[0], target_pieces.positions[:-1]]).astype(np.int32)
-        pieces_to = source_pieces if part == "cross" else replace(target_pieces, positions=shifted)
+        pieces_to = replace(target_pieces, positions=shifted)
+        if part == "cross":
+            pieces_to = source_pieces
         rows = reduction([target_pieces], "mean", device).rows
         columns = reduction([pieces_to], "mean", device).columns
         captured = self._capture(self._inputs(source_ids, target_ids), part)

@@ -238,8 +238,8 @@ class LoadedEncoder:
         """Raise EncoderError if some layers have no attention."""
         if self.is_hybrid:
             raise EncoderError(
-                f"{self.title} has attention in {len(self.attending)} of its "
-                f"{self.layers} layers, but {measurement} needs it in all. Choose an encoder with attention in every layer."
+                f"{self.title} has attention in {len(self.attending)} of its {self.layers} layers, but {measurement} "
+                "needs it in all. Choose an encoder with attention in every layer."
             )
 
     @cached_property

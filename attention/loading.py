@@ -394,7 +394,8 @@ def _refuse_mismatched(model: "PreTrainedModel", source: EncoderSource, report: 
     for name, shape, shape_of_model in sorted(report["mismatched_keys"]):
         raise EncoderError(
             f"{source.spec.name}: {name} has the shape {list(shape)} in its files, but {type(model).__name__} of its "
-            f"config.json needs {list(shape_of_model)}. Copy or download both again, or save the model with save_pretrained."
+            f"config.json needs {list(shape_of_model)}. Copy or download both again, or save the model with "
+            "save_pretrained."
         )
 
 

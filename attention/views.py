@@ -38,7 +38,9 @@ def view(
         EncoderError: The encoder is not found, or its attention cannot be captured.
         UserError: The text is empty or too long, or there is no such layer, head or quantity.
     """
-    words = text.split() if isinstance(text, str) else list(text)
+    words = list(text)
+    if isinstance(text, str):
+        words = text.split()
     if not "".join(words).strip():
         raise UserError("The text to view is empty. Give a string, or a list of words.")
     chosen = Options(

@@ -49,8 +49,12 @@ def read_imdb(archive: Path) -> dict[str, list[tuple[str, str]]]:
     Raises:
         CorpusError: The file is not this archive.
     """
-    texts = _read_members(archive, _REVIEWS, "utf-8", lambda text: text.replace("<br />", " "))
+    texts = _read_members(archive, _REVIEWS, "utf-8", _strip_line_breaks)
     return _make_splits(archive, texts)
+
+
+def _strip_line_breaks(review: str) -> str:
+    return review.replace("<br />", " ")
 
 
 def _read_members(
@@ -72,7 +76,7 @@ def _read_members(
                 if file is None:
                     continue
                 text = clean(file.read().decode(encoding)).replace("\0", " ")
-                split, group = name[1], name[2]
+                split, group = name.groups()
                 texts[split].append((_LABELS[group], " ".join(text.split())))
     except (OSError, EOFError, zlib.error, tarfile.TarError, UnicodeDecodeError) as error:
         wrong = f"the archive cannot be read ({error})"
@@ -93,8 +97,7 @@ def _make_splits(archive: Path, texts: Mapping[str, list[tuple[str, str]]]) -> d
         _log.warning("%s: %d of %d texts are empty and were left out.", archive.name, empty, total)
     dev = train[_DEV - 1 :: _DEV]
     if not (dev and test):
-        there = f"{len(train)} train and {len(test)} test texts of this corpus"
-        wrong = f"the archive is incomplete: it has only {there}"
+        wrong = f"the archive is incomplete: it has only {len(train)} train and {len(test)} test texts of this corpus"
         raise CorpusError.at(archive, None, wrong, "Delete it and fetch it again")
     del train[_DEV - 1 :: _DEV]
     return {"train": train, "dev": dev, "test": test}
@@ -102,8 +105,12 @@ def _make_splits(archive: Path, texts: Mapping[str, list[tuple[str, str]]]) -> d
 
 def _sort_texts(texts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the texts that are not empty, with their labels, in the order of the SHA-1 of the text."""
-    rows = [(label, text) for label, text in texts if text]
-    return sorted(rows, key=lambda row: (hashlib.sha1(row[1].encode()).digest(), row))
+    keys = []
+    for label, text in texts:
+        if text:
+            sha1 = hashlib.sha1(text.encode()).digest()
+            keys.append((sha1, label, text))
+    return [(label, text) for _, label, text in sorted(keys)]
 
 
 def _strip_post(text: str) -> str:

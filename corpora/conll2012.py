@@ -10,6 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,7 +62,9 @@ class _Text:
 def treebank_of(path: Path) -> Path | None:
     """Return the `.conllu` file of the same name beside a file of documents; None if there is none."""
     beside = path.with_suffix(".conllu")
-    return beside if beside != path and beside.is_file() else None
+    if beside != path and beside.is_file():
+        return beside
+    return None
 
 
 def read_documents(path: Path, tags: Mapping[str, str] | None = None, *, texts: bool = False) -> Documents:
@@ -103,7 +106,7 @@ def read_documents(path: Path, tags: Mapping[str, str] | None = None, *, texts: 
     texts_of_file = list(_Reader(path).texts())
     if not texts_of_file:
         raise CorpusError.at(path, None, "the file holds no document", "Check that it is the file you meant")
-    sentences = [sentence for text in texts_of_file for sentence in text.sentences]
+    sentences = list(chain.from_iterable(text.sentences for text in texts_of_file))
     parses = treebank_of(path)
     if parses is not None:
         attach_parses(path, sentences, parses, texts=texts)
@@ -117,8 +120,10 @@ def read_documents(path: Path, tags: Mapping[str, str] | None = None, *, texts: 
     for text in texts_of_file:
         name = text.name if parts[text.name] == 1 else f"{text.name}:{text.part}"
         if name in lines:  # a document may be named as another one's part
-            wrong = f"this document and that at line {lines[name]} are both called {name}"
-            wrong += ", as a part of a document is called NAME:PART"
+            wrong = (
+                f"this document and that at line {lines[name]} are both called {name}, as a part of a document is "
+                "called NAME:PART"
+            )
             raise CorpusError.at(path, text.line, wrong, "Rename one of them in its `#begin document`")
         lines[name] = text.line
         documents.append(_make_document(path, name, text, audit))
@@ -207,6 +212,13 @@ def _count_crossing(places: Iterable[tuple[int, int, int]]) -> int:
     return count
 
 
+def _split_row(line: str) -> list[str]:
+    """Return the columns of a row, which are separated by one tab each or by blanks."""
+    if "\t" in line:
+        return line.split("\t")
+    return _BLANKS.split(line.strip(" "))
+
+
 class _Reader:
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -274,12 +286,13 @@ class _Reader:
         marks: list[tuple[int, str]] = []  # line and coreference of each word
         width = 0
         for number, line in rows:
-            cells = line.split("\t") if "\t" in line else _BLANKS.split(line.strip(" "))
+            cells = _split_row(line)
             if words and len(cells) != width:
                 wrong = f"the row has {len(cells)} columns, but the rows before it in the sentence have {width}"
                 remedy = "All rows of a sentence need the same number of columns; put back tabs stripped at the end"
                 raise self._error(number, wrong, remedy)
-            if (width := len(cells)) < _COLUMNS:
+            width = len(cells)
+            if width < _COLUMNS:
                 wrong = f"the row has {width} columns, but the format needs at least {_COLUMNS}"
                 raise self._error(number, wrong, "Separate columns by one tab or by blanks, with - for an empty one")
             _, _, place, word, tag, bit = cells[:6]
@@ -310,8 +323,10 @@ class _Reader:
             for bracket in cell.split("|"):
                 match = _BRACKET.fullmatch(bracket)
                 if match is None:
-                    remedy = "Examples: `(5` opens a mention of cluster 5, `5)` closes it, `(5)` is a one-word mention"
-                    remedy += ", `(5|(7` opens two"
+                    remedy = (
+                        "Examples: `(5` opens a mention of cluster 5, `5)` closes it, `(5)` is a one-word mention, "
+                        "`(5|(7` opens two"
+                    )
                     raise self._error(line, f"the coreference column contains {cell!r}, which is malformed", remedy)
                 cluster = int(match[1] or match[2])
                 if bracket.startswith("("):

@@ -10,7 +10,7 @@ multilingual dependency parsing", §3.
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from os.path import commonprefix
 from pathlib import Path
@@ -103,11 +103,11 @@ def sentences_with_rows(
         CorpusError: The file is missing, in another encoding, or breaks the format.
     """
     reader = _Reader(path, format or infer_format(path, _SUFFIXES), unique=False)
-    for found in reader.with_rows():
+    for sentence_and_rows in reader.with_rows():
         for name in ("range_rows", "empty_rows", "multiple_roots"):
             audit[name] += reader.audit[name]
             reader.audit[name] = 0
-        yield found
+        yield sentence_and_rows
 
 
 def no_text(path: Path, remedy: str) -> CorpusError:
@@ -164,30 +164,67 @@ def _running_text(block: Block, rows: Block) -> RunningText:
         block: Its lines.
         rows: Those of its words, multiword tokens and empty nodes.
     """
-    text, last, respelled = "", 0, 0
-    starts, forms = list[int](), list[str]()
+    text = ""
+    starts: list[int] = []
+    respelled = 0
+    token = _Token("", 0, 0)
     for _, line in rows:
         columns = line.split("\t")
         position, _, end = columns[0].partition("-")
         if "." in position:
             continue
-        if end or int(position) > last:  # a token, which has one word or several
-            last, surface, before, place, forms = int(end or position), columns[1], len(text), 0, []
-            text += surface + ("" if "SpaceAfter=No" in columns[9].split("|") else " ")
+        if end or int(position) > token.last:  # a token, which has one word or several
+            token = _Token(columns[1], len(text), int(end or position))
+            text += token.surface
+            if "SpaceAfter=No" not in columns[9].split("|"):
+                text += " "
         if not end:
-            starts.append(before + place)
-            place += len(commonprefix([columns[1], surface[place:]])) or not forms  # noqa: RUF071 # of characters
-            forms.append(columns[1])
-            respelled += len(forms) * (int(position) == last and "".join(forms) != surface)
+            starts.append(token.add_word(columns[1]))
+            if int(position) == token.last and not token.is_spelled:
+                respelled += len(token.forms)
     text = text.rstrip()
     return RunningText(text, tuple(starts), respelled, _differs_from_comment(text, block))
+
+
+@dataclass
+class _Token:
+    """A token of running text, whose characters its words divide; see `RunningText`.
+
+    Attributes:
+        surface: The token as it is written.
+        start: Index of its first character in the text.
+        last: Number of its last word.
+        forms: Forms of its words so far.
+        used: Number of its characters that belong to these words.
+    """
+
+    surface: str
+    start: int
+    last: int
+    forms: list[str] = field(default_factory=list)
+    used: int = 0
+
+    def add_word(self, form: str) -> int:
+        """Return the index in the text of the first character of the next word."""
+        start = self.start + self.used
+        common = len(commonprefix([form, self.surface[self.used :]]))  # noqa: RUF071 # of characters
+        if not self.forms:
+            common = max(common, 1)
+        self.used += common
+        self.forms.append(form)
+        return start
+
+    @property
+    def is_spelled(self) -> bool:
+        """True if the forms of the words, put together, are the token."""
+        return "".join(self.forms) == self.surface
 
 
 def _differs_from_comment(text: str, block: Block) -> bool:
     """Return True if a comment `# text` of a sentence is another text, apart from the kind of its white space."""
     for _, line in block:
-        found = _TEXT.match(line)
-        if found is not None and found[1].split() != text.split():
+        comment = _TEXT.match(line)
+        if comment is not None and comment[1].split() != text.split():
             return True
     return False
 
@@ -228,24 +265,26 @@ class _Reader:
         upos: list[str] = []
         xpos: list[str] = []
         numbers: list[int] = []  # the line of each word
-        span_end, span_line = 0, 0  # the last multiword token
+        # End and line of the last multiword token.
+        span_end = 0
+        span_line = 0
         for number, line in rows:
-            position, form, tag, own, head, relation = self._values(number, line)
+            position, form, coarse_tag, fine_tag, head, relation = self._values(number, line)
             if position != len(words) + 1:
-                end = self._dropped_until(number, position, len(words))
+                end = self._count_dropped(number, position, len(words))
                 if end:
                     span_end = end
                     span_line = number
                 continue
-            if head is None or relation == "_":
-                missing, column = ("head", "HEAD") if head is None else ("relation", "DEPREL")
-                remedy = f"Fill column {column}; a root has head 0 and relation root"
-                raise self._error(number, f"word {position} ({form}) has no {missing}", remedy)
+            if head is None:
+                raise self._missing(number, f"word {position} ({form}) has no head", "HEAD")
+            if relation == "_":
+                raise self._missing(number, f"word {position} ({form}) has no relation", "DEPREL")
             words.append(intern(form, form))
             heads.append(head)
             relations.append(intern(relation, relation))
-            upos.append(intern(tag, tag))
-            xpos.append(intern(own, own))
+            upos.append(intern(coarse_tag, coarse_tag))
+            xpos.append(intern(fine_tag, fine_tag))
             numbers.append(number)
         if not words:
             wrong = f"the sentence has no words, only rows with ids such as {rows[0][1].partition(chr(9))[0]}"
@@ -258,9 +297,19 @@ class _Reader:
         if self._unique:
             self.audit["duplicates"] += text in self._texts
             self._texts.add(text)
-        running = _running_text(block, rows) if self._running else None
-        columns = text, tuple(heads), tuple(relations), tuple(upos), tuple(xpos)
-        return Sentence(self._name(block), *columns, running, self._document)
+        return Sentence(
+            id=self._name(block),
+            words=text,
+            heads=tuple(heads),
+            relations=tuple(relations),
+            upos=tuple(upos),
+            xpos=tuple(xpos),
+            running=_running_text(block, rows) if self._running else None,
+            document=self._document,
+        )
+
+    def _missing(self, number: int, wrong: str, column: str) -> CorpusError:
+        return self._error(number, wrong, f"Fill column {column}; a root has head 0 and relation root")
 
     def _values(self, number: int, line: str) -> tuple[Id, str, str, str, int | None, str]:
         """Check and parse one row: id, form, both tags, head and relation; id and head None stand for `_`."""
@@ -274,21 +323,20 @@ class _Reader:
         for name, value in zip(_NAMES[self.format], values, strict=True):
             if not value or value.isspace():
                 raise self._error(number, f"column {name} is empty", "Fill the column, or write _ for no value")
-        wrong, remedy = (
-            f"id {columns[0]!r} is not valid",
-            "Write 1, 2, 3, …; in CoNLL-U also 3-4 for a multiword token, and 8.1 for an empty node",
-        )
         try:
             position = _NUMBERS.get(columns[0]) or parse_id_value(columns[0])
-            wrong, remedy = f"head {columns[6]!r} is not a number", "Write the position of the head, 0 for a root"
+        except ParseException:
+            remedy = "Write 1, 2, 3, …; in CoNLL-U also 3-4 for a multiword token, and 8.1 for an empty node"
+            raise self._error(number, f"id {columns[0]!r} is not valid", remedy) from None
+        try:
             head = _NUMBERS.get(columns[6]) or parse_int_value(columns[6])
         except ParseException:
-            raise self._error(number, wrong, remedy) from None
+            remedy = "Write the position of the head, 0 for a root"
+            raise self._error(number, f"head {columns[6]!r} is not a number", remedy) from None
         return position, form, upos, xpos, head, relation
 
-    def _dropped_until(self, number: int, position: Id, last: int) -> int:
+    def _count_dropped(self, number: int, position: Id, last: int) -> int:
         """Count a dropped row; return the last word of a multiword token, 0 for an empty node."""
-        shown = "".join(map(str, position)) if isinstance(position, tuple) else "_" if position is None else position
         match position, self.format:
             case (int(start), "-", int(end)), "conllu" if start == last + 1:
                 self.audit["range_rows"] += 1
@@ -298,11 +346,13 @@ class _Reader:
                 return 0
             case (tuple(), "conllx"):
                 kind = "a multiword token" if "-" in position else "an empty node"
-                wrong = f"the id {shown} is that of {kind}, but the file is read as CoNLL-X, which has none"
+                wrong = (
+                    f"the id {_format_id(position)} is that of {kind}, but the file is read as CoNLL-X, which has none"
+                )
                 remedy = "To read it as CoNLL-U, set its `format` to conllu, or rename it to end in .conllu"
                 raise self._error(number, wrong, remedy)
         remedy = f"The next word must have the number {last + 1}; a blank line must separate two sentences"
-        raise self._error(number, f"the id is {shown} after word {last}", remedy)
+        raise self._error(number, f"the id is {_format_id(position)} after word {last}", remedy)
 
     def _check_tree(self, words: list[str], heads: list[int], numbers: list[int]) -> None:
         """Raise CorpusError for heads out of range, cycles and sentences without a root, at the line of the word."""
@@ -312,36 +362,56 @@ class _Reader:
                 wrong = f"word {i + 1} ({words[i]}) has head {head}, but the sentence has {pluralize(n, 'word')}"
                 raise self._error(numbers[i], wrong, f"Write a number from 0 (the root) to {n} in column HEAD")
         roots = heads.count(0)
-        if cycle := find_cycle(heads):
+        cycle = find_cycle(heads)
+        if cycle:
+            names = [f"{i} ({words[i - 1]})" for i in (*cycle, cycle[0])]
+            wrong = f"the heads form a cycle: {' → '.join(names)}"
             if len(cycle) == 1:
-                wrong = f"word {cycle[0]} ({words[cycle[0] - 1]}) is its own head"
-            else:
-                wrong = "the heads form a cycle: " + " → ".join(f"{i} ({words[i - 1]})" for i in (*cycle, cycle[0]))
-            remedy = "Correct column HEAD" if roots else "Correct column HEAD; the root must have head 0"
-            raise self._error(numbers[cycle[0] - 1], wrong if roots else f"the sentence has no root; {wrong}", remedy)
+                wrong = f"word {names[0]} is its own head"
+            remedy = "Correct column HEAD"
+            if not roots:
+                wrong = f"the sentence has no root; {wrong}"
+                remedy = "Correct column HEAD; the root must have head 0"
+            raise self._error(numbers[cycle[0] - 1], wrong, remedy)
         self.audit["multiple_roots"] += roots > 1
 
     def _name(self, block: Block) -> str:
         """Return the `sent_id` or a generated name; with `unique`, one that is unique in the file."""
-        given = [
-            value
-            for _, line in block
-            if line.startswith("#") and "sent_id" in line
-            for key, value in parse_comment_line(line)
-            if key == "sent_id" and value
-        ]
-        name = given[0] if given else f"{self.path.stem}-{self.audit['sentences']}"
-        self.audit["generated_ids"] += not given
+        name = _find_name(block)
+        if name is None:
+            name = f"{self.path.stem}-{self.audit['sentences']}"
+            self.audit["generated_ids"] += 1
         if not self._unique:
             return name
         if name in self._names:
             self.audit["repeated_ids"] += 1
-            name = next(new for k in count(2) if (new := f"{name}.{k}") not in self._names)
+            names = (f"{name}.{number}" for number in count(2))
+            name = next(new for new in names if new not in self._names)
         self._names.add(name)
         return name
 
     def _error(self, line: int, wrong: str, remedy: str) -> CorpusError:
         return CorpusError.at(self.path, line, wrong, remedy)
+
+
+def _find_name(block: Block) -> str | None:
+    """Return the `sent_id` in the comments of a sentence; None if it has none."""
+    for _, line in block:
+        if not line.startswith("#") or "sent_id" not in line:
+            continue  # parsing takes longer
+        for key, value in parse_comment_line(line):
+            if key == "sent_id" and value:
+                return str(value)
+    return None
+
+
+def _format_id(position: Id) -> str:
+    """Return an id as it is written in the file."""
+    if position is None:
+        return "_"
+    if isinstance(position, tuple):
+        return "".join(map(str, position))
+    return str(position)
 
 
 def warn_of_roots(name: Path | str, audit: Mapping[str, int]) -> None:
@@ -351,9 +421,10 @@ def warn_of_roots(name: Path | str, audit: Mapping[str, int]) -> None:
         name: File or name of the treebank, for the message.
         audit: Counts of the treebank's reader; `multiple_roots` is the number of such trees.
     """
-    if count := audit.get("multiple_roots", 0):
+    several = audit.get("multiple_roots", 0)
+    if several:
         warn(
-            f"{name}: {pluralize(count, 'sentence')} with more than one root: a tree of Universal Dependencies has "
+            f"{name}: {pluralize(several, 'sentence')} with more than one root: a tree of Universal Dependencies has "
             f"one. They are read as they are; check column HEAD."
         )
 
@@ -365,9 +436,10 @@ def warn_of_texts(path: Path, audit: Mapping[str, int]) -> None:
         path: The corpus file, for the message.
         audit: Counts of the items; `texts_unlike_comment` is the number of such sentences.
     """
-    if count := audit.get("texts_unlike_comment", 0):
+    unlike = audit.get("texts_unlike_comment", 0)
+    if unlike:
         warn(
-            f"{path}: the running text of {pluralize(count, 'sentence')}, made from column FORM and SpaceAfter=No in "
+            f"{path}: the running text of {pluralize(unlike, 'sentence')}, made from column FORM and SpaceAfter=No in "
             "column MISC, is not the text in the comment `# text`, and is read as it is. Correct them: validate.py of "
             "Universal Dependencies names their lines."
         )

@@ -146,7 +146,10 @@ def whole_documents(ids: Sequence[str]) -> list[str]:
     """
     stems = [re.sub(r":[0-9]+$", "", name) for name in ids]
     parts = Counter(stems)
-    return [stem if parts[stem] > 1 else name for stem, name in zip(stems, ids, strict=True)]
+    names = []
+    for stem, name in zip(stems, ids, strict=True):
+        names.append(stem if parts[stem] > 1 else name)
+    return names
 
 
 def anaphoric(mentions: Iterable[Mention]) -> list[bool]:
@@ -197,8 +200,7 @@ def windows_to_table(windows: Iterable[Window]) -> pa.Table:
 def _row(window: Window) -> dict[str, object]:
     text = window.text
     mentions = text.mentions
-    columns = {name: [getattr(mention, name) for mention in mentions] for name in _MENTION}
-    return {
+    row: dict[str, object] = {
         "document": text.id,
         "genre": text.genre,
         "number": window.number,
@@ -207,9 +209,11 @@ def _row(window: Window) -> dict[str, object]:
         "words": window.words,
         "tags": tuple(chain.from_iterable(text.tags)),
         "offsets": _offsets(text.sentences),
-        **columns,
         "type": [MENTION_TYPES.index(mention.type) for mention in mentions],
     }
+    for name in _MENTION:
+        row[name] = [getattr(mention, name) for mention in mentions]
+    return row
 
 
 def windows_from_table(table: pa.Table) -> tuple[Window, ...]:

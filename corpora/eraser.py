@@ -41,8 +41,8 @@ def read_eraser(path: Path, columns: Columns = COLUMNS) -> LabelledTexts:
             document, or a docid names a file outside the folder; the message names file, line and remedy.
     """
     file = EraserFile(Path(path), columns, "jsonl")
-    read = collect(file)
-    return LabelledTexts(read.texts, {**read.audit, "joined_documents": file.joined})
+    labelled = collect(file)
+    return LabelledTexts(labelled.texts, {**labelled.audit, "joined_documents": file.joined})
 
 
 class EraserFile(LabelledFile):
@@ -59,11 +59,11 @@ class EraserFile(LabelledFile):
         self.joined = 0
         for line, annotation in read_objects(self.path):
             values = self._values(line, annotation)
-            known = annotation.get("docids") or []
-            if not isinstance(known, list):
+            ids = annotation.get("docids") or []
+            if not isinstance(ids, list):
                 raise self._error(line, "docids is not a list", "Give the ids of the documents, or leave it out")
             evidence = self._evidence(line, values["text"])
-            names = set(map(str, known))
+            names = set(map(str, ids))
             for piece in evidence:
                 names.add(str(piece["docid"]))
             if not names:
@@ -102,12 +102,14 @@ class EraserFile(LabelledFile):
             if not isinstance(piece, dict) or not {"docid", "start_token", "end_token"} <= piece.keys():
                 wrong = (
                     f"the {self.describe_field('text')} is not a list of lists of objects with docid, start_token and "
+                    "end_token"
                 )
-                raise self._error(line, f"{wrong}end_token", "Check that it is a file of ERASER")
+                raise self._error(line, wrong, "Check that it is a file of ERASER")
         return pieces
 
     def _span(self, line: int, piece: Mapping[str, Any], tokens: int) -> tuple[int, int]:
-        first, end = piece["start_token"], piece["end_token"]
+        first = piece["start_token"]
+        end = piece["end_token"]
         if type(first) is int and type(end) is int and 0 <= first < end <= tokens:
             return first, end
         wrong = f"evidence has the tokens {first} to {end} of document {piece['docid']!r}, which has {tokens} tokens"

@@ -144,7 +144,9 @@ def _exemplars(file: Path, audit: Counter[str], half: Half | None) -> Iterator[P
 def _half_of(sentence: Element, text: str) -> Half:
     """Return the half of a sentence, by its document, or by its text where no document is named."""
     document = sentence.get("docID")
-    key = " ".join(text.split()) if document is None else f"document {document}"
+    key = f"document {document}"
+    if document is None:
+        key = " ".join(text.split())
     return HALVES[sha256(key.encode()).digest()[0] % 2]
 
 
@@ -217,7 +219,7 @@ def _attribute(path: Path, element: Element, name: str, pattern: re.Pattern[str]
     value = element.get(name)
     if value is None or (pattern is not None and not pattern.fullmatch(value)):
         kind = element.tag.removeprefix(_NAMESPACE)
-        found = "nothing" if value is None else repr(value[:40])
-        wrong = f"the attribute {name!r} of an element {kind!r} is {found}"
+        there = "nothing" if value is None else repr(value[:40])
+        wrong = f"the attribute {name!r} of an element {kind!r} is {there}"
         raise CorpusError.at(path, None, wrong, _RELEASE)
     return value

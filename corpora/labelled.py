@@ -126,9 +126,13 @@ class Columns:
             raise CorpusError(f"columns.leave_out is {names}, but columns.label is null. Name its column.")
 
     @property
-    def named(self) -> dict[str, str]:
+    def names(self) -> dict[str, str]:
         """Names or numbers of the columns that the file has, by field."""
-        return {field: str(name) for field, name in asdict(self).items() if isinstance(name, str | int)}
+        columns = {}
+        for field, name in asdict(self).items():
+            if isinstance(name, str | int):
+                columns[field] = str(name)
+        return columns
 
 
 @checked
@@ -246,7 +250,7 @@ class LabelledFile:
         self.format = format or infer_format(path, _SUFFIXES, setting(f"{option}.format"))
         self.audit = Counter[str]()
         self._leave_out = {strip_invisible(str(label), Counter()) for label in columns.leave_out}
-        self._columns = columns.named
+        self._columns = columns.names
         self._header = not all(map(str.isdecimal, self._columns.values()))
 
     def texts(self, left_out: Counter[str] | None = None) -> Iterator[LabelledText]:
@@ -306,18 +310,25 @@ class LabelledFile:
 
     def _objects(self) -> Iterator[Record]:
         """Yield the records of a JSONL file."""
-        for number, found in read_objects(self.path, self.audit):
-            yield number, self._values(number, found)
+        for number, record in read_objects(self.path, self.audit):
+            yield number, self._values(number, record)
 
-    def _values(self, line: int, found: Mapping[str, object]) -> dict[str, object]:
+    def _values(self, line: int, record: Mapping[str, object]) -> dict[str, object]:
         """Return the values of an object by the fields of `Columns`."""
-        found = add_visible_keys(found, self._columns.values(), self.audit)
+        record = add_visible_keys(record, self._columns.values(), self.audit)
+        values = {}
         for field, name in self._columns.items():
-            if name not in found:
-                keys = f"; its keys are {_list_columns(found)}" if found else ", because it is empty"
-                remedy = f"Add the key, or name another one with {setting(f'{self.option}.columns.{field}')}"
-                raise self._error(line, f"the object has no key {name!r}{keys}", remedy)
-        return {field: found[name] for field, name in self._columns.items()}
+            if name not in record:
+                raise self._no_key(line, name, field, record)
+            values[field] = record[name]
+        return values
+
+    def _no_key(self, line: int, name: str, field: str, record: Mapping[str, object]) -> CorpusError:
+        wrong = f"the object has no key {name!r}, because it is empty"
+        if record:
+            wrong = f"the object has no key {name!r}; its keys are {_list_columns(record)}"
+        remedy = f"Add the key, or name another one with {setting(f'{self.option}.columns.{field}')}"
+        return self._error(line, wrong, remedy)
 
     def _records(
         self, form: Literal["tsv", "csv"], left_out: Counter[str] | None
@@ -409,7 +420,9 @@ class LabelledFile:
                 wrong = f"the {self.describe_field('rationale')} contains {place!r}, which is not a word index"
                 raise self._error(line, wrong, "Write word indices from 0, separated by spaces")
             if not 0 <= int(place) < words:
-                wrong = f"the {self.describe_field('rationale')} contains the word index {place}"
-                wrong += f", but the text has {pluralize(words, 'word')}"
+                wrong = (
+                    f"the {self.describe_field('rationale')} contains the word index {place}, but the text has "
+                    f"{pluralize(words, 'word')}"
+                )
                 raise self._error(line, wrong, "Count the words between white space from 0")
         return tuple(sorted(set(map(int, places))))

@@ -99,22 +99,29 @@ def infer_format(path: Path, suffixes: Mapping[str, Name], option: str | None = 
     Raises:
         CorpusError: The suffix is unknown, or there is no such file.
     """
-    found = suffixes.get(path.suffix.lower())
-    if found is None and not path.is_file():
+    suffix = path.suffix.lower()
+    if suffix in suffixes:
+        return suffixes[suffix]
+    if not path.is_file():
         raise no_file(path)
-    if found is None:
-        wrong = f"the format cannot be inferred from the suffix {path.suffix!r}"
-        if not path.suffix:
-            wrong = "the format cannot be inferred, because the file name has no suffix"
-        *others, last = suffixes if option is None else dict.fromkeys(suffixes.values())
-        remedy = "Give the file the suffix" if option is None else f"Name the format with {option}:"
-        raise CorpusError.at(path, None, wrong, f"{remedy} {', '.join(others)} or {last}")
-    return found
+    wrong = f"the format cannot be inferred from the suffix {path.suffix!r}"
+    if not path.suffix:
+        wrong = "the format cannot be inferred, because the file name has no suffix"
+    if option is None:
+        remedy = "Give the file the suffix"
+        *others, last = suffixes
+    else:
+        remedy = f"Name the format with {option}:"
+        *others, last = dict.fromkeys(suffixes.values())
+    raise CorpusError.at(path, None, wrong, f"{remedy} {', '.join(others)} or {last}")
 
 
 def _not_utf8(path: Path, number: int, raw: bytes, error: UnicodeDecodeError) -> CorpusError:
-    encoding = "UTF-16" if number == 1 and raw.startswith((b"\xff\xfe", b"\xfe\xff")) else "LATIN1"
-    source, target = shlex.quote(str(path)), shlex.quote(f"{path.stem}.utf8{path.suffix}")
+    encoding = "LATIN1"
+    if number == 1 and raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        encoding = "UTF-16"
+    source = shlex.quote(str(path))
+    target = shlex.quote(f"{path.stem}.utf8{path.suffix}")
     return CorpusError.at(
         path,
         number,

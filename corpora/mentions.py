@@ -112,7 +112,9 @@ class TaggedSentence:
         Raises:
             ParseBitError: The bits do not form a tree.
         """
-        return read_constituents(self.bits) if any("(" in bit for bit in self.bits) else None
+        if not any("(" in bit for bit in self.bits):
+            return None
+        return read_constituents(self.bits)
 
 
 class MentionHead(NamedTuple):
@@ -140,23 +142,32 @@ def find_meanings(sentences: Sequence[TaggedSentence], mapping: Mapping[str, str
         sentences: All sentences of the file; they are changed in place.
         mapping: Tags of `KNOWN_TAGS`, by the tags of the file that they replace.
     """
-    known = KNOWN_TAGS.union(mapping)
+    known_tags = KNOWN_TAGS.union(mapping)
     for sentence in sentences:
-        if sentence.parse is not None and not known.issuperset(sentence.tags):
-            both = zip(sentence.parse.upos, sentence.tags, strict=True)
-            sentence.tags = tuple(tag if upos == "_" else upos for upos, tag in both)
+        if sentence.parse is not None and not known_tags.issuperset(sentence.tags):
+            sentence.tags = _tags_of_tree(sentence.parse, sentence.tags)
     counts: Counter[str] = Counter()
     for sentence in sentences:
         counts.update(sentence.tags)
     del counts["_"]
     foreign = sum(counts[tag] for tag in counts.keys() - KNOWN_TAGS)
     if foreign > FOREIGN * counts.total():
-        known = frozenset(mapping)
+        known_tags = frozenset(mapping)
     meanings = {"_": "_"}
     for tag in counts:
-        meanings[tag] = mapping.get(tag, tag) if tag in known else UNKNOWN + tag
+        meanings[tag] = UNKNOWN + tag
+        if tag in known_tags:
+            meanings[tag] = mapping.get(tag, tag)
     for sentence in sentences:
         sentence.tags = tuple(meanings[tag] for tag in sentence.tags)
+
+
+def _tags_of_tree(parse: Sentence, tags: Sequence[str]) -> tuple[str, ...]:
+    """Return the UPOS tags of a dependency tree; where it has none, the tags of the words."""
+    merged = []
+    for upos, tag in zip(parse.upos, tags, strict=True):
+        merged.append(tag if upos == "_" else upos)
+    return tuple(merged)
 
 
 def warn_of_tags(path: Path, audit: Mapping[str, int], tags: Iterable[str]) -> None:
@@ -287,24 +298,25 @@ def _differing_word(
     path: Path, sentences: Sequence[TaggedSentence], parses: Path, trees: Sequence[Sentence], number: int
 ) -> CorpusError:
     """Return the error for the first word that differs in the sentence of this number, or that one file lacks."""
-    words = sentences[number].words if number < len(sentences) else ()
-    parsed_words = trees[number].words if number < len(trees) else ()
+    words: tuple[str, ...] = ()
+    lines = sentences[-1].lines[-1:]  # a missing word is named at the last line before it
+    if number < len(sentences):
+        words = sentences[number].words
+        lines = sentences[number].lines
+    parsed_words: tuple[str, ...] = ()
+    if number < len(trees):
+        parsed_words = trees[number].words
     place = 0
     while words[place : place + 1] == parsed_words[place : place + 1]:
         place += 1
     here = repr(words[place]) if place < len(words) else "missing"
     there = repr(parsed_words[place]) if place < len(parsed_words) else "missing"
-
-    # A missing word is named at the last line before it.
-    lines = sentences[number].lines if number < len(sentences) else sentences[-1].lines[-1:]
     line = lines[min(place, len(lines) - 1)]
     tree = min(number, len(trees) - 1)
     parsed_line = _line_of(parses, tree, min(place, len(trees[tree].words) - 1))
-
     wrong = f"word {place + 1} of sentence {number + 1} is {here}, but {there} in the parses ({parses}:{parsed_line})"
-    remedy = "Correct one of the files: both must have the same sentences and words. To use no parses, rename "
-    remedy += "the .conllu file"
-    return CorpusError.at(path, line, wrong, remedy)
+    remedy = "Correct one of the files: both must have the same sentences and words."
+    return CorpusError.at(path, line, wrong, f"{remedy} To use no parses, rename the .conllu file")
 
 
 def _line_of(treebank: Path, sentence: int, word: int) -> int:
@@ -333,16 +345,16 @@ def read_constituents(bits: Sequence[str]) -> Constituent:
     root = Constituent("", 0, len(bits))
     path = [root]
     for word, bit in enumerate(bits):
-        found = _BIT.fullmatch(bit)
-        if found is None:
-            wanted = "it must have brackets around one *, such as (NP* or *) or (S(NP*)"
-            raise ParseBitError(word, f"the parse bit {bit!r} is malformed: {wanted}")
-        for label in found[1].split("(")[1:]:
+        match = _BIT.fullmatch(bit)
+        if match is None:
+            form = "it must have brackets around one *, such as (NP* or *) or (S(NP*)"
+            raise ParseBitError(word, f"the parse bit {bit!r} is malformed: {form}")
+        for label in match[1].split("(")[1:]:
             phrase = Constituent(re.split("[-=]", label, maxsplit=1)[0], word, 0)
             path[-1].children.append(phrase)
             path.append(phrase)
         path[-1].children.append(Constituent("", word, word + 1))
-        for _ in found[2]:
+        for _ in match[2]:
             if len(path) == 1:
                 raise ParseBitError(word, f"the parse bit {bit!r} closes a constituent that was never opened")
             path.pop().end = word + 1
@@ -380,13 +392,21 @@ def constituent_head(tree: Constituent, tags: Sequence[str], start: int, end: in
     """
     node = tree
     while node.children:
-        whole = start <= node.start and node.end <= end
+        label = ""
+        if start <= node.start and node.end <= end:
+            label = node.label
         # If one child spans all words, the others have none of them: so the smallest constituent is found.
         inside = [child for child in node.children if child.start < end and start < child.end]
-        # Labels of phrases are in angle brackets, to distinguish them from tags of words.
-        names = [f"<{child.label}>" if child.children else tags[child.start] for child in inside]
-        node = inside[_head_place(node.label if whole else "", names)]
+        names = [_name_of(child, tags) for child in inside]
+        node = inside[_head_place(label, names)]
     return node.start
+
+
+def _name_of(node: Constituent, tags: Sequence[str]) -> str:
+    """Return the label of a phrase in angle brackets, which distinguish it from the tag of a word; or this tag."""
+    if node.children:
+        return f"<{node.label}>"
+    return tags[node.start]
 
 
 def _head_place(label: str, names: list[str]) -> int:

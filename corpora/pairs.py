@@ -118,25 +118,27 @@ def read_pairs(
             )
             raise CorpusError.at(path, line, wrong, remedy)
     if all(pair.good == pair.bad for pair in pairs.values()):
-        wrong = "the two sentences of every pair are equal" if pairs else "the file holds no pair"
+        wrong = "the two sentences of every pair are equal"
+        if not pairs:
+            wrong = "the file holds no pair"
         raise CorpusError.at(path, None, wrong, "Check that it is the file you meant")
     return tuple(pairs.values())
 
 
 def _read_records(
-    path: Path, named: Mapping[str, str], audit: Counter[str]
+    path: Path, keys: Mapping[str, str], audit: Counter[str]
 ) -> Iterator[tuple[int, Mapping[str, object]]]:
     """Yield the line and the values of each record, by the name of the column.
 
     Args:
         path: The file.
-        named: Names of the columns that are read, by field.
+        keys: Names of the columns that are read, by field.
         audit: See `read_pairs`.
     """
     suffix = path.suffix.lower()
     if suffix not in (".tsv", ".csv"):
-        for line, found in read_objects(path, audit):
-            yield line, add_visible_keys(found, named.values(), audit)
+        for line, record in read_objects(path, audit):
+            yield line, add_visible_keys(record, keys.values(), audit)
         return
     form: Literal["tsv", "csv"] = "csv" if suffix == ".csv" else "tsv"
     header: list[str] = []
@@ -145,7 +147,7 @@ def _read_records(
             header = _header(path, line, row, audit)
             continue
         fields = dict(zip(header, row, strict=True))
-        texts = [fields[key] for field, key in named.items() if field != "id" and key in fields]
+        texts = [fields[key] for field, key in keys.items() if field != "id" and key in fields]
         count_doubtful(audit, form, line, row, texts)
         yield line, fields
 
@@ -158,8 +160,8 @@ def _header(path: Path, line: int, row: list[str], audit: Counter[str]) -> list[
     return header
 
 
-def _no_key(path: Path, line: int, found: Mapping[str, object], field: str, key: str, option: str) -> CorpusError:
-    wrong = f"there is no key {key!r}; the keys are {', '.join(map(str, found)) or 'none'}"
+def _no_key(path: Path, line: int, record: Mapping[str, object], field: str, key: str, option: str) -> CorpusError:
+    wrong = f"there is no key {key!r}; the keys are {', '.join(map(str, record)) or 'none'}"
     remedy = f"Name the right one with {setting(f'{option}.{field}')}"
     if field not in _SENTENCES:
         remedy += ", or null if there is none"

@@ -115,18 +115,18 @@ def strip_mark(text: str, audit: Counter[str]) -> str:
     return text.removeprefix(BYTE_ORDER_MARK).lstrip()
 
 
-def add_visible_keys(found: Mapping[str, object], wanted: Iterable[str], audit: Counter[str]) -> Mapping[str, object]:
-    """Return an object of JSONL that has its keys as `strip_invisible` returns them, too, if it lacks a wanted key.
+def add_visible_keys(record: Mapping[str, object], keys: Iterable[str], audit: Counter[str]) -> Mapping[str, object]:
+    """Return an object of JSONL that has its keys as `strip_invisible` returns them, too, if it lacks one of some keys.
 
     Args:
-        found: The object.
-        wanted: Names of the keys that are read.
+        record: The object.
+        keys: Names of the keys that are read.
         audit: Receives the count `invisible_characters`.
     """
-    if all(name in found for name in wanted):
-        return found
-    values = dict(found)
-    for name, value in found.items():
+    if all(name in record for name in keys):
+        return record
+    values = dict(record)
+    for name, value in record.items():
         values.setdefault(strip_invisible(name, audit), value)
     return values
 
@@ -182,13 +182,13 @@ def read_objects(path: Path, audit: Counter[str] | None = None) -> Iterator[tupl
         if not line.strip():
             continue
         try:
-            found = json.loads(line)
+            record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise CorpusError.at(path, number, _json_fault(error), "Write one object per line") from None
-        if not isinstance(found, dict):
-            wrong = f"the line is {JSON_KINDS[type(found)]}, not an object"
+        if not isinstance(record, dict):
+            wrong = f"the line is {JSON_KINDS[type(record)]}, not an object"
             raise CorpusError.at(path, number, wrong, "Write one object per line")
-        yield number, found
+        yield number, record
 
 
 def _json_fault(error: ValueError | RecursionError) -> str:

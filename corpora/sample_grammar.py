@@ -14,18 +14,22 @@ import yaml
 
 DOCUMENTS = {"train": 400, "dev": 50, "test": 50}
 SENTENCES = 5  # of a document
-SHORTEST, LONGEST = 3, 30  # words of a sentence, punctuation included
+# Words of a sentence, punctuation included.
+SHORTEST = 3
+LONGEST = 30
 
 GLUED = frozenset({",", ".", "?", "n't", "'s"})
 """Words without a blank before them."""
 
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the C library may not be there; "no" stays a word
 _GRAMMAR = yaml.load(files("attention_probing.corpora").joinpath("sample.yaml").read_text("utf-8"), _LOADER)
-_TAGS = {word: tag for tag, words in _GRAMMAR["tags"].items() for word in words.split()}
+_TAGS: dict[str, str] = {}  # by word, or by symbol
+for _tag, _words in _GRAMMAR["tags"].items():
+    _TAGS |= dict.fromkeys(_words.split(), _tag)
 _KINDS = {kind: {"KIND": kind, **_GRAMMAR["any_kind"], **rules} for kind, rules in _GRAMMAR["kinds"].items()}
 _RULES = {**_GRAMMAR["rules"], **_GRAMMAR["words"], "RELATION": "", "PLURAL": False}
 _ITEM = re.compile(
-    r"(?:(?P<case>[a-z]+)\+)?(?P<what>[^\s/:@]+)(?:/(?P<tag>[^\s:@]+))?(?::(?P<relation>[a-z:]+))?(?:@(?P<target>\d))?"
+    r"(?:(?P<case>[a-z]+)\+)?(?P<symbol>[^\s/:@]+)(?:/(?P<tag>[^\s:@]+))?(?::(?P<relation>[a-z:]+))?(?:@(?P<target>\d))?"
 )
 
 Scope = dict[str, Any]  # definitions by symbol, and properties of the current phrase
@@ -246,7 +250,7 @@ class Grammar:
         # The subject first: words that agree with it may stand before it.
         subjects = [place for place, item in enumerate(items) if "nsubj" in item["relation"]]
         others = [place for place, item in enumerate(items) if "nsubj" not in item["relation"]]
-        parts: dict[int, list[Word]] = {}
+        parts: list[list[Word]] = [[] for _ in items]
         for place in subjects + others:
             words = self._expand_item(items[place], scope)
             for top in _unattached(words):
@@ -254,27 +258,18 @@ class Grammar:
                     joined = any(word.relation == "conj" and word.head is top for word in words)
                     scope["PLURAL"] = joined or top.tag == "NNS"
             parts[place] = words
-        tops = [_unattached(parts[place]) for place in range(len(items))]
-        roots = []
-        for item, own_tops in zip(items, tops, strict=True):
-            if not item["target"]:
-                roots += [top for top in own_tops if not top.relation]
-        root = roots[0] if len(roots) == 1 else None
-        for item, own_tops in zip(items, tops, strict=True):
-            governor = root
-            if item["target"]:
-                governor = tops[int(item["target"]) - 1][0]
-            for top in own_tops:
-                top.head = governor if top is not governor else None
-        return [word for place in range(len(items)) for word in parts[place]]
+        _attach(items, [_unattached(words) for words in parts])
+        return list(chain.from_iterable(parts))
 
     def _expand_item(self, item: Mapping[str, str], scope: Scope) -> list[Word]:
         """Return the words of an item: a pronoun in its case, an owner with the possessive ending."""
-        what = item["what"]
+        symbol = item["symbol"]
         relation = item["relation"]
-        if len(what) > 1 and what.isupper():
-            inner = {**scope, "RELATION": relation} if relation else scope
-            words = self._expand(what, inner)
+        if len(symbol) > 1 and symbol.isupper():
+            inner = scope
+            if relation:
+                inner = {**scope, "RELATION": relation}
+            words = self._expand(symbol, inner)
         else:
             forms, tags = _list_forms(item)
             number = -1 if scope["PLURAL"] else 0
@@ -284,7 +279,8 @@ class Grammar:
             if top.tag == "PRP" and relation and "nsubj" not in relation:
                 accusative, possessive = _GRAMMAR["pronouns"][top.form].split()
                 if relation == "nmod:poss":
-                    top.form, top.tag = possessive, "PRP$"
+                    top.form = possessive
+                    top.tag = "PRP$"
                 else:
                     top.form = accusative
             elif relation == "nmod:poss":
@@ -296,13 +292,33 @@ class Grammar:
 
 def _list_forms(item: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """Return the forms of a word that stands in a template itself, and their tags."""
-    forms = item["what"].split("|")
+    forms = item["symbol"].split("|")
     tag = item["tag"] or _TAGS.get(forms[0], "_")
     return forms, tag.split("|")
 
 
 def _unattached(words: Sequence[Word]) -> list[Word]:
     return [word for word in words if word.head is None]
+
+
+def _attach(items: Sequence[Mapping[str, str]], tops: Sequence[Sequence[Word]]) -> None:
+    """Attach the words of a template: to the first word of the item that theirs names, else to the root, if it is one.
+
+    Args:
+        items: Items of the template.
+        tops: Words of each item that have no head yet.
+    """
+    roots = []
+    for item, tops_of_item in zip(items, tops, strict=True):
+        if not item["target"]:
+            roots += [top for top in tops_of_item if not top.relation]
+    root = roots[0] if len(roots) == 1 else None
+    for item, tops_of_item in zip(items, tops, strict=True):
+        governor = root
+        if item["target"]:
+            governor = tops[int(item["target"]) - 1][0]
+        for top in tops_of_item:
+            top.head = governor if top is not governor else None
 
 
 @cache
@@ -343,8 +359,8 @@ def _add_literals(templates: Sequence[str], tags: defaultdict[str, set[str]]) ->
     for item in chain.from_iterable(_parse_templates(*templates)):
         if item["case"]:
             tags[item["case"]].add("IN")
-        what = item["what"]
-        if len(what) == 1 or not what.isupper():
+        symbol = item["symbol"]
+        if len(symbol) == 1 or not symbol.isupper():
             forms, form_tags = _list_forms(item)
             for place, form in enumerate(forms):
                 tags[form.lower()].add(form_tags[min(place, len(form_tags) - 1)])

@@ -72,7 +72,12 @@ class Planting:
         return tuple(words)
 
     def plant(
-        self, path: Path, read: LabelledTexts, split: str, labels: Sequence[str], within: Sequence[int] | None = None
+        self,
+        path: Path,
+        texts: LabelledTexts,
+        split: str,
+        labels: Sequence[str],
+        within: Sequence[int] | None = None,
     ) -> LabelledTexts:
         """Return the texts of a split with planted words, labels and rationales.
 
@@ -82,7 +87,7 @@ class Planting:
 
         Args:
             path: File of the texts, for error messages.
-            read: The texts.
+            texts: The texts.
             split: Name of the split; all texts of `test` are planted.
             labels: Labels of train.
             within: Number of words of each text, from the first, among which words are planted; 0 puts them before the
@@ -91,13 +96,13 @@ class Planting:
         Raises:
             CorpusError: A text contains a word that is spelled like a planted one.
         """
-        taken = re.compile(rf"\b(?:{'|'.join(self.words(labels))})\b", re.IGNORECASE)
-        texts = []
+        planted_words = re.compile(rf"\b(?:{'|'.join(self.words(labels))})\b", re.IGNORECASE)
+        changed = []
         audit = {"planted": 0, "labels_changed": 0}
         if self.kind == "context":
             audit["without_context"] = 0
-        for index, text in enumerate(read.texts):
-            match = taken.search(f"{text.text} {text.pair or ''}")
+        for index, text in enumerate(texts.texts):
+            match = planted_words.search(f"{text.text} {text.pair or ''}")
             if match is not None:
                 wrong = f"the word {match[0]!r} is spelled like a planted word"
                 raise CorpusError.at(path, text.line, wrong, f"Replace it, or leave out {setting('data.shortcut')}")
@@ -105,12 +110,12 @@ class Planting:
             most = len(text.text.split()) if within is None else within[index]
             share = 1.0 if split == "test" else self.share
             planted = self._plant(text, rng, share, labels, most)
-            texts.append(planted)
+            changed.append(planted)
             audit["planted"] += planted.rationale is not None
             audit["labels_changed"] += planted.label != text.label
             if self.kind == "context":
                 audit["without_context"] += planted.rationale is None and planted.text != text.text
-        return LabelledTexts(tuple(texts), {**read.audit, **audit})
+        return LabelledTexts(tuple(changed), {**texts.audit, **audit})
 
     def _plant(
         self, text: LabelledText, rng: np.random.Generator, share: float, labels: Sequence[str], within: int

@@ -25,7 +25,9 @@ OPTION = "data.corpora"
 _DIGITS = 9  # of the number of a word; Python refuses one of 4,300
 _HEADING = re.compile(r"\s*=( .*)? =\s*")  # of WikiText: ` = = Career = = `
 _COLUMNS = ("sentence", "label", "from", "to")
-_ID, _DEPS = 0, 8  # columns of CoNLL-U
+# Columns of CoNLL-U.
+_ID = 0
+_DEPS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,17 +213,16 @@ def _find_places(path: Path, line: int, column: str, entry: str, words: tuple[st
                 wrong = f"column {column!r} contains word number {number}, but there are {len(words)} in the sentence"
                 raise CorpusError.at(path, line, wrong, "Count the words between white space from 1")
         return tuple(sorted({int(number) - 1 for number in numbers}))
-    match [place for place, word in enumerate(words) if word == entry]:
-        case [place]:
-            return (place,)
-        case []:
-            wrong = f"column {column!r}: the word {entry!r} is not in the sentence"
-            remedy = "Write the word as in the sentence, or its number from 1 (several: 3,4)"
-            raise CorpusError.at(path, line, wrong, remedy)
-        case places:
-            wrong = f"column {column!r}: the word {entry!r} is in the sentence {len(places)} times"
-            remedy = f"Write its number: {' or '.join(str(place + 1) for place in places)}"
-            raise CorpusError.at(path, line, wrong, remedy)
+    places = [place for place, word in enumerate(words) if word == entry]
+    if not places:
+        wrong = f"column {column!r}: the word {entry!r} is not in the sentence"
+        remedy = "Write the word as in the sentence, or its number from 1 (several: 3,4)"
+        raise CorpusError.at(path, line, wrong, remedy)
+    if len(places) > 1:
+        wrong = f"column {column!r}: the word {entry!r} is in the sentence {len(places)} times"
+        remedy = f"Write its number: {' or '.join(str(place + 1) for place in places)}"
+        raise CorpusError.at(path, line, wrong, remedy)
+    return (places[0],)
 
 
 def read_enhanced(path: Path, audit: Counter[str]) -> Iterator[Text]:

@@ -38,7 +38,7 @@ _REMEDY = (
     "format of word2vec; fetch it again if it is cut off"
 )
 
-Row = tuple[int, bytes, bytes]
+RawRow = tuple[int, bytes, bytes]
 """Number of a row, counted from 1 (of a text that of its line), the word, and its values, as they are in the file."""
 
 
@@ -64,7 +64,7 @@ class WordRows:
     audit: Mapping[str, int]
 
 
-def read_word_vectors(path: Path, wanted: Collection[str]) -> WordRows:
+def read_word_vectors(path: Path, words: Collection[str]) -> WordRows:
     """Return the rows of the wanted words in a file of word vectors.
 
     A word in a text may have blanks inside, but a number at its end only without them: it could be one value too many.
@@ -75,19 +75,19 @@ def read_word_vectors(path: Path, wanted: Collection[str]) -> WordRows:
 
     Args:
         path: The file; it is unpacked if its name ends in `.gz`.
-        wanted: Words whose rows are read.
+        words: Words whose rows are read.
 
     Raises:
         CorpusError: The file is in none of the formats, a row has another number of values than the header or the first
             row, the number of rows is not that of the header, the values of a wanted word are not finite numbers, a
             `.gz` is damaged or unpacks to far more bytes than word vectors do, or the file cannot be read.
     """
-    with _opened(path) as file:
+    with _open_unpacked(path) as file:
         blocks = _blocks(path, file)
         start = next(blocks, b"")
         layout = _Layout.of(path, start)
         rows = layout.rows(chain([start], blocks))
-        found: dict[str, NDArray[np.float32]] = {}
+        vectors: dict[str, NDArray[np.float32]] = {}
         audit = {"rows": 0, "rows_not_utf8": 0, "words_with_blanks": 0, "rows_repeated": 0}
         for number, raw, values in rows:
             audit["rows"] += 1
@@ -97,15 +97,15 @@ def read_word_vectors(path: Path, wanted: Collection[str]) -> WordRows:
             except UnicodeDecodeError:
                 audit["rows_not_utf8"] += 1
                 continue
-            if word not in wanted:
+            if word not in words:
                 continue
-            if word in found:
+            if word in vectors:
                 audit["rows_repeated"] += 1
                 continue
-            found[word] = layout.vector(number, word, values)
+            vectors[word] = layout.vector(number, word, values)
     layout.check_number(audit["rows"])
-    matrix = np.array(list(found.values()), np.float32).reshape(len(found), layout.size)
-    return WordRows(tuple(found), matrix, audit)
+    matrix = np.array(list(vectors.values()), np.float32).reshape(len(vectors), layout.size)
+    return WordRows(tuple(vectors), matrix, audit)
 
 
 def check_word_vectors(path: Path) -> None:
@@ -115,12 +115,12 @@ def check_word_vectors(path: Path) -> None:
         CorpusError: The beginning is in none of the formats, a vector has more than 16,384 values, or the file cannot
             be read.
     """
-    with _opened(path) as file:
+    with _open_unpacked(path) as file:
         _Layout.of(path, next(_blocks(path, file), b""))
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BufferedIOBase]:
+def _open_unpacked(path: Path) -> Iterator[BufferedIOBase]:
     """Open a file, unpacked; raise a CorpusError if it cannot be read or is a damaged .gz."""
     try:
         if path.suffix == ".gz":
@@ -184,7 +184,8 @@ class _Layout:
                 raise CorpusError.at(path, 1, wrong, _remedy(path, start))
             cls._check_size(path, size)
             return cls(path, "text", size, None, 0)
-        promised, size = int(header[1]), int(header[2])
+        promised = int(header[1])
+        size = int(header[2])
         if not 0 <= promised <= _MOST_ROWS:
             raise CorpusError.at(path, 1, f"the header promises {promised:,} rows", _REMEDY)
         cls._check_size(path, size)
@@ -199,7 +200,7 @@ class _Layout:
             wrong = f"by the first line a word has {pluralize(size, 'value')}, but 1 to {_MOST_VALUES:,} can be read"
             raise CorpusError.at(path, 1, wrong, _REMEDY)
 
-    def rows(self, blocks: Iterator[bytes]) -> Iterator[Row]:
+    def rows(self, blocks: Iterator[bytes]) -> Iterator[RawRow]:
         """Yield the rows of the whole content.
 
         Raises:
@@ -209,7 +210,7 @@ class _Layout:
             return self._text_rows(blocks)
         return self._binary_rows(blocks)
 
-    def _text_rows(self, blocks: Iterator[bytes]) -> Iterator[Row]:
+    def _text_rows(self, blocks: Iterator[bytes]) -> Iterator[RawRow]:
         for line, raw in enumerate(self._lines(blocks), start=1):
             row = raw.removeprefix(_MARK).rstrip()
             if not row or (line == 1 and self.header):
@@ -226,11 +227,14 @@ class _Layout:
 
     def _other_size(self, line: int, row: bytes) -> CorpusError:
         """Return the error for a row with another number of values than the header or the first row."""
-        first, remedy = "the header", "Fetch the file again if it is cut off"
+        first = "the header"
+        remedy = "Fetch the file again if it is cut off"
         if self.promised is None:
             first = "the first row"
-            remedy += "; if the word of the first row ends in a number, write the header of word2vec before it, which "
-            remedy += "is the number of rows, a blank, and the number of values"
+            remedy = (
+                "Fetch the file again if it is cut off; if the word of the first row ends in a number, write the "
+                "header of word2vec before it, which is the number of rows, a blank, and the number of values"
+            )
         wrong = f"the row has {pluralize(_count_numbers(row), 'value')}, but by {first} it has {self.size}"
         return self._error(line, wrong, remedy)
 
@@ -245,7 +249,7 @@ class _Layout:
             yield from lines
         yield rest
 
-    def _binary_rows(self, blocks: Iterator[bytes]) -> Iterator[Row]:
+    def _binary_rows(self, blocks: Iterator[bytes]) -> Iterator[RawRow]:
         length = 4 * self.size  # bytes of the values
         number = 0
         rest = b""
@@ -335,7 +339,7 @@ def _remedy(path: Path, start: bytes) -> str:
 
 def latin_remedy(path: Path) -> str:
     """Return the advice to convert a file in Latin-1, for a message about words that are not UTF-8."""
-    with _opened(path) as file:
+    with _open_unpacked(path) as file:
         form = _Layout.of(path, next(_blocks(path, file), b"")).form
     if form == "binary":
         load = f"KeyedVectors.load_word2vec_format({str(path)!r}, binary=True, encoding='latin1')"
@@ -346,7 +350,8 @@ def latin_remedy(path: Path) -> str:
 
 def _converted(path: Path, command: str) -> str:
     """Return the command line that writes a converted copy of a file."""
-    source, target = shlex.quote(str(path)), shlex.quote(f"{path.stem}.new{path.suffix}")
+    source = shlex.quote(str(path))
+    target = shlex.quote(f"{path.stem}.new{path.suffix}")
     if path.suffix == ".gz":
         return f"zcat {source} | {command} | gzip > {target}"
     return f"{command} {source} > {target}"
