@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -94,17 +93,18 @@ class CommandLine:
         for name, text in self.options:
             content = self.files.get(text)
             if name in CONFIG:
-                named = _classes_in(content)
-                if "model" in named:
-                    owners[_last_part(named["model"])] = config_name(text)
+                of_word = _classes_in(content)
+                if "model" in of_word:
+                    owners[_last_part(of_word["model"])] = config_name(text)
             else:
                 option = name.removeprefix("--").removesuffix(".class_path")
-                named = _classes_in({option: content or _value_of(text)})
-            classes.update(named)
+                of_word = _classes_in({option: content or _value_of(text)})
+            classes.update(of_word)
         if len(owners) > 1:
-            (first, one), (second, other), *_ = owners.items()
+            (model, config), (other_model, other_config), *_ = owners.items()
             raise UserError(
-                f"--config {other}: its model, {second}, replaces {first} of --config {one}. Give one of them."
+                f"--config {other_config}: its model, {other_model}, replaces {model} of --config {config}. Give one "
+                "of them."
             )
         return classes
 
@@ -165,12 +165,13 @@ def _value_of(text: str) -> object:
 
 def with_configs(words: Sequence[str]) -> list[str]:
     """Return a command line with `--config` before each config that follows the command."""
-    options = list(words[1:])
-    marked = list(words[:1])
-    for config in takewhile(lambda word: not word.startswith("-"), words[1:]):
-        marked += ["--config", config]
-        options.pop(0)
-    return marked + options
+    written = list(words[:1])
+    for place, word in enumerate(words[1:], start=1):
+        if word.startswith("-"):
+            written.extend(words[place:])
+            break
+        written += ["--config", word]
+    return written
 
 
 def _separate(words: Sequence[str]) -> tuple[list[str], dict[str, list[str]]]:
@@ -233,11 +234,11 @@ def _classes_in(content: object) -> dict[str, str]:
     if not isinstance(content, Mapping):
         return classes
     for part in ("model", "data"):
-        given = content.get(part)
-        if isinstance(given, Mapping):
-            given = given.get("class_path")
-        if given:
-            classes[part] = str(given)
+        kind = content.get(part)
+        if isinstance(kind, Mapping):
+            kind = kind.get("class_path")
+        if kind:
+            classes[part] = str(kind)
     return classes
 
 

@@ -77,7 +77,7 @@ def how_rank_ended(rank: int, code: int) -> str:
     """
     if code >= 0:
         return f"Rank {rank} of the run ended with exit code {code}."
-    names = {known.value: known.name for known in signal.Signals}
+    names = {number.value: number.name for number in signal.Signals}
     name = names.get(-code, f"signal {-code}")
     if -code == signal.SIGKILL:
         name = f"{name} (often: out of memory)"

@@ -102,6 +102,13 @@ def check(words: Sequence[str]) -> str | None:
     return None
 
 
+def _is_no_note_of_lightning(record: logging.LogRecord) -> bool:
+    """Return False for a message below warnings of Lightning: of hardware, of files that it reads, of its makers."""
+    if record.levelno > logging.INFO:
+        return True
+    return not {"pytorch_lightning", "lightning_fabric"} & set(Path(record.pathname).parts)
+
+
 for _message in (
     ".*LeafSpec.*is deprecated",  # Lightning 2.6 uses it on batches; torch 2.13 deprecates it
     "The dirpath has changed",  # a run has a folder of its own, whatever checkpoint it begins with
@@ -111,12 +118,6 @@ for _message in (
     "It is recommended to use .* when logging on epoch level in distributed",  # values are of all devices already
 ):
     warnings.filterwarnings("ignore", message=_message)
-# Below warnings Lightning speaks of hardware, of files that it reads, and of its makers.
 for _name in ("pytorch_lightning.utilities.rank_zero", "lightning_fabric.utilities.seed"):
-    logging.getLogger(_name).addFilter(
-        lambda record: (
-            record.levelno > logging.INFO
-            or not {"pytorch_lightning", "lightning_fabric"}.intersection(Path(record.pathname).parts)
-        )
-    )
+    logging.getLogger(_name).addFilter(_is_no_note_of_lightning)
 logging.getLogger("lightning_fabric.strategies.launchers.subprocess_script").addFilter(reword)

@@ -1,7 +1,7 @@
 """Command line of fit, validate, test and predict: a LightningCLI that makes a folder for each run."""
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -101,7 +101,10 @@ class ProbingCLI(PublicCLI):
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
         """Return, for each command, the arguments of the `Trainer` method that are not command-line options."""
-        return {name: {*skipped, "weights_only"} for name, skipped in LightningCLI.subcommands().items()}
+        arguments = LightningCLI.subcommands()
+        for names in arguments.values():
+            names.add("weights_only")
+        return arguments
 
     def parse_arguments(self, parser: LightningArgumentParser, args: object) -> None:
         """Parse the command line with the parser of its command alone: that of all commands checks each value thrice.
@@ -122,7 +125,9 @@ class ProbingCLI(PublicCLI):
             UserError: The file does not exist, or it is `best`.
         """
         path = self.settings.ckpt_path
-        self.checkpoint = None if path is None or path in KEYWORDS else checkpoint_file(path)
+        self.checkpoint = None
+        if path is not None and path not in KEYWORDS:
+            self.checkpoint = checkpoint_file(path)
         if path == "best":
             raise UserError("--ckpt_path best: a new run has no checkpoint yet. Name a file in checkpoints/ of a run.")
 
@@ -137,15 +142,14 @@ class ProbingCLI(PublicCLI):
             TrainingError: The model was not trained, or the file of `--ckpt_path` is damaged or not a
                 checkpoint of a run.
         """
-        name, path = type(self.model).__name__, self.settings.ckpt_path
-        able = [stage for stage, step in STEPS.items() if is_overridden(step, self.model)]
-        if self.subcommand not in able:
-            commands = " or ".join(f"`probing {stage}`" for stage in able)
-            raise UserError(f"{name} cannot {self.subcommand}. Run it with {commands}.")
+        commands = [command for command, step in STEPS.items() if is_overridden(step, self.model)]
+        if self.subcommand not in commands:
+            names = " or ".join(f"`probing {command}`" for command in commands)
+            raise UserError(f"{type(self.model).__name__} cannot {self.subcommand}. Run it with {names}.")
         if self.checkpoint is not None:
             check_checkpoint(self.checkpoint, self.plain_settings["model"], str(self.subcommand))
         needs_training = isinstance(self.model, TrainedModule) and not self.model.may_come_trained
-        if path is None and self.subcommand != "fit" and needs_training:
+        if needs_training and self.settings.ckpt_path is None and self.subcommand != "fit":
             refuse_untrained(self.model)  # before hours of extraction
 
     def instantiate_classes(self) -> None:
@@ -157,9 +161,10 @@ class ProbingCLI(PublicCLI):
         try:
             super().instantiate_classes()
         except (ImportError, ValueError) as error:
-            if absent := not_installed(error):
-                raise UserError(absent) from error
-            raise
+            message = not_installed(error)
+            if message is None:
+                raise
+            raise UserError(message) from error
 
     def instantiate_trainer(self, **kwargs: object) -> Trainer:
         """Make the trainer; its logs, checkpoints and results go to the folder of the run.
@@ -173,8 +178,8 @@ class ProbingCLI(PublicCLI):
         """
         self.check_model()
         settings = self.objects.trainer
-        own_loggers = settings.get("logger") in (None, True)
-        if own_loggers:
+        logs_by_default = settings.get("logger") in (None, True)
+        if logs_by_default:
             kwargs["logger"] = False  # added below: the trainer knows the rank, and rank 0 makes their folder
         parent = Path(settings["default_root_dir"]) / type(self.model).__name__
         # Lightning looks there for a checkpoint that SLURM would continue; it is to find none of other programs.
@@ -192,7 +197,7 @@ class ProbingCLI(PublicCLI):
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
             parser = self.parser_of(str(self.subcommand))
             callbacks.append(RunConfig(folder, parser, self.settings, self.checkpoints))
-            if own_loggers:
+            if logs_by_default:
                 trainer.loggers = [MetricsFile(self.state.log), TensorBoardLogger(folder / "tensorboard", "", "")]
         callbacks.append(Resume(self.state, self.checkpoints))
         if trainer.progress_bar_callback is None:
@@ -203,16 +208,21 @@ class ProbingCLI(PublicCLI):
 
     def _open_state(self, trainer: Trainer, parent: Path) -> RunState:
         """Return the state of an unfinished run of the same command, or of a new run; rank 0 locks it."""
-        digest, resume = self._digest(trainer), self.settings.resume == "auto"
-        if not trainer.is_global_zero:
-            return (RunState.find(parent, digest) if resume else None) or RunState(parent / f"state-{digest}")
-        state, self._lock = open_state(parent, digest, resume)
-        return state
+        digest = self._digest(trainer)
+        resume = self.settings.resume == "auto"
+        if trainer.is_global_zero:
+            state, self._lock = open_state(parent, digest, resume)
+            return state
+        unfinished = None
+        if resume:
+            unfinished = RunState.find(parent, digest)
+        return unfinished or RunState(parent / f"state-{digest}")
 
     def _digest(self, trainer: Trainer) -> str:
         """Return the digest of the run's options, of this program, and of the sizes of the data files."""
-        sources = {"sources": sources_of(self.datamodule)}
-        return run_digest(str(self.subcommand), {**self.plain_settings, **sources}, trainer.world_size)
+        options = dict(self.plain_settings)
+        options["sources"] = sources_of(self.datamodule)
+        return run_digest(str(self.subcommand), options, trainer.world_size)
 
     def make_trainer(self, **kwargs: object) -> Trainer:
         """Make the trainer, without a progress bar if there is no terminal.
@@ -237,7 +247,9 @@ class ProbingCLI(PublicCLI):
                 example a fraction of batches that selects none.
         """
         try:
-            with quiet(progress=True) if self.settings.quiet else nullcontext():
+            with ExitStack() as stack:
+                if self.settings.quiet:
+                    stack.enter_context(quiet(progress=True))
                 super().run_command()
             if self.trainer.is_global_zero:
                 self.state.clear()
@@ -288,8 +300,9 @@ class ProbingCLI(PublicCLI):
         if saved is not None and saved.ended:
             best = saved.best
             self.model.epochs_run = saved.epochs
-        files = self.datamodule.files() if isinstance(self.datamodule, CorpusDataModule) else {}
-        test = files.get("test")
+        test = None
+        if isinstance(self.datamodule, CorpusDataModule):
+            test = self.datamodule.files().get("test")
         if test is None:
             inform("Not tested: the data have no test split.")
         elif not test.is_file():
@@ -320,7 +333,9 @@ class CheckedCLI(ProbingCLI):
         if not self._parsers:
             before = set(vars(self))
             super().setup_parser(add_subcommands, main_kwargs, subparser_kwargs)
-            self._parsers.update({name: value for name, value in vars(self).items() if name not in before})
+            for name, value in vars(self).items():
+                if name not in before:
+                    self._parsers[name] = value
         vars(self).update(self._parsers)
 
     def instantiate_trainer(self, **kwargs: object) -> None:  # type: ignore[override]
@@ -339,14 +354,14 @@ class CheckedCLI(ProbingCLI):
         """Do nothing: the command line is only checked."""
 
 
-def check_checkpoint(path: Path, given: Mapping[str, Any], command: str) -> None:
+def check_checkpoint(path: Path, model: Mapping[str, Any], command: str) -> None:
     """Check that the model of a checkpoint is the model of a command line.
 
     The class must be the same, and for `fit`, which continues the training, the constructor arguments too.
 
     Args:
         path: The checkpoint.
-        given: `class_path` and `init_args` of --model.
+        model: `class_path` and `init_args` of --model.
         command: Command of the program.
 
     Raises:
@@ -354,18 +369,18 @@ def check_checkpoint(path: Path, given: Mapping[str, Any], command: str) -> None
         TrainingError: The file is damaged, or it is not a checkpoint of a run.
     """
     content = read_checkpoint(path)
-    trained = configured_model(path, content)
-    trained_kind = trained.get("class_path", "").rpartition(".")[2]
-    given_kind = given.get("class_path", "").rpartition(".")[2]
-    if trained_kind and trained_kind != given_kind:
+    trained_model = configured_model(path, content)
+    trained_kind = trained_model.get("class_path", "").rpartition(".")[2]
+    kind = model.get("class_path", "").rpartition(".")[2]
+    if trained_kind and trained_kind != kind:
         raise UserError(
-            f"{path}: this is a checkpoint of {trained_kind}, but --model is {given_kind}. Give --config the "
-            "config.yaml of its run, which lies beside checkpoints/."
+            f"{path}: this is a checkpoint of {trained_kind}, but --model is {kind}. Give --config the config.yaml of "
+            "its run, which lies beside checkpoints/."
         )
     if command != "fit":
         return  # the module's own check suffices for scoring
-    options = dict(named_leaves(trained.get("init_args", {})))
-    for name, value in named_leaves(given.get("init_args", {})):
+    options = dict(named_leaves(trained_model.get("init_args", {})))
+    for name, value in named_leaves(model.get("init_args", {})):
         if name in options and options[name] != value:
             raise UserError(
                 f"{path}: the checkpoint was trained with --model.{name} {options[name]}, but here it is {value}. "

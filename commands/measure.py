@@ -2,7 +2,7 @@
 
 import os
 import random
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,10 +74,10 @@ class Devices:
         """Number or fraction of batches to read; None for all."""
         if self.fast_dev_run:
             return 1
-        most = self.limit_test_batches
-        if most is not None and most == int(most):
-            return int(most)
-        return most
+        limit = self.limit_test_batches
+        if limit is not None and limit == int(limit):
+            return int(limit)
+        return limit
 
     @property
     def are_one_process(self) -> bool:
@@ -112,8 +112,11 @@ class Devices:
             )
         except (MisconfigurationException, ImportError, RuntimeError, TypeError, ValueError) as error:
             raise trainer_fault(error) from error
+        devices = 1
         parallel = getattr(fabric.strategy, "parallel_devices", None)
-        check_tasks(len(parallel) if parallel else 1, self.num_nodes)
+        if parallel:
+            devices = len(parallel)
+        check_tasks(devices, self.num_nodes)
         return fabric
 
 
@@ -189,7 +192,9 @@ def implied_data(line: CommandLine) -> Namespace | None:
 def measure_class(path: str) -> type[Measure[Any]] | None:
     """Return the measurement of a name or path that settings may name; None if there is none."""
     kind = settings_class(Measure, path)
-    return kind if isinstance(kind, type) and issubclass(kind, Measure) else None
+    if isinstance(kind, type) and issubclass(kind, Measure):
+        return kind
+    return None
 
 
 def check(line: CommandLine) -> None:
@@ -220,14 +225,16 @@ def run(line: CommandLine) -> Result | None:
     objects = parser.instantiate(settings)
     fabric = objects.trainer.fabric()
     _refuse_unfit(objects)  # before anything is loaded
-    measured = MeasurementRun(parser, settings, objects)
+    measurement = MeasurementRun(parser, settings, objects)
     try:
-        with quiet(progress=True) if settings.quiet else nullcontext():
-            result: Result | None = fabric.launch(measured.work)
+        with ExitStack() as stack:
+            if settings.quiet:
+                stack.enter_context(quiet(progress=True))
+            result: Result | None = fabric.launch(measurement.work)
     except OSError as error:
         if not is_full(error):
             raise
-        raise full_disk(measured.parent, error) from error
+        raise full_disk(measurement.parent, error) from error
     if dist.is_initialized():  # a later run in this process has a group of its own
         dist.destroy_process_group()
     return result
@@ -281,7 +288,7 @@ class MeasurementRun:
     def write(self, result: Result) -> None:
         """Write and print the result; continue in the folder of the same command if it was killed while it wrote."""
         killed = RunState.find(self.parent, self.digest)
-        folder = killed.run if killed else new_folder(self.parent)
+        folder = new_folder(self.parent) if killed is None else killed.run
         unfinished = folder / f"state-{self.digest}"  # until all is written
         unfinished.mkdir(exist_ok=True)
         save_config(self.parser, self.settings, folder / "config.yaml")

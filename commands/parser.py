@@ -39,8 +39,10 @@ class Parser(ArgumentParser):
         Raises:
             SettingsError: A config names a file of settings, or grants a permission.
         """
-        texts = [leaf for _, value in line.values for _, leaf in leaves(value)]
-        with only_named_files([*line.words, *texts]):
+        texts: list[object] = list(line.words)
+        for _, value in line.values:
+            texts.extend(leaf for _, leaf in leaves(value))
+        with only_named_files(texts):
             settings: Namespace = self.parse_args(list(line.words[1:]))
         refuse_permissions(settings, line.values)
         return settings

@@ -24,10 +24,10 @@ def with_common_units(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
     """
     units = pd.concat([counts["unit"] for counts in runs])
     items = units.index[~units.index.duplicated()]
-    marked = [counts["unit"] for counts in runs if not counts["unit"].is_unique]
+    with_documents = [counts["unit"] for counts in runs if not counts["unit"].is_unique]
     numbers = np.arange(len(items))
-    if marked:
-        documents = pd.concat(marked)
+    if with_documents:
+        documents = pd.concat(with_documents)
         documents = documents[~documents.index.duplicated()].reindex(items)
         of_documents = pd.factorize(documents, sort=True)[0]
         numbers = np.where(of_documents < 0, len(items) + numbers, of_documents)
@@ -50,11 +50,12 @@ def estimate_from_counts(seeds: Sequence[pd.DataFrame], unit: Unit, *, share: bo
     units = pd.concat([counts["unit"] for counts in seeds])
     units = units[~units.index.duplicated()]
     items = units.index
-    found = []
+    statistic = two_columns(share=share)
+    estimates = []
     for counts in seeds:
-        both = counts[["numerator", "denominator"]].reindex(items, fill_value=0.0)
-        found.append(resample(two_columns(share=share), both.to_numpy(), unit, units=units.to_numpy(), draws=draws))
-    return pool_seeds(found)
+        columns = counts[["numerator", "denominator"]].reindex(items, fill_value=0.0)
+        estimates.append(resample(statistic, columns.to_numpy(), unit, units=units.to_numpy(), draws=draws))
+    return pool_seeds(estimates)
 
 
 def as_left_out(estimate: Estimate, runs: Sequence[Estimate]) -> Estimate:
@@ -64,7 +65,7 @@ def as_left_out(estimate: Estimate, runs: Sequence[Estimate]) -> Estimate:
         estimate: The estimate over the runs.
         runs: The score of each run.
     """
-    if any(one.low is not None and math.isnan(one.low) for one in runs):
+    if any(run.low is not None and math.isnan(run.low) for run in runs):
         return replace(estimate, low=math.nan, high=math.nan)
     return estimate
 
@@ -82,16 +83,16 @@ def over_seeds(records: Sequence[Record], score: str) -> Estimate:
     Raises:
         RecordError: A run has no such number, or its counts cannot be read.
     """
-    found = averaged([one.number(score) for one in records])
-    counted_all = all(score in one.ratios and one.items is not None for one in records)
-    if not counted_all or math.isnan(found.value):
-        return found
+    mean = averaged([record.number(score) for record in records])
+    have_counts = all(score in record.ratios and record.items is not None for record in records)
+    if not have_counts or math.isnan(mean.value):
+        return mean
     if len(records) == 1 and records[0].scores[score].low is not None:
-        return found
-    share = all(score in one.shares for one in records)
-    own = estimate_from_counts([one.counts(score) for one in records], found.unit, share=share)
-    own = as_left_out(own, [one.scores[score] for one in records])
-    return replace(found, low=own.low, high=own.high)
+        return mean
+    share = all(score in record.shares for record in records)
+    from_counts = estimate_from_counts([record.counts(score) for record in records], mean.unit, share=share)
+    from_counts = as_left_out(from_counts, [record.scores[score] for record in records])
+    return replace(mean, low=from_counts.low, high=from_counts.high)
 
 
 def averaged(seeds: Sequence[Estimate]) -> Estimate:
@@ -100,11 +101,13 @@ def averaged(seeds: Sequence[Estimate]) -> Estimate:
     Each half of the interval is the mean of the halves of the runs, joined in quadrature with the half of Student's
     interval over the seeds. The interval is nan if a run has none, and for two seeds, which say too little of others.
     """
-    mean, sd = mean_and_sd([one.value for one in seeds])
-    ends = np.array([(one.low, one.high) for one in seeds], dtype=float)  # None becomes nan
+    mean, sd = mean_and_sd([run.value for run in seeds])
+    ends = np.array([(run.low, run.high) for run in seeds], dtype=float)  # None becomes nan
     low, high = ends.mean(axis=0).tolist()
     if len(seeds) > 1:
-        margin = seeds_margin(sd, len(seeds)) if len(seeds) >= LEAST_SEEDS else math.nan
+        margin = math.nan
+        if len(seeds) >= LEAST_SEEDS:
+            margin = seeds_margin(sd, len(seeds))
         low = mean - math.hypot(mean - low, margin)
         high = mean + math.hypot(high - mean, margin)
     return Estimate(mean, low, high, unit=seeds[0].unit, sd=sd)

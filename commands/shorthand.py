@@ -31,23 +31,23 @@ SHORT: Mapping[str, Mapping[str, str]] = {
 CONFIG = ("--config", "-c")
 
 
-def config_file(given: str) -> str:
+def config_file(config: str) -> str:
     """Return the path of a config or plan, given by its path or its name below configs/; YAML text is returned as is.
 
     Raises:
         UserError: There is no such file, or it is not a regular file.
     """
-    own = Path(given)
-    is_name = re.fullmatch(r"[\w./~+-]+", given)
-    if own.is_file() or given.startswith(PIPES) or not is_name:
-        return given
-    if own.exists() and not own.is_dir():
-        read_yaml(own)  # refuses a pipe and a device
-    name = given.removeprefix("configs/").removesuffix(".yaml")
+    users = Path(config)
+    is_name = re.fullmatch(r"[\w./~+-]+", config)
+    if users.is_file() or config.startswith(PIPES) or not is_name:
+        return config
+    if users.exists() and not users.is_dir():
+        read_yaml(users)  # refuses a pipe and a device
+    name = config.removeprefix("configs/").removesuffix(".yaml")
     path = CONFIGS / f"{name}.yaml"
     if not path.is_file():
         hint = near(config_name(path), map(config_name, CONFIGS.rglob("*.yaml")))
-        raise UserError(f"{given}: there is no such file or config{hint}. `probing --help` lists the configs.")
+        raise UserError(f"{config}: there is no such file or config{hint}. `probing --help` lists the configs.")
     here = Path.cwd()
     if path.is_relative_to(here):
         path = path.relative_to(here)

@@ -27,7 +27,7 @@ OF_CLASS = ("class_path", "dict_kwargs", "help", "init_args")
 """Names below an option that is a class, which are no arguments of the class."""
 
 
-class Source(NamedTuple):
+class ClassSource(NamedTuple):
     """A class, by the file in which it is defined or imported."""
 
     file: Path
@@ -51,9 +51,10 @@ def wrong_option(line: CommandLine) -> str | None:
         if group in ("model", "data"):
             fault = _wrong_argument(group, line.classes.get(group, ""), argument)
         elif group in groups:
-            known = groups[group]
-            if argument and known is not None and argument not in known:
-                fault = _unrecognized(option, value, option[2:], [f"{group}.{name}" for name in known])
+            arguments = groups[group]
+            if argument and arguments is not None and argument not in arguments:
+                names = [f"{group}.{name}" for name in arguments]
+                fault = _unrecognized(option, value, option[2:], names)
         elif group not in plain and f"--{group}" not in SHORT:
             short = [name[2:] for name in SHORT]
             fault = _unrecognized(option, value, group, [*plain, *groups, *short])
@@ -70,32 +71,32 @@ def _wrong_argument(option: str, path: str, argument: str) -> str | None:
         path: Name or path of the class; empty if none is named.
         argument: Name of the argument; empty for the option itself.
     """
-    kind = _own(path)
+    kind = _class_of_rooms(path)
     if kind is None or not argument:
         return None
-    known = _arguments_of(kind)
-    if known is None or argument in (*known, *OF_CLASS):
+    arguments = _arguments_of(kind)
+    if arguments is None or argument in (*arguments, *OF_CLASS):
         return None
-    return f"{option} ({kind}): Option '{argument}' is not accepted{near(argument, known)}"
+    return f"{option} ({kind}): Option '{argument}' is not accepted{near(argument, arguments)}"
 
 
-def _unrecognized(option: str, value: str, name: str, known: Sequence[str]) -> str:
+def _unrecognized(option: str, value: str, name: str, names: Sequence[str]) -> str:
     """Return the message for an option that the command does not have.
 
     Args:
         option: The option, with its dashes.
         value: Its value; empty without one.
-        name: Name that is compared with the known ones.
-        known: Names of options, without dashes.
+        name: Name that is compared with the names of options.
+        names: Names of options, without dashes.
     """
     has_value = value and not value.startswith("-")
     words = f"{option} {value}" if has_value else option
-    return f"unrecognized arguments: {words}{near(name, known, '--')}"
+    return f"unrecognized arguments: {words}{near(name, names, '--')}"
 
 
 def _wrong_command(command: str, model: str) -> str | None:
     """Return the message for a model of this program that another command runs; None if there is no fault."""
-    kind = _own(model)
+    kind = _class_of_rooms(model)
     if kind is None:
         return None
     room = exported_classes()[kind].rpartition(".")[2]
@@ -106,23 +107,25 @@ def _wrong_command(command: str, model: str) -> str | None:
     return None
 
 
-def _own(path: str) -> str | None:
+def _class_of_rooms(path: str) -> str | None:
     """Return the short name of a class that is certainly of this program; None for any other.
 
     A path of version 1, `models.AttentionClassifier`, may also be one in a package of the user.
     """
     is_certain = "." not in path or path.startswith(f"{PACKAGE}.")
-    return own_class(path) if is_certain else None
+    if not is_certain:
+        return None
+    return own_class(path)
 
 
 def _groups(command: str) -> dict[str, list[str] | None]:
     """Return the arguments of each class of a command whose options have a fixed name, such as `trainer`."""
-    groups = {"figures": Source(FOLDER / "results/figure_files.py", "FigureFiles")}
+    groups = {"figures": ClassSource(FOLDER / "results/figure_files.py", "FigureFiles")}
     if command == "measure":
-        groups["trainer"] = Source(FOLDER / "commands/measure.py", "Devices")
+        groups["trainer"] = ClassSource(FOLDER / "commands/measure.py", "Devices")
     else:
-        groups["trainer"] = Source(_lightning() / "trainer/trainer.py", "Trainer")
-        groups["checkpoint"] = Source(_lightning() / "callbacks/model_checkpoint.py", "ModelCheckpoint")
+        groups["trainer"] = ClassSource(_lightning() / "trainer/trainer.py", "Trainer")
+        groups["checkpoint"] = ClassSource(_lightning() / "callbacks/model_checkpoint.py", "ModelCheckpoint")
     return {name: _arguments(source) for name, source in groups.items()}
 
 
@@ -133,7 +136,7 @@ def _arguments_of(name: str) -> list[str] | None:
 
 
 @cache
-def _arguments(source: Source) -> list[str] | None:
+def _arguments(source: ClassSource) -> list[str] | None:
     """Return the names of the arguments of a class, with those that it passes on to the class that it extends.
 
     None if the class is of another package, or its arguments cannot be known without importing it.
@@ -156,7 +159,7 @@ def _arguments(source: Source) -> list[str] | None:
         name = ast.unparse(base).partition("[")[0]
         if name in ("ABC", "Generic"):
             continue
-        passed_on = _arguments(Source(file, name))
+        passed_on = _arguments(ClassSource(file, name))
         if passed_on is None:
             return None
         return [*arguments, *passed_on]
@@ -176,7 +179,7 @@ def _signature(definition: ast.ClassDef) -> ast.arguments | None:
     return None
 
 
-def _definition(source: Source) -> tuple[Path, ast.ClassDef] | None:
+def _definition(source: ClassSource) -> tuple[Path, ast.ClassDef] | None:
     """Return the definition of a class and its file; None if it is neither of this program nor of Lightning."""
     for node in _tree(source.file).body:
         if isinstance(node, ast.ClassDef) and node.name == source.name:
@@ -193,9 +196,9 @@ def _tree(file: Path) -> ast.Module:
 
 
 @cache
-def _imports(file: Path) -> dict[str, Source]:
+def _imports(file: Path) -> dict[str, ClassSource]:
     """Return the classes that a file imports from this program or from Lightning, by name."""
-    classes = dict[str, Source]()
+    classes = dict[str, ClassSource]()
     for node in _tree(file).body:
         if not isinstance(node, ast.ImportFrom):
             continue
@@ -204,7 +207,7 @@ def _imports(file: Path) -> dict[str, Source]:
             continue
         for imported in node.names:
             name = imported.asname or imported.name
-            classes[name] = Source(module, imported.name)
+            classes[name] = ClassSource(module, imported.name)
     return classes
 
 

@@ -156,26 +156,26 @@ def open_state(parent: Path, digest: str, resume: bool) -> tuple[RunState, FileL
     Raises:
         UserError: Another process is working on the run, or its folder cannot be made or read.
     """
-    found = None
+    unfinished = None
     try:
         if resume:
-            found = RunState.find(parent, digest)
-        state = found or RunState(new_folder(parent) / f"state-{digest}")
+            unfinished = RunState.find(parent, digest)
+        state = unfinished or RunState(new_folder(parent) / f"state-{digest}")
         state.folder.mkdir(exist_ok=True)
         lock = try_lock(state.folder / "lock")
         if lock is None:
             raise UserError(
                 f"{state.run}: another process works on this run. Wait for it, or begin a new run with --resume never."
             )
-        if found is not None:
+        if unfinished is not None:
             inform(f"Continues the unfinished run in {state.run}. To begin a new run, add `--resume never`.")
             state.prepare()
     except OSError as error:
-        if found is None:
+        if unfinished is None:
             raise no_folder(parent, error) from error
         raise UserError(
-            f"{found.folder}: the saved state of the interrupted run cannot be read or written ({error.strerror}). "
-            "Nothing was removed: repair the fault, then repeat the command."
+            f"{unfinished.folder}: the saved state of the interrupted run cannot be read or written "
+            f"({error.strerror}). Nothing was removed: repair the fault, then repeat the command."
         ) from error
     return state, lock
 

@@ -77,7 +77,8 @@ class Resume(Callback):
     """
 
     def __init__(self, state: RunState, checkpoints: RunCheckpoints) -> None:
-        self.state, self.checkpoints = state, checkpoints
+        self.state = state
+        self.checkpoints = checkpoints
         self._first_epoch = 0
         self._saved: dict[str, Any] | None = None
         self._random: Mapping[str, Any] | None = None
@@ -136,11 +137,14 @@ class Resume(Callback):
         needed = set[str]()
         for callback in model_checkpoints(trainer):
             needed.update(callback.best_k_models, [callback.best_model_path, callback.last_model_path])
+        log = ""
+        if self.state.log.is_file():
+            log = self.state.log.read_text(encoding="utf-8")
         self._saved = {
             "ended": ended,
             "best": best_checkpoint(trainer),
             "checkpoints": sorted(needed - {""}),
-            "log": self.state.log.read_text(encoding="utf-8") if self.state.log.is_file() else "",
+            "log": log,
             "random": states,
         }
         trainer.save_checkpoint(self.state.checkpoint, weights_only=False)
@@ -199,7 +203,11 @@ def set_random_states(states: Mapping[str, Any]) -> None:
 
 def model_checkpoints(trainer: Trainer) -> list[ModelCheckpoint]:
     """Return the callbacks of a trainer that keep the best checkpoints."""
-    return [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
+    callbacks = []
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint):
+            callbacks.append(callback)
+    return callbacks
 
 
 def best_checkpoint(trainer: Trainer) -> str:
@@ -236,7 +244,8 @@ class MetricsFile(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Append a row; write the file anew if the row has a column that the file lacks."""
-        row = {**metrics, "step": step}
+        row: dict[str, float | None] = dict(metrics)
+        row["step"] = step
         columns: Sequence[str] = ()
         earlier: list[dict[str, str]] = []
         if self.file.is_file():
@@ -272,7 +281,9 @@ class RunConfig(Callback):
     def __init__(
         self, folder: Path, parser: LightningArgumentParser, config: Namespace, checkpoints: RunCheckpoints
     ) -> None:
-        self.folder, self._parser, self._config = folder, parser, config
+        self.folder = folder
+        self._parser = parser
+        self._config = config
         self._checkpoints = checkpoints
         self._path = folder / "config.yaml"
         self._written = False
@@ -289,9 +300,10 @@ class RunConfig(Callback):
         """Log the model, its number of parameters, the devices and the folder."""
         if trainer.max_epochs is not None and 0 <= trainer.max_epochs <= trainer.current_epoch:
             return  # nothing is trained
-        count = sum(parameter.numel() for parameter in pl_module.parameters() if parameter.requires_grad)
+        sizes = [parameter.numel() for parameter in pl_module.parameters() if parameter.requires_grad]
+        model = f"{type(pl_module).__name__}, {sum(sizes):,} parameters"
         devices = f"{trainer.world_size} × {trainer.strategy.root_device.type}"
-        inform(f"Training {type(pl_module).__name__}, {count:,} parameters, on {devices}, in {self.folder}")
+        inform(f"Training {model}, on {devices}, in {self.folder}")
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Store the text of `config.yaml` in the checkpoint, so that the checkpoint can be used alone."""
@@ -306,8 +318,8 @@ class RunConfig(Callback):
         """
         if not trainer.is_global_zero:
             return
-        begun = any(self.folder.rglob("*.ckpt")) or (self.folder / "results.json").exists()
-        refused = isinstance(exception, UserError | MisconfigurationException)
-        early = refused or self._checkpoints.loading or not self._path.exists()
-        if early and not begun and not is_full(exception):
+        has_results = any(self.folder.rglob("*.ckpt")) or (self.folder / "results.json").exists()
+        is_users = isinstance(exception, UserError | MisconfigurationException)
+        is_early = is_users or self._checkpoints.loading or not self._path.exists()
+        if is_early and not has_results and not is_full(exception):
             remove_run(self.folder)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import get_args
 
 import numpy as np
-from jsonargparse import Namespace
+from jsonargparse import ArgumentParser, Namespace
 
 from attention_probing.attention import Encoder, EncoderSpec, Options
 from attention_probing.attention.alignment import split_words
@@ -63,9 +63,12 @@ class AnnotatedText:
             words: The words.
             name: Name of the text, put before its beginning in the title; empty for none.
         """
-        text = " ".join(words)
-        short = text if len(text) <= TITLE else f"{text[: TITLE - 1]}…"
-        return cls(f"{name}: {short}" if name else short, tuple(words))
+        title = " ".join(words)
+        if len(title) > TITLE:
+            title = f"{title[: TITLE - 1]}…"
+        if name:
+            title = f"{name}: {title}"
+        return cls(title, tuple(words))
 
     @classmethod
     def from_item(cls, item: Sentence | Document) -> "AnnotatedText":
@@ -159,7 +162,10 @@ def from_corpus(name: str, split: str, ids: Sequence[str] = ()) -> list[Annotate
         if isinstance(item, Document):
             first = f"{first}:1-{min(SENTENCES, len(item.sentences))}"
         ids = [first]
-    return [AnnotatedText.from_item(_find_item(items, wanted, path)) for wanted in ids]
+    texts = []
+    for item_id in ids:
+        texts.append(AnnotatedText.from_item(_find_item(items, item_id, path)))
+    return texts
 
 
 def _has_documents(path: Path) -> bool:
@@ -173,22 +179,23 @@ def _has_documents(path: Path) -> bool:
     return False
 
 
-def _find_item(items: Items, wanted: str, path: Path) -> Sentence | Document:
-    if wanted in items:
-        return items[wanted]
-    name, _, bounds = wanted.rpartition(":")
+def _find_item(items: Items, item_id: str, path: Path) -> Sentence | Document:
+    """Return an item by its id, or the sentences of a document that an id such as `ID:2-4` names."""
+    if item_id in items:
+        return items[item_id]
+    name, _, bounds = item_id.rpartition(":")
     first, _, last = bounds.partition("-")
     last = last or first
     document = items.get(name)
     if not isinstance(document, Document) or not (first.isdecimal() and last.isdecimal()):
-        raise UserError(f"--id {wanted}: {path} has no such id{near(wanted, items)}; --list shows all of them.")
+        raise UserError(f"--id {item_id}: {path} has no such id{near(item_id, items)}; --list shows all of them.")
     if not 1 <= int(first) <= int(last) <= len(document.sentences):
         raise UserError(
-            f"--id {wanted}: {name} has sentences 1 to {len(document.sentences)}. Give one of them, or a range such as "
-            f"{name}:1-{len(document.sentences)}."
+            f"--id {item_id}: {name} has sentences 1 to {len(document.sentences)}. Give one of them, or a range such "
+            f"as {name}:1-{len(document.sentences)}."
         )
     part = cut(0, document, int(first) - 1, int(last))
-    return replace(part.text, id=wanted)
+    return replace(part.text, id=item_id)
 
 
 def list_items(corpus: str, split: str) -> list[str]:
@@ -294,16 +301,17 @@ def _owners(text: AnnotatedText, numbers: Sequence[int], forms: Sequence[str], p
     """
     ends = np.cumsum([len(word) for word in text.words])
     owners = []
-    before = 0  # letters before the current word of the classifier
-    read = 0  # letters up to its end
+    # Letters before the current word of the classifier, and up to its end.
+    start = 0
+    end = 0
     last = -1
     for number, form in zip(numbers, forms, strict=True):
         if number != last:
             last = number
-            before = read
-            read += len(form)
-        owners.append(int(np.searchsorted(ends, before, side="right")))
-    if read > ends[-1]:
+            start = end
+            end += len(form)
+        owners.append(int(np.searchsorted(ends, start, side="right")))
+    if end > ends[-1]:
         raise UserError(
             f"{text.title}: the tokenizer of {path} gives words that cannot be aligned with it. Leave out "
             "--checkpoints."
@@ -354,20 +362,21 @@ def _check(options: Namespace) -> None:
             raise UserError(f"--text {text!r} contains no word.")
 
 
-def _views(options: Namespace) -> tuple[list[View], list[Explanation]]:
+def _make_views(options: Namespace) -> tuple[list[View], list[Explanation]]:
     """Return the views that the parsed options of a command line ask for, and the explanations of classifiers."""
     texts = [AnnotatedText.from_words(text.split()) for text in options.text]
     if options.corpus is not None:
         texts = from_corpus(options.corpus, options.split, options.id)
     texts, explanations = add_explanations(texts, options.checkpoints, options.rankings or RANKINGS)
-    chosen = Options(
+    attention_options = Options(
         layers=_sorted_numbers(options.layers),
         heads=_sorted_numbers(options.heads),
         precision="float32",
         quantity=options.quantity,
     )
     encoder = Encoder(EncoderSpec(options.encoder, trust_remote_code=options.trust_remote_code))
-    return attention_views(texts, encoder, chosen, pieces=options.pieces), explanations
+    views = attention_views(texts, encoder, attention_options, pieces=options.pieces)
+    return views, explanations
 
 
 def _sorted_numbers(numbers: Sequence[int] | None) -> tuple[int, ...] | None:
@@ -377,13 +386,9 @@ def _sorted_numbers(numbers: Sequence[int] | None) -> tuple[int, ...] | None:
     return tuple(sorted(set(numbers)))
 
 
-def main(args: Sequence[str]) -> int:
-    """Run the command: write a page, print explanations and its path, or print what can be shown; return the exit code.
-
-    Raises:
-        UserError: The input cannot be shown.
-    """
-    parser = parser_of("view")
+def _make_parser() -> ArgumentParser:
+    """Return the parser of the command."""
+    parser: ArgumentParser = parser_of("view")
     parser.add_argument("--encoder", default=EncoderSpec().name, metavar="NAME", help="folder or name (%(default)s)")
     parser.add_argument("--trust_remote_code", action="store_true", help="run the code in the files of the encoder")
     source = parser.add_argument_group("texts")
@@ -392,20 +397,29 @@ def main(args: Sequence[str]) -> int:
     source.add_argument("--split", default="dev", help="of a corpus by name or with {split} (%(default)s)")
     source.add_argument("--id", nargs="+", action="extend", default=[], help="texts (the first); ID:N, ID:FIRST-LAST")
     source.add_argument("--list", action="store_true", help="say what there is in the corpus, and leave")
-    what = parser.add_argument_group("what is shown")
-    what.add_argument("--layers", nargs="+", type=int, metavar="N", help="from 1 (all)")
-    what.add_argument("--heads", nargs="+", type=int, metavar="N", help="of each layer, from 1 (all)")
+    page = parser.add_argument_group("what is shown")
+    page.add_argument("--layers", nargs="+", type=int, metavar="N", help="from 1 (all)")
+    page.add_argument("--heads", nargs="+", type=int, metavar="N", help="of each layer, from 1 (all)")
     names = get_args(QuantityName)
     use = f"one of {', '.join(names)} (%(default)s)"
-    what.add_argument("--quantity", choices=names, default="attention", metavar="NAME", help=use)
-    what.add_argument("--pieces", action="store_true", help="also between the pieces of words")
+    page.add_argument("--quantity", choices=names, default="attention", metavar="NAME", help=use)
+    page.add_argument("--pieces", action="store_true", help="also between the pieces of words")
     use = "text classifiers to explain: checkpoints, runs, Hugging Face folders"
-    what.add_argument("--checkpoints", nargs="+", type=Path, default=[], metavar="PATH", help=use)
+    page.add_argument("--checkpoints", nargs="+", type=Path, default=[], metavar="PATH", help=use)
     use = f"of words, for --checkpoints ({' '.join(RANKINGS)})"
-    what.add_argument("--rankings", nargs="+", default=[], metavar="NAME", help=use)
-    what.add_argument("--budget", type=float, default=40, metavar="MB", help="most of the page (%(default)s)")
+    page.add_argument("--rankings", nargs="+", default=[], metavar="NAME", help=use)
+    page.add_argument("--budget", type=float, default=40, metavar="MB", help="most of the page (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path("view.html"), metavar="FILE", help="the page (%(default)s)")
-    options = parser.parse_args(args)
+    return parser
+
+
+def main(args: Sequence[str]) -> int:
+    """Run the command: write a page, print explanations and its path, or print what can be shown; return the exit code.
+
+    Raises:
+        UserError: The input cannot be shown.
+    """
+    options = _make_parser().parse_args(args)
     _check(options)
     if options.list:
         print("\n".join(list_items(options.corpus, options.split)))
@@ -413,7 +427,7 @@ def main(args: Sequence[str]) -> int:
     if not options.out.absolute().parent.is_dir():
         raise UserError(f"--out {options.out}: there is no folder {options.out.absolute().parent}. Create it first.")
     check_writable(options.out.absolute().parent, "--out")
-    views, explanations = _views(options)
+    views, explanations = _make_views(options)
     page = view_page(*views, budget=int(options.budget * MEGABYTE))
     for explanation in explanations:
         print(f"{explanation}\n")

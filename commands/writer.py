@@ -22,14 +22,14 @@ class ResultWriter(Callback):
     Args:
         console: Console that prints the tables; None creates one for the terminal.
         folder: Run folder; None takes the folder of the logger, or the trainer's root folder without a logger.
-        **how: `figures` and `quiet` of `results.publication.publish`.
+        **options: `figures` and `quiet` of `results.publication.publish`.
     """
 
-    def __init__(self, console: Console | None = None, *, folder: Path | None = None, **how: Any) -> None:  # noqa: ANN401
+    def __init__(self, console: Console | None = None, *, folder: Path | None = None, **options: Any) -> None:  # noqa: ANN401
         # The default console is made later: it has locks, and spawned processes receive the callback pickled.
         self._console = console
         self.folder = folder
-        self._how = how
+        self._options = options
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the predictions of the module to `predictions.parquet`, if it kept any."""
@@ -61,16 +61,16 @@ class ResultWriter(Callback):
         if trainer.progress_bar_callback is not None:  # otherwise its last line would be below what is printed
             trainer.progress_bar_callback.teardown(trainer, pl_module, "test")
         limit = trainer.limit_test_batches
-        everything = isinstance(limit, float) and limit == 1.0  # the integer 1 is a single batch
+        reads_all = isinstance(limit, float) and limit == 1.0  # the integer 1 is a single batch
         datamodule = getattr(trainer, "datamodule", None)
         provenance: Provenance | None = getattr(datamodule, "provenance", None)
         publish(
             folder,
             result,
             provenance or Provenance({}, {}, {}),
-            limit=None if everything else limit,
+            limit=None if reads_all else limit,
             console=console,
-            **self._how,
+            **self._options,
         )
         if provenance is None:  # a datamodule of the user's own
             unknown = f"Warning: {type(datamodule).__name__} has no `provenance`: results.json lacks encoder and data"
