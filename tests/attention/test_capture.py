@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from attention_probing.attention.capture import NAME, attend, capture_attention, intervening, replacing
-from attention_probing.attention.checks import read
+from attention_probing.attention.checks import read_attention
 from attention_probing.attention.encoder import find_state_size
 from attention_probing.results.errors import UserError
 from tests import tiny
@@ -187,11 +187,11 @@ def test_a_model_that_goes_round_the_interface_passes_nothing_on(model: PreTrain
     found: dict[int, Tensor] = {}
     capture_attention(model, inputs((9,)), found.__setitem__, frozenset({0}))  # it is eager still
     assert found == {}
-    assert read(model, inputs((9,))).modules == []
+    assert read_attention(model, inputs((9,))).modules == []
     model.set_attn_implementation(NAME)
     capture_attention(model, inputs((9,)), found.__setitem__, frozenset({1}))
     assert found.keys() == {1}
-    assert [module.layer_idx for module in read(model, inputs((9,))).modules] == [*EVERY_LAYER]
+    assert [module.layer_idx for module in read_attention(model, inputs((9,))).modules] == [*EVERY_LAYER]
 
 
 @each_architecture

@@ -97,7 +97,7 @@ def test_captured_attention_that_differs_from_the_models_own_is_refused(
         found = read_attention(*args, **options)
         return replace(found, weights=[one * 1.001 for one in found.weights])
 
-    monkeypatch.setattr("attention_probing.attention.checks.read", slightly_off)
+    monkeypatch.setattr("attention_probing.attention.checks.read_attention", slightly_off)
     with pytest.raises(EncoderError, match=r"BertModel.*differs from the model's own.*weights by \d"):
         load(folder)
 
@@ -225,7 +225,7 @@ def test_a_file_of_weights_that_was_cut_short_is_named(read: Change, folder: Pat
     with pytest.raises(
         EncoderError, match=r"-00002-of-00002\.safetensors is damaged or cut short.* Copy or download the"
     ):
-        read_attention(folder)
+        read(folder)
 
 
 @pytest.mark.parametrize("read", [load, classifier])
@@ -237,11 +237,11 @@ def test_a_tokenizer_with_more_pieces_than_embeddings_is_refused(read: Change, f
     tokenizer.save_pretrained(folder)
     wanted = rf"has {rows} embeddings, but none for 2 pieces .*, such as 'unlazy'\. .*\({rows + 2}\) on the model"
     with pytest.raises(EncoderError, match=wanted):
-        read_attention(folder)
+        read(folder)
     model = AutoModel.from_pretrained(folder)
     model.resize_token_embeddings(rows + 2)
     model.save_pretrained(folder)
-    read_attention(folder)
+    read(folder)
 
 
 def test_models_of_images_are_refused(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_a_program_among_the_files_is_refused_and_nobody_is_asked(
         file, said = "config.json", {"model_type": model_type, "auto_map": {auto: OWN}}
     (folder / file).write_text(json.dumps(json.loads((folder / file).read_text()) | said))
     with pytest.raises(EncoderError) as refusal:
-        read_attention(folder)
+        read(folder)
     assert not asked.called
     assert str(folder) in str(refusal.value)
     assert "its files contain code (auto_map), which is not run. If you trust its author, " in str(refusal.value)

@@ -157,7 +157,7 @@ def test_a_shard_that_another_process_takes_away_is_missing(
     extraction.prepare()
     before = extraction.files()
     shard = extraction.file("00001")
-    hashed = Digests.one
+    hashed = Digests.of_file
 
     def vanish(digests: Digests, path: Path) -> str:
         if path == shard and path.exists():
@@ -165,7 +165,7 @@ def test_a_shard_that_another_process_takes_away_is_missing(
             monkeypatch.undo()
         return hashed(digests, path)
 
-    monkeypatch.setattr(Digests, "one", vanish)
+    monkeypatch.setattr(Digests, "of_file", vanish)
     assert Store.open(extraction.folder, Digests(extraction.cache)) is None
     extraction.prepare()
     assert extraction.files() == before

@@ -100,7 +100,7 @@ def test_a_part_that_vanishes_while_it_is_looked_at_is_missing(
         path.unlink()
         raise FileNotFoundError(path)
 
-    monkeypatch.setattr(Digests, "one", vanish)
+    monkeypatch.setattr(Digests, "of_file", vanish)
     assert find_part(tmp_path, "00000", digests) is None
     assert caplog.records == []
 

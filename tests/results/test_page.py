@@ -254,7 +254,7 @@ def test_of_a_sweep_with_its_problems_and_links_to_its_runs(tmp_path: Path, open
 
 
 def test_only_the_first_rows_of_a_table_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ROWS", 30)
+    monkeypatch.setattr(module, "PAGE_ROWS", 30)
     none = Table(SMALL.frame.head(0), SMALL.units)
     assert not write(tmp_path, Result("probe", {}, {"large": LARGE, "nothing": none}), Provenance({}, {}, {}))
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
