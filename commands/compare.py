@@ -42,14 +42,22 @@ class ScoredRun:
         name: Name of the score.
         counts: Numerator and denominator of the score for each item, one row per item.
         config: Config of the run; None without a `config.yaml`.
-        label: Name of the run in the table; empty for the name of its folder.
+        row: Folder of the sweep and name of the row that it is named by; None for a run named by itself.
     """
 
     record: Record
     name: str
     counts: pd.DataFrame
     config: object
-    label: str
+    row: tuple[Path, str] | None = None
+
+    @property
+    def label(self) -> str:
+        """Name of the run in the table; empty for the name of its folder."""
+        if self.row is None:
+            return ""
+        sweep, row = self.row
+        return f"{sweep.name}:{row}"
 
     @property
     def folder(self) -> Path:
@@ -72,7 +80,9 @@ class ScoredRun:
         return differing
 
     def is_alike(self, other: "ScoredRun") -> bool:
-        """Return True if this run and another differ only in their seeds."""
+        """Return True if this run and another differ in their seeds, and otherwise only if a row of a sweep says so."""
+        if self.row is not None and self.row == other.row:
+            return seeds(self.config) != seeds(other.config)
         if self.config is None or other.config is None or self.other_data(other):
             return False
         same = settings_without_seeds(self.config) == settings_without_seeds(other.config)
@@ -88,13 +98,12 @@ def _files_of(record: Record) -> Mapping[str, tuple[object, object]]:
     return files
 
 
-def select_score(record: Record, score: str | None, label: str = "", beside: Record | None = None) -> ScoredRun:
+def select_score(record: Record, score: str | None, beside: Record | None = None) -> ScoredRun:
     """Select a score of a run, and read its counts: a numerator and a denominator for each test item.
 
     Args:
         record: Results of the run.
         score: Name of the score; None takes the first score that has counts.
-        label: Name of the run in the table; empty for the name of its folder.
         beside: The first run, which has this score.
 
     Raises:
@@ -110,7 +119,7 @@ def select_score(record: Record, score: str | None, label: str = "", beside: Rec
         names = [f"{one.path.parent} has {list_first(list(one.ratios)) or 'none'}" for one in (beside, record)]
         raise RecordError(f"{name} has counts per item in one run alone: {' and '.join(names)}. {remedy}")
     counts = record.counts(name, by_id=True)
-    return ScoredRun(record, name, counts, read_config(record), label)
+    return ScoredRun(record, name, counts, read_config(record))
 
 
 def group_seeds(runs: Sequence[ScoredRun]) -> list[list[ScoredRun]]:
@@ -343,29 +352,29 @@ def read_runs(name: str, score: str | None, beside: Record | None = None) -> lis
     if Path(name).exists() or not Path(folder).is_dir():
         if (Path(name) / "runs").is_dir():
             raise RecordError(f"{name} is a sweep. Name a row as {name}:ROW, one of {', '.join(find_runs(Path(name)))}")
-        return [_read_run([Path(name)], score, beside=beside)]
+        return [_read_run([Path(name)], score, beside)]
     rows = find_runs(Path(folder))
     if row not in rows:
         raise RecordError(f"{folder} has no row {row!r}{near(row, rows)}; there are: {', '.join(rows)}")
-    label = f"{Path(folder).resolve().name}:{row}"
+    sweep = Path(folder).resolve()
     of_seeds: list[ScoredRun] = []
     for runs in rows[row].values():
-        run = _read_run(runs, score, label, beside)
+        run = replace(_read_run(runs, score, beside), row=(sweep, row))
         of_seeds.append(run)
         score = run.name
     return of_seeds
 
 
-def _read_run(runs: Sequence[Path], score: str | None, label: str = "", beside: Record | None = None) -> ScoredRun:
+def _read_run(runs: Sequence[Path], score: str | None, beside: Record | None) -> ScoredRun:
     """Return the first run of a row and seed that has the score, as in the table of the sweep."""
     for run in runs[:-1]:
         with suppress(RecordError):
-            return select_score(find_record(run), score, label, beside)
+            return select_score(find_record(run), score, beside)
     try:
         record = find_record(runs[-1])
     except RecordError as error:
         raise RecordError(f"{error}. Give a run folder, a results.json, or SWEEP_DIR:ROW") from None
-    return select_score(record, score, label, beside)
+    return select_score(record, score, beside)
 
 
 def main(args: Sequence[str], *, console: Console | None = None) -> int:

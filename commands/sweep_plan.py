@@ -358,7 +358,7 @@ def _list_entries_of_grid(
         UserError: There are no axes, too many rows, or an option for every run that an axis sets.
     """
     shared = {name: value for name, value in grid.items() if name != "axes"}
-    axes = grid.get("axes")
+    axes: Any = grid.get("axes")
     is_mapping = isinstance(axes, dict) and bool(axes)
     if not is_mapping or not all(isinstance(values, dict) and values for values in axes.values()):
         raise UserError(

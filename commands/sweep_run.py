@@ -156,8 +156,8 @@ class Sweeper:
 
     def _begin(self, waiting: Sequence[str], most: int) -> list[str]:
         """Start the runs that can start now, and return the keys of the runs that are going from now on."""
-        begun_before = []
-        ready = []
+        begun_before: list[str] = []
+        ready: list[str] = []
         for key in waiting:
             needed = [run.key for run in self.runs[key].needed]
             if any(other in self.failed or other in self.left for other in needed):

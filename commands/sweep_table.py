@@ -118,11 +118,11 @@ def _make_table(
     frame = pd.DataFrame(lines)[list(columns.values())].set_axis(list(columns), axis=1)
     units: dict[str, Unit] = {}
     for column, full_name in columns.items():
-        score = full_name
+        owner = full_name
         if full_name not in units_of_scores:
-            score = full_name.rpartition(".")[0]
-        if score in units_of_scores:
-            units[column] = units_of_scores[score]
+            owner = full_name.rpartition(".")[0]
+        if owner in units_of_scores:
+            units[column] = units_of_scores[owner]
     if "epochs" in columns:
         units["epochs"] = "count"
     first = next(iter(units_of_scores))

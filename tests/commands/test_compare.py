@@ -399,7 +399,8 @@ def swept(folder: Path) -> Path:
             for kind, pairs in (("control", {}), ("probe", None)):
                 place = f"{row}{seed}{kind}/Probe/version_0"
                 frame = items(seed, gain=0.05 * len(row))
-                make_run(folder / "runs" / place, frame, config(seed, of=row, kind=kind), ratios=pairs)
+                settings = {**config(seed, of=row, kind=kind), "ckpt_path": f"{row}{seed}.ckpt"}  # as of `needs`
+                make_run(folder / "runs" / place, frame, settings, ratios=pairs)
                 lines.append({"probe": row, "seed": seed, "command": "fit", "config": "a.yaml", "folder": place})
     write(
         folder,
