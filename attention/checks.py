@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attention_probing.attention.capture import FLOAT32, NAME, LayerCall, MismatchError, measuring, tap
-from attention_probing.attention.loading import quiet
+from attention_probing.attention.loading import quiet_transformers
 from attention_probing.attention.source import EncoderError, Scores
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ def _read_eager(model: "PreTrainedModel", texts: _Texts, name: str) -> dict[str,
                 _refuse_other_weights(reading, pieces, name, changes)
         eager[padding] = texts.cut(readings, padding)
     tolerance = min(_PADDED * _loose(eager["alone"][0].state), _MOST_PADDED)
-    fault = difference(eager["right"], eager["alone"], tolerance, order=2)
+    fault = find_difference(eager["right"], eager["alone"], tolerance, order=2)
     if fault:
         raise EncoderError(f"{name} mixes padding into the text: padding a batch changes {fault}. {_OTHER}")
     return eager
@@ -340,7 +340,7 @@ def _run_eager(model: "PreTrainedModel", batch: Mapping[str, Tensor]) -> Forward
     return ForwardPass([], [weights for weights in by_layer if weights is not None], output[0])
 
 
-def difference(
+def find_difference(
     ours: Sequence[ForwardPass],
     others: Sequence[ForwardPass],
     tolerance: float = _TOLERANCE,
@@ -388,7 +388,7 @@ def _try(model: "PreTrainedModel", texts: _Texts, eager: Mapping[str, Sequence[F
         readings = [read_attention(model, batch) for batch in batches]
         if len(readings[0].modules) != len(eager["alone"][0].weights):
             raise MismatchError("its attention is computed elsewhere")
-        fault = difference(texts.cut(readings, padding), eager[padding])
+        fault = find_difference(texts.cut(readings, padding), eager[padding])
         if fault:
             raise MismatchError(f"captured attention differs from the model's own eager attention: {fault}")
         gap = max(reading.fused for reading in readings)
@@ -417,13 +417,13 @@ def _make_readable(
         changes: True to refuse a model whose attention cannot be changed.
     """
     try:
-        with quiet():
+        with quiet_transformers():
             model.set_attn_implementation(NAME)
         return _try(model, texts, eager), False
     except Exception as error:  # of any kind, from a model that wants another function
         reason = _describe(error)
     if model.config._attn_implementation == NAME:
-        with quiet():
+        with quiet_transformers():
             model.set_attn_implementation("eager")
     outside = f"{name} computes its attention outside transformers' attention interface ({reason})"
     if changes or scores != "model":

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attention_probing.attention.alignment import AlignedPieces, name_positions, readable, reduction, split_words
 from attention_probing.attention.capture import FLOAT32, NAME, capture_attention
-from attention_probing.attention.checks import ForwardPass, difference, read_attention
+from attention_probing.attention.checks import ForwardPass, find_difference, read_attention
 from attention_probing.attention.encoder import LoadedEncoder
 from attention_probing.attention.loading import load_config, load_whole
 from attention_probing.attention.source import EncoderError
@@ -63,7 +63,7 @@ class DecoderAttention:
         for layer in range(self.layers):
             weights += [eager.decoder_attentions[layer], eager.cross_attentions[layer]]
         self.model.set_attn_implementation(NAME)
-        fault = difference([read_attention(self.model, inputs)], [ForwardPass([], weights, eager[0])])
+        fault = find_difference([read_attention(self.model, inputs)], [ForwardPass([], weights, eager[0])])
         if fault:
             raise EncoderError(
                 f"{source.spec.name} ({type(self.model).__name__}) computes the attention of its decoder outside "

@@ -31,7 +31,7 @@ from attention_probing.attention.loading import (
     load_language_model,
     load_tokenizer,
     longest_input,
-    quiet,
+    quiet_transformers,
     refuse_surplus,
     usable_device,
 )
@@ -138,7 +138,7 @@ class LoadedEncoder:
             # The name may be the folder that the model was loaded from, which must not be written to.
             folder_name = re.sub(r"[^\w.-]", "_", name).strip("._") or type(model).__name__
             folder = Path(temporary) / folder_name
-            with quiet():
+            with quiet_transformers():
                 model.save_pretrained(folder)
                 tokenizer.save_pretrained(folder)
             has_own_code = type(model).__module__.startswith(f"{TRANSFORMERS_DYNAMIC_MODULE_NAME}.")

@@ -47,7 +47,7 @@ _NO_CODE: Mapping[str, Any] = {"trust_remote_code": False}
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Silence transformers' table of missing weights and its progress bar of weights."""
     disable_progress_bar()  # type: ignore[no-untyped-call]  # ours shows the sentences
     level = get_verbosity()
@@ -370,7 +370,11 @@ def _load_pretrained(
         options["device_map"] = source.spec.device_map
     weights = source.weights
     # Weights that the files lack, a pooler or a head, are drawn from the run's seed; the caller's state stays.
-    with _explain_errors(source, f" cannot be loaded{purpose}", weights), quiet(), torch.random.fork_rng(devices=[]):
+    with (
+        _explain_errors(source, f" cannot be loaded{purpose}", weights),
+        quiet_transformers(),
+        torch.random.fork_rng(devices=[]),
+    ):
         with torch.device("meta"):
             empty = _build(auto_class, source, config)
         parameters = sum(tensor.numel() for tensor in chain(empty.parameters(), empty.buffers()))
@@ -448,7 +452,7 @@ def save_model(model: "PreTrainedModel", source: EncoderSource, folder: Path, la
     if labels:
         config.id2label = dict(enumerate(labels))
         config.label2id = {label: number for number, label in enumerate(labels)}
-    with new_folder(folder) as partial:
+    with new_model_folder(folder) as partial:
         model.save_pretrained(partial)
         config.save_pretrained(partial)
         for path in [*source.tokenizer_files, *source.code]:
@@ -456,7 +460,7 @@ def save_model(model: "PreTrainedModel", source: EncoderSource, folder: Path, la
 
 
 @contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
+def new_model_folder(folder: Path) -> Iterator[Path]:
     """Yield the path of a folder in which a model is written; it becomes `folder` at the end, complete or not at all.
 
     Raises:
@@ -466,7 +470,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
         raise EncoderError(f"{folder} exists already and is not overwritten. Name a folder that does not exist.")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary, quiet():
+        with TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as temporary, quiet_transformers():
             partial = Path(temporary) / "model"
             yield partial
             partial.rename(folder)

@@ -26,7 +26,7 @@ from attention_probing.attention.alignment import (
 from attention_probing.attention.encoder import LoadedEncoder
 from attention_probing.attention.quantities import QUANTITIES, QUANTITIES_VERSION, LayerParts, Quantity, QuantityName
 from attention_probing.attention.source import EncoderSource
-from attention_probing.attention.store import FORMAT, NO_HIDDEN, HiddenLayers, Manifest, Part, store_key
+from attention_probing.attention.store import NO_HIDDEN, STORE_FORMAT, HiddenLayers, Manifest, Part, store_key
 from attention_probing.corpora.conllu import TEXTS_VERSION
 from attention_probing.corpora.sentence import RunningText, Sentence, Treebank, to_table
 from attention_probing.results.digests import Digests
@@ -39,9 +39,10 @@ Candidates = Literal["mentions", "words"]
 Spacing = Literal["blanks", "text"]
 
 SHARDS = 32
-"""Number of shards of a store; fewer if a shard would hold less than `LEAST` pieces, more if it would exceed `MOST`."""
-LEAST = 128  # pieces of an efficient forward pass on a CPU
-MOST = 15_000  # pieces; with padding about one pass on a GPU
+"""Number of shards of a store; fewer if a shard would hold less than `LEAST_PIECES`, more if it would exceed
+`MOST_PIECES`."""
+LEAST_PIECES = 128  # pieces of an efficient forward pass on a CPU
+MOST_PIECES = 15_000  # pieces; with padding about one pass on a GPU
 _WINDOWS = 512  # pieces; windows are narrower
 _HEADER = 100  # bytes of a shard's header per tensor: name, shape and offsets
 _ENCODED_AT_ONCE = 1024  # sentences
@@ -140,7 +141,7 @@ class Extraction:
             digests: Gives the SHA-256 of files.
         """
         identity: dict[str, object] = {
-            "format": FORMAT,
+            "format": STORE_FORMAT,
             "corpus_sha256": digests.of_file(self.corpus),
             "reader": dict(self.reader),
             "encoder": None,
@@ -295,7 +296,7 @@ class Items:
         order = np.argsort([-len(pieces) for pieces in self.inputs], kind="stable")
         upto = np.cumsum([len(self.inputs[item]) for item in order])
         total = int(upto[-1])
-        count = max(min(SHARDS, total // LEAST), -(-total // MOST))
+        count = max(min(SHARDS, total // LEAST_PIECES), -(-total // MOST_PIECES))
         ends = np.flatnonzero(np.diff((upto - 1) * count // total)) + 1
         return [shard.tolist() for shard in np.split(order, ends)]
 

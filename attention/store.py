@@ -25,7 +25,7 @@ from attention_probing.results.digests import Digests, digest
 from attention_probing.results.errors import UserError, setting
 from attention_probing.results.files import check_regular, commit, set_aside
 
-FORMAT = 5
+STORE_FORMAT = 5
 """Part of every store's key: raise it when the layout on disk or the meaning of its numbers changes."""
 MANIFEST = "manifest.json"
 LABELS = "labels"

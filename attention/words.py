@@ -155,7 +155,7 @@ def _title_of(quantity: str) -> str:
     return quantity.replace("_", " ")
 
 
-def unit_of(quantity: str) -> str:
+def unit_of_quantity(quantity: str) -> str:
     """Return the unit of a quantity by its name: `fraction` if rows sum to one, else `ratio`."""
     kind = QUANTITIES[cast(QuantityName, quantity)]
     return "fraction" if kind.sums_to_one else "ratio"
@@ -173,7 +173,7 @@ def drawable(values: NDArray[np.float32], quantity: str) -> tuple[NDArray[np.flo
     if quantity == "attention":
         return values, ""
     title = f", {_title_of(quantity)}"
-    if unit_of(quantity) == "fraction":
+    if unit_of_quantity(quantity) == "fraction":
         return values, title
     largest = max(float(values.max()), float(np.finfo(np.float32).tiny))
     scaled = (values.clip(min=0) / largest).astype(np.float32)
@@ -393,4 +393,4 @@ def _label_axes(maps: Tensor, items: Items, names: list[str], numbers: list[int]
     }
     quantity = items.extraction.options.quantity
     values = maps.numpy()[..., first:end, first:end]
-    return xr.DataArray(values, coords, DIMS, quantity, {"unit": unit_of(quantity)})
+    return xr.DataArray(values, coords, DIMS, quantity, {"unit": unit_of_quantity(quantity)})

@@ -39,7 +39,7 @@ from attention_probing.results.files import is_full
 from attention_probing.results.progress import inform, quiet
 from attention_probing.results.settings import in_a_line, named_leaves
 
-STEPS = {"fit": "training_step", "validate": "validation_step", "test": "test_step", "predict": "predict_step"}
+METHODS = {"fit": "training_step", "validate": "validation_step", "test": "test_step", "predict": "predict_step"}
 """Method by command; a model supports a command if it overrides the method."""
 
 KEYWORDS = ("best", "last", "registry")
@@ -142,7 +142,7 @@ class ProbingCLI(PublicCLI):
             TrainingError: The model was not trained, or the file of `--ckpt_path` is damaged or not a
                 checkpoint of a run.
         """
-        commands = [command for command, step in STEPS.items() if is_overridden(step, self.model)]
+        commands = [command for command, step in METHODS.items() if is_overridden(step, self.model)]
         if self.subcommand not in commands:
             names = " or ".join(f"`probing {command}`" for command in commands)
             raise UserError(f"{type(self.model).__name__} cannot {self.subcommand}. Run it with {names}.")

@@ -20,7 +20,7 @@ from attention_probing.attention.quantities import QuantityName
 from attention_probing.commands import parser_of
 from attention_probing.corpora.conll2012 import read_documents
 from attention_probing.corpora.conllu import read_treebank
-from attention_probing.corpora.document import Document, cut
+from attention_probing.corpora.document import Document, cut_window
 from attention_probing.corpora.registry import CORPORA, locate
 from attention_probing.corpora.sentence import Sentence
 from attention_probing.datamodules import DependencyDataModule
@@ -105,10 +105,10 @@ def _clusters(document: Document) -> tuple[tuple[Span, ...], ...]:
     return tuple(tuple(spans) for spans in clusters.values() if len(spans) > 1)
 
 
-Items = Mapping[str, Sentence | Document]
+ItemsById = Mapping[str, Sentence | Document]
 
 
-def read_items(name: str, split: str) -> tuple[Path, Items]:
+def read_items(name: str, split: str) -> tuple[Path, ItemsById]:
     """Read a split of a corpus, which is a treebank or has documents with mentions.
 
     Args:
@@ -179,7 +179,7 @@ def _has_documents(path: Path) -> bool:
     return False
 
 
-def _find_item(items: Items, item_id: str, path: Path) -> Sentence | Document:
+def _find_item(items: ItemsById, item_id: str, path: Path) -> Sentence | Document:
     """Return an item by its id, or the sentences of a document that an id such as `ID:2-4` names."""
     if item_id in items:
         return items[item_id]
@@ -194,7 +194,7 @@ def _find_item(items: Items, item_id: str, path: Path) -> Sentence | Document:
             f"--id {item_id}: {name} has sentences 1 to {len(document.sentences)}. Give one of them, or a range such "
             f"as {name}:1-{len(document.sentences)}."
         )
-    part = cut(0, document, int(first) - 1, int(last))
+    part = cut_window(0, document, int(first) - 1, int(last))
     return replace(part.text, id=item_id)
 
 

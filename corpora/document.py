@@ -19,7 +19,7 @@ WINDOWS_VERSION = 1
 
 _NUMBERS = pa.list_(pa.int32())
 _MENTION = ("sentence", "start", "end", "head", "cluster")
-SCHEMA = pa.schema(
+WINDOW_SCHEMA = pa.schema(
     [
         pa.field("document", pa.string(), nullable=False),
         pa.field("genre", pa.string(), nullable=False),
@@ -162,7 +162,7 @@ def anaphoric(mentions: Iterable[Mention]) -> list[bool]:
     return has_antecedent
 
 
-def cut(number: int, document: Document, start: int, stop: int) -> Window:
+def cut_window(number: int, document: Document, start: int, stop: int) -> Window:
     """Return the window of a document with its sentences `start` to `stop - 1` and the mentions in them.
 
     Args:
@@ -190,11 +190,11 @@ def cut(number: int, document: Document, start: int, stop: int) -> Window:
 def windows_to_table(windows: Iterable[Window]) -> pa.Table:
     """Return an Arrow table with one row for each window; `windows_from_table` reads it.
 
-    The columns are those of `SCHEMA`: the fields of the window and of its document, the words and tags
+    The columns are those of `WINDOW_SCHEMA`: the fields of the window and of its document, the words and tags
     of all sentences in one list each, the bounds of the sentences, and a list for each field of
     `Mention`.
     """
-    return pa.Table.from_pylist([_row(window) for window in windows], schema=SCHEMA)
+    return pa.Table.from_pylist([_row(window) for window in windows], schema=WINDOW_SCHEMA)
 
 
 def _row(window: Window) -> dict[str, object]:
@@ -218,7 +218,7 @@ def _row(window: Window) -> dict[str, object]:
 
 def windows_from_table(table: pa.Table) -> tuple[Window, ...]:
     """Return the windows of a table made by `windows_to_table`, also if it was sliced or read from a Parquet file."""
-    rows = table.select(SCHEMA.names).to_pylist()
+    rows = table.select(WINDOW_SCHEMA.names).to_pylist()
     return tuple(map(_window, rows))
 
 

@@ -12,16 +12,16 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
-from attention_probing.corpora.labelled import Columns, LabelledFile, LabelledText, LabelledTexts, collect
+from attention_probing.corpora.labelled import Columns, LabelledFile, LabelledText, LabelledTexts, collect_texts
 from attention_probing.corpora.lines import read_lines
 from attention_probing.corpora.records import read_objects
 from attention_probing.results.files import path_below
 
-COLUMNS = Columns(text="evidences", label="classification", pair="query", id="annotation_id")
+ERASER_COLUMNS = Columns(text="evidences", label="classification", pair="query", id="annotation_id")
 """Keys of an annotation. The text is that of the documents; `pair: null` leaves out the query."""
 
 
-def read_eraser(path: Path, columns: Columns = COLUMNS) -> LabelledTexts:
+def read_eraser(path: Path, columns: Columns = ERASER_COLUMNS) -> LabelledTexts:
     """Read the annotations of one split as labelled texts; the words of all evidence groups are the rationale.
 
     The text is the document. Several documents, as the premise and the hypothesis of e-SNLI, are joined to one text, in
@@ -41,7 +41,7 @@ def read_eraser(path: Path, columns: Columns = COLUMNS) -> LabelledTexts:
             document, or a docid names a file outside the folder; the message names file, line and remedy.
     """
     file = EraserFile(Path(path), columns, "jsonl")
-    labelled = collect(file)
+    labelled = collect_texts(file)
     return LabelledTexts(labelled.texts, {**labelled.audit, "joined_documents": file.joined})
 
 

@@ -26,7 +26,7 @@ from attention_probing.results.errors import pluralize, setting
 from attention_probing.results.options import checked
 
 Skipped = Literal["empty", "malformed"]
-Record = tuple[int, Mapping[str, object]]
+NumberedRecord = tuple[int, Mapping[str, object]]
 """Number of the record's first line, and its values by the fields of `Columns`."""
 
 _SUFFIXES: dict[str, RecordFormat] = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl"}
@@ -164,10 +164,10 @@ def read_labelled(
             rationale outside its text; the message names file, line and remedy.
         UserError: An option has a value that is not allowed.
     """
-    return collect(LabelledFile(Path(path), columns, format, split=split), skip)
+    return collect_texts(LabelledFile(Path(path), columns, format, split=split), skip)
 
 
-def collect(file: "LabelledFile", skip: Sequence[Skipped] = ()) -> LabelledTexts:
+def collect_texts(file: "LabelledFile", skip: Sequence[Skipped] = ()) -> LabelledTexts:
     """Read all texts of a file, and count skipped and repeated ones.
 
     Args:
@@ -308,7 +308,7 @@ class LabelledFile:
     def _error(self, line: int, wrong: str, remedy: str) -> CorpusError:
         return CorpusError.at(self.path, line, wrong, remedy)
 
-    def _objects(self) -> Iterator[Record]:
+    def _objects(self) -> Iterator[NumberedRecord]:
         """Yield the records of a JSONL file."""
         for number, record in read_objects(self.path, self.audit):
             yield number, self._values(number, record)

@@ -14,7 +14,7 @@ from attention_probing.results.files import check_regular
 BYTE_ORDER_MARK = "\ufeff"
 """Mark at the beginning of files of some editors."""
 
-LONGEST = 1 << 21
+LONGEST_LINE = 1 << 21
 """Bytes of a line, and characters of a field of CSV, below which they must be: about 400,000 words, for which a
 tokenizer takes half a gigabyte."""
 
@@ -24,7 +24,7 @@ LONGEST_WORD = 1 << 20
 Name = TypeVar("Name", bound=str)
 
 
-def read_lines(path: Path, audit: Counter[str] | None = None, longest: int = LONGEST) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path, audit: Counter[str] | None = None, longest: int = LONGEST_LINE) -> Iterator[tuple[int, str]]:
     r"""Yield the number, counted from 1, and the text of each line of a UTF-8 file; only `\n` or `\r\n` ends a line.
 
     A byte-order mark at the beginning of the file is dropped.

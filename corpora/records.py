@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from attention_probing.corpora.lines import BYTE_ORDER_MARK, LONGEST, read_lines
+from attention_probing.corpora.lines import BYTE_ORDER_MARK, LONGEST_LINE, read_lines
 from attention_probing.corpora.registry import CORPORA
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.results.errors import pluralize
@@ -209,7 +209,7 @@ def _comma_rows(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[
     rows = csv.reader((f"{line}\n" for _, line in lines), strict=True, skipinitialspace=True)
     start = 1
     while True:
-        before = csv.field_size_limit(LONGEST)  # of all readers of the process; its own, 131,072, is short
+        before = csv.field_size_limit(LONGEST_LINE)  # of all readers of the process; its own, 131,072, is short
         try:
             row = next(rows, None)
         except csv.Error as error:

@@ -24,7 +24,7 @@ from attention_probing.results.digests import file_digest
 from attention_probing.results.errors import near
 
 SplitOrAll = Split | Literal["all"]  # all: the corpus comes as one piece
-Score = Literal["accuracy", "f1", "auroc", "mcc", "pearson", "spearman"]
+MainScore = Literal["accuracy", "f1", "auroc", "mcc", "pearson", "spearman"]
 
 
 _UD_PAPER = "Nivre et al. 2020, Universal Dependencies v2: An Evergrowing Multilingual Treebank Collection, LREC"
@@ -107,7 +107,7 @@ class Corpus:
     labels: tuple[str, ...] = ()
     positive: str | None = None
     regression: bool = False
-    score: Score | None = None
+    score: MainScore | None = None
     skip: tuple[Literal["empty", "malformed"], ...] = ()
 
     @property

@@ -155,7 +155,7 @@ def find_cycle(heads: Sequence[int]) -> tuple[int, ...]:
 # Words are plain strings, which Parquet dictionary-encodes itself. Labels are few, and models read their codes: one
 # flat int32 array that NumPy views without a copy.
 _LABELS = pa.list_(pa.dictionary(pa.int32(), pa.string()))
-SCHEMA = pa.schema(
+SENTENCE_SCHEMA = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
         pa.field("words", pa.list_(pa.string()), nullable=False),
@@ -171,7 +171,7 @@ SCHEMA = pa.schema(
 def to_table(sentences: Iterable[Sentence]) -> pa.Table:
     """Return an Arrow table with one row for each sentence, in one chunk.
 
-    The columns are those of `SCHEMA`, one for each field of `Sentence`. The dictionaries of relations
+    The columns are those of `SENTENCE_SCHEMA`, one for each field of `Sentence`. The dictionaries of relations
     and tags are sorted, so that the table depends on the sentences alone.
 
     All columns but `id` and `document` are lists with an entry for each word, and have the same offsets. Models
@@ -182,7 +182,7 @@ def to_table(sentences: Iterable[Sentence]) -> pa.Table:
     rows = list(sentences)
     offsets = pa.array(np.cumsum([0, *map(len, rows)]), pa.int32())
     columns = []
-    for field in SCHEMA:
+    for field in SENTENCE_SCHEMA:
         values = [getattr(row, field.name) for row in rows]
         if not pa.types.is_list(field.type):
             columns.append(pa.array(values, field.type))
@@ -192,7 +192,7 @@ def to_table(sentences: Iterable[Sentence]) -> pa.Table:
             columns.append(pa.ListArray.from_arrays(offsets, _encode_labels(by_word)))
         else:
             columns.append(pa.ListArray.from_arrays(offsets, pa.array(by_word, field.type.value_type)))
-    return pa.Table.from_arrays(columns, schema=SCHEMA)
+    return pa.Table.from_arrays(columns, schema=SENTENCE_SCHEMA)
 
 
 def _encode_labels(labels: Sequence[str]) -> pa.DictionaryArray:

@@ -16,11 +16,11 @@ from torch import Tensor
 from attention_probing.attention import EncoderSpec, resolve
 from attention_probing.attention.inputs import PIECES_VERSION, TextTokenizer
 from attention_probing.attention.source import EncoderSource
-from attention_probing.corpora.eraser import COLUMNS
+from attention_probing.corpora.eraser import ERASER_COLUMNS
 from attention_probing.corpora.formats import LABELLED, LabelledFormat
 from attention_probing.corpora.labelled import Columns, LabelledTexts, read_labelled
 from attention_probing.corpora.records import RecordFormat, warn_of_records
-from attention_probing.corpora.registry import CORPORA, Corpus, Score
+from attention_probing.corpora.registry import CORPORA, Corpus, MainScore
 from attention_probing.corpora.sample import SAMPLE_VERSION, write_sample_reviews
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.shortcuts import Planting
@@ -46,7 +46,10 @@ from attention_probing.results.errors import pluralize, setting
 from attention_probing.results.options import Positive, checked
 from attention_probing.results.progress import inform
 
-SCORES: Mapping[bool, tuple[Score, ...]] = {False: ("accuracy", "f1", "auroc", "mcc"), True: ("pearson", "spearman")}
+SCORES: Mapping[bool, tuple[MainScore, ...]] = {
+    False: ("accuracy", "f1", "auroc", "mcc"),
+    True: ("pearson", "spearman"),
+}
 """Scores of a classification (False) and of a regression (True); the first is the default."""
 
 EVAL_TOKENS = 16384
@@ -60,11 +63,11 @@ _JITTER = 0.1
 def _default_columns(known: Corpus, format: str | None) -> Columns:
     """Return the columns of a corpus of the registry, of ERASER, or the defaults."""
     if format == "eraser":
-        return COLUMNS
+        return ERASER_COLUMNS
     return Columns(**known.columns)
 
 
-def _choose_score(score: Score | None, known: Corpus, regression: bool) -> Score:
+def _choose_score(score: MainScore | None, known: Corpus, regression: bool) -> MainScore:
     """Return the main score: the given one, else that of the registry, else accuracy or pearson."""
     possible = SCORES[regression]
     if score is not None and score not in possible:
@@ -149,7 +152,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         sentence_separator: str | None = None,
         positive: str | None = None,
         regression: bool | None = None,
-        score: Score | None = None,
+        score: MainScore | None = None,
         batch_size: Positive = 32,
         shortcut: Planting | None = None,
         **shared: Any,  # noqa: ANN401 # options of CorpusDataModule

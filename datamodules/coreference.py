@@ -23,7 +23,7 @@ from attention_probing.corpora.document import (
     Documents,
     Window,
     anaphoric,
-    cut,
+    cut_window,
     windows_from_table,
     windows_to_table,
 )
@@ -92,7 +92,7 @@ def cut_documents(extraction: Extraction, documents: Documents, encoder: Encoder
             pieces = split_words(encoder.tokenizer, document.sentences, consecutive=True, texts=document.texts)
             limit = encoder.max_length
         for start, stop in _window_bounds(document, pieces, limit, extraction.options.too_long, counts):
-            window = cut(number, document, start, stop)
+            window = cut_window(number, document, start, stop)
             if not window.text.mentions:
                 counts["windows_without_mentions"] += 1
                 continue

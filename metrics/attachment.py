@@ -23,7 +23,7 @@ ALL = "all"
 PLAIN = "all (no punctuation)"
 """Group of the words other than punctuation."""
 OFFSETS = (-3, -2, -1, 1, 2, 3)  # of the fixed-offset baseline (Clark et al. 2019, §4.2)
-LONGEST = 32_766
+LONGEST_SENTENCE = 32_766
 """Most words of a sentence: a position and an offset fit 16 bits, and one number is left for none."""
 
 
@@ -143,10 +143,10 @@ def add_arcs(rows: Rows, batch: Any, **predicted: Tensor) -> None:  # noqa: ANN4
         if column.dim() == 2:
             columns[name] = column[real]
             continue
-        if words > LONGEST:
+        if words > LONGEST_SENTENCE:
             raise UserError(
-                f"Sentence {int(batch.index[batch.lengths.argmax()]) + 1:,} of a split has {words:,} words, "
-                f"but arcs are scored in sentences of at most {LONGEST:,} words. Cut it into several sentences."
+                f"Sentence {int(batch.index[batch.lengths.argmax()]) + 1:,} of a split has {words:,} words, but arcs "
+                f"are scored in sentences of at most {LONGEST_SENTENCE:,} words. Cut it into several sentences."
             )
         columns[name] = column.short()[real]
     rows.add(torch.stack([sentence[real], word[real]], dim=1), **columns)

@@ -109,7 +109,7 @@ def depth_losses(predicted: Tensor, gold: Tensor, lengths: Tensor) -> Tensor:
     return ((predicted - gold[:, None]).abs() * _real(gold.size(1), lengths)[:, None]).sum(-1) / lengths[:, None]
 
 
-def rank_correlations(predicted: Tensor, gold: Tensor, mask: Tensor) -> Tensor:
+def masked_rank_correlations(predicted: Tensor, gold: Tensor, mask: Tensor) -> Tensor:
     """Return Spearman's ρ over the last axis, `[...]`: nan if all gold values are equal, 0 if only the predictions are.
 
     The arguments are broadcast against each other.

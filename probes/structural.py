@@ -595,7 +595,7 @@ class StructuralDistanceProbe(StructuralProbe):
             pad(-predicted, (1, 1, 1, 1))[:, :, None], batch.heads, batch.punctuation, batch.lengths
         )
         gold = trees.tree_distances(batch.heads, batch.lengths)[:, None]
-        of_words = trees.rank_correlations(predicted, gold, batch.mask[:, None, None, :])
+        of_words = trees.masked_rank_correlations(predicted, gold, batch.mask[:, None, None, :])
         # A sentence of one word has no correlation; in others every word has one, as no word is as near as itself.
         known = batch.mask & (batch.lengths > 1)[:, None]
         correlation = of_words.masked_fill(~known[:, None], 0.0).sum(-1) / known.sum(-1)[:, None]
@@ -673,4 +673,4 @@ class StructuralDepthProbe(StructuralProbe):
             least = predicted.masked_fill(~plain[:, None], torch.inf).argmin(-1)
             right = (batch.heads.gather(1, least) == 0) & some[:, None]
         depths = trees.tree_depths(batch.heads, batch.lengths)[:, None]
-        return some, right, trees.rank_correlations(predicted, depths, batch.mask[:, None])
+        return some, right, trees.masked_rank_correlations(predicted, depths, batch.mask[:, None])

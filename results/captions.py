@@ -11,7 +11,7 @@ _MOST_CORPORA = 3  # most corpora in a caption
 
 
 @dataclass(frozen=True)
-class Sources:
+class CaptionSources:
     """Encoder and corpora of a run, as captions name them.
 
     Attributes:
@@ -62,7 +62,7 @@ class Sources:
         return [*names[: _MOST_CORPORA - 1], f"{others} other corpora"]
 
 
-def add_sources(result: Result, sources: Sources) -> Result:
+def add_sources(result: Result, sources: CaptionSources) -> Result:
     """Return the result with the sources in the title of each figure, and a transfer in its answer."""
     figures = {}
     for name, figure in result.figures.items():

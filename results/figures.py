@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from attention_probing.results.estimates import Table, Unit
 
-MOST = 100_000
+MOST_ROWS = 100_000
 """Largest number of rows in the numbers of a figure; a grid of raw maps has millions of weights."""
 
 TitlePart = Literal["split", "corpora"]
@@ -36,10 +36,10 @@ class Figure(ABC):
     def data(self) -> Table | None:
         """Return the numbers of this figure as a table, one row per bar, cell, point or word.
 
-        The result is None if there are more than 100,000 rows (`MOST`).
+        The result is None if there are more than 100,000 rows (`MOST_ROWS`).
         """
-        frame = self.frame(MOST + 1)
-        if len(frame) > MOST:
+        frame = self.frame(MOST_ROWS + 1)
+        if len(frame) > MOST_ROWS:
             return None
         columns, _ = self._numbers()
         units = {name: unit for name, unit in columns.items() if unit is not None}

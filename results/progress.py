@@ -19,7 +19,7 @@ from attention_probing.results.settings import PACKAGE
 
 FIRST = 10.0  # seconds before the first line
 EVERY = 30.0  # seconds between two lines
-TOGETHER = 10.0
+FAULT_SECONDS = 10.0
 """Seconds within which all processes of a run find the same fault, and end with the first of them."""
 
 _notes = logging.getLogger(f"{PACKAGE}.notes")
@@ -63,7 +63,7 @@ def is_first() -> bool:
 def wait_for_the_first() -> None:
     """Let a rank other than 0 wait, so that rank 0 alone prints a fault of all, and ends this process meanwhile."""
     if not is_first():
-        time.sleep(TOGETHER)
+        time.sleep(FAULT_SECONDS)
 
 
 @rank_zero_only

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.text import Text
 
 from attention_probing.results import FEW, Estimate, Provenance, Result, Table
-from attention_probing.results.captions import Sources, add_sources
+from attention_probing.results.captions import CaptionSources, add_sources
 from attention_probing.results.digests import RECORD
 from attention_probing.results.errors import list_first, pluralize
-from attention_probing.results.figure_files import DEFAULT, FigureFiles
+from attention_probing.results.figure_files import DEFAULT_FILES, FigureFiles
 from attention_probing.results.tables import (
     LEGEND,
     NO_INTERVAL,
@@ -25,7 +25,7 @@ from attention_probing.results.tables import (
     score_cell,
     scores_table,
 )
-from attention_probing.results.writer import TABLES, write_drawings, write_scores
+from attention_probing.results.writer import TABLES_FOLDER, write_drawings, write_scores
 
 
 def publish(
@@ -34,7 +34,7 @@ def publish(
     provenance: Provenance,
     *,
     limit: float | None = None,
-    figures: FigureFiles = DEFAULT,
+    figures: FigureFiles = DEFAULT_FILES,
     quiet: bool = False,
     console: Console | None = None,
 ) -> None:
@@ -58,7 +58,7 @@ def publish(
     console = console or Console()
     if limit is not None:
         result = replace(result, audit={**result.audit, "limit_test_batches": limit})
-    sources = Sources.from_provenance(provenance)
+    sources = CaptionSources.from_provenance(provenance)
     result = add_sources(result, sources)
     record = write_scores(folder, result, provenance)
     if quiet:
@@ -118,7 +118,7 @@ def print_result(result: Result, audit: Mapping[str, object], console: Console) 
         more.append(f"{pluralize(other_scores, 'score')} in {RECORD}")
     other_tables = len(result.tables) - len(main)
     if other_tables:
-        more.append(f"{pluralize(other_tables, 'table')} in {TABLES}/")
+        more.append(f"{pluralize(other_tables, 'table')} in {TABLES_FOLDER}/")
     if more:
         console.print(Text(f"More: {', '.join(more)}."))
 

@@ -21,7 +21,7 @@ KEYS = ("document", "sentence", "id")
 """Columns that identify an item."""
 UNITS_OF_ITEMS = ("whole_document", "document")
 """Columns that say which items belong together; the first that a run has is used."""
-SCHEMA = 3
+SCHEMA_VERSION = 3
 """Version of the form of `results.json` that is written."""
 _LONGEST = 1 << 24  # bytes of a results.json
 

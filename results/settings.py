@@ -109,7 +109,7 @@ class SettingsError(UserError):
     """Error for a settings file that cannot be read or used."""
 
 
-MOST = 20_000
+MOST_VALUES = 20_000
 """Largest number of values in a file of settings; jsonargparse takes seconds for so many."""
 DEEPEST = 100
 """Largest number of lists and mappings of settings in each other."""
@@ -147,8 +147,8 @@ def _refuse_excess(text: str) -> None:
             depth -= 1
         elif _is_long_number(event):
             fault = f"a number has more than {_DIGITS:,} digits: write text in quotes"
-        if values > MOST:
-            fault = f"it has more than {MOST:,} values"
+        if values > MOST_VALUES:
+            fault = f"it has more than {MOST_VALUES:,} values"
         if depth > DEEPEST:
             fault = f"its lists and mappings are more than {DEEPEST} deep"
         if fault:
@@ -171,7 +171,7 @@ def _count_values(node: yaml.Node | None, counts: dict[yaml.Node, float]) -> flo
 
 
 class Bounded:
-    """Mixin of loaders of YAML that refuses text of more than `MOST` values, each alias being all it stands for.
+    """Mixin of loaders of YAML that refuses text of more than `MOST_VALUES` values, each alias being all it stands for.
 
     It also refuses deeper brackets than `DEEPEST`, and numbers of too many digits. All but the aliases are counted
     before anything is composed.
@@ -188,8 +188,11 @@ class Bounded:
     def get_single_node(self) -> yaml.Node | None:
         """Return the only document of the text, as a tree in which an alias is the node that it stands for."""
         node: yaml.Node | None = super().get_single_node()  # type: ignore[misc]
-        if _count_values(node, {}) > MOST:
-            fault = f"it has more than {MOST:,} values, counting each alias as all that it stands for: remove aliases"
+        if _count_values(node, {}) > MOST_VALUES:
+            fault = (
+                f"it has more than {MOST_VALUES:,} values, counting each alias as all that it stands for: remove "
+                "aliases"
+            )
             raise yaml.constructor.ConstructorError(problem=fault)
         return node
 
@@ -264,7 +267,7 @@ def seeds(config: object) -> dict[str, object]:
     return by_name
 
 
-LONGEST = 500
+LONGEST_LIST = 500
 """Largest number of values in a list of a plan; jsonargparse takes seconds for so many."""
 
 
@@ -351,8 +354,8 @@ def _describe(content: object) -> str:
 def _check_list(values: list[object], where: str) -> None:
     """Raise SettingsError if a list is too long, or has duplicates."""
     times = Counter(map(repr, values))
-    if len(times) > LONGEST:
-        raise SettingsError(f"{where} lists more than {LONGEST} values. Divide the file into several")
+    if len(times) > LONGEST_LIST:
+        raise SettingsError(f"{where} lists more than {LONGEST_LIST} values. Divide the file into several")
     for value, number in times.items():
         if number > 1:
             raise SettingsError(f"{where} lists {value} more than once: name it once")

@@ -415,12 +415,12 @@ LATEX_COLUMN = 60  # letters in a line of a column of ACL, in `\footnotesize`
 LATEX_WIDTH = 112  # letters in a line of a page
 NAMED = ("score", "measure", "ranking", "pair")  # columns whose cells are names of this application
 _WORDS = "UAS UUAS F1 MCC AUROC AUPRC AUC MSE TVD JSD JS AOPC NAOPC LDS RACU IoU SD MLP Pearson Spearman Holm"
-NAMES = {word.lower(): word for word in _WORDS.split()}
-NAMES |= {"kendall": "Kendall's τ", "tau": "τ"}
-NAMES |= {"input_x_gradient": "gradient × input", "attention_times_gradient": "attention × gradient"}
-NAMES |= {"comprehensiveness": "Comp.", "median_fraction": "erased share"}
+PRINTED_NAMES = {word.lower(): word for word in _WORDS.split()}
+PRINTED_NAMES |= {"kendall": "Kendall's τ", "tau": "τ"}
+PRINTED_NAMES |= {"input_x_gradient": "gradient × input", "attention_times_gradient": "attention × gradient"}
+PRINTED_NAMES |= {"comprehensiveness": "Comp.", "median_fraction": "erased share"}
 """Names of scores and rankings in print, and of words in them; see `printed_name`."""
-_NAME = re.compile(rf"(?<![^\W_])({'|'.join(sorted(NAMES, key=len, reverse=True))})(?![^\W_])")
+_NAME = re.compile(rf"(?<![^\W_])({'|'.join(sorted(PRINTED_NAMES, key=len, reverse=True))})(?![^\W_])")
 _DOT = re.compile(r"(?<=\w)\.(?=[^\W\d])|(?<=[^\W\d])\.(?=\w)")  # between two words, not between digits
 
 _TEXT = {"~": "asciitilde", "^": "asciicircum", "\\": "backslash", "–": "endash", "—": "emdash"}
@@ -438,8 +438,11 @@ _NUMERIC = str.maketrans({"-": "$-$", "<": "$<$", "≤": r"$\leq$", "*": r"\rlap
 
 
 def printed_name(name: str) -> str:
-    """Return a name in print: `max_jsd` is `max JSD`. Names that `NAMES` lacks have blanks in place of underscores."""
-    return _NAME.sub(lambda match: NAMES[match[0]], name).replace("_", " ")
+    """Return a name in print: `max_jsd` is `max JSD`.
+
+    Names that `PRINTED_NAMES` lacks have blanks in place of underscores.
+    """
+    return _NAME.sub(lambda match: PRINTED_NAMES[match[0]], name).replace("_", " ")
 
 
 def latex_table(table: Table, experiment: str, name: str, title: str) -> str | None:

@@ -27,10 +27,10 @@ NOTEBOOK = 8_000_000
 """Largest size of a view in a notebook, in bytes; the notebook stores a copy each time it is shown."""
 THUMBNAIL = 32
 """Largest number of rows and columns of a thumbnail; for longer texts a pixel is the greatest value of a block."""
-SHARES = (0.0, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3)
+THRESHOLDS = (0.0, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3)
 """Thresholds of pages, as shares of the greatest value."""
 
-Floats: TypeAlias = NDArray[np.floating[Any]]
+AnyFloats: TypeAlias = NDArray[np.floating[Any]]
 Arc: TypeAlias = tuple[int, int, str]
 Span: TypeAlias = tuple[int, int]
 
@@ -59,7 +59,7 @@ class PieceValues:
 
     names: Sequence[str]
     of: Sequence[int]
-    values: Floats
+    values: AnyFloats
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +96,7 @@ class View:
 
     title: str
     words: Sequence[str]
-    values: Floats
+    values: AnyFloats
     layers: Sequence[int]
     heads: Sequence[int]
     quantity: str = "attention"
@@ -218,7 +218,7 @@ class View:
         return embed_page(self.title, view_page(self, budget=NOTEBOOK), "46rem")
 
 
-def non_negative(values: Floats) -> tuple[Floats, list[str]]:
+def non_negative(values: AnyFloats) -> tuple[AnyFloats, list[str]]:
     """Return values for a `View`, negative ones as 0, and a note that says how many these are."""
     notes = []
     below = int((values < 0).sum())
@@ -243,7 +243,7 @@ def _between_pieces(array: "xr.DataArray", first: int) -> PieceValues:
     return PieceValues(_names(array, "from"), of, values)
 
 
-def _check_values(name: str, values: Floats, layers: int, heads: int, n: int) -> None:
+def _check_values(name: str, values: AnyFloats, layers: int, heads: int, n: int) -> None:
     shape = (layers, heads, n, n)
     if values.shape != shape or not all(shape):
         raise UserError(
@@ -270,8 +270,8 @@ def view_page(*views: View, budget: int = BUDGET) -> str:
     Args:
         *views: The views, each of one text.
         budget: Largest size of the page in bytes. If the page would be larger, values below a threshold, a share of
-            the greatest value (`SHARES`), are left out. The page states the threshold, and the share of the sum of all
-            values that is left out.
+            the greatest value (`THRESHOLDS`), are left out. The page states the threshold, and the share of the sum of
+            all values that is left out.
 
     Raises:
         UserError: There is no view, or the budget is too small even for the largest threshold.
@@ -279,7 +279,7 @@ def view_page(*views: View, budget: int = BUDGET) -> str:
     if not views:
         raise UserError("`views` is empty: give at least one.")
     greatest = max(float(view.values.max()) for view in views)
-    for share in SHARES:
+    for share in THRESHOLDS:
         page = _page(views, float(f"{share * greatest:.2g}"))
         size = len(page.encode())
         if size <= budget:
@@ -290,14 +290,14 @@ def view_page(*views: View, budget: int = BUDGET) -> str:
     )
 
 
-def _encode(values: Floats, top: float) -> NDArray[np.uint8]:
+def _encode(values: AnyFloats, top: float) -> NDArray[np.uint8]:
     """Return the codes of values, uint8 of the same shape; `top` is the greatest value."""
     scaled = np.sqrt(values.astype(np.float32) * np.float32(1 / top if top else 0))
     codes: NDArray[np.uint8] = np.rint(255 * scaled).astype(np.uint8)
     return codes
 
 
-def _thumbnail(head: Floats, sink: bool) -> bytes:
+def _thumbnail(head: AnyFloats, sink: bool) -> bytes:
     """Return the codes of a small picture of a head `[from, to]`, without its sink."""
     values = head.copy()
     values[: int(sink)] = values[:, : int(sink)] = 0
@@ -308,7 +308,7 @@ def _thumbnail(head: Floats, sink: bool) -> bytes:
     return codes.tobytes()
 
 
-def _packed(values: Floats, sink: bool, threshold: float) -> tuple[dict[str, object], list[Packed]]:
+def _packed(values: AnyFloats, sink: bool, threshold: float) -> tuple[dict[str, object], list[Packed]]:
     """Pack the heads of a grid.
 
     Returns:

@@ -10,22 +10,24 @@ import pandas as pd
 
 from attention_probing import __version__
 from attention_probing.results import Provenance, Result
-from attention_probing.results.captions import Sources, add_sources
+from attention_probing.results.captions import CaptionSources, add_sources
 from attention_probing.results.citations import BIBLIOGRAPHY, cite_folder
 from attention_probing.results.digests import RECORD, source_digest
-from attention_probing.results.figure_files import DEFAULT, FigureFiles, write_figures
+from attention_probing.results.figure_files import DEFAULT_FILES, FigureFiles, write_figures
 from attention_probing.results.files import csv_text, is_full, write_atomically
 from attention_probing.results.page import PAGE, write_page
-from attention_probing.results.record import SCHEMA, Record, TableColumns, to_json
+from attention_probing.results.record import SCHEMA_VERSION, Record, TableColumns, to_json
 from attention_probing.results.tables import latex_table
 
-TABLES = "tables"
+TABLES_FOLDER = "tables"
 """Folder, in the folder of a run, of the tables that are not printed."""
 PACKAGES = ("torch", "pytorch-lightning", "transformers", "torchmetrics", "numpy")
 """Packages whose versions a record has."""
 
 
-def write(folder: Path, result: Result, provenance: Provenance, *, figures: FigureFiles = DEFAULT) -> dict[str, str]:
+def write(
+    folder: Path, result: Result, provenance: Provenance, *, figures: FigureFiles = DEFAULT_FILES
+) -> dict[str, str]:
     """Write all files of a result into a folder: tables, scores, items, figures, `results.bib` and `page.html`.
 
     Args:
@@ -40,14 +42,14 @@ def write(folder: Path, result: Result, provenance: Provenance, *, figures: Figu
     Raises:
         OSError: Scores or tables cannot be written, or the disk is full.
     """
-    sources = Sources.from_provenance(provenance)
+    sources = CaptionSources.from_provenance(provenance)
     result = add_sources(result, sources)
     record = write_scores(folder, result, provenance)
     return write_drawings(folder, result, record, figures, sources)
 
 
 def write_drawings(
-    folder: Path, result: Result, record: Record, figures: FigureFiles, sources: Sources
+    folder: Path, result: Result, record: Record, figures: FigureFiles, sources: CaptionSources
 ) -> dict[str, str]:
     """Write what a result is shown with: its figures, `results.bib` and `page.html`.
 
@@ -95,13 +97,13 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> Record
     # An older record must not describe a mixture of old and new files.
     (folder / RECORD).unlink(missing_ok=True)
     (folder / PAGE).unlink(missing_ok=True)  # it shows the scores of an older record
-    sources = Sources.from_provenance(provenance)
+    sources = CaptionSources.from_provenance(provenance)
     tables, latex = _write_tables(folder, result, sources)
     if result.items is not None:
         save_parquet(folder / "items.parquet", result.items)
     seed = os.environ.get("PL_GLOBAL_SEED")  # set by seed_everything
     record = Record(
-        schema_version=SCHEMA,
+        schema_version=SCHEMA_VERSION,
         experiment=result.experiment,
         answer=result.answer,
         numbers=to_json(result.numbers, "result.scores"),
@@ -127,12 +129,12 @@ def write_scores(folder: Path, result: Result, provenance: Provenance) -> Record
     return record
 
 
-def _write_tables(folder: Path, result: Result, sources: Sources) -> tuple[dict[str, str], dict[str, str]]:
+def _write_tables(folder: Path, result: Result, sources: CaptionSources) -> tuple[dict[str, str], dict[str, str]]:
     """Write the tables of a result; return the names of their CSV and of their LaTeX files, by name of the table."""
     tables: dict[str, str] = {}
     latex: dict[str, str] = {}
     for name, table in result.tables.items():
-        stem = name if table.main else f"{TABLES}/{name}"
+        stem = name if table.main else f"{TABLES_FOLDER}/{name}"
         tables[name] = f"{stem}.csv"
         (folder / tables[name]).parent.mkdir(exist_ok=True)
         write_atomically(folder / tables[name], csv_text(table.frame))
@@ -144,7 +146,7 @@ def _write_tables(folder: Path, result: Result, sources: Sources) -> tuple[dict[
     return tables, latex
 
 
-def _caption_of_table(result: Result, name: str, sources: Sources) -> str:
+def _caption_of_table(result: Result, name: str, sources: CaptionSources) -> str:
     """Return the first sentence of a table's caption: that of the figure of the same name, or the names in words."""
     if name in result.figures:
         return result.figures[name].title

@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from attention_probing.attention.loading import new_folder
+from attention_probing.attention.loading import new_model_folder
 
 Architecture = Literal["bert", "llama"]
 
@@ -64,7 +64,7 @@ class WordModel:
         Raises:
             EncoderError: The folder exists, or cannot be written.
         """
-        with new_folder(path := Path(folder).expanduser()) as partial:
+        with new_model_folder(path := Path(folder).expanduser()) as partial:
             self.model.save_pretrained(partial)
             self.tokenizer.save_pretrained(partial)
         return path

@@ -156,7 +156,7 @@ def test_shards_hold_equally_many_pieces_in_items_of_like_length(
     sentences: int, shards: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attention_probing.attention.specification.SHARDS", 32)
-    monkeypatch.setattr("attention_probing.attention.specification.MOST", 3_000)
+    monkeypatch.setattr("attention_probing.attention.specification.MOST_PIECES", 3_000)
     lengths = np.random.default_rng(0).integers(3, 30, sentences)
     found = fake_items(*lengths.tolist()).shards
     assert len(found) == shards

@@ -66,7 +66,7 @@ def test_every_ingredient_changes_the_key(extraction: Extraction, digests: Diges
     assert all(len(bytes.fromhex(key)) == 12 for key in keys)
 
 
-@pytest.mark.parametrize("version", ["FORMAT", "ALIGNMENT_VERSION"])
+@pytest.mark.parametrize("version", ["STORE_FORMAT", "ALIGNMENT_VERSION"])
 def test_every_version_changes_the_key(
     version: str, extraction: Extraction, digests: Digests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +100,7 @@ def test_identity_is_plain_json(extraction: Extraction, digests: Digests) -> Non
 
 
 def test_the_key_of_a_treebank_is_what_it_was(tmp_path: Path) -> None:
-    """Stores that lie about stay valid, until FORMAT rises."""
+    """Stores that lie about stay valid, until STORE_FORMAT rises."""
     identity = {"format": 5, "corpus_sha256": "c", "reader": {"name": "r"}, "encoder": None}
     corpus = tmp_path / "corpus"
     corpus.write_text("c")

@@ -488,7 +488,7 @@ def test_a_lost_connection_is_told_in_a_line(
 ) -> None:
     lost = RuntimeError("[pair.cc:553] Connection closed by peer [127.0.0.1]:7059. This is typically …\nmore")
     monkeypatch.setattr(rank_zero_only, "rank", rank)
-    monkeypatch.setattr("attention_probing.results.progress.TOGETHER", 0.0)
+    monkeypatch.setattr("attention_probing.results.progress.FAULT_SECONDS", 0.0)
     monkeypatch.setattr("attention_probing.commands.launch.start", Mock(side_effect=lost))
     with pytest.raises(RuntimeError):
         launch.run(CommandLine((), {}))  # there are no other processes

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from attention_probing.corpora.eraser import COLUMNS, read_eraser
+from attention_probing.corpora.eraser import ERASER_COLUMNS, read_eraser
 from attention_probing.corpora.labelled import Columns, LabelledText
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.datamodules import ClassificationDataModule
@@ -107,7 +107,7 @@ def test_a_folder_of_eraser_is_a_corpus(tmp_path: Path) -> None:
     module = ClassificationDataModule(str(tmp_path), format="eraser", positive="POS", cache=str(tmp_path / "stores"))
     module.setup("fit")
     module.setup("test")
-    assert module.columns == COLUMNS
+    assert module.columns == ERASER_COLUMNS
     assert module.labels == ("NEG", "POS")
     assert module.splits["dev"].ids == ["valNEG", "valPOS"]
     assert module.splits["test"][[1]].rationale.tolist() == [[False, True, False]]

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from attention_probing.corpora.sentence import SCHEMA, CorpusError, Sentence, find_cycle, to_table
+from attention_probing.corpora.sentence import SENTENCE_SCHEMA, CorpusError, Sentence, find_cycle, to_table
 
 
 @pytest.mark.parametrize("short", ["heads", "relations", "upos", "xpos"])
@@ -57,12 +57,12 @@ def parquet(table: pa.Table, path: Path) -> pa.Table:
 def test_a_table_holds_the_sentences_also_through_parquet(tmp_path: Path) -> None:
     for sentences in (SENTENCES, ()):
         table = to_table(sentences)
-        assert table.schema == SCHEMA
+        assert table.schema == SENTENCE_SCHEMA
         columns = []
         for s in sentences:
             of_words = [list(column) for column in (s.words, s.heads, s.relations, s.upos, s.xpos)]
             columns.append([s.id, *of_words, s.document])
-        assert table.to_pylist() == [dict(zip(SCHEMA.names, values, strict=True)) for values in columns]
+        assert table.to_pylist() == [dict(zip(SENTENCE_SCHEMA.names, values, strict=True)) for values in columns]
         assert parquet(table, tmp_path / "x.parquet").to_pylist() == table.to_pylist()
 
 

@@ -13,7 +13,14 @@ from attention_probing.attention.extraction import extract, shapes
 from attention_probing.attention.source import EncoderSpec, resolve
 from attention_probing.attention.specification import Candidates, Extraction, Items, Options
 from attention_probing.corpora.conll2012 import read_documents
-from attention_probing.corpora.document import MENTION_TYPES, Document, Documents, Window, cut, windows_from_table
+from attention_probing.corpora.document import (
+    MENTION_TYPES,
+    Document,
+    Documents,
+    Window,
+    cut_window,
+    windows_from_table,
+)
 from attention_probing.corpora.sentence import CorpusError, RunningText, Sentence
 from attention_probing.corpora.splits import SPLITS, Split
 from attention_probing.datamodules import AntecedentBatch, CoreferenceDataModule
@@ -361,7 +368,7 @@ def test_sentences_are_joined_as_long_as_they_fit(
     documents: list[Document], expected: list[tuple[int, int, int]], audit: dict[str, int], encoder: Encoder
 ) -> None:
     items, windows = cut_up(encoder, *documents, too_long="skip")
-    assert windows == tuple(cut(number, documents[number], start, stop) for number, start, stop in expected)
+    assert windows == tuple(cut_window(number, documents[number], start, stop) for number, start, stop in expected)
     for pieces, window in zip(items.inputs, windows, strict=True):
         assert pieces.words == len(window.words)
         assert len(pieces) <= 14

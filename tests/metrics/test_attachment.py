@@ -8,7 +8,7 @@ import pytest
 
 from attention_probing.corpora.conllu import read_treebank
 from attention_probing.metrics.attachment import (
-    LONGEST,
+    LONGEST_SENTENCE,
     OFFSETS,
     Arcs,
     add_arcs,
@@ -330,7 +330,7 @@ class TestRowsOfArcs:
 
 def test_numbers_of_several_predictors_take_two_bytes_each() -> None:
     predicted, rows = random_predictions(TREEBANK, 5), Rows()
-    predicted[0] = LONGEST
+    predicted[0] = LONGEST_SENTENCE
     add(rows, NUMBERS, predicted)
     gold, columns = take_arcs(rows)
     assert columns["heads"].dtype == np.int16

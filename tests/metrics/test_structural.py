@@ -11,7 +11,7 @@ from attention_probing.metrics.trees import (
     depth_losses,
     distance_losses,
     length_weights,
-    rank_correlations,
+    masked_rank_correlations,
     tree_depths,
     tree_distances,
 )
@@ -91,7 +91,7 @@ def test_a_batch_without_a_sentence_has_nothing_to_measure() -> None:
     assert tree_depths(heads, lengths).shape == (0, 0)
     assert distance_losses(torch.zeros(0, 3, 0, 0), tree_distances(heads, lengths), lengths).shape == (0, 3)
     assert depth_losses(torch.zeros(0, 3, 0), tree_depths(heads, lengths), lengths).shape == (0, 3)
-    assert rank_correlations(
+    assert masked_rank_correlations(
         torch.zeros(0, 3, 0), torch.zeros(0, 1, 0), torch.zeros(0, 1, 0, dtype=torch.bool)
     ).shape == (0, 3)
 
@@ -115,7 +115,7 @@ def test_spearman_equals_scipy_row_by_row_with_ties_on_both_sides() -> None:
     predicted, gold = random.integers(0, 6, (7, 3, 9)).astype(float), random.integers(0, 4, (7, 1, 9))
     predicted[0] = random.normal(size=(3, 9)) * 1e4
     mask = np.arange(9) < random.integers(3, 10, 7)[:, None]
-    found = rank_correlations(torch.tensor(predicted), torch.tensor(gold), torch.tensor(mask)[:, None])
+    found = masked_rank_correlations(torch.tensor(predicted), torch.tensor(gold), torch.tensor(mask)[:, None])
     assert found.shape == (7, 3)
     for row, k in np.ndindex(7, 3):
         counted = mask[row]
@@ -126,10 +126,10 @@ def test_spearman_equals_scipy_row_by_row_with_ties_on_both_sides() -> None:
 def test_spearman_where_one_side_has_no_order() -> None:
     mask = torch.tensor([True, True, True, False])
     order, none = torch.tensor([1.0, 2.0, 3.0, 0.0]), torch.tensor([4.0, 4.0, 4.0, 9.0])
-    assert float(rank_correlations(none, order, mask)) == 0
-    assert rank_correlations(order, none, mask).isnan()
-    assert rank_correlations(order, order, torch.tensor([True, False, False, False])).isnan()
-    assert float(rank_correlations(-order, order, mask)) == -1
+    assert float(masked_rank_correlations(none, order, mask)) == 0
+    assert masked_rank_correlations(order, none, mask).isnan()
+    assert masked_rank_correlations(order, order, torch.tensor([True, False, False, False])).isnan()
+    assert float(masked_rank_correlations(-order, order, mask)) == -1
 
 
 def test_length_weights_make_a_mean_over_lengths() -> None:

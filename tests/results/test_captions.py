@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from attention_probing.results import Bars, Provenance, Result
-from attention_probing.results.captions import Sources, add_sources
+from attention_probing.results.captions import CaptionSources, add_sources
 from attention_probing.results.figures import TitlePart
 
 MINI = {"name": "sentence-transformers/all-MiniLM-L6-v2", "weights": "pretrained", "layers": 6}
@@ -50,17 +50,19 @@ TEXTS = {"reviews": {"corpus": "sst2", "split": "dev"}, "encyclopedia": {"corpus
 def test_a_caption_names_the_encoder_and_the_tested_corpora_once(
     title: str, title_says: TitlePart | None, encoder: dict[str, object], data: dict[str, object], expected: str
 ) -> None:
-    sources = Sources.from_provenance(Provenance(encoder, data, {}))
+    sources = CaptionSources.from_provenance(Provenance(encoder, data, {}))
     assert sources.caption(title, title_says) == expected
 
 
 def test_a_treebank_that_is_learned_from_is_named_in_titles_and_in_the_answer() -> None:
     figure = Bars("nsubj", ("a",), {"x": [0.5]}, "y", unit="fraction")
     result = Result("p", {}, figures={"nsubj": figure}, answer="The probe finds 30 % of the heads.")
-    sources = Sources.from_provenance(Provenance({"name": "bert"}, {**EWT, "transfer": "learned on de_gsd-ud"}, {}))
+    sources = CaptionSources.from_provenance(
+        Provenance({"name": "bert"}, {**EWT, "transfer": "learned on de_gsd-ud"}, {})
+    )
     changed = add_sources(result, sources)
     assert changed.answer == "The probe finds 30 % of the heads; learned on de_gsd-ud."
     assert changed.figures["nsubj"].title == "nsubj (bert; en_ewt-ud, test; learned on de_gsd-ud)"
-    no_transfer = Sources.from_provenance(Provenance({}, EWT, {}))
+    no_transfer = CaptionSources.from_provenance(Provenance({}, EWT, {}))
     assert add_sources(result, no_transfer).answer == result.answer
     assert not add_sources(replace(result, answer=""), sources).answer

@@ -24,7 +24,7 @@ def test_every_experiment_names_its_paper_or_is_our_own() -> None:
         name
         for name, value in exports(*ROOMS).items()
         if isinstance(value, type) and issubclass(value, kinds) and not isabstract(value)
-    } - {"FidelityTest", "HeadSelectionProbe", "Measure", "TextClassifier"}
+    } - {"FidelityTest", "HeadSelectionProbe", "MapMeasure", "Measure", "TextClassifier"}
     known = read_citations()
     assert not offered - known["names"].keys() - set(known["own"])
     assert not known["names"].keys() & set(known["own"])

@@ -134,7 +134,7 @@ def test_every_kind_has_numbers() -> None:
 
 
 def test_of_too_many_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "MOST", 3)
+    monkeypatch.setattr(figures, "MOST_ROWS", 3)
     assert [name for name, (figure, _, _) in CASES.items() if figure.data() is None] == [
         name for name, (_, _, rows) in CASES.items() if len(rows) > 3
     ]
