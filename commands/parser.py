@@ -10,7 +10,7 @@ from attention_probing.commands.command_line import CommandLine
 from attention_probing.commands.shorthand import SHORT
 from attention_probing.commands.trust import refuse_permissions
 from attention_probing.models.configs import IS_FILE, may_read, only_named_files
-from attention_probing.models.parser_messages import explain
+from attention_probing.models.parser_messages import explain_error
 from attention_probing.results.errors import near
 from attention_probing.results.progress import wait_for_the_first
 from attention_probing.results.settings import SettingsError, leaves
@@ -77,7 +77,7 @@ class Parser(ArgumentParser):
         if not self.exit_on_error:
             super().error(message, ex)
         wait_for_the_first()
-        sys.stderr.write(f"error: {self._file}{explain(message)}\n")
+        sys.stderr.write(f"error: {self._file}{explain_error(message)}\n")
         self.exit(2)
 
     def _suggestion(self, message: str) -> str:

@@ -25,7 +25,7 @@ from attention_probing.corpora.registry import CORPORA, locate
 from attention_probing.corpora.sentence import Sentence
 from attention_probing.datamodules import DependencyDataModule
 from attention_probing.fidelity.checkpoints import load_one
-from attention_probing.fidelity.single_text import RANKINGS, Explanation, explain, spaced
+from attention_probing.fidelity.single_text import DEFAULT_RANKINGS, Explanation, explain, spaced
 from attention_probing.results.errors import UserError, near, pluralize
 from attention_probing.results.files import check_writable, write_atomically
 from attention_probing.results.view import Arc, Span, View, view_page
@@ -367,7 +367,7 @@ def _make_views(options: Namespace) -> tuple[list[View], list[Explanation]]:
     texts = [AnnotatedText.from_words(text.split()) for text in options.text]
     if options.corpus is not None:
         texts = from_corpus(options.corpus, options.split, options.id)
-    texts, explanations = add_explanations(texts, options.checkpoints, options.rankings or RANKINGS)
+    texts, explanations = add_explanations(texts, options.checkpoints, options.rankings or DEFAULT_RANKINGS)
     attention_options = Options(
         layers=_sorted_numbers(options.layers),
         heads=_sorted_numbers(options.heads),
@@ -406,7 +406,7 @@ def _make_parser() -> ArgumentParser:
     page.add_argument("--pieces", action="store_true", help="also between the pieces of words")
     use = "text classifiers to explain: checkpoints, runs, Hugging Face folders"
     page.add_argument("--checkpoints", nargs="+", type=Path, default=[], metavar="PATH", help=use)
-    use = f"of words, for --checkpoints ({' '.join(RANKINGS)})"
+    use = f"of words, for --checkpoints ({' '.join(DEFAULT_RANKINGS)})"
     page.add_argument("--rankings", nargs="+", default=[], metavar="NAME", help=use)
     page.add_argument("--budget", type=float, default=40, metavar="MB", help="most of the page (%(default)s)")
     parser.add_argument("--out", type=Path, default=Path("view.html"), metavar="FILE", help="the page (%(default)s)")

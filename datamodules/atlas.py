@@ -68,12 +68,16 @@ class AtlasDataModule(CorpusDataModule[Any]):
                 )
         if options.quantity != "attention":
             raise CorpusError(
-                f"{setting('data.options.quantity')} is {options.quantity}, but {type(self).__name__} joins "
-                f"analyses of "
-                "attention weights. Leave it out."
+                f"{setting('data.options.quantity')} is {options.quantity}, but {type(self).__name__} joins analyses "
+                "of attention weights. Leave it out."
             )
-        self.text, self.treebank, self.documents = text, treebank, documents
-        self.encoder, self.options, self.max_length, self.random_init = encoder, options, max_length, random_init
+        self.text = text
+        self.treebank = treebank
+        self.documents = documents
+        self.encoder = encoder
+        self.options = options
+        self.max_length = max_length
+        self.random_init = random_init
         self._shared: dict[str, Any] = dict(encoder=encoder, root=root, cache=cache, random_init=random_init)
 
     @cached_property
@@ -83,7 +87,8 @@ class AtlasDataModule(CorpusDataModule[Any]):
         Raises:
             CorpusError: The treebank has no test split.
         """
-        texts, others = list(read_sources(self.text)), list[CorpusDataModule[Any]]()
+        texts = list(read_sources(self.text))
+        annotated: list[CorpusDataModule[Any]] = []
         if self.treebank is not None:
             arcs = DependencyDataModule(self.treebank, options=self.options, **self._shared)
             arcs.option = "data.treebank"
@@ -91,12 +96,12 @@ class AtlasDataModule(CorpusDataModule[Any]):
             if "test" not in files:
                 raise CorpusError(f"The corpus ({setting('data.treebank')}) has no test split. {arcs.missing_remedy}.")
             texts.append(TextSource(str(files["test"]), name=TREEBANK))
-            others.append(arcs)
+            annotated.append(arcs)
         if self.documents is not None:
             links = CoreferenceDataModule(self.documents, options=self.options, **self._shared)
             links.option = "data.documents"
-            others.append(links)
-        return TextDataModule(texts, max_length=self.max_length, **self._shared), *others
+            annotated.append(links)
+        return (TextDataModule(texts, max_length=self.max_length, **self._shared), *annotated)
 
     def files(self) -> Mapping[str, Path]:
         """Return the corpus files of the texts, the treebank and the documents.
@@ -104,9 +109,12 @@ class AtlasDataModule(CorpusDataModule[Any]):
         The keys are the names of the text corpora, `dependency.<split>` for the treebank, and
         `coreference.<split>` for the documents.
         """
-        texts, *others = self.parts
-        named = {f"{_name(part)}.{split}": path for part in others for split, path in part.files().items()}
-        return {**texts.files(), **named}
+        texts, *annotated = self.parts
+        files = dict(texts.files())
+        for part in annotated:
+            for split, path in part.files().items():
+                files[f"{_name(part)}.{split}"] = path
+        return files
 
     def splits_of(self, stage: str, files: Mapping[str, Path]) -> tuple[list[Split], list[Split]]:
         """Return two empty lists: the splits to read and to prepare are those of the `parts`.
@@ -117,7 +125,10 @@ class AtlasDataModule(CorpusDataModule[Any]):
         return self.parts[0].splits_of(stage, files)
 
     def absent(self, stages: Iterable[str]) -> list[CorpusError]:
-        return [fault for part in self.parts for fault in part.absent(stages)]
+        errors = []
+        for part in self.parts:
+            errors.extend(part.absent(stages))
+        return errors
 
     def setup(self, stage: str) -> None:
         """Set up the datamodules of the texts, the treebank and the documents.
@@ -136,13 +147,17 @@ class AtlasDataModule(CorpusDataModule[Any]):
         Files and counts are those of the `parts`, under the names `text`, `dependency` (the treebank)
         and `coreference` (the documents).
         """
-        found = {_name(part): part.provenance for part in self.parts}
-        data, audit = ({name: getattr(one, of) for name, one in found.items()} for of in ("data", "audit"))
-        return Provenance(found["text"].encoder, data, audit)
+        provenances = {_name(part): part.provenance for part in self.parts}
+        data = {name: of_part.data for name, of_part in provenances.items()}
+        audit = {name: of_part.audit for name, of_part in provenances.items()}
+        return Provenance(provenances["text"].encoder, data, audit)
 
     def test_dataloader(self) -> list[Any]:
         """Return the test dataloaders of texts, treebank and documents."""
-        return [loader for part in self.parts for loader in part.test_dataloader()]
+        loaders = []
+        for part in self.parts:
+            loaders.extend(part.test_dataloader())
+        return loaders
 
 
 def _name(part: CorpusDataModule[Any]) -> str:

@@ -175,48 +175,60 @@ class AttentionDataModule(CorpusDataModule[Item]):
             self._open(files, missing, ahead)
         self.splits = self.make_splits(self.stores)
         if self.random_init and stage == "test":
-            if self.encoder is None:
-                raise EncoderError(
-                    f"{setting('data.random_init')} needs an encoder, but {setting('data.encoder')} is null. Name one."
-                )
-            source = resolve(replace(self.encoder, weights="random"))
-            paths = dict.fromkeys(files[split] for split in STAGES["test"])
-            by_path = self._stores(paths, source, load_later(source, self.device))
-            stores = {split: by_path[files[split]] for split in STAGES["test"]}
-            self.random_splits = self.make_splits(stores, "random_init")
+            self._open_random_splits(files)
+
+    def _open_random_splits(self, files: Mapping[str, Path]) -> None:
+        """Open the stores of dev and test with the attention of the encoder with random weights."""
+        if self.encoder is None:
+            raise EncoderError(
+                f"{setting('data.random_init')} needs an encoder, but {setting('data.encoder')} is null. Name one."
+            )
+        source = resolve(replace(self.encoder, weights="random"))
+        paths = dict.fromkeys(files[split] for split in STAGES["test"])
+        by_path = self._stores(paths, source, load_later(source, self.device))
+        stores = {split: by_path[files[split]] for split in STAGES["test"]}
+        self.random_splits = self.make_splits(stores, "random_init")
 
     def _open(self, files: Mapping[str, Path], missing: Sequence[Split], ahead: Sequence[Split]) -> None:
         """Open the stores of the missing splits, make the stores of the splits ahead, and load the word vectors."""
-        entered = time.perf_counter()
+        began = time.perf_counter()
         source = None if self.encoder is None else resolve(self.encoder)
         encoder = load_later(source, self.device)
         if self.vector_spec is not None and self.vector_spec.name != ENCODER:
             find_vectors(self.vector_spec, self.root)  # before hours of extraction
+        splits_of_paths: dict[Path, list[Split]] = {}
+        for split in (*missing, *ahead):
+            splits_of_paths.setdefault(files[split], []).append(split)
         by_path = {files[split]: store for split, store in self.stores.items()}
-        paths = list(dict.fromkeys(files[split] for split in (*missing, *ahead)))
-        by_path |= self._stores([path for path in paths if path not in by_path], source, encoder)
+        new_paths = [path for path in splits_of_paths if path not in by_path]
+        by_path.update(self._stores(new_paths, source, encoder))
         for split in missing:
             self.stores[split] = by_path[files[split]]
-        opened: dict[Split, Store] = {split: by_path[files[split]] for split in (*self.stores, *ahead)}
-        new = [split for split in opened if split not in self._warned]
-        for path in dict.fromkeys(files[split] for split in new):
-            self.warn_of_file(path, by_path[path])
-        texts = self._texts(opened)
-        for split in new:
-            warn_of_split(split, count_shared(texts, split), len(opened[split]), self.unit)
-        self._warned.update(new)
+        self._warn_of_splits(files, {split: by_path[files[split]] for split in (*self.stores, *ahead)})
         if self.vector_spec is not None:
-            counts = _count_forms({files[split]: store for split, store in self.stores.items()}.values())
+            stores = {files[split]: store for split, store in self.stores.items()}
+            counts = _count_forms(stores.values())
             self.vectors = load_vectors(
                 self.vector_spec, counts, root=self.root, cache=self.cache, source=source, encoder=encoder
             )
         if self.streams and "train" in missing:
             inform("Attention is not stored: every epoch runs the encoder over train and dev.")
         sizes = []
-        for path in paths:
-            names = " and ".join(split for split in (*missing, *ahead) if files[split] == path)
-            sizes.append(f"{names} {pluralize(len(by_path[path]), self.unit.removesuffix('s'))}")
-        inform(f"Data ready in {time.perf_counter() - entered:.1f} s: {', '.join(sizes)}.")
+        for path, splits in splits_of_paths.items():
+            items = pluralize(len(by_path[path]), self.unit.removesuffix("s"))
+            sizes.append(f"{' and '.join(splits)} {items}")
+        inform(f"Data ready in {time.perf_counter() - began:.1f} s: {', '.join(sizes)}.")
+
+    def _warn_of_splits(self, files: Mapping[str, Path], stores: Mapping[Split, Store]) -> None:
+        """Log the warnings of splits that are opened for the first time."""
+        new = [split for split in stores if split not in self._warned]
+        new_files = {files[split]: stores[split] for split in new}
+        for path, store in new_files.items():
+            self.warn_of_file(path, store)
+        texts = self._texts(stores)
+        for split in new:
+            warn_of_split(split, count_shared(texts, split), len(stores[split]), self.unit)
+        self._warned.update(new)
 
     def _stores(
         self, paths: Iterable[Path], source: EncoderSource | None, encoder: Callable[[], Encoder] | None
@@ -352,11 +364,11 @@ def any_store(data: AttentionDataModule[Any]) -> Store:
 def _describe_encoder(store: Store) -> dict[str, object]:
     """Return the name of a store's encoder, and the hashes that decide its weights."""
     identity = store.manifest.identity["encoder"]
-    described: dict[str, object] = dict(store.manifest.encoder)
+    entries: dict[str, object] = dict(store.manifest.encoder)
     if isinstance(identity, dict):
-        described |= identity
+        entries |= identity
     if store.manifest.quantity != "attention":
-        described["quantity"] = store.manifest.quantity
-    if described.get("weights") == "random":  # only the embeddings of the file were kept
-        described["embeddings_of_sha256"] = described.pop("weights_sha256")
-    return described
+        entries["quantity"] = store.manifest.quantity
+    if entries.get("weights") == "random":  # only the embeddings of the file were kept
+        entries["embeddings_of_sha256"] = entries.pop("weights_sha256")
+    return entries

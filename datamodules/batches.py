@@ -64,13 +64,13 @@ class Batch:
 
     def to(self, device: torch.device, non_blocking: bool = False) -> Self:
         """Return the batch on another device."""
-        return self._moved(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        return self._move(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> Self:
         """Return the batch in page-locked memory, from which a GPU copies while it computes."""
-        return self._moved(Tensor.pin_memory)
+        return self._move(Tensor.pin_memory)
 
-    def _moved(self, move: Callable[[Tensor], Tensor]) -> Self:
+    def _move(self, move: Callable[[Tensor], Tensor]) -> Self:
         moved: dict[str, Any] = {}
         for name, value in vars(self).items():
             if isinstance(value, Tensor):

@@ -32,7 +32,6 @@ from attention_probing.datamodules.labels import Labels, describe_labels, find_l
 from attention_probing.datamodules.planting import check_planted_words, plant_shortcuts
 from attention_probing.datamodules.text_split import TextSplit
 from attention_probing.datamodules.tokenization import (
-    Numbers,
     Punctuation,
     TokenizedTexts,
     TokenOptions,
@@ -40,7 +39,7 @@ from attention_probing.datamodules.tokenization import (
 )
 from attention_probing.datamodules.vectors import vocabulary_vectors
 from attention_probing.datamodules.warnings import count_shared, warn_of_split
-from attention_probing.results import Provenance
+from attention_probing.results import Integers, Provenance
 from attention_probing.results.digests import Digests
 from attention_probing.results.errors import pluralize, setting
 from attention_probing.results.options import Positive, checked
@@ -243,7 +242,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         missing = [split for split in (*reads, *prepares) if split not in self.splits]
         if not missing:
             return
-        entered = time.perf_counter()
+        began = time.perf_counter()
         if self.tokenizer is not None and self._pieces is None:
             self.tokenizer_source = resolve(self.tokenizer)
             self._pieces = TextTokenizer(self.tokenizer_source)
@@ -276,7 +275,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         sizes = ", ".join(pluralize(len(self.splits[split]), f"{split} text") for split in missing)
         kinds = "numbers as labels" if self.regression else f"{len(self.labels)} labels"
         tokens = f"a vocabulary of {pluralize(len(self.vocabulary), 'token')}"
-        inform(f"Data ready in {time.perf_counter() - entered:.1f} s: {sizes}, {kinds}, {tokens}.")
+        inform(f"Data ready in {time.perf_counter() - began:.1f} s: {sizes}, {kinds}, {tokens}.")
 
     def _open(self, split: Split, files: Mapping[str, Path], corpus: LabelledTexts, labels: Labels) -> None:
         """Plant shortcuts in a split, tokenize it, number its tokens, and audit it."""
@@ -302,8 +301,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         train = self.splits.get("train")
         if self._pieces is None and train is not None and not train.counts["unknown_tokens"]:
             data.warn_of_untrained(str(path))
-        described = describe_labels(labels, self.labels)
-        self._audit[split] = {**corpus.audit, **data.counts, **shared, "labels": described}
+        counts_of_labels = describe_labels(labels, self.labels)
+        self._audit[split] = {**corpus.audit, **data.counts, **shared, "labels": counts_of_labels}
 
     def _build_vocabulary(self, tokens: TokenizedTexts) -> Vocabulary:
         """Return the vocabulary of train, or that of the tokenizer."""
@@ -405,13 +404,13 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             if split not in self.splits:
                 continue
             path = files[split]
-            known: dict[str, object] = {**corpus_of(path), "file": path.name, "sha256": digests.of_file(path)}
+            entries: dict[str, object] = {**corpus_of(path), "file": path.name, "sha256": digests.of_file(path)}
             if self.shortcut is not None:
-                known["shortcut"] = asdict(self.shortcut)
+                entries["shortcut"] = asdict(self.shortcut)
             if self.format == "eraser":  # annotations name documents, which are other files
-                known["tokens_sha256"] = self.splits[split].digest
-            known["texts"] = len(self.splits[split])
-            data[split] = known
+                entries["tokens_sha256"] = self.splits[split].digest
+            entries["texts"] = len(self.splits[split])
+            data[split] = entries
             audit[split] = self._audit[split]
         return Provenance(encoder, data, audit)
 
@@ -436,6 +435,6 @@ def mask_tokens(data: ClassificationDataModule, chosen: Mapping[Split, NDArray[n
     return changed
 
 
-def class_counts(data: ClassificationDataModule) -> Numbers:
+def class_counts(data: ClassificationDataModule) -> Integers:
     """Return the number of train texts with each label, int64 `[classes]`."""
     return np.bincount(data.splits["train"].labels, minlength=len(data.labels))

@@ -439,9 +439,8 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
             if len(genres) == 1:
                 count = "one document with mentions is"
             raise CorpusError(
-                f"{self.corpus}: {count} too few to be split into "
-                f"{', '.join(names[:-1])} and {names[-1]} ({setting('data.parts')}). Give one file per split: "
-                f"{mapping_of(self)}."
+                f"{self.corpus}: {count} too few to be split into {', '.join(names[:-1])} and {names[-1]} "
+                f"({setting('data.parts')}). Give one file per split: {mapping_of(self)}."
             )
         return parts[split]
 

@@ -94,7 +94,7 @@ class DependencySplit(Dataset[AttentionBatch]):
         if data.heads_of is not None:
             heads: list[int] = []
             for item in range(len(self)):
-                heads += data.heads_of(self.words(item))
+                heads.extend(data.heads_of(self.words(item)))
             if len(heads) != self._offsets[-1]:
                 raise ValueError(
                     f"heads_of gives {len(heads)} heads, but must give {self._offsets[-1]}: one for each word"
@@ -137,17 +137,20 @@ class DependencySplit(Dataset[AttentionBatch]):
         """Return the batch of these sentences."""
         check_batch(indices)
         lengths = self.lengths[indices]
+        sentences = len(indices)
         words = int(lengths.max(initial=0))
         padded = padder(self._offsets, indices)
         manifest = self.store.manifest
-        streams_words = isinstance(self.store, Stream) and "attention" not in self.reads
-        streams_words = streams_words and "most_attended" in self.reads
-        reads_attention = bool({"attention", "most_attended"} & self.reads) and not streams_words
-        cells = words + 2 if manifest.shards and reads_attention else 0
-        attention = (len(indices), len(manifest.layers) - self._lowest, len(manifest.heads), cells, cells)
+        most_attended: dict[str, Tensor] = {}
+        cells = 0  # positions of a map of attention; 0 reads none
+        if self._streams_most_attended:
+            most_attended = self._most_attended(indices)
+        elif manifest.shards and self.reads & {"attention", "most_attended"}:
+            cells = words + 2
+        attention = (sentences, len(manifest.layers) - self._lowest, len(manifest.heads), cells, cells)
         layers = len(manifest.hidden.layers) if "hidden" in self.reads else 0
-        hidden = (len(indices), layers, words, manifest.hidden.size)
-        vectors = torch.zeros(len(indices), words, 0)
+        hidden = (sentences, layers, words, manifest.hidden.size)
+        vectors = torch.zeros(sentences, words, 0)
         if self._vectors is not None and "vectors" in self.reads:
             vectors = torch.from_numpy(self._vectors.matrix[padded(self._rows, -1).numpy()])
         return AttentionBatch(
@@ -157,20 +160,26 @@ class DependencySplit(Dataset[AttentionBatch]):
             relations=padded(self._relations, -1),
             punctuation=padded(self._punctuation, False),
             documents=torch.from_numpy(self.documents[indices]),
-            attention=self._stored(manifest.maps_name if cells else "", indices, attention, torch.float32),
-            hidden=self._stored("hidden", indices, hidden, manifest.dtype),
+            attention=self._read_stored(manifest.maps_name if cells else "", indices, attention, torch.float32),
+            hidden=self._read_stored("hidden", indices, hidden, manifest.dtype),
             vectors=vectors,
             split=self.split,
             encoder=self.encoder,
-            **self._most_attended(indices) if streams_words else {},
+            **most_attended,
         )
+
+    @property
+    def _streams_most_attended(self) -> bool:
+        """True if the batches hold the most attended words, computed as the attention passes, in place of it."""
+        reads_words_alone = "most_attended" in self.reads and "attention" not in self.reads
+        return isinstance(self.store, Stream) and reads_words_alone
 
     def _most_attended(self, indices: list[int]) -> dict[str, Tensor]:
         assert isinstance(self.store, Stream)
         positions, peaks = self.store.most_attended(indices)
         return {"most_attended": positions[..., self._lowest :, :], "peaks": peaks[:, self._lowest :]}
 
-    def _stored(self, quantity: str, indices: list[int], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    def _read_stored(self, quantity: str, indices: list[int], shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return a quantity of each sentence, padded with zeros; read nothing if a size is 0."""
         lengths = self.lengths[indices]
         # Only padding needs zeros, and in most batches all sentences have one length.

@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 
 from attention_probing.corpora.labelled import LabelledText
 from attention_probing.corpora.sentence import CorpusError
-from attention_probing.datamodules.tokenization import (
-    Numbers,
-)
+from attention_probing.results import Integers
 from attention_probing.results.errors import setting
 from attention_probing.results.progress import warn
 
@@ -62,7 +60,7 @@ def find_labels(path: Path, texts: Sequence[LabelledText], positive: str) -> tup
     return labels, labels.index(positive)
 
 
-def label_numbers(path: Path, texts: Sequence[LabelledText], labels: Sequence[str]) -> Numbers:
+def label_numbers(path: Path, texts: Sequence[LabelledText], labels: Sequence[str]) -> Integers:
     """Return the index of each text's label in `labels`, int64 `[texts]`.
 
     Args:

@@ -90,7 +90,7 @@ class Segments:
         Args:
             audit: Receives the counts that are listed at the class.
         """
-        packed = self._packed(audit) if self._pairs else self._stretches(audit)
+        packed = self._pack(audit) if self._pairs else self._stretches(audit)
         for stretches in islice(packed, self._corpus.source.limit):
             passages, pieces = zip(*stretches, strict=True)
             segment = self._segmenter.write(pieces)
@@ -145,7 +145,7 @@ class Segments:
         for stretch in _divide(passage, pieces, pieces.stretches(room)):
             yield (stretch,)
 
-    def _packed(self, audit: Counter[str]) -> Iterator[tuple[Stretch, ...]]:
+    def _pack(self, audit: Counter[str]) -> Iterator[tuple[Stretch, ...]]:
         """Yield two consecutive stretches for each segment."""
         stretches = self._stretches(audit)
         for (first,) in stretches:

@@ -34,7 +34,7 @@ from attention_probing.results.options import Positive, check_options
 from attention_probing.results.progress import inform, warn
 
 _WINDOW = 1024  # segments that are sorted by length
-CELLS = {"cpu": 2**16, "cuda": 2**20}
+BATCH_CELLS = {"cpu": 2**16, "cuda": 2**20}
 """Bound of a batch by kind of device: small enough for a core's cache, large enough to keep a GPU busy."""
 LEFT_OUT = 0.05
 """Warn if a larger share of the sentences or pairs of texts was left out for their length."""
@@ -145,8 +145,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         if twins:
             raise CorpusError(
                 f"{setting(OPTION)}: several corpora are called {twins[0]}. Give each a `name` of its own, such as "
-                f"{{corpus: "
-                f"{self.sources[self.names.index(twins[0])].corpus}, name: other}}."
+                f"{{corpus: {self.sources[self.names.index(twins[0])].corpus}, name: other}}."
             )
         self.encoder = encoder
         self.before = before
@@ -181,7 +180,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         if self._max_cells is not None:
             return self._max_cells
         device = self.encoders["given"].device.type
-        return CELLS.get(device, CELLS["cuda"])
+        return BATCH_CELLS.get(device, BATCH_CELLS["cuda"])
 
     def files(self) -> Mapping[str, Path]:
         """Return the file of every corpus, by name of the corpus.
@@ -229,10 +228,10 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
             EncoderError: An encoder is not found or cannot separate two passages, or the encoder `before` fine-tuning
                 differs from the given one in layers, heads or pieces.
         """
-        self.splits_of(stage, {})
+        self.splits_of(stage, {})  # checks the stage
         if self.encoders:
             return
-        entered = time.perf_counter()
+        began = time.perf_counter()
         absent = self.absent([stage])
         if absent:
             raise absent[0]
@@ -254,7 +253,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
                 raise _no_segment(self.files()[name], audit)
         self._sha256 = {corpus.name: corpus.sha256(digests) for corpus in self._corpora}
         ready = f"{', '.join(self.names)} in segments of at most {self.max_length} tokens"
-        inform(f"Data ready in {time.perf_counter() - entered:.1f} s: {ready}.")
+        inform(f"Data ready in {time.perf_counter() - began:.1f} s: {ready}.")
 
     @property
     def provenance(self) -> Provenance:
@@ -386,6 +385,5 @@ def warn_of_left_out(data: TextDataModule) -> None:
             warn(
                 f"{name}: {left_out} of {read} sentences or pairs of texts have more pieces than fit, and were left "
                 f"out: the results describe the shorter ones. Raise {setting('data.max_length')} "
-                f"({data.max_length}), or choose "
-                "an encoder that takes longer inputs."
+                f"({data.max_length}), or choose an encoder that takes longer inputs."
             )

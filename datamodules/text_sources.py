@@ -91,9 +91,8 @@ def _make_source(given: object) -> TextSource:
     options = {"corpus": given} if isinstance(given, str) else given
     if not isinstance(options, Mapping) or "corpus" not in options:
         raise CorpusError(
-            f"{setting(OPTION)}: {given!r} contains no `corpus`. Give a name, a file, or a mapping such as "
-            f"{{corpus: my.txt, "
-            "packing: pairs}."
+            f"{setting(OPTION)}: {given!r} contains no `corpus`. Give a name, a file, or a mapping such as {{corpus: "
+            "my.txt, packing: pairs}."
         )
     columns = options.get("columns")
     if columns is not None:

@@ -16,12 +16,12 @@ from attention_probing.datamodules.batches import LengthBatches, TextBatch, chec
 from attention_probing.datamodules.labels import Labels
 from attention_probing.datamodules.tokenization import (
     SPECIALS,
-    Numbers,
     TokenizedTexts,
     Vocabulary,
     Words,
 )
 from attention_probing.datamodules.warnings import UNKNOWN_SHARE
+from attention_probing.results import Integers
 from attention_probing.results.digests import digest
 from attention_probing.results.errors import setting
 from attention_probing.results.progress import warn
@@ -66,7 +66,7 @@ class TextSplit(Dataset[TextBatch]):
         labels: Labels,
         words: Words,
         tokens: TokenizedTexts,
-        cut: Numbers,
+        cut: Integers,
         vocabulary: Vocabulary,
         pieces: TextTokenizer | None,
     ) -> None:
@@ -224,7 +224,7 @@ class TextSplit(Dataset[TextBatch]):
         return numbers
 
     @property
-    def word_counts(self) -> Numbers:
+    def word_counts(self) -> Integers:
         """Number of tokens of each text without delimiters, int64 `[texts]`."""
         return np.diff(np.append(0, self.real.cumsum())[self._offsets])
 
@@ -244,7 +244,7 @@ class TextSplit(Dataset[TextBatch]):
         other._tokens = np.where(chosen, np.int32(token), self._tokens)
         return other
 
-    def frequencies(self, size: int) -> Numbers:
+    def frequencies(self, size: int) -> Integers:
         """Return the number of occurrences of each vocabulary entry in the split, int64 `[size]`.
 
         Delimiters and separators are not counted.

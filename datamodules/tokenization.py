@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 from attention_probing.attention.inputs import TextTokenizer
 from attention_probing.corpora.labelled import LabelledText
 from attention_probing.corpora.sentence import CorpusError
+from attention_probing.results import Flags, Integers
 from attention_probing.results.digests import digest
 from attention_probing.results.errors import pluralize, setting
-
-Numbers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 PAD, UNKNOWN, MASK, START, END, SEPARATOR = SPECIALS = ("<pad>", "<unk>", "<mask>", "<s>", "</s>", "<sep>")
 """First entries of a vocabulary of words. A word of the corpus that is spelled like one of them is unknown."""
@@ -132,16 +130,16 @@ class Words:
         offsets: int64 `[2 · texts + 1]`; text i has the words `offsets[2i]:offsets[2i+1]`, its pair the words
             `offsets[2i+1]:offsets[2i+2]`.
         paired: Bool `[texts]`, True for texts that have a pair.
-        sentences: int64 `[words]`, number of each word's sentence. Numbers never decrease, and no two sentences
+        sentences: int64 `[words]`, number of each word's sentence. Integers never decrease, and no two sentences
             have the same number.
         rationale: Bool `[words]`, True for words of the rationale.
     """
 
     types: tuple[str, ...]
-    codes: Numbers
-    offsets: Numbers
+    codes: Integers
+    offsets: Integers
     paired: Flags
-    sentences: Numbers
+    sentences: Integers
     rationale: Flags
 
 
@@ -160,15 +158,15 @@ class TokenizedTexts:
         blank: Number of texts that held no token and were given the unknown token.
     """
 
-    codes: Numbers
-    offsets: Numbers
-    sources: Numbers
-    words: Numbers
+    codes: Integers
+    offsets: Integers
+    sources: Integers
+    words: Integers
     types: tuple[str, ...] | None = None
     blank: int = 0
 
     @property
-    def owners(self) -> Numbers:
+    def owners(self) -> Integers:
         """Index of the text that each token belongs to, int64 `[tokens]`."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
@@ -176,11 +174,11 @@ class TokenizedTexts:
     def counts(self) -> Counter[str]:
         """Number of occurrences of each word in the texts; empty if tokens are pieces."""
         types = self.types or ()
-        found = np.bincount(self.codes, minlength=len(types)).tolist()
-        return Counter({word: count for word, count in zip(types, found, strict=False) if count})
+        numbers = np.bincount(self.codes, minlength=len(types)).tolist()
+        return Counter({word: number for word, number in zip(types, numbers, strict=False) if number})
 
     @property
-    def segments(self) -> Numbers:
+    def segments(self) -> Integers:
         """Segment of each token, int64 `[tokens]`: 0 in the text, 1 in its pair.
 
         A special token has the segment of the token before it, or 0 at the start of a text.
@@ -189,7 +187,7 @@ class TokenizedTexts:
         within = last >= self.offsets[self.owners]
         return np.where(within, self.sources[last], 0)
 
-    def sentences(self, words: Words) -> Numbers:
+    def sentences(self, words: Words) -> Integers:
         """Return the 0-based index of each token's sentence within its text, int64 `[tokens]`; -1 for special tokens.
 
         The indices have no gaps, even if all tokens of a sentence were cut.
@@ -197,13 +195,15 @@ class TokenizedTexts:
         Args:
             words: Words of the same texts.
         """
-        found = np.full(len(self.codes), -1)
+        sentences = np.full(len(self.codes), -1)
         real = np.flatnonzero(self.sources >= 0)
-        owners, raw = self.owners[real], words.sentences[self.words[real]]
-        first = np.diff(owners, prepend=-1) > 0
-        number = np.cumsum(first | (np.diff(raw, prepend=-1) != 0))
-        found[real] = number - number[first][owners]
-        return found
+        owners = self.owners[real]
+        numbers = words.sentences[self.words[real]]  # counted over all texts
+        starts_text = np.diff(owners, prepend=-1) > 0
+        starts_sentence = starts_text | (np.diff(numbers, prepend=-1) != 0)
+        without_gaps = np.cumsum(starts_sentence)
+        sentences[real] = without_gaps - without_gaps[starts_text][owners]
+        return sentences
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class TokenOptions:
 
 def tokenize(
     texts: Sequence[LabelledText], tokenizer: TextTokenizer | None, options: TokenOptions
-) -> tuple[Words, TokenizedTexts, Numbers]:
+) -> tuple[Words, TokenizedTexts, Integers]:
     """Split texts into words, and turn these into tokens.
 
     Without a tokenizer, words are converted to lower case. With a tokenizer, `punctuation` and `delimiters` of the
@@ -255,7 +255,7 @@ def tokenize(
         limit = tokenizer.max_length if limit is None else min(limit, tokenizer.max_length)
     if limit is None:
         return words, tokens, np.zeros(len(texts), np.int64)
-    tokens, tokens_cut = cut(tokens, limit)
+    tokens, tokens_cut = truncate(tokens, limit)
     return words, tokens, tokens_cut
 
 
@@ -269,8 +269,8 @@ def unread_words(
     texts: Sequence[LabelledText],
     tokenizer: TextTokenizer | None,
     options: TokenOptions,
-    tokenized: tuple[Words, TokenizedTexts, Numbers],
-) -> Numbers:
+    tokenized: tuple[Words, TokenizedTexts, Integers],
+) -> Integers:
     """Return how many words at the end of each text are cut off, wholly or in part, int64 `[texts]`.
 
     Words are separated by white space. Only the first text of a pair is counted. If tokens are pieces, the last word
@@ -283,14 +283,18 @@ def unread_words(
         tokenized: What `tokenize` returned for them.
     """
     words, tokens, lost = tokenized
-    found = np.zeros(len(texts), np.int64)
+    unread = np.zeros(len(texts), np.int64)
     for item in np.flatnonzero(lost).tolist():
-        own, first = slice(*tokens.offsets[item : item + 2]), words.offsets[2 * item]
-        last = tokens.words[own][tokens.sources[own] == 0].max(initial=first - 1)
-        alone = [replace(texts[item], text=word, pair=None, rationale=None) for word in texts[item].text.split()]
+        of_text = slice(*tokens.offsets[item : item + 2])
+        first = words.offsets[2 * item]
+        words_read = tokens.words[of_text][tokens.sources[of_text] == 0]
+        last = words_read.max(initial=first - 1)
+        alone = []
+        for word in texts[item].text.split():
+            alone.append(replace(texts[item], text=word, pair=None, rationale=None))
         ends = _words_of(alone, tokenizer, options).offsets[2::2]
-        found[item] = np.count_nonzero(ends > last - first + (tokenizer is None))
-    return found
+        unread[item] = np.count_nonzero(ends > last - first + (tokenizer is None))
+    return unread
 
 
 def read_words(
@@ -362,17 +366,19 @@ def _split_apart(words: Sequence[str], separator: str | None) -> tuple[list[str]
     owners: list[int] = []
     for place, word in enumerate(words):
         pieces = [word] if word == separator else _APART.findall(word)
-        parts += pieces
-        owners += [place] * len(pieces)
+        parts.extend(pieces)
+        owners.extend([place] * len(pieces))
     return parts, owners
 
 
-def _find_sentence_ends(codes: Numbers, types: Sequence[str], starts: Flags) -> Flags:
+def _find_sentence_ends(codes: Integers, types: Sequence[str], starts: Flags) -> Flags:
     """Return the words that end a sentence, bool `[words]`: the last word of each run of ends and their closers."""
-    ends = np.array([word in ENDS for word in types], bool)[codes]
+    is_end = np.array([word in ENDS for word in types], bool)[codes]
+    is_closer = np.array([word in CLOSERS for word in types], bool)[codes]
     # Up to each word, the last word that is no closer; at the start of a text there is nothing to close.
-    other = ~np.array([word in CLOSERS for word in types], bool)[codes] | starts
-    tail: Flags = ends[np.maximum.accumulate(np.where(other, np.arange(len(codes)), 0))]
+    places = np.where(~is_closer | starts, np.arange(len(codes)), 0)
+    last_other = np.maximum.accumulate(places)
+    tail: Flags = is_end[last_other]
     tail[:-1] &= ~tail[1:]
     return tail
 
@@ -386,22 +392,26 @@ def word_tokens(words: Words, *, delimiters: bool) -> TokenizedTexts:
         words: Words of the texts.
         delimiters: Add a token before and after each text.
     """
-    starts, middles, stops = words.offsets[:-1:2], words.offsets[1::2], words.offsets[2::2]
-    around = np.full(len(starts), delimiters)
+    starts = words.offsets[:-1:2]
+    middles = words.offsets[1::2]
+    stops = words.offsets[2::2]
+    has_delimiters = np.full(len(starts), delimiters)
+    is_blank = starts == stops
     # Specials of each text in order: the start, the unknown token of a blank text, the separator, the end.
-    wanted = np.stack((around, starts == stops, words.paired, around), 1)
-    places = np.stack((starts, starts, middles, stops), 1)[wanted]
+    has_special = np.stack((has_delimiters, is_blank, words.paired, has_delimiters), 1)
+    places = np.stack((starts, starts, middles, stops), 1)[has_special]
     specials = np.array([SPECIALS.index(word) for word in (START, UNKNOWN, SEPARATOR, END)])
-    added = np.broadcast_to(len(words.types) + specials, wanted.shape)[wanted]
-    source = np.broadcast_to((-1, 0, -1, -1), wanted.shape)[wanted]
-    count = len(words.codes)
+    special_codes = np.broadcast_to(len(words.types) + specials, has_special.shape)[has_special]
+    special_sources = np.broadcast_to((-1, 0, -1, -1), has_special.shape)[has_special]
+    sources = np.repeat(np.tile((0, 1), len(starts)), np.diff(words.offsets))
+    lengths = stops - starts + has_special.sum(1)
     return TokenizedTexts(
-        codes=np.insert(words.codes, places, added),
-        offsets=np.concatenate(([0], np.cumsum(stops - starts + wanted.sum(1)))),
-        sources=np.insert(np.repeat(np.tile((0, 1), len(starts)), np.diff(words.offsets)), places, source),
-        words=np.insert(np.arange(count), places, -1),
+        codes=np.insert(words.codes, places, special_codes),
+        offsets=np.concatenate(([0], np.cumsum(lengths))),
+        sources=np.insert(sources, places, special_sources),
+        words=np.insert(np.arange(len(words.codes)), places, -1),
         types=words.types,
-        blank=int((starts == stops).sum()),
+        blank=int(is_blank.sum()),
     )
 
 
@@ -439,7 +449,7 @@ def piece_tokens(words: Words, tokenizer: TextTokenizer) -> TokenizedTexts:
     )
 
 
-def cut(tokens: TokenizedTexts, limit: int) -> tuple[TokenizedTexts, Numbers]:
+def truncate(tokens: TokenizedTexts, limit: int) -> tuple[TokenizedTexts, Integers]:
     """Truncate each text to at most `limit` tokens.
 
     Special tokens stay. Of a pair of texts, the longer one is cut first.
@@ -450,8 +460,10 @@ def cut(tokens: TokenizedTexts, limit: int) -> tuple[TokenizedTexts, Numbers]:
     Raises:
         CorpusError: The special tokens leave no room for another token.
     """
-    owners, texts = tokens.owners, len(tokens.offsets) - 1
-    first, second = (np.bincount(owners[tokens.sources == source], minlength=texts) for source in (0, 1))
+    owners = tokens.owners
+    texts = len(tokens.offsets) - 1
+    first = np.bincount(owners[tokens.sources == 0], minlength=texts)
+    second = np.bincount(owners[tokens.sources == 1], minlength=texts)
     room = limit - (np.diff(tokens.offsets) - first - second)
     if room.min() < 1:
         raise CorpusError(
@@ -461,11 +473,17 @@ def cut(tokens: TokenizedTexts, limit: int) -> tuple[TokenizedTexts, Numbers]:
     second_kept = np.minimum(second, np.maximum(room // 2, room - first))
     first_kept = np.minimum(first, room - second_kept)
     keep = tokens.sources < 0
-    for source, kept in enumerate((first_kept, second_kept)):
-        own = tokens.sources == source
-        earlier = np.cumsum(own) - own  # of this source, before each token
-        keep |= own & (earlier - earlier[tokens.offsets[:-1]][owners] < kept[owners])
+    for source, most in enumerate((first_kept, second_kept)):
+        is_of_source = tokens.sources == source
+        before = np.cumsum(is_of_source) - is_of_source  # tokens of this source before each token
+        before_text = before[tokens.offsets[:-1]][owners]
+        keep |= is_of_source & (before - before_text < most[owners])
     offsets = np.concatenate(([0], np.cumsum(keep)))[tokens.offsets]
-    codes, sources, words = (column[keep] for column in (tokens.codes, tokens.sources, tokens.words))
-    short = replace(tokens, codes=codes, offsets=offsets, sources=sources, words=words)
+    short = replace(
+        tokens,
+        codes=tokens.codes[keep],
+        offsets=offsets,
+        sources=tokens.sources[keep],
+        words=tokens.words[keep],
+    )
     return short, np.diff(tokens.offsets) - np.diff(offsets)

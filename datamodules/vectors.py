@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,9 +20,7 @@ from attention_probing.attention.source import EncoderSource
 from attention_probing.attention.word_embeddings import embed_words, embeddings_identity
 from attention_probing.corpora.files import no_file
 from attention_probing.corpora.word_vectors import check_word_vectors, latin_remedy, read_word_vectors
-from attention_probing.datamodules.tokenization import (
-    Vocabulary,
-)
+from attention_probing.datamodules.tokenization import Vocabulary
 from attention_probing.results.digests import Digests, digest
 from attention_probing.results.errors import UserError, refuse_lack_of_memory, setting
 from attention_probing.results.files import keep, read_kept, remove_leftovers
@@ -128,88 +127,124 @@ def load_vectors(
     Raises:
         UserError: The vectors are absent or malformed, or the cache cannot be written.
     """
-    embedded = spec.name == ENCODER
-    lowercase = not embedded
-    digests = Digests(cache)
+    lowercase = spec.name != ENCODER
     counts: Counter[str] = Counter()
     for word, count in words.items():
         counts[word.lower() if lowercase else word] += count
     wanted = sorted(counts.keys() - {""})
+    digests = Digests(cache)
     try:
-        if embedded:
-            if source is None:
-                raise UserError(
-                    f"{setting('data.vectors.name')} is `{ENCODER}`, the input embeddings of the encoder, but the data "
-                    f"have no encoder. Name other vectors, or set {setting('encoder')}."
-                )
-            file, identity = ENCODER, embeddings_identity(source, digests)
-            convert = partial(_embed, source, encoder, wanted)
+        if spec.name == ENCODER:
+            origin = _embeddings_of(source, encoder, digests)
         else:
-            path, *beside = find_vectors(spec, root)
-            hashes = list(digests.of([path, *beside]).values())
-            sha256 = digest("\n".join(hashes).encode()) if beside else hashes[0]
-            file = path.name
-            identity = {"file": path.name, "sha256": sha256}
-            convert = partial(read_vectors, path, frozenset(wanted))
-        vectors = _cached_vectors(convert, identity, wanted, lowercase, cache / "vectors")
+            origin = _file_of_vectors(spec, root, digests)
+        vectors = _cached_vectors(origin, wanted, lowercase, cache / "vectors")
     except OSError as error:
         remedy = f"Check permissions and disk, or name another folder than {cache} with {setting('data.cache')}"
         raise UserError.at(error.filename or cache, None, error.strerror or str(error), remedy) from error
+    coverage = _coverage(counts, vectors)
+    _report(origin, vectors, coverage)
+    return replace(
+        vectors,
+        lowercase=lowercase,
+        identity={**origin.identity, "lowercase": lowercase},
+        audit={"file": origin.name, "size": vectors.size, **coverage, **vectors.audit},
+    )
+
+
+class _VectorOrigin(NamedTuple):
+    """Place that word vectors are read from.
+
+    Attributes:
+        name: Name of the file, or `encoder`.
+        identity: Name and hash of the file, or identity of the encoder.
+        read: Function that returns the vectors of some words.
+        path: Path of the file; None for an encoder.
+    """
+
+    name: str
+    identity: Mapping[str, object]
+    read: Callable[[Sequence[str]], WordVectors]
+    path: Path | None = None
+
+
+def _embeddings_of(
+    source: EncoderSource | None, encoder: Callable[[], Encoder] | None, digests: Digests
+) -> _VectorOrigin:
+    """Return the input embeddings of an encoder as an origin of word vectors."""
+    if source is None:
+        raise UserError(
+            f"{setting('data.vectors.name')} is `{ENCODER}`, the input embeddings of the encoder, but the data "
+            f"have no encoder. Name other vectors, or set {setting('encoder')}."
+        )
+    return _VectorOrigin(ENCODER, embeddings_identity(source, digests), partial(_embed, source, encoder))
+
+
+def _file_of_vectors(spec: VectorSpec, root: Path, digests: Digests) -> _VectorOrigin:
+    """Find a file of word vectors, and return it as their origin."""
+    path, *beside = find_vectors(spec, root)
+    hashes = list(digests.of([path, *beside]).values())
+    sha256 = digest("\n".join(hashes).encode()) if beside else hashes[0]
+    identity = {"file": path.name, "sha256": sha256}
+    return _VectorOrigin(path.name, identity, partial(read_vectors, path), path)
+
+
+def _coverage(counts: Counter[str], vectors: WordVectors) -> dict[str, float]:
+    """Return the entries of `WordVectors.audit` on the words of a corpus that have a vector."""
     covered = [count for word, count in counts.items() if word in vectors.index]
     tokens = counts.total()
     tokens_covered = sum(covered)
-    audit: dict[str, float] = {
+    return {
         "types": len(counts),
         "types_covered": len(covered),
         "tokens": tokens,
         "tokens_covered": tokens_covered,
         "coverage": tokens_covered / tokens if tokens else 1.0,
     }
-    share = "{coverage:.1%} of {tokens:,} tokens ({types_covered:,} of {types:,} types)".format(**audit)
-    if audit["coverage"] < MIN_COVERAGE:
+
+
+def _report(origin: _VectorOrigin, vectors: WordVectors, coverage: Mapping[str, float]) -> None:
+    """Log the coverage of a corpus; warn if it is low, and of rows that are not UTF-8."""
+    share = "{coverage:.1%} of {tokens:,} tokens ({types_covered:,} of {types:,} types)".format(**coverage)
+    if coverage["coverage"] < MIN_COVERAGE:
         remedy = "Name vectors that fit the corpus's language"
-        if file.endswith(SUBSET):
-            remedy = f"Put the full {file.removesuffix(SUBSET)}.txt into {path.parent}, or name other vectors"
-        warn(f"{file}: the word vectors cover only {share}. {remedy}.")
+        if origin.path is not None and origin.name.endswith(SUBSET):
+            full = f"{origin.name.removesuffix(SUBSET)}.txt"
+            remedy = f"Put the full {full} into {origin.path.parent}, or name other vectors"
+        warn(f"{origin.name}: the word vectors cover only {share}. {remedy}.")
     left_out = vectors.audit.get("rows_not_utf8")
-    if left_out:
-        warn(f"{path}: rows left out, because their words are not UTF-8: {left_out}. {latin_remedy(path)}.")
-    inform(f"Word vectors: {file}, {vectors.size} values, {share}.")
-    return replace(
-        vectors,
-        lowercase=lowercase,
-        identity={**identity, "lowercase": lowercase},
-        audit={"file": file, "size": vectors.size, **audit, **vectors.audit},
-    )
+    if origin.path is not None and left_out:
+        remedy = latin_remedy(origin.path)
+        warn(f"{origin.path}: rows left out, because their words are not UTF-8: {left_out}. {remedy}.")
+    inform(f"Word vectors: {origin.name}, {vectors.size} values, {share}.")
 
 
 def _embed(source: EncoderSource, encoder: Callable[[], Encoder] | None, wanted: Sequence[str]) -> WordVectors:
     """Return the encoder's input embeddings of the words that have a piece."""
     loaded = Encoder(source) if encoder is None else encoder()
     embedded = embed_words(loaded, wanted)
-    known = np.flatnonzero(embedded.pieces)
-    index = {wanted[place]: row for row, place in enumerate(known.tolist())}
-    return WordVectors(index, embedded.vectors[known], {"types_all_unknown": int(embedded.unknown.sum())})
+    has_piece = np.flatnonzero(embedded.pieces)
+    index = {wanted[place]: row for row, place in enumerate(has_piece.tolist())}
+    return WordVectors(index, embedded.vectors[has_piece], {"types_all_unknown": int(embedded.unknown.sum())})
 
 
-def _cached_vectors(
-    convert: Callable[[], WordVectors], identity: Mapping[str, object], wanted: list[str], lowercase: bool, folder: Path
-) -> WordVectors:
-    """Return the kept vectors of these words, with a last row of zeros; convert them if none are kept undamaged."""
-    body = {
+def _cached_vectors(origin: _VectorOrigin, wanted: Sequence[str], lowercase: bool, folder: Path) -> WordVectors:
+    """Return the kept vectors of these words, with a last row of zeros; read them if none are kept undamaged."""
+    key = {
         "version": VECTORS_VERSION,
-        "source": {name: value for name, value in identity.items() if name != "file"},
+        "source": {name: value for name, value in origin.identity.items() if name != "file"},
         "words": digest("\n".join(wanted).encode()),
         "lowercase": lowercase,
     }
-    path = folder / f"{digest(json.dumps(body, sort_keys=True).encode())[:20]}.pt"
+    path = folder / f"{digest(json.dumps(key, sort_keys=True).encode())[:20]}.pt"
     if read_kept(path) is not None:
         saved = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         words, audit = json.loads(saved["content"])
-        return WordVectors({word: row for row, word in enumerate(words)}, saved["vectors"].numpy(), audit)
+        index = {word: row for row, word in enumerate(words)}
+        return WordVectors(index, saved["vectors"].numpy(), audit)
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
-    vectors = convert()
+    vectors = origin.read(wanted)
     matrix = np.pad(vectors.matrix, ((0, 1), (0, 0)))
     words_and_audit = json.dumps([list(vectors.index), vectors.audit])
     content = io.BytesIO()
@@ -236,22 +271,24 @@ def find_vectors(spec: VectorSpec, root: Path, *, fetch: bool = True) -> list[Pa
     path = Path(spec.name).expanduser()
     folder = root / "glove"
     full = folder / f"{spec.name}.txt"
-    candidates = (path, full, folder / f"{spec.name}.txt.gz", folder / f"{spec.name}{SUBSET}")
-    found = next(filter(Path.is_file, candidates), None)
-    if found is None and path.exists() and not path.is_dir():
+    candidates = [path, full, folder / f"{spec.name}.txt.gz", folder / f"{spec.name}{SUBSET}"]
+    files = [candidate for candidate in candidates if candidate.is_file()]
+    if files:
+        path = files[0]
+    elif path.exists() and not path.is_dir():
         raise no_file(path)
-    if found is None and (path.suffix or len(path.parts) > 1 or path.exists()):
+    elif path.suffix or len(path.parts) > 1 or path.exists():
         wrong = f"there is no such file of word vectors; {full} does not exist either"
         raise UserError.at(path, None, wrong, _ACCEPTED)
-    path = found or _download(spec.name, fetch)
+    else:
+        path = _download(spec.name, fetch)
     if path.suffix != ".kv":
         check_word_vectors(path)
     elif not spec.allow_pickle:
         remedy = (
             f"If you trust its source, allow it with {setting('data.vectors.allow_pickle', 'true')}, which no "
-            f"config may set; "
+            "config may set; else convert it with KeyedVectors.save_word2vec_format"
         )
-        remedy += "else convert it with KeyedVectors.save_word2vec_format"
         raise UserError.at(path, None, "this file is a pickle, and opening a pickle can run any program", remedy)
     return [path, *sorted(path.parent.glob(f"{glob.escape(path.name)}.*npy"))]
 
@@ -288,32 +325,33 @@ def read_vectors(path: Path, wanted: Collection[str]) -> WordVectors:
         UserError: The file is malformed.
     """
     inform(f"{path.name}: reading {path.stat().st_size / 1e6:,.0f} MB of word vectors, and caching those of the words.")
+    wanted = frozenset(wanted)
     try:
         if path.suffix == ".kv":
             return _read_kv(path, wanted)
-        found = read_word_vectors(path, wanted)
+        rows = read_word_vectors(path, wanted)
     except MemoryError as error:
         refuse_lack_of_memory(error, path)
         raise
-    return WordVectors({word: row for row, word in enumerate(found.words)}, found.matrix, found.audit)
+    index = {word: row for row, word in enumerate(rows.words)}
+    return WordVectors(index, rows.matrix, rows.audit)
 
 
 def _read_kv(path: Path, wanted: Collection[str]) -> WordVectors:
     from gensim.models import KeyedVectors  # here, as gensim takes a second to import, and most runs need none of it
 
     try:
-        loaded = KeyedVectors.load(str(path), mmap="r")
+        vectors = KeyedVectors.load(str(path), mmap="r")
         # Known words alone: fastText makes up vectors from a word's letters, and coverage would always be 1.
-        known = [word for word in loaded.index_to_key if word in wanted]
-        rows = [loaded.key_to_index[word] for word in known]
-        matrix = np.asarray_chkfinite(loaded.vectors[rows], np.float32)
+        words = [word for word in vectors.index_to_key if word in wanted]
+        rows = [vectors.key_to_index[word] for word in words]
+        matrix = np.asarray_chkfinite(vectors.vectors[rows], np.float32)
     except Exception as error:  # whatever a pickle may raise
         refuse_lack_of_memory(error, path)
         wrong = f"the word vectors cannot be read ({type(error).__name__}: {error})"
-        raise UserError.at(
-            path, None, wrong, "Fetch the file again if it is cut off; it needs its .npy files"
-        ) from error
-    return WordVectors({word: row for row, word in enumerate(known)}, matrix, {})
+        remedy = "Fetch the file again if it is cut off; it needs its .npy files"
+        raise UserError.at(path, None, wrong, remedy) from error
+    return WordVectors({word: row for row, word in enumerate(words)}, matrix, {})
 
 
 def vocabulary_vectors(

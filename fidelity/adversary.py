@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attention_probing.fidelity.classified import ClassifiedBatch, logits_under, require_one_distribution
-from attention_probing.fidelity.contract import CheckpointResult, FidelityTest, Reading, Score, means, over_seeds
+from attention_probing.fidelity.contract import CheckpointResult, FidelityTest, Reading, Score, frames_by_variant, means
 from attention_probing.fidelity.highest_weight import bin_table, by_max_attention, max_attention, violins
 from attention_probing.fidelity.saliency import Saliency
 from attention_probing.metrics.distributions import entropy, jsd, tvd
@@ -21,7 +21,7 @@ Search = Literal["best", "published"]
 """`best` takes the best of all searches, `published` only the search of the released code."""
 
 DRAWN = 50  # draws evaluated together
-PAIRS = 2**20  # most pairs of positions compared together
+PAIRS_OF_PASS = 2**20  # most pairs of positions compared together
 
 
 class Adversary(FidelityTest):
@@ -298,7 +298,7 @@ class Adversary(FidelityTest):
         taken together.
         """
         lines = {}
-        for variant, rows in over_seeds(results, self.name).items():
+        for variant, rows in frames_by_variant(results, self.name).items():
             lines[variant] = (self.epsilons, self._curve(rows))
         values = by_max_attention(results, self.name, "max_jsd")
         title = "Adversarial attention, by accepted distance"
@@ -431,7 +431,7 @@ def pairs(classified: ClassifiedBatch, bounds: Sequence[float], margin: float) -
 def _best_pairs(classified: ClassifiedBatch, logits: Tensor, edge: Tensor) -> Tensor:
     """Return what `_best_pair` returns, for so many texts at a time that memory stays bounded."""
     texts, size = logits.shape
-    together = max(PAIRS // size**2, 1)
+    together = max(PAIRS_OF_PASS // size**2, 1)
     weights = torch.zeros_like(logits)
     for first in range(0, texts, together):
         some = slice(first, first + together)

@@ -74,7 +74,7 @@ class Checkpoint:
             columns = known.columns if known is not None else {}
         return columns.get("pair") is not None
 
-    def untrained(self, data: ClassificationDataModule, seed: int) -> TextClassifier:
+    def make_untrained(self, data: ClassificationDataModule, seed: int) -> TextClassifier:
         """Return an untrained classifier with the checkpoint's configuration, on the CPU.
 
         Word vectors and the files of a pretrained transformer are loaded; all other parameters are
@@ -367,11 +367,15 @@ def _variants(paths: Sequence[Path], configs: Sequence[Config], models: Sequence
     for path, model in zip(paths, models, strict=True):
         names.append(_folder(path) if is_model(path) else _kind(model))
     options = [_options(config) for config in configs]
+    by_name: dict[str, list[dict[str, object]]] = {}
+    for name, of_checkpoint in zip(names, options, strict=True):
+        by_name.setdefault(name, []).append(of_checkpoint)
     variants = []
-    for name, own in zip(names, options, strict=True):
-        alike = [other for other, other_name in zip(options, names, strict=True) if other_name == name]
-        shown = [_describe_option(key, own.get(key)) for key in _distinguishing_options(own, alike)]
-        variants.append(", ".join([name, *shown]))
+    for name, of_checkpoint in zip(names, options, strict=True):
+        parts = [name]
+        for key in _distinguishing_options(of_checkpoint, by_name[name]):
+            parts.append(_describe_option(key, of_checkpoint.get(key)))
+        variants.append(", ".join(parts))
     return variants
 
 
@@ -399,8 +403,8 @@ def _distinguishing_options(own: Mapping[str, object], alike: Sequence[Mapping[s
 def _count(keys: Sequence[str], options: Sequence[Mapping[str, object]]) -> int:
     """Return the number of different combinations of some options."""
     combinations = set()
-    for own in options:
-        combinations.add(tuple(repr(own.get(key)) for key in keys))
+    for of_checkpoint in options:
+        combinations.add(tuple(repr(of_checkpoint.get(key)) for key in keys))
     return len(combinations)
 
 
@@ -421,8 +425,10 @@ def _options(config: Config) -> dict[str, object]:
 
 def _folder(path: Path) -> str:
     """Return the name of a folder, with that of its parent if it is the name of another column of the main table."""
-    own = path.absolute()
-    return f"{own.parent.name} {own.name}" if own.name in ("test", "score") else own.name
+    folder = path.absolute()
+    if folder.name in ("test", "score"):
+        return f"{folder.parent.name} {folder.name}"
+    return folder.name
 
 
 def _kind(model: TextClassifier) -> str:

@@ -208,7 +208,7 @@ class ClassifiedBatch:
         probabilities = self.probabilities.new_full((len(rows), self.probabilities.size(1)), torch.nan)
         for one_pass in passes(is_read[places].sum(1), EVAL_TOKENS):
             chosen = places[one_pass]
-            batch = shortened(self.batch, rows[chosen], is_read[chosen], self.vocabulary.pad)
+            batch = shorten(self.batch, rows[chosen], is_read[chosen], self.vocabulary.pad)
             if removal == "mask":
                 gone = batch.mask & ~stays[chosen, : batch.tokens.size(1)]
                 batch = replace(batch, tokens=batch.tokens.masked_fill(gone, mask_token))  # type: ignore[arg-type]
@@ -236,7 +236,7 @@ class ClassifiedBatch:
         return torch.from_numpy(noise).to(self.mask.device)
 
 
-def selected(classified: ClassifiedBatch, rows: Tensor) -> ClassifiedBatch:
+def select_classified(classified: ClassifiedBatch, rows: Tensor) -> ClassifiedBatch:
     """Return some of the texts; `rows` as in `select_texts`."""
     batch = select_texts(classified.batch, rows)
     output = select_texts(classified.output, rows)
@@ -384,7 +384,7 @@ def select_texts(texts: Texts, rows: Tensor) -> Texts:
     return replace(texts, **chosen)
 
 
-def shortened(batch: TextBatch, rows: Tensor, keep: Tensor, pad: int) -> TextBatch:
+def shorten(batch: TextBatch, rows: Tensor, keep: Tensor, pad: int) -> TextBatch:
     """Return texts with only some of their tokens; sentences left empty are dropped.
 
     Args:
@@ -445,7 +445,7 @@ def ranks_of(keys: Tensor) -> Tensor:
     return keys.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
 
 
-def renormalised(weights: Tensor, groups: Tensor) -> Tensor:
+def renormalise(weights: Tensor, groups: Tensor) -> Tensor:
     """Scale attention weights so that they sum to one in each distribution.
 
     A distribution in which all weights are 0 stays 0.

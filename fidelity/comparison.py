@@ -81,16 +81,16 @@ def comparison_table(results: Sequence[CheckpointResult]) -> Table:
     for score, variants in by_score(results).items():
         if is_undefined(variants):
             continue
-        unit = unit_of(variants)
+        unit = unit_of_score(variants)
         means = {variant: pool_seeds(seeds) for variant, seeds in variants.items()}
-        first = results[0].variant
-        others = [variant for variant in means if variant != first]
         contrasts: dict[str, Contrast] = {}
-        if first in means:
-            contrasts |= zip(others, contrast_with(means[first], [means[one] for one in others], least), strict=True)
-        nothing = Contrast(Estimate(math.nan, math.nan, math.nan, unit=unit, p=math.nan), math.nan, "p")
+        first = means.get(results[0].variant)
+        if first is not None:
+            others = {variant: mean for variant, mean in means.items() if mean is not first}
+            contrasts.update(zip(others, contrast_with(first, list(others.values()), least), strict=True))
+        undefined = Contrast(Estimate(math.nan, math.nan, math.nan, unit=unit, p=math.nan), math.nan, "p")
         for variant, mean in means.items():
-            contrast = contrasts.get(variant, nothing)
+            contrast = contrasts.get(variant, undefined)
             row: dict[str, object] = {"score": score, "variant": variant, "seeds": len(variants[variant])}
             row |= mean.named("mean")
             row |= contrast.difference.named("difference")
@@ -120,7 +120,7 @@ def is_undefined(variants: Mapping[str, Sequence[Estimate]]) -> bool:
     return all(math.isnan(seeds[0].value) for seeds in variants.values())
 
 
-def unit_of(variants: Mapping[str, Sequence[Estimate]]) -> Unit:
+def unit_of_score(variants: Mapping[str, Sequence[Estimate]]) -> Unit:
     """Return the unit of a score."""
     first = next(iter(variants.values()))
     return first[0].unit
@@ -238,7 +238,8 @@ class RankingScores:
             if base is not None:
                 others = [key for key in keys if key.ranking != baseline]
                 scores = [self.scores[key] for key in others]
-                contrasts |= zip(others, contrast_with(base, scores, least, same_runs=True), strict=True)
+                of_others = contrast_with(base, scores, least, same_runs=True)
+                contrasts.update(zip(others, of_others, strict=True))
         return contrasts
 
 
@@ -375,12 +376,12 @@ def fidelity_table(
     rows = []
     for name, text in texts.items():
         variants = scores[name]
-        in_nats = unit_of(variants) == "nats"
+        in_nats = unit_of_score(variants) == "nats"
         row: dict[str, object] = {"test": f"{text} (nats)" if in_nats else text}
         row |= numbers({variant: _mean_over_seeds(seeds) for variant, seeds in variants.items()})
         row["score"] = name
         rows.append(row)
-    units_of_rows = [unit_of(scores[name]) for name in texts]
+    units_of_rows = [unit_of_score(scores[name]) for name in texts]
     units = dict.fromkeys(by_variant(results), units_of_rows)
     return Table(pd.DataFrame(rows), units, main=("test", *units))
 

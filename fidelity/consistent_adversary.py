@@ -20,7 +20,7 @@ from attention_probing.fidelity.highest_weight import by_max_attention, max_atte
 from attention_probing.fidelity.recipe import Recipe
 from attention_probing.fidelity.saliency import Saliency
 from attention_probing.fidelity.split_outputs import SplitOutputs, attention_of
-from attention_probing.measures.trainings import Best, Training, share
+from attention_probing.measures.trainings import Best, Training, run_trainings
 from attention_probing.metrics.bootstrap import resample
 from attention_probing.metrics.classification import f1_score
 from attention_probing.metrics.distributions import area, jsd, kl, tvd
@@ -101,7 +101,8 @@ class ConsistentAdversary(FidelityTest):
         stop: Stop = "train",
     ) -> None:
         self.strengths = {f"{strength:g}": strength for strength in strengths}
-        if not strengths or not all(0 <= one < math.inf for one in strengths) or len(self.strengths) < len(strengths):
+        in_range = all(0 <= strength < math.inf for strength in strengths)
+        if not strengths or not in_range or len(self.strengths) < len(strengths):
             raise UserError(
                 f"ConsistentAdversary: strengths is {list(strengths)}, but must be one or more different numbers ≥ 0."
             )
@@ -122,14 +123,15 @@ class ConsistentAdversary(FidelityTest):
         for checkpoint in checkpoints:
             if self._gets_adversaries(checkpoint):
                 recipes.append(Recipe(checkpoint, data, device, self.max_epochs, self.patience, seed))
-        wanted = list(product(recipes, self.strengths))
-        trainings = [adversary_training(recipe, self.strengths[name], self.stop) for recipe, name in wanted]
-        for (recipe, name), best in zip(wanted, share(trainings), strict=True):
-            self._adversaries.setdefault(recipe.checkpoint.name, {})[name] = load_adversary(recipe, best)
+        pairs = list(product(recipes, self.strengths))
+        trainings = [adversary_training(recipe, self.strengths[name], self.stop) for recipe, name in pairs]
+        for (recipe, name), best in zip(pairs, run_trainings(trainings), strict=True):
+            of_checkpoint = self._adversaries.setdefault(recipe.checkpoint.name, {})
+            of_checkpoint[name] = load_adversary(recipe, best)
 
     def _gets_adversaries(self, checkpoint: Checkpoint) -> bool:
-        variant = [one for one in self._checkpoints if one.variant == checkpoint.variant]
-        is_among_seeds = checkpoint in variant[: self.seeds]
+        seeds = [other for other in self._checkpoints if other.variant == checkpoint.variant]
+        is_among_seeds = checkpoint in seeds[: self.seeds]
         return is_among_seeds and checkpoint.has_recipe and not has_uniform_attention(checkpoint)
 
     @torch.no_grad()
@@ -252,10 +254,10 @@ class ConsistentAdversary(FidelityTest):
     def _others(self, name: str) -> "dict[str, TrainedAdversary | Checkpoint]":
         """Return a checkpoint's adversaries, the first of its variant, the first with uniform attention; not itself."""
         checkpoint = next(one for one in self._checkpoints if one.name == name)
-        others: dict[str, TrainedAdversary | Checkpoint] = {**self._adversaries.get(name, {})}
-        first = next(one for one in self._checkpoints if one.variant == checkpoint.variant)
-        if first is not checkpoint:
-            others[FIRST] = first
+        others: dict[str, TrainedAdversary | Checkpoint] = dict(self._adversaries.get(name, {}))
+        seeds = [one for one in self._checkpoints if one.variant == checkpoint.variant]
+        if seeds[0] is not checkpoint:
+            others[FIRST] = seeds[0]
         uniform = [one for one in self._checkpoints if has_uniform_attention(one)]
         is_flat = isinstance(checkpoint.model, AttentionClassifier)
         if uniform and is_flat and not has_uniform_attention(checkpoint):
@@ -270,7 +272,7 @@ class ConsistentAdversary(FidelityTest):
         """
         adversaries: list[TrainedAdversary] = []
         for of_checkpoint in self._adversaries.values():
-            adversaries += of_checkpoint.values()
+            adversaries.extend(of_checkpoint.values())
         cut_off = sum(not adversary.best.stopped for adversary in adversaries)
         left_out = sum(not checkpoint.has_recipe for checkpoint in self._checkpoints)
         return {"adversaries": len(adversaries), "cut_off": cut_off, "checkpoints_left_out": left_out}
@@ -357,7 +359,7 @@ class AdversarialTraining(LightningModule):
         """Return the adversarial loss of a batch, a scalar; it does not use the labels."""
         output: Output = self.model(batch)
         weights = attention_of(output)
-        base_probabilities, base_weights = self.base[batch.split].padded(batch.index, weights.size(-1))
+        base_probabilities, base_weights = self.base[batch.split].select(batch.index, weights.size(-1))
         probabilities = output.logits.softmax(-1)
         loss = adversarial_loss(probabilities, weights, base_probabilities, base_weights, self.strength)
         self.log(f"{batch.split}_loss", loss, on_step=False, on_epoch=True, batch_size=len(batch.index))
@@ -390,7 +392,7 @@ class TrainedAdversary(NamedTuple):
 
 
 def adversary_training(recipe: Recipe, strength: float, stop: Stop = "train") -> Training:
-    """Return the description of an adversary's training; `measures.trainings.share` runs it later.
+    """Return the description of an adversary's training; `measures.trainings.run_trainings` runs it later.
 
     The adversary is trained against the checkpoint of the recipe. All adversaries of a checkpoint start
     from the same random weights, which are not the checkpoint's. The epoch with the lowest loss is kept.
@@ -404,8 +406,8 @@ def adversary_training(recipe: Recipe, strength: float, stop: Stop = "train") ->
     """
 
     def train() -> Best:
-        data = recipe.own_data
-        model = recipe.checkpoint.untrained(data, recipe.training_seed).train()
+        data = recipe.training_data
+        model = recipe.checkpoint.make_untrained(data, recipe.training_seed).train()
         texts = {"train_dataloaders": data.train_dataloader()}
         module = AdversarialTraining(model, recipe.outputs, strength)
         if stop == "dev":
@@ -428,7 +430,7 @@ def load_adversary(recipe: Recipe, best: Best) -> TrainedAdversary:
         recipe: Settings of the training.
         best: Result of the training that `adversary_training` describes.
     """
-    model = recipe.checkpoint.untrained(recipe.data, recipe.training_seed)
+    model = recipe.checkpoint.make_untrained(recipe.data, recipe.training_seed)
     model.load_state_dict(best.state)
     return TrainedAdversary(model.to(recipe.device).eval().requires_grad_(False), best)
 

@@ -108,7 +108,7 @@ def by_variant(results: Sequence[CheckpointResult]) -> dict[str, list[Checkpoint
     return variants
 
 
-def over_seeds(results: Sequence[CheckpointResult], test: str) -> dict[str, pd.DataFrame]:
+def frames_by_variant(results: Sequence[CheckpointResult], test: str) -> dict[str, pd.DataFrame]:
     """Return the numbers of a test by variant, with the checkpoints of all seeds in one frame.
 
     A variant is the name shared by checkpoints that differ only in the seed. Its frame has the rows of

@@ -12,18 +12,18 @@ from scipy.stats import ConstantInputWarning, NearConstantInputWarning, kendallt
 from torch import Tensor
 
 from attention_probing.fidelity.classified import ClassifiedBatch
-from attention_probing.fidelity.contract import CheckpointResult, FidelityTest, Reading, Score, means, over_seeds
+from attention_probing.fidelity.contract import CheckpointResult, FidelityTest, Reading, Score, frames_by_variant, means
 from attention_probing.fidelity.saliency import MEASURES, OF_LAYERS, Explainer, Saliency, check_rankings
 from attention_probing.metrics.statistics import Ratio, rank_correlations
 from attention_probing.results import Curves, Figure, Floats, Table
 from attention_probing.results.options import checked
+from attention_probing.results.sentences import LEVEL
 
-LEVEL = 0.05  # highest p-value of a significant correlation
 ROUNDING = 1e-6
 """Tolerance of ties: for weights relative to the weight, as a softmax rounds; for measures, which are sums, relative to
 the largest value of the text; for leave-one-out, a difference of probabilities, absolute."""
 COEFFICIENTS = ("kendall", "pearson", "spearman")
-BINS = 20  # bins of a histogram of coefficients
+HISTOGRAM_BINS = 20  # bins of a histogram of coefficients
 INCOMPLETENESS = "integrated_gradients.incompleteness"
 
 
@@ -78,7 +78,7 @@ class Correlation(FidelityTest):
             columns[INCOMPLETENESS] = saliency.incompleteness
         columns["words"] = classified.words.sum(1)
         for name, measure in self.rankings.items():
-            classified.highlights[name] = saliency.signed(measure)
+            classified.highlights[name] = saliency.signed_values(measure)
         return columns
 
     def _tie(self, values: Floats) -> Floats:
@@ -138,7 +138,7 @@ class Correlation(FidelityTest):
         the measure. The texts of all seeds of a variant are taken together. Texts whose τ is nan are
         left out.
         """
-        variants = over_seeds(results, self.name)
+        variants = frames_by_variant(results, self.name)
         figures = {}
         for measure in self.rankings:
             lines = {}
@@ -153,7 +153,7 @@ class Correlation(FidelityTest):
 def _outline(taus: Floats) -> tuple[list[float], list[float]]:
     """Return the outline of a histogram of coefficients, in % of the texts: two corners at each edge of a bin."""
     # Rounding may take a correlation above one.
-    counts, edges = np.histogram(np.clip(taus, -1.0, 1.0), BINS, (-1.0, 1.0))
+    counts, edges = np.histogram(np.clip(taus, -1.0, 1.0), HISTOGRAM_BINS, (-1.0, 1.0))
     shares = np.repeat(100.0 * counts / max(len(taus), 1), 2)
     return np.repeat(edges, 2).tolist(), [0.0, *shares.tolist(), 0.0]
 

@@ -26,13 +26,13 @@ from attention_probing.results.progress import Progress
 
 LEARNED = ("learned", "learned_norms", "learned_shuffled", "best_head")
 """Rankings that are fitted on train."""
-RANKINGS = (
+EFFECT_RANKINGS = (
     *LEARNED, "attention", "attention_norm", "input_x_gradient", "integrated_gradients", "leave_one_out", "random",
 )  # fmt: skip
-QUANTITIES = ("attention", "norms")
+EFFECT_QUANTITIES = ("attention", "norms")
 RANK = 1e-10  # smallest eigenvalue of independent heads, relative to the largest: below is rounding of float32
 RIDGE = 1e-6  # penalty where heads depend on each other, for features of unit length
-TIE = 1e-5  # effects in nats that differ by no more are equal: logits in float32 are rounded
+EFFECT_TIE = 1e-5  # effects in nats that differ by no more are equal: logits in float32 are rounded
 SMALLEST = float(torch.finfo(torch.float32).tiny)
 
 
@@ -183,13 +183,13 @@ class Effects(FidelityTest):
 
     @checked
     def __init__(
-        self, rankings: Sequence[str | Explainer] = RANKINGS, texts: Positive = 1000, draws: Positive = 10
+        self, rankings: Sequence[str | Explainer] = EFFECT_RANKINGS, texts: Positive = 1000, draws: Positive = 10
     ) -> None:
         known = tuple(dict.fromkeys((*LEARNED, *KNOWN)))
         self.rankings = check_rankings("effects: rankings", rankings, known)
         self.texts = texts
         self.draws = draws
-        self.quantities = QUANTITIES if "learned_norms" in self.rankings else QUANTITIES[:1]
+        self.quantities = EFFECT_QUANTITIES if "learned_norms" in self.rankings else EFFECT_QUANTITIES[:1]
         self._fitted: dict[str, _Fitted] = {}
 
     def begin(
@@ -242,7 +242,7 @@ class Effects(FidelityTest):
 
     def _equations(self, classified: ClassifiedBatch) -> _Equations:
         """Return the normal equations of a batch, and the LDS of each head."""
-        kept = self._kept(classified, "train")
+        kept = self._draw_removals(classified, "train")
         effects = self._effects(classified, kept).T  # [batch, removals]
         noise = classified.noise("effects shuffle", self.draws * self.removals).amin(-1)
         order = noise.view(self.draws, self.removals, -1).argsort(1).transpose(1, 2)
@@ -260,7 +260,7 @@ class Effects(FidelityTest):
             equations.lds_counts[quantity] = (~np.isnan(lds)).sum(1)
         return equations
 
-    def _kept(self, classified: ClassifiedBatch, split: str) -> Tensor:
+    def _draw_removals(self, classified: ClassifiedBatch, split: str) -> Tensor:
         """Return random removals: bool `[removals, batch, positions]`, True for the words that stay, at least one."""
         words = classified.words
         kept = torch.zeros((self.removals, *words.shape), dtype=torch.bool, device=words.device)
@@ -280,10 +280,12 @@ class Effects(FidelityTest):
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Mapping[str, Tensor]:
         words = classified.words
-        kept = self._kept(classified, "test")
+        kept = self._draw_removals(classified, "test")
         effects = self._effects(classified, kept).T
         orders = {name: self._scores(ranking, classified, saliency) for name, ranking in self.rankings.items()}
-        scores = torch.cat([own.detach().double() for own in orders.values()])  # [orders, batch, positions]
+        scores = torch.cat(
+            [of_ranking.detach().double() for of_ranking in orders.values()]
+        )  # [orders, batch, positions]
         lds = effect_correlations(predicted_effects(scores, words & ~kept), effects)
         ranks = ranks_of(scores.masked_fill(~words, -torch.inf))
         most = (words.sum(1) - 1).clamp(max=self.k)[:, None]
@@ -433,9 +435,9 @@ def log_odds(classified: ClassifiedBatch, probabilities: Tensor) -> Tensor:
 def effect_correlations(predicted: Tensor, effects: Tensor) -> Floats:
     """Return Spearman's ρ of predicted and true effects over the removals of each text, `[orders, batch]`.
 
-    Values that differ only by rounding are tied: effects that differ by at most `TIE`, and predictions that differ by
-    at most `ROUNDING` times the largest absolute prediction for the text. ρ is nan if all predictions or all effects of
-    a text are tied.
+    Values that differ only by rounding are tied: effects that differ by at most `EFFECT_TIE`, and predictions that
+    differ by at most `ROUNDING` times the largest absolute prediction for the text. ρ is nan if all predictions or all
+    effects of a text are tied.
 
     Args:
         predicted: Predicted effects, `[orders, batch, removals]`.
@@ -445,7 +447,7 @@ def effect_correlations(predicted: Tensor, effects: Tensor) -> Floats:
     truth = effects.cpu().numpy()
     tolerance = np.broadcast_to(ROUNDING * np.abs(sums).max(-1, keepdims=True), sums.shape)
     tied_sums = without_rounding(sums, tolerance)
-    tied_truth = without_rounding(truth, np.full(truth.shape, TIE))
+    tied_truth = without_rounding(truth, np.full(truth.shape, EFFECT_TIE))
     return rank_correlations(tied_sums, tied_truth)
 
 

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from attention_probing.fidelity.classified import ClassifiedBatch, ranks_of, renormalised, selected
+from attention_probing.fidelity.classified import ClassifiedBatch, ranks_of, renormalise, select_classified
 from attention_probing.fidelity.contract import (
     CheckpointResult,
     FidelityTest,
     Reading,
     Score,
     by_variant,
+    frames_by_variant,
     means,
-    over_seeds,
     proportions,
 )
 from attention_probing.fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings, divide_among
@@ -27,7 +27,7 @@ from attention_probing.results import Curves, Figure, Floats, Spreads, Table
 from attention_probing.results.options import checked
 
 Last = Literal["erase", "keep"]  # rule for the last weight of a text
-CELLS = 1 << 21  # most weights, or hidden values multiplied with them, in one pass
+WEIGHTS_OF_PASS = 1 << 21  # most weights, or hidden values multiplied with them, in one pass
 FIRST_ROUND = 4  # numbers of erased weights tried in the first round
 RANDOM: Literal["random"] = "random"
 
@@ -62,7 +62,7 @@ class SingleWeight(FidelityTest):
         noise = classified.noise(self.name, 1)[0].scatter(1, largest[:, None], torch.inf)
         chosen = torch.stack([largest, noise.argmin(-1)])  # [2, batch]
         erased = one_hot(chosen, attention.size(1)).bool()[:, None]
-        weights = renormalised(classified.weights.masked_fill(erased, 0), classified.groups)
+        weights = renormalise(classified.weights.masked_fill(erased, 0), classified.groups)
         probabilities = classified.decide(weights)
         js_of_largest, js_of_other = jsd(classified.probabilities, probabilities)
         weight_of_largest, weight_of_other = attention.gather(1, chosen.T).T
@@ -227,7 +227,7 @@ class SetErasure(FidelityTest):
         """
         series: dict[str, list[list[float]]] = {}
         rates: dict[str, list[float]] = {}
-        for variant, rows in over_seeds(results, self.name).items():
+        for variant, rows in frames_by_variant(results, self.name).items():
             series[variant] = []
             rates[variant] = []
             for ranking in self.rankings:
@@ -278,10 +278,10 @@ def first_flips(classified: ClassifiedBatch, rankings: Tensor, last: Last = "era
     size = FIRST_ROUND
     unfinished = (first == 0) & (start <= most)
     while bool(unfinished.any()):
-        size = min(size, max(CELLS // (cells * len(ranks)), 1))
+        size = min(size, max(WEIGHTS_OF_PASS // (cells * len(ranks)), 1))
         counts = torch.arange(start, min(start + size, int(most.max()) + 1), device=most.device)
         for texts, orders in _passes(unfinished, cells * size):
-            some = selected(classified, texts)
+            some = select_classified(classified, texts)
             flips = _flips(some, ranks[orders, texts], counts, most[texts], last)
             flips_at = torch.where(flips.any(0), start + flips.int().argmax(0), 0)
             is_unfinished = unfinished[orders, texts]
@@ -303,7 +303,7 @@ def _flips(classified: ClassifiedBatch, ranks: Tensor, counts: Tensor, most: Ten
         last: Rule for the last weight of a text.
     """
     erased = ranks[:, None] < counts[:, None, None, None, None]  # [counts, orders, heads, batch, positions]
-    weights = renormalised(classified.weights.masked_fill(erased, 0), classified.groups)
+    weights = renormalise(classified.weights.masked_fill(erased, 0), classified.groups)
     decisions = classified.decide(weights).argmax(-1)
     flips = (decisions != classified.predicted) & (counts[:, None, None] <= most)
     if last == "keep":
@@ -325,7 +325,7 @@ def _passes(unfinished: Tensor, cells: int) -> Iterator[tuple[Tensor, Tensor]]:
     texts = orders_of_text.argsort(descending=True)[:several]
     while len(texts):
         orders = int(orders_of_text[texts[0]])
-        size = max(CELLS // (cells * orders), 1)
+        size = max(WEIGHTS_OF_PASS // (cells * orders), 1)
         some = texts[:size]
         texts = texts[size:]
         unfinished_first = unfinished[:, some].int().argsort(dim=0, descending=True, stable=True)

@@ -35,8 +35,8 @@ from attention_probing.results.errors import UserError, check_names, pluralize, 
 from attention_probing.results.options import NonNegative, Positive, checked
 from attention_probing.results.progress import inform
 
-EXAMPLES = 10  # texts on the example page, evenly spread over those that are read
-OWN = ""
+EXAMPLE_TEXTS = 10  # texts on the example page, evenly spread over those that are read
+EVERY_TEXT = ""
 """Name of the rows of every text, also of texts that no test measures."""
 
 
@@ -152,7 +152,7 @@ class Fidelity(Measure[ClassificationDataModule]):
             test.begin(self.checkpoints, self.data, self.device, self.seed)
         self._rows: dict[str, dict[str, Rows]] = {}  # by checkpoint, and by test; OWN for those of no test
         for checkpoint in self.checkpoints:
-            self._rows[checkpoint.name] = {OWN: Rows(), **{test.name: Rows() for test in self.tests}}
+            self._rows[checkpoint.name] = {EVERY_TEXT: Rows(), **{test.name: Rows() for test in self.tests}}
         self._seconds: list[tuple[str, str, float, int]] = []  # variant, ranking, seconds of a batch, its texts
         self._examples: list[Example] = []
         self._choose_examples()
@@ -175,7 +175,7 @@ class Fidelity(Measure[ClassificationDataModule]):
 
     def _choose_examples(self) -> None:
         """Choose the texts and the checkpoints of the example page: the first checkpoint of each variant."""
-        places = np.linspace(0, len(self._texts) - 1, min(EXAMPLES, len(self._texts)), dtype=int)
+        places = np.linspace(0, len(self._texts) - 1, min(EXAMPLE_TEXTS, len(self._texts)), dtype=int)
         self._example_texts = frozenset(self._texts[places].tolist())
         first: dict[str, str] = {}
         for checkpoint in self.checkpoints:
@@ -200,7 +200,7 @@ class Fidelity(Measure[ClassificationDataModule]):
         rows = self._rows[checkpoint.name]
         output, classified = classify(checkpoint, batch, seed=self.seed, vocabulary=self.data.vocabulary)
         predicted = output.logits.argmax(-1)
-        rows[OWN].add(
+        rows[EVERY_TEXT].add(
             batch.index,
             gold=batch.labels,
             predicted=predicted,
@@ -349,7 +349,7 @@ class Fidelity(Measure[ClassificationDataModule]):
         Columns of a test have its name as prefix. Those that its scores read come first.
         """
         rows = self._rows[checkpoint.name]
-        own = rows[OWN].take()
+        own = rows[EVERY_TEXT].take()
         texts = own.pop(ITEM)
         frames = [pd.DataFrame(own, index=texts)]
         for test in self.tests:

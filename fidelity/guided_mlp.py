@@ -18,7 +18,7 @@ from attention_probing.fidelity.consistent_adversary import adversary_training, 
 from attention_probing.fidelity.contract import CheckpointResult, FidelityTest, Score
 from attention_probing.fidelity.recipe import Recipe
 from attention_probing.fidelity.saliency import Saliency
-from attention_probing.measures.trainings import Best, Training, share
+from attention_probing.measures.trainings import Best, Training, run_trainings
 from attention_probing.metrics.classification import f1_score
 from attention_probing.models import (
     AttentionClassifier,
@@ -31,12 +31,12 @@ from attention_probing.results import Table
 from attention_probing.results.digests import Digests
 from attention_probing.results.options import Positive, checked
 
-Source = Literal["uniform", "own", "base", "adversary"]
+GuideSource = Literal["uniform", "own", "base", "adversary"]
 """Source of attention: uniform, learned by the token-wise model itself, the checkpoint's, or its adversary's."""
-SOURCES: tuple[Source, ...] = get_args(Source)
+SOURCES: tuple[GuideSource, ...] = get_args(GuideSource)
 
 
-def guided(guide: TextClassifier, **parts: Any) -> AttentionClassifier:  # noqa: ANN401
+def make_guided(guide: TextClassifier, **parts: Any) -> AttentionClassifier:  # noqa: ANN401
     """Return a flat classifier that uses the attention of another model instead of learning its own.
 
     Args:
@@ -95,23 +95,23 @@ class GuidedMLP(FidelityTest):
         self._models = {}
         self._cut_off = 0
         self._left_out = len(checkpoints) - len(flat)
-        wanted: list[tuple[Recipe, Source]] = []
+        wanted: list[tuple[Recipe, GuideSource]] = []
         for checkpoint in flat:
             recipe = Recipe(checkpoint, data, device, self.max_epochs, self.patience, seed)
             for source in SOURCES:
                 if source != "adversary" or not has_uniform_attention(checkpoint):
                     wanted.append((recipe, source))
         with isolate_rng():
-            trained = share([self._training(recipe, source) for recipe, source in wanted])
+            trained = run_trainings([self._training(recipe, source) for recipe, source in wanted])
             for (recipe, source), best in zip(wanted, trained, strict=True):
-                model = self._untrained(recipe, source)
+                model = self._make_untrained(recipe, source)
                 model.make_for(data)
                 model.load_state_dict(best.state)
                 model.to(device).eval().requires_grad_(False)
                 self._models.setdefault(recipe.checkpoint.name, {})[source] = model
                 self._cut_off += not best.stopped
 
-    def _training(self, recipe: Recipe, source: Source) -> Training:
+    def _training(self, recipe: Recipe, source: GuideSource) -> Training:
         dev = Digests(recipe.data.cache).of_file(recipe.data.files()["dev"])
         options: list[object] = [source, self.size, dev]
         before = 0
@@ -120,11 +120,11 @@ class GuidedMLP(FidelityTest):
             before = self.adversary_epochs
 
         def train() -> Best:
-            return recipe.fit(self._untrained(recipe, source), "val_f1", "max", datamodule=recipe.own_data)
+            return recipe.fit(self._make_untrained(recipe, source), "val_f1", "max", datamodule=recipe.training_data)
 
         return recipe.training("diagnostics", options, f"Token-wise model with attention `{source}`", train, before)
 
-    def _untrained(self, recipe: Recipe, source: Source) -> AttentionClassifier:
+    def _make_untrained(self, recipe: Recipe, source: GuideSource) -> AttentionClassifier:
         """Return the model of a source; the guiding adversary is trained unless it is kept."""
         base = recipe.checkpoint.model.to(recipe.device)
         assert isinstance(base, AttentionClassifier)
@@ -139,9 +139,9 @@ class GuidedMLP(FidelityTest):
         guide: TextClassifier = base
         if source == "adversary":
             of_adversary = replace(recipe, max_epochs=self.adversary_epochs, patience=self.adversary_patience)
-            (best,) = share([adversary_training(of_adversary, self.strength)])
+            (best,) = run_trainings([adversary_training(of_adversary, self.strength)])
             guide = load_adversary(of_adversary, best).model
-        return guided(guide, **parts)
+        return make_guided(guide, **parts)
 
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Mapping[str, Tensor]:

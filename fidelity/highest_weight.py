@@ -9,11 +9,11 @@ from torch import Tensor
 from attention_probing.fidelity.classified import ClassifiedBatch
 from attention_probing.fidelity.contract import (
     CheckpointResult,
-    over_seeds,
+    frames_by_variant,
 )
 from attention_probing.results import Floats, Spreads, Table, Unit
 
-BINS = ("0–.25", ".25–.5", ".5–.75", ".75–1")  # of the highest weight of a text (Jain & Wallace 2019, fig. 6)
+WEIGHT_BINS = ("0–.25", ".25–.5", ".5–.75", ".75–1")  # of the highest weight of a text (Jain & Wallace 2019, fig. 6)
 
 
 def max_attention(classified: ClassifiedBatch) -> Tensor:
@@ -36,13 +36,13 @@ def by_max_attention(results: Sequence[CheckpointResult], test: str, column: str
         highest weight, from 0–.25 to .75–1.
     """
     by_bin: dict[str, list[Floats]] = {}
-    for variant, rows in over_seeds(results, test).items():
+    for variant, rows in frames_by_variant(results, test).items():
         defined = rows[["max_attention", column]].dropna()
         highest = defined["max_attention"].to_numpy(np.float64)
         values = defined[column].to_numpy(np.float64)
         # The last bin includes 1.
-        bins = np.minimum(highest * len(BINS), len(BINS) - 1).astype(np.int64)
-        by_bin[variant] = [values[bins == place] for place in range(len(BINS))]
+        bins = np.minimum(highest * len(WEIGHT_BINS), len(WEIGHT_BINS) - 1).astype(np.int64)
+        by_bin[variant] = [values[bins == place] for place in range(len(WEIGHT_BINS))]
     return by_bin
 
 
@@ -59,7 +59,7 @@ def bin_table(values: Mapping[str, Sequence[Floats]], what: str, unit: Unit) -> 
     """
     rows = []
     for variant, by_bin in values.items():
-        for name, of_bin in zip(BINS, by_bin, strict=True):
+        for name, of_bin in zip(WEIGHT_BINS, by_bin, strict=True):
             if len(of_bin):
                 rows.append((variant, name, len(of_bin), of_bin.mean(), np.median(of_bin)))
     columns = [f"mean_{what}", f"median_{what}"]
@@ -78,4 +78,6 @@ def violins(title: str, values: Mapping[str, Sequence[Floats]], label: str) -> S
     series = {}
     for variant, by_bin in values.items():
         series[variant] = [of_bin.tolist() for of_bin in by_bin]
-    return Spreads(title, BINS, series, label, unit="ratio", category_label="highest attention weight of the text")
+    return Spreads(
+        title, WEIGHT_BINS, series, label, unit="ratio", category_label="highest attention weight of the text"
+    )

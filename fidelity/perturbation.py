@@ -9,7 +9,7 @@ from torch.nn.functional import one_hot
 
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity.checkpoints import Checkpoint
-from attention_probing.fidelity.classified import ClassifiedBatch, renormalised
+from attention_probing.fidelity.classified import ClassifiedBatch, renormalise
 from attention_probing.fidelity.contract import (
     FidelityTest,
     Reading,
@@ -55,7 +55,7 @@ class Perturbation(FidelityTest):
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Mapping[str, Tensor]:
         noise = classified.noise(self.name, self.permutations)
-        uniform = renormalised((classified.groups >= 0).to(classified.weights.dtype), classified.groups)
+        uniform = renormalise((classified.groups >= 0).to(classified.weights.dtype), classified.groups)
         replaced = {
             "uniform": uniform.expand(1, *classified.weights.shape),
             "permuted": permute(classified.weights, noise, classified.groups),

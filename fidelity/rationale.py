@@ -19,7 +19,7 @@ from attention_probing.fidelity.contract import (
     means,
     proportions,
 )
-from attention_probing.fidelity.removal_orders import EVERY_LENGTH, SHARES, EveryLength
+from attention_probing.fidelity.removal_orders import EVERY_LENGTH, SHARE_COLUMNS, EveryLength
 from attention_probing.fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings, mean_over_orders
 from attention_probing.metrics.statistics import mean
 from attention_probing.results import Flags, Floats, Integers, Table, Unit
@@ -137,7 +137,7 @@ class Rationale(FidelityTest):
         for ranking, measure in product(self.rankings, measures):
             scores |= means([f"{ranking}.{measure}"], main=measure in MAIN)
         if self.every_length:
-            scores |= proportions(SHARES)
+            scores |= proportions(SHARE_COLUMNS)
         for ranking in self.rankings:
             columns = [f"{ranking}.{column}" for column in IOU]
             scores[f"{ranking}.iou_f1"] = Score(columns, _f1_of_means, "fraction")

@@ -54,7 +54,7 @@ class Recipe:
         return int(digest(f"{self.seed} {self.checkpoint.digest}".encode())[:8], 16)
 
     @cached_property
-    def own_data(self) -> ClassificationDataModule:
+    def training_data(self) -> ClassificationDataModule:
         """Datamodule with the splits of `data` and the batch size of the checkpoint's training."""
         data = copy(self.data)
         data.place(Ranks(), self.device)  # this process trains alone
@@ -102,7 +102,7 @@ class Recipe:
     def training(
         self, kind: str, options: Sequence[object], name: str, train: Callable[[], Best], before: int = 0
     ) -> Training:
-        """Return the description of a training; `measures.trainings.share` runs it later.
+        """Return the description of a training; `measures.trainings.run_trainings` runs it later.
 
         Its best epoch is kept as a file, so that later runs need not repeat the training.
 
@@ -131,7 +131,7 @@ class Recipe:
     @cached_property
     def _identity(self) -> list[object]:
         vectors = None if self.data.vectors is None else dict(self.data.vectors.identity)
-        data = [*self.texts("train"), dict(self.data.identity), vectors, self.own_data.batch_size]
+        data = [*self.texts("train"), dict(self.data.identity), vectors, self.training_data.batch_size]
         identity: list[object] = [VERSION, self.checkpoint.digest, data, self.max_epochs, self.patience, self.seed]
         model = self.checkpoint.model
         if isinstance(model, TransformerClassifier):

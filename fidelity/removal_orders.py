@@ -14,10 +14,10 @@ from attention_probing.results.options import Positive, checked
 
 EQUAL = 1e-6
 """Sums of n falls that differ by less than n times this are equal: probabilities are in single precision."""
-TOGETHER = 64  # texts of equal length that are searched at the same time
+TEXTS_OF_SEARCH = 64  # texts of equal length that are searched at the same time
 EVERY_LENGTH = ("aopc", "naopc", "naopc_ascending")
 """Columns of each ranking."""
-SHARES = ("exact", "coincide", "widened")
+SHARE_COLUMNS = ("exact", "coincide", "widened")
 """Columns of each text whose shares are scores."""
 Falls = Callable[[Integers, Flags], Floats]
 """Function that returns the fall of the class probability for each set of removed words, `[sets]`.
@@ -207,8 +207,8 @@ def search_bounds(classified: ClassifiedBatch, widths: Sequence[int | None], rem
         alike.setdefault(size, []).append(text)
     bounds = torch.zeros(2, len(counts), dtype=torch.float64, device=device)
     for (_, width), texts_of_size in alike.items():
-        for start in range(0, len(texts_of_size), TOGETHER):
-            texts = torch.tensor(texts_of_size[start : start + TOGETHER], device=device)
+        for start in range(0, len(texts_of_size), TEXTS_OF_SEARCH):
+            texts = torch.tensor(texts_of_size[start : start + TEXTS_OF_SEARCH], device=device)
             bounds[:, texts] = _bounds(classified, texts, width, removal).to(device)
     return bounds
 

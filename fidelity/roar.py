@@ -30,7 +30,7 @@ from attention_probing.fidelity.contract import (
 from attention_probing.fidelity.recipe import Recipe
 from attention_probing.fidelity.saliency import FILE, Saliency, check_rankings
 from attention_probing.fidelity.split_outputs import collect_outputs
-from attention_probing.measures.trainings import Best, Training, share
+from attention_probing.measures.trainings import Best, Training, run_trainings
 from attention_probing.metrics.bootstrap import mean_over_seeds, pool_seeds, resample
 from attention_probing.metrics.statistics import proportion, ratio
 from attention_probing.models import HierarchicalClassifier
@@ -335,8 +335,8 @@ class Chain:
 
     def _train(self, percent: int) -> Best:
         recipe = self.recipe
-        data = mask_tokens(recipe.own_data, self._masks(percent))
-        model = recipe.checkpoint.untrained(data, recipe.training_seed)
+        data = mask_tokens(recipe.training_data, self._masks(percent))
+        model = recipe.checkpoint.make_untrained(data, recipe.training_seed)
         options = recipe.checkpoint.config.get("checkpoint") or {}
         monitor = options.get("monitor") or "val_f1"
         best = recipe.fit(model, monitor, options.get("mode") or "max", datamodule=data)
@@ -392,7 +392,7 @@ def train_chains(chains: Sequence[Chain]) -> list[Best]:
     for percent in chains[0].percents[1:]:
         trainings = [chain.training(percent) for chain in chains]
         by_file = {training.file: training for training in trainings}
-        trained |= zip(by_file, share(list(by_file.values())), strict=True)
+        trained |= zip(by_file, run_trainings(list(by_file.values())), strict=True)
         for chain, training in zip(chains, trainings, strict=True):
             chain.trained[percent] = trained[training.file]
     return list(trained.values())

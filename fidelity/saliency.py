@@ -12,7 +12,7 @@ from captum.attr import IntegratedGradients
 from torch import Tensor
 
 from attention_probing.datamodules.batches import TextBatch
-from attention_probing.fidelity.classified import ClassifiedBatch, logits_under, passes, select_texts, shortened
+from attention_probing.fidelity.classified import ClassifiedBatch, logits_under, passes, select_texts, shorten
 from attention_probing.metrics.distributions import tvd
 from attention_probing.models import TransformerClassifier
 from attention_probing.results.errors import UserError, check_names, near
@@ -251,7 +251,7 @@ class Saliency:
             return logits.gather(1, chosen).squeeze(1) - others
 
         for rows in passes(batch.lengths, TOKENS):
-            texts = shortened(batch, rows, batch.mask[rows], classified.vocabulary.pad)  # without needless padding
+            texts = shorten(batch, rows, batch.mask[rows], classified.vocabulary.pad)  # without needless padding
             time = texts.tokens.size(1)
             places = torch.arange(len(rows), device=rows.device)
             gradients, delta = IntegratedGradients(log_odds).attribute(
@@ -305,7 +305,7 @@ class Saliency:
         marked = self.classified.to_positions(self.classified.batch.rationale.float()) > 0
         return marked + self.classified.noise(PLANTED, 1)[0]
 
-    def signed(self, measure: str | Explainer) -> Tensor:
+    def signed_values(self, measure: str | Explainer) -> Tensor:
         """Return a measure with its sign, `[batch, positions]`.
 
         Negative values speak against the decision; `input_x_gradient` and `gradient_norm` are never
@@ -339,7 +339,7 @@ class Saliency:
         Args:
             measure: Name of the measure, `file:PATH`, or an object.
         """
-        signed = self.signed(measure)
+        signed = self.signed_values(measure)
         if measure == "leave_one_out":
             return self.leave_one_out_tvd
         return signed.abs()
@@ -356,7 +356,7 @@ class Saliency:
         if ranking == "random":
             keys = _measure_time(self, ranking, lambda: self.classified.noise("ranking", draws))
         else:
-            keys = self.signed(ranking)[None]
+            keys = self.signed_values(ranking)[None]
         return keys.masked_fill(~self.classified.mask, -torch.inf)
 
 

@@ -29,7 +29,7 @@ from attention_probing.results.errors import UserError, check_names, near, plura
 from attention_probing.results.tables import DASH, data_table, format_cells, format_number
 from attention_probing.results.texts import html_page
 
-RANKINGS = ("attention", "integrated_gradients")
+DEFAULT_RANKINGS = ("attention", "integrated_gradients")
 """Rankings of `explain` by default."""
 OF_ONE_TEXT = tuple(name for name in KNOWN if name != PLANTED)
 """Rankings that need nothing but the text and the classifier."""
@@ -38,8 +38,8 @@ REMOVED = (1, 2, 3)
 FARTHEST = 12
 """Most first words that are removed to see whether the decision changes; it bounds the time of a long text."""
 WIDTH = 80  # characters of a line of a printed explanation
-FIRST = 4  # words of each ranking that are printed
-MOST = 5  # classes, and unknown words, that a sentence names
+FIRST_WORDS = 4  # words of each ranking that are printed
+MOST_NAMES = 5  # classes, and unknown words, that a sentence names
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +89,9 @@ class Explanation:
     def answer(self) -> str:
         """Sentence with the decision and the probabilities of the classes, the highest first."""
         labels = sorted(self.probabilities, key=lambda label: -self.probabilities[label])
-        others = [f"{label} {_percent(self.probabilities[label])}" for label in labels[1:MOST]]
-        if len(labels) > MOST:
-            others.append(f"{len(labels) - MOST} more")
+        others = [f"{label} {_percent(self.probabilities[label])}" for label in labels[1:MOST_NAMES]]
+        if len(labels) > MOST_NAMES:
+            others.append(f"{len(labels) - MOST_NAMES} more")
         confidence = _percent(self.probabilities[self.decision])
         return f"{self.classifier} decides {self.decision!r} with probability {confidence} ({', '.join(others)})."
 
@@ -106,7 +106,7 @@ class Explanation:
         """Return the first words of each ranking with their importance, as text."""
         rows = []
         for name in self.rankings:
-            first = self.words.sort_values(name, ascending=False, kind="stable")[:FIRST]
+            first = self.words.sort_values(name, ascending=False, kind="stable")[:FIRST_WORDS]
             words = [f"{token} {value:.3g}" for token, value in zip(first["token"], first[name], strict=True)]
             rows.append({"ranking": spaced(name), "first words": ", ".join(words)})
         return Table(pd.DataFrame(rows), main=["ranking", "first words"])
@@ -118,8 +118,8 @@ class Explanation:
         frame = self.effects.assign(ranking=rankings, flips_after=flips_after)
         frame = frame.rename(columns=lambda name: spaced(name.removeprefix("without_")))
         columns = [str(name) for name in frame]
-        of_text = ("ranking", "flips after")
-        units: dict[str, Unit] = {name: "fraction" for name in columns if name not in of_text}
+        numbers = [name for name in columns if name not in ("ranking", "flips after")]
+        units: dict[str, Unit] = dict.fromkeys(numbers, "fraction")
         return Table(frame, units, main=columns)
 
     def _legend(self) -> str:
@@ -143,8 +143,10 @@ class Explanation:
         return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
     def _repr_html_(self) -> str:
-        page = embed_page(self.answer, html_page(self.figure), f"{12 + 4 * len(self.rankings)}rem")
-        table = pd.DataFrame(format_cells(self._effects_table(), missing=DASH)).to_html(index=False, border=0)
+        height = f"{12 + 4 * len(self.rankings)}rem"
+        page = embed_page(self.answer, html_page(self.figure), height)
+        cells = format_cells(self._effects_table(), missing=DASH)
+        table = pd.DataFrame(cells).to_html(index=False, border=0)
         notes = "".join(f"<br>{escape(note)}" for note in self.notes)
         return f"{page}\n{table}\n<small>{escape(self._legend())}{notes}</small>"
 
@@ -152,7 +154,7 @@ class Explanation:
 def explain(
     text: str | tuple[str, str],
     checkpoint: Path | str | Checkpoint,
-    rankings: Sequence[str | Explainer] = RANKINGS,
+    rankings: Sequence[str | Explainer] = DEFAULT_RANKINGS,
     *,
     seed: int = 0,
 ) -> Explanation:
@@ -253,7 +255,7 @@ def _measure_importance(
         "token": np.array(tokens, dtype=object)[is_word],
     }
     for ranking in rankings:
-        values = saliency.signed(ranking)[0].detach().double().cpu().numpy()
+        values = saliency.signed_values(ranking)[0].detach().double().cpu().numpy()
         columns[name_of(ranking)] = values[: len(forms)][is_word]
     return pd.DataFrame(columns)
 
@@ -339,8 +341,8 @@ def _notes(split: TextSplit, classified: ClassifiedBatch, words: pd.DataFrame) -
         notes.append(f"The text is too long: the last {pluralize(cut, 'token')} are cut, and {len(words)} are read.")
     if split.counts["unknown_tokens"]:
         unknown = _unknown_words(split, classified.vocabulary.unknown)
-        more = f" and {len(unknown) - MOST} more" if len(unknown) > MOST else ""
-        notes.append(f"Unknown to the classifier: {', '.join(unknown[:MOST])}{more}.")
+        more = f" and {len(unknown) - MOST_NAMES} more" if len(unknown) > MOST_NAMES else ""
+        notes.append(f"Unknown to the classifier: {', '.join(unknown[:MOST_NAMES])}{more}.")
     heads = classified.names
     if len(heads) > 1:
         notes.append(f"attention is the mean of {len(heads)} heads, {heads[0]} to {heads[-1]}.")

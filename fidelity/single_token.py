@@ -12,8 +12,8 @@ from attention_probing.fidelity.contract import (
     FidelityTest,
     Reading,
     Score,
+    frames_by_variant,
     means,
-    over_seeds,
 )
 from attention_probing.fidelity.saliency import Saliency
 from attention_probing.results import Figure, Spreads
@@ -62,7 +62,7 @@ class SingleToken(FidelityTest):
         variant.
         """
         spreads = {}
-        for variant, rows in over_seeds(results, self.name).items():
+        for variant, rows in frames_by_variant(results, self.name).items():
             spreads[variant] = rows["spread"].tolist()
         series = {"texts": list(spreads.values())}
         label = "standard deviation of P(class) over the words of a text"

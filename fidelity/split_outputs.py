@@ -28,7 +28,7 @@ class SplitOutputs(NamedTuple):
     probabilities: Tensor
     weights: Sequence[Tensor]
 
-    def padded(self, texts: Tensor, positions: int) -> tuple[Tensor, Tensor]:
+    def select(self, texts: Tensor, positions: int) -> tuple[Tensor, Tensor]:
         """Return the outputs for a batch of texts, with attention padded to a common number of positions.
 
         Args:

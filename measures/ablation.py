@@ -23,7 +23,6 @@ from attention_probing.measures.head_sets import (
     WHOLE,
     AblatedOutputs,
     TaskOutputs,
-    compare_with_whole,
     make_ablation,
     random_sets,
 )
@@ -31,7 +30,7 @@ from attention_probing.measures.task import MinimalPairs, data_of_checkpoint, dr
 from attention_probing.metrics.bootstrap import EXACT, against_random_draws, difference, with_interval_and_p
 from attention_probing.metrics.p_values import draws_for, holm, least_p, p_units
 from attention_probing.models.checkpoints import checkpoint_file
-from attention_probing.results import Bars, Estimate, Figure, Result, Table, Unit
+from attention_probing.results import Bars, Estimate, Figure, Result, Table, Unit, numbers
 from attention_probing.results.errors import UserError, check_names, pluralize, setting
 from attention_probing.results.heads import head_map
 from attention_probing.results.options import Several, checked
@@ -63,8 +62,12 @@ class HeadSet:
         return "-".join(map(str, self.columns.values()))
 
 
-Row = dict[str, object]
-"""Row of a table: numbers and names by column."""
+_SHORT_NAMES = {
+    "score.low": "low",
+    "score.high": "high",
+    "difference.p": "p",
+    "beyond_random.p": "beyond_random_p",
+}
 Differences = dict[tuple[str, Kind], dict[str, Estimate]]
 """Tested differences by the name of the set, for each table and kind of ablation."""
 
@@ -147,7 +150,7 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
         by_ablation = {first: [WHOLE, *sets], **dict.fromkeys(others, sets)}
         self._outputs = AblatedOutputs(self.task, by_ablation, self.split)
         shared = "layers below the ablated ones are computed once per batch"
-        if not self.task.ablated.shares:
+        if not self.task.ablated_model.shares:
             shared = "each needs a full forward pass"
         inform(f"Ablating {pluralize(len(self.kinds) * len(sets), 'set')} of heads; {shared}.")
 
@@ -245,7 +248,7 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
         Named sets stand beside random sets: `other_heads` is the mean number of heads of a random set outside the named
         one. P-values are adjusted for all rows of one kind.
         """
-        rows: dict[str, list[Row]] = {}
+        rows: dict[str, list[dict[str, object]]] = {}
         differences: Differences = {}
         fields: dict[str, tuple[TaskOutputs, Estimate]] = {}
         for field, texts in self.task.groups(outputs.items).items():
@@ -262,7 +265,7 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
                     rows.setdefault("fields", []).append({"field": field, "n": len(of_field), **row})
             progress.advance()
         least = least_p(whole.units or 0, len(whole.draws))
-        tables = {name: _table(own, self.task.unit, least) for name, own in rows.items()}
+        tables = {name: _table(of_table, self.task.unit, least) for name, of_table in rows.items()}
         *others, _ = tables
         for name in others:
             tables[name] = replace(tables[name], main=())
@@ -333,26 +336,26 @@ def _smallest_p(texts: int, draws: int) -> float:
     return float(max(2 / (1 + draws), 2 * 0.5**texts))
 
 
-def _score_row(outputs: TaskOutputs, kind: Kind, head_set: HeadSet, whole: Estimate) -> tuple[Row, Estimate]:
+def _score_row(
+    outputs: TaskOutputs, kind: Kind, head_set: HeadSet, whole: Estimate
+) -> tuple[dict[str, object], Estimate]:
     """Return the row of a table for a set of heads, and its tested difference.
 
     The difference is to the intact model, or to random sets if there are any.
     """
     draws = len(whole.draws)
     score = outputs.score(kind, head_set.heads, draws)
-    numbers = compare_with_whole([score], whole)
-    numbers.pop("sd", None)
-    row: Row = {"kind": kind, **head_set.columns, **numbers}
     change = difference(score, whole)
+    row: dict[str, object] = {"kind": kind, **head_set.columns, **numbers({"score": score, "difference": change})}
     if head_set.random:
         random = [outputs.score(kind, heads, draws) for heads in head_set.random]
         average, change = against_random_draws(score, random)
-        row |= average.named("random") | change.named("beyond_random")
+        row |= numbers({"random": average, "beyond_random": change})
         row["other_heads"] = np.mean([len(heads - head_set.heads) for heads in head_set.random])
     return row, change
 
 
-def _table(rows: Sequence[Row], unit: Unit, least: float) -> Table:
+def _table(rows: Sequence[dict[str, object]], unit: Unit, least: float) -> Table:
     """Return a table of scores, with p-values adjusted for all rows of one kind.
 
     Args:
@@ -360,7 +363,7 @@ def _table(rows: Sequence[Row], unit: Unit, least: float) -> Table:
         unit: Unit of the score.
         least: Least p-value that the texts allow.
     """
-    frame = pd.DataFrame(rows).rename(columns={"beyond_random.p": "beyond_random_p"})
+    frame = pd.DataFrame(rows).rename(columns=_SHORT_NAMES)
     units: dict[str, Unit | Sequence[Unit]] = {}
     for name in ("score", "difference", "random", "beyond_random"):
         if name in frame:

@@ -3,7 +3,7 @@
 from attention_probing.datamodules import AntecedentBatch, CoreferenceDataModule
 from attention_probing.measures.contract import Measure
 from attention_probing.probes.antecedent_evaluation import (
-    Mode,
+    SelectionMode,
     add_links,
     check_coreference,
     evaluate_links,
@@ -35,7 +35,7 @@ class AntecedentHeads(Measure[CoreferenceDataModule]):
     takes = CoreferenceDataModule
 
     @checked
-    def __init__(self, mode: Mode = "held_out") -> None:
+    def __init__(self, mode: SelectionMode = "held_out") -> None:
         super().__init__()
         self.seed = 0  # of resamples: equal in all runs, so that these can be paired
         self.mode = mode

@@ -31,14 +31,14 @@ ANNOTATED = ("linguistic", "relations")
 REPEATS = 0.4
 """Share of the second copy's attention above which a head is an induction or a duplicate-token head; from no paper."""
 
-Row = Mapping[str, Any]
+HeadRow = Mapping[str, Any]
 
 
-def _above(column: str, threshold: float) -> Callable[[Row], bool]:
+def _above(column: str, threshold: float) -> Callable[[HeadRow], bool]:
     return lambda row: bool(row.get(column, np.nan) > threshold)
 
 
-ROLES: Mapping[str, tuple[str, Callable[[Row], bool]]] = {
+ROLES: Mapping[str, tuple[str, Callable[[HeadRow], bool]]] = {
     # 10 points above the best fixed offset on dev (Voita et al. 2019, §5), and its interval on test above the offset.
     "syntactic": ("S", lambda row: bool(row.get("syntactic")) and row["relation_accuracy.low"] > row["fixed_offset"]),
     # The same margin above the nearest mention, and its interval above it.
@@ -68,7 +68,7 @@ _ENCODERS: Mapping[EncoderOf, str] = {"given": "", "before": ", before fine-tuni
 """Ends of the titles of figures."""
 
 
-def roles_of(row: Row) -> list[str]:
+def roles_of(row: HeadRow) -> list[str]:
     """Return the names of all roles that an attention head has, in the order of `ROLES`; empty if none.
 
     Args:
@@ -101,7 +101,10 @@ class HeadSummary:
                 for all inputs.
         """
         groups = slice(None) if half is None else slice(half, None, 2)
-        return {name: one.over(groups) if isinstance(one, Means) else one for name, one in self.numbers.items()}
+        estimates = {}
+        for name, number in self.numbers.items():
+            estimates[name] = number.over(groups) if isinstance(number, Means) else number
+        return estimates
 
     def rows(self, half: int | None = None) -> pd.DataFrame:
         """Return a table with a row for each attention head, layer by layer.
@@ -122,9 +125,9 @@ class HeadSummary:
         frame = head_rows(self.estimates(half))
         for name, column in self.classes.items():
             frame.insert(2, name, list(column))
-        found = [roles_of(row) for row in frame.to_dict("records")]  # type: ignore[arg-type]
-        frame.insert(2, "role", [roles[0] if roles else NO_ROLE for roles in found])
-        frame.insert(3, "roles", [" ".join(roles) for roles in found])
+        of_heads = [roles_of(row) for row in frame.to_dict("records")]  # type: ignore[arg-type]
+        frame.insert(2, "role", [roles[0] if roles else NO_ROLE for roles in of_heads])
+        frame.insert(3, "roles", [" ".join(roles) for roles in of_heads])
         return frame
 
 
@@ -143,12 +146,15 @@ def outside(
         For each number a mask of such heads, bool `[layers, heads]`; numbers without intervals are left
         out.
     """
-    found = {}
-    for name in (name for name in given if name in random):
-        (low, high), (least, most) = given[name].interval, _range(random[name])
-        if not (np.isnan(low).all() or np.isnan(least)):
-            found[name] = (low > most) | (high < least)
-    return found
+    masks = {}
+    for name, number in given.items():
+        if name not in random:
+            continue
+        low, high = number.interval
+        lowest, highest = _range(random[name])
+        if not (np.isnan(low).all() or np.isnan(lowest)):
+            masks[name] = (low > highest) | (high < lowest)
+    return masks
 
 
 def _range(random: Estimate[Floats]) -> tuple[float, float]:
@@ -173,34 +179,37 @@ def control_table(given: HeadSummary, random: HeadSummary) -> Table:
         - `heads`, `share`: number and share of the given heads with an interval outside this range;
         - `outside`: names of these heads, separated by spaces.
     """
-    own, others, rows = given.estimates(), random.estimates(), []
-    apart = outside(own, others)
-    for name, flags in apart.items():
-        low, high = _range(others[name])
+    numbers = given.estimates()
+    random_numbers = random.estimates()
+    rows = []
+    units = []
+    for name, heads in outside(numbers, random_numbers).items():
+        low, high = _range(random_numbers[name])
+        names = [head_name(*place) for place in np.argwhere(heads).tolist()]
+        units.append(numbers[name].unit)
         rows.append(
             {
                 "statistic": name,
-                "mean": pd.Series(own[name].value.ravel()).mean(),
-                "random_mean": pd.Series(others[name].value.ravel()).mean(),
+                "mean": pd.Series(numbers[name].value.ravel()).mean(),
+                "random_mean": pd.Series(random_numbers[name].value.ravel()).mean(),
                 "random_low": low,
                 "random_high": high,
-                "heads": int(flags.sum()),
-                "share": float(flags.mean()),
-                "outside": " ".join(head_name(*place) for place in np.argwhere(flags).tolist()),
+                "heads": int(heads.sum()),
+                "share": float(heads.mean()),
+                "outside": " ".join(names),
             }
         )
-    units = [own[name].unit for name in apart]
     columns = ("mean", "random_mean", "random_low", "random_high")
     return Table(pd.DataFrame(rows), {**dict.fromkeys(columns, units), "share": "fraction"})
 
 
-def stability_table(known: HeadSummary) -> tuple[Table, dict[str, Estimate]]:
+def stability_table(summary: HeadSummary) -> tuple[Table, dict[str, Estimate]]:
     """Compare each statistic of the heads between two halves of the inputs.
 
     One half is the inputs with even index, the other the inputs with odd index.
 
     Args:
-        known: Statistics and roles of the heads of one encoder.
+        summary: Statistics and roles of the heads of one encoder.
 
     Returns:
         The table `stability`, and the score `stability.role`. The table has a row for each statistic
@@ -214,19 +223,24 @@ def stability_table(known: HeadSummary) -> tuple[Table, dict[str, Estimate]]:
         The score is the share of heads with the same main role in both halves. The roles `syntactic` and
         `coreference` are always the same in both, because arcs and documents are not halved.
     """
-    rows, units = [], list[Unit]()
-    for name, one in known.numbers.items():
-        if not isinstance(one, Means):
+    rows = []
+    units: list[Unit] = []
+    for name, number in summary.numbers.items():
+        if not isinstance(number, Means):
             continue
-        both = [one.over(slice(half, None, 2)) for half in (0, 1)]
-        halves = pd.DataFrame({place: half.value.ravel() for place, half in enumerate(both)}).dropna()
-        varies = (halves.nunique() > 1).all()
-        correlation = float(np.corrcoef(halves[0], halves[1])[0, 1]) if varies else np.nan
-        rows.append({"statistic": name, "correlation": correlation, "difference": (halves[0] - halves[1]).abs().mean()})
-        units.append(both[0].unit)
+        even = number.over(slice(0, None, 2))
+        odd = number.over(slice(1, None, 2))
+        halves = pd.DataFrame({"even": even.value.ravel(), "odd": odd.value.ravel()}).dropna()
+        correlation = np.nan
+        if (halves.nunique() > 1).all():
+            correlation = float(np.corrcoef(halves["even"], halves["odd"])[0, 1])
+        difference = (halves["even"] - halves["odd"]).abs().mean()
+        rows.append({"statistic": name, "correlation": correlation, "difference": difference})
+        units.append(even.unit)
     frame = pd.DataFrame(rows, columns=["statistic", "correlation", "difference"])
-    same = Estimate(float((known.rows(0)["role"] == known.rows(1)["role"]).mean()), unit="fraction")
-    return Table(frame, {"correlation": "fraction", "difference": units}), {"stability.role": same}
+    is_same = summary.rows(0)["role"] == summary.rows(1)["role"]
+    share = Estimate(float(is_same.mean()), unit="fraction")
+    return Table(frame, {"correlation": "fraction", "difference": units}), {"stability.role": share}
 
 
 def of_dependencies(result: Result, prefix: str, shape: tuple[int, int]) -> HeadSummary:
@@ -282,9 +296,9 @@ def of_antecedents(result: Result, prefix: str, shape: tuple[int, int]) -> HeadS
     """
     table = result.tables[f"{prefix}heads"].frame
     table = table[table["mentions"] == "all"]
-    own = "test" if table["test"].notna().any() else "dev"
+    split = "test" if table["test"].notna().any() else "dev"
     best = table.loc[table.groupby("head", sort=False)["dev"].idxmax()]
-    value, low, high = (best[name].to_numpy(np.float64).reshape(shape) for name in (own, "low", "high"))
+    value, low, high = (best[name].to_numpy(np.float64).reshape(shape) for name in (split, "low", "high"))
     nearest = without_interval(np.full(shape, result.numbers["nearest.all"]), "fraction")
     return HeadSummary({"antecedent": Estimate(value, low, high, unit="fraction"), "nearest_mention": nearest}, {})
 
@@ -326,14 +340,16 @@ class Atlas(Measure[AtlasDataModule]):
             parts.append(AntecedentHeads())
         for part in parts:
             part.data = data_of[part.takes]
-            part.device, part.ranks = self.device, self.ranks
+            part.device = self.device
+            part.ranks = self.ranks
             part.seed = self.seed
             part.begin()
         self.parts = nn.ModuleList(parts)
 
     def _make_analyses(self) -> AttentionAnalyses:
         """Return the analyses, each with the corpora that it reads; without a treebank some are left out."""
-        analyses, corpora = list[Measure[Any]](), dict[str, list[str]]()
+        analyses: list[Measure[Any]] = []
+        corpora: dict[str, list[str]] = {}
         for analysis in self._analyses:
             name = analysis.experiment
             of_treebank = name in ANNOTATED
@@ -356,9 +372,10 @@ class Atlas(Measure[AtlasDataModule]):
         attention = self.attention.result()
         of_parts: dict[str, Result] = {}
         for part in self._measures():
-            result = attention if part is self.attention else part.result()  # every process asks all of them
-            if result is not None and part is not self.attention:
-                of_parts[part.experiment] = result
+            if part is not self.attention:
+                result = part.result()  # every process asks all of them
+                if result is not None:
+                    of_parts[part.experiment] = result
         summaries = {encoder: self._summary(encoder, of_parts) for encoder in self.texts.encoders}
         atlas = atlas_of(summaries)
         results = {"atlas": atlas, "attention": attention}
@@ -392,7 +409,7 @@ def _of_each_head(result: Result) -> Result:
     return replace(result, figures={}, tables=tables)
 
 
-def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
+def atlas_of(summaries: Mapping[EncoderOf, HeadSummary]) -> Result:
     """Return tables, maps of the roles, and scores: the share of heads with each main role.
 
     The tables are:
@@ -407,11 +424,14 @@ def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
     numbers in which a head lies outside the range of the random heads, by the function `outside`.
 
     Args:
-        known: Numbers and classes of the attention heads, by encoder; `given` must be among them.
+        summaries: Numbers and classes of the attention heads, by encoder; `given` must be among them.
     """
-    scores, tables, figures = dict[str, Estimate](), dict[str, Table](), dict[str, Figure]()
-    given, random = known["given"], known.get("random_init")
-    for encoder, summary in known.items():
+    scores: dict[str, Estimate] = {}
+    tables: dict[str, Table] = {}
+    figures: dict[str, Figure] = {}
+    given = summaries["given"]
+    random = summaries.get("random_init")
+    for encoder, summary in summaries.items():
         prefix = "" if encoder == "given" else f"{encoder}."
         frame = summary.rows()
         if encoder == "given" and random is not None:
@@ -434,9 +454,9 @@ def atlas_of(known: Mapping[EncoderOf, HeadSummary]) -> Result:
 
 def _names_outside(given: HeadSummary, random: HeadSummary) -> list[str]:
     """Return for each head, layer by layer, the names of the numbers in which no random head comes near it."""
-    flags = outside(given.estimates(), random.estimates())
-    of_heads = np.stack([of_number.ravel() for of_number in flags.values()], 1)  # [heads, numbers]
-    return [" ".join(compress(flags, of_head)) for of_head in of_heads]
+    masks = outside(given.estimates(), random.estimates())
+    is_outside = np.stack([mask.ravel() for mask in masks.values()], 1)  # [heads, numbers]
+    return [" ".join(compress(masks, of_head)) for of_head in is_outside]
 
 
 def _role_map(frame: pd.DataFrame, title: str) -> Figure:

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -36,6 +37,9 @@ from attention_probing.results import (
 from attention_probing.results.errors import UserError, check_names, setting
 from attention_probing.results.figures import TitlePart
 from attention_probing.results.heads import head_map, head_name
+from attention_probing.results.tables import DASH
+
+T = TypeVar("T")
 
 Analyses = Mapping[str, MapMeasure]
 """Measurements of the maps of one encoder, by name."""
@@ -87,11 +91,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
         self._check_corpora()
         given: Analyses = dict(self._given.items())  # type: ignore[arg-type]
         for analysis in given.values():
-            if self.data.quantity not in analysis.quantities:
-                raise UserError(
-                    f"{setting('data.quantity')} is {self.data.quantity}, but {type(analysis).__name__} takes only "
-                    f"{' and '.join(analysis.quantities)}. Give one of them, or leave out {type(analysis).__name__}."
-                )
+            self._check_quantity(analysis)
         alone = {name: analysis for name, analysis in given.items() if not analysis.compares}
         # All are copied before any of them begins, and holds an encoder.
         self._of = {which: given if which == "given" else deepcopy(alone) for which in self.data.encoders}
@@ -99,7 +99,8 @@ class AttentionAnalyses(Measure[TextDataModule]):
             for name, analysis in analyses.items():
                 analysis.data = self.data.only(self.corpora.get(name, self.data.names))
                 analysis.encoder = self.data.encoders[which]
-                analysis.device, analysis.ranks = self.device, self.ranks
+                analysis.device = self.device
+                analysis.ranks = self.ranks
                 analysis.together = analyses
                 analysis.begin()
         self._pairs = list(_paired_means(given, self._of.get("before", {})))
@@ -109,6 +110,14 @@ class AttentionAnalyses(Measure[TextDataModule]):
         self._memory = Allowance()
         copies = [nn.ModuleDict(analyses) for which, analyses in self._of.items() if which != "given"]
         self._copies = nn.ModuleList(copies)  # so that they move to the device too
+
+    def _check_quantity(self, analysis: Measure[TextDataModule]) -> None:
+        """Raise UserError if a measurement does not take the quantity of the datamodule."""
+        if self.data.quantity not in analysis.quantities:
+            raise UserError(
+                f"{setting('data.quantity')} is {self.data.quantity}, but {type(analysis).__name__} takes only "
+                f"{' and '.join(analysis.quantities)}. Give one of them, or leave out {type(analysis).__name__}."
+            )
 
     def _check_corpora(self) -> None:
         _refuse_unknown("model.corpora", self.corpora, self.names)
@@ -144,14 +153,15 @@ class AttentionAnalyses(Measure[TextDataModule]):
         if not analyses and not comparing:
             return
         encoder = self.data.encoders[batch.encoder]
-        measured = QUANTITIES[self.data.quantity]
-        parts = encoder.parts if measured.needs_parts else {}
-        quantity = measured(parts, batch.mask, Reduction.of_pieces(batch.mask))
+        quantity_class = QUANTITIES[self.data.quantity]
+        parts = encoder.parts if quantity_class.needs_parts else {}
+        quantity = quantity_class(parts, batch.mask, Reduction.of_pieces(batch.mask))
 
         def receive(layer: int, weights: Tensor) -> None:
             if not quantity.sums_to_one or encoder.has_sinks:
                 weights = divided_by_sums(weights)
-                self._empty += int(((weights.sum(-1) == 0) & batch.mask[:, None]).sum())
+                is_empty = (weights.sum(-1) == 0) & batch.mask[:, None]
+                self._empty += int(is_empty.sum())
             for analysis in (*analyses, *comparing):
                 analysis.update_layer(batch, layer, weights)
 
@@ -164,42 +174,43 @@ class AttentionAnalyses(Measure[TextDataModule]):
     def result(self) -> Result:
         """Return the results of all measurements as one."""
         warn_of_left_out(self.data)
-        return self._merged(self.experiment, self.names)
+        return self._merge(self.experiment, self.names)
 
     def results(self) -> list[Result]:
         """Return the result of each measurement, over all encoders."""
         warn_of_left_out(self.data)
-        return [self._merged(name, [name]) for name in self.names]
+        return [self._merge(name, [name]) for name in self.names]
 
-    def _merged(self, experiment: str, names: Sequence[str]) -> Result:
+    def _merge(self, experiment: str, names: Sequence[str]) -> Result:
         """Merge the results of some measurements over all encoders."""
         of_encoders: dict[EncoderOf, Result] = {}
         for which, analyses in self._of.items():
             results = {name: self._result_of(analyses[name]) for name in names if name in analyses}
             if which == "given" and "before" in self._of:
-                results["differences"] = self._differences(names)
+                results["differences"] = self._compare_encoders(names)
             of_encoders[which] = merge_results(which, results)
-        whole = replace(of_encoders.pop("given"), experiment=experiment)
+        merged = replace(of_encoders.pop("given"), experiment=experiment)
         for which, result in of_encoders.items():
-            whole = _joined(whole, which, result)
-        return replace(whole, audit={**whole.audit, **self._audit()})
+            merged = _join(merged, which, result)
+        return replace(merged, audit={**merged.audit, **self._audit()})
 
     def _result_of(self, analysis: MapMeasure) -> Result:
         result = analysis.result()
         assert result is not None
-        return replace(result, figures=self._captioned(analysis.experiment, result.figures))
+        return replace(result, figures=self._caption(analysis.experiment, result.figures))
 
     def _audit(self) -> dict[str, object]:
         """Return the quantity, and how its rows were changed; nothing for the attention of a model as it is."""
-        divided = any(encoder.has_sinks for encoder in self.data.encoders.values())
-        divided = divided or not QUANTITIES[self.data.quantity].sums_to_one
-        if self.data.quantity == "attention" and not divided:
+        quantity = self.data.quantity
+        has_sinks = any(encoder.has_sinks for encoder in self.data.encoders.values())
+        if has_sinks or not QUANTITIES[quantity].sums_to_one:
+            text = f"{quantity}, rows divided by their sums"
+        elif quantity != "attention":
+            text = quantity
+        else:
             return {}
-        return {
-            "quantity": f"{self.data.quantity}{', rows divided by their sums' if divided else ''}",
-            # A head without output has rows of zeros, which stay so.
-            "rows_of_zeros": sum(gather_items([self._empty])),
-        }
+        # A head without output has rows of zeros, which stay so.
+        return {"quantity": text, "rows_of_zeros": sum(gather_items([self._empty]))}
 
     def of_heads(self, which: EncoderOf) -> tuple[dict[str, HeadNumbers], dict[str, Sequence[Any]]]:
         """Return what the measurements found for each head of one encoder, for `Atlas`.
@@ -213,13 +224,14 @@ class AttentionAnalyses(Measure[TextDataModule]):
             Two mappings by name. The first has numbers, each `[layers, heads]`. The second has classes, such
             as the pattern, each a list with one entry for each head, layer by layer.
         """
-        numbers, classes = dict[str, HeadNumbers](), dict[str, Sequence[Any]]()
+        numbers: dict[str, HeadNumbers] = {}
+        classes: dict[str, Sequence[Any]] = {}
         for analysis in self._of[which].values():
             numbers |= analysis.by_head()
             classes |= analysis.classes()
         return numbers, classes
 
-    def _captioned(self, name: str, figures: Mapping[str, Figure]) -> Mapping[str, Figure]:
+    def _caption(self, name: str, figures: Mapping[str, Figure]) -> Mapping[str, Figure]:
         """Add to the titles of figures the corpora of a measurement, unless it reads all, and the quantity."""
         about: list[str] = list(self.corpora.get(name, ()))
         if self.data.quantity != "attention":
@@ -233,7 +245,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
             captioned[key] = replace(figure, title=title, title_says=says)
         return captioned
 
-    def _differences(self, names: Sequence[str]) -> Result:
+    def _compare_encoders(self, names: Sequence[str]) -> Result:
         """Compare every number of each head after and before fine-tuning, of some measurements.
 
         A difference is the mean over inputs of after − before, with Student's interval and p-value; Holm's method
@@ -245,41 +257,45 @@ class AttentionAnalyses(Measure[TextDataModule]):
             scores `differences.<quantity>`, equal to these counts; and maps `difference_<quantity>`, with one scale
             for each measurement and unit.
         """
-        tables, rows = list[pd.DataFrame](), list[dict[str, Any]]()
-        scores, figures = dict[str, Estimate](), dict[str, Figure]()
-        units: list[Unit] = []
+        changes: list[_HeadChange] = []
+        figures: dict[str, Figure] = {}
         for name in names:
-            if name not in self._of["before"]:
-                continue  # it compares the encoders itself
-            maps: dict[Unit, dict[str, HeatMap]] = {}
-            old = self._of["before"][name].by_head()
-            for quantity, new in self._of["given"][name].by_head().items():
-                before = old[quantity]
-                if not isinstance(new, Means) or not isinstance(before, Means) or new.differences is None:
-                    continue  # a bound, not a mean over inputs
-                difference = replace(new.differences.over(), p=new.differences.p())
-                table, row, drawn = _compared(quantity, before.over().value, new.over().value, difference)
-                tables.append(table)
-                rows.append(row)
-                units.append(difference.unit)
-                scores[f"differences.{quantity}"] = Estimate(float(row["heads"]), unit="count")
-                maps.setdefault(difference.unit, {}).update(drawn)
-            for same in maps.values():
-                figures |= self._captioned(name, on_one_scale(same))
-        if not tables:
+            if name in self._of["before"]:  # else it compares the encoders itself
+                of_measurement = self._changes(name)
+                figures.update(self._caption(name, _change_maps(of_measurement)))
+                changes.extend(of_measurement)
+        if not changes:
             return Result("differences", {})
+        frames = [change.frame() for change in changes]
+        rows = [change.row(frame) for change, frame in zip(changes, frames, strict=True)]
+        units = [change.difference.unit for change in changes]
+        of_heads: list[Unit] = []
+        for frame, unit in zip(frames, units, strict=True):
+            of_heads.extend([unit] * len(frame))
         numbers = ("before", "after", "difference")
-        of_rows = [unit for table, unit in zip(tables, units, strict=True) for _ in range(len(table))]
-        of_columns: dict[str, Any] = {**dict.fromkeys(numbers, of_rows), "p": "p", "p_holm": "p"}
-        whole = Table(pd.concat(tables, ignore_index=True), of_columns, interval="difference")
-        main = ("quantity", *numbers, "heads")
-        by_quantity = Table(pd.DataFrame(rows), dict.fromkeys((*numbers, "largest_difference"), units), main=main)
-        return Result("differences", scores, {"differences": whole, "differences_by_quantity": by_quantity}, figures)
+        columns: dict[str, Any] = {**dict.fromkeys(numbers, of_heads), "p": "p", "p_holm": "p"}
+        by_head = Table(pd.concat(frames, ignore_index=True), columns, interval="difference")
+        columns = dict.fromkeys((*numbers, "largest_difference"), units)
+        by_quantity = Table(pd.DataFrame(rows), columns, main=("quantity", *numbers, "heads"))
+        scores = {f"differences.{row['quantity']}": Estimate(float(row["heads"]), unit="count") for row in rows}
+        tables = {"differences": by_head, "differences_by_quantity": by_quantity}
+        return Result("differences", scores, tables, figures)
+
+    def _changes(self, name: str) -> list["_HeadChange"]:
+        """Return the change of every mean over inputs of one measurement; its bounds are left out."""
+        changes = []
+        before = self._of["before"][name].by_head()
+        for quantity, new in self._of["given"][name].by_head().items():
+            old = before[quantity]
+            if isinstance(new, Means) and isinstance(old, Means) and new.differences is not None:
+                difference = replace(new.differences.over(), p=new.differences.p())
+                changes.append(_HeadChange(quantity, old.over().value, new.over().value, difference))
+        return changes
 
 
-def _refuse_unknown(option: str, wanted: Iterable[str], known: Sequence[str]) -> None:
-    """Raise UserError if one of the wanted names is not known."""
-    strange = [name for name in wanted if name not in known]
+def _refuse_unknown(option: str, names: Iterable[str], known: Sequence[str]) -> None:
+    """Raise UserError if one of the names is not known."""
+    strange = [name for name in names if name not in known]
     if strange:
         raise UserError(f"{setting(option)}: there is no {' or '.join(strange)}. Give {' or '.join(known)}.")
 
@@ -294,32 +310,85 @@ def _paired_means(given: Analyses, before: Analyses) -> Iterator[tuple[HeadMeans
                 yield after, means
 
 
-def _compared(
-    quantity: str, before: Floats, after: Floats, difference: Estimate[Floats]
-) -> tuple[pd.DataFrame, dict[str, Any], dict[str, HeatMap]]:
-    """Return a row for each head, a row for all heads, and a map; no map where no head differs."""
-    assert difference.p is not None
-    adjusted = holm(difference.p.ravel().tolist())
-    frame = head_rows({"before": before, "after": after, "difference": difference})
-    frame = frame.rename(columns={f"difference.{end}": end for end in ("low", "high", "p")}).assign(p_holm=adjusted)
-    frame.insert(0, "quantity", quantity)
-    row = {"quantity": quantity, **frame[["before", "after", "difference"]].mean()}
-    row |= {"heads": int((adjusted < 1 - CONFIDENCE).sum()), "largest": "–", "largest_difference": np.nan}
-    if not np.nan_to_num(difference.value).any():
-        return frame, row, {}
-    layer, head = map(int, np.unravel_index(np.nanargmax(np.abs(difference.value)), difference.value.shape))
-    row |= {"largest": head_name(layer, head), "largest_difference": difference.value[layer, head]}
-    title = f"{quantity.replace('_', ' ').capitalize()}, after − before fine-tuning"
-    label = "difference" if difference.unit == "fraction" else f"difference ({difference.unit})"  # drawn in %
-    drawn = head_map(title, difference.value, None, (layer, head), label, difference.unit)
-    return frame, row, {f"difference_{quantity}": replace(drawn, diverging=True)}
+@dataclass(frozen=True, eq=False)
+class _HeadChange:
+    """Change of a number of every head by fine-tuning.
+
+    Attributes:
+        quantity: Name of the number.
+        before: The number before fine-tuning, `[layers, heads]`.
+        after: The number after fine-tuning, `[layers, heads]`.
+        difference: After − before, with intervals and p-values, `[layers, heads]`.
+    """
+
+    quantity: str
+    before: Floats
+    after: Floats
+    difference: Estimate[Floats]
+
+    @cached_property
+    def largest(self) -> tuple[int, int] | None:
+        """Layer and number of the head with the largest difference, of either sign; None if no head differs."""
+        values = self.difference.value
+        if not np.nan_to_num(values).any():
+            return None
+        layer, head = np.unravel_index(np.nanargmax(np.abs(values)), values.shape)
+        return int(layer), int(head)
+
+    def frame(self) -> pd.DataFrame:
+        """Return a row for each head, with p-values corrected over the heads."""
+        assert self.difference.p is not None
+        frame = head_rows({"before": self.before, "after": self.after, "difference": self.difference})
+        frame = frame.rename(columns={f"difference.{end}": end for end in ("low", "high", "p")})
+        frame["p_holm"] = holm(self.difference.p.ravel().tolist())
+        frame.insert(0, "quantity", self.quantity)
+        return frame
+
+    def row(self, frame: pd.DataFrame) -> dict[str, Any]:
+        """Return the means over all heads, and the head with the largest difference, given the rows of `frame`."""
+        row: dict[str, Any] = {"quantity": self.quantity, **frame[["before", "after", "difference"]].mean()}
+        row["heads"] = int((frame["p_holm"] < 1 - CONFIDENCE).sum())
+        row["largest"] = DASH
+        row["largest_difference"] = np.nan
+        if self.largest is not None:
+            row["largest"] = head_name(*self.largest)
+            row["largest_difference"] = self.difference.value[self.largest]
+        return row
+
+    def map(self) -> HeatMap:
+        """Draw the differences by head."""
+        unit = self.difference.unit
+        title = f"{self.quantity.replace('_', ' ').capitalize()}, after − before fine-tuning"
+        label = "difference" if unit == "fraction" else f"difference ({unit})"  # fractions are drawn in %
+        drawn = head_map(title, self.difference.value, None, self.largest, label, unit)
+        return replace(drawn, diverging=True)
 
 
-def _joined(given: Result, which: EncoderOf, other: Result) -> Result:
-    """Join two results; the names of the second get the prefix `<encoder>.`."""
+def _change_maps(changes: Sequence[_HeadChange]) -> dict[str, Figure]:
+    """Draw the changes of the numbers of one measurement; those of one unit share a scale."""
+    by_unit: dict[Unit, dict[str, HeatMap]] = {}
+    for change in changes:
+        if change.largest is not None:
+            maps = by_unit.setdefault(change.difference.unit, {})
+            maps[f"difference_{change.quantity}"] = change.map()
+    figures: dict[str, Figure] = {}
+    for maps in by_unit.values():
+        figures.update(on_one_scale(maps))
+    return figures
 
-    def named(part: str) -> dict[str, Any]:
-        return {**getattr(given, part), **{f"{which}.{name}": one for name, one in getattr(other, part).items()}}
 
-    tables = {**given.tables, **{f"{which}.{name}": replace(one, main=()) for name, one in other.tables.items()}}
-    return replace(given, scores=named("scores"), tables=tables, figures=named("figures"), audit=named("audit"))
+def _join(given: Result, which: EncoderOf, other: Result) -> Result:
+    """Join two results; the names of the second get the prefix `<encoder>.`, and its tables are not printed."""
+    tables = {name: replace(table, main=()) for name, table in other.tables.items()}
+    return replace(
+        given,
+        scores={**given.scores, **_prefix(which, other.scores)},
+        tables={**given.tables, **_prefix(which, tables)},
+        figures={**given.figures, **_prefix(which, other.figures)},
+        audit={**given.audit, **_prefix(which, other.audit)},
+    )
+
+
+def _prefix(which: EncoderOf, named: Mapping[str, T]) -> dict[str, T]:
+    """Return the same values under the names `<encoder>.<name>`."""
+    return {f"{which}.{name}": value for name, value in named.items()}

@@ -18,7 +18,7 @@ from attention_probing.metrics.moments import Means
 from attention_probing.metrics.statistics import spearman
 from attention_probing.results import Curves, Estimate, Figure, Floats, Result, Table, Unit, fill_sentence
 
-UNITS: Mapping[str, Unit] = {"cosine": "fraction", "single": "fraction", "entropy": "nats"}
+BAG_UNITS: Mapping[str, Unit] = {"cosine": "fraction", "single": "fraction", "entropy": "nats"}
 
 
 class Bags(MapMeasure):
@@ -43,7 +43,7 @@ class Bags(MapMeasure):
 
     def begin(self) -> None:
         self.encoder.require_interface(type(self).__name__)
-        self.numbers = HeadMeans(self.encoder, UNITS, ([-1, -1, 0], [1, 1, np.inf]))
+        self.numbers = HeadMeans(self.encoder, BAG_UNITS, ([-1, -1, 0], [1, 1, np.inf]))
 
     def update(self, batch: SegmentBatch) -> None:
         def read(_: int, module: nn.Module, mixture: Mixture) -> Tensor:
@@ -65,9 +65,11 @@ class Bags(MapMeasure):
         cosine and entropy over the heads, with an interval over the heads. The figure `bags` plots the
         cosine of every head against its entropy.
         """
-        heads, layers, model = (self.numbers.over(level) for level in ("heads", "layers", "model"))
-        pairs = np.stack([heads[name].value.ravel() for name in ("entropy", "cosine")], 1)
-        scores = {f"bags.{name}": one for name, one in model.items()}
+        heads = self.numbers.over("heads")
+        layers = self.numbers.over("layers")
+        model = self.numbers.over("model")
+        pairs = np.stack([heads["entropy"].value.ravel(), heads["cosine"].value.ravel()], 1)
+        scores = {f"bags.{name}": estimate for name, estimate in model.items()}
         scores["bags.rank_correlation"] = resample(spearman, pairs, "fraction")
         answer = "on {n} inputs a head's output and the mean of its values have a cosine of {bags.cosine:ratio}, or of "
         answer += "{bags.single:ratio} if it attends to one token; "
@@ -78,8 +80,8 @@ class Bags(MapMeasure):
             headline=list(scores),
             answer=fill_sentence(answer, scores, n=int(model["cosine"].inputs)),
             tables={
-                "bags": Table(head_rows(heads), UNITS),
-                "bags_layers": Table(head_rows(layers), UNITS, main=("layer", *UNITS)),
+                "bags": Table(head_rows(heads), BAG_UNITS),
+                "bags_layers": Table(head_rows(layers), BAG_UNITS, main=("layer", *BAG_UNITS)),
             },
             figures={"bags": _figure(heads)},
             audit={"inputs": int(model["cosine"].inputs)},
@@ -100,15 +102,20 @@ def bag_statistics(mixture: Mixture, real: Tensor) -> Tensor:
     pairs = normalize(bags, dim=-1) @ normalize(mixture.values, dim=-1).transpose(2, 3)
     single = pairs.masked_fill(~allowed, 0).sum(-1) / allowed.sum(-1).clamp_min(1)
     weights = mixture.weights if mixture.sink is None else divided_by_sums(mixture.weights)
-    of_rows = (cosine_similarity(mixture.outputs, bags, dim=-1), single, entropy(weights))
-    return torch.stack([(one * rows).sum(-1) / rows.sum(-1) for one in of_rows], -1)
+    statistics = []
+    for of_rows in (cosine_similarity(mixture.outputs, bags, dim=-1), single, entropy(weights)):
+        statistics.append((of_rows * rows).sum(-1) / rows.sum(-1))
+    return torch.stack(statistics, -1)
 
 
 def _figure(heads: Mapping[str, Estimate[Floats]]) -> Figure:
     """Plot the cosine of every head against its entropy, with one kind of point for each layer."""
-    points = {
-        f"layer {layer + 1}": (heads["entropy"].value[layer].tolist(), heads["cosine"].value[layer].tolist())
-        for layer in range(len(heads["entropy"].value))
-    }
-    axes = "entropy of attention (nats)", "cosine of output and mean of the values"
-    return Curves("Outputs of heads as bags of vectors", *axes, points=points)
+    points = {}
+    for layer, (entropies, cosines) in enumerate(zip(heads["entropy"].value, heads["cosine"].value, strict=True)):
+        points[f"layer {layer + 1}"] = (entropies.tolist(), cosines.tolist())
+    return Curves(
+        "Outputs of heads as bags of vectors",
+        "entropy of attention (nats)",
+        "cosine of output and mean of the values",
+        points=points,
+    )

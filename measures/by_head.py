@@ -55,17 +55,25 @@ class HeadMeans(nn.Module):
     ) -> None:
         super().__init__()
         self.units = units
-        unit = tuple(units.values()) if len({*units.values()}) > 1 else next(iter(units.values()))
-        shapes = {"heads": (encoder.layers, encoder.heads), "layers": (encoder.layers,), "model": ()}
-        shapes |= {"uniform": (uniform,)} if uniform else {}
-        self._moments = nn.ModuleDict(
-            {level: Moments(groups, (*shape, len(units)), unit, bounds) for level, shape in shapes.items()}
-        )
+        self.differences: Moments | None = None
+        self._groups = groups
+        self._bounds = bounds
+        self._unit: Unit | tuple[Unit, ...] = tuple(units.values())
+        if len(set(self._unit)) == 1:
+            self._unit = self._unit[0]
+        shapes: dict[str, tuple[int, ...]] = {
+            "heads": (encoder.layers, encoder.heads),
+            "layers": (encoder.layers,),
+            "model": (),
+        }
+        if uniform:
+            shapes["uniform"] = (uniform,)
+        self._shape = (*shapes["heads"], len(units))
+        self._moments = nn.ModuleDict()
+        for level, shape in shapes.items():
+            self._moments[level] = Moments(groups, (*shape, len(units)), self._unit, bounds)
         self._layers: list[Tensor] = []
         self._last: tuple[Tensor, Tensor] | None = None  # group and numbers by head of the last batch
-        self._groups, self._unit, self._bounds = groups, unit, bounds
-        self._shape = (*shapes["heads"], len(units))
-        self.differences: Moments | None = None
 
     def pair(self) -> None:
         """Prepare `subtract`: the differences between the numbers of two encoders, by head, are averaged too."""
@@ -104,17 +112,19 @@ class HeadMeans(nn.Module):
             possible: Numbers of the same shape; by default `uniform`. A number that is 0 here is 0 for every
                 attention of the layer, and is left out of the means.
         """
-        found = torch.stack(self._layers, 1).double()
-        possible = uniform if possible is None else possible
-        if possible is not None:
-            found = found.where(possible[:, : found.size(1), None] != 0, torch.nan)
+        heads = torch.stack(self._layers, 1).double()  # [batch, layers, heads, numbers]
         self._layers.clear()
-        levels = {"heads": found, "layers": found.nanmean(2), "model": found.nanmean((1, 2))}
+        if possible is None:
+            possible = uniform
+        if possible is not None:
+            of_layers = possible[:, : heads.size(1), None]
+            heads = heads.where(of_layers != 0, torch.nan)
+        levels = {"heads": heads, "layers": heads.nanmean(2), "model": heads.nanmean((1, 2))}
         if uniform is not None and possible is not None:
             levels["uniform"] = uniform.where(possible != 0, torch.nan)
         for level, numbers in levels.items():
             self._moments[level].update(group, numbers)  # type: ignore[operator]
-        self._last = group, found
+        self._last = (group, heads)
 
     def means(self, level: Literal["heads", "layers", "model", "uniform"] = "heads") -> Means:
         """Return the sums of all numbers over inputs; `Means.over` divides them into means.
@@ -126,10 +136,10 @@ class HeadMeans(nn.Module):
                 `[groups, layers, numbers]`, `model` for `[groups, numbers]`, `uniform` for those of uniform attention,
                 `[groups, rows, numbers]`.
         """
-        found: Means = self._moments[level].compute()  # type: ignore[operator]
+        means: Means = self._moments[level].compute()  # type: ignore[operator]
         if level == "heads" and self.differences is not None:
-            found = replace(found, differences=self.differences.compute())
-        return found
+            means = replace(means, differences=self.differences.compute())
+        return means
 
     def over(
         self,
@@ -205,20 +215,25 @@ def head_rows(columns: Mapping[str, Estimate[Floats] | NDArray[np.generic]], **c
         **constant: Columns with the same value in all rows.
     """
     first = next(iter(columns.values()))
-    places = np.indices((first.value if isinstance(first, Estimate) else first).shape)
-    frame: dict[str, object] = {name: place.ravel() + 1 for name, place in zip(("layer", "head"), places, strict=False)}
-    frame |= constant
+    shape = first.value.shape if isinstance(first, Estimate) else first.shape
+    frame: dict[str, object] = {}
+    for name, place in zip(("layer", "head"), np.indices(shape), strict=False):
+        frame[name] = place.ravel() + 1
+    frame.update(constant)
     for name, column in columns.items():
-        numbers = column.named(name) if isinstance(column, Estimate) else {name: column}
-        frame |= {end: number.ravel() for end, number in numbers.items()}
+        if not isinstance(column, Estimate):
+            frame[name] = column.ravel()
+            continue
+        for end, numbers in column.named(name).items():
+            frame[end] = numbers.ravel()
     return pd.DataFrame(frame)
 
 
-def by_class(found: Mapping[str, Estimate[Floats]], value: str, label: str = "class") -> pd.DataFrame:
+def by_class(classes: Mapping[str, Estimate[Floats]], value: str, label: str = "class") -> pd.DataFrame:
     """Stack estimates for several classes into one frame, with a row for each class and head.
 
     Args:
-        found: Estimates `[layers, heads]` by class. If they are `[layers]` instead, there is a row for each
+        classes: Estimates `[layers, heads]` by class. If they are `[layers]` instead, there is a row for each
             class and layer.
         value: Name of the column of values.
         label: Name of the column of classes.
@@ -227,9 +242,11 @@ def by_class(found: Mapping[str, Estimate[Floats]], value: str, label: str = "cl
         Frame with columns `layer`, `head`, the class, its value, `low`, `high`, and `inputs`, the number of
         inputs in the mean. It is empty if there is no class.
     """
-    frames = [head_rows({value: each, "inputs": each.inputs}, **{label: name}) for name, each in found.items()]
-    if not frames:
+    if not classes:
         return pd.DataFrame(columns=["layer", "head", label, value, "low", "high", "inputs"])
+    frames = []
+    for name, estimate in classes.items():
+        frames.append(head_rows({value: estimate, "inputs": estimate.inputs}, **{label: name}))
     ends = {f"{value}.low": "low", f"{value}.high": "high"}
     return pd.concat(frames, ignore_index=True).rename(columns=ends)
 
@@ -242,8 +259,9 @@ def class_map(title: str, cells: Sequence[Sequence[str | None]], glyphs: Mapping
         cells: Class of each head, `[layers][heads]`; None leaves a cell empty.
         glyphs: One or two letters for each class.
     """
-    rows, columns = ([str(number + 1) for number in range(size)] for size in (len(cells), len(cells[0])))
-    return HeatMap.from_categories(title, cells, glyphs, rows, columns, "layer", "head")
+    layers = [str(number) for number in range(1, len(cells) + 1)]
+    heads = [str(number) for number in range(1, len(cells[0]) + 1)]
+    return HeatMap.from_categories(title, cells, glyphs, layers, heads, "layer", "head")
 
 
 def best_head(values: Estimate[Floats]) -> tuple[tuple[int, int], Estimate]:
@@ -256,8 +274,9 @@ def best_head(values: Estimate[Floats]) -> tuple[tuple[int, int], Estimate]:
     Returns:
         Layer and number of the head, both from 0, and its estimate.
     """
-    layer, head = np.unravel_index(np.nan_to_num(values.value, nan=-np.inf).argmax(), values.value.shape)
-    place = int(layer), int(head)
+    means = np.nan_to_num(values.value, nan=-np.inf)
+    layer, head = np.unravel_index(means.argmax(), means.shape)
+    place = (int(layer), int(head))
     return place, values[place]
 
 

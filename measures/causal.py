@@ -49,7 +49,7 @@ from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.metrics.statistics import Statistic
 from attention_probing.models.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint
 from attention_probing.probes.head_selection import HeadSelectionProbe
-from attention_probing.results import Bars, Estimate, Result, Table, Unit, fill_sentence, numbers
+from attention_probing.results import Bars, Estimate, Floats, Result, Table, Unit, fill_sentence, numbers
 from attention_probing.results.errors import UserError, check_names, pluralize, setting
 from attention_probing.results.heads import HeadNames, head_name
 from attention_probing.results.options import Positive, Several, checked
@@ -105,8 +105,12 @@ def words_of(gold: DependencySplit, relation: int) -> list[WordsOf]:
         gold: Gold arcs of the split.
         relation: Id of the relation in the datamodule.
     """
-    words = [(item, np.flatnonzero(gold.relations(item) == relation) + 1) for item in range(len(gold))]
-    return [(item, own) for item, own in words if len(own)]
+    words_of_sentences = []
+    for item in range(len(gold)):
+        words = np.flatnonzero(gold.relations(item) == relation) + 1
+        if len(words):
+            words_of_sentences.append((item, words))
+    return words_of_sentences
 
 
 def batches_of(lengths: Sequence[int], device: torch.device, ranks: Ranks) -> Iterator[list[int]]:
@@ -119,10 +123,16 @@ def batches_of(lengths: Sequence[int], device: torch.device, ranks: Ranks) -> It
         device: Device of the model, which limits the size of a batch.
         ranks: Number of this process, and of all processes.
     """
-    most = PIECES.get(device.type, PIECES["cuda"]) // _PARTS
-    sizes = np.asarray(lengths, np.int64)
-    whole = {"max_cells": most, "max_sentences": max(len(sizes), 1), "shuffle": False, "cells": "tokens"}
-    return (some for some in LengthBatches(sizes, rank=ranks.rank, world=ranks.world, **whole) if some)  # type: ignore[arg-type]
+    batches = LengthBatches(
+        np.asarray(lengths, np.int64),
+        max_cells=PIECES.get(device.type, PIECES["cuda"]) // _PARTS,
+        max_sentences=max(len(lengths), 1),
+        shuffle=False,
+        cells="tokens",
+        rank=ranks.rank,
+        world=ranks.world,
+    )
+    return (batch for batch in batches if batch)
 
 
 class ProbeAccuracy(Task):
@@ -141,7 +151,10 @@ class ProbeAccuracy(Task):
         from_pieces: Conversion of attention between pieces to attention between words.
     """
 
-    name, score, unit, width = "heads of words", "accuracy", "fraction", 1
+    name = "heads of words"
+    score = "accuracy"
+    unit = "fraction"
+    width = 1
 
     def __init__(
         self,
@@ -152,40 +165,51 @@ class ProbeAccuracy(Task):
         layers: int,
         from_pieces: FromPieces,
     ) -> None:
-        self._probe, self._encoder, self._sentences, self._arcs = probe, encoder, sentences, arcs
-        self._upper, self._from_pieces = layers, from_pieces
         encoder.require_interface("CausalCheck")
-        self.model, self.layers, self.heads = encoder.model, encoder.layers, encoder.heads
+        self.model = encoder.model
+        self.layers = encoder.layers
+        self.heads = encoder.heads
+        self._probe = probe
+        self._encoder = encoder
+        self._sentences = sentences
+        self._arcs = arcs
+        self._upper = layers
+        self._from_pieces = from_pieces
 
     def inputs(self, batch: Sequence[WordsOf]) -> dict[str, Tensor]:
         items = [item for item, _ in batch]
-        parts = [self._sentences[item] for item in items]
+        sentences = [self._sentences[item] for item in items]
         arcs = self._arcs[items].to(self._encoder.device)
-        asked = torch.zeros_like(arcs.heads, dtype=torch.bool)
+        selected = torch.zeros_like(arcs.heads, dtype=torch.bool)
         for row, (_, words) in enumerate(batch):
-            asked[row, torch.from_numpy(words - 1)] = True
-        known = {name: getattr(arcs, name) for name in _GOLD}
-        factors = reduction(parts, self._from_pieces, self._encoder.device)
-        inputs = {**pad(parts, self._encoder), **known, "asked": asked}
-        return inputs | {"rows": factors.rows, "columns": factors.columns, "owners": factors.owners}
+            selected[row, torch.from_numpy(words - 1)] = True
+        factors = reduction(sentences, self._from_pieces, self._encoder.device)
+        return {
+            **pad(sentences, self._encoder),
+            **{name: getattr(arcs, name) for name in _GOLD},
+            "selected": selected,
+            "rows": factors.rows,
+            "columns": factors.columns,
+            "owners": factors.owners,
+        }
 
     def gold(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        return inputs["asked"].sum(1)
+        return inputs["selected"].sum(1)
 
     def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        factors = Reduction(inputs["rows"], inputs["columns"], inputs["owners"])
         # A pass that starts from a layer counts from there; the layers that are read are always the last.
         upper: deque[Tensor] = deque(maxlen=self._upper)
-
-        factors = Reduction(inputs["rows"], inputs["columns"], inputs["owners"])
 
         def receive(_: int, weights: Tensor) -> None:
             upper.append(factors.words(weights))
 
-        given = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-        self._encoder.capture(given, receive, frozenset(range(self.layers)))
-        known = {name: inputs[name] for name in _GOLD}
-        batch = AttentionBatch(attention=torch.stack(list(upper), 1), split=self._arcs.split, **known)  # type: ignore[arg-type]
-        right = (self._probe.predict(batch, tree=False).heads == inputs["heads"]) & inputs["asked"]
+        of_encoder = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        self._encoder.capture(of_encoder, receive, frozenset(range(self.layers)))
+        arcs = {name: inputs[name] for name in _GOLD}
+        batch = AttentionBatch(attention=torch.stack(list(upper), 1), split=self._arcs.split, **arcs)  # type: ignore[arg-type]
+        predicted = self._probe.predict(batch, tree=False)
+        right = (predicted.heads == inputs["heads"]) & inputs["selected"]
         return right.sum(1, keepdim=True)
 
     def statistic(self) -> Statistic:
@@ -209,18 +233,19 @@ class WordLoss(LanguageModelling):
         self._sentences = sentences
 
     def inputs(self, batch: Sequence[WordsOf]) -> dict[str, Tensor]:  # type: ignore[override]
-        parts = [self._sentences[item] for item, _ in batch]
-        inputs = pad(parts, self.encoder)
-        asked = torch.zeros_like(inputs["input_ids"], dtype=torch.bool)
-        for row, (part, (_, words)) in enumerate(zip(parts, batch, strict=True)):
-            asked[row, : len(part)] = torch.from_numpy(np.isin(part.positions, words)).to(asked.device)
-        targets = inputs["input_ids"].masked_fill(~asked, IGNORED)
+        sentences = [self._sentences[item] for item, _ in batch]
+        inputs = pad(sentences, self.encoder)
+        selected = torch.zeros_like(inputs["input_ids"], dtype=torch.bool)
+        for row, (pieces, (_, words)) in enumerate(zip(sentences, batch, strict=True)):
+            is_selected = torch.from_numpy(np.isin(pieces.positions, words))
+            selected[row, : len(pieces)] = is_selected.to(selected.device)
+        targets = inputs["input_ids"].masked_fill(~selected, IGNORED)
         if self.encoder.causal:
             targets = targets.roll(-1, 1)
             targets[:, -1] = IGNORED  # nothing comes before a first piece
         else:
             mask = self.encoder.tokenizer.mask_token_id
-            inputs["input_ids"] = inputs["input_ids"].masked_fill(asked, mask)
+            inputs["input_ids"] = inputs["input_ids"].masked_fill(selected, mask)
         index = torch.tensor([item for item, _ in batch], device=targets.device)
         return {**inputs, "index": index, "targets": targets}
 
@@ -250,7 +275,7 @@ class AblatedScore:
     label: str
     on: str = ""
 
-    def row(self, chosen: RelationHeads, device: torch.device, ranks: Ranks) -> tuple[dict[str, float], Estimate]:
+    def measure(self, chosen: RelationHeads, device: torch.device, ranks: Ranks) -> tuple[dict[str, float], Estimate]:
         """Compute the score for one relation with each of its sets of heads ablated.
 
         Every process must call it, because the work is divided among them.
@@ -271,28 +296,37 @@ class AblatedScore:
 
             Intervals have names such as `best.low`. The p-value `beyond.p` is over random sets and units.
         """
-        words, sets = self.words(chosen.number), {self.ablation: chosen.sets}
-        rows_of_words = Rows()
-        for some in batches_of([self.lengths[unit] for unit, _ in words], device, ranks):
-            inputs = self.read([words[place] for place in some])
-            rows_of_words.add(torch.tensor(some), **self.task.rows(inputs, sets))
-        rows = rows_of_words.take()
+        words = self.words(chosen.number)
+        outputs = self._outputs(words, chosen.sets, device, ranks)
+        intact, best, *random = (outputs.score(self.ablation.kind, heads, DRAWS) for heads in chosen.sets)
+        average, beyond = against_random_draws(best, random)
+        columns = {
+            "intact": intact,
+            "best": replace(difference(best, intact), p=None),
+            "random": replace(difference(average, intact), sd=average.sd, p=None),
+            "beyond": beyond,
+        }
+        count = sum(len(positions) for _, positions in words)
+        return {"n": count, **numbers(columns)}, beyond
+
+    def _outputs(
+        self, words: Sequence[WordsOf], sets: Sequence[Heads], device: torch.device, ranks: Ranks
+    ) -> TaskOutputs:
+        """Return the outputs of the task with each set of heads ablated, summed over the words of each unit."""
+        by_ablation = {self.ablation: sets}
+        gathered = Rows()
+        for places in batches_of([self.lengths[item] for item, _ in words], device, ranks):
+            inputs = self.read([words[place] for place in places])
+            gathered.add(torch.tensor(places), **self.task.rows(inputs, by_ablation))
+        rows = gathered.take()
         # Words of a sentence, and of a document, are not independent.
         items = [words[place][0] for place in rows.pop(ITEM).tolist()]
-        units, of = np.unique(self.units[items], return_inverse=True)
-        sums = {name: np.zeros((len(units), *column.shape[1:])) for name, column in rows.items()}
+        units, unit_of_row = np.unique(self.units[items], return_inverse=True)
+        sums: dict[str, Floats] = {}
         for name, column in rows.items():
-            np.add.at(sums[name], of, column)
-        outputs = TaskOutputs.from_rows(self.task, {ITEM: units, **sums}, sets)
-        whole, best, *random = (outputs.score(self.ablation.kind, heads, DRAWS) for heads in chosen.sets)
-        drawn, apart = against_random_draws(best, random)
-        columns = {
-            "intact": whole,
-            "best": replace(difference(best, whole), p=None),
-            "random": replace(difference(drawn, whole), sd=drawn.sd, p=None),
-            "beyond": apart,
-        }
-        return {"n": sum(len(own) for _, own in words), **numbers(columns)}, apart
+            sums[name] = np.zeros((len(units), *column.shape[1:]))
+            np.add.at(sums[name], unit_of_row, column)
+        return TaskOutputs.from_rows(self.task, {ITEM: units, **sums}, by_ablation)
 
 
 class CausalCheck(ProbeMeasure):
@@ -359,8 +393,12 @@ class CausalCheck(ProbeMeasure):
         check_names(setting("model.relations"), relations)
         self.relations = tuple(relations)
         self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
-        self.heads, self.random, self.kind = heads, random, kind
-        self.pairs, self.per_paradigm, self.pair_columns = pairs, per_paradigm, pair_columns
+        self.heads = heads
+        self.random = random
+        self.kind = kind
+        self.pairs = pairs
+        self.per_paradigm = per_paradigm
+        self.pair_columns = pair_columns
         if checkpoint is not None and pairs is not None:
             raise UserError(
                 f"CausalCheck scores one task: give {setting('model.checkpoint')} or {setting('model.pairs')}, not "
@@ -383,7 +421,8 @@ class CausalCheck(ProbeMeasure):
                 f"CausalCheck needs a probe that reads attention; {type(self.probe).__name__} does not. Give "
                 f"{setting('model.probe', 'AttentionOnlyProbe')}."
             )
-        data, options = self.data, self.data.options
+        data = self.data
+        options = data.options
         if options.layers is not None or options.heads is not None or options.quantity != "attention":
             raise UserError(
                 "CausalCheck changes attention weights, and needs those of all heads: leave out `layers`, `heads` and "
@@ -392,15 +431,18 @@ class CausalCheck(ProbeMeasure):
         check_relations(self.relations, data.relations)
         layers = len(data.layers)
         self._upper = max(1, layers // 3)
-        if self.heads > (below := (layers - self._upper) * len(data.heads)):
+        below = (layers - self._upper) * len(data.heads)
+        if self.heads > below:
             raise UserError(
                 f"{setting('model.heads')} is {self.heads}, but only {below} heads are in the {layers - self._upper} "
                 "layers below those that the probe reads. Give fewer, or an encoder with more layers."
             )
         self._encoder = Encoder(resolve(cast("EncoderSpec", data.encoder)), self.device)
-        self._task = None if self.checkpoint is None else self._classification(self.checkpoint)
+        self._task: AblatedScore | None = None
+        if self.checkpoint is not None:
+            self._task = self._load_classification(self.checkpoint)
         if self.pairs is not None:
-            self._task = self._minimal_pairs(self.pairs)
+            self._task = self._read_minimal_pairs(self.pairs)
         self._dev = Rows()
 
     def update(self, batch: AttentionBatch) -> None:
@@ -411,159 +453,197 @@ class CausalCheck(ProbeMeasure):
 
     def result(self) -> Result:
         """Select attention heads, train the probe, ablate the heads, and return the result."""
-        chosen = self._chosen()
+        chosen = self._choose_heads()
         upper = self.data.variant(lowest=len(self.data.layers) - self._upper)
-        [(probe, best)] = self.trained_copies({"Probe of the upper layers": upper}, *self.probe.monitor)
+        [(probe, best)] = self.train_copies({"Probe of the upper layers": upper}, *self.probe.monitor)
         assert isinstance(probe, HeadSelectionProbe)
-        encoder = self._encoder
-        sentences = pieces_of(self.data, "test", encoder)
         upper.setup("test")
         upper.read_only(frozenset(self.probe.reads) - {"attention"})
-        off = self._ablation(encoder)
-        measures = self._measures(probe.to(self.device), encoder, off, sentences, upper.splits["test"])
-        table, scores = self._table(chosen, measures)
-        blank = {} if self._task else {"task": f"no {setting('checkpoints')} and no {setting('model.pairs')} is given"}
-        if reason := lacks_language_modelling(encoder):
-            blank["loss"] = reason
-        lone = {one.relation for one in chosen if len(one.sets) == 2}
-        blank |= {f"random and beyond, {name}": "its layers have no other set of as many heads" for name in lone}
-        blank |= self._absent
+        ablation = self._make_ablation()
+        ablated_scores = self._make_scores(probe.to(self.device), ablation, upper.splits["test"])
+        table, scores = self._table(chosen, ablated_scores)
+        lone = {heads.relation for heads in chosen if len(heads.sets) == 2}
+        among_best = {heads.relation: heads.random_among_best for heads in chosen if heads.relation not in lone}
         audit: dict[str, object] = {
             "kind": self.kind,
             "probe_reads_layers": f"{len(self.data.layers) - self._upper + 1}-{len(self.data.layers)}",
             "probe_dev": best.value,
             "probe_epochs": best.epoch,
-            "random_heads_among_best": {
-                one.relation: one.random_among_best for one in chosen if one.relation not in lone
-            },
-            "left_blank": blank,
+            "random_heads_among_best": among_best,
+            "left_blank": self._reasons_for_blanks(lone),
         }
-        if off.reference is not None:
-            audit["reference"] = f"{off.reference.texts} sentences of dev"
-        figures = {f"causal_{name}": causal_bars(table.frame, name, measure) for name, measure in measures.items()}
+        if ablation.reference is not None:
+            audit["reference"] = f"{ablation.reference.texts} sentences of dev"
+        figures = {f"causal_{name}": causal_bars(table.frame, name, score) for name, score in ablated_scores.items()}
         answer = fill_sentence(causal_answer(self.heads, table, scores), {})
         return Result(self.experiment, scores, {"causal": table}, figures, audit, headline=tuple(scores), answer=answer)
 
-    def _measures(
-        self,
-        probe: HeadSelectionProbe,
-        encoder: Encoder,
-        off: Ablation,
-        sentences: Sequence[AlignedPieces],
-        arcs: DependencySplit,
+    def _reasons_for_blanks(self, lone: Collection[str]) -> dict[str, str]:
+        """Return the reason of each score that is left out, and of each relation whose rows are blank.
+
+        Args:
+            lone: Relations without random sets of heads.
+        """
+        reasons = {}
+        if self._task is None:
+            reasons["task"] = f"no {setting('checkpoints')} and no {setting('model.pairs')} is given"
+        lacks_loss = lacks_language_modelling(self._encoder)
+        if lacks_loss is not None:
+            reasons["loss"] = lacks_loss
+        for relation in lone:
+            reasons[f"random and beyond, {relation}"] = "its layers have no other set of as many heads"
+        return reasons | self._absent
+
+    def _make_scores(
+        self, probe: HeadSelectionProbe, ablation: Ablation, arcs: DependencySplit
     ) -> dict[str, AblatedScore]:
-        """Return the scores that this encoder and this checkpoint have."""
+        """Return the scores that this encoder and this checkpoint have.
+
+        Args:
+            probe: The trained probe.
+            ablation: Ablation of the encoder's heads.
+            arcs: Gold arcs of test.
+        """
+        encoder = self._encoder
+        sentences = pieces_of(self.data, "test", encoder)
+        lengths = [len(pieces) for pieces in sentences]
 
         def words(relation: int) -> Sequence[WordsOf]:
             return words_of(arcs, relation)
 
         def single_words(relation: int) -> Sequence[WordsOf]:
-            return [(item, word) for item, own in words(relation) for word in own[:, None]]
+            singles = []
+            for item, positions in words_of(arcs, relation):
+                singles.extend((item, position) for position in positions[:, None])
+            return singles
 
-        lengths = [len(pieces) for pieces in sentences]
         accuracy = ProbeAccuracy(probe, encoder, sentences, arcs, self._upper, self.data.options.from_pieces)
-        units = arcs.units
         label = "accuracy of the probe"
-        measures = {"probe": AblatedScore(accuracy, off, words, lengths, accuracy.inputs, units, label)}
+        scores = {"probe": AblatedScore(accuracy, ablation, words, lengths, accuracy.inputs, arcs.units, label)}
         if self._task is not None:
-            measures["task"] = self._task
+            scores["task"] = self._task
         if lacks_language_modelling(encoder) is None:
-            loss, read = WordLoss(encoder, self.seed, sentences), words if encoder.causal else single_words
+            loss = WordLoss(encoder, self.seed, sentences)
+            read = words if encoder.causal else single_words
             label = "loss on the words of the relation"
-            measures["loss"] = AblatedScore(loss, off, read, lengths, loss.inputs, units, label)
-        return measures
+            scores["loss"] = AblatedScore(loss, ablation, read, lengths, loss.inputs, arcs.units, label)
+        return scores
 
     def _table(
-        self, chosen: Sequence[RelationHeads], measures: Mapping[str, AblatedScore]
+        self, chosen: Sequence[RelationHeads], ablated_scores: Mapping[str, AblatedScore]
     ) -> tuple[Table, dict[str, Estimate]]:
         """Return a table with a row for each score and relation (blank without one), and the scores of the result."""
         rows: list[dict[str, object]] = []
         units: list[Unit] = []
         scores: dict[str, Estimate] = {}
-        by_relation = {one.relation: one for one in chosen}
+        by_relation = {heads.relation: heads for heads in chosen}
         for name, relation in product(("probe", "task", "loss"), self.relations):
-            units.append(measures[name].task.unit if name in measures else "fraction")
+            row: dict[str, object] = {"measure": name, "relation": relation}
+            rows.append(row)
+            units.append(ablated_scores[name].task.unit if name in ablated_scores else "fraction")
             if relation not in by_relation:
-                rows.append({"measure": name, "relation": relation, "n": 0})
+                row["n"] = 0
                 continue
-            one = by_relation[relation]
-            rows.append({"measure": name, "relation": relation, "heads": one.heads, "best_of_all": one.best_of_all})
-            if name in measures:
-                found, scores[f"{name}.{one.relation}"] = measures[name].row(one, self.device, self.data.ranks)
-                rows[-1] |= found
-                inform(f"{one.relation}: scored the {name} with {len(one.sets) - 1} sets of ablated heads.")
+            heads = by_relation[relation]
+            row["heads"] = heads.heads
+            row["best_of_all"] = heads.best_of_all
+            if name in ablated_scores:
+                columns, beyond = ablated_scores[name].measure(heads, self.device, self.data.ranks)
+                row.update(columns)
+                scores[f"{name}.{relation}"] = beyond
+                inform(f"{relation}: scored the {name} with {len(heads.sets) - 1} sets of ablated heads.")
         frame = pd.DataFrame(rows).rename(columns={"beyond.p": "p"})
         frame["n"] = frame["n"].astype("Int64")
-        frame["p_holm"] = frame.groupby("measure")["p"].transform(lambda own: holm(own.tolist()))
-        columns: dict[str, Unit | Sequence[Unit]] = dict.fromkeys(_CHANGES, units)
-        main = ("measure", "relation", "heads", "beyond", "p_holm")
-        columns |= dict.fromkeys(("p", "p_holm"), p_units(frame["p"], 2 / (1 + DRAWS)))
-        return Table(frame, columns, main=main), scores
+        frame["p_holm"] = frame.groupby("measure")["p"].transform(lambda column: holm(column.tolist()))
+        columns_units: dict[str, Unit | Sequence[Unit]] = dict.fromkeys(_CHANGES, units)
+        columns_units |= dict.fromkeys(("p", "p_holm"), p_units(frame["p"], 2 / (1 + DRAWS)))
+        return Table(frame, columns_units, main=("measure", "relation", "heads", "beyond", "p_holm")), scores
 
-    def _chosen(self) -> list[RelationHeads]:
+    def _choose_heads(self) -> list[RelationHeads]:
         """Rank heads on dev in the better of both directions; return the best of each relation, and random sets."""
+        data = self.data
         arcs, predicted = take_arcs(self._dev)
-        data, found = self.data, []
-        dev, names = Predictions(arcs, data.relations, predicted["heads"]), HeadNames(data.layers, data.heads)
-        absent = self._absent
-        if len(absent) == len(self.relations):
-            reasons = "; ".join(f"{relation}: {reason}" for relation, reason in absent.items())
-            raise UserError(f"{setting('model.relations')}: no relation can be scored ({reasons}). Name others.")
+        dev = Predictions(arcs, data.relations, predicted["heads"])
+        names = HeadNames(data.layers, data.heads)
+        self._warn_of_absent_relations()
+        chosen = []
         for place, relation in enumerate(self.relations):
-            if relation in absent:
-                if relation in data.relations:  # else `check_relations` has warned
-                    warn(f"{setting('model.relations')}: {absent[relation]} {relation!r}: such rows are blank.")
+            if relation in self._absent:
                 continue
-            order = np.argsort(-dev.accuracies(relation).reshape(2, -1).max(0), kind="stable").tolist()
+            accuracies = dev.accuracies(relation).reshape(2, -1).max(0)
+            order = np.argsort(-accuracies, kind="stable").tolist()
             ranked = [divmod(head, len(data.heads)) for head in order]
-            best = [head for head in ranked if head[0] < len(data.layers) - self._upper][: self.heads]
-            drawn = np.random.default_rng([self.seed, place])
-            random = random_sets(frozenset(best), len(data.heads), self.random, drawn)
-            heads = " ".join(head_name(*head) for head in best)
+            below = [(layer, head) for layer, head in ranked if layer < len(data.layers) - self._upper]
+            best = below[: self.heads]
+            generator = np.random.default_rng([self.seed, place])
+            random = random_sets(frozenset(best), len(data.heads), self.random, generator)
             sets = (frozenset[Head](), frozenset(best), *random)
-            found.append(RelationHeads(relation, data.relations.index(relation), sets, heads, names.head(order[0])))
-        return found
+            heads = " ".join(head_name(*head) for head in best)
+            number = data.relations.index(relation)
+            chosen.append(RelationHeads(relation, number, sets, heads, names.head(order[0])))
+        return chosen
+
+    def _warn_of_absent_relations(self) -> None:
+        """Warn of relations without words.
+
+        Raises:
+            UserError: No relation has words.
+        """
+        if len(self._absent) == len(self.relations):
+            reasons = "; ".join(f"{relation}: {reason}" for relation, reason in self._absent.items())
+            raise UserError(f"{setting('model.relations')}: no relation can be scored ({reasons}). Name others.")
+        for relation, reason in self._absent.items():
+            if relation in self.data.relations:  # else `check_relations` has warned
+                warn(f"{setting('model.relations')}: {reason} {relation!r}: such rows are blank.")
 
     @cached_property
     def _absent(self) -> dict[str, str]:
-        """Return the reason why heads of a relation cannot be chosen or scored, by the names of such relations."""
-        known, reasons = self.data.relations, dict[str, str]()
-        for relation in self.relations:
-            for split in ("dev", "test"):
-                if relation not in known or not words_of(self.data.splits[split], known.index(relation)):
-                    reasons.setdefault(relation, f"no {split} word has the relation")
+        """Reason why heads of a relation cannot be chosen or scored, by the names of such relations."""
+        known = self.data.relations
+        reasons: dict[str, str] = {}
+        for relation, split in product(self.relations, ("dev", "test")):
+            if relation not in known or not words_of(self.data.splits[split], known.index(relation)):
+                reasons.setdefault(relation, f"no {split} word has the relation")
         return reasons
 
-    def _ablation(self, encoder: Encoder) -> Ablation:
-        """Return an ablation whose references are sentences of dev."""
+    def _make_ablation(self) -> Ablation:
+        """Return an ablation of the encoder's heads whose references are sentences of dev."""
+        encoder = self._encoder
 
-        def texts() -> list[dict[str, Tensor]]:
+        def draw_sentences() -> list[dict[str, Tensor]]:
             sentences = pieces_of(self.data, "dev", encoder)
-            drawn = np.sort(np.random.default_rng(self.seed).permutation(len(sentences))[:REFERENCES])
-            pieces = [sentences[item] for item in drawn.tolist()]
-            batches = batches_of([len(one) for one in pieces], self.device, Ranks())
-            return [pad([pieces[place] for place in some], encoder) for some in batches]
+            order = np.random.default_rng(self.seed).permutation(len(sentences))
+            drawn = [sentences[item] for item in np.sort(order[:REFERENCES]).tolist()]
+            inputs = []
+            for places in batches_of([len(pieces) for pieces in drawn], self.device, Ranks()):
+                inputs.append(pad([drawn[place] for place in places], encoder))
+            return inputs
 
-        return make_ablation(self.kind, encoder.last_hidden, texts, self.seed)
+        return make_ablation(self.kind, encoder.last_hidden, draw_sentences, self.seed)
 
-    def _classification(self, path: Path) -> AblatedScore:
+    def _load_classification(self, path: Path) -> AblatedScore:
         """Load the fine-tuned classifier and its training data."""
-        settings, device = data_settings(path, read_checkpoint(path)), self.device
-        settings.init_args.cache, settings.init_args.root = str(self.data.cache), str(self.data.root)
+        settings = data_settings(path, read_checkpoint(path))
+        settings.init_args.cache = str(self.data.cache)
+        settings.init_args.root = str(self.data.root)
         data = datamodule_from(settings)
         assert isinstance(data, ClassificationDataModule)
-        data.place(self.ranks, device)
+        data.place(self.ranks, self.device)
         data.setup("test")
-        task = Classification.from_data(path, data, device)
+        task = Classification.from_data(path, data, self.device)
         task.require_encoder(self._encoder)
         on = f": {task.score} on {corpus_of(data.files()['dev'])['corpus']}, dev"
         return self._on_texts(task, data, "dev", f"{task.score} of the task", on)
 
-    def _minimal_pairs(self, corpus: str) -> AblatedScore:
+    def _read_minimal_pairs(self, corpus: str) -> AblatedScore:
         """Read and tokenize the minimal pairs."""
-        root, cache = str(self.data.root), str(self.data.cache)
-        columns = self.pair_columns
-        data = PairDataModule(corpus, per_paradigm=self.per_paradigm, root=root, cache=cache, columns=columns)
+        data = PairDataModule(
+            corpus,
+            per_paradigm=self.per_paradigm,
+            root=str(self.data.root),
+            cache=str(self.data.cache),
+            columns=self.pair_columns,
+        )
         path = data.files()["test"]
         data.splits["test"] = PairSplit(path, data.read("model.pair_columns"), self._encoder)
         on = f": {corpus_of(path)['corpus']}"
@@ -576,12 +656,15 @@ class CausalCheck(ProbeMeasure):
         texts = data.splits[split]
         numbered = [(number, np.zeros(1, np.int64)) for number in range(len(texts))]
 
-        def inputs(some: Sequence[WordsOf]) -> dict[str, Tensor]:
-            return task.inputs(texts[[number for number, _ in some]].to(self.device))
+        def read(items: Sequence[WordsOf]) -> dict[str, Tensor]:
+            return task.inputs(texts[[number for number, _ in items]].to(self.device))
 
-        off = make_ablation(self.kind, task.outputs, lambda: task.draw(data, split, REFERENCES, self.seed), self.seed)
+        def draw() -> list[dict[str, Tensor]]:
+            return task.draw(data, split, REFERENCES, self.seed)
+
+        ablation = make_ablation(self.kind, task.outputs, draw, self.seed)
         lengths = texts.lengths.tolist()
-        return AblatedScore(task, off, lambda _: numbered, lengths, inputs, np.arange(len(texts)), label, on)
+        return AblatedScore(task, ablation, lambda _: numbered, lengths, read, np.arange(len(texts)), label, on)
 
 
 def causal_answer(heads: int, table: Table, differences: Mapping[str, Estimate]) -> str:
@@ -594,13 +677,13 @@ def causal_answer(heads: int, table: Table, differences: Mapping[str, Estimate])
     """
     parts = []
     units = table.unit_rows()["p_holm"]
-    for measure, own in table.frame.dropna(subset="beyond").groupby("measure", sort=False):
-        tested = own.dropna(subset="p")
+    for measure, rows in table.frame.dropna(subset="beyond").groupby("measure", sort=False):
+        tested = rows.dropna(subset="p")
         family = []
-        for row in tested.index:
-            relation = own["relation"][row]
+        for place in tested.index:
+            relation = tested["relation"][place]
             at_once = with_interval_and_p(differences[f"{measure}.{relation}"], tests=len(tested))
-            family.append(Difference(f"`{relation}`", at_once, int(own["n"][row]), units[row]))
+            family.append(Difference(f"`{relation}`", at_once, int(tested["n"][place]), units[place]))
         changes = describe_differences(family, tested["p_holm"].tolist(), "relation", f"change the {measure} score")
         if changes != UNDEFINED:
             parts.append(changes)
@@ -608,7 +691,7 @@ def causal_answer(heads: int, table: Table, differences: Mapping[str, Estimate])
     return text + ("; ".join(parts) or "no difference is defined")
 
 
-def causal_bars(table: pd.DataFrame, name: str, measure: AblatedScore) -> Bars:
+def causal_bars(table: pd.DataFrame, name: str, score: AblatedScore) -> Bars:
     """Return a bar chart of the change of a score by ablation, with two bars for each relation.
 
     One bar is for ablating the best heads of the relation, the other for ablating random heads.
@@ -616,11 +699,11 @@ def causal_bars(table: pd.DataFrame, name: str, measure: AblatedScore) -> Bars:
     Args:
         table: Frame of the table `causal`.
         name: Name of the score in the table.
-        measure: The score.
+        score: The score.
     """
-    units: dict[str, Unit] = {**dict.fromkeys(_CHANGES, measure.task.unit), "p": "p", "p_holm": "p"}
-    # Relations without words have no bars.
-    shown = table[(table["measure"] == name) & (table["n"] > 0)]
-    rows, label = Table(shown, units), f"change of the {measure.label}"
+    units: dict[str, Unit] = {**dict.fromkeys(_CHANGES, score.task.unit), "p": "p", "p_holm": "p"}
+    has_words = table["n"] > 0  # others have no bars
+    rows = Table(table[(table["measure"] == name) & has_words], units)
+    label = f"change of the {score.label}"
     series = {"best heads off": "best", "random heads of the same layers off": "random"}
-    return Bars.from_table(f"Heads of a relation off{measure.on}", rows, "relation", series, label, "relation")
+    return Bars.from_table(f"Heads of a relation off{score.on}", rows, "relation", series, label, "relation")

@@ -17,7 +17,7 @@ from attention_probing.results.errors import UserError, setting
 from attention_probing.results.heads import head_map, head_name
 from attention_probing.results.sentences import clear_largest, clear_smallest
 
-MEASURES: Mapping[str, Unit] = {"cosine": "fraction", "divergence": "nats"}
+CHANGE_UNITS: Mapping[str, Unit] = {"cosine": "fraction", "divergence": "nats"}
 _FORMULAS = map_cosines, map_divergences
 
 
@@ -46,14 +46,15 @@ class Change(MapMeasure):
                 f"{type(self).__name__} compares {name} with the encoder before its fine-tuning. "
                 f"Name that encoder with {setting('data.before.name')}."
             )
-        self.numbers = HeadMeans(self.encoder, MEASURES, (0, [1.0, math.log(2)]))
+        self.numbers = HeadMeans(self.encoder, CHANGE_UNITS, (0, [1.0, math.log(2)]))
         self._after: list[Tensor] = []
 
     def update_layer(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         if batch.encoder == "given":
             self._after.append(weights.clone())
             return
-        after, self._after[layer] = self._after[layer], weights.new_empty(0)
+        after = self._after[layer]
+        self._after[layer] = weights.new_empty(0)  # not needed again
         self.numbers.add(torch.stack([measure(after, weights, batch.mask) for measure in _FORMULAS], -1))
 
     def update(self, batch: SegmentBatch) -> None:
@@ -71,13 +72,17 @@ class Change(MapMeasure):
         with `divergence.low` and `divergence.high`. There are scores for the model and for each layer.
         The figures are maps of all heads, and curves over layers.
         """
-        heads, layers, model = (self.numbers.over(level) for level in ("heads", "layers", "model"))
-        scores = {f"change.{name}": one for name, one in model.items()}
+        heads = self.numbers.over("heads")
+        layers = self.numbers.over("layers")
+        model = self.numbers.over("model")
+        scores = {f"change.{name}": estimate for name, estimate in model.items()}
         headline = list(scores)
-        for name, one in layers.items():
-            scores |= {f"change.{name}.layer_{layer + 1}": one[layer] for layer in range(len(one.value))}
+        for name, estimate in layers.items():
+            for layer in range(len(estimate.value)):
+                scores[f"change.{name}.layer_{layer + 1}"] = estimate[layer]
         order = np.argsort(layers["cosine"].value)
-        most = np.unravel_index(heads["cosine"].value.argmin(), heads["cosine"].value.shape)
+        cosines = heads["cosine"].value
+        most = np.unravel_index(cosines.argmin(), cosines.shape)
         at_once = self.numbers.over_at_once("layers")["cosine"]
         answer = change_answer({str(layer + 1): at_once[layer] for layer in range(len(order))})
         return Result(
@@ -85,7 +90,7 @@ class Change(MapMeasure):
             scores=scores,
             headline=headline,
             answer=fill_sentence(answer, scores, n=int(model["cosine"].inputs)),
-            tables={"change": _table(heads), "change_layers": _table(layers, ("layer", *MEASURES))},
+            tables={"change": _table(heads), "change_layers": _table(layers, ("layer", *CHANGE_UNITS))},
             figures=_figures(heads, layers),
             audit={
                 "inputs": int(model["cosine"].inputs),
@@ -111,26 +116,32 @@ def change_answer(layers: Mapping[str, Estimate]) -> str:
     return ", ".join([answer, *ends])
 
 
-def _table(found: Mapping[str, Estimate[Floats]], main: tuple[str, ...] = ()) -> Table:
+def _table(numbers: Mapping[str, Estimate[Floats]], main: tuple[str, ...] = ()) -> Table:
     """Make a table with the ends of the cosine as plain `low` and `high`."""
-    frame = head_rows(found).rename(columns={"cosine.low": "low", "cosine.high": "high"})
-    return Table(frame, dict(MEASURES), interval="cosine", main=main)
+    frame = head_rows(numbers).rename(columns={"cosine.low": "low", "cosine.high": "high"})
+    return Table(frame, dict(CHANGE_UNITS), interval="cosine", main=main)
 
 
 def _figures(heads: Mapping[str, Estimate[Floats]], layers: Mapping[str, Estimate[Floats]]) -> dict[str, Figure]:
-    """Draw maps of all heads; and every head as a point over its layer, with the mean of the layer as a line.
-
-    The curves are high where attention changed: they show 1 − cosine.
-    """
-    figures: dict[str, Figure] = {}
+    """Draw maps of all heads, and curves, which are high where attention changed: they show 1 − cosine."""
     title = "Change of attention by fine-tuning"
-    for name, label, scale in (("cosine", "1 − cosine (%)", 100), ("divergence", "divergence (nats)", 1)):
-        of_heads, of_layers = heads[name].value, layers[name].value
-        if name == "cosine":
-            of_heads, of_layers = 1 - of_heads, 1 - of_layers
-        figures[f"change_{name}"] = head_map(title, of_heads, value_label=label, unit=MEASURES[name])
-        numbers = np.arange(1, len(of_layers) + 1)
-        points = (numbers.repeat(of_heads.shape[1]).tolist(), (scale * of_heads).ravel().tolist())
-        line = (numbers.tolist(), (scale * of_layers).tolist())
-        figures[f"change_{name}_layers"] = Curves(title, "layer", label, {"mean": line}, {"heads": points})
-    return figures
+    distance = 1 - heads["cosine"].value
+    distance_of_layers = 1 - layers["cosine"].value
+    divergence = heads["divergence"].value
+    divergence_of_layers = layers["divergence"].value
+    cosine_label = "1 − cosine (%)"
+    divergence_label = "divergence (nats)"
+    return {
+        "change_cosine": head_map(title, distance, value_label=cosine_label, unit="fraction"),
+        "change_cosine_layers": _curves(title, cosine_label, 100 * distance, 100 * distance_of_layers),
+        "change_divergence": head_map(title, divergence, value_label=divergence_label, unit="nats"),
+        "change_divergence_layers": _curves(title, divergence_label, divergence, divergence_of_layers),
+    }
+
+
+def _curves(title: str, label: str, heads: Floats, layers: Floats) -> Curves:
+    """Draw every head `[layers, heads]` as a point over its layer, and the means of the layers as a line."""
+    numbers = np.arange(1, len(layers) + 1)
+    points = (numbers.repeat(heads.shape[1]).tolist(), heads.ravel().tolist())
+    line = (numbers.tolist(), layers.tolist())
+    return Curves(title, "layer", label, {"mean": line}, {"heads": points})

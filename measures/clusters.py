@@ -36,21 +36,24 @@ class Clusters(MapMeasure):
 
     def begin(self) -> None:
         self.encoder.require_every_layer(type(self).__name__)
-        self._shape = self.encoder.layers, self.encoder.heads
+        self._shape = (self.encoder.layers, self.encoder.heads)
         self._rows: list[Tensor] = []  # of each input of the batch, `[all heads, n · n]`
         self._sums = HeadDistances(self.encoder.layers * self.encoder.heads)
 
     def update_layer(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
-        heads, lengths = weights.size(1), batch.lengths.tolist()
+        layers, heads = self._shape
+        lengths = batch.lengths.tolist()
         if layer == 0:
-            self._rows = [weights.new_empty(self._shape[0] * heads, n * n) for n in lengths]
+            self._rows = [weights.new_empty(layers * heads, n * n) for n in lengths]
         for item, (rows, n) in enumerate(zip(self._rows, lengths, strict=True)):
             scaled_rows(weights[item, :, :n, :n], rows[layer * heads : (layer + 1) * heads])
 
     def update(self, batch: SegmentBatch) -> None:
         inputs = list(zip(self._rows, batch.lengths.tolist(), strict=True))
-        # One input on each core: the threads of a single one would wait for each other at every small block.
-        workers = min(len(inputs), torch.get_num_threads()) if batch.lengths.device.type == "cpu" else 1
+        workers = 1
+        if batch.lengths.device.type == "cpu":
+            # One input on each core: the threads of a single one would wait for each other at every small block.
+            workers = min(len(inputs), torch.get_num_threads())
         for (_, n), sums in in_order(lambda each: summed_divergences(*each), inputs, workers):
             self._sums.update(sums, n)
         self._rows = []
@@ -69,7 +72,7 @@ class Clusters(MapMeasure):
 
         A cluster is a number from 1, as text.
         """
-        return {"cluster": [str(number) for number in cut(tree_of(self.distances()))]}
+        return {"cluster": [str(number) for number in cut_tree(tree_of(self.distances()))]}
 
     def result(self) -> Result:
         """Return the tables `head_distances` and `clusters`, three scores, and figures.
@@ -79,28 +82,45 @@ class Clusters(MapMeasure):
         `Surface` shares the pass. The scores are the results of `layer_test`: `within_layer`, `between_layer` and `p`.
         """
         distances = self.distances()
-        layers, heads = (index.ravel() for index in np.indices(self._shape))
-        tree, points = tree_of(distances), places(distances)
-        frame = pd.DataFrame({"layer": layers + 1, "head": heads + 1, "x": points[:, 0], "y": points[:, 1]})
-        frame["cluster"] = cut(tree)
+        tree = tree_of(distances)
+        points = places(distances)
+        layers, numbers = (index.ravel() for index in np.indices(self._shape))
+        heads = pd.DataFrame({"layer": layers + 1, "head": numbers + 1, "x": points[:, 0], "y": points[:, 1]})
+        heads["cluster"] = cut_tree(tree)
         surface = self.together.get("surface")
-        behaviours = {} if surface is None else surface.classes()
-        frame = frame.assign(**behaviours)
-        one, other = np.triu_indices(len(distances), 1)
-        ends = {"layer": layers[one] + 1, "head": heads[one] + 1}
-        ends |= {"other_layer": layers[other] + 1, "other_head": heads[other] + 1}
-        pairs = pd.DataFrame({**ends, "distance": distances[one, other]})
+        if surface is not None:
+            heads = heads.assign(**surface.classes())
         within, between, p = layer_test(distances, layers, self.seed)
-        scores = {"within_layer": Estimate(within, unit="nats"), "between_layer": Estimate(between, unit="nats")}
-        scores["p"] = Estimate(p, unit=p_units([p], 1 / (1 + PERMUTATIONS))[0])
-        tables = {
-            "head_distances": Table(pairs, {"distance": "nats"}),
-            "clusters": Table(frame, {"x": "nats", "y": "nats"}, main=("layer", "head", "cluster", *behaviours)),
+        scores = {
+            "within_layer": Estimate(within, unit="nats"),
+            "between_layer": Estimate(between, unit="nats"),
+            "p": Estimate(p, unit=p_units([p], 1 / (1 + PERMUTATIONS))[0]),
         }
-        figures = _figures(frame, distances, leaves_list(tree))
-        answer = "{n} heads are {within_layer} apart on average within a layer, {between_layer} between layers; {told}"
-        answer = fill_sentence(answer, scores, n=len(frame), told=format_p(p, scores["p"].unit))
+        main = [name for name in heads if name not in ("x", "y")]
+        tables = {
+            "head_distances": Table(_pairs(heads, distances), {"distance": "nats"}),
+            "clusters": Table(heads, {"x": "nats", "y": "nats"}, main=main),
+        }
+        figures = _figures(heads, distances, leaves_list(tree))
+        answer = "{n} heads are {within_layer} apart on average within a layer, {between_layer} between layers; {test}"
+        answer = fill_sentence(answer, scores, n=len(heads), test=format_p(p, scores["p"].unit))
         return Result("clusters", scores, tables, figures, headline=tuple(scores), answer=answer)
+
+
+def _pairs(heads: pd.DataFrame, distances: Floats) -> pd.DataFrame:
+    """Return a row for each pair of heads, with the distance between them."""
+    one, other = np.triu_indices(len(distances), 1)
+    layers = heads["layer"].to_numpy()
+    numbers = heads["head"].to_numpy()
+    return pd.DataFrame(
+        {
+            "layer": layers[one],
+            "head": numbers[one],
+            "other_layer": layers[other],
+            "other_head": numbers[other],
+            "distance": distances[one, other],
+        }
+    )
 
 
 def tree_of(distances: Floats) -> Floats:
@@ -113,7 +133,7 @@ def tree_of(distances: Floats) -> Floats:
     return tree
 
 
-def cut(tree: Floats) -> NDArray[np.int64]:
+def cut_tree(tree: Floats) -> NDArray[np.int64]:
     """Cut a tree of heads into clusters, and return the cluster of each head, int64 `[heads]`, from 1.
 
     There are at most `CLUSTERS` clusters, and at most one for every three heads. There are fewer if the
@@ -156,45 +176,53 @@ def layer_test(distances: Floats, layers: NDArray[np.int64], seed: int) -> tuple
         and the p-value. If there are no pairs of one kind, their mean and the p-value are nan.
     """
     one, other = np.triu_indices(len(layers), 1)
-    found = distances[one, other]
-
-    def within(order: NDArray[np.int64]) -> float:
-        return float(found[order[one] == order[other]].mean())
-
+    of_pairs = distances[one, other]
+    mean = float(of_pairs.mean())
     same = layers[one] == layers[other]
-    if same.all() or not same.any():
-        mean = float(found.mean())
-        return (mean, np.nan, np.nan) if same.all() else (np.nan, mean, np.nan)
-    observed = within(layers)
+    if same.all():
+        return mean, np.nan, np.nan
+    if not same.any():
+        return np.nan, mean, np.nan
+
+    def mean_within(order: NDArray[np.int64]) -> float:
+        return float(of_pairs[order[one] == order[other]].mean())
+
+    observed = mean_within(layers)
     random = np.random.default_rng(seed)
     # The number of pairs within a layer is the same in any order: a mean that is no greater is a difference no smaller.
     least = observed * (1 + 1e-12)  # the same pairs summed in another order are as good
-    hits = sum(within(random.permutation(layers)) <= least for _ in range(PERMUTATIONS))
-    return observed, float(found[~same].mean()), (1 + hits) / (1 + PERMUTATIONS)
+    hits = 0
+    for _ in range(PERMUTATIONS):
+        hits += mean_within(random.permutation(layers)) <= least
+    between = float(of_pairs[~same].mean())
+    return observed, between, (1 + hits) / (1 + PERMUTATIONS)
 
 
 def _figures(heads: pd.DataFrame, distances: Floats, order: NDArray[np.int64]) -> dict[str, Figure]:
-    names = (heads["layer"].astype(str) + "-" + heads["head"].astype(str)).iloc[order].tolist()
-    return {
-        "clusters_by_layer": _plane("Heads by distance and layer", heads, "layer", bar_label="layer"),
-        **{
-            f"clusters_by_{name}": _plane(f"Heads by distance and {name}", heads, name)
-            for name in heads.columns.intersection(["behaviour"])
-        },
-        "head_distances": HeatMap(
-            "Distances between heads, in the order of the tree",
-            distances[np.ix_(order, order)],
-            names,
-            names,
-            "layer-head",
-            "layer-head",
-            "distance (nats)",
-            unit="nats",
-        ),
+    """Draw the heads on a plane, and a map of all distances in the order of the tree."""
+    names = [f"{layer}-{head}" for layer, head in zip(heads["layer"], heads["head"], strict=True)]
+    ordered = [names[place] for place in order]
+    figures: dict[str, Figure] = {
+        "clusters_by_layer": _plane("Heads by distance and layer", heads, "layer", bar_label="layer")
     }
+    if "behaviour" in heads:
+        figures["clusters_by_behaviour"] = _plane("Heads by distance and behaviour", heads, "behaviour")
+    figures["head_distances"] = HeatMap(
+        "Distances between heads, in the order of the tree",
+        distances[np.ix_(order, order)],
+        ordered,
+        ordered,
+        "layer-head",
+        "layer-head",
+        "distance (nats)",
+        unit="nats",
+    )
+    return figures
 
 
 def _plane(title: str, heads: pd.DataFrame, groups: str, bar_label: str = "") -> Curves:
     """Return the heads as points on a plane, with a colour for each value of a column."""
-    points = {str(name): (own["x"].tolist(), own["y"].tolist()) for name, own in heads.groupby(groups, sort=False)}
+    points = {}
+    for name, group in heads.groupby(groups, sort=False):
+        points[str(name)] = (group["x"].tolist(), group["y"].tolist())
     return Curves(title, "", "", points=points, plane=True, bar_label=bar_label)

@@ -12,12 +12,12 @@ from attention_probing.datamodules.dependency import DependencySplit
 from attention_probing.measures.best_heads import ChosenHeads
 from attention_probing.metrics.attachment import ALL, PLAIN
 from attention_probing.metrics.heads import DIRECTIONS
-from attention_probing.metrics.relations import SHOWN
+from attention_probing.metrics.relations import MOST_RELATIONS
 from attention_probing.results import AttentionLines, Bars, HeatMap, Integers, Table, on_one_scale
 from attention_probing.results.figures import TitlePart
 from attention_probing.results.heads import head_map
 
-EXAMPLES = 3
+MOST_SENTENCES = 3
 """Most example sentences."""
 WORDS = range(8, 19)
 """Words of an example sentence: enough to see something, few enough to read it."""
@@ -85,7 +85,7 @@ def example_sentences(
             pairs = pairs[:, ::-1]
         name = f"attention_{len(figures) + 1}_{row['head']}"
         figures[name] = draw_sentence(row, split, sentence, heads.names.place(row["head"]), pairs)
-        if len(figures) == EXAMPLES:
+        if len(figures) == MOST_SENTENCES:
             break
     return figures
 
@@ -130,7 +130,7 @@ def best_bars(best: Table) -> Bars | None:
     Returns:
         The chart; None if no head and no offset finds a governor.
     """
-    rows = find_rows_with_hits(best.frame).index[:SHOWN].tolist()
+    rows = find_rows_with_hits(best.frame).index[:MOST_RELATIONS].tolist()
     if not rows:
         return None
     table = best.rows(rows)

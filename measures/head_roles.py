@@ -19,7 +19,7 @@ MARGIN = 0.1
 """Margin of a syntactic head over the best fixed offset (Voita et al. 2019, §5)."""
 
 
-class Function(NamedTuple):
+class HeadFunction(NamedTuple):
     """The relation that an attention head finds best, compared with fixed offsets.
 
     Attributes:
@@ -116,7 +116,7 @@ def _margins(dev: Predictions, minimum: int) -> dict[str, Floats]:
     return margins
 
 
-def _function(head: int, heads: int, margins: Mapping[str, Floats]) -> Function:
+def _function(head: int, heads: int, margins: Mapping[str, Floats]) -> HeadFunction:
     """Return the relation and direction in which a head has the largest margin.
 
     Of equal margins the last relation and the backward direction count.
@@ -126,13 +126,13 @@ def _function(head: int, heads: int, margins: Mapping[str, Floats]) -> Function:
         heads: Number of heads.
         margins: Margin of each predictor, `[2 · heads]`, by relation.
     """
-    best = Function("", "", np.nan, head)
+    best = HeadFunction("", "", np.nan, head)
     for relation in sorted(margins, reverse=True):
         for direction in (1, 0):
             predictor = direction * heads + head
             margin = float(margins[relation][predictor])
             if not best.relation or margin > best.margin:
-                best = Function(relation, DIRECTIONS[direction], margin, predictor)
+                best = HeadFunction(relation, DIRECTIONS[direction], margin, predictor)
     return best
 
 

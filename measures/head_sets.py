@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attention_probing.attention.ablation import Ablation, Kind, ReferenceOutputs, RunModel
-from attention_probing.attention.heads import Heads
+from attention_probing.attention.heads import Head, Heads
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import PairBatch, SegmentBatch, TextBatch
 from attention_probing.measures.task import Task
-from attention_probing.metrics.bootstrap import difference, pool_seeds, resample
+from attention_probing.metrics.bootstrap import resample
 from attention_probing.metrics.classification import mostly_one_label
 from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.results import Estimate, Flags, Floats, Integers, UserError
@@ -110,7 +110,8 @@ class TaskOutputs:
             UserError: An output is NaN.
         """
         values = np.column_stack([self.gold, self.outputs[kind, heads]])
-        if undefined := int(np.isnan(values).any(1).sum()):
+        undefined = int(np.isnan(values).any(1).sum())
+        if undefined:
             when = "when some heads are ablated" if heads else "even without ablation"
             raise UserError(
                 f"The model output is nan for {undefined} of {len(values)} texts {when}. Use another model, or another "
@@ -124,8 +125,9 @@ class TaskOutputs:
         Args:
             kind: Kind of ablation whose sets include the empty one, the intact model.
         """
-        predicted = self.outputs[kind, frozenset()].argmax(1)
-        if one_label := mostly_one_label(self.gold.astype(np.int64), predicted, self.task.labels):
+        predicted = self.outputs[kind, WHOLE].argmax(1)
+        one_label = mostly_one_label(self.gold.astype(np.int64), predicted, self.task.labels)
+        if one_label:
             rank_zero_warn(f"The model without ablation {one_label}, so ablation can change little. Train it longer.")
 
 
@@ -147,36 +149,15 @@ def make_ablation(
     if kind in ("zero", "uniform"):
         return Ablation(kind)
     reference = ReferenceOutputs.from_batches(run, texts(), RESAMPLED if kind == "resample" else 0)
-    apart = reference.lengths if reference.numbers is None else {*reference.numbers.tolist()}
-    if kind == "resample" and len(apart) < 2:
+    count = len(reference.lengths)
+    if reference.numbers is not None:
+        count = len(set(reference.numbers.tolist()))
+    if kind == "resample" and count < 2:
         raise UserError(
             "The kind of ablation `resample` replaces head outputs by those of other texts, but there is only one "
             "text. Add texts, or choose another kind."
         )
     return Ablation(kind, reference, seed)
-
-
-def compare_with_whole(scores: Sequence[Estimate], whole: Estimate) -> dict[str, float]:
-    """Average a score over several random orders of pruning, and compare it with the intact model's.
-
-    Args:
-        scores: Score under each order, with its bootstrap draws; one score for a ranking that is not
-            random.
-        whole: Score of the intact model under the same draws.
-
-    Returns:
-        Columns of a table row, by name. `score` is the average, with its interval `low, high` and the
-        standard deviation `sd` over orders, nan for one order. `difference` is the average minus the
-        intact model's score, with its interval `difference.low, difference.high` and its p-value `p`.
-    """
-    score = pool_seeds(scores)  # random orders, which vary like seeds
-    change = difference(score, whole, fixed=True)
-    columns = {}
-    for name, number in score.named("score").items():
-        columns[name.removeprefix("score.")] = number
-    for name, number in change.named("difference").items():
-        columns[name.replace("difference.p", "p")] = number
-    return columns
 
 
 def random_sets(like: Heads, heads: int, number: int, random: np.random.Generator) -> tuple[Heads, ...]:
@@ -193,8 +174,12 @@ def random_sets(like: Heads, heads: int, number: int, random: np.random.Generato
     """
     sizes = Counter(layer for layer, _ in sorted(like))
     others = prod(comb(heads, size) for size in sizes.values()) - 1
-    found = {like: None}
-    while len(found) <= min(number, others):
-        drawn = {layer: random.choice(heads, size, replace=False).tolist() for layer, size in sizes.items()}
-        found.setdefault(frozenset((layer, head) for layer, own in drawn.items() for head in own))
-    return tuple(found)[1:]
+    sets: list[Heads] = []
+    while len(sets) < min(number, others):
+        drawn: set[Head] = set()
+        for layer, size in sizes.items():
+            chosen = random.choice(heads, size, replace=False).tolist()
+            drawn.update((layer, head) for head in chosen)
+        if drawn != like and drawn not in sets:
+            sets.append(frozenset(drawn))
+    return tuple(sets)

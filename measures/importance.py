@@ -1,6 +1,7 @@
 """Gradient of the loss by attention to delimiters, punctuation and other tokens (Clark et al. 2019, §3.2)."""
 
 from collections.abc import Mapping
+from itertools import product
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from attention_probing.models.checkpoints import checkpoint_file
 from attention_probing.results import (
     Curves,
     Estimate,
+    Figure,
+    Floats,
     Result,
     Table,
     Unit,
@@ -29,11 +32,12 @@ from attention_probing.results.errors import setting
 from attention_probing.results.heads import head_map
 from attention_probing.results.sentences import clear_largest
 
-CLASSES = ("start", "end", "punctuation", "first", "rest")
+TOKEN_CLASSES = ("start", "end", "punctuation", "first", "rest")
 """Classes of tokens that receive attention: the two kinds of delimiters, `.` and `,`, a first token that is none of
 them, and all others."""
 
-MEASURED: Mapping[str, Unit] = {"loss": "nats", "accuracy": "fraction"}
+LOSS_UNITS: Mapping[str, Unit] = {"loss": "nats", "accuracy": "fraction"}
+"""Units of the numbers of each input beside its gradients."""
 
 FITTED = 2000
 """Random texts of the train split for the logistic regression."""
@@ -57,15 +61,19 @@ def attention_gradients(task: Task, inputs: Mapping[str, Tensor]) -> tuple[Tenso
     """
     weights: list[Tensor] = []
 
-    def keep(layer: int, found: Tensor, values: Tensor) -> tuple[Tensor, None]:
-        weights.append(found if layer else found.detach().requires_grad_())
-        return weights[-1], None
+    def keep(layer: int, of_layer: Tensor, values: Tensor) -> tuple[Tensor, None]:
+        if layer == 0:
+            of_layer = of_layer.detach().requires_grad_()
+        weights.append(of_layer)
+        return of_layer, None
 
     with intervening(keep):
-        outputs, gold = task.outputs(inputs), task.gold(inputs)
+        outputs = task.outputs(inputs)
+        gold = task.gold(inputs)
         losses = task.losses(outputs, gold)
     accuracies = task.accuracies(outputs, gold)
-    return losses.detach(), accuracies.detach(), list(torch.autograd.grad(losses.nansum(), weights))
+    gradients = torch.autograd.grad(losses.nansum(), weights)
+    return losses.detach(), accuracies.detach(), list(gradients)
 
 
 def class_means(gradient: Tensor, real: Tensor, classes: Tensor, allowed: Tensor) -> Tensor:
@@ -88,7 +96,7 @@ def class_means(gradient: Tensor, real: Tensor, classes: Tensor, allowed: Tensor
 
 
 def class_masks(batch: SegmentBatch) -> Tensor:
-    """Return bool `[batch, classes, time]`, True for the tokens of each of the `CLASSES`.
+    """Return bool `[batch, classes, time]`, True for the tokens of each of the `TOKEN_CLASSES`.
 
     The classes are start delimiters, end delimiters, punctuation (`.` and `,`), the first token if it is none of
     these, and all other real tokens.
@@ -134,8 +142,8 @@ class Importance(MapMeasure):
 
     def begin(self) -> None:
         self._task = self._make_task()
-        self.numbers = HeadMeans(self.encoder, dict.fromkeys(CLASSES, "nats"), (0, np.inf))
-        self._losses = Moments(2, (len(MEASURED),), tuple(MEASURED.values()), bounds=(0, [np.inf, 1.0]))
+        self.numbers = HeadMeans(self.encoder, dict.fromkeys(TOKEN_CLASSES, "nats"), (0, np.inf))
+        self._losses = Moments(2, (len(LOSS_UNITS),), tuple(LOSS_UNITS.values()), bounds=(0, [np.inf, 1.0]))
 
     def _make_task(self) -> Task:
         """Return the model whose loss is differentiated."""
@@ -151,9 +159,8 @@ class Importance(MapMeasure):
         if len(data.names) > 1 or not data.has_split("train"):
             raise UserError(
                 f"{type(self).__name__}: {name} has no language-modelling head, so a classifier is trained on labelled "
-                f"texts instead. Give one labelled corpus with a train split ({setting('data.corpora', 'sst2')}), "
-                f"or an "
-                "encoder with a language-modelling head (bert-base-uncased)."
+                f"texts instead. Give one labelled corpus with a train split ({setting('data.corpora', 'sst2')}), or "
+                "an encoder with a language-modelling head (bert-base-uncased)."
             )
         return MeanStateClassification(encoder, data.draw_segments("train", FITTED, self.seed))
 
@@ -161,10 +168,12 @@ class Importance(MapMeasure):
         time = batch.tokens.size(1)
         cells = time * max(self.encoder.layers * self.encoder.heads * time, self._task.vocabulary)
         columns = {**self._task.inputs(batch), "real": batch.mask, "classes": class_masks(batch)}
+        rows = max(1, _CELLS // cells)
+        means = []
+        losses = []
         with recorded_gradients():
             # Tensors of inference mode have no gradient; their copies do.
-            parts = {name: torch.split(one.clone(), max(1, _CELLS // cells)) for name, one in columns.items()}
-            means, losses = [], []
+            parts = {name: torch.split(column.clone(), rows) for name, column in columns.items()}
             for place in range(len(parts["index"])):
                 of_part = self._measure({name: part[place] for name, part in parts.items()})
                 means.append(of_part[0])
@@ -189,52 +198,59 @@ class Importance(MapMeasure):
     def by_head(self) -> Mapping[str, Means]:
         """Return the mean |∂L/∂α| of each attention head, for each class of tokens attended to.
 
-        The keys are `importance_<class>`, with the names in `CLASSES`.
+        The keys are `importance_<class>`, with the names in `TOKEN_CLASSES`.
         """
         return self.numbers.by_head("importance_")
 
     def result(self) -> Result:
-        heads, layers = self.numbers.over(), self.numbers.over("layers")
-        measured = by_name(self._losses.compute(), list(MEASURED))
-        present = [name for name in CLASSES if heads[name].inputs.any()]
-        label = "mean |∂L/∂α| (nats)"
-        maps = {
-            f"importance_{name}": head_map(
-                f"Importance of attention to {name}", heads[name].value, value_label=label, unit="nats"
-            )
-            for name in present
-        }
-        curves = Curves(
-            title="Importance of attention, by what it goes to",
-            x_label="layer",
-            y_label=label,
-            lines={name: (list(range(1, self.encoder.layers + 1)), layers[name].value.tolist()) for name in present},
-        )
-        task = self._task
-        fitted = {"classifier_texts": task.texts} if isinstance(task, MeanStateClassification) else {}
-        scores = {f"{self.experiment}.{name}": one for name, one in measured.items()}
-        heads, layers = ({name: found[name] for name in present} for found in (heads, layers))
-        by_layer = by_class(layers, "importance").sort_values("layer", kind="stable", ignore_index=True)
-        units: Mapping[str, Unit] = {"importance": "nats"}
-        table = Table(by_layer, units, "importance", ("layer", "class", "importance"))
+        heads = self.numbers.over()
+        layers = self.numbers.over("layers")
+        losses = by_name(self._losses.compute(), list(LOSS_UNITS))
+        present = [name for name in TOKEN_CLASSES if heads[name].inputs.any()]
+        by_head = by_class({name: heads[name] for name in present}, "importance")
+        by_layer = by_class({name: layers[name] for name in present}, "importance")
+        by_layer = by_layer.sort_values("layer", kind="stable", ignore_index=True)
+        units: dict[str, Unit] = {"importance": "nats"}
         at_once = self.numbers.over("layers", tests=len(by_layer))
-        candidates = {
-            f"{name} in layer {layer + 1}": at_once[name][layer]
-            for name in present
-            for layer in range(self.encoder.layers)
-        }
+        candidates: dict[str, Estimate] = {}
+        for name, layer in product(present, range(self.encoder.layers)):
+            candidates[f"{name} in layer {layer + 1}"] = at_once[name][layer]
+        scores = {f"{self.experiment}.{name}": estimate for name, estimate in losses.items()}
+        inputs = int(losses["loss"].inputs)
+        audit: dict[str, object] = {"loss": self._task.name, "inputs": inputs}
+        if isinstance(self._task, MeanStateClassification):
+            audit["classifier_texts"] = self._task.texts
         return Result(
             experiment=self.experiment,
             scores=scores,
             headline=list(scores),
-            answer=fill_sentence(importance_answer(candidates), scores, n=int(measured["loss"].inputs)),
+            answer=fill_sentence(importance_answer(candidates), scores, n=inputs),
             tables={
-                "importance": Table(by_class(heads, "importance"), units, interval="importance"),
-                "importance_layers": table,
+                "importance": Table(by_head, units, interval="importance"),
+                "importance_layers": Table(by_layer, units, "importance", ("layer", "class", "importance")),
             },
-            figures={"importance": curves, **on_one_scale(maps)},
-            audit={"loss": task.name, "inputs": int(measured["loss"].inputs), **fitted},
+            figures=_figures({name: heads[name] for name in present}, layers),
+            audit=audit,
         )
+
+
+def _figures(heads: Mapping[str, Estimate[Floats]], layers: Mapping[str, Estimate[Floats]]) -> dict[str, Figure]:
+    """Draw the importance of each class of tokens over layers, and a map of all heads for each class."""
+    label = "mean |∂L/∂α| (nats)"
+    lines = {}
+    maps = {}
+    for name, of_heads in heads.items():
+        of_layers = layers[name].value.tolist()
+        lines[name] = (list(range(1, len(of_layers) + 1)), of_layers)
+        title = f"Importance of attention to {name}"
+        maps[f"importance_{name}"] = head_map(title, of_heads.value, value_label=label, unit="nats")
+    curves = Curves(
+        title="Importance of attention, by what it goes to",
+        x_label="layer",
+        y_label=label,
+        lines=lines,
+    )
+    return {"importance": curves, **on_one_scale(maps)}
 
 
 def importance_answer(candidates: Mapping[str, Estimate]) -> str:

@@ -1,7 +1,7 @@
 """Attention to classes of words and delimiters, and along links such as semantic frames (Kovaleva et al. 2019, §4)."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 from typing import Self
@@ -30,9 +30,9 @@ from attention_probing.results import (
 )
 from attention_probing.results.errors import UserError, setting
 from attention_probing.results.heads import head_map, head_name
-from attention_probing.results.tables import DASH, format_number as shown
+from attention_probing.results.tables import DASH, format_number
 
-ALL = "all"
+ALL_LABELS = "all"
 """Label of the links of all labels together."""
 
 WAYS = ("attention", "forward", "backward")
@@ -90,10 +90,10 @@ class Cells:
         Args:
             weights: Attention weights `[batch, heads, from, to]`.
         """
-        found = weights[self.segment, :, self.source, self.target]
+        of_cells = weights[self.segment, :, self.source, self.target]
         blank = weights.new_full((self.owners, weights.size(1)), torch.nan)
-        owner = self.owner[:, None].expand_as(found)
-        return blank.scatter_reduce(0, owner, found, "amax", include_self=False)
+        owner = self.owner[:, None].expand_as(of_cells)
+        return blank.scatter_reduce(0, owner, of_cells, "amax", include_self=False)
 
 
 def tokens_of_words(batch: SegmentBatch) -> list[list[list[int]]]:
@@ -101,14 +101,15 @@ def tokens_of_words(batch: SegmentBatch) -> list[list[list[int]]]:
 
     The result is a list of segments; each is a list of words, and each word a list of positions.
     """
-    found = []
+    segments = []
     for words, passages in zip(batch.words.tolist(), batch.passages, strict=True):
-        tokens: list[list[int]] = [[] for passage in passages for _ in passage.words]
+        count = sum(len(passage.words) for passage in passages)
+        tokens: list[list[int]] = [[] for _ in range(count)]
         for place, word in enumerate(words):
             if word >= 0:
                 tokens[word].append(place)
-        found.append(tokens)
-    return found
+        segments.append(tokens)
+    return segments
 
 
 def token_pairs(tokens: list[list[int]], sources: Iterable[int], targets: Iterable[int]) -> list[tuple[int, int]]:
@@ -119,7 +120,8 @@ def token_pairs(tokens: list[list[int]], sources: Iterable[int], targets: Iterab
         sources: Indices of the source words.
         targets: Indices of the target words.
     """
-    starts, ends = ([place for word in words for place in tokens[word]] for words in (sources, targets))
+    starts = chain.from_iterable(tokens[word] for word in sources)
+    ends = chain.from_iterable(tokens[word] for word in targets)
     return list(product(starts, ends))
 
 
@@ -149,12 +151,15 @@ class Relations(MapMeasure):
 
     def begin(self) -> None:
         self._counts = Counter(dict.fromkeys(("links", "long_passage", "long_element", "near"), 0))
-        labels = set()
+        labels: set[str] = set()
         for passage in chain.from_iterable(self.data.passages()):
             for link in _links_of(passage):
-                reason = _left_out(passage, link)
-                self._counts.update(["links", *([reason] if reason else [])])
-                labels |= set() if reason else {link.label}
+                self._counts["links"] += 1
+                reason = _reason_to_leave_out(passage, link)
+                if reason is None:
+                    labels.add(link.label)
+                else:
+                    self._counts[reason] += 1
         if not labels:
             raise UserError(
                 f"{type(self).__name__} found no links between words in the texts, or left all of them out "
@@ -162,43 +167,40 @@ class Relations(MapMeasure):
                 f"({setting('data.corpora', 'ud_english_ewt')}), or a corpus whose `format` is links, enhanced or "
                 f"framenet."
             )
-        self._labels = [ALL, *sorted(labels)]
+        self._labels = [ALL_LABELS, *sorted(labels)]
         self.numbers = HeadMeans(self.encoder, _UNITS, groups=2 * len(self._labels), uniform=self.encoder.layers)
 
     def update_layer(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         if not layer:
-            self._groups, self._cells = self._places(batch)
-        self.numbers.add(self._measured(weights))
+            self._groups, self._cells = self._find_cells(batch)
+        self.numbers.add(self._largest_weights(weights))
 
     def update(self, batch: SegmentBatch) -> None:
         masks, of_layers = self.encoder.allowed(batch.mask)
-        self.numbers.close(self._groups, self._measured(uniform_attention(masks))[:, of_layers])
+        uniform = self._largest_weights(uniform_attention(masks))
+        self.numbers.close(self._groups, uniform[:, of_layers])
 
-    def _places(self, batch: SegmentBatch) -> tuple[Tensor, Cells]:
+    def _find_cells(self, batch: SegmentBatch) -> tuple[Tensor, Cells]:
         """Return the group of each label of each segment `[owners]`, and the cells from starts to ends of links."""
         groups: list[int] = []
         cells: list[tuple[int, int, int, int]] = []
-        tokens, index = tokens_of_words(batch), batch.index.tolist()
-        for row, passages in enumerate(batch.passages):
+        indices = batch.index.tolist()
+        for row, (tokens, passages) in enumerate(zip(tokens_of_words(batch), batch.passages, strict=True)):
             owners: dict[str, int] = {}
-            first = 0
-            for passage in passages:
-                for link in _links_of(passage):
-                    if _left_out(passage, link) is None:
-                        sides = ([first + word for word in side] for side in (link.start, link.end))
-                        pairs = token_pairs(tokens[row], *sides)
-                        for label in (ALL, link.label):
-                            if label not in owners:
-                                owners[label] = len(groups)
-                                groups.append(2 * self._labels.index(label) + index[row] % 2)
-                            cells += [(owners[label], row, *pair) for pair in pairs]
-                first += len(passage.words)
+            for label_of_link, pairs in _link_cells(tokens, passages):
+                for label in (ALL_LABELS, label_of_link):
+                    if label not in owners:
+                        owners[label] = len(groups)
+                        groups.append(2 * self._labels.index(label) + indices[row] % 2)
+                    cells.extend((owners[label], row, source, target) for source, target in pairs)
         device = batch.tokens.device
         return torch.tensor(groups, dtype=torch.int64, device=device), Cells.from_rows(len(groups), cells, device)
 
-    def _measured(self, weights: Tensor) -> Tensor:
+    def _largest_weights(self, weights: Tensor) -> Tensor:
         """Return the largest weights of each owner in each of `WAYS`, float64 `[owners, heads, ways]`."""
-        forward, backward = (self._cells.largest(one) for one in (weights.double(), weights.double().mT))
+        weights = weights.double()
+        forward = self._cells.largest(weights)
+        backward = self._cells.largest(weights.mT)
         return torch.stack([torch.maximum(forward, backward), forward, backward], -1)
 
     def by_head(self) -> Mapping[str, Means]:
@@ -210,7 +212,9 @@ class Relations(MapMeasure):
         return {"relations": self.numbers.means().select(slice(2)).at(0)}
 
     def result(self) -> Result:
-        means, uniform, frames = self.numbers.means(), self.numbers.means("uniform"), list[pd.DataFrame]()
+        means = self.numbers.means()
+        uniform = self.numbers.means("uniform")
+        frames: list[pd.DataFrame] = []
         for number, label in enumerate(self._labels):
             groups = slice(2 * number, 2 * number + 2)
             ways = by_name(means, WAYS, groups)
@@ -221,50 +225,75 @@ class Relations(MapMeasure):
                 f"{type(self).__name__}: the segments that were read contain no link within the bounds. Read more of "
                 f"them (`limit` in {setting('data.corpora')}) or longer ones ({setting('data.max_length')})."
             )
+        heads = int(np.prod(means.sums.shape[1:-1]))
+        of_all = slice(2)  # both groups of `ALL_LABELS`
+        attention = by_name(means, WAYS, of_all, heads)["attention"]
+        place, best = best_head(attention)
+        by_chance = Estimate(float(uniform.over(of_all).value[place[0], 0]), unit="fraction")
+        answer = f"of {heads} heads, {head_name(*place)} attends most along links on these {{n}} passages, {{best}} "
+        answer += "(uniform {by_chance})"
         frame = pd.concat(frames, ignore_index=True)
         units: dict[str, Unit] = dict.fromkeys((*WAYS, "uniform"), "fraction")
-        heads = int(np.prod(means.sums.shape[1:-1]))
-        every = by_name(means, WAYS, slice(2), heads)["attention"]
-        place, best = best_head(every)
-        bounds = frame.groupby("label")["attention"].transform("quantile", PERCENTILE / 100)
-        listed = frame[frame["attention"] > bounds]
-        listed = listed.sort_values(["passages", "label", "attention"], ascending=[False, True, False])
-        alike = Estimate(float(uniform.over(slice(2)).value[place[0], 0]), unit="fraction")
-        answer = f"of {heads} heads, {head_name(*place)} attends most along links on these {{n}} passages, {{best}} "
-        answer += "(uniform {alike})"
-        figure = head_map("Attention along links", every.value, marked=place, value_label="largest weight")
-        bounded = {"max_words": MAX_WORDS, "max_element": MAX_ELEMENT, "min_distance": MIN_DISTANCE}
+        figure = head_map("Attention along links", attention.value, marked=place, value_label="largest weight")
         return Result(
             experiment=self.experiment,
-            scores={f"{self.experiment}.{ALL}": best},
-            headline=[f"{self.experiment}.{ALL}"],
-            answer=fill_sentence(answer, {"best": best}, n=int(best.inputs), alike=alike),
+            scores={f"{self.experiment}.{ALL_LABELS}": best},
+            headline=[f"{self.experiment}.{ALL_LABELS}"],
+            answer=fill_sentence(answer, {"best": best}, n=int(best.inputs), by_chance=by_chance),
             tables={
                 "relations": Table(frame, units),
-                "relation_heads": Table(listed.reset_index(drop=True), units, main=_MAIN),
+                "relation_heads": Table(_highest(frame), units, main=_MAIN),
             },
             figures={"relations": figure},
-            audit={**bounded, "labels": len(frames) - 1, "best_head": head_name(*place), **self._counts},
+            audit={
+                "max_words": MAX_WORDS,
+                "max_element": MAX_ELEMENT,
+                "min_distance": MIN_DISTANCE,
+                "labels": len(frames) - 1,
+                "best_head": head_name(*place),
+                **self._counts,
+            },
         )
 
 
-def _left_out(passage: Passage, link: Link) -> str | None:
+def _reason_to_leave_out(passage: Passage, link: Link) -> str | None:
     """Return the reason why a link is left out; None for a link within the bounds."""
     if len(passage.words) > MAX_WORDS:
         return "long_passage"
     if max(len(link.start), len(link.end)) > MAX_ELEMENT:
         return "long_element"
-    return "near" if min(abs(one - other) for one in link.start for other in link.end) < MIN_DISTANCE else None
+    distance = min(abs(start - end) for start, end in product(link.start, link.end))
+    return "near" if distance < MIN_DISTANCE else None
 
 
 def _links_of(passage: Passage) -> Sequence[Link]:
     """Return the links of a passage by its corpus, or else the arcs of its tree, from dependent to head."""
     if passage.links is not None:
         return passage.links
-    if passage.sentence is None:
-        return ()
-    words = enumerate(zip(passage.sentence.heads, passage.sentence.relations, strict=True))
-    return [Link(relation, (word,), (head - 1,)) for word, (head, relation) in words if head]
+    links = []
+    if passage.sentence is not None:
+        arcs = zip(passage.sentence.heads, passage.sentence.relations, strict=True)
+        for word, (head, relation) in enumerate(arcs):
+            if head:
+                links.append(Link(relation, (word,), (head - 1,)))
+    return links
+
+
+def _link_cells(tokens: list[list[int]], passages: Sequence[Passage]) -> Iterator[tuple[str, list[tuple[int, int]]]]:
+    """Yield the label of each link of a segment, and the pairs of a token at its start and a token at its end.
+
+    Args:
+        tokens: Positions of the tokens of each word of the segment.
+        passages: Passages of the segment.
+    """
+    first = 0  # index in the segment of the first word of the passage
+    for passage in passages:
+        for link in _links_of(passage):
+            if _reason_to_leave_out(passage, link) is None:
+                sources = [first + word for word in link.start]
+                targets = [first + word for word in link.end]
+                yield link.label, token_pairs(tokens, sources, targets)
+        first += len(passage.words)
 
 
 def _rows(label: str, ways: Mapping[str, Estimate[Floats]], uniform: Floats) -> pd.DataFrame:
@@ -274,12 +303,20 @@ def _rows(label: str, ways: Mapping[str, Estimate[Floats]], uniform: Floats) -> 
     return frame.assign(uniform=uniform[frame["layer"] - 1])
 
 
+def _highest(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows above the `PERCENTILE` of their label, those of the most frequent label first."""
+    bounds = rows.groupby("label")["attention"].transform("quantile", PERCENTILE / 100)
+    highest = rows[rows["attention"] > bounds]
+    highest = highest.sort_values(["passages", "label", "attention"], ascending=[False, True, False])
+    return highest.reset_index(drop=True)
+
+
 DELIMITERS = ("start", "end")
 
 _ARCS = (("subjects", "verbs"), ("objects", "verbs"))
 
 
-CLASSES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+WORD_CLASSES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "nouns": ("upos", ("NOUN", "PROPN")),
     "verbs": ("upos", ("VERB",)),
     "pronouns": ("upos", ("PRON",)),
@@ -289,9 +326,13 @@ CLASSES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 """Classes of words, each by universal parts of speech, by relations to the governor with all their subtypes, or by
 lower-cased forms."""
-OF_TAGS = {name for name, (column, _) in CLASSES.items() if column == "upos"}
-_COLUMNS = (*CLASSES, *DELIMITERS)
-PAIRS = (*("_to_".join(arc) for arc in _ARCS), "nouns_to_pronouns", *(f"start_to_{name}" for name in CLASSES))
+OF_TAGS = {name for name, (column, _) in WORD_CLASSES.items() if column == "upos"}
+_COLUMNS = (*WORD_CLASSES, *DELIMITERS)
+CLASS_PAIRS = (
+    *("_to_".join(arc) for arc in _ARCS),
+    "nouns_to_pronouns",
+    *(f"start_to_{name}" for name in WORD_CLASSES),
+)
 """Names of the pairs of classes, as in the table `token_to_token`."""
 
 
@@ -322,15 +363,17 @@ class Linguistic(MapMeasure):
     experiment = "linguistic"
 
     def begin(self) -> None:
-        tags, absent = set[str](), set(CLASSES)
+        tags: set[str] = set()
+        absent = set(WORD_CLASSES)
         for passage in chain.from_iterable(self.data.passages()):
             if passage.sentence is None:
                 raise UserError(
                     f"{type(self).__name__} needs treebanks, for their part-of-speech tags, but some texts have no "
                     f"tags. Give only treebanks: {setting('data.corpora', 'ud_english_ewt')}, or CoNLL-U files."
                 )
-            tags |= set(passage.sentence.upos)
-            absent -= {name for name in absent if any(_holds(name, passage))}
+            tags.update(passage.sentence.upos)
+            present = [name for name in absent if _words_of_class(name, passage)]
+            absent.difference_update(present)
         # X, UD's tag for what has no other, is a known tag: texts of X alone have blank scores.
         if absent >= OF_TAGS and tags != {"X"}:
             raise UserError(
@@ -338,52 +381,26 @@ class Linguistic(MapMeasure):
                 f"texts have the tags {', '.join(sorted(tags))}. Give treebanks of Universal Dependencies."
             )
         self._absent = sorted(absent)
-        units: dict[str, Unit] = dict.fromkeys([*_COLUMNS, *PAIRS], "fraction")
+        units: dict[str, Unit] = dict.fromkeys([*_COLUMNS, *CLASS_PAIRS], "fraction")
         self.numbers = HeadMeans(self.encoder, units, uniform=self.encoder.layers)
 
     def update_layer(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         if not layer:
-            self._members, self._cells = self._places(batch)
-        self.numbers.add(self._measured(batch, weights))
+            self._members, self._cells = _find_classes(batch)
+        self.numbers.add(self._attention_to_classes(batch, weights))
 
     def update(self, batch: SegmentBatch) -> None:
         masks, of_layers = self.encoder.allowed(batch.mask)
-        uniform = self._measured(batch, uniform_attention(masks))[:, of_layers]
-        self.numbers.close(batch.index % 2, uniform)
+        uniform = self._attention_to_classes(batch, uniform_attention(masks))
+        self.numbers.close(batch.index % 2, uniform[:, of_layers])
 
-    def _places(self, batch: SegmentBatch) -> tuple[Tensor, Cells]:
-        """Return the tokens of each class, bool `[batch, classes, time]`, and the cells of each segment's pairs."""
-        members = torch.zeros(len(batch.index), len(_COLUMNS), batch.tokens.size(1), dtype=torch.bool)
-        cells: list[tuple[int, int, int, int]] = []
-        for row, (tokens, passages) in enumerate(zip(tokens_of_words(batch), batch.passages, strict=True)):
-            words = {
-                name: {place for place, found in enumerate(chain(*(_holds(name, each) for each in passages))) if found}
-                for name in CLASSES
-            }
-            for number, own in enumerate(words.values()):
-                members[row, number, [place for word in own for place in tokens[word]]] = True
-            heads = _heads(passages)
-            found: list[list[tuple[int, int]]] = []
-            for source, target in _ARCS:
-                arcs = [(word, heads[word]) for word in sorted(words[source]) if heads[word] in words[target]]
-                found.append([cell for word, head in arcs for cell in token_pairs(tokens, [word], [head])])
-            found.append(token_pairs(tokens, sorted(words["nouns"]), sorted(words["pronouns"])))
-            starts = batch.start[row].nonzero().flatten().tolist()
-            for own in words.values():
-                found.append([(start, place) for start in starts for word in sorted(own) for place in tokens[word]])
-            cells += [(row * len(found) + pair, row, *cell) for pair, some in enumerate(found) for cell in some]
-        delimiters = torch.stack([getattr(batch, name) for name in DELIMITERS], 1)
-        members = members.to(batch.tokens.device)
-        members[:, len(CLASSES) :] = delimiters
-        return members, Cells.from_rows(len(batch.index) * len(PAIRS), cells, batch.tokens.device)
-
-    def _measured(self, batch: SegmentBatch, weights: Tensor) -> Tensor:
+    def _attention_to_classes(self, batch: SegmentBatch, weights: Tensor) -> Tensor:
         """Return attention to the classes and between the pairs, float64 `[batch, heads, classes and pairs]`."""
         weights = weights.double()
         received = (weights * batch.mask[:, None, :, None]).sum(2) / batch.lengths[:, None, None]
         to_classes = received[:, :, None].masked_fill(~self._members[:, None], -1.0).amax(-1)
         to_classes = to_classes.masked_fill(to_classes < 0, torch.nan)
-        between_pairs = self._cells.largest(weights).view(len(weights), len(PAIRS), -1).transpose(1, 2)
+        between_pairs = self._cells.largest(weights).view(len(weights), len(CLASS_PAIRS), -1).transpose(1, 2)
         return torch.cat([to_classes, between_pairs], 2)
 
     def by_head(self) -> Mapping[str, Means]:
@@ -391,87 +408,147 @@ class Linguistic(MapMeasure):
 
         The names for the delimiters are `to_start` and `to_end`.
         """
-        found = self.numbers.by_head()
-        return {f"to_{name}": found[name] for name in _COLUMNS}
+        means = self.numbers.by_head()
+        return {f"to_{name}": means[name] for name in _COLUMNS}
 
     def result(self) -> Result:
-        # Classes and pairs that some segment has.
-        means = self.numbers.means("uniform")
-        every = enumerate(self.numbers.over().items())
-        found = {name: one for place, (name, one) in every if means.sums[..., place].any()}
-        classes = {name: one for name, one in found.items() if name in _COLUMNS}
-        pairs = {name: one for name, one in found.items() if name in PAIRS}
-        by_layer = means.over().value  # [layers, classes and pairs]
+        uniform_means = self.numbers.means("uniform")
+        by_layer = uniform_means.over().value  # [layers, classes and pairs]
         uniform = dict(zip(self.numbers.units, by_layer.T.tolist(), strict=True))
         at_once = self.numbers.over_at_once()
-        best = {name: best_head(at_once[name]) for name in found}
-        alike = {name: Estimate(uniform[name][place[0]], unit="fraction") for name, (place, _) in best.items()}
-        of_classes = {name: own for name, own in best.items() if name in CLASSES}
-        answer = linguistic_answer(of_classes, alike)
+        classes: dict[str, Estimate[Floats]] = {}
+        pairs: dict[str, Estimate[Floats]] = {}
+        best: dict[str, tuple[tuple[int, int], Estimate]] = {}
+        for number, (name, estimate) in enumerate(self.numbers.over().items()):
+            if uniform_means.sums[..., number].any():  # else no segment has it
+                group = classes if name in _COLUMNS else pairs
+                group[name] = estimate
+                best[name] = best_head(at_once[name])
+        words = {name: best[name] for name in classes if name in WORD_CLASSES}
         return Result(
             experiment=self.experiment,
             scores={f"{self.experiment}.{name}": estimate for name, (_, estimate) in best.items()},
             headline=[f"{self.experiment}.{name}" for name in classes],
-            answer=answer,
+            answer=linguistic_answer(words, uniform),
             tables={"linguistic": _table(classes, uniform, "class"), "token_to_token": _table(pairs, uniform, "pair")},
             figures={**_maps(classes, "Attention to"), **_maps(pairs, "Attention from")},
             audit={"absent_classes": ", ".join(self._absent) or "none", **best_audit(best)},
         )
 
 
-def linguistic_answer(best: Mapping[str, tuple[tuple[int, int], Estimate]], uniform: Mapping[str, Estimate]) -> str:
+def _find_classes(batch: SegmentBatch) -> tuple[Tensor, Cells]:
+    """Return the tokens of each class, bool `[batch, classes, time]`, and the cells of each segment's pairs."""
+    device = batch.tokens.device
+    members = torch.zeros(len(batch.index), len(_COLUMNS), batch.tokens.size(1), dtype=torch.bool)
+    cells: list[tuple[int, int, int, int]] = []
+    for row, (tokens, passages) in enumerate(zip(tokens_of_words(batch), batch.passages, strict=True)):
+        words = _words_by_class(passages)
+        for number, name in enumerate(WORD_CLASSES):
+            for word in words[name]:
+                members[row, number, tokens[word]] = True
+        starts = batch.start[row].nonzero().flatten().tolist()
+        for number, pairs in enumerate(_cells_of_pairs(words, tokens, _heads(passages), starts)):
+            owner = row * len(CLASS_PAIRS) + number
+            cells.extend((owner, row, source, target) for source, target in pairs)
+    members = members.to(device)
+    members[:, len(WORD_CLASSES) :] = torch.stack([batch.start, batch.end], 1)
+    return members, Cells.from_rows(len(batch.index) * len(CLASS_PAIRS), cells, device)
+
+
+def _cells_of_pairs(
+    words: Mapping[str, Sequence[int]], tokens: list[list[int]], heads: Sequence[int], starts: Sequence[int]
+) -> list[list[tuple[int, int]]]:
+    """Return the cells (from, to) of each of `CLASS_PAIRS` in a segment.
+
+    Args:
+        words: Words of each class.
+        tokens: Positions of the tokens of each word.
+        heads: Governor of each word.
+        starts: Positions of start delimiters.
+    """
+    cells: list[list[tuple[int, int]]] = []
+    for source, target in _ARCS:
+        arcs: list[tuple[int, int]] = []
+        for word in words[source]:
+            if heads[word] in words[target]:
+                arcs.extend(token_pairs(tokens, [word], [heads[word]]))
+        cells.append(arcs)
+    cells.append(token_pairs(tokens, words["nouns"], words["pronouns"]))
+    for name in WORD_CLASSES:
+        members = chain.from_iterable(tokens[word] for word in words[name])
+        cells.append(list(product(starts, members)))
+    return cells
+
+
+def linguistic_answer(
+    best: Mapping[str, tuple[tuple[int, int], Estimate]], uniform: Mapping[str, Sequence[float]]
+) -> str:
     """Return the answer: for each class of words, the head that attends most to it, beside uniform attention.
 
     Args:
         best: Layer and number of the best head, from 0, and its attention to the class, by class; the intervals hold
             for all heads at once.
-        uniform: Uniform attention to the class in this layer.
+        uniform: Uniform attention to the class in each layer.
     """
     if not best:
         return "No class of words is in the texts."
     parts = []
     for name, (place, most) in best.items():
-        alike = shown(uniform[name].value, "fraction", missing=DASH)
-        parts.append(f"{format_estimate(most)} to {name} (head {head_name(*place)}, uniform {alike} %)")
+        by_chance = format_number(uniform[name][place[0]], "fraction", missing=DASH)
+        parts.append(f"{format_estimate(most)} to {name} (head {head_name(*place)}, uniform {by_chance} %)")
     inputs = max(int(most.inputs) for _, most in best.values())
     text = f"on up to {inputs:,} inputs the best heads give {', '.join(parts)}"
     return fill_sentence(text, {})
 
 
-def _holds(name: str, passage: Passage) -> list[bool]:
-    """Mark the words of a passage that are in a class."""
+def _words_by_class(passages: Sequence[Passage]) -> dict[str, list[int]]:
+    """Return the indices in the segment of the words of each class."""
+    words: dict[str, list[int]] = {name: [] for name in WORD_CLASSES}
+    first = 0  # index in the segment of the first word of the passage
+    for passage in passages:
+        for name in WORD_CLASSES:
+            words[name].extend(first + word for word in _words_of_class(name, passage))
+        first += len(passage.words)
+    return words
+
+
+def _words_of_class(name: str, passage: Passage) -> list[int]:
+    """Return the indices of the words of a passage that are in a class."""
     assert passage.sentence is not None  # by `Linguistic.begin`
-    column, members = CLASSES[name]
+    column, members = WORD_CLASSES[name]
     values: Sequence[str] = getattr(passage.sentence, column)
     if column == "relations":
         values = [relation.partition(":")[0] for relation in values]
-    return [value in members or (column == "words" and value.lower() in members) for value in values]
+    if column == "words":
+        values = [word.lower() for word in values]
+    return [word for word, value in enumerate(values) if value in members]
 
 
-def _heads(passages: tuple[Passage, ...]) -> list[int]:
+def _heads(passages: Sequence[Passage]) -> list[int]:
     """Return the 0-based position of each word's governor in the segment; -1 for a root."""
     heads: list[int] = []
     for passage in passages:
-        before = len(heads)
+        first = len(heads)
         assert passage.sentence is not None
-        heads += [before + head - 1 if head else -1 for head in passage.sentence.heads]
+        for head in passage.sentence.heads:
+            heads.append(first + head - 1 if head else -1)
     return heads
 
 
-def _table(found: Mapping[str, Estimate[Floats]], uniform: Mapping[str, Sequence[float]], label: str) -> Table:
+def _table(classes: Mapping[str, Estimate[Floats]], uniform: Mapping[str, Sequence[float]], label: str) -> Table:
     """Return attention by class and layer, beside that of uniform attention."""
-    frame = by_class(found, "attention", label)
+    frame = by_class(classes, "attention", label)
     frame["uniform"] = [uniform[name][layer - 1] for name, layer in zip(frame[label], frame["layer"], strict=True)]
     return Table(frame, {"attention": "fraction", "uniform": "fraction"}, interval="attention")
 
 
-def _maps(found: Mapping[str, Estimate[Floats]], what: str) -> dict[str, HeatMap]:
+def _maps(classes: Mapping[str, Estimate[Floats]], title: str) -> dict[str, HeatMap]:
     """Draw attention by head; maps of words share one scale, and maps of delimiters another."""
-    maps = {
-        name: head_map(f"{what} {name.replace('_', ' ')}", one.value, marked=best_head(one)[0], value_label="attention")
-        for name, one in found.items()
-    }
-    delimiters = {name: one for name, one in maps.items() if name in DELIMITERS}
-    words = {name: one for name, one in maps.items() if name not in DELIMITERS}
-    drawn = {**on_one_scale(words), **on_one_scale(delimiters)}
-    return {f"linguistic_{name}": one for name, one in drawn.items()}
+    words: dict[str, HeatMap] = {}
+    delimiters: dict[str, HeatMap] = {}
+    for name, estimate in classes.items():
+        place, _ = best_head(estimate)
+        title_of_map = f"{title} {name.replace('_', ' ')}"
+        maps = delimiters if name in DELIMITERS else words
+        maps[f"linguistic_{name}"] = head_map(title_of_map, estimate.value, marked=place, value_label="attention")
+    return {**on_one_scale(words), **on_one_scale(delimiters)}

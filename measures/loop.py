@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 STREAMED = "texts are read as they come, so their number is not known before"
 """Reason that a loop over a stream of texts has no total."""
 
-Corpus = str | Path | Mapping[str, str]
-Reader = str | Encoder | EncoderSpec | None
-Given = Corpus | CorpusDataModule[Any] | None
+CorpusLike = str | Path | Mapping[str, str]
+EncoderLike = str | Encoder | EncoderSpec | None
+Given = CorpusLike | CorpusDataModule[Any] | None
 
 
 class _Loop(TypedDict, total=False):
@@ -44,15 +44,15 @@ class _Loop(TypedDict, total=False):
 
 @overload
 def measure(
-    corpus: Given = ..., encoder: Reader = ..., measurements: Measure[Any] = ..., **loop: Unpack[_Loop]
+    corpus: Given = ..., encoder: EncoderLike = ..., measurements: Measure[Any] = ..., **loop: Unpack[_Loop]
 ) -> Result: ...
 @overload
 def measure(
-    corpus: Given = ..., encoder: Reader = ..., measurements: Sequence[Measure[Any]] = ..., **loop: Unpack[_Loop]
+    corpus: Given = ..., encoder: EncoderLike = ..., measurements: Sequence[Measure[Any]] = ..., **loop: Unpack[_Loop]
 ) -> list[Result]: ...
 def measure(
     corpus: Given = None,
-    encoder: Reader = None,
+    encoder: EncoderLike = None,
     measurements: Measure[Any] | Sequence[Measure[Any]] = (),
     *,
     fabric: "Fabric | None" = None,
@@ -111,7 +111,7 @@ def _implied_data(measurement: Measure[Any]) -> Any:  # noqa: ANN401 - a datamod
     return None if settings is None else datamodule_from(settings)
 
 
-def _make_datamodule(kind: Any, corpus: Corpus, encoder: Reader) -> Any:  # noqa: ANN401 - a datamodule and its class
+def _make_datamodule(kind: Any, corpus: CorpusLike, encoder: EncoderLike) -> Any:  # noqa: ANN401 - a datamodule and its class
     """Return a datamodule of this class for a corpus; one of texts where any will do."""
     if kind is CorpusDataModule:
         kind = TextDataModule
@@ -184,7 +184,7 @@ def _read_batches(
     measurement.begin()
     measurement.to(devices.device).eval()
     loaders = data.test_dataloader()
-    limits = [_limited(loader, limit) for loader in loaders]
+    limits = [_batches_to_read(loader, limit) for loader in loaders]
     total = None if None in limits else sum(filter(None, limits))
     progress = Progress("Measuring, batches", total or math.inf, "" if total else STREAMED)
     title = "Measuring" if total else f"Measuring; {STREAMED}"
@@ -202,7 +202,7 @@ def _batches(loaders: Sequence[DataLoader[Any]], limits: Sequence[int | None]) -
         yield from islice(loader, most)
 
 
-def _limited(loader: DataLoader[Any], limit: float | None) -> int | None:
+def _batches_to_read(loader: DataLoader[Any], limit: float | None) -> int | None:
     """Return how many batches of a loader are read; None for all of a stream, whose number is unknown."""
     try:
         batches: float = len(loader)

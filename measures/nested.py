@@ -18,13 +18,13 @@ from attention_probing.datamodules import AttentionBatch, DependencyDataModule
 from attention_probing.datamodules.batches import BatchLoader
 from attention_probing.datamodules.dependency import read_fields
 from attention_probing.measures.contract import Measure
-from attention_probing.measures.trainings import Best, Training, result_of, share, train_nested
+from attention_probing.measures.trainings import Best, Training, result_of, run_trainings, train_nested
 from attention_probing.metrics.attachment import ratio_scores
 from attention_probing.metrics.bootstrap import paired_bootstrap
 from attention_probing.models import TrainedModule, recorded_gradients
 from attention_probing.models.trained import epochs_of
 from attention_probing.probes import HeadSelectionProbe, StructuralDistanceProbe, StructuralProbe
-from attention_probing.probes.frozen import Mode
+from attention_probing.probes.frozen import MonitorMode
 from attention_probing.results import Bars, Estimate, Result, Table, Unit, fill_sentence, numbers
 from attention_probing.results.errors import UserError, pluralize
 from attention_probing.results.options import Positive, checked
@@ -125,8 +125,8 @@ class ProbeMeasure(Measure[DependencyDataModule]):
         self.data.setup("fit")
         read_fields(self.data, self.reads, type(self).__name__)
 
-    def trained_copies(
-        self, on: Mapping[str, DependencyDataModule], monitor: str, mode: Mode
+    def train_copies(
+        self, data: Mapping[str, DependencyDataModule], monitor: str, mode: MonitorMode
     ) -> list[tuple[DependencyProbe, Best]]:
         """Train one copy of the probe on each datamodule.
 
@@ -134,28 +134,42 @@ class ProbeMeasure(Measure[DependencyDataModule]):
         interrupted does not repeat finished trainings.
 
         Args:
-            on: Datamodules by the name of the training.
+            data: Datamodules by the name of the training.
             monitor: Name of the logged score or loss that decides the best epoch.
             mode: `min` if the best value is the lowest, else `max`.
 
         Returns:
-            A pair for each datamodule, in the order of `on`: the copy with the weights of its best
+            A pair for each datamodule, in the order of `data`: the copy with the weights of its best
             epoch, and the result of its training.
         """
-        limits: dict[str, Any] = {"max_epochs": self.max_epochs, "patience": self.patience, "batches": self.batches}
-        options: dict[str, Any] = {"monitor": monitor, "mode": mode, "seed": self.seed, "device": self.device}
-        train, trainings = partial(train_copy, self.probe, **limits, **options), []
-        for number, (name, data) in enumerate(on.items(), start=1):
-            data.setup("fit")
-            sentences = len(data.splits["train"] if data.train_on is None else data.train_on)
-            check = epochs_of(self.batches, len(data.train_dataloader())) * sentences + len(data.splits["dev"])
-            file = self.kept and self.kept / f"copy-{number}.ckpt"
-            trainings.append(Training(name, file, partial(train, data), cost=check))
-        return [(best_copy(self.probe, best), best) for best in share(trainings)]
+        train = partial(
+            train_copy,
+            self.probe,
+            batches=self.batches,
+            monitor=monitor,
+            mode=mode,
+            max_epochs=self.max_epochs,
+            patience=self.patience,
+            seed=self.seed,
+            device=self.device,
+        )
+        trainings = []
+        for number, (name, datamodule) in enumerate(data.items(), start=1):
+            datamodule.setup("fit")
+            file = None if self.kept is None else self.kept / f"copy-{number}.ckpt"
+            cost = self._sentences_per_check(datamodule)
+            trainings.append(Training(name, file, partial(train, datamodule), cost))
+        return [(best_copy(self.probe, best), best) for best in run_trainings(trainings)]
+
+    def _sentences_per_check(self, data: DependencyDataModule) -> int:
+        """Return how many sentences are read up to and with a check on dev."""
+        epochs = epochs_of(self.batches, len(data.train_dataloader()))
+        train = data.splits["train"] if data.train_on is None else data.train_on
+        return epochs * len(train) + len(data.splits["dev"])
 
 
 Behaviour = Literal["self", "first", "last"]
-BEHAVIOURS: tuple[Behaviour, ...] = ("self", "first", "last")
+CONTROL_BEHAVIOURS: tuple[Behaviour, ...] = ("self", "first", "last")
 """Position of a word's head in the control task: the word itself, or the first or last word of the sentence."""
 
 
@@ -166,7 +180,7 @@ def behaviour(word: str, seed: int) -> Behaviour:
     form and the seed chooses one of the three, with equal probability and the same on every machine.
     """
     digest = blake2b(f"{seed} {word}".encode(), digest_size=8).digest()
-    return BEHAVIOURS[int.from_bytes(digest, "big") % len(BEHAVIOURS)]
+    return CONTROL_BEHAVIOURS[int.from_bytes(digest, "big") % len(CONTROL_BEHAVIOURS)]
 
 
 def control_arcs(words: Sequence[str], seed: int) -> list[int]:
@@ -182,8 +196,8 @@ def control_arcs(words: Sequence[str], seed: int) -> list[int]:
     Returns:
         Position of each word's head, from 1.
     """
-    heads = {"first": 1, "last": len(words)}
-    return [heads.get(behaviour(word, seed), place) for place, word in enumerate(words, start=1)]
+    ends = {"first": 1, "last": len(words)}
+    return [ends.get(behaviour(word, seed), place) for place, word in enumerate(words, start=1)]
 
 
 def control_tree(words: Sequence[str], seed: int) -> list[int]:
@@ -201,8 +215,11 @@ def control_tree(words: Sequence[str], seed: int) -> list[int]:
     Returns:
         Position of each word's head, from 1; 0 for ROOT.
     """
-    arcs = control_arcs(words, seed)
-    return [0 if place in (1, len(words), head) else head for place, head in enumerate(arcs, start=1)]
+    governors = control_arcs(words, seed)
+    for place, governor in enumerate(governors, start=1):
+        if place in (1, len(words), governor):
+            governors[place - 1] = 0
+    return governors
 
 
 def selectivity(task: Result, control: Result, score: str) -> dict[str, Estimate]:
@@ -218,11 +235,17 @@ def selectivity(task: Result, control: Result, score: str) -> dict[str, Estimate
     assert task.items is not None
     assert control.items is not None
     right, total = task.ratios[score]
-    sides = [items[column] for items in (task.items, control.items) for column in (right, total)]
-    units = task.items.get("document")
-    apart = paired_bootstrap(*sides, share=score in task.shares, units=units)
-    of_task, of_control = task.scores[score], control.scores[score]
-    difference = Estimate(of_task.value - of_control.value, apart.low, apart.high, unit=of_task.unit)
+    paired = paired_bootstrap(
+        task.items[right],
+        task.items[total],
+        control.items[right],
+        control.items[total],
+        share=score in task.shares,
+        units=task.items.get("document"),
+    )
+    of_task = task.scores[score]
+    of_control = control.scores[score]
+    difference = Estimate(of_task.value - of_control.value, paired.low, paired.high, unit=of_task.unit)
     return {"task": of_task, "control": of_control, "selectivity": difference}
 
 
@@ -243,60 +266,103 @@ class ControlTask(ProbeMeasure):
     experiment = "control"
 
     def result(self) -> Result:
-        arcs = isinstance(self.probe, HeadSelectionProbe)
-        heads = partial(control_arcs if arcs else control_tree, seed=self.seed)
-        tasks = {"task": self.data.variant(), "control": self.data.variant(heads=heads)}
-        copies = self.trained_copies(tasks, *self.probe.monitor)
-        results = [result_of(probe, data, self.device) for (probe, _), data in zip(copies, tasks.values(), strict=True)]
-        (task, control), (on_task, on_control) = results, (best for _, best in copies)
-        assert task.items is not None
-        assert control.items is not None
+        predicts_arcs = isinstance(self.probe, HeadSelectionProbe)
+        governors = partial(control_arcs if predicts_arcs else control_tree, seed=self.seed)
+        data = self.data.variant()
+        control_data = self.data.variant(heads=governors)
+        copies = self.train_copies({"task": data, "control": control_data}, *self.probe.monitor)
+        (probe, best), (control_probe, control_best) = copies
+        task = result_of(probe, data, self.device)
+        control = result_of(control_probe, control_data, self.device)
         headline = self.probe.headline
+        names = [headline]
         # The control arcs make no tree, so scores of trees do not apply to them.
-        names = [headline] if arcs else list(dict.fromkeys((headline, *task.ratios)))
-        keys = [name for name in ("document", "sentence", "id") if name in task.items]
-        items, rows = task.items[keys].copy(), []
-        shares = [of + name for name in names for of in ("", "control.") if name in task.shares]
+        if not predicts_arcs:
+            names.extend(name for name in task.ratios if name != headline)
         scores: dict[str, Estimate] = {}
-        ratios: dict[str, tuple[str, str]] = {}
+        rows: list[dict[str, Any]] = []
+        shares: list[str] = []
         for name in names:
-            right, total = ratios[name] = task.ratios[name]
-            ratios[f"control.{name}"] = (f"control.{right}", f"control.{total}")
-            for column in (right, total):
-                items[column], items[f"control.{column}"] = task.items[column], control.items[column]
             columns = selectivity(task, control, name)
-            selected = "selectivity" if name == headline else f"{name}.selectivity"
-            scores |= dict(zip((name, f"control.{name}", selected), columns.values(), strict=True))
-            rows.append({"score": name} | numbers(columns))
+            rows.append({"score": name, **numbers(columns)})
+            scores[name] = columns["task"]
+            scores[f"control.{name}"] = columns["control"]
+            scores["selectivity" if name == headline else f"{name}.selectivity"] = columns["selectivity"]
+            if name in task.shares:
+                shares.extend([name, f"control.{name}"])
         compared = ("task", "control", "selectivity")
-        of_rows = [task.scores[name].unit for name in names]
-        table = Table(pd.DataFrame(rows), dict.fromkeys(compared, of_rows), main=("score", *compared))
-        right, total = ratios[headline]
-        if (items[total] == items[f"control.{total}"]).all():
-            # Over the same words selectivity is a ratio, by which two probes can be compared.
-            items["selective"] = items[right] - items[f"control.{right}"]
-            ratios["selectivity"] = ("selective", total)
+        units = [task.scores[name].unit for name in names]
+        table = Table(pd.DataFrame(rows), dict.fromkeys(compared, units), main=("score", *compared))
+        items, ratios = _items_of_both(task, control, names)
         audit = {
             **task.audit,
-            "epochs": on_task.epoch,
-            "control_epochs": on_control.epoch,
-            "cut_off": sum(not best.stopped for _, best in copies),
+            "epochs": best.epoch,
+            "control_epochs": control_best.epoch,
+            "cut_off": sum(not training.stopped for training in (best, control_best)),
             **self._unseen(),
         }
-        shown, tables = (headline, f"control.{headline}", "selectivity"), {"selectivity": table}
-        of = ":ratio" if headline.startswith("spearman") else ""
-        answer = f"on {{n}} sentences the {headline} of the probe is {{{headline}{of}}}; on the control task, with "
-        answer += f"random governors by word type, {{control.{headline}{of}}}; "
-        answer += f"the selectivity is {{selectivity{of or ':points'}}}"
-        answer = fill_sentence(answer, scores, n=len(items))
-        return Result(self.experiment, scores, tables, {}, audit, items, ratios, shown, answer, shares)
+        return Result(
+            self.experiment,
+            scores,
+            {"selectivity": table},
+            audit=audit,
+            items=items,
+            ratios=ratios,
+            headline=(headline, f"control.{headline}", "selectivity"),
+            answer=_control_answer(headline, scores, len(items)),
+            shares=shares,
+        )
 
     def _unseen(self) -> dict[str, int]:
         """Count the words of test, and among them the words whose type is not in train."""
-        train, test = (self.data.splits[split] for split in ("train", "test"))
-        seen = {word for item in range(len(train)) for word in train.words(item)}
-        words = [word for item in range(len(test)) for word in test.words(item)]
-        return {"test_words": len(words), "test_words_not_in_train": sum(word not in seen for word in words)}
+        train = self.data.splits["train"]
+        test = self.data.splits["test"]
+        types: set[str] = set()
+        for item in range(len(train)):
+            types.update(train.words(item))
+        words: list[str] = []
+        for item in range(len(test)):
+            words.extend(test.words(item))
+        unseen = [word for word in words if word not in types]
+        return {"test_words": len(words), "test_words_not_in_train": len(unseen)}
+
+
+def _items_of_both(
+    task: Result, control: Result, names: Sequence[str]
+) -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
+    """Return the counts of each sentence on both tasks, and the columns with the counts of each score.
+
+    The first of the scores also has a ratio `selectivity` if both tasks count the same words.
+    """
+    assert task.items is not None
+    assert control.items is not None
+    items = task.items[[name for name in ("document", "sentence", "id") if name in task.items]].copy()
+    ratios: dict[str, tuple[str, str]] = {}
+    for name in names:
+        right, total = task.ratios[name]
+        ratios[name] = (right, total)
+        ratios[f"control.{name}"] = (f"control.{right}", f"control.{total}")
+        for column in (right, total):
+            items[column] = task.items[column]
+            items[f"control.{column}"] = control.items[column]
+    right, total = ratios[names[0]]
+    if (items[total] == items[f"control.{total}"]).all():
+        # Over the same words selectivity is a ratio, by which two probes can be compared.
+        items["selective"] = items[right] - items[f"control.{right}"]
+        ratios["selectivity"] = ("selective", total)
+    return items, ratios
+
+
+def _control_answer(headline: str, scores: Mapping[str, Estimate], sentences: int) -> str:
+    """Return the answer: the headline score on both tasks, and the selectivity."""
+    unit = ""
+    unit_of_difference = ":points"
+    if headline.startswith("spearman"):
+        unit = unit_of_difference = ":ratio"
+    answer = f"on {{n}} sentences the {headline} of the probe is {{{headline}{unit}}}; on the control task, with "
+    answer += f"random governors by word type, {{control.{headline}{unit}}}; "
+    answer += f"the selectivity is {{selectivity{unit_of_difference}}}"
+    return fill_sentence(answer, scores, n=sentences)
 
 
 def borders(portions: Sequence[float], sentences: int) -> list[int]:
@@ -388,51 +454,30 @@ class DescriptionLength(ProbeMeasure):
         train = self.data.splits["train"]
         ends = borders(self.portions, len(train))
         order = np.random.default_rng(self.seed).permutation(len(train))
-        uniform: NDArray[np.float64] = train.lengths * np.log2(train.lengths + 1)
-        on = {pluralize(end, "sentence"): self.data.variant(train=order[:end].tolist()) for end in ends[:-1]}
-        copies = self.trained_copies({**on, "All sentences": self.data.variant()}, "val_loss", "min")
-        *online, (final, last) = copies
+        copies = self._train_on_blocks(order, ends)
+        *online, (final, best) = copies
         data = self.data.variant()
         data.setup("fit")
         data.read_only(frozenset(self.probe.reads))
-        bits, blocks = uniform.copy(), []
-        for copy, (start, stop) in zip([None, *online], pairwise((0, *ends)), strict=True):
+        uniform: NDArray[np.float64] = train.lengths * np.log2(train.lengths + 1)
+        bits = uniform.copy()  # the first block has the uniform code
+        for (probe, _), (start, stop) in zip(online, pairwise(ends), strict=True):
             block = order[start:stop]
-            if copy is not None:
-                loader = data.batches("train", block.tolist())
-                bits[block] = code_bits(copy[0], loader, len(bits), self.device)[block]
-            words, cost = int(train.lengths[block].sum()), float(bits[block].sum())
-            blocks.append(
-                {
-                    "portion": stop / len(train),
-                    "sentences": stop - start,
-                    "words": words,
-                    "epochs": copy[1].epoch if copy else 0,
-                    "bits": cost,
-                    "bits_per_word": cost / words,
-                    "dev_loss": copy[1].value if copy else np.nan,
-                    "uniform": uniform[block].sum() / words,
-                }
-            )
-        table = pd.DataFrame(blocks)
-        figure = Bars(
-            title="Cost of every block of train",
-            title_says="split",
-            categories=tuple(f"{100 * portion:.3g} %" for portion in table["portion"]),
-            series={"online code": table["bits_per_word"].tolist(), "uniform code": table.pop("uniform").tolist()},
-            label="bits per word",
-            unit="bits",
-        )
-        columns = {"sentence": np.arange(len(train)), "id": train.ids, "words": train.lengths}
-        items = pd.DataFrame({**columns, "bits": bits, "uniform": uniform})
+            loader = data.batches("train", block.tolist())
+            bits[block] = code_bits(probe, loader, len(bits), self.device)[block]
+        items = pd.DataFrame({"sentence": np.arange(len(train)), "id": train.ids, "words": train.lengths})
+        items["bits"] = bits
+        items["uniform"] = uniform
         if (train.documents >= 0).all():
             items.insert(0, "document", train.documents)
-        ratios, headline = {"compression": ("uniform", "bits")}, self.probe.headline
-        whole, data_bits = bits.sum(), code_bits(final, data.batches("train"), len(train), self.device).sum()
-        scores = {"codelength_bits": _bits(whole), "uniform_bits": _bits(uniform.sum())}
+        ratios = {"compression": ("uniform", "bits")}
+        data_bits = code_bits(final, data.batches("train"), len(train), self.device).sum()
+        headline = self.probe.headline
+        scores = {"codelength_bits": _bits(bits.sum()), "uniform_bits": _bits(uniform.sum())}
         scores |= ratio_scores(items, ratios, unit="ratio", share=False, of_units=True)
         scores[headline] = result_of(final, data, self.device).scores[headline]
-        scores |= {"data_bits": _bits(data_bits), "model_bits": _bits(whole - data_bits)}
+        scores["data_bits"] = _bits(data_bits)
+        scores["model_bits"] = _bits(bits.sum() - data_bits)
         answer = "the governors of {n} train words take {codelength_bits} in the online code; {uniform_bits} in the "
         answer += f"uniform code, {{compression}} times as much; the {headline} on test is {{{headline}}}"
         units: dict[str, Unit] = {
@@ -441,21 +486,74 @@ class DescriptionLength(ProbeMeasure):
             "bits_per_word": "bits",
             "dev_loss": self.probe.loss_unit,
         }
+        trainings = [training for _, training in copies]
+        blocks = _blocks(items, order, ends, trainings[:-1])
         return Result(
             experiment=self.experiment,
             scores=scores,
             answer=fill_sentence(answer, scores, n=int(train.lengths.sum())),
-            tables={"blocks": Table(table, units, main=("portion", "bits", "bits_per_word"))},
+            tables={"blocks": Table(blocks.drop(columns="uniform"), units, main=("portion", "bits", "bits_per_word"))},
             headline=("codelength_bits", "compression"),
-            figures={"blocks": figure},
+            figures={"blocks": _block_bars(blocks)},
             audit={
-                "epochs": last.epoch,
-                "cut_off": sum(not best.stopped for _, best in copies),
+                "epochs": best.epoch,
+                "cut_off": sum(not training.stopped for training in trainings),
                 "merged_portions": len(self.portions) - len(ends),
             },
             items=items,
             ratios=ratios,
         )
+
+    def _train_on_blocks(self, order: NDArray[np.int64], ends: Sequence[int]) -> list[tuple[DependencyProbe, Best]]:
+        """Train a copy of the probe on the sentences up to the end of each block; that of the last has all.
+
+        Args:
+            order: Sentences of train in their shuffled order.
+            ends: Number of sentences up to the end of each block.
+        """
+        data: dict[str, DependencyDataModule] = {}
+        for end in ends[:-1]:
+            data[pluralize(end, "sentence")] = self.data.variant(train=order[:end].tolist())
+        data["All sentences"] = self.data.variant()
+        return self.train_copies(data, "val_loss", "min")
+
+
+def _blocks(
+    items: pd.DataFrame, order: NDArray[np.int64], ends: Sequence[int], trainings: Sequence[Best]
+) -> pd.DataFrame:
+    """Return a row for each block: its share of train, its cost, and the training of the copy that codes it.
+
+    Args:
+        items: Words, bits and uniform code of each sentence of train.
+        order: Sentences of train in their shuffled order.
+        ends: Number of sentences up to the end of each block.
+        trainings: Training for each block but the first, which has the uniform code.
+    """
+    rows = []
+    for place, (start, stop) in enumerate(pairwise((0, *ends))):
+        block = order[start:stop]
+        words = int(items["words"].to_numpy()[block].sum())
+        bits = float(items["bits"].to_numpy()[block].sum())
+        row = {"portion": stop / len(items), "sentences": stop - start, "words": words}
+        row["epochs"] = trainings[place - 1].epoch if place else 0
+        row["bits"] = bits
+        row["bits_per_word"] = bits / words
+        row["dev_loss"] = trainings[place - 1].value if place else np.nan
+        row["uniform"] = items["uniform"].to_numpy()[block].sum() / words
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _block_bars(blocks: pd.DataFrame) -> Bars:
+    """Draw the bits per word of each block, by the online and by the uniform code."""
+    return Bars(
+        title="Cost of every block of train",
+        title_says="split",
+        categories=tuple(f"{100 * portion:.3g} %" for portion in blocks["portion"]),
+        series={"online code": blocks["bits_per_word"].tolist(), "uniform code": blocks["uniform"].tolist()},
+        label="bits per word",
+        unit="bits",
+    )
 
 
 def _bits(number: float) -> Estimate:

@@ -22,8 +22,8 @@ from attention_probing.results.heads import head_name
 
 GLYPHS = {"vertical": "V", "diagonal": "D", "vertical + diagonal": "VD", "block": "B", "heterogeneous": "H"}
 """Names of the patterns in figures, each with its letters."""
-NAMES = tuple(GLYPHS)
-EXAMPLES = 6  # most maps of each pattern in the gallery
+PATTERN_NAMES = tuple(GLYPHS)
+MOST_MAPS = 6  # most maps of each pattern in the gallery
 BRIGHTEST = 0.25  # weight at the end of the gallery's colour scale: broad attention would be invisible on a wider one
 _WIDTH = 160  # letters of the text in the title of raw maps
 _UNITS: Mapping[str, Unit] = dict.fromkeys(PATTERNS, "fraction")
@@ -35,7 +35,7 @@ class GalleryMap(NamedTuple):
     Attributes:
         order: Sort key: minus the distance to the nearest threshold of the rules, then input, layer and
             head. The clearest map comes first.
-        pattern: Index of the pattern in `NAMES`.
+        pattern: Index of the pattern in `PATTERN_NAMES`.
         corpus: Name of the corpus of the input.
         weights: Attention `[tokens, tokens]`, from × to.
     """
@@ -45,17 +45,23 @@ class GalleryMap(NamedTuple):
     corpus: str
     weights: NDArray[np.float32]
 
+    @property
+    def title(self) -> str:
+        """Name of the head, and of the corpus."""
+        _, _, layer, head = self.order
+        return f"{head_name(layer, head)} {self.corpus}"
+
 
 def clearest(maps: Iterable[GalleryMap]) -> list[GalleryMap]:
-    """Return the `EXAMPLES` clearest maps, the clearest first, at most one of each attention head.
+    """Return the `MOST_MAPS` clearest maps, the clearest first, at most one of each attention head.
 
     The clearest map is the farthest from the nearest threshold of the rules that assign patterns, see
-    `GalleryMap.order`. Fewer maps are returned if they belong to fewer than `EXAMPLES` heads.
+    `GalleryMap.order`. Fewer maps are returned if they belong to fewer than `MOST_MAPS` heads.
     """
     by_head: dict[tuple[int, int], GalleryMap] = {}
     for example in sorted(maps, key=lambda example: example.order):
         by_head.setdefault(example.order[2:], example)
-    return list(by_head.values())[:EXAMPLES]
+    return list(by_head.values())[:MOST_MAPS]
 
 
 class Patterns(MapMeasure):
@@ -88,15 +94,17 @@ class Patterns(MapMeasure):
         Of each pattern and head only the clearest map of the batch is offered.
         """
         index = batch.index.cpu().numpy()
-        of = patterns.cpu().numpy()
+        pattern_of = patterns.cpu().numpy()
         margin = margins.cpu().numpy()
         by_index = index.argsort()  # of equals argmax takes the first
         for pattern, best in enumerate(self._gallery):
-            margin_of_pattern = np.where(of == pattern, margin, -np.inf)[by_index]
-            for head, place in enumerate(by_index[margin_of_pattern.argmax(0)].tolist()):
+            margin_of_pattern = np.where(pattern_of == pattern, margin, -np.inf)[by_index]
+            clearest_places = by_index[margin_of_pattern.argmax(0)].tolist()
+            for head, place in enumerate(clearest_places):
+                if pattern_of[place, head] != pattern:
+                    continue  # no input of the batch
                 order = (-float(margin[place, head]), int(index[place]), layer, head)
-                is_clear = len(best) < EXAMPLES or order < best[-1].order
-                if of[place, head] == pattern and is_clear:
+                if len(best) < MOST_MAPS or order < best[-1].order:
                     length = int(batch.lengths[place])
                     example = weights[place, head, :length, :length].float().cpu().numpy().copy()
                     best[:] = clearest([*best, GalleryMap(order, pattern, batch.corpus, example)])
@@ -144,7 +152,8 @@ class Patterns(MapMeasure):
         return Result(self.experiment, scores, tables, figures, audit=audit, headline=list(scores), answer=answer)
 
     def _tables(self) -> dict[str, Table]:
-        by_layer, total = [], []
+        by_layer = []
+        total = []
         for place, corpus in enumerate(self._corpora):
             halves = [2 * place, 2 * place + 1]
             rows = head_rows(self.numbers.over("layers", halves))
@@ -162,41 +171,46 @@ class Patterns(MapMeasure):
     def _head_map(self) -> Figure:
         """Return the map of the most frequent pattern of each head."""
         most_frequent = self.numbers.means().over().value.argmax(-1)  # [layers, heads]
-        cells = np.asarray(NAMES)[most_frequent].tolist()
+        cells = np.asarray(PATTERN_NAMES)[most_frequent].tolist()
         return class_map("Most frequent pattern of each head", cells, GLYPHS)
 
 
 def _pattern_bars(name: str, table: Table) -> Bars:
     """Return the share of each pattern in the rows of a table, which have a label in the column `name`."""
-    series = dict(zip(NAMES, PATTERNS, strict=True))
+    series = dict(zip(PATTERN_NAMES, PATTERNS, strict=True))
     return Bars.from_table(f"Patterns by {name}", table, name, series, "share of maps", name)
 
 
 def _patterns_answer(shares: Mapping[str, Estimate], heads: int) -> str:
     """Return the answer, for `fill_sentence`: the share of each pattern, the most frequent first."""
-    order = sorted(zip(NAMES, PATTERNS, strict=True), key=lambda pair: -shares[pair[1]].value)
-    parts = [f"{{pattern.{pattern}}} are {name}" for name, pattern in order if shares[pattern].value]
+    names = dict(zip(PATTERNS, PATTERN_NAMES, strict=True))
+    parts = []
+    for pattern in sorted(PATTERNS, key=lambda pattern: -shares[pattern].value):
+        if shares[pattern].value:
+            parts.append(f"{{pattern.{pattern}}} are {names[pattern]}")
     return f"of the attention maps of {heads} heads on {{n}} inputs {', '.join(parts)}"
 
 
 def _gallery_figure(examples: Sequence[GalleryMap]) -> Maps | None:
     """Draw a row for each pattern that occurs, the clearest map first; None without maps."""
     rows: dict[str, list[GalleryMap]] = {}
-    for place, name in enumerate(NAMES):
-        maps = clearest(example for example in examples if example.pattern == place)
-        if maps:
-            rows[name] = maps
+    for place, name in enumerate(PATTERN_NAMES):
+        of_pattern = clearest(example for example in examples if example.pattern == place)
+        if of_pattern:
+            rows[name] = of_pattern
     if not rows:
         return None
-    width = max(len(maps) for maps in rows.values())
-    weights, titles = [], []
-    for maps in rows.values():
-        blank = width - len(maps)
-        weights.append([example.weights for example in maps] + [None] * blank)
-        titles.append([f"{head_name(*example.order[2:])} {example.corpus}" for example in maps] + [""] * blank)
+    width = max(len(row) for row in rows.values())
+    maps: list[list[NDArray[np.float32] | None]] = []
+    titles = []
+    for row in rows.values():
+        blank = width - len(row)
+        weights: list[NDArray[np.float32] | None] = [example.weights for example in row]
+        maps.append(weights + [None] * blank)
+        titles.append([example.title for example in row] + [""] * blank)
     return Maps(
         title="The clearest maps of each pattern",
-        maps=weights,
+        maps=maps,
         row_labels=list(rows),
         column_labels=[str(number) for number in range(1, width + 1)],
         row_label="",
@@ -234,7 +248,8 @@ class RawMaps(MapMeasure):
         """Return the figure `maps`, with the attention map of every layer and head on the first input."""
         of_devices = [first for first in gather_items([self._first]) if first is not None]
         first = min(of_devices, key=lambda first: first.index)
-        layers, heads = len(first.weights), len(first.weights[0])
+        layers = len(first.weights)
+        heads = len(first.weights[0])
         figure = Maps(
             title=f"Attention of every head in: {shorten(first.text, _WIDTH, placeholder=' …')}",
             maps=[list(weights) for weights in first.weights],

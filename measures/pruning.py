@@ -18,13 +18,14 @@ from attention_probing.datamodules import TextBatch
 from attention_probing.datamodules.corpus import CorpusDataModule
 from attention_probing.measures.by_head import head_rows
 from attention_probing.measures.contract import Measure
-from attention_probing.measures.head_sets import DRAWS, WHOLE, AblatedOutputs, compare_with_whole
+from attention_probing.measures.head_sets import DRAWS, WHOLE, AblatedOutputs
 from attention_probing.measures.task import data_of_checkpoint, draw_texts, load_task
+from attention_probing.metrics.bootstrap import difference, pool_seeds
 from attention_probing.metrics.moments import Moments
 from attention_probing.metrics.p_values import draws_for, holm, least_p, p_units
 from attention_probing.models import recorded_gradients
 from attention_probing.models.checkpoints import checkpoint_file
-from attention_probing.results import Curves, Estimate, Figure, Floats, Result, Table, Unit
+from attention_probing.results import Curves, Estimate, Figure, Floats, Result, Table, Unit, numbers
 from attention_probing.results.errors import check_names, pluralize, setting
 from attention_probing.results.heads import head_map
 from attention_probing.results.options import Positive, checked
@@ -32,10 +33,12 @@ from attention_probing.results.progress import inform
 from attention_probing.results.sentences import UNDEFINED, fill_sentence, format_estimate
 
 _STEPS = 10
-SHARES = tuple(step / _STEPS for step in range(_STEPS + 1))
+PRUNED_SHARES = tuple(step / _STEPS for step in range(_STEPS + 1))
 """Shares of the heads that are pruned (Michel et al. 2019, §4)."""
 
 Ranking = Literal["importance", "confidence", "random"]
+
+_SHORT_NAMES = {"score.low": "low", "score.high": "high", "score.sd": "sd", "difference.p": "p"}
 
 
 def head_derivatives(
@@ -200,12 +203,19 @@ class Pruning(Measure[CorpusDataModule[Any]]):
 
     def _measure_importance(self, off: Heads) -> Estimate[Floats]:
         """Return mean |∂L/∂ξ| over texts of train, `[layers, heads]`, with some heads off."""
-        return self._mean(lambda inputs: head_derivatives(self._losses, inputs, off).abs(), self.task.loss_unit, np.inf)
+
+        def derivatives(inputs: Mapping[str, Tensor]) -> Tensor:
+            return head_derivatives(self._losses, inputs, off).abs()
+
+        return self._mean(derivatives, self.task.loss_unit, np.inf)
 
     def _measure_confidence(self) -> Floats:
         """Return the largest weight of a head, averaged over all words of texts of train, `[layers, heads]`."""
-        mean = self._mean(lambda inputs: head_confidences(self.task.outputs, inputs), "fraction", 1)
-        return mean.value
+
+        def confidences(inputs: Mapping[str, Tensor]) -> Tensor:
+            return head_confidences(self.task.outputs, inputs)
+
+        return self._mean(confidences, "fraction", 1).value
 
     def _mean(self, values: Callable[[Mapping[str, Tensor]], Tensor], unit: Unit, most: float) -> Estimate[Floats]:
         """Return the mean of numbers in 0…most of the texts of train, `[…, layers, heads]`, with its interval."""
@@ -238,15 +248,18 @@ class Pruning(Measure[CorpusDataModule[Any]]):
     def result(self) -> Result:
         outputs = self._outputs.take()
         outputs.warn_of_one_label("zero")
-        draws = draws_for(len(self.rankings) * len(SHARES), len(outputs), DRAWS)
+        draws = draws_for(len(self.rankings) * len(PRUNED_SHARES), len(outputs), DRAWS)
         scores_of_sets = {heads: outputs.score("zero", heads, draws) for heads in self._sets}
         whole = scores_of_sets[WHOLE]
         rows = []
         for ranking in self.rankings:
-            for share, sets in zip(SHARES, self._points(ranking), strict=True):
-                columns = compare_with_whole([scores_of_sets[heads] for heads in sets], whole)
+            for share, sets in zip(PRUNED_SHARES, self._points(ranking), strict=True):
+                # Random orders vary like seeds.
+                score = pool_seeds([scores_of_sets[heads] for heads in sets])
+                change = difference(score, whole, fixed=True)
+                columns = numbers({"score": score, "difference": change})
                 rows.append({"ranking": ranking, "pruned": share, **columns, "heads": len(sets[0])})
-        frame = pd.DataFrame(rows)
+        frame = pd.DataFrame(rows).rename(columns=_SHORT_NAMES)
         frame["p_holm"] = holm(frame["p"].where(frame["heads"] > 0).tolist())
         scores = {self.task.score: whole}
         falls = []

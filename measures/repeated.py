@@ -17,20 +17,20 @@ from attention_probing.measures.by_head import HeadMeans, best_audit, best_head,
 from attention_probing.measures.contract import MapMeasure
 from attention_probing.metrics.distributions import divided_by_sums
 from attention_probing.metrics.moments import Means
-from attention_probing.results import Result, Table, Unit, fill_sentence, format_estimate
+from attention_probing.results import Estimate, Figure, Result, Table, Unit, fill_sentence, format_estimate
 from attention_probing.results.errors import UserError
 from attention_probing.results.heads import head_map, head_name
 from attention_probing.results.options import Several, checked
 
-ROLES = ("previous", "duplicate", "induction")
-SCORES = (*ROLES, *(f"{role}_abs" for role in ROLES))
+REPEATED_ROLES = ("previous", "duplicate", "induction")
+ROLE_SCORES = (*REPEATED_ROLES, *(f"{role}_abs" for role in REPEATED_ROLES))
 
 SEQUENCES = 50
 _BATCH = 10  # sequences of one pass
 
 
 def role_patterns(tokens: Tensor) -> Tensor:
-    """Return the ideal attention of a head of each of `ROLES` on some token sequences.
+    """Return the ideal attention of a head of each of `REPEATED_ROLES` on some token sequences.
 
     A previous-token head attends to the token before. A duplicate-token head attends to all earlier
     occurrences of the same token. An induction head attends to the token after each of these occurrences.
@@ -56,14 +56,15 @@ def role_scores(weights: Tensor, patterns: Tensor) -> Tensor:
         patterns: Patterns from `role_patterns`, `[batch, roles, from, to]`.
 
     Returns:
-        Float64 `[batch, heads, scores]`, in the order of `SCORES`. The score `<role>` is the share of the
+        Float64 `[batch, heads, scores]`, in the order of `ROLE_SCORES`. The score `<role>` is the share of the
         attention that falls on the pattern, 0 to 1. The score `<role>_abs` is 1 − Σ |weights − pattern|
         with the sum over a row, averaged over rows, −1 to 1.
     """
-    weights, patterns = weights.double()[:, :, None], patterns.double()[:, None]
+    weights = weights.double()[:, :, None]
+    patterns = patterns.double()[:, None]
     on_pattern = (weights * patterns).sum((-2, -1)) / weights.sum((-2, -1))
-    apart = (weights - patterns).abs().sum(-1).mean(-1)
-    return torch.cat([on_pattern, 1 - apart], -1)
+    distance = (weights - patterns).abs().sum(-1).mean(-1)
+    return torch.cat([on_pattern, 1 - distance], -1)
 
 
 class RepeatedSequences(MapMeasure):
@@ -97,19 +98,19 @@ class RepeatedSequences(MapMeasure):
         any number of processes, and so are the sums.
         """
         encoder = self.encoder
-        bounds = ([0.0] * len(ROLES) + [-1.0] * len(ROLES), 1)
-        self.numbers = HeadMeans(encoder, dict.fromkeys(SCORES, "fraction"), bounds)
+        lowest = [0.0] * len(REPEATED_ROLES) + [-1.0] * len(REPEATED_ROLES)
+        self.numbers = HeadMeans(encoder, dict.fromkeys(ROLE_SCORES, "fraction"), (lowest, 1))
         sequences = self.tokens(encoder)
         uniform = self._uniform_scores(sequences)  # [sequences, layers, roles]
         self._uniform = uniform.where(uniform != 0, torch.nan).nanmean(0)
-        numbers = torch.split(torch.arange(len(sequences)), _BATCH)[self.ranks.rank :: self.ranks.world]
-        if not numbers:
+        batches = torch.split(torch.arange(len(sequences)), _BATCH)[self.ranks.rank :: self.ranks.world]
+        if not batches:
             return
-        scores = [self._scores(sequences[some]) for some in numbers]
+        scores = [self._scores(sequences[batch]) for batch in batches]
         for of_layer in torch.cat(scores, 1):
             self.numbers.add(of_layer)
-        own = torch.cat(numbers)
-        self.numbers.close(own % 2, possible=uniform[own].repeat(1, 1, 2))
+        numbers = torch.cat(batches)  # of the sequences of this process
+        self.numbers.close(numbers % 2, possible=uniform[numbers].repeat(1, 1, 2))
 
     def _uniform_scores(self, sequences: Tensor) -> Tensor:
         """Return the scores of uniform attention in each layer, `[sequences, layers, roles]`."""
@@ -121,7 +122,7 @@ class RepeatedSequences(MapMeasure):
         of_masks = []
         for tokens in torch.split(sequences, 1):
             of_masks.append(role_scores(uniform, role_patterns(tokens)[..., copy, :])[0])
-        return torch.stack(of_masks)[:, of_layers, : len(ROLES)].cpu()
+        return torch.stack(of_masks)[:, of_layers, : len(REPEATED_ROLES)].cpu()
 
     def _scores(self, tokens: Tensor) -> Tensor:
         """Return the scores of all heads on some sequences, `[layers, sequences, heads, scores]`."""
@@ -148,14 +149,17 @@ class RepeatedSequences(MapMeasure):
             UserError: The sequences are longer than the encoder allows.
         """
         drawn = np.random.default_rng(self.seed).choice(encoder.ordinary, (SEQUENCES, self.length))
+        parts = [drawn, drawn]
         first = encoder.tokenizer("a")["input_ids"][0]
-        starts = [np.full((SEQUENCES, 1), first)] if first in encoder.tokenizer.all_special_ids else []
-        tokens = np.concatenate([*starts, drawn, drawn], axis=1).astype(np.int64)
+        has_start = first in encoder.tokenizer.all_special_ids
+        if has_start:
+            parts.insert(0, np.full((SEQUENCES, 1), first))
+        tokens = np.concatenate(parts, axis=1).astype(np.int64)
         if tokens.shape[1] > encoder.max_length:
             raise UserError(
                 f"{type(self).__name__}: {self.length} tokens and their repetition make an input of {tokens.shape[1]} "
                 f"tokens, but {encoder.source.spec.name} reads at most {encoder.max_length}. Give a `length` of at "
-                f"most {(encoder.max_length - len(starts)) // 2}."
+                f"most {(encoder.max_length - has_start) // 2}."
             )
         return torch.from_numpy(tokens).to(encoder.device)
 
@@ -166,8 +170,12 @@ class RepeatedSequences(MapMeasure):
         `induction`. The value is `Means` over the sequences, `[2, layers, heads]`: group 0 has the
         sequences with an even index, group 1 those with an odd index.
         """
-        found = self.numbers.by_head()
-        return {"repeated_previous": found["previous"], **{role: found[role] for role in ROLES[1:]}}
+        means = self.numbers.by_head()
+        return {
+            "repeated_previous": means["previous"],
+            "duplicate": means["duplicate"],
+            "induction": means["induction"],
+        }
 
     def result(self) -> Result:
         """Return the scores of all heads, and the best head of each role beside uniform attention.
@@ -177,34 +185,37 @@ class RepeatedSequences(MapMeasure):
         attends alike to all tokens that it may attend to. A role that no head can have is left out. The table
         `repeated` has a row for each head.
         """
-        found = self.numbers.over()
+        scores = self.numbers.over()
         at_once = self.numbers.over_at_once()
-        best = {role: best_head(at_once[role]) for role in ROLES if found[role].inputs.any()}
-        rows = [
-            (role, head_name(*place), one.value, one.low, one.high, float(self._uniform[place[0], ROLES.index(role)]))
-            for role, (place, one) in best.items()
-        ]
+        best: dict[str, tuple[tuple[int, int], Estimate]] = {}
+        rows = []
+        figures: dict[str, Figure] = {}
+        parts = []
+        for number, role in enumerate(REPEATED_ROLES):
+            if not scores[role].inputs.any():
+                continue
+            place, estimate = best_head(at_once[role])
+            best[role] = (place, estimate)
+            head = head_name(*place)
+            uniform = float(self._uniform[place[0], number])
+            low, high = estimate.interval
+            rows.append(
+                {"role": role, "head": head, "score": estimate.value, "low": low, "high": high, "uniform": uniform}
+            )
+            title = f"{role.capitalize()} heads on repeated tokens"
+            figures[f"repeated_{role}"] = head_map(title, scores[role].value, marked=place, value_label="mass on it")
+            parts.append(f"{role} token {format_estimate(estimate)} ({head}, uniform {100 * uniform:.1f} %)")
         frame = pd.DataFrame(rows, columns=["role", "head", "score", "low", "high", "uniform"])
         units: dict[str, Unit] = {"score": "fraction", "uniform": "fraction"}
-        titles = {role: f"{role.capitalize()} heads on repeated tokens" for role in best}
-        figures = {
-            f"repeated_{role}": head_map(titles[role], found[role].value, marked=place, value_label="mass on it")
-            for role, (place, _) in best.items()
-        }
-        answer = ", ".join(
-            f"{role} token {format_estimate(best[role][1])} ({head}, uniform {100 * alike:.1f} %)"
-            for role, head, *_, alike in rows
-        )
+        answer = f"on {SEQUENCES} repeated sequences the best heads, chosen on them, attend to the {', '.join(parts)}"
         return Result(
             experiment=self.experiment,
             scores={f"{self.experiment}.{role}": estimate for role, (_, estimate) in best.items()},
             headline=[f"{self.experiment}.{role}" for role in best],
-            answer=fill_sentence(
-                f"on {SEQUENCES} repeated sequences the best heads, chosen on them, attend to the {answer}", {}
-            ),
+            answer=fill_sentence(answer, {}),
             tables={
                 "repeated_roles": Table(frame, units, "score", ["role", "head", "score", "uniform"]),
-                "repeated": Table(head_rows(found), self.numbers.units),
+                "repeated": Table(head_rows(scores), self.numbers.units),
             },
             figures=figures,
             audit={"sequences": SEQUENCES, "tokens": self.length, **best_audit(best)},
@@ -222,11 +233,11 @@ def lookback_ratio(attention: xr.DataArray) -> xr.DataArray:
     Returns:
         `[layer, head, from]`, 0 to 1; nan for the first token, before which nothing is generated.
     """
-    generated = attention["generated"]
-    tokens = xr.DataArray(np.arange(attention.sizes["from"]), dims="from")  # generated before each of them
-    prompt = attention.where(~generated, 0).sum("to") / int((~generated).sum())
-    own = attention.where(generated, 0).sum("to") / tokens.where(tokens > 0)
-    return (prompt / (prompt + own)).transpose("layer", "head", "from")
+    is_generated = attention["generated"]
+    before = xr.DataArray(np.arange(attention.sizes["from"]), dims="from")  # number of tokens generated before each
+    to_prompt = attention.where(~is_generated, 0).sum("to") / int((~is_generated).sum())
+    to_generated = attention.where(is_generated, 0).sum("to") / before.where(before > 0)
+    return (to_prompt / (to_prompt + to_generated)).transpose("layer", "head", "from")
 
 
 def retrieval_scores(attention: xr.DataArray, start: int, end: int) -> xr.DataArray:

@@ -1,6 +1,6 @@
 """Surface statistics of every head (Clark et al. 2019, §3): neighbours, delimiters, punctuation, sinks, and breadth."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from attention_probing.results.heads import head_map
 from attention_probing.results.sentences import clear_largest
 from attention_probing.results.tables import DASH, format_number
 
-ASKED = ("start", "first", "end", "punctuation", "entropy")
+HEADLINE = ("start", "first", "end", "punctuation", "entropy")
 """Statistics that are printed, of each layer and of the model; `first` only if no input has a start delimiter."""
 
 BEHAVIOURS = {
@@ -91,9 +91,9 @@ class Surface(MapMeasure):
         self.smoothed = smoothed
 
     def begin(self) -> None:
-        bounds = 0, [1.0 if unit == "fraction" else np.inf for unit in UNITS.values()]
+        highest = [1.0 if unit == "fraction" else np.inf for unit in UNITS.values()]
         # One row of uniform attention for each layer, and one over the whole input.
-        self.numbers = HeadMeans(self.encoder, UNITS, bounds, uniform=self.encoder.layers + 1)
+        self.numbers = HeadMeans(self.encoder, UNITS, (0, highest), uniform=self.encoder.layers + 1)
 
     def update_layer(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         self.numbers.add(self._statistics(batch, weights))
@@ -112,9 +112,12 @@ class Surface(MapMeasure):
         self.numbers.close(batch.index % 2, uniform, possible)
 
     def by_head(self) -> Mapping[str, HeadNumbers]:
-        found = self.numbers.by_head()
-        bound = np.broadcast_to(self._broad_from()[:, None], found["entropy"].over().value.shape)
-        return {name: found[name] for name in PLAIN} | {"broad_from": without_interval(bound, "nats")}
+        statistics = self.numbers.by_head()
+        numbers: dict[str, HeadNumbers] = {name: statistics[name] for name in PLAIN}
+        shape = statistics["entropy"].over().value.shape
+        bound = np.broadcast_to(self._broad_from()[:, None], shape)
+        numbers["broad_from"] = without_interval(bound, "nats")
+        return numbers
 
     def classes(self) -> Mapping[str, list[str]]:
         """Return `{"behaviour": …}`: a list of the behaviour of each attention head, layer by layer.
@@ -130,10 +133,15 @@ class Surface(MapMeasure):
         names[np.isnan(means["entropy"].value)] = "–"  # of a layer without attention
         return {"behaviour": names.ravel().tolist()}
 
+    def _uniform(self) -> dict[str, Floats]:
+        """Return the statistics of uniform attention: one number for each layer, and last one over the whole input."""
+        estimates = by_name(self.numbers.means("uniform"), STATISTICS)
+        return {name: estimate.value for name, estimate in estimates.items()}
+
     def _broad_from(self) -> Floats:
         """Return the entropy above which a head of each layer is broad, in nats `[layers]`."""
-        uniform = by_name(self.numbers.means("uniform"), STATISTICS)["entropy"].value
-        bounds: Floats = BROAD * (uniform[:-1] / uniform[-1])
+        entropy = self._uniform()["entropy"]
+        bounds: Floats = BROAD * (entropy[:-1] / entropy[-1])
         return bounds
 
     def result(self) -> Result:
@@ -145,36 +153,44 @@ class Surface(MapMeasure):
         `_without_heaviest`. The scores are means over all heads of the model. There are figures by layer
         and by head.
         """
-        heads, layers, model = (self.numbers.over(level) for level in ("heads", "layers", "model"))
-        uniform = {name: one.value for name, one in by_name(self.numbers.means("uniform"), STATISTICS).items()}
-        rows = head_rows(heads)
-        # No column of uniform attention is the heaviest: removing one would remove any.
-        compared = [name for name in STATISTICS if not name.endswith("_without_heaviest")]
-        beside = {f"uniform.{name}": uniform[name][rows["layer"] - 1] for name in compared}
-        units = UNITS | {f"uniform.{name}": UNITS[name] for name in compared}
-        counts = {name: int(model[name].inputs) for name in ("first", "start", "end", "punctuation")}
-        asked = [name for name in ASKED if counts.get(name, 1) and (name != "first" or not counts["start"])]
-        kinds = [name for name in asked if name != "entropy"]
-        number_of_layers = len(layers["entropy"].value)
-        at_once = self.numbers.over("layers", tests=len(kinds) * number_of_layers)
-        shares = {name: self.numbers.over("model", tests=len(kinds))[name] for name in kinds}
-        numbers = range(number_of_layers)
-        by_layer = {name: {str(layer + 1): at_once[name][layer] for layer in numbers} for name in shares}
-        inputs = {name: counts.get(name, counts["first"]) for name in shares}
-        text = surface_answer(shares, by_layer, {name: uniform[name] for name in shares}, inputs)
-        answer = fill_sentence(f"{text}; entropy is {{entropy}}", model)
+        heads = self.numbers.over("heads")
+        layers = self.numbers.over("layers")
+        model = self.numbers.over("model")
+        uniform = self._uniform()
+        inputs = {name: int(model[name].inputs) for name in ("first", "start", "end", "punctuation")}
+        headline = _headline(inputs)
+        audit = {"inputs": inputs["first"]}
+        for name in ("start", "end", "punctuation"):
+            audit[f"inputs with {name}"] = inputs[name]
         return Result(
             experiment=self.experiment,
             scores={f"surface.{name}": model[name] for name in PLAIN},
             tables={
-                "surface": Table(rows.assign(**beside), units),
-                "layers": Table(head_rows(layers), UNITS, main=("layer", *asked)),
+                "surface": _head_table(heads, uniform),
+                "layers": Table(head_rows(layers), UNITS, main=("layer", *headline)),
             },
             figures=_figures(heads, layers, uniform["entropy"][:-1]),
-            audit={"inputs": counts.pop("first")} | {f"inputs with {name}": count for name, count in counts.items()},
-            headline=[f"surface.{name}" for name in asked],
-            answer=answer,
+            audit=audit,
+            headline=[f"surface.{name}" for name in headline],
+            answer=fill_sentence(f"{self._answer(headline, inputs, uniform)}; entropy is {{entropy}}", model),
         )
+
+    def _answer(self, headline: Sequence[str], inputs: Mapping[str, int], uniform: Mapping[str, Floats]) -> str:
+        """Return `surface_answer` with intervals that hold for all kinds of tokens, and all layers, at once.
+
+        Args:
+            headline: Statistics that are printed.
+            inputs: Number of inputs with each kind of token.
+            uniform: Statistics of uniform attention, `[layers + 1]`.
+        """
+        kinds = [name for name in headline if name != "entropy"]
+        layers = range(self.encoder.layers)
+        shares = self.numbers.over("model", tests=len(kinds))
+        of_layers = self.numbers.over("layers", tests=len(kinds) * len(layers))
+        by_layer = {}
+        for name in kinds:
+            by_layer[name] = {str(layer + 1): of_layers[name][layer] for layer in layers}
+        return surface_answer({name: shares[name] for name in kinds}, by_layer, uniform, inputs)
 
 
 def surface_answer(
@@ -196,42 +212,88 @@ def surface_answer(
     layer = clear_largest(layers[top])
     if layer is None:
         return text
-    alike = format_number(float(uniform[top][int(layer) - 1]), "fraction", missing=DASH)
-    return f"{text}, most in layer {layer}, {format_estimate(layers[top][layer])} (uniform {alike} %)"
+    by_chance = format_number(float(uniform[top][int(layer) - 1]), "fraction", missing=DASH)
+    return f"{text}, most in layer {layer}, {format_estimate(layers[top][layer])} (uniform {by_chance} %)"
+
+
+def _headline(inputs: Mapping[str, int]) -> list[str]:
+    """Return the statistics of `HEADLINE` that the inputs have, given the number of inputs with each kind of token."""
+    names = []
+    for name in HEADLINE:
+        if name == "first" and inputs["start"]:
+            continue
+        if name == "entropy" or inputs[name]:
+            names.append(name)
+    return names
+
+
+def _head_table(heads: Mapping[str, Estimate[Floats]], uniform: Mapping[str, Floats]) -> Table:
+    """Return the statistics of each head, beside those of uniform attention in its layer."""
+    frame = head_rows(heads)
+    layers = frame["layer"] - 1
+    units = dict(UNITS)
+    columns = {}
+    for name in STATISTICS:
+        # No column of uniform attention is the heaviest: removing one would remove any.
+        if not name.endswith("_without_heaviest"):
+            columns[f"uniform.{name}"] = uniform[name][layers]
+            units[f"uniform.{name}"] = UNITS[name]
+    return Table(frame.assign(**columns), units)
 
 
 def _figures(
     heads: Mapping[str, Estimate[Floats]], layers: Mapping[str, Estimate[Floats]], uniform_entropy: Floats
 ) -> dict[str, Figure]:
-    """Draw the paper's figures 2 to 4, and maps of all heads.
-
-    Every head is a point over its layer, and the mean of a layer is a point of a line.
-    """
-    number, width = heads["self"].value.shape
-    heads = {name: one for name, one in heads.items() if not np.isnan(one.value).all()}
-    rows, places = np.arange(1, number + 1), np.arange(1, number + 1).repeat(width)
+    """Draw the paper's figures 2 to 4, and maps of all heads."""
+    defined = {name for name, estimate in heads.items() if not np.isnan(estimate.value).all()}
+    if "start" in defined:
+        defined.discard("first")
     figures: dict[str, Figure] = {}
     for file, (title, names) in _BY_LAYER.items():
-        known = [name for name in names if name in heads and (name, "start" in heads) != ("first", True)]
-        if not known:
-            continue  # an encoder without delimiters
-        scale, label = (1.0, "entropy (nats)") if file == "entropy" else (100.0, "share of attention (%)")
-        lines, points = {}, {}
-        for at, name in enumerate(known):
-            shown = _LABELS.get(name) or _LABELS[name.removesuffix("_without_first")]
-            lines[shown] = (rows.tolist(), (scale * layers[name].value).tolist())
-            beside = 0.14 * (at - (len(known) - 1) / 2)  # so that no points hide those of another name
-            points[shown] = ((places + beside).tolist(), (scale * heads[name].value).ravel().tolist())
-        if file == "entropy":
-            lines["uniform attention"] = (rows.tolist(), uniform_entropy.tolist())
-        figures[file] = Curves(title, "layer", label, lines, points, y_range=(0.0, scale / 100))
-    maps = {
-        f"{name}_by_head": head_map(
-            f"Attention to the {_LABELS[name].removeprefix('the ')}",
-            heads[name].value,
-            value_label="share of attention",
-        )
-        for name in _BY_HEAD
-        if name in heads
-    }
-    return figures | dict(on_one_scale(maps))
+        drawn = [name for name in names if name in defined]
+        uniform = uniform_entropy if file == "entropy" else None
+        if drawn:  # else an encoder without delimiters
+            figures[file] = _curves(title, drawn, heads, layers, uniform)
+    maps = {}
+    for name in _BY_HEAD:
+        if name in defined:
+            title = f"Attention to the {_LABELS[name].removeprefix('the ')}"
+            maps[f"{name}_by_head"] = head_map(title, heads[name].value, value_label="share of attention")
+    figures.update(on_one_scale(maps))
+    return figures
+
+
+def _curves(
+    title: str,
+    names: Sequence[str],
+    heads: Mapping[str, Estimate[Floats]],
+    layers: Mapping[str, Estimate[Floats]],
+    uniform_entropy: Floats | None,
+) -> Curves:
+    """Draw some statistics: every head is a point over its layer, and the mean of a layer is a point of a line.
+
+    Args:
+        title: Title of the figure.
+        names: The statistics.
+        heads: Statistics of the heads, `[layers, heads]`.
+        layers: Statistics of the layers, `[layers]`.
+        uniform_entropy: Entropy of uniform attention, `[layers]`, if the statistics are entropies.
+    """
+    scale = 100.0
+    label = "share of attention (%)"
+    if uniform_entropy is not None:
+        scale = 1.0
+        label = "entropy (nats)"
+    count, width = heads[names[0]].value.shape
+    numbers = np.arange(1, count + 1)
+    lines = {}
+    points = {}
+    for place, name in enumerate(names):
+        series = _LABELS.get(name) or _LABELS[name.removesuffix("_without_first")]
+        lines[series] = (numbers.tolist(), (scale * layers[name].value).tolist())
+        shift = 0.14 * (place - (len(names) - 1) / 2)  # so that no points hide those of another name
+        positions = numbers.repeat(width) + shift
+        points[series] = (positions.tolist(), (scale * heads[name].value).ravel().tolist())
+    if uniform_entropy is not None:
+        lines["uniform attention"] = (numbers.tolist(), uniform_entropy.tolist())
+    return Curves(title, "layer", label, lines, points, y_range=(0.0, scale / 100))

@@ -143,7 +143,7 @@ class Task(ABC):
         return {}
 
     @cached_property
-    def ablated(self) -> AblatedModel:
+    def ablated_model(self) -> AblatedModel:
         """Runner of the model with heads ablated.
 
         It computes the layers below the ablated heads once for all sets of heads.
@@ -166,11 +166,11 @@ class Task(ABC):
         """
         index = inputs["index"]
         with torch.autocast(index.device.type, enabled=False):
-            found = {"gold": self.gold(inputs)}
-            for ablation, some in sets.items():
-                outputs = self.ablated.run(self.outputs, inputs, ablation, some, index.tolist())
-                found[ablation.kind] = outputs.transpose(0, 1).flatten(1)
-        return found
+            rows = {"gold": self.gold(inputs)}
+            for ablation, head_sets in sets.items():
+                outputs = self.ablated_model.run(self.outputs, inputs, ablation, head_sets, index.tolist())
+                rows[ablation.kind] = outputs.transpose(0, 1).flatten(1)
+        return rows
 
 
 class LabelTask(Task):
@@ -200,21 +200,28 @@ class LabelTask(Task):
         return (outputs.argmax(1) == gold).float()
 
     def statistic(self) -> Statistic:
-        known: Mapping[str, Statistic] = {"pearson": pearson, "spearman": spearman, "accuracy": _accuracy}
-        if self.score in known:
-            return known[self.score]
-        of_decisions: Mapping[str, Statistic] = {
-            "f1": f1_score(self.positive, self.width),
-            "mcc": mcc_score(self.width),
-        }
+        if self.score == "pearson":
+            return pearson
+        if self.score == "spearman":
+            return spearman
+        if self.score == "accuracy":
+            return _accuracy
+        if self.score == "auroc":
+            return self._auroc
+        of_decisions = f1_score(self.positive, self.width) if self.score == "f1" else mcc_score(self.width)
 
         def statistic(values: Floats, weights: Floats) -> Floats:
-            gold, logits = values[:, 0], values[:, 1:]
-            if self.score == "auroc":
-                return auroc(gold.astype(np.int64), softmax(logits, axis=1), self.positive, weights)
-            return of_decisions[self.score](np.column_stack([gold, logits.argmax(1)]), weights)
+            gold = values[:, 0]
+            logits = values[:, 1:]
+            return of_decisions(np.column_stack([gold, logits.argmax(1)]), weights)
 
         return statistic
+
+    def _auroc(self, values: Floats, weights: Floats) -> Floats:
+        """Return the area under the ROC curve of the positive class for each draw, `[draws]`; see `Task.statistic`."""
+        gold = values[:, 0].astype(np.int64)
+        logits = values[:, 1:]
+        return auroc(gold, softmax(logits, axis=1), self.positive, weights)
 
 
 class Classification(LabelTask):
@@ -236,10 +243,13 @@ class Classification(LabelTask):
 
     def __init__(self, checkpoint: Path, device: torch.device) -> None:
         trained = TransformerClassifier.load_from_checkpoint(checkpoint, device).requires_grad_(False)
-        self.classifier, self.pieces = trained.classifier, trained.sizes.vocabulary
+        self.classifier = trained.classifier
+        self.pieces = trained.sizes.vocabulary
         self.model = self.classifier.model.base_model
-        self.layers, self.heads = self.classifier.layers, self.classifier.heads
-        self.labels, self.width = trained.sizes.labels, len(trained.sizes.labels) or 1
+        self.layers = self.classifier.layers
+        self.heads = self.classifier.heads
+        self.labels = trained.sizes.labels
+        self.width = len(self.labels) or 1
         self.regression = not self.labels
         self.loss_unit = "ratio" if self.regression else "nats"
 
@@ -254,20 +264,22 @@ class Classification(LabelTask):
         task = cls(checkpoint, device)
         fault = ""
         if task.labels != tuple(data.labels):
-            own, given = (", ".join(labels) or "numbers" for labels in (task.labels, data.labels))
-            fault = f"the labels of the classifier are {own}, but those of the data are {given}"
+            labels = ", ".join(task.labels) or "numbers"
+            labels_of_data = ", ".join(data.labels) or "numbers"
+            fault = f"the labels of the classifier are {labels}, but those of the data are {labels_of_data}"
         elif task.pieces.digest != data.vocabulary.digest:
             fault = "the classifier and the data have different tokenizers"
         if fault:
             raise UserError(f"{checkpoint}: {fault}. Give the data that it was trained on, or none.")
-        task.score, task.positive = data.score, data.positive
+        task.score = data.score
+        task.positive = data.positive
         return task
 
     def require_encoder(self, encoder: Encoder) -> None:
         """Raise a UserError if the classifier was fine-tuned from another encoder than the one given."""
         pieces = encoder.tokenizer.convert_ids_to_tokens(list(range(len(self.pieces.words))))
-        own = self.layers, self.heads, self.pieces.words
-        if own != (encoder.layers, encoder.heads, tuple(piece or "" for piece in pieces)):
+        words = tuple(piece or "" for piece in pieces)
+        if (self.layers, self.heads, self.pieces.words) != (encoder.layers, encoder.heads, words):
             raise UserError(
                 f"The classifier was not fine-tuned from {encoder.source.spec.name}: it has {self.layers} layers of "
                 f"{self.heads} heads, and its layers, heads or vocabulary differ from those of this encoder. Name its "
@@ -276,9 +288,11 @@ class Classification(LabelTask):
 
     def inputs(self, batch: TextBatch | SegmentBatch) -> dict[str, Tensor]:
         if isinstance(batch, TextBatch):
-            words, labels = batch.words, batch.labels
+            words = batch.words
+            labels = batch.labels
         else:
-            words, labels = batch.words >= 0, _label_numbers(batch, self.labels)
+            words = batch.words >= 0
+            labels = _label_numbers(batch, self.labels)
         return {
             "index": batch.index,
             "input_ids": batch.tokens,
@@ -292,13 +306,19 @@ class Classification(LabelTask):
         return self.classifier.logits(inputs["input_ids"], inputs["attention_mask"].bool(), inputs["segments"])
 
     def draw(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
-        texts, device = data.splits[split], next(self.model.parameters()).device
+        texts = data.splits[split]
+        device = next(self.model.parameters()).device
         places = np.random.default_rng(seed).permutation(len(texts))[:most]
-        bound = min(pieces_at_once(device, int(texts.lengths[places].max()), self.heads), _DRAWN)
+        longest = int(texts.lengths[places].max())
         batches = LengthBatches(
-            texts.lengths, items=places.tolist(), max_cells=bound, max_sentences=most, shuffle=False, cells="tokens"
+            texts.lengths,
+            items=places.tolist(),
+            max_cells=min(pieces_at_once(device, longest, self.heads), _DRAWN),
+            max_sentences=most,
+            shuffle=False,
+            cells="tokens",
         )
-        return [self.inputs(texts[some].to(device)) for some in batches]
+        return [self.inputs(texts[items].to(device)) for items in batches]
 
 
 class MeanStateClassification(LabelTask):
@@ -322,50 +342,72 @@ class MeanStateClassification(LabelTask):
 
     def __init__(self, encoder: Encoder, train: Iterable[SegmentBatch]) -> None:
         encoder.require_interface(type(self).__name__)
-        self._encoder, self.model = encoder, encoder.model
-        self.layers, self.heads = encoder.layers, encoder.heads
+        self._encoder = encoder
+        self.model = encoder.model
+        self.layers = encoder.layers
+        self.heads = encoder.heads
         features: list[Tensor] = []
         labels: list[str | None] = []
         for batch in train:
             on_device = batch.to(encoder.device)
+            inputs = encoder.inputs(on_device.tokens, on_device.mask, on_device.segments)
             with torch.inference_mode():
-                features.append(self._means(encoder.inputs(on_device.tokens, on_device.mask, on_device.segments)).cpu())
-            labels += [passages[0].label for passages in batch.passages]
+                features.append(self._means(inputs).cpu())
+            labels.extend(passages[0].label for passages in batch.passages)
         self.labels = sorted({label for label in labels if label is not None})
-        self.texts, self.width = len(labels), len(self.labels)
+        self.texts = len(labels)
+        self.width = len(self.labels)
         if None in labels or len(self.labels) < 2:
             raise UserError(
                 f"{encoder.source.spec.name} has no language-modelling head, so a classifier is trained, but the train "
                 f"texts have {pluralize(len(self.labels), 'label')}, and {labels.count(None)} of them have no label. "
                 f"Give texts of two labels or more ({setting('data.corpora', 'sst2')})."
             )
-        model = make_pipeline(StandardScaler(), LogisticRegression(C=_C, max_iter=1000))
-        model.fit(torch.cat(features).double().numpy(), [self.labels.index(str(label)) for label in labels])
-        scaler, regression = model[0], model[1]
-        weight = regression.coef_ / scaler.scale_
-        bias = regression.intercept_ - weight @ scaler.mean_
-        if self.width == 2:  # scikit-learn has one row, for the second label
-            weight, bias = np.vstack([0 * weight, weight]), np.append(0.0, bias)
+        numbers = [self.labels.index(str(label)) for label in labels]
+        weight, bias = _fit_regression(torch.cat(features).double().numpy(), numbers)
         self._weight = torch.from_numpy(weight).to(encoder.device)
         self._bias = torch.from_numpy(bias).to(encoder.device)
 
     def _means(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return the mean of the hidden states of real tokens, `[batch, size]`."""
-        read = {name: inputs[name] for name in _OF_MODEL if name in inputs}
+        states = _precise(self._encoder.last_hidden(_of_model(inputs)))
         real = inputs["attention_mask"].bool()
-        return (_precise(self._encoder.last_hidden(read)) * real[:, :, None]).sum(1) / real.sum(1, keepdim=True)
+        return (states * real[:, :, None]).sum(1) / real.sum(1, keepdim=True)
 
     def inputs(self, batch: SegmentBatch) -> dict[str, Tensor]:
-        read = self._encoder.inputs(batch.tokens, batch.mask, batch.segments)
-        return {**read, "index": batch.index, "labels": _label_numbers(batch, self.labels)}
+        inputs = self._encoder.inputs(batch.tokens, batch.mask, batch.segments)
+        return {**inputs, "index": batch.index, "labels": _label_numbers(batch, self.labels)}
 
     def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
         means = self._means(inputs)
         return means @ self._weight.T.to(means.dtype) + self._bias.to(means.dtype)
 
 
-_OF_MODEL = ("input_ids", "attention_mask", "token_type_ids")
-"""Inputs that a Hugging Face model takes."""
+def _fit_regression(features: Floats, labels: Sequence[int]) -> tuple[Floats, Floats]:
+    """Fit a logistic regression to standardised features; return its weight and bias for features as they are.
+
+    Args:
+        features: `[texts, size]`.
+        labels: Number of the label of each text.
+
+    Returns:
+        Weight `[labels, size]`, and bias `[labels]`.
+    """
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=_C, max_iter=1000))
+    model.fit(features, labels)
+    scaler, regression = model[0], model[1]
+    weight = regression.coef_ / scaler.scale_
+    bias = regression.intercept_ - weight @ scaler.mean_
+    if len(bias) == 1:  # of two labels scikit-learn has one row, for the second
+        weight = np.vstack([0 * weight, weight])
+        bias = np.append(0.0, bias)
+    return weight, bias
+
+
+def _of_model(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the inputs that a Hugging Face model takes."""
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    return {name: inputs[name] for name in names if name in inputs}
 
 
 def lacks_language_modelling(encoder: Encoder) -> str | None:
@@ -399,50 +441,59 @@ class LanguageModelling(Task):
 
     def __init__(self, encoder: Encoder, seed: int) -> None:
         encoder.require_interface(type(self).__name__)
-        if reason := lacks_language_modelling(encoder):
+        reason = lacks_language_modelling(encoder)
+        if reason is not None:
             raise UserError(
                 f"{reason}. Name an encoder that can predict tokens (bert-base-uncased, gpt2) with "
                 f"{setting('encoder')}, or the checkpoint of a fine-tuned classifier with "
-                f"{setting('model.checkpoint')} (of Importance: "
-                "`classifier`)."
+                f"{setting('model.checkpoint')} (of Importance: `classifier`)."
             )
         assert encoder.language_model is not None
-        self.encoder, self._seed, self._language_model = encoder, seed, encoder.language_model
         self.name = "next tokens" if encoder.causal else "masked tokens"
-        self.model, self.layers, self.heads = self._language_model.base_model, encoder.layers, encoder.heads
-        self.vocabulary = int(encoder.language_model.config.vocab_size)
+        self.encoder = encoder
+        self._seed = seed
+        self._language_model = encoder.language_model
+        self.model = self._language_model.base_model
+        self.layers = encoder.layers
+        self.heads = encoder.heads
+        self.vocabulary = int(self._language_model.config.vocab_size)
 
     def inputs(self, batch: SegmentBatch) -> dict[str, Tensor]:
         tokens, targets = _next_tokens(batch) if self.encoder.causal else self._masked_tokens(batch)
-        return {**self.encoder.inputs(tokens, batch.mask, batch.segments), "index": batch.index, "targets": targets}
+        inputs = self.encoder.inputs(tokens, batch.mask, batch.segments)
+        return {**inputs, "index": batch.index, "targets": targets}
 
     def _masked_tokens(self, batch: SegmentBatch) -> tuple[Tensor, Tensor]:
         """Mask tokens as in BERT's training; return inputs and targets, int64 `[batch, time]`."""
-        tokens, words, index = (one.cpu().numpy() for one in (batch.tokens, batch.words, batch.index))
-        read, targets = tokens.copy(), np.full_like(tokens, IGNORED)
-        mask, ordinary = self.encoder.tokenizer.mask_token_id, self.encoder.ordinary
-        for row, number in enumerate(index):
-            random = np.random.default_rng([self._seed, int(number)])
+        tokens = batch.tokens.cpu().numpy()
+        words = batch.words.cpu().numpy()
+        inputs = tokens.copy()
+        targets = np.full_like(tokens, IGNORED)
+        mask = self.encoder.tokenizer.mask_token_id
+        for row, number in enumerate(batch.index.tolist()):
+            random = np.random.default_rng([self._seed, number])
             places = np.flatnonzero(words[row] >= 0)
-            chosen = random.choice(places, max(1, round(MASKED * len(places))), replace=False)
-            targets[row, chosen] = tokens[row, chosen]
-            fate = random.random(len(chosen))
-            others = random.choice(ordinary, len(chosen))
-            read[row, chosen] = np.select(
-                [fate < HIDDEN, fate < HIDDEN + REPLACED], [mask, others], tokens[row, chosen]
-            )
-        return torch.from_numpy(read).to(batch.tokens.device), torch.from_numpy(targets).to(batch.tokens.device)
+            predicted = random.choice(places, max(1, round(MASKED * len(places))), replace=False)
+            targets[row, predicted] = tokens[row, predicted]
+            fate = random.random(len(predicted))
+            others = random.choice(self.encoder.ordinary, len(predicted))
+            is_hidden = fate < HIDDEN
+            is_replaced = fate < HIDDEN + REPLACED
+            inputs[row, predicted] = np.select([is_hidden, is_replaced], [mask, others], tokens[row, predicted])
+        return torch.from_numpy(inputs).to(batch.tokens.device), torch.from_numpy(targets).to(batch.tokens.device)
 
     def gold(self, inputs: Mapping[str, Tensor]) -> Tensor:
         return (inputs["targets"] != IGNORED).sum(1)
 
     def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
         targets = inputs["targets"]
-        logits = self._language_model(**{name: inputs[name] for name in _OF_MODEL if name in inputs}).logits
+        logits = self._language_model(**_of_model(inputs)).logits
         losses = nn.functional.cross_entropy(
             _precise(logits).transpose(1, 2), targets, reduction="none", ignore_index=IGNORED
-        ).sum(1)
-        return torch.stack([losses, (logits.argmax(2) == targets).sum(1).to(losses.dtype)], 1)
+        )
+        loss = losses.sum(1)
+        right = (logits.argmax(2) == targets).sum(1)
+        return torch.stack([loss, right.to(loss.dtype)], 1)
 
     def losses(self, outputs: Tensor, gold: Tensor) -> Tensor:
         return outputs[:, 0] / gold
@@ -474,18 +525,26 @@ class MinimalPairs(Task):
         UserError: The decoder's files hold no such head.
     """
 
-    name, score, unit, width = "minimal pairs", "pairs.accuracy", "fraction", 2
+    name = "minimal pairs"
+    score = "pairs.accuracy"
+    unit = "fraction"
+    width = 2
 
     def __init__(self, split: PairSplit) -> None:
-        encoder, self.pairs = split.encoder, split.pairs
-        if reason := lacks_language_modelling(encoder):
+        encoder = split.encoder
+        reason = lacks_language_modelling(encoder)
+        if reason is not None:
             raise UserError(
                 f"{reason}, which minimal pairs need. Name a decoder with one (gpt2) with {setting('encoder')}."
             )
         encoder.require_interface(type(self).__name__)
         assert encoder.language_model is not None
-        self.encoder, self._language_model = encoder, encoder.language_model
-        self.model, self.layers, self.heads = self._language_model.base_model, encoder.layers, encoder.heads
+        self.pairs = split.pairs
+        self.encoder = encoder
+        self._language_model = encoder.language_model
+        self.model = self._language_model.base_model
+        self.layers = encoder.layers
+        self.heads = encoder.heads
         self.vocabulary = int(self._language_model.config.vocab_size)
 
     def inputs(self, batch: PairBatch) -> dict[str, Tensor]:
@@ -498,15 +557,14 @@ class MinimalPairs(Task):
 
     def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
         logits = self._language_model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits
+        losses = []
         # One sentence at a time: its log-probabilities are no second tensor of the size of all logits.
-        both = zip(logits, inputs["targets"], strict=True)
-        losses = [nn.functional.cross_entropy(_precise(row), own, reduction="sum") for row, own in both]
+        for of_sentence, targets in zip(logits, inputs["targets"], strict=True):
+            losses.append(nn.functional.cross_entropy(_precise(of_sentence), targets, reduction="sum"))
         return -torch.stack(losses).view(-1, 2)
 
     def statistic(self) -> Statistic:
-        return Ratio(
-            lambda values: ((values[:, 1] >= values[:, 2]).astype(np.float64), np.ones(len(values))), share=True
-        )
+        return _first_is_more_probable
 
     def groups(self, items: Integers) -> Mapping[str, Flags]:
         """Return the pairs of each field of grammar, bool `[pairs]`."""
@@ -515,9 +573,10 @@ class MinimalPairs(Task):
 
     def draw(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
         pairs = data.splits["test"]  # the only split, whatever `split` says
-        items = np.random.default_rng(seed).permutation(len(pairs))[: max(most // 2, 1)].tolist()
-        batches = LengthBatches(pairs.lengths, items=items, shuffle=False, **pairs.bounds)
-        return [self.inputs(pairs[some].to(self.encoder.device)) for some in batches]
+        order = np.random.default_rng(seed).permutation(len(pairs))
+        places = order[: max(most // 2, 1)].tolist()
+        batches = LengthBatches(pairs.lengths, items=places, shuffle=False, **pairs.bounds)
+        return [self.inputs(pairs[items].to(self.encoder.device)) for items in batches]
 
 
 first_output_per_gold = Ratio(lambda values: (values[:, 1], values[:, 0]))
@@ -541,7 +600,8 @@ def _next_tokens(batch: SegmentBatch | PairBatch) -> tuple[Tensor, Tensor]:
 def _label_numbers(batch: SegmentBatch, known: Sequence[str]) -> Tensor:
     """Return the number of each text's label, int64 `[batch]`; raise a UserError for an unknown label."""
     labels = [str(passages[0].label) for passages in batch.passages]
-    if strange := sorted(set(labels) - set(known)):
+    strange = sorted(set(labels) - set(known))
+    if strange:
         raise UserError(
             f"The classifier was trained on the labels {', '.join(known)}, but {batch.corpus} also has "
             f"{', '.join(strange)}. Give {setting('corpus')} a corpus with only the classifier's labels."
@@ -550,6 +610,10 @@ def _label_numbers(batch: SegmentBatch, known: Sequence[str]) -> Tensor:
 
 
 _accuracy = Ratio(lambda values: (values[:, 0] == values[:, 1:].argmax(axis=1), np.ones(len(values))), share=True)
+
+_first_is_more_probable = Ratio(
+    lambda values: ((values[:, 1] >= values[:, 2]).astype(np.float64), np.ones(len(values))), share=True
+)
 
 
 def _precise(numbers: Tensor) -> Tensor:

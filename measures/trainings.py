@@ -4,7 +4,7 @@ import io
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -75,7 +75,7 @@ class Training(NamedTuple):
     cost: float = 1.0
 
 
-def share(trainings: Sequence[Training]) -> list[Best]:
+def run_trainings(trainings: Sequence[Training]) -> list[Best]:
     """Run trainings, and return the result of each on every rank.
 
     Each training whose result is kept in a file runs on one rank only, the one that takes it first; the longest are
@@ -90,9 +90,37 @@ def share(trainings: Sequence[Training]) -> list[Best]:
     Raises:
         UserError: The folder of a file cannot be written.
     """
-    filed = {one.file: one for one in sorted(trainings, key=lambda one: -one.cost) if one.file is not None}
-    made = {file: "found in the saved state" if file.exists() else "by another process" for file in filed}
-    for folder in {file.parent for file in filed}:
+    longest_first = sorted(trainings, key=lambda training: -training.cost)
+    filed = {training.file: training for training in longest_first if training.file is not None}
+    _check_folders({file.parent for file in filed})
+    origins = {}  # of the results that this process does not make
+    for file in filed:
+        origins[file] = "found in the saved state" if file.exists() else "by another process"
+
+    def make(file: Path, training: Training) -> None:
+        began = time.perf_counter()
+        best = _load_or_train(training)
+        del origins[file]
+        _report(training, best, f"trained in {time.perf_counter() - began:.1f} s")
+
+    missing = [training for training in trainings if training.file is None or not training.file.exists()]
+    if missing:
+        inform(f"Trains {pluralize(len(missing), 'model')}, the longest first.")
+    make_together({file: partial(make, file, training) for file, training in filed.items()})
+    results = []
+    for training in trainings:
+        best = _load_or_train(training)
+        results.append(best)
+        if training.file is None:
+            _report(training, best, "trained by each process")
+        elif training.file in origins:
+            _report(training, best, origins[training.file])
+    return results
+
+
+def _check_folders(folders: Collection[Path]) -> None:
+    """Make folders, and raise a UserError if one cannot be written."""
+    for folder in folders:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             TemporaryFile(dir=folder).close()
@@ -102,36 +130,24 @@ def share(trainings: Sequence[Training]) -> list[Best]:
                 folder, None, fault, f"Give {setting('data.cache')} a folder that can be written"
             ) from None
 
-    def say(training: Training, best: Best, how: str) -> None:
-        cut = "" if best.stopped else ", cut off by max_epochs"
-        epochs = pluralize(best.epochs, "epoch")
-        inform(f"{training.name}: {how}, {epochs}{cut}; best is {best.value:.4f} in epoch {best.epoch}.")
 
-    def make(file: Path, training: Training) -> None:
-        began = time.perf_counter()
-        best = _kept(training)
-        del made[file]
-        say(training, best, f"trained in {time.perf_counter() - began:.1f} s")
-
-    if left := sum(one.file is None or not one.file.exists() for one in trainings):
-        inform(f"Trains {pluralize(left, 'model')}, the longest first.")
-    make_together({file: partial(make, file, training) for file, training in filed.items()})
-    found = []
-    for training in trainings:
-        found.append(_kept(training))
-        if training.file is None or training.file in made:
-            say(training, found[-1], made.get(training.file or Path(), "trained by each process"))
-    return found
+def _report(training: Training, best: Best, how: str) -> None:
+    """Log the result of a training, and how it was got."""
+    cut = "" if best.stopped else ", cut off by max_epochs"
+    epochs = pluralize(best.epochs, "epoch")
+    inform(f"{training.name}: {how}, {epochs}{cut}; best is {best.value:.4f} in epoch {best.epoch}.")
 
 
-def _kept(training: Training) -> Best:
+def _load_or_train(training: Training) -> Best:
     """Return the result that an earlier run has kept whole; else train, and keep the result."""
     file = training.file
-    if file is not None and (content := read_kept(file)) is not None:
+    if file is None:
+        return training.train()
+    content = read_kept(file)
+    if content is not None:
         return Best(**torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
     best = training.train()
-    if file is not None:
-        save_tensors(file, {**best._asdict(), "part": dict(best.part)})
+    save_tensors(file, {**best._asdict(), "part": dict(best.part)})
     return best
 
 
@@ -178,13 +194,22 @@ def train_nested(
         with quiet(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=_OF_ALL)  # the values are of this process, as they should be
             trainer.fit(module, **data)
-        value = math.nan if checkpoint.best_model_score is None else float(checkpoint.best_model_score)
+        score = checkpoint.best_model_score
+        value = math.nan if score is None else float(score)
         if not math.isfinite(value):
             raise TrainingError(f"{type(module).__name__}: {monitor} was never finite, so no epoch is best. {remedy}")
         best = torch.load(checkpoint.best_model_path, map_location="cpu", weights_only=True)
-    stopped = stop.stopped_epoch > 0 or trainer.current_epoch < epochs  # some modules stop by themselves
-    part = best.get(module.checkpoint_key, {}) if isinstance(module, TrainedModule) else {}
-    return Best(best["state_dict"], trainer.current_epoch, int(best["epoch"]) + 1, value, stopped, part)
+    part: Mapping[str, Any] = {}
+    if isinstance(module, TrainedModule):
+        part = best.get(module.checkpoint_key, {})
+    return Best(
+        state=best["state_dict"],
+        epochs=trainer.current_epoch,
+        epoch=int(best["epoch"]) + 1,
+        value=value,
+        stopped=stop.stopped_epoch > 0 or trainer.current_epoch < epochs,  # some modules stop by themselves
+        part=part,
+    )
 
 
 def nested_trainer(

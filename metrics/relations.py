@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 
 from attention_probing.metrics.attachment import (
     ALL,
@@ -17,11 +16,11 @@ from attention_probing.metrics.attachment import (
 )
 from attention_probing.results import Bars, Floats, Table, Unit
 
-SHOWN = 25
+MOST_RELATIONS = 25
 """Most relations in the figure; the most frequent ones are shown."""
 
 
-def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Floats | None) -> Table:
+def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], hits: Floats | None) -> Table:
     """Return the accuracy of a probe on each relation, beside the best fixed offset for the relation.
 
     The offset is chosen on dev, and both are scored on test.
@@ -30,35 +29,36 @@ def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], found: Flo
         dev: Gold arcs of dev.
         test: Gold arcs of test.
         relations: Names of the relations.
-        found: Float64 `[words]` over test, 1.0 where the probe finds the head; None without a probe.
+        hits: Float64 `[words]` over test, 1.0 where the probe finds the head; None without a probe.
 
     Returns:
         Table with columns `relation, n, probe, low, high, offset, best_offset`. `probe` and `offset` are
         accuracies, and `best_offset` is the chosen distance from a word to its head. The interval is that
         of `probe`, or of `offset` if there is no probe.
     """
-    overall, own = best_offsets(dev, len(relations))
-    by_offset = attached(test, offset_heads(test, own[test.relation]))
-    table = relation_accuracies(test, by_offset, relations)
+    overall, of_relations = best_offsets(dev, len(relations))
+    by_offset = attached(test, offset_heads(test, of_relations[test.relation]))
+    offset = relation_accuracies(test, by_offset, relations)
     # The rows over all relations: one offset for all words, not each relation's own.
     single = relation_accuracies(test, attached(test, offset_heads(test, overall)), relations)
-    over_all = ~table["relation"].isin(relations)
-    table[over_all] = single[over_all]
-    offset = dict(zip(relations, own.tolist(), strict=True))
-    probe = table if found is None else relation_accuracies(test, found, relations)
-    frame = pd.DataFrame(
-        {
-            "relation": table["relation"],
-            "n": table["n"],
-            "probe": np.nan if found is None else probe["accuracy"],
-            "low": probe["low"],
-            "high": probe["high"],
-            "offset": table["accuracy"],
-            "best_offset": [offset.get(name, overall) for name in table["relation"]],
-        }
-    )
-    interval = "offset" if found is None else "probe"
-    main = ["relation", *([] if found is None else ["probe"]), "offset"]
+    over_all = ~offset["relation"].isin(relations)
+    offset[over_all] = single[over_all]
+    offsets = dict(zip(relations, of_relations.tolist(), strict=True))
+
+    frame = offset[["relation", "n"]].copy()
+    frame["probe"] = np.nan
+    interval = "offset"
+    predictor = offset
+    main = ["relation", "offset"]
+    if hits is not None:
+        predictor = relation_accuracies(test, hits, relations)
+        frame["probe"] = predictor["accuracy"]
+        interval = "probe"
+        main = ["relation", "probe", "offset"]
+    frame["low"] = predictor["low"]
+    frame["high"] = predictor["high"]
+    frame["offset"] = offset["accuracy"]
+    frame["best_offset"] = [offsets.get(name, overall) for name in frame["relation"]]
     return Table(frame, dict.fromkeys(("probe", "offset"), "fraction"), interval, main)
 
 
@@ -78,8 +78,8 @@ def keep_relations(table: Table, relations: Sequence[str], *, blank: bool = Fals
         known = set(table.frame["relation"])
         table = _with_blank_rows(table, [name for name in relations if name not in known])
     order = [ALL, PLAIN, *relations]
-    shown = table.frame[table.frame["relation"].isin(order)]
-    place = shown["relation"].map(order.index)
+    rows = table.frame[table.frame["relation"].isin(order)]
+    place = rows["relation"].map(order.index)
     return table.rows(place.sort_values(kind="stable").index.tolist())
 
 
@@ -93,10 +93,11 @@ def _with_blank_rows(table: Table, relations: Sequence[str]) -> Table:
     """Add a row for each of these relations, with n = 0 and without any other number."""
     if not relations:
         return table
-    frame, rows = table.frame, len(table.frame)
+    frame = table.frame
+    rows = len(frame)
     # Integers that pandas would turn into floats where one is missing.
-    whole = frame.select_dtypes("integer").columns
-    frame = frame.astype(dict.fromkeys(whole, "Int64")).reindex(range(rows + len(relations)))
+    integers = frame.select_dtypes("integer").columns
+    frame = frame.astype(dict.fromkeys(integers, "Int64")).reindex(range(rows + len(relations)))
     frame.loc[rows:, "relation"] = list(relations)
     frame["n"] = frame["n"].fillna(0).astype(np.int64)
     units: dict[str, Unit | Sequence[Unit]] = {}
@@ -113,7 +114,9 @@ def relation_bars(table: Table) -> Bars:
 
     The bars are the accuracy of the probe, if there is one, and of the best fixed offset.
     """
-    shown = table.rows(np.flatnonzero(table.frame["n"] > 0)[:SHOWN].tolist())
-    probe = {"probe": "probe"} if shown.frame["probe"].notna().any() else {}
-    series = {**probe, "best fixed offset": "offset"}
-    return Bars.from_table("Words with the right head, per relation", shown, "relation", series, "accuracy (%)")
+    rows = table.rows(np.flatnonzero(table.frame["n"] > 0)[:MOST_RELATIONS].tolist())
+    series = {}
+    if rows.frame["probe"].notna().any():
+        series["probe"] = "probe"
+    series["best fixed offset"] = "offset"
+    return Bars.from_table("Words with the right head, per relation", rows, "relation", series, "accuracy (%)")

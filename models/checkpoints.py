@@ -20,7 +20,7 @@ from attention_probing.models.configs import (
     only_named_files,
     without_permissions,
 )
-from attention_probing.models.parser_messages import explain
+from attention_probing.models.parser_messages import explain_error
 from attention_probing.results.errors import UserError, refuse_lack_of_memory
 from attention_probing.results.files import check_regular
 from attention_probing.results.settings import PACKAGE, ROOMS, BoundedLoader, leaves
@@ -28,7 +28,7 @@ from attention_probing.results.settings import PACKAGE, ROOMS, BoundedLoader, le
 if TYPE_CHECKING:
     from pytorch_lightning import LightningModule
 
-FORMAT = 1
+CHECKPOINT_FORMAT = 1
 """Version of the content of checkpoints, which those of 0.x lack; raise it when older ones cannot be read."""
 LOCAL = frozenset({"root", "cache", "device_map"})
 """Options of data, and of encoders in them, that name places or resources of a machine; the command line has its own,
@@ -89,7 +89,7 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
     if not all(isinstance(part, Mapping) for part in parts):
         raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
     _refuse_sizes(path, content)
-    if "trained_on" in content and content.get("format") != FORMAT:
+    if "trained_on" in content and content.get("format") != CHECKPOINT_FORMAT:
         from pytorch_lightning import LightningModule
 
         _parse(LightningModule, "model", path, model or {})  # names an option that there is no more
@@ -292,7 +292,7 @@ def _parse(base: type, part: str, path: Path, settings: Mapping[str, Any]) -> Na
         with only_known_classes(imported_classes(settings)), only_named_files(()):
             parsed = parser.parse_object({part: settings})
     except ArgumentError as error:
-        fault = explain(str(error))
+        fault = explain_error(str(error))
         advice = "" if "If you trust it" in fault else " Use the version of this program that wrote it, or train again."
         raise TrainingError(
             f"{path}: the settings of --{part} in the checkpoint cannot be used here: {fault}.{advice}"

@@ -18,13 +18,13 @@ from attention_probing.models.text_classifier import (
     Output,
     TextClassifier,
     TextSizes,
-    checked_levels,
+    check_levels,
 )
 from attention_probing.results.errors import UserError, setting
 from attention_probing.results.options import Probability
 
 LEVELS = (WORD, SENTENCE)
-TOGETHER = 64  # sentences that are encoded together
+SENTENCES_OF_PASS = 64  # sentences that are encoded together
 
 
 class AttentionClassifier(TextClassifier):
@@ -106,7 +106,7 @@ class AttentionClassifier(TextClassifier):
             averaged = regularizer.transform(embedded, averaged)
         if imposed is None and self.guide is not None:
             imposed = self.guide(batch)
-        weights = checked_levels(imposed or {}, (WORD,)).get(WORD)
+        weights = check_levels(imposed or {}, (WORD,)).get(WORD)
         if weights is None:
             weights = self.attention(averaged, batch.words)
         level = Level(weights, batch.words, averaged)
@@ -133,7 +133,7 @@ class AttentionClassifier(TextClassifier):
 
     def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
         level = output.levels[WORD]
-        weights = checked_levels(imposed, (WORD,)).get(WORD, level.weights)
+        weights = check_levels(imposed, (WORD,)).get(WORD, level.weights)
         return self._decide(level.hidden, weights)
 
     def loss_terms(self, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
@@ -196,7 +196,7 @@ class HierarchicalClassifier(TextClassifier):
     def forward(
         self, batch: TextBatch, *, embedded: Tensor | None = None, imposed: Mapping[str, Tensor] | None = None
     ) -> Output:
-        imposed = checked_levels(imposed or {}, LEVELS)
+        imposed = check_levels(imposed or {}, LEVELS)
         if embedded is None:
             embedded = self.embedding(batch.tokens)
         hidden, weights = self._read(self.embedded_dropout(embedded), batch.sentences)
@@ -208,7 +208,7 @@ class HierarchicalClassifier(TextClassifier):
         return Output(logits, {WORD: words, SENTENCE: sentences}, embedded)
 
     def decide(self, output: Output, imposed: Mapping[str, Tensor]) -> Tensor:
-        imposed = checked_levels(imposed, LEVELS)
+        imposed = check_levels(imposed, LEVELS)
         words = output.levels[WORD]
         sentences = output.levels[SENTENCE]
         if WORD in imposed:
@@ -227,7 +227,7 @@ class HierarchicalClassifier(TextClassifier):
         states: list[Tensor] = []
         weights: list[Tensor] = []
         # Sentences of similar length are encoded together, for less padding.
-        for sentences in torch.split(lengths.argsort(), TOGETHER):
+        for sentences in torch.split(lengths.argsort(), SENTENCES_OF_PASS):
             offsets = torch.arange(int(lengths[sentences[-1]]), device=groups.device)
             mask = offsets < lengths[sentences, None]
             words = (starts[sentences, None] + offsets).masked_fill(~mask, 0)

@@ -157,7 +157,8 @@ class RecurrentEncoder(TextEncoder):
     @checked
     def __init__(self, cell: Literal["lstm", "gru"] = "lstm", hidden: Positive = 150) -> None:
         super().__init__()
-        self.cell, self.hidden = cell, hidden
+        self.cell = cell
+        self.hidden = hidden
         self.size = 2 * hidden
 
     def build(self, input_size: int) -> None:
@@ -199,7 +200,8 @@ class ConvolutionEncoder(TextEncoder):
                 f"{setting('model.encoder.init_args.kernels')} is {list(kernels)}, but must be one or more odd "
                 "widths, such as [1,3,5,7]; an even width has no centre token."
             )
-        self.kernels, self.filters = kernels, filters
+        self.kernels = kernels
+        self.filters = filters
         self.size = filters * len(kernels)
 
     def build(self, input_size: int) -> None:
@@ -361,7 +363,8 @@ class EntmaxAttention(Attention):
                 f"EntmaxAttention: alpha is {alpha:g}, but a learned α must begin between 1 and 2, such as 1.5."
             )
         self.scored: Attention = AdditiveAttention() if scores == "additive" else DotAttention()
-        self.fixed, self.learned = alpha, learned
+        self.fixed = alpha
+        self.learned = learned
 
     def build(self, size: int) -> None:
         self.scored.build(size)

@@ -20,7 +20,7 @@ _BASES = ("LightningModule", "LightningDataModule", "Measure", "CorpusDataModule
 """Classes that the parser takes for the class of an option if none is named."""
 
 
-def explain(message: str) -> str:
+def explain_error(message: str) -> str:
     """Return an error message of jsonargparse in one line: option, class, fault and remedy."""
     if _NO_MAPPING.search(message):  # jsonargparse shows the whole content
         return "this is not a config: it has no options, such as `model: …`"

@@ -41,15 +41,16 @@ def prediction_table(predictions: Sequence[Prediction], split: TextSplit, labels
     predictions = sorted(predictions, key=lambda prediction: prediction.text)
     texts = [prediction.text for prediction in predictions]
     gold = split.labels[texts].tolist()
+    probabilities = [prediction.probabilities for prediction in predictions]
     table: dict[str, object] = {"id": [split.ids[text] for text in texts]}
     if labels:
         table["gold"] = [labels[label] for label in gold]
-        table["predicted"] = [labels[int(np.argmax(one.probabilities))] for one in predictions]
+        table["predicted"] = [labels[int(np.argmax(of_text))] for of_text in probabilities]
     else:
         table["gold"] = gold
-        table["predicted"] = [prediction.probabilities[0] for prediction in predictions]
+        table["predicted"] = [of_text[0] for of_text in probabilities]
     for number, label in enumerate(labels):
-        table[f"probability.{label}"] = [prediction.probabilities[number] for prediction in predictions]
+        table[f"probability.{label}"] = [of_text[number] for of_text in probabilities]
     table["words"] = [split.forms(text) for text in texts]
     table["tokens"] = [split.readable(text) for text in texts]
     table["sentences"] = [split.sentences(text) for text in texts]

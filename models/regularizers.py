@@ -187,7 +187,10 @@ class MaskedLanguageModel(Regularizer):
             raise UserError(
                 f"MaskedLanguageModel: masked is {masked} and random is {random}, but their sum must be at most 1."
             )
-        self.weight, self.share, self.masked, self.random = weight, share, masked, random
+        self.weight = weight
+        self.share = share
+        self.masked = masked
+        self.random = random
 
     def build(self, embedded: int, hidden: int, vocabulary: Vocabulary) -> None:
         if vocabulary.mask is None:
@@ -200,14 +203,14 @@ class MaskedLanguageModel(Regularizer):
         self.decoder = nn.Linear(hidden, len(vocabulary))
 
     def term(self, state: Encoded) -> Mean:
-        chosen = self.chosen(state.tokens, state.words)
-        hidden = state.encode(self.replaced(state.tokens, state.words, chosen))
+        chosen = self.choose_tokens(state.tokens, state.words)
+        hidden = state.encode(self.replace_tokens(state.tokens, state.words, chosen))
         # A sum, because the mean over no words would be NaN.
         nats = cross_entropy(self.decoder(hidden[chosen]), state.tokens[chosen], reduction="sum")
         count = chosen.sum()
         return Mean(self.weight * nats / count.clamp(min=1), count)
 
-    def chosen(self, tokens: Tensor, words: Tensor) -> Tensor:
+    def choose_tokens(self, tokens: Tensor, words: Tensor) -> Tensor:
         """Choose the words to predict: each with probability `share`, and at least one of every text.
 
         Args:
@@ -221,7 +224,7 @@ class MaskedLanguageModel(Regularizer):
         lowest = draws == draws.amin(1, keepdim=True)
         return ((draws < self.share) | lowest) & words
 
-    def replaced(self, tokens: Tensor, words: Tensor, chosen: Tensor) -> Tensor:
+    def replace_tokens(self, tokens: Tensor, words: Tensor, chosen: Tensor) -> Tensor:
         """Return the encoder's input, int64 `[batch, time]`, in which chosen tokens are replaced.
 
         A chosen token becomes the mask token with probability `masked`, a random entry of the vocabulary
@@ -230,12 +233,13 @@ class MaskedLanguageModel(Regularizer):
         Args:
             tokens: int64 `[batch, time]`.
             words: Bool `[batch, time]`, True for tokens that are neither delimiters nor padding.
-            chosen: Bool `[batch, time]`, True for the tokens to predict, as from `chosen`.
+            chosen: Bool `[batch, time]`, True for the tokens to predict, as from `choose_tokens`.
         """
         if self.masked == 1:
             return tokens.masked_fill(chosen, self.mask_token)
         draws = self._draws(tokens, words, 1)
-        mask, random = draws < self.masked, draws < self.masked + self.random
+        mask = draws < self.masked
+        random = draws < self.masked + self.random
         # Any row, specials included, as in BERT's code. In float32 a draw below 1 may round to the number of rows.
         rows = self.decoder.out_features
         others = (self._draws(tokens, words, 2) * rows).long().clamp(max=rows - 1)

@@ -7,7 +7,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.utilities.seed import isolate_rng
 
-from attention_probing.models.trained import STEPS, TrainedModule, epochs_of
+from attention_probing.models.trained import SCHEDULE_STEPS, TrainedModule, epochs_of
 
 
 class EarlyStoppingBySteps(EarlyStopping):
@@ -30,7 +30,12 @@ class EarlyStoppingBySteps(EarlyStopping):
     """
 
     def __init__(
-        self, monitor: str, mode: Literal["min", "max"], patience: int = 5, steps: int = STEPS, every: int | None = None
+        self,
+        monitor: str,
+        mode: Literal["min", "max"],
+        patience: int = 5,
+        steps: int = SCHEDULE_STEPS,
+        every: int | None = None,
     ) -> None:
         super().__init__(monitor, mode=mode, patience=patience, check_on_train_epoch_end=None if every else False)
         self.steps = steps

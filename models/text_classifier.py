@@ -29,7 +29,10 @@ from attention_probing.results import Result
 from attention_probing.results.errors import UserError, new_items, setting
 from attention_probing.results.options import Factor, Rate
 
-WORD, SENTENCE = "word", "sentence"  # attention over words, and over the sentences of a hierarchical model
+WORD = "word"
+"""Name of the level of attention over words."""
+SENTENCE = "sentence"
+"""Name of the level of attention over the sentences of a hierarchical model."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Output:
     embedded: Tensor
 
 
-def checked_levels(imposed: Mapping[str, Tensor], levels: Collection[str], remedy: str = "") -> Mapping[str, Tensor]:
+def check_levels(imposed: Mapping[str, Tensor], levels: Collection[str], remedy: str = "") -> Mapping[str, Tensor]:
     """Check the names of attention levels (see `Level`), and return the given weights unchanged.
 
     Args:
@@ -212,8 +215,10 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
         decay: Factor = 1.0,
     ) -> None:
         super().__init__()
-        self.learning_rate, self.optimizer = learning_rate, optimizer
-        self.weight_decay, self.decay = weight_decay, decay
+        self.learning_rate = learning_rate
+        self.optimizer = optimizer
+        self.weight_decay = weight_decay
+        self.decay = decay
         self.audit: dict[str, object] = {}
         self._predicted: list[Prediction] = []
 
@@ -440,14 +445,20 @@ def predict_batch(batch: TextBatch, output: Output, sizes: TextSizes) -> list[Pr
 
 def all_terms(model: TextClassifier, batch: TextBatch) -> tuple[Output, Mapping[str, Mean]]:
     """Return the output of `forward`, and all terms of the loss, each times its weight, by name."""
-    output, extra = model.loss_terms(batch)
+    output, further = model.loss_terms(batch)
     if model.sizes.regression:
-        name, loss = "squared_error", nn.functional.mse_loss(output.logits[:, 0], batch.labels)
+        name = "squared_error"
+        loss = nn.functional.mse_loss(output.logits[:, 0], batch.labels)
     else:
-        name, loss = "cross_entropy", nn.functional.cross_entropy(output.logits, batch.labels)
-    return output, {name: Mean(loss, len(batch.labels)), **extra}
+        name = "cross_entropy"
+        loss = nn.functional.cross_entropy(output.logits, batch.labels)
+    return output, {name: Mean(loss, len(batch.labels)), **further}
 
 
 def _modules(model: nn.Module) -> list[str]:
-    # Metrics, whose names begin with _, have no trained parameters.
-    return [f"{name or 'model'} {type(part).__name__}" for name, part in model.named_modules() if name[:1] != "_"]
+    """Return name and class of the model and each of its modules; metrics, named `_…`, have no trained parameters."""
+    names = []
+    for name, part in model.named_modules():
+        if not name.startswith("_"):
+            names.append(f"{name or 'model'} {type(part).__name__}")
+    return names

@@ -15,19 +15,25 @@ from pytorch_lightning.utilities.seed import isolate_rng
 from attention_probing.attention.extraction import return_free_memory
 from attention_probing.attention.loading import usable_device
 from attention_probing.datamodules.corpus import Data, data_for
-from attention_probing.models.checkpoints import FORMAT, TrainingError, configured_model, instantiate, read_checkpoint
+from attention_probing.models.checkpoints import (
+    CHECKPOINT_FORMAT,
+    TrainingError,
+    configured_model,
+    instantiate,
+    read_checkpoint,
+)
 from attention_probing.models.losses import device_count
 from attention_probing.results import Result
 from attention_probing.results.options import check_options
 
-STEPS = 50
+SCHEDULE_STEPS = 50
 """Least number of optimizer steps between two changes of the learning rate by a schedule of epochs."""
 
-Sizes = TypeVar("Sizes")
+ModuleSizes = TypeVar("ModuleSizes")
 
 
 @dataclass(frozen=True)
-class Origin(Generic[Sizes]):
+class Origin(Generic[ModuleSizes]):
     """Properties of the data for which a module's parameters are built.
 
     Attributes:
@@ -37,7 +43,7 @@ class Origin(Generic[Sizes]):
         source: Digests of the data files, and options of the datamodule that determine the module's input.
     """
 
-    sizes: Sizes
+    sizes: ModuleSizes
     source: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -52,7 +58,7 @@ class RefuseUntrained(Callback):
     on_test_start = on_predict_start = on_validation_start
 
 
-class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
+class TrainedModule(LightningModule, ABC, Generic[Data, ModuleSizes]):
     """LightningModule whose parameters have sizes that depend on the data, and whose test computes one `Result`.
 
     It must be trained before it is tested. Its checkpoint holds the arguments of its constructor, the
@@ -83,7 +89,7 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         loaded_from: File given to `load_from_checkpoint`, and the config of its run; None for other
             modules.
         every: Number of epochs between two steps of a learning-rate schedule; 0 for the least number of epochs with
-            `STEPS` optimizer steps. `EarlyStoppingBySteps` sets it to the number of epochs between its checks.
+            `SCHEDULE_STEPS` optimizer steps. `EarlyStoppingBySteps` sets it to the number of epochs between its checks.
             Validations between the checks may save better weights, but do not affect the learning rate.
     """
 
@@ -130,7 +136,7 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         """
         self.bind(self.origin_of(data))
 
-    def bind(self, origin: Origin[Sizes]) -> None:
+    def bind(self, origin: Origin[ModuleSizes]) -> None:
         """Build the parameters for data of this origin, or check that existing parameters fit them.
 
         Raises:
@@ -142,11 +148,11 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
             # Not in `configure_model`: Lightning would draw the initial weights on the device of the trainer.
             self.build(origin.sizes)
             return
-        reason = difference(Origin(self.sizes, self.source), origin)
+        reason = data_mismatch(Origin(self.sizes, self.source), origin)
         if reason is not None:
             raise TrainingError(reason)
 
-    def origin_of(self, data: Data) -> Origin[Sizes]:
+    def origin_of(self, data: Data) -> Origin[ModuleSizes]:
         """Return the sizes that the parameters have for a datamodule, after its `setup`, and the source of their input.
 
         By default `sizes_type.origin_of` returns them.
@@ -154,11 +160,11 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         Raises:
             UserError: The module does not support these data.
         """
-        origin: Origin[Sizes] = self.sizes_type.origin_of(data)
+        origin: Origin[ModuleSizes] = self.sizes_type.origin_of(data)
         return origin
 
     @abstractmethod
-    def build(self, sizes: Sizes) -> None:
+    def build(self, sizes: ModuleSizes) -> None:
         """Create the parameters of the module with these sizes."""
 
     @abstractmethod
@@ -179,7 +185,7 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
     def on_train_start(self) -> None:
         """Let schedules of epochs count steps: they change the rate after every `every` epochs."""
         trainer = self.trainer
-        batches = STEPS * trainer.accumulate_grad_batches
+        batches = SCHEDULE_STEPS * trainer.accumulate_grad_batches
         every = self.every or epochs_of(batches, trainer.num_training_batches)
         for schedule in trainer.lr_scheduler_configs:
             if schedule.interval == "epoch":
@@ -206,7 +212,7 @@ class TrainedModule(LightningModule, ABC, Generic[Data, Sizes]):
         if devices > 1:
             self.trained_on = {"devices": devices}
         checkpoint["trained_on"] = self.trained_on
-        checkpoint["format"] = FORMAT
+        checkpoint["format"] = CHECKPOINT_FORMAT
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Build the parameters with the sizes in the checkpoint, or check that existing parameters fit the checkpoint.
@@ -271,15 +277,15 @@ def refuse_untrained(module: TrainedModule[Any, Any]) -> None:
         )
 
 
-def difference(trained: Origin[Sizes], run: Origin[Sizes]) -> str | None:
+def data_mismatch(trained: Origin[ModuleSizes], run: Origin[ModuleSizes]) -> str | None:
     """Return an error message with a remedy if trained parameters do not fit the data of a run; None if they fit.
 
     Args:
         trained: Properties of the data for which the parameters were trained.
         run: Properties of the data of the run.
     """
-    then = _compared(trained)
-    now = _compared(run)
+    then = _values_to_compare(trained)
+    now = _values_to_compare(run)
     names = [name for name in {**then, **now} if then.get(name) != now.get(name)]
     if not names:
         return None
@@ -289,7 +295,7 @@ def difference(trained: Origin[Sizes], run: Origin[Sizes]) -> str | None:
     )
 
 
-def _compared(origin: Origin[Any]) -> dict[str, object]:
+def _values_to_compare(origin: Origin[Any]) -> dict[str, object]:
     """Return what must be equal in a training and in a run, by its name in messages."""
     values = dict(origin.source)
     fields: Mapping[str, str] = getattr(origin.sizes, "compared", {})

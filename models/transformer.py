@@ -22,14 +22,14 @@ from attention_probing.models.text_classifier import (
     Output,
     TextClassifier,
     TextSizes,
-    checked_levels,
+    check_levels,
     parameter_groups,
 )
 from attention_probing.models.trained import recorded_gradients
 from attention_probing.results.errors import UserError, setting
 from attention_probing.results.options import Probability, Rate
 
-PIECES = EVAL_TOKENS  # most pieces of one pass of `decide`, padding included
+PIECES_OF_PASS = EVAL_TOKENS  # most pieces of one pass of `decide`, padding included
 
 _TOLERANCE = 1e-4
 
@@ -341,7 +341,8 @@ class TransformerClassifier(TextClassifier):
         frozen: bool = False,
     ) -> None:
         super().__init__(learning_rate, "adamw", WEIGHT_DECAY)
-        self.warmup, self.frozen = warmup, frozen
+        self.warmup = warmup
+        self.frozen = frozen
         self._wanted = heads
 
     def build(self, sizes: TextSizes) -> None:
@@ -411,7 +412,7 @@ class TransformerClassifier(TextClassifier):
         """Run the transformer again with replaced attention, and return logits `[..., batch, classes]`.
 
         The attention of a level that is not in `imposed` is the one imposed on it in `forward`, if any;
-        otherwise the level computes its own. The texts are divided into passes of at most `PIECES`
+        otherwise the level computes its own. The texts are divided into passes of at most `PIECES_OF_PASS`
         pieces, padding included.
 
         Args:
@@ -430,7 +431,7 @@ class TransformerClassifier(TextClassifier):
             rows[head] = weights.expand(*leading, texts, time).reshape(-1, time)
         copies = torch.arange(leading.numel() * texts, device=mask.device)
         logits = [output.logits[:0]]  # `leading` may have no element
-        for some in torch.split(copies, max(PIECES // time, 1)):
+        for some in torch.split(copies, max(PIECES_OF_PASS // time, 1)):
             if not len(some):
                 continue
             text = some % texts
@@ -466,7 +467,7 @@ class TransformerClassifier(TextClassifier):
 
     def _rows(self, imposed: Mapping[str, Tensor]) -> dict[Head, Tensor]:
         remedy = f"{setting('model.heads')} names the levels."
-        checked = checked_levels(imposed, self.levels, remedy)
+        checked = check_levels(imposed, self.levels, remedy)
         return {self.levels[name]: weights for name, weights in checked.items()}
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:

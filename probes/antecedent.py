@@ -80,8 +80,11 @@ class TrainedAntecedentProbe(TrainedModule[CoreferenceDataModule, Sizes]):
 
     def __init__(self, learning_rate: Rate = 1e-2, decay: Factor = 1.0) -> None:
         super().__init__()
-        self.learning_rate, self.decay = learning_rate, decay
-        self._loss, self._val_loss, self._val_accuracy = Average(), Average(), Average()
+        self.learning_rate = learning_rate
+        self.decay = decay
+        self._loss = Average()
+        self._val_loss = Average()
+        self._val_accuracy = Average()
 
     def setup(self, stage: str) -> None:
         super().setup(stage)
@@ -134,10 +137,12 @@ class TrainedAntecedentProbe(TrainedModule[CoreferenceDataModule, Sizes]):
         right = loss = torch.zeros((), device=self.device)
         count = 0
         if batch.window is not None:  # a device without a window adds 0, as a metric without an update warns
-            links, scores = links_of(batch), self(batch)
+            links = links_of(batch)
+            scores = self(batch)
             chosen = _choice(candidate_scores(scores, links))
             right = torch.tensor(links.gold, device=scores.device).gather(1, chosen[:, None]).sum()
-            loss, count = antecedent_loss(scores, links).sum(), len(links)
+            loss = antecedent_loss(scores, links).sum()
+            count = len(links)
         self._val_accuracy.update(right, count)
         self._val_loss.update(loss, count)
 

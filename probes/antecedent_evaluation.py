@@ -49,7 +49,7 @@ from attention_probing.results import (
 from attention_probing.results.errors import UserError, pluralize, setting
 from attention_probing.results.heads import HeadNames, head_map, heads_table
 
-Mode = Literal["held_out", "paper"]
+SelectionMode = Literal["held_out", "paper"]
 """`held_out` chooses the best heads on dev and scores them on test; `paper` chooses and scores on dev, as Clark et al.
 (2019) do."""
 
@@ -179,7 +179,7 @@ def evaluate_links(
     experiment: str,
     data: CoreferenceDataModule,
     rows: WindowRows,
-    mode: Mode = "held_out",
+    mode: SelectionMode = "held_out",
     seed: int = 0,
     audit: Mapping[str, object] | None = None,
 ) -> Result:

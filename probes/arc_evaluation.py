@@ -65,18 +65,20 @@ def evaluate_arcs(
     arcs, predicted = take_arcs(test)
     split = data.splits["test"]
     scores = baseline_scores(arcs_of_dev, arcs, len(data.relations))
+    hits = None
+    items = None
+    ratios: dict[str, tuple[str, str]] = {}
     if "heads" in predicted:
-        found = attached(arcs, predicted["heads"])
+        hits = attached(arcs, predicted["heads"])
         items, ratios = sentence_counts(arcs, predicted, split.ids)
         scores = ratio_scores(items, ratios) | scores
         headline = ["uas", "uuas", "offset.uas"]
         text = "the probe finds the governors of {uas} of {n} words; the best fixed offset {offset.uas}"
     else:
-        found, items, ratios = None, None, {}
         headline = ["offset.uas", "uniform.uas"]
         text = "the best fixed offset finds the governors of {offset.uas} of {n} words; uniform attention {uniform.uas}"
     text += "; right branching {right_branching.uas}; left branching {left_branching.uas}"
-    table = relation_table(arcs_of_dev, arcs, data.relations, found)
+    table = relation_table(arcs_of_dev, arcs, data.relations, hits)
     table = keep_relations(table, relations, blank=True)
     return Result(
         experiment=experiment,

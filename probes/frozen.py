@@ -22,7 +22,7 @@ from attention_probing.results.errors import UserError, new_items, setting
 from attention_probing.results.heads import HeadNames, head_map
 from attention_probing.results.progress import quiet
 
-Mode = Literal["min", "max"]
+MonitorMode = Literal["min", "max"]
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,8 @@ def weight_maps(weight: Tensor, directions: Sequence[str], sizes: Sizes) -> Mapp
         directions: Names of the two directions of attention.
         sizes: Layers and attention heads of the weights.
     """
-    names, maps = HeadNames(sizes.layers, sizes.heads), {}
+    names = HeadNames(sizes.layers, sizes.heads)
+    maps = {}
     for direction, values in zip(directions, weight.detach().double().cpu().numpy(), strict=True):
         title = f"Weights learned on train, {direction}"
         figure = head_map(title, values, names, value_label="weight", unit="ratio", title_says="split")
@@ -140,7 +141,7 @@ def on_sentences(
     refuse_untrained(probe)
     with TemporaryDirectory() as cache, quiet(), torch.inference_mode():
         file = Path(cache) / "sentences.conllu"
-        blocks = [_unparsed(number, sentence).conllu() for number, sentence in enumerate(given, 1)]
+        blocks = [_make_sentence(number, sentence).conllu() for number, sentence in enumerate(given, 1)]
         file.write_text("".join(blocks), encoding="utf-8")
         trained = _training_data(probe, reads)
         data = DependencyDataModule(
@@ -176,7 +177,7 @@ def _training_data(probe: TrainedModule[DependencyDataModule, Sizes], reads: Col
     return DependencyDataModule(encoder=None)
 
 
-def _unparsed(number: int, sentence: str | Sequence[str]) -> Sentence:
+def _make_sentence(number: int, sentence: str | Sequence[str]) -> Sentence:
     """Return a sentence under an arbitrary tree, which is not read."""
     words = tuple(sentence.split() if isinstance(sentence, str) else sentence)
     n = len(words)

@@ -25,7 +25,7 @@ from attention_probing.metrics.trees import tree_heads
 from attention_probing.models import Origin, TrainedModule, device_count, training_audit
 from attention_probing.models.losses import Average
 from attention_probing.probes.arc_evaluation import PredictedArcs, evaluate_arcs
-from attention_probing.probes.frozen import Mode, Sizes, on_sentences, probe_origin, weight_maps
+from attention_probing.probes.frozen import MonitorMode, Sizes, on_sentences, probe_origin, weight_maps
 from attention_probing.results import Result, Unit
 from attention_probing.results.options import Factor, Rate
 
@@ -54,7 +54,7 @@ class HeadSelectionProbe(TrainedModule[DependencyDataModule, Sizes]):
 
     takes = DependencyDataModule
     sizes_type = Sizes
-    monitor: ClassVar[tuple[str, Mode]] = ("val_uas", "max")
+    monitor: ClassVar[tuple[str, MonitorMode]] = ("val_uas", "max")
     loss_unit: ClassVar[Unit] = "nats"
     headline: ClassVar[str] = "uas"
     reads: Collection[Field] = frozenset(("attention",))
@@ -63,11 +63,16 @@ class HeadSelectionProbe(TrainedModule[DependencyDataModule, Sizes]):
         self, learning_rate: Rate = 2e-3, decay: Factor = 1.0, schedule: Literal["epoch", "plateau"] = "epoch"
     ) -> None:
         super().__init__()
-        self.learning_rate, self.decay, self.schedule = learning_rate, decay, schedule
-        self._dev, self._test = Rows(), Rows()
+        self.learning_rate = learning_rate
+        self.decay = decay
+        self.schedule = schedule
+        self._dev = Rows()
+        self._test = Rows()
         # Summed here and logged once an epoch: Lightning's `log` costs more than the forward pass of such a probe.
-        self._loss, self._val_loss = Average(), Average()
-        self._val, self._predicted = Rows(), Rows()
+        self._loss = Average()
+        self._val_loss = Average()
+        self._val = Rows()
+        self._predicted = Rows()
         self.predictions: pd.DataFrame | None = None
 
     def origin_of(self, data: DependencyDataModule) -> Origin[Sizes]:
@@ -213,7 +218,8 @@ def attention_scores(attention: Tensor, weight: Tensor) -> Tensor:
         attention: Attention α of K heads, `[batch, K, positions, positions]`, any floating-point type.
         weight: `[2, K]`, weights of the attention of each head from x to y, and from y to x.
     """
-    batch, positions = attention.size(0), attention.size(-1)
+    batch = attention.size(0)
+    positions = attention.size(-1)
     # A batched product, because the gradient of a broadcast product is twenty times as slow on a CPU.
     scores = torch.bmm(weight.expand(batch, -1, -1), attention.flatten(2).float())
     out, back = scores.view(-1, 2, positions, positions).unbind(1)
@@ -317,8 +323,10 @@ def root_scores(attention: Tensor, weight: Tensor, lengths: Tensor, start: Tenso
         Scores `[batch, n]`; those in the padding have no meaning.
     """
     sentences = torch.arange(len(lengths), device=lengths.device)
-    to_start, from_start = attention[:, :, :, 0], attention[:, :, 0]
-    to_end, from_end = attention[sentences, :, :, lengths + 1], attention[sentences, :, lengths + 1]
+    to_start = attention[:, :, :, 0]
+    from_start = attention[:, :, 0]
+    to_end = attention[sentences, :, :, lengths + 1]
+    from_end = attention[sentences, :, lengths + 1]
     starts = torch.stack([to_start, from_start], 1).float()
     ends = torch.stack([to_end, from_end], 1).float()
     scores = ((start * starts + end * ends) * weight[:, :, None]).sum((1, 2))
@@ -396,7 +404,7 @@ class AttentionWordsProbe(HeadSelectionProbe):
 NEAR = 2
 """Greatest distance with an indicator of its own."""
 FEATURES = 2 + 2 * NEAR + 1 + 1
-UNITS = 256
+HIDDEN_UNITS = 256
 """Number of tanh units in the hidden layer."""
 
 
@@ -415,10 +423,10 @@ class DistancesWordsProbe(HeadSelectionProbe):
     reads = frozenset(("vectors",))
 
     def build(self, sizes: Sizes) -> None:
-        self.dependent = nn.Linear(sizes.vectors, UNITS)
-        self.head = nn.Linear(sizes.vectors, UNITS, bias=False)
-        self.distance = nn.Linear(FEATURES, UNITS, bias=False)
-        self.score = nn.Linear(UNITS, 1, bias=False)
+        self.dependent = nn.Linear(sizes.vectors, HIDDEN_UNITS)
+        self.head = nn.Linear(sizes.vectors, HIDDEN_UNITS, bias=False)
+        self.distance = nn.Linear(FEATURES, HIDDEN_UNITS, bias=False)
+        self.score = nn.Linear(HIDDEN_UNITS, 1, bias=False)
 
     def forward(self, batch: AttentionBatch) -> Tensor:
         # The first layer is a sum of terms of the dependent, the head and their distance, so that the concatenation

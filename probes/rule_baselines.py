@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 from attention_probing.corpora.document import Mention
 
-Words = Sequence[Sequence[str]]
+WordsOfSentences = Sequence[Sequence[str]]
 Pass = Callable[[int, int], bool]
 
 
@@ -72,10 +72,11 @@ BOUNDARIES = """
 """Prepositions and relative pronouns: an *and* behind the first of them does not coordinate the mention."""
 
 POSSESSIVE_MARKERS = frozenset(("'s", "’s", "'", "’"))
-_OPENING, _BOUNDARIES = frozenset(OPENING.split()), frozenset(BOUNDARIES.split())
+_OPENING = frozenset(OPENING.split())
+_BOUNDARIES = frozenset(BOUNDARIES.split())
 
 
-def nearest(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[int | None]:
+def nearest(sentences: WordsOfSentences, tags: WordsOfSentences, mentions: Sequence[Mention]) -> list[int | None]:
     """Choose for each mention the nearest earlier mention.
 
     An earlier mention that has the same token of the text as its head is never chosen.
@@ -91,7 +92,7 @@ def nearest(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[
     return _choose(mentions)
 
 
-def head_match(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[int | None]:
+def head_match(sentences: WordsOfSentences, tags: WordsOfSentences, mentions: Sequence[Mention]) -> list[int | None]:
     """Choose for each mention the nearest earlier mention with the same head word.
 
     If there is none, the nearest earlier mention is chosen. Case is ignored. A mention that has the same
@@ -109,7 +110,7 @@ def head_match(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> li
     return _choose(mentions, lambda later, earlier: heads[later] == heads[earlier])
 
 
-def sieve(sentences: Words, tags: Words, mentions: Sequence[Mention]) -> list[int | None]:
+def sieve(sentences: WordsOfSentences, tags: WordsOfSentences, mentions: Sequence[Mention]) -> list[int | None]:
     """Choose for each mention an earlier mention by four passes of rules.
 
     The passes are tried in this order. The first pass that accepts any earlier mention decides: the
@@ -167,11 +168,11 @@ def _first_accepted(later: int, candidates: Sequence[int], passes: Sequence[Pass
     return candidates[0] if candidates else None
 
 
-def _head(sentences: Words, mention: Mention) -> str:
+def _head(sentences: WordsOfSentences, mention: Mention) -> str:
     return sentences[mention.sentence][mention.head].lower()
 
 
-def _name(sentences: Words, mention: Mention) -> tuple[str, ...]:
+def _name(sentences: WordsOfSentences, mention: Mention) -> tuple[str, ...]:
     """Spell a mention without the determiners and possessives at its beginning, unless it has nothing else."""
     words = [word.lower() for word in sentences[mention.sentence][mention.start : mention.end]]
     for place, word in enumerate(words):
@@ -184,7 +185,7 @@ def _agree(one: Attributes, other: Attributes) -> bool:
     return all(a is None or b is None or a == b for a, b in zip(one, other, strict=True))
 
 
-def _attributes(sentences: Words, tags: Words, mention: Mention) -> Attributes:
+def _attributes(sentences: WordsOfSentences, tags: WordsOfSentences, mention: Mention) -> Attributes:
     words = [word.lower() for word in sentences[mention.sentence][mention.start : mention.end]]
     head = mention.head - mention.start
     if mention.type == "pronoun":

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from attention_probing.attention import EncoderSpec, Options
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
-from attention_probing.datamodules.dependency import Field, read_fields
+from attention_probing.datamodules.dependency import DependencySplit, Field, read_fields
 from attention_probing.metrics import trees
 from attention_probing.metrics.attachment import ratio_scores, sums_by
 from attention_probing.metrics.bootstrap import bootstrap_ratio
@@ -31,8 +31,8 @@ from attention_probing.models import (
     training_warnings,
 )
 from attention_probing.models.losses import Average
-from attention_probing.probes.frozen import Mode, Sizes, on_sentences, probe_origin
-from attention_probing.results import Floats, HeatMap, Integers, Result, Table, Unit, fill_sentence
+from attention_probing.probes.frozen import MonitorMode, Sizes, on_sentences, probe_origin
+from attention_probing.results import Estimate, Floats, HeatMap, Integers, Result, Table, Unit, fill_sentence
 from attention_probing.results.errors import UserError, check_names, setting
 from attention_probing.results.options import Rate
 
@@ -128,11 +128,13 @@ def score_counts(rows: Mapping[str, Floats], words: Integers) -> tuple[tuple[Flo
     Returns:
         The share's numerators and denominators, then the mean correlation's, each `[sentences, k]`.
     """
-    right, correlation = rows["right"], rows["correlation"]
-    known = ~np.isnan(correlation)
-    weights = np.stack([trees.length_weights(words, column) for column in known.T], axis=1)
-    share = right, np.broadcast_to(rows["total"][:, None], right.shape)
-    return share, (np.where(known, correlation, 0.0) * weights, weights)
+    right = rows["right"]
+    correlation = rows["correlation"]
+    total = np.broadcast_to(rows["total"][:, None], right.shape)
+    is_defined = ~np.isnan(correlation)
+    weights = np.stack([trees.length_weights(words, column) for column in is_defined.T], axis=1)
+    weighted = np.where(is_defined, correlation, 0.0) * weights
+    return (right, total), (weighted, weights)
 
 
 def sweep_table(
@@ -159,9 +161,12 @@ def sweep_table(
         on test.
     """
     right, total = (sums_by(units, counts) for counts in test)
-    found = bootstrap_ratio(right, total, share=share, of_units=not share)
-    on_dev = ratio(dev[0].sum(axis=0), dev[1].sum(axis=0))
-    frame = pd.DataFrame(pairs).assign(epochs=epochs, dev=on_dev, test=found.value, low=found.low, high=found.high)
+    on_test = bootstrap_ratio(right, total, share=share, of_units=not share)
+    frame = pd.DataFrame(pairs)
+    frame["epochs"] = epochs
+    frame["dev"] = ratio(dev[0].sum(axis=0), dev[1].sum(axis=0))
+    frame["test"] = on_test.value
+    frame["low"], frame["high"] = on_test.interval
     return Table(frame, dict.fromkeys(("dev", "test"), "fraction"), interval="test", main=("layer", "rank", "test"))
 
 
@@ -174,7 +179,8 @@ def sweep_map(table: pd.DataFrame, chosen: int, score: str) -> HeatMap:
         score: Name of the score.
     """
     values = table.pivot(index="layer", columns="rank", values="test")
-    layers, ranks = values.index.tolist(), values.columns.tolist()
+    layers = values.index.tolist()
+    ranks = values.columns.tolist()
     return HeatMap(
         title=f"{score} on test, by layer and rank",
         title_says="split",
@@ -227,7 +233,7 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
     takes = DependencyDataModule
     sizes_type = Sizes
     reads: Collection[Field] = frozenset(("hidden",))
-    monitor: ClassVar[tuple[str, Mode]] = ("val_loss", "min")
+    monitor: ClassVar[tuple[str, MonitorMode]] = ("val_loss", "min")
     loss_unit: ClassVar[Unit] = "ratio"
     headline: ClassVar[str]
     share: ClassVar[tuple[str, str, str]]
@@ -243,7 +249,8 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
         self, layers: tuple[int, ...] | None = None, ranks: tuple[int, ...] | None = None, learning_rate: Rate = 1e-3
     ) -> None:
         super().__init__()
-        self.layers, self.ranks = layers, ranks
+        self.layers = layers
+        self.ranks = ranks
         self.learning_rate = learning_rate
         self._places: dict[int, int] = {}
         self._loss = Average()
@@ -273,7 +280,7 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
         """
 
     @abstractmethod
-    def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
+    def score_sentences(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
         """Count the gold edges (or roots) that are found, and correlate predictions with gold trees.
 
         Args:
@@ -422,63 +429,67 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
             UserError: There is no sentence, or one has no words.
         """
         layers = tuple(sorted({pair.layer for pair in self.pairs}))
-        found: dict[int, xr.DataArray] = {}
+        by_sentence: dict[int, xr.DataArray] = {}
         with on_sentences(self, self.reads, sentences, encoder, options, hidden=layers) as data:
             self._places = {layer: place for place, layer in enumerate(layers)}
             split = data.splits["test"]
             for batch in data.batches("test"):
-                for row, index in zip(self(batch.to(self.device)).cpu().numpy(), batch.index.tolist(), strict=True):
-                    found[index] = _labelled(row, split.words(index), self.pairs)
-        return [found[index] for index in sorted(found)]
+                predicted = self(batch.to(self.device)).cpu().numpy()
+                for of_sentence, index in zip(predicted, batch.index.tolist(), strict=True):
+                    by_sentence[index] = _label_axes(of_sentence, split.words(index), self.pairs)
+        return [by_sentence[index] for index in sorted(by_sentence)]
 
     def test_step(self, batch: AttentionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        total, right, correlation = self.found(self(batch), batch)
+        total, right, correlation = self.score_sentences(self(batch), batch)
         rows = self._test if batch.split == "test" else self._dev
         rows.add(batch.index, total=total, right=right, correlation=correlation)
 
     def outcome(self) -> Result:
         """Choose the pair of layer and rank with the best score on dev, and return its scores on test."""
-        dev, test = self._dev.take(), self._test.take()
-        words = self.data.splits["test"].lengths[test[ITEM]]
-        (share, right, total), names = self.share, (self.share[0], self.correlation)
-        on_dev = dict(zip(names, score_counts(dev, self.data.splits["dev"].lengths[dev[ITEM]]), strict=True))
-        on_test = dict(zip(names, score_counts(test, words), strict=True))
+        dev = self._dev.take()
+        test = self._test.take()
+        share, right, total = self.share
         split = self.data.splits["test"]
-        both = on_dev[self.headline], on_test[self.headline]
-        units = split.units[test[ITEM]]
-        epochs_of_pairs = self.best_epoch.tolist()
-        table = sweep_table(self.pairs, epochs_of_pairs, *both, units, share=self.headline == share)
+        words = split.lengths[test[ITEM]]
+        words_of_dev = self.data.splits["dev"].lengths[dev[ITEM]]
+        names = (share, self.correlation)
+        on_dev = dict(zip(names, score_counts(dev, words_of_dev), strict=True))
+        on_test = dict(zip(names, score_counts(test, words), strict=True))
+        table = sweep_table(
+            self.pairs,
+            self.best_epoch.tolist(),
+            on_dev[self.headline],
+            on_test[self.headline],
+            split.units[test[ITEM]],
+            share=self.headline == share,
+        )
         if len(self.pairs) > 1 and table.frame["dev"].isna().all():
             raise UserError(
                 f"No sentence of dev has a {self.headline}, by which one of {len(self.pairs)} pairs is "
                 "chosen. Give a dev split with longer sentences, or a single layer and rank."
             )
         chosen = int(table.frame["dev"].fillna(-1).argmax())
+        layer, rank = self.pairs[chosen]
+        epochs = int(self.best_epoch[chosen])
+        items = _sentences(split, test[ITEM])
+        items[total] = test["total"].astype(np.int64)
+        items[right] = test["right"][:, chosen].astype(np.int64)
         weighted, weights = on_test[self.correlation]
-        ids = [split.ids[index] for index in test[ITEM]]
-        items = pd.DataFrame({"sentence": test[ITEM], "id": ids, "words": words})
-        if (split.documents >= 0).all():
-            items.insert(0, "document", split.documents[test[ITEM]])
-        items[[total, right]] = np.stack([test["total"], test["right"][:, chosen]], 1).astype(np.int64)
         items["spearman"] = test["correlation"][:, chosen]
-        items["spearman_weighted"], items["spearman_weight"] = weighted[:, chosen], weights[:, chosen]
+        items["spearman_weighted"] = weighted[:, chosen]
+        items["spearman_weight"] = weights[:, chosen]
         ratios = {share: (right, total), self.correlation: ("spearman_weighted", "spearman_weight")}
-        (layer, rank), epochs = self.pairs[chosen], int(self.best_epoch[chosen])
         scores = ratio_scores(items, {share: ratios[share]})
         scores |= ratio_scores(items, {self.correlation: ratios[self.correlation]}, share=False, of_units=True)
-        lowest = self.pairs.index(min(pair for pair in self.pairs if pair.rank == rank))
-        best = f", best of {len(self.pairs)} on dev," * int(len(self.pairs) > 1)
-        text = f"layer {layer} at rank {rank}{best} finds {{{share}}} of {{n}} {total}; "
-        text += f"Spearman's ρ of {self.correlation.removeprefix('spearman_')} is {{{self.correlation}:ratio}}"
-        if self.pairs[lowest].layer < layer:
-            unit = ":ratio" if self.headline == self.correlation else ""
-            text += f"; {self.headline} of layer {self.pairs[lowest].layer} is {{lowest{unit}}}"
+        figures = {}
+        if len(table.frame) > 1:
+            figures["sweep"] = sweep_map(table.frame, chosen, self.headline)
         return Result(
             experiment=self.experiment,
             scores=scores,
-            answer=fill_sentence(text, scores, n=int(test["total"].sum()), lowest=table.estimate(lowest, "test")),
+            answer=self._answer(table, chosen, scores, int(test["total"].sum())),
             tables={"sweep": table},
-            figures={"sweep": sweep_map(table.frame, chosen, self.headline)} if len(table.frame) > 1 else {},
+            figures=figures,
             audit={
                 "epochs": epochs,
                 "layer": layer,
@@ -493,14 +504,48 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
             headline=tuple(ratios),
         )
 
+    def _answer(self, table: Table, chosen: int, scores: Mapping[str, Estimate], edges: int) -> str:
+        """Return the answer: the scores of the chosen pair, beside the lowest layer at the same rank.
+
+        Args:
+            table: The table `sweep`.
+            chosen: Index of the chosen pair.
+            scores: Scores of the chosen pair on test.
+            edges: Number of edges or roots to find.
+        """
+        share, _, total = self.share
+        layer, rank = self.pairs[chosen]
+        lowest = self.pairs.index(min(pair for pair in self.pairs if pair.rank == rank))
+        best = ""
+        if len(self.pairs) > 1:
+            best = f", best of {len(self.pairs)} on dev,"
+        text = f"layer {layer} at rank {rank}{best} finds {{{share}}} of {{n}} {total}; "
+        text += f"Spearman's ρ of {self.correlation.removeprefix('spearman_')} is {{{self.correlation}:ratio}}"
+        if self.pairs[lowest].layer < layer:
+            unit = ":ratio" if self.headline == self.correlation else ""
+            text += f"; {self.headline} of layer {self.pairs[lowest].layer} is {{lowest{unit}}}"
+        return fill_sentence(text, scores, n=edges, lowest=table.estimate(lowest, "test"))
+
+
+def _sentences(split: DependencySplit, indices: Integers) -> pd.DataFrame:
+    """Return a row for each of these sentences: its document if documents are marked, its index, id and length."""
+    frame = pd.DataFrame({"sentence": indices, "id": [split.ids[index] for index in indices]})
+    frame["words"] = split.lengths[indices]
+    if (split.documents >= 0).all():
+        frame.insert(0, "document", split.documents[indices])
+    return frame
+
 
 def _predictions(
     probe: StructuralProbe, batch: AttentionBatch, matrices: nn.ParameterList, pairs: Sequence[int]
 ) -> Tensor:
     """Return the predictions of some pairs, `[batch, pairs, …]`."""
     states = probe.states(batch)
-    read = {pair: states[:, probe._places[probe.pairs[pair].layer]] for pair in pairs}
-    return torch.stack([probe.predict(of_layer @ matrices[pair].T) for pair, of_layer in read.items()], dim=1)
+    predictions = []
+    for pair in pairs:
+        of_layer = states[:, probe._places[probe.pairs[pair].layer]]
+        predictions.append(probe.predict(of_layer @ matrices[pair].T))
+    return torch.stack(predictions, dim=1)
 
 
 def _keep(probe: StructuralProbe, pair: int) -> None:
@@ -529,14 +574,17 @@ def _judge(probe: StructuralProbe, losses: Tensor) -> None:
     probe.trainer.should_stop = probe.trainer.should_stop or bool((probe.stale >= PATIENCE).all())
 
 
-def _labelled(predicted: NDArray[np.float32], words: Sequence[str], pairs: Sequence[Pair]) -> xr.DataArray:
+def _label_axes(predicted: NDArray[np.float32], words: Sequence[str], pairs: Sequence[Pair]) -> xr.DataArray:
     """Return the predictions of a sentence without padding, with the names of its axes."""
     axes = ("from", "to") if predicted.ndim == 3 else ("word",)
-    layers, ranks = zip(*pairs, strict=True)
-    names = {axis: list(words) for axis in axes}
-    coords = {"layer": ("probe", list(layers)), "rank": ("probe", list(ranks)), **names}
-    real = (slice(None), *[slice(len(words))] * len(axes))
-    return xr.DataArray(predicted[real], coords, ("probe", *axes))
+    coords: dict[str, Any] = {
+        "layer": ("probe", [pair.layer for pair in pairs]),
+        "rank": ("probe", [pair.rank for pair in pairs]),
+    }
+    for axis in axes:
+        coords[axis] = list(words)
+    inside = [slice(len(words))] * len(axes)
+    return xr.DataArray(predicted[(slice(None), *inside)], coords, ("probe", *axes))
 
 
 class StructuralDistanceProbe(StructuralProbe):
@@ -573,7 +621,7 @@ class StructuralDistanceProbe(StructuralProbe):
     def losses(self, predicted: Tensor, batch: AttentionBatch) -> Tensor:
         return trees.distance_losses(predicted, trees.tree_distances(batch.heads, batch.lengths), batch.lengths)
 
-    def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
+    def score_sentences(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
         """Count the gold edges in the trees predicted for each sentence, and correlate the distances.
 
         A predicted tree is the minimum spanning tree of the predicted distances between words, punctuation
@@ -614,15 +662,17 @@ class StructuralDistanceProbe(StructuralProbe):
         if len(self.pairs) != 1:
             raise UserError(
                 f"{type(self).__name__} trains {len(self.pairs)} probes, one for each layer and rank, but a "
-                f"description length is of one probe. Give one layer with "
-                f"{setting('model.probe.init_args.layers')}, and "
-                f"one rank with {setting('model.probe.init_args.ranks')}."
+                f"description length is of one probe. Give one layer with {setting('model.probe.init_args.layers')}, "
+                f"and one rank with {setting('model.probe.init_args.ranks')}."
             )
-        distances, lengths = self(batch)[:, 0], batch.lengths[:, None]
+        distances = self(batch)[:, 0]
+        lengths = batch.lengths[:, None]
         itself = torch.eye(distances.size(1), dtype=torch.bool, device=distances.device)
         among = (-distances).masked_fill(itself | ~batch.mask[:, None], -torch.inf).log_softmax(-1)
+        gold = (batch.heads - 1).clamp(min=0)
+        of_gold = among.gather(2, gold[:, :, None])[:, :, 0]
         even = torch.log1p(lengths).expand_as(batch.heads)
-        to_other = even - (lengths - 1).log() - among.gather(2, (batch.heads - 1).clamp(min=0)[:, :, None])[:, :, 0]
+        to_other = even - (lengths - 1).log() - of_gold
         words = torch.arange(1, batch.heads.size(1) + 1, device=batch.heads.device)
         unranked = (batch.heads == 0) | (batch.heads == words)
         return torch.where(unranked, even, to_other).masked_fill(~batch.mask, 0)
@@ -651,7 +701,7 @@ class StructuralDepthProbe(StructuralProbe):
     def losses(self, predicted: Tensor, batch: AttentionBatch) -> Tensor:
         return trees.depth_losses(predicted, trees.tree_depths(batch.heads, batch.lengths), batch.lengths)
 
-    def found(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
+    def score_sentences(self, predicted: Tensor, batch: AttentionBatch) -> tuple[Tensor, Tensor, Tensor]:
         """Find the sentences whose word of least predicted depth is a root, and correlate the depths.
 
         Args:

@@ -54,7 +54,7 @@ from attention_probing.metrics.bootstrap import paired_bootstrap
 from attention_probing.models import TextClassifier, TrainedModule
 from attention_probing.models.checkpoints import instantiate
 from attention_probing.probes import AttentionOnlyProbe, StructuralDistanceProbe
-from attention_probing.probes.frozen import Mode
+from attention_probing.probes.frozen import MonitorMode
 from attention_probing.results import Estimate, Result, Table
 from attention_probing.results.progress import quiet
 from studies.blank import Architecture
@@ -390,7 +390,7 @@ def _counts(
     probe: TrainedModule[Any, Any], data: DependencyDataModule, monitor: str, score: str
 ) -> list[NDArray[np.float64]]:
     """Train a probe; return numerator and denominator of a score for each test sentence."""
-    mode: Mode = "min" if monitor == "val_loss" else "max"
+    mode: MonitorMode = "min" if monitor == "val_loss" else "max"
     best = train_copy(probe, data, monitor=monitor, mode=mode, max_epochs=3, patience=3, batches=1, seed=0)
     result = result_of(best_copy(probe, best), data)
     assert result.items is not None

@@ -298,7 +298,7 @@ def test_heads_of_classes_are_named_with_intervals_that_hold_for_all(case: int) 
         value = float(rng.random())
         place = int(rng.integers(3)), int(rng.integers(4))
         best[name] = (place, Estimate(value, value - 0.1, value + 0.1, unit="fraction", inputs=12))
-    uniform = {name: Estimate(0.1, unit="fraction") for name in best}
+    uniform = {name: [0.1, 0.1, 0.1] for name in best}
     text = linguistic_answer(best, uniform)
     for name, ((layer, head), one) in best.items():
         low, high = (format_number(end, "fraction", missing="") for end in one.interval)

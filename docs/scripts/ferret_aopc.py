@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
         for row, text in enumerate(classified.batch.index.tolist()):
             words = whole[text].split("\t")[column]
             pieces = tokenizer.convert_ids_to_tokens(tokenizer(words)["input_ids"])
-            scores = saliency.signed(RANKING)[row, : len(pieces)].double().numpy()
+            scores = saliency.signed_values(RANKING)[row, : len(pieces)].double().numpy()
             lengths = rationale_lengths(classified.words[row].sum()[None], FRACTIONS)[:, 0].tolist()
             target = int(classified.predicted[row])
             one = explanation(words, pieces, scores, RANKING, target)

@@ -16,7 +16,7 @@ from attention_probing.commands.view import main, read_items
 from attention_probing.corpora.conllu import read_treebank
 from attention_probing.corpora.document import Documents
 from attention_probing.fidelity import explain
-from attention_probing.fidelity.single_text import RANKINGS, spaced
+from attention_probing.fidelity.single_text import DEFAULT_RANKINGS, spaced
 from attention_probing.results.errors import UserError
 from tests import documents, tiny
 from tests.fidelity.trained import fitted
@@ -175,7 +175,7 @@ def test_decisions_of_classifiers_are_printed_and_stand_on_the_page(
     page = out.read_text(encoding="utf-8")
     held = json.loads(re.findall(r'application/json" id="view">(.*?)</script>', page)[0])["texts"][0]
     assert held["notes"][1:] == [own[0].answer, *own[0].notes, own[1].answer, *own[1].notes]
-    names = [f"{name}: {ranking}" for name in ("base, seed 0", "my-bert") for ranking in map(spaced, RANKINGS)]
+    names = [f"{name}: {ranking}" for name in ("base, seed 0", "my-bert") for ranking in map(spaced, DEFAULT_RANKINGS)]
     assert list(held["saliency"]) == names
     sums = own[1].words.groupby("number")["attention"].sum()
     assert len(own[1].words) > len(sums) == len(text.split())

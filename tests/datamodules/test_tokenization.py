@@ -19,10 +19,10 @@ from attention_probing.datamodules.tokenization import (
     Vocabulary,
     Words,
     build_vocabulary,
-    cut,
     piece_tokens,
     piece_vocabulary,
     read_words,
+    truncate,
     word_tokens,
 )
 from tests.tiny import save_gemma, save_gpt2, save_llama, save_roberta
@@ -171,7 +171,7 @@ def test_cutting_takes_from_the_end_of_the_longer_text() -> None:
     words = read_words(texts)
     whole = word_tokens(words, delimiters=True)
     for limit in (4, 5, 9, 30, 1000):
-        short, lost = cut(whole, limit)
+        short, lost = truncate(whole, limit)
         for item, one in enumerate(texts):
             first, second = one.text.split(), [] if one.pair is None else one.pair.split()
             specials = 2 + (one.pair is not None)
@@ -183,16 +183,16 @@ def test_cutting_takes_from_the_end_of_the_longer_text() -> None:
 
 def test_no_sentence_is_left_without_a_token_by_a_cut() -> None:
     words = read_words([text("a . b . c . d .", "e . f g h i j k l m")])
-    short, _ = cut(word_tokens(words, delimiters=False), 9)
+    short, _ = truncate(word_tokens(words, delimiters=False), 9)
     assert spelled(short, 0) == ["a", ".", "b", ".", "<sep>", "e", ".", "f", "g"]
     assert sentences(short, words, 0) == [0, 0, 1, 1, -1, 2, 2, 3, 3]
 
 
 def test_a_limit_that_delimiters_fill_is_refused() -> None:
     tokens = word_tokens(read_words([text("a"), text("b", "c")]), delimiters=True)
-    assert len(cut(tokens, 4)[0].codes) == 7
+    assert len(truncate(tokens, 4)[0].codes) == 7
     with pytest.raises(CorpusError, match="no room for a word beside 3 delimiters"):
-        cut(tokens, 3)
+        truncate(tokens, 3)
 
 
 @pytest.mark.parametrize("which", ["bert", "roberta", "gpt2", "llama"])

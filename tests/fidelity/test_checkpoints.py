@@ -338,7 +338,7 @@ def test_a_checkpoint_of_a_run_takes_the_level_and_keeps_it_untrained(
     data = data_of(corpus, Path(bare), tmp_path)
     for level, names in (("1-2", ["1-2"]), (None, ["2-1", "2-2", "2-3", "2-4"])):
         (found,) = load([checkpoint], data, level)
-        for model in (found.model, found.untrained(data, 0)):
+        for model in (found.model, found.make_untrained(data, 0)):
             assert list(model.levels) == names  # type: ignore[arg-type]
     assert recipe_of(found, data)._identity != recipe_of(load([checkpoint], data, "1-2")[0], data)._identity
 

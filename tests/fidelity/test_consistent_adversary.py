@@ -22,10 +22,10 @@ from attention_probing.fidelity.consistent_adversary import (
     load_adversary,
 )
 from attention_probing.fidelity.contract import CheckpointResult
-from attention_probing.fidelity.guided_mlp import GuidedMLP, Source, guided
+from attention_probing.fidelity.guided_mlp import GuidedMLP, GuideSource, make_guided
 from attention_probing.fidelity.recipe import Recipe
 from attention_probing.fidelity.split_outputs import attention_of, collect_outputs
-from attention_probing.measures.trainings import Best, share
+from attention_probing.measures.trainings import Best, run_trainings
 from attention_probing.metrics.distributions import area
 from attention_probing.models import AttentionClassifier, AverageEncoder, TextClassifier, TrainingError
 from attention_probing.results import Curves
@@ -196,7 +196,7 @@ def test_the_loss_is_the_formula(heads: int, strength: float) -> None:
 
 
 def made(recipe: Recipe) -> TrainedAdversary:
-    return load_adversary(recipe, *share([adversary_training(recipe, 0.01)]))
+    return load_adversary(recipe, *run_trainings([adversary_training(recipe, 0.01)]))
 
 
 def test_an_adversary_is_that_of_the_lowest_loss_and_the_same_when_it_is_found_again(
@@ -234,7 +234,7 @@ def test_the_loss_on_dev_can_end_a_training(
         patched.setattr(data, "files", lambda: {**files, "dev": files["test"]})
         on_others = [adversary_training(recipe, 0.01, stop).file for stop in ("train", "dev")]
     assert [on_others[0] == on_train.file, on_others[1] == on_dev.file] == [True, False]
-    (best,) = share([on_dev])
+    (best,) = run_trainings([on_dev])
     model = load_adversary(recipe, best).model
     base = collect_outputs(checkpoints[0].model, data, CPU, "dev")
     losses, texts = 0.0, 0
@@ -242,13 +242,13 @@ def test_the_loss_on_dev_can_end_a_training(
         with torch.no_grad():
             output = model(batch)
         weights = attention_of(output)
-        there = base.padded(batch.index, weights.size(-1))
+        there = base.select(batch.index, weights.size(-1))
         losses += float(adversarial_loss(output.logits.softmax(-1), weights, *there, 0.01)) * len(batch.index)
         texts += len(batch.index)
     assert best.value == pytest.approx(losses / texts, rel=1e-4)
 
 
-SOURCES: tuple[Source, ...] = ("uniform", "own", "base", "adversary")
+SOURCES: tuple[GuideSource, ...] = ("uniform", "own", "base", "adversary")
 
 
 @pytest.fixture(scope="module")
@@ -310,7 +310,7 @@ def test_every_model_averages_words_by_the_attention_of_its_source(
 
 def test_a_guide_is_read_and_neither_trained_nor_saved() -> None:
     guide = tiny.classifier("flat", torch.float32)
-    model = guided(guide, encoder=AverageEncoder(3))
+    model = make_guided(guide, encoder=AverageEncoder(3))
     model.train()
     assert not guide.training
     assert not list(model.parameters())
@@ -349,7 +349,7 @@ def test_a_second_run_trains_nothing_and_other_options_are_other_models(
 
 @pytest.fixture
 def recipe(checkpoints: Checkpoints, data: Data, tmp_path: Path) -> Recipe:
-    own = recipe_of(checkpoints[0], data).own_data
+    own = recipe_of(checkpoints[0], data).training_data
     own.cache, own.batch_size, own.seed = tmp_path, data.batch_size, data.seed
     return recipe_of(checkpoints[0], own, max_epochs=9, patience=3)
 
@@ -382,7 +382,7 @@ class Written(LightningModule):
 
 
 def fitted(recipe: Recipe, losses: Sequence[float], module: Written | None = None) -> Best:
-    loader = recipe.own_data.train_dataloader()
+    loader = recipe.training_data.train_dataloader()
     return recipe.fit(module or Written(losses), "train_loss", "min", train_dataloaders=loader)
 
 
@@ -446,7 +446,7 @@ def keep(recipe: Recipe, *options: object, best: Best | None = BEST) -> Best:
             raise KeyboardInterrupt
         return best
 
-    return share([recipe.training("things", options, "Thing", train)])[0]
+    return run_trainings([recipe.training("things", options, "Thing", train)])[0]
 
 
 def other(recipe: Recipe, change: str) -> Recipe:

@@ -16,7 +16,7 @@ from attention_probing.datamodules import TextBatch
 from attention_probing.datamodules.batches import Ranks
 from attention_probing.fidelity import EffectProbe, Effects, effects as module
 from attention_probing.fidelity.classified import ClassifiedBatch, classify, select_texts
-from attention_probing.fidelity.effects import LEARNED, RANKINGS, log_odds
+from attention_probing.fidelity.effects import EFFECT_RANKINGS, LEARNED, log_odds
 from attention_probing.models.text_classifier import Level, Output
 from attention_probing.results import HeatMap, UserError
 from tests.fidelity import tiny
@@ -63,7 +63,7 @@ def test_dependent_heads_share_their_weight_and_idle_heads_have_none() -> None:
 def test_measurements_are_those_of_loops(kind: Kind) -> None:
     test, found = fitted(kind, k=2), classified(kind, time=9)
     numbers = measurements(test, found)
-    kept, saliency = test._kept(found, "test"), tiny.saliency_of(found)
+    kept, saliency = test._draw_removals(found, "test"), tiny.saliency_of(found)
     probes = test._fitted[found.checkpoint.name].probes
     norms = saliency.of_attention.head_norms
     for row in range(len(TEXTS)):
@@ -87,7 +87,7 @@ def test_measurements_are_those_of_loops(kind: Kind) -> None:
             "learned_norms": learned[1:2],
             "learned_shuffled": learned[2:],
         }
-        for name in RANKINGS[4:]:
+        for name in EFFECT_RANKINGS[4:]:
             orders = saliency.rankings(name, 3)[:, row]
             by_ranking[name] = [{one: float(order[one]) for one in places} for order in orders]
         for name, every in by_ranking.items():
@@ -105,7 +105,7 @@ def test_measurements_are_those_of_loops(kind: Kind) -> None:
 
 def test_the_probe_of_train_is_least_squares_over_its_removals() -> None:
     test, found = fitted("transformer", k=2), classified("transformer")
-    kept, rows, effects = test._kept(found, "train"), [], []
+    kept, rows, effects = test._draw_removals(found, "train"), [], []
     for row in range(len(TEXTS)):
         label, places = int(found.predicted[row]), found.words[row].nonzero().flatten().tolist()
         odds = []
@@ -242,11 +242,11 @@ def test_two_devices_fit_what_one_fits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_removals_keep_a_word_and_differ_by_split_seed_and_text() -> None:
     found = classified("transformer", time=9)
     test = with_constants(Effects(), removals=2000, keep=0.3)
-    kept, train = test._kept(found, "test"), test._kept(found, "train")
+    kept, train = test._draw_removals(found, "test"), test._draw_removals(found, "train")
     assert kept.any(-1).all()
     assert not (kept & ~found.words).any()
     assert (kept != train).any()
-    assert (kept != test._kept(replace(found, seed=1), "test")).any()
+    assert (kept != test._draw_removals(replace(found, seed=1), "test")).any()
     for row, words in enumerate(found.words.sum(1).tolist()):
         expected = 0.3 / (1 - 0.7**words)  # of a word, given that not all are removed
         shares = kept[:, row][:, found.words[row]].double().mean(0)

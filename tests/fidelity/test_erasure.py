@@ -16,11 +16,11 @@ import torch
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity import erasure
 from attention_probing.fidelity.checkpoints import Checkpoint, load
-from attention_probing.fidelity.classified import ClassifiedBatch, classify, renormalised
+from attention_probing.fidelity.classified import ClassifiedBatch, classify, renormalise
 from attention_probing.fidelity.consistent_adversary import adversarial_loss
 from attention_probing.fidelity.contract import CheckpointResult
 from attention_probing.fidelity.erasure import Last, SetErasure, SingleWeight, _shares, first_flips
-from attention_probing.fidelity.highest_weight import BINS
+from attention_probing.fidelity.highest_weight import WEIGHT_BINS
 from attention_probing.fidelity.permutation import Permutation
 from attention_probing.fidelity.perturbation import Perturbation
 from attention_probing.fidelity.saliency import RANKINGS, Saliency
@@ -131,7 +131,7 @@ def test_flips_do_not_depend_on_rounds_and_passes(
     )
     assert set(expected.flatten().tolist()) > {0, 1}
     for cells, first in ((1, 4), (700, 1), (1 << 21, 1), (1 << 21, 8)):
-        monkeypatch.setattr(erasure, "CELLS", cells)
+        monkeypatch.setattr(erasure, "WEIGHTS_OF_PASS", cells)
         monkeypatch.setattr(erasure, "FIRST_ROUND", first)
         torch.testing.assert_close(first_flips(whole, orders, last), expected)
 
@@ -342,14 +342,14 @@ def test_texts_are_shown_by_their_highest_weight_all_seeds_of_a_variant_together
     ]
     figure = Permutation().figures(results)["permutation"]
     assert isinstance(figure, Spreads)
-    assert figure.categories == BINS
+    assert figure.categories == WEIGHT_BINS
     assert {name: list(map(list, bins)) for name, bins in figure.series.items()} == {
         "base": [[0.1, 0.2], [0.2], [0.3, 0.5], [0.9]],
         "tying": [[0.0, 0.2, 0.7], [], [], [0.4]],
     }
     table = Permutation().tables(results)["permutation"].frame
     assert table["variant"].tolist() == ["base"] * 4 + ["tying"] * 2
-    assert table["max_attention"].tolist() == [*BINS, BINS[0], BINS[3]]
+    assert table["max_attention"].tolist() == [*WEIGHT_BINS, WEIGHT_BINS[0], WEIGHT_BINS[3]]
     assert table["texts"].tolist() == [2, 1, 2, 1, 3, 1]
     np.testing.assert_allclose(table["mean_tvd"], [0.15, 0.2, 0.4, 0.9, 0.3, 0.4])
     np.testing.assert_allclose(table["median_tvd"], [0.15, 0.2, 0.4, 0.9, 0.2, 0.4])
@@ -448,7 +448,7 @@ def test_without_the_only_word_that_has_weight_the_bias_decides() -> None:
     assert not numbers["flips_random"].any()  # it had no weight
     for row, probabilities in enumerate(whole.probabilities.tolist()):
         assert float(numbers["delta_js"][row]) == pytest.approx(tiny.slow_jsd(probabilities, bias.tolist()))
-    without_any = renormalised(torch.zeros_like(whole.weights), whole.groups)
+    without_any = renormalise(torch.zeros_like(whole.weights), whole.groups)
     assert torch.equal(without_any, torch.zeros_like(whole.weights))
     close(whole.decide(without_any), bias.expand(len(TEXTS), -1))
 
@@ -456,7 +456,7 @@ def test_without_the_only_word_that_has_weight_the_bias_decides() -> None:
 def test_a_sentence_without_weight_leaves_the_others_as_they_are() -> None:
     groups = torch.tensor([SENTENCES[0]])
     weights = torch.tensor([[0.0, 0.0, 0.3, 0.1]], requires_grad=True)
-    found = renormalised(weights, groups)
+    found = renormalise(weights, groups)
     torch.testing.assert_close(found, torch.tensor([[0.0, 0.0, 0.75, 0.25]]))
     (gradient,) = torch.autograd.grad(found[0, 2] + found[0, 0], weights)
     torch.testing.assert_close(gradient, torch.tensor([[0.0, 0.0, 0.625, -1.875]]))

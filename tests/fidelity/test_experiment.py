@@ -228,7 +228,7 @@ def test_all_is_every_test_there_is_and_quick_all_that_train_nothing() -> None:
     # They take hours, or other data: configs/madsen2022/roar.yaml and configs/bastings2022/shortcuts.yaml.
     assert named["fidelity/all"] == every - {"FidelityTest", "Roar", "Shortcut"}
     begin = {name: inspect.getsource(getattr(fidelity, name).begin) for name in named["fidelity/all"]}
-    trains = {name for name, text in begin.items() if "share(" in text or 'splits["train"]' in text}
+    trains = {name for name, text in begin.items() if "run_trainings(" in text or 'splits["train"]' in text}
     assert named["fidelity/all"] - named["fidelity/quick"] == trains
     for name in named["fidelity/all"]:
         test = getattr(fidelity, name)()
@@ -842,7 +842,7 @@ def test_each_ranking_is_timed_once_and_shared_work_counts_for_the_first(monkeyp
     saliency.magnitude("leave_one_out")
     saliency.rankings("random", 5)
     assert saliency.seconds == first
-    saliency.signed("attention_times_gradient")
+    saliency.signed_values("attention_times_gradient")
     assert saliency.seconds["attention_times_gradient"] > 0
     assert passes.call_count == 1
     measured = Saliency(classified("flat"))

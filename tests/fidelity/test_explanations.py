@@ -85,7 +85,7 @@ def test_a_measure_from_a_file_or_an_object_gives_the_scores_of_its_original(
     explanations = {f"file:{path}": read_explanations(path, data, NAMES)}
     ranking = f"file:{path}" if given == "file" else Integrated()
     timed = Saliency(batches[0], explanations)
-    timed.signed(ranking)
+    timed.signed_values(ranking)
     assert list(timed.seconds) == ["own"]
     removals = partial(Rationale, every_length=EveryLength(exact=4, beam=2))
     tests: tuple[Callable[..., FidelityTest], ...] = (
@@ -351,7 +351,7 @@ def test_the_class_of_the_page_ranks_long_words_first(batches: Sequence[Classifi
     exec(lines_of_section("A class of your own", 20), names)
     own = names["LongWords"]()
     for classified in batches:
-        scores = Saliency(classified).signed(own)
+        scores = Saliency(classified).signed_values(own)
         for row, words in enumerate(classified.words):
             read = [classified.vocabulary.words[token] for token in classified.batch.tokens[row, words].tolist()]
             assert scores[row, words].tolist() == [*map(len, read)]

@@ -338,6 +338,6 @@ def test_texts_searched_together_have_the_bounds_of_each_by_itself(monkeypatch: 
     for widths in ([None, 1, 2, None][: len(found.words)], [1] * len(found.words)):
         widths = (widths * len(found.words))[: len(found.words)]
         together = search_bounds(found, widths, "mask")
-        monkeypatch.setattr(removal_module, "TOGETHER", 1)
+        monkeypatch.setattr(removal_module, "TEXTS_OF_SEARCH", 1)
         tiny.close(together, search_bounds(found, widths, "mask"))
         monkeypatch.undo()

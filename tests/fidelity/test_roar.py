@@ -151,7 +151,7 @@ def nothing(data: Data) -> Masks:
 
 def retrained(recipe: Recipe, masks: Masks) -> tuple[Checkpoint, list[int]]:
     """A classifier trained on texts with these masks, and its decisions on test, text by text."""
-    data = copy(recipe.own_data)
+    data = copy(recipe.training_data)
     data.splits = {}
     for split in SPLITS:
         texts = data.splits[split] = copy(recipe.data.splits[split])
@@ -159,7 +159,7 @@ def retrained(recipe: Recipe, masks: Masks) -> tuple[Checkpoint, list[int]]:
         texts._tokens = np.array(
             [data.vocabulary.mask if one else int(t) for one, t in zip(flat, texts._tokens, strict=True)], np.int32
         )
-    model = recipe.checkpoint.untrained(data, recipe.training_seed)
+    model = recipe.checkpoint.make_untrained(data, recipe.training_seed)
     best = recipe.fit(model, "val_f1", "max", datamodule=data)
     model.load_state_dict(best.state)
     model.eval().requires_grad_(False)

@@ -236,7 +236,7 @@ def test_every_text_is_correlated_over_its_own_words(kind: Kind) -> None:
             assert measured[f"{name}.pearson"][row].item() == pytest.approx(expected, abs=1e-6), name
         assert measured["words"][row] == words.sum()
     for measure, colours in found.highlights.items():
-        assert colours is saliency_of(found).signed(measure)
+        assert colours is saliency_of(found).signed_values(measure)
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32])

@@ -20,7 +20,7 @@ from attention_probing.commands import CONFIGS
 from attention_probing.datamodules import ClassificationDataModule, TextDataModule
 from attention_probing.measures import HeadAblation, measure
 from attention_probing.measures.head_sets import random_sets
-from attention_probing.measures.pruning import SHARES, Pruning, head_confidences, head_derivatives, normalise
+from attention_probing.measures.pruning import PRUNED_SHARES, Pruning, head_confidences, head_derivatives, normalise
 from attention_probing.measures.task import LanguageModelling
 from attention_probing.metrics.p_values import holm
 from attention_probing.models import TransformerClassifier
@@ -302,13 +302,13 @@ def test_the_curve_is_that_of_zeroed_heads(checkpoint: Path, data: Classificatio
 
     curve = {float(row["pruned"]): row for row in table[table["ranking"] == "importance"].to_dict("records")}
     scores, whole = {}, TransformerClassifier.load_from_checkpoint(checkpoint).classifier.model
-    for pruned in SHARES:
+    for pruned in PRUNED_SHARES:
         with off(whole, ranked[: int(8 * pruned)]):
             scores[pruned] = accuracy(whole, data)
         assert curve[pruned]["score"] == pytest.approx(scores[pruned])
     assert curve[1.0]["heads"] == 8
     low = result.numbers["accuracy.low"]
-    expected = min((pruned for pruned in SHARES if scores[pruned] < low), default=np.nan)
+    expected = min((pruned for pruned in PRUNED_SHARES if scores[pruned] < low), default=np.nan)
     assert result.numbers["pruning.importance.leaves_at"] == pytest.approx(expected, nan_ok=True)
     leaves = [
         f"{100 * result.numbers[f'pruning.{name}.leaves_at']:.1f} % by {name}"
@@ -326,7 +326,7 @@ def test_exact_importance_is_estimated_without_the_heads_that_are_gone(
 ) -> None:
     result = scored(Pruning(str(checkpoint), ["importance"], exact=True), data)
     order: list[tuple[int, int]] = []
-    for pruned in SHARES[1:]:
+    for pruned in PRUNED_SHARES[1:]:
         importance = normalise(slow_importance(checkpoint, data, order))
         left = sorted((head for head in HEADS if head not in order), key=lambda head: importance[head])
         order += left[: int(8 * pruned) - len(order)]

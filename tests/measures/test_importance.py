@@ -17,7 +17,7 @@ from attention_probing.attention.capture import intervening
 from attention_probing.corpora.texts import Passage
 from attention_probing.datamodules import SegmentBatch
 from attention_probing.measures import Importance
-from attention_probing.measures.importance import CLASSES, attention_gradients, importance_answer
+from attention_probing.measures.importance import TOKEN_CLASSES, attention_gradients, importance_answer
 from attention_probing.measures.task import LanguageModelling, MeanStateClassification, Task
 from attention_probing.models import TransformerClassifier
 from attention_probing.results import Estimate, UserError
@@ -102,9 +102,9 @@ def test_gradients_are_finite_differences(kind: str, tmp_path: Path) -> None:
 
 def members(batch: SegmentBatch, row: int) -> dict[str, list[int]]:
     """Places of the tokens of each class in one input."""
-    found: dict[str, list[int]] = {name: [] for name in CLASSES}
+    found: dict[str, list[int]] = {name: [] for name in TOKEN_CLASSES}
     for place in range(int(batch.lengths[row])):
-        named = [name for name in CLASSES[:3] if getattr(batch, name)[row, place]]
+        named = [name for name in TOKEN_CLASSES[:3] if getattr(batch, name)[row, place]]
         found[named[0] if named else "rest" if place else "first"].append(place)
     return found
 
@@ -118,7 +118,7 @@ def test_means_are_those_of_a_loop_over_weights(kind: str, tmp_path: Path) -> No
         analysis.update(batch)
 
     task = LanguageModelling(one, 0)
-    expected: dict[str, list[list[list[float]]]] = {name: [] for name in CLASSES}
+    expected: dict[str, list[list[list[float]]]] = {name: [] for name in TOKEN_CLASSES}
     losses = []
     for batch in seen:
         inputs = task.inputs(batch)
@@ -138,9 +138,9 @@ def test_means_are_those_of_a_loop_over_weights(kind: str, tmp_path: Path) -> No
     result = analysis.result()
     by_head = analysis.by_head()
     frame = result.tables["importance_layers"].frame
-    assert set(frame["class"]) == {name for name in CLASSES if expected[name]}
+    assert set(frame["class"]) == {name for name in TOKEN_CLASSES if expected[name]}
     assert ("first" in set(frame["class"])) == (kind == "gpt2")  # it alone writes no start delimiter
-    for name in CLASSES:
+    for name in TOKEN_CLASSES:
         means = by_head[f"importance_{name}"].over()
         assert (means.inputs == len(expected[name])).all()
         if expected[name]:

@@ -14,7 +14,7 @@ from attention_probing.attention import Encoder
 from attention_probing.attention.capture import Mixture, replacing
 from attention_probing.datamodules import SegmentBatch, TextDataModule
 from attention_probing.measures import Bags, Clusters, Surface
-from attention_probing.measures.clusters import CLUSTERS, PERMUTATIONS, cut, layer_test, places, tree_of
+from attention_probing.measures.clusters import CLUSTERS, PERMUTATIONS, cut_tree, layer_test, places, tree_of
 from attention_probing.measures.surface_statistics import surface_answer
 from attention_probing.metrics.attention_mass import PLAIN, STATISTICS
 from attention_probing.results import Curves, Estimate, Floats
@@ -295,7 +295,7 @@ def test_planted_groups_are_found_and_near_heads_of_one_layer_are_significant() 
     groups = np.arange(48) % CLUSTERS
     points = centres[groups] + 0.1 * random.standard_normal((48, 2))
     distances = squareform(pdist(points))
-    found = cut(tree_of(distances))
+    found = cut_tree(tree_of(distances))
     assert len(set(zip(groups.tolist(), found.tolist(), strict=True))) == len(set(found.tolist())) == CLUSTERS
     np.testing.assert_allclose(squareform(pdist(places(distances))), distances, atol=1e-2)
     within, between, p = layer_test(distances, groups, 0)
@@ -307,5 +307,5 @@ def test_planted_groups_are_found_and_near_heads_of_one_layer_are_significant() 
 
 def test_equal_heads_are_at_one_place() -> None:
     distances = np.zeros((CLUSTERS + 1, CLUSTERS + 1))
-    assert cut(tree_of(distances)).tolist() == [1] * (CLUSTERS + 1)
+    assert cut_tree(tree_of(distances)).tolist() == [1] * (CLUSTERS + 1)
     assert np.ptp(places(distances), axis=0).max() < 1e-6

@@ -9,7 +9,7 @@ import torch
 
 from attention_probing.datamodules import DependencyDataModule
 from attention_probing.measures.nested import train_copy
-from attention_probing.measures.trainings import Best, Training, share
+from attention_probing.measures.trainings import Best, Training, run_trainings
 from attention_probing.probes import AttentionOnlyProbe
 from attention_probing.results.errors import UserError
 
@@ -42,13 +42,13 @@ def test_each_training_is_made_by_one_process_and_had_by_all(
     monkeypatch.setattr("attention_probing.results.locks.POLL", 0.01)
     made: list[list[int]] = [[], []]
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda process: share(trainings(made[process])), range(2)))
+        found = list(pool.map(lambda process: run_trainings(trainings(made[process])), range(2)))
     assert sorted(made[0] + made[1]) == [0, 1, 2, 3, 4]
     for bests in found:
         assert [one.state["weight"].tolist() for one in bests] == [[place, place] for place in range(5)]
         assert [one[1:] for one in bests] == [best(place)[1:] for place in range(5)]
     again: list[int] = []
-    share(trainings(again))
+    run_trainings(trainings(again))
     assert again == []
 
 
@@ -57,7 +57,7 @@ def test_the_longest_begins_first_and_one_without_a_file_is_made_in_its_turn(
 ) -> None:
     made: list[int] = []
     first, *others = trainings(made)
-    found = share([first._replace(file=None), *others])
+    found = run_trainings([first._replace(file=None), *others])
     assert made == [1, 4, 2, 3, 0]
     assert [one.value for one in found] == [0.0, 0.5, 1.0, 1.5, 2.0]
 
@@ -66,12 +66,12 @@ def test_what_is_trained_is_announced(
     trainings: Callable[[list[int]], list[Training]], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO", "pytorch_lightning"):
-        share(trainings([])[:2])
+        run_trainings(trainings([])[:2])
         first, *results = caplog.messages
         assert first == "Trains 2 models, the longest first."
         assert [message.partition(":")[0] for message in results] == ["number 1", "number 0"]
         caplog.clear()
-        share(trainings([])[:2])
+        run_trainings(trainings([])[:2])
         found = [message.partition(",")[0] for message in caplog.messages]
         assert found == ["number 0: found in the saved state", "number 1: found in the saved state"]
 
@@ -91,5 +91,5 @@ def test_a_cache_that_cannot_be_written_is_named_before_any_training(tmp_path: P
     begun: list[bool] = []
     training = Training("one", tmp_path / "roar" / "one.ckpt", lambda: begun.append(True))  # type: ignore[arg-type, return-value]
     with pytest.raises(UserError, match=r"roar: no trained model can be kept there \(.*\)\. Give `cache`"):
-        share([training])
+        run_trainings([training])
     assert not begun

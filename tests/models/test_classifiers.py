@@ -163,7 +163,7 @@ def random_weights(model: TextClassifier, *leading: int) -> dict[str, Tensor]:
 def test_logits_and_weights_are_those_of_texts_read_one_by_one(
     kind: str, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(classifiers, "TOGETHER", together)
+    monkeypatch.setattr(classifiers, "SENTENCES_OF_PASS", together)
     model, batch = built(KINDS[kind]()), texts(time=8 if together == 64 else 40)
     output = model(batch)
     assert list(output.levels) == (["word"] if kind in FLAT else ["word", "sentence"])

@@ -33,7 +33,7 @@ from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.models import AttentionClassifier, TextClassifier, TrainingError
 from attention_probing.models.checkpoints import config_of, data_settings, datamodule_from, read_checkpoint
 from attention_probing.models.configs import IS_FILE, only_known_classes, only_named_files
-from attention_probing.models.parser_messages import explain
+from attention_probing.models.parser_messages import explain_error
 from attention_probing.results.errors import UserError, command_line
 from attention_probing.results.settings import PACKAGE, PIPES, exported_classes, score_settings
 from tests.own_code import save_own
@@ -467,9 +467,9 @@ def test_a_package_whose_folder_lies_here_is_trusted(tmp_path: Path, monkeypatch
 
 def test_python_is_told_of_no_option() -> None:
     denied = "Importing 'my.probe.X' is not allowed"
-    assert str(UserError(explain(denied))).endswith("If you trust it, import my.probe first")
+    assert str(UserError(explain_error(denied))).endswith("If you trust it, import my.probe first")
     with command_line():
-        assert str(UserError(explain(denied))).endswith("If you trust it, add --trust my.probe")
+        assert str(UserError(explain_error(denied))).endswith("If you trust it, add --trust my.probe")
 
 
 @pytest.mark.parametrize(

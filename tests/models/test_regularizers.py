@@ -124,7 +124,7 @@ def test_the_language_model_predicts_the_chosen_words_alone_from_what_it_reads(
 ) -> None:
     model = Model()
     language = built(MaskedLanguageModel(weight=0.4, share=share, masked=masked, random=random)).eval()
-    chosen = language.chosen(model.tokens, model.words)
+    chosen = language.choose_tokens(model.tokens, model.words)
     found = language.term(model.state)
     (read,) = model.encoded
     assert torch.equal(read[~chosen], model.tokens[~chosen])
@@ -151,8 +151,8 @@ def test_chosen_words_are_masked_random_or_kept_by_their_shares(training: bool, 
     language.train(training)
     tokens = torch.randint(5, VOCABULARY, (300, 40))
     words = torch.rand(300, 40) < 0.8
-    chosen = language.chosen(tokens, words)
-    read = language.replaced(tokens, words, chosen)
+    chosen = language.choose_tokens(tokens, words)
+    read = language.replace_tokens(tokens, words, chosen)
     assert torch.equal(read[~chosen], tokens[~chosen])
     before, after = tokens[chosen], read[chosen]
     replaced = (after != MASK) & (after != before)
@@ -172,33 +172,35 @@ def test_words_alone_are_chosen_one_of_each_text_at_least_and_the_share_of_all(t
     tokens = torch.randint(5, VOCABULARY, (300, 40))
     words = torch.rand(300, 40) < 0.8
     words[0] = False
-    chosen = language.chosen(tokens, words)
+    chosen = language.choose_tokens(tokens, words)
     assert not chosen[~words].any()
     assert chosen[1:].any(dim=1).all()
     assert int(chosen.sum()) / int(words.sum()) == pytest.approx(0.15, abs=0.015)
-    rare = MaskedLanguageModel(share=1e-6).train(training).chosen(tokens, words)
+    rare = MaskedLanguageModel(share=1e-6).train(training).choose_tokens(tokens, words)
     assert rare.sum(1).tolist() == [0] + [1] * 299
-    assert torch.equal(MaskedLanguageModel(share=1).train(training).chosen(tokens, words), words)
+    assert torch.equal(MaskedLanguageModel(share=1).train(training).choose_tokens(tokens, words), words)
 
 
 def test_choices_are_new_in_training_and_the_texts_own_in_evaluation() -> None:
     torch.manual_seed(0)
     language = built(MaskedLanguageModel(share=0.5, masked=0.3, random=0.4))
     tokens, words = torch.randint(5, VOCABULARY, (8, 20)), torch.ones(8, 20, dtype=torch.bool)
-    chosen = language.chosen(tokens, words)
-    assert not torch.equal(chosen, language.chosen(tokens, words))
-    assert not torch.equal(language.replaced(tokens, words, chosen), language.replaced(tokens, words, chosen))
+    chosen = language.choose_tokens(tokens, words)
+    assert not torch.equal(chosen, language.choose_tokens(tokens, words))
+    assert not torch.equal(
+        language.replace_tokens(tokens, words, chosen), language.replace_tokens(tokens, words, chosen)
+    )
     language.eval()
     before = torch.get_rng_state()
-    chosen = language.chosen(tokens, words)
-    read = language.replaced(tokens, words, chosen)
+    chosen = language.choose_tokens(tokens, words)
+    read = language.replace_tokens(tokens, words, chosen)
     assert torch.equal(torch.get_rng_state(), before)
     assert len({tuple(row.tolist()) for row in chosen}) == 8
     # The same texts in another order, and padded further.
     shown, real = pad(tokens[5:7].flip(0), (0, 9)), pad(words[5:7].flip(0), (0, 9))
-    others = language.chosen(shown, real)
+    others = language.choose_tokens(shown, real)
     assert torch.equal(others[:, :20].flip(0), chosen[5:7])
-    again = language.replaced(shown, real, others)
+    again = language.replace_tokens(shown, real, others)
     assert torch.equal(again[:, :20].flip(0), read[5:7])
     assert (again[:, 20:] == PAD).all()
 

@@ -12,7 +12,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from attention_probing.commands import CONFIGS
 from attention_probing.datamodules import DependencyDataModule
 from attention_probing.models import EarlyStoppingBySteps
-from attention_probing.models.trained import STEPS
+from attention_probing.models.trained import SCHEDULE_STEPS
 from attention_probing.probes import AttentionOnlyProbe
 from tests.trainers import CONTINUES, trainer
 
@@ -47,7 +47,7 @@ def fitted(probe: LightningModule, data: DependencyDataModule, epochs: int, *cal
 @pytest.mark.parametrize("accumulated", [1, 2])
 def test_a_schedule_of_epochs_falls_after_steps(accumulated: int, make_data: MakeData) -> None:
     told, data = Told(), make_data(seed=0).variant(train=FEW)
-    epochs = STEPS * accumulated // 2
+    epochs = SCHEDULE_STEPS * accumulated // 2
     run = trainer(2 * epochs + 3, told, accumulate_grad_batches=accumulated)
     run.fit(AttentionOnlyProbe(0.5, 0.5), datamodule=data)
     assert run.num_training_batches == 2

@@ -371,7 +371,7 @@ def test_texts_that_are_cut_into_words_are_refused() -> None:
 def test_decide_is_forward_with_each_of_the_imposed_weights(
     pieces: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attention_probing.models.transformer.PIECES", pieces)
+    monkeypatch.setattr("attention_probing.models.transformer.PIECES_OF_PASS", pieces)
     model = built(folder, ["1", "2"])
     embedded = model(batch()).embedded * 1.5
     output = model(batch(), embedded=embedded)

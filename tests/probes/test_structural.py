@@ -135,7 +135,7 @@ def test_losses_equal_a_double_loop(kind: type[StructuralProbe]) -> None:
 def test_edges_are_those_of_a_spanning_tree_without_punctuation() -> None:
     probe, given = made(StructuralDistanceProbe), batch([9, 4, 1, 12, 2], seed=4)
     predicted = probe(given)
-    edges, found, correlation = probe.found(predicted, given)
+    edges, found, correlation = probe.score_sentences(predicted, given)
     assert given.punctuation.any()
     for row, n in enumerate([9, 4, 1, 12, 2]):
         plain = [word for word in range(n) if not given.punctuation[row, word]]
@@ -163,7 +163,7 @@ def test_the_root_is_the_word_of_least_depth_that_is_not_punctuation() -> None:
     given.punctuation[:] = False
     given.punctuation[0, 0] = given.punctuation[2, 0] = True
     predicted = torch.tensor([[[0.1, 1.0, 2.0]], [[2.0, 1.0, 0.0]], [[1.0, 0.0, 0.0]], [[2.0, 1.0, 0.0]]])
-    some, right, correlation = StructuralDepthProbe().found(predicted, given)
+    some, right, correlation = StructuralDepthProbe().score_sentences(predicted, given)
     # The second takes the wrong word, of the third nothing is left, and the fourth has two roots.
     assert some.tolist() == [True, True, False, True]
     assert right[:, 0].tolist() == [True, False, False, True]
@@ -178,7 +178,7 @@ def test_a_batch_without_a_sentence_finds_nothing(kind: type[StructuralProbe], d
     opened.setup("validate")
     empty = opened.splits["dev"][[]]
     probe = made(kind, (Pair(0, 3), Pair(1, 3)), size=opened.hidden_size)
-    total, right, correlation = probe.found(probe(empty), empty)
+    total, right, correlation = probe.score_sentences(probe(empty), empty)
     assert (total.shape, right.shape, correlation.shape) == ((0,), (0, 2), (0, 2))
     assert probe.losses(probe(empty), empty).shape == (0, 2)
 
