@@ -222,11 +222,11 @@ def compare(groups: Sequence[Sequence[ScoredRun]]) -> tuple[Table, list[Estimate
     contrasts = contrast_with(first, others, least_p(first.units or 0, TEST_DRAWS))
     lines = []
     for name, group, estimate in zip(_name_groups(groups), groups, estimates, strict=True):
-        line: dict[str, object] = {"run": name, "seeds": len(group), **replace(estimate, sd=None).named(score)}
+        line: dict[str, object] = {"run": name, "seeds": len(group), **replace(estimate, sd=None).columns(score)}
         line["sd"] = math.nan if estimate.sd is None else estimate.sd
         lines.append(line)
     for line, contrast in zip(lines[1:], contrasts, strict=True):
-        line |= replace(contrast.difference, p=None).named("difference")
+        line |= replace(contrast.difference, p=None).columns("difference")
         line["permutation.p"] = contrast.difference.p
         if len(others) > 1:
             line["holm.p"] = contrast.p_holm

@@ -19,7 +19,7 @@ from attention_probing.commands.sweep_rows import Need, Row, Run, Sweep
 from attention_probing.models.configs import command_of
 from attention_probing.results.digests import file_digest
 from attention_probing.results.errors import UserError, near, pluralize
-from attention_probing.results.settings import read_yaml, typed
+from attention_probing.results.settings import parse_mapping, read_yaml
 
 NEEDS = ("checkpoints", "encoder", "model.ablation")
 """Options that get what other runs made: checkpoints, the exported transformer, the folder of a `HeadAblation`."""
@@ -141,7 +141,7 @@ def read_plan(path: Path) -> Plan:
         raise UserError(
             f"{path} is the config of one run, not a plan. Run it with `probing {command} --config {config_name(path)}`"
         )
-    plan = typed(Plan, content, str(path))
+    plan = parse_mapping(Plan, content, str(path))
     name = plan.name or path.stem
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name):
         raise UserError(
@@ -206,7 +206,7 @@ class _PlanReader:
         """Return a row from its entries, of which later ones override earlier ones."""
         where = f"{self.path}: row `{' × '.join(labels)}`"
         content = _merge(entries, where)
-        entry = typed(Entry, content, where)
+        entry = parse_mapping(Entry, content, where)
         columns = self.plan.scores
         strange = sorted(entry.scores.keys() - set(columns))
         if strange:
@@ -314,7 +314,7 @@ def _merge(entries: Sequence[_Content], where: str) -> dict[str, Any]:
     for entry in entries:
         _refuse_former_keys(entry, where)
         if len(entries) > 1 or not isinstance(entry, Mapping):  # of one alone, the caller checks the merged entry
-            typed(Entry, entry, where)
+            parse_mapping(Entry, entry, where)
         content = _override(content, entry)
     return content
 
@@ -325,8 +325,8 @@ def _list_parts(entry: Entry, content: _Content, where: str) -> list[Entry]:
         return [entry]
     for place, part in enumerate(entry.runs, 1):
         _refuse_former_keys(part, f"{where}, run {place}")
-        typed(RowPart, part, f"{where}, run {place}")
-    return [typed(Entry, _override(content, part), where) for part in entry.runs]
+        parse_mapping(RowPart, part, f"{where}, run {place}")
+    return [parse_mapping(Entry, _override(content, part), where) for part in entry.runs]
 
 
 def _override(below: _Content, above: _Content) -> dict[str, Any]:

@@ -92,8 +92,8 @@ def comparison_table(results: Sequence[CheckpointResult]) -> Table:
         for variant, mean in means.items():
             contrast = contrasts.get(variant, undefined)
             row: dict[str, object] = {"score": score, "variant": variant, "seeds": len(variants[variant])}
-            row |= mean.named("mean")
-            row |= contrast.difference.named("difference")
+            row |= mean.columns("mean")
+            row |= contrast.difference.columns("difference")
             row["p_holm"] = contrast.p_holm
             rows.append(row)
             units.append(unit)
@@ -317,7 +317,7 @@ def _judge_table(
         row: dict[str, object] = {"variant": variant, "ranking": ranking}
         for measure, column in columns.items():
             score = ranked.scores.get(Key(variant, measure, ranking), nothing)
-            row |= replace(score, sd=None).named(column)
+            row |= replace(score, sd=None).columns(column)
         row[SECONDS] = seconds.get((variant, ranking), math.nan)
         rows.append(row)
     frame = pd.DataFrame(rows).dropna(axis="columns", how="all")
@@ -340,8 +340,8 @@ def _random_table(ranked: RankingScores, columns: Mapping[str, str], contrasts: 
     for key, contrast in contrasts.items():
         score = ranked.scores[key]
         row: dict[str, object] = {"variant": key.variant, "measure": columns[key.measure], "ranking": key.ranking}
-        row |= score.named("value")
-        row |= contrast.difference.named("difference")
+        row |= score.columns("value")
+        row |= contrast.difference.columns("difference")
         row["p_holm"] = contrast.p_holm
         rows.append(row)
         units.append(score.unit)

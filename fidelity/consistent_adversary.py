@@ -192,8 +192,8 @@ class ConsistentAdversary(FidelityTest):
         decisions = texts[["gold", f"predicted_{name}"]].dropna()
         return {
             "strength": self.strengths.get(name, math.nan),
-            **_mean(texts, "tvd", name).named("tvd"),
-            **_mean(texts, "jsd", name).named("jsd"),
+            **_mean(texts, "tvd", name).columns("tvd"),
+            **_mean(texts, "jsd", name).columns("jsd"),
             "outside": texts[f"outside_{name}"].mean(),
             "f1": resample(self._f1, decisions, "fraction").value,
             "accuracy": (decisions["gold"] == decisions[f"predicted_{name}"]).mean(),

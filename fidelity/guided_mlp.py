@@ -166,7 +166,7 @@ class GuidedMLP(FidelityTest):
         """
         rows = []
         for result, source in product(results, SOURCES):
-            f1 = result.scores[f"{self.name}.{source}.f1"].named("f1")
+            f1 = result.scores[f"{self.name}.{source}.f1"].columns("f1")
             rows.append({"variant": result.variant, "checkpoint": result.name, "attention": source, **f1})
         return {self.name: Table(pd.DataFrame(rows), {"f1": "fraction"})}
 

@@ -195,9 +195,9 @@ class Roar(FidelityTest):
             names: dict[str, object] = {"variant": variant, "seeds": len(seeds)}
             for ranking, percent in product(self.rankings, self.percents):
                 accuracy = self._accuracy(seeds, f"{ranking}.correct_{percent}")
-                rows.append({**names, "ranking": ranking, "masked": percent, **accuracy.named("accuracy")})
+                rows.append({**names, "ranking": ranking, "masked": percent, **accuracy.columns("accuracy")})
             for ranking in self._others:
-                areas.append({**names, "ranking": ranking, **self._area_over_seeds(seeds, ranking).named("racu")})
+                areas.append({**names, "ranking": ranking, **self._area_over_seeds(seeds, ranking).columns("racu")})
         tables = {self.name: Table(pd.DataFrame(rows), {"accuracy": "fraction"})}
         if areas:
             tables[f"{self.name}.racu"] = Table(pd.DataFrame(areas), {"racu": "ratio"}, main=("ranking", "racu"))

@@ -193,7 +193,7 @@ def judge(results: Sequence[CheckpointResult], rankings: Sequence[str]) -> Itera
             "better": "higher" if sign > 0 else "lower",
             "rankings": len(columns),
             "texts": sum(map(len, defined)),
-            **tau.named("tau"),
+            **tau.columns("tau"),
             "reachable": float(np.sqrt((_signs(by_truth[None]) != 0).mean())),
             "first": float(np.nanmean(first.draws)) if has_draws else np.nan,
             "best": _best(by_metric, list(columns)),

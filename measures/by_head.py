@@ -224,7 +224,7 @@ def head_rows(columns: Mapping[str, Estimate[Floats] | NDArray[np.generic]], **c
         if not isinstance(column, Estimate):
             frame[name] = column.ravel()
             continue
-        for end, numbers in column.named(name).items():
+        for end, numbers in column.columns(name).items():
             frame[end] = numbers.ravel()
     return pd.DataFrame(frame)
 

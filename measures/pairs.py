@@ -78,7 +78,7 @@ def _table(outputs: TaskOutputs, pairs: pd.DataFrame, labels: Sequence[str], mai
         group = outputs.only(pairs.index.isin(of_group.index))
         good, bad = _log_probabilities(group)
         row = dict(zip(labels, values, strict=True))
-        rows.append({**row, "n": len(group), **_accuracy(group).named("accuracy"), "ties": int((good == bad).sum())})
+        rows.append({**row, "n": len(group), **_accuracy(group).columns("accuracy"), "ties": int((good == bad).sum())})
     frame = pd.DataFrame(rows).sort_values(list(labels)[::-1], ignore_index=True)
     return Table(frame, {"accuracy": "fraction"}, main=main)
 

@@ -337,13 +337,13 @@ def _predictors_table(
     rows = all_heads.frame.iloc[places].reset_index(drop=True)
     frame = rows[["mentions", "n"]].copy()
     if TRAINED in others:
-        frame = frame.assign(**others[TRAINED].named("trained"))
+        frame = frame.assign(**others[TRAINED].columns("trained"))
     frame = frame.join(rows[["head", "direction", "dev", "test", "low", "high"]])
     if split == "dev":
         frame[["low", "high"]] = np.nan  # no interval of one head holds for the best of all on the same mentions
     for name, accuracy in others.items():
         if name != TRAINED:
-            frame = frame.assign(**accuracy.named(name))
+            frame = frame.assign(**accuracy.columns(name))
     columns = ["trained" if name == TRAINED else name for name in others]
     units: dict[str, Unit] = dict.fromkeys(("dev", "test", *columns), "fraction")
     return Table(frame, units, interval=split, main=("mentions", "head", split, *columns))

@@ -106,7 +106,7 @@ class Estimate(Generic[Number]):
         assert self.high is not None
         return self.low, self.high
 
-    def named(self, name: str) -> dict[str, Number]:
+    def columns(self, name: str) -> dict[str, Number]:
         """Return the numbers of this estimate by name: `<name>`, `<name>.low`, `.high`, `.sd` and `.p`.
 
         The last four are the ends of the interval, the standard deviation over seeds and the p-value.
@@ -127,7 +127,7 @@ def numbers(scores: Mapping[str, Estimate]) -> dict[str, float]:
     """
     by_name: dict[str, float] = {}
     for name, score in scores.items():
-        by_name |= score.named(name)
+        by_name |= score.columns(name)
     return by_name
 
 

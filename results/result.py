@@ -68,7 +68,7 @@ class Result:
         for name, score in self.scores.items():
             if not name.strip():
                 raise ValueError(f"a score of {self.experiment!r} has an empty name: {score}")
-            for end, number in score.named(name).items():
+            for end, number in score.columns(name).items():
                 if math.isinf(number):
                     raise ValueError(f"the score {end!r} of {self.experiment!r} is infinite")
         for name in (*self.tables, *self.figures):

@@ -307,7 +307,7 @@ _PLAIN = (
 _Typed = TypeVar("_Typed", bound="DataclassInstance")
 
 
-def typed(kind: type[_Typed], content: object, where: str) -> _Typed:
+def parse_mapping(kind: type[_Typed], content: object, where: str) -> _Typed:
     """Return an instance of a dataclass with the values of a mapping, after checking their types.
 
     Args:

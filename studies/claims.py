@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from attention_probing.results import UserError
-from attention_probing.results.settings import read_yaml, typed
+from attention_probing.results.settings import parse_mapping, read_yaml
 
 CLAIMS = Path(__file__).resolve().parent / "claims.yaml"
 
@@ -143,7 +143,7 @@ def read_claims(path: Path) -> dict[str, list[Passage]]:
         found[page] = []
         for entry in entries:
             where = f"{path}: {page}: {entry.get('says')!r}"
-            passage = typed(Passage, entry, where)
+            passage = parse_mapping(Passage, entry, where)
             if not passage.claims and not passage.why:
                 raise UserError(f"{where}: give `claims`, or `why` it is no claim about a table")
             found[page].append(passage)
@@ -266,7 +266,7 @@ def _other(claim: Claim, table: Table, row: dict[str, str], column: str) -> floa
     """Return the number that a cell is compared with, None if the other cell has none."""
     if not isinstance(claim.than, Mapping):
         return claim.than
-    other = typed(Other, claim.than, "`than`")
+    other = parse_mapping(Other, claim.than, "`than`")
     table.check(other.column or column)
     if other.rows:
         chosen = table.select(other.rows)
@@ -305,7 +305,7 @@ def _faults_of_passage(passage: Passage, prose: Sequence[str], tables: Sequence[
         yield f"registered, but {times} times on the page: {passage.says}"
     for entry in passage.claims:
         try:
-            fault = holds(typed(Claim, entry, "claim"), tables)
+            fault = holds(parse_mapping(Claim, entry, "claim"), tables)
         except UserError as error:
             fault = str(error)
         if fault:

@@ -59,7 +59,7 @@ def transferred(own: Record, english: Record, score: str) -> dict[str, float]:
     share = all(score in run.shares for run in (english, own))
     found = paired_bootstrap(*counts, share=share, units=sides[1]["unit"])
     p = np.nan if own is english or found.p is None else found.p
-    return {**replace(found, p=None).named("difference"), "p": p}
+    return {**replace(found, p=None).columns("difference"), "p": p}
 
 
 def best_heads(runs: Runs) -> pd.DataFrame:
@@ -123,7 +123,7 @@ def probes(runs: Runs) -> pd.DataFrame:
         rows[language] = {
             "language": language,
             "sentences": int(own.data["train"]["sentences"]),
-            **own.scores["uas"].named("uas"),
+            **own.scores["uas"].columns("uas"),
             "right": own.scores["right_branching.uas"].value,
             "left": own.scores["left_branching.uas"].value,
             "english": other.scores["uas"].value,

@@ -32,7 +32,7 @@ from attention_probing.results.digests import digest
 from attention_probing.results.errors import list_first, near, pluralize
 from attention_probing.results.files import write_atomically
 from attention_probing.results.record import Record, RecordError, read_record
-from attention_probing.results.settings import read_yaml, typed
+from attention_probing.results.settings import parse_mapping, read_yaml
 from attention_probing.results.tables import DASH, format_markdown, format_number, score_cell
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -135,12 +135,12 @@ def read_published(path: Path) -> tuple[Path, str, list[Finding]]:
         SettingsError: The file cannot be read, or an entry has a missing, unknown, empty or mistyped value.
         UserError: It is not said how a finding is judged, or the plan has no such row.
     """
-    content = typed(Published, read_yaml(path), str(path))
+    content = parse_mapping(Published, read_yaml(path), str(path))
     plan, found = (path.parent / content.plan).resolve(), list[Finding]()
     rows = [row.name for row in read_sweep(plan).rows]
     for position, entry in enumerate(content.findings, 1):
         where = f"{path}: finding {position} ({entry.get('paper')}: {entry.get('item')})"
-        one = typed(Finding, entry, where)
+        one = parse_mapping(Finding, entry, where)
         judged = _RULE.fullmatch(one.seen) and not (one.seen == "±" and isinstance(one.published, str))
         if bool(one.cannot) == bool(one.ours) or (one.ours and not judged):
             raise UserError(

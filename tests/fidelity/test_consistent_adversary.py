@@ -108,7 +108,7 @@ def test_the_scores_are_the_area_and_the_highest_point_of_the_curve(results: Res
     for result in results[:2]:
         tvds, jsds = means(result, "tvd"), means(result, "jsd")
         for name, expected in (("area", float(area(tvds, jsds))), ("max_jsd", max(jsds))):
-            found = result.scores[f"consistent_adversary.{name}"].named(name)
+            found = result.scores[f"consistent_adversary.{name}"].columns(name)
             assert found[name] == pytest.approx(expected)
             assert result.scores[f"consistent_adversary.{name}"].unit == "nats"  # TVD, the other axis, has no unit
             assert found[f"{name}.low"] < found[name] < found[f"{name}.high"] <= LN2

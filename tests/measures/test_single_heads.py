@@ -952,7 +952,7 @@ def test_the_probe_stands_beside_the_offset_with_its_own_interval() -> None:
 
 def test_baselines_by_hand() -> None:
     found = baseline_scores(NEAR_DEV, NEAR_TEST, len(KNOWN))
-    scores = {end: number for name, one in found.items() for end, number in one.named(name).items()}
+    scores = {end: number for name, one in found.items() for end, number in one.columns(name).items()}
     # Without punctuation: 8 words. Next word: "the dog", "dog barks", "big dog". The last word's head is ROOT under
     # right-branching: "ran". Previous word: "now" after "dog". The first word is the root of no sentence.
     assert scores["offset.uas"] == 3 / 8

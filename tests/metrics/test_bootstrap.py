@@ -31,7 +31,7 @@ NAN = float("nan")
 
 def numbers(found: Estimate) -> tuple[float, ...]:
     """Value, interval, and p-value of a difference."""
-    return tuple(found.named("").values())
+    return tuple(found.columns("").values())
 
 
 def width(found: Estimate) -> float:

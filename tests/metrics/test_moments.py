@@ -24,7 +24,7 @@ def test_means_and_intervals_equal_those_of_all_numbers_kept() -> None:
             own = own[~np.isnan(own)]
             interval = stats.ttest_1samp(own, 0.0).confidence_interval(0.95)
             assert found.inputs[place] == len(own)
-            np.testing.assert_allclose(list(found[place].named("").values()), [own.mean(), *interval], atol=1e-8)
+            np.testing.assert_allclose(list(found[place].columns("").values()), [own.mean(), *interval], atol=1e-8)
 
 
 def test_one_input_has_no_interval_and_none_no_mean() -> None:
@@ -53,7 +53,7 @@ def test_intervals_of_bounded_numbers_are_those_of_log_odds(values: list[float])
         moments.update(torch.zeros(count, dtype=torch.long), torch.tensor(values)[:, None])
         means = moments.compute()
         for found in (means.over(), means.select(slice(0, 1)).over(), means.at(0).over()):
-            ends = [float(np.ravel(part)[0]) for part in found.named("").values()]
+            ends = [float(np.ravel(part)[0]) for part in found.columns("").values()]
             assert ends[1:] == pytest.approx(expected, rel=1e-6)
             assert bounds[0] <= ends[1] < ends[0] < ends[2] <= bounds[1]
 
@@ -68,7 +68,7 @@ def test_each_number_has_its_own_bounds() -> None:
         alone.update(
             torch.arange(4) % 2, torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, (4, 2, 3)))[..., place]
         )
-        np.testing.assert_equal(whole.at(place).over().named(""), alone.compute().over().named(""))
+        np.testing.assert_equal(whole.at(place).over().columns(""), alone.compute().over().columns(""))
     high = whole.over().interval[1]
     assert high[:, 0].max() <= 1
     assert high[:, 1].max() > 1
@@ -78,7 +78,7 @@ def test_a_mean_at_its_bound_has_an_interval_of_no_width() -> None:
     moments = Moments(1, (2,), "fraction", bounds=(0, 1))
     moments.update(torch.zeros(3, dtype=torch.long), torch.tensor([[0.0, 1.0]]).expand(3, -1))
     found = moments.compute().over()
-    for part in found.named("").values():
+    for part in found.columns("").values():
         assert part.tolist() == [0.0, 1.0]
 
 

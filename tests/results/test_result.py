@@ -16,8 +16,8 @@ def uas(value: float) -> dict[str, Estimate]:
 class TestEstimate:
     def test_what_is_there_is_named(self) -> None:
         whole = Estimate(0.5, 0.4, 0.6, unit="fraction", sd=0.1, p=0.01)
-        assert whole.named("f1") == {"f1": 0.5, "f1.low": 0.4, "f1.high": 0.6, "f1.sd": 0.1, "f1.p": 0.01}
-        assert Estimate(3.0, unit="count").named("n") == {"n": 3.0}
+        assert whole.columns("f1") == {"f1": 0.5, "f1.low": 0.4, "f1.high": 0.6, "f1.sd": 0.1, "f1.p": 0.01}
+        assert Estimate(3.0, unit="count").columns("n") == {"n": 3.0}
         assert numbers({"a": Estimate(1.0, unit="bits"), "b": Estimate(0.5, 0.4, 0.6, unit="p")}) == {
             "a": 1.0,
             "b": 0.5,

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "known_answers.md").read_text(encoding="utf-8")
 COLUMN = re.compile(r"(?:\w+[._])?p(?:_[a-z]+)*|\.p(?:_[a-z]+)?")
 UNWRITTEN = {
-    "beyond.p": "a name of `Estimate.named`, renamed to p",
+    "beyond.p": "a name of `Estimate.columns`, renamed to p",
     "beyond_random.p": "renamed to beyond_random_p",
     "difference.p": "renamed to p",
     "least_p_holm": "the least p_holm that is possible",
