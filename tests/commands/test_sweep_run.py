@@ -155,6 +155,7 @@ def test_a_score_that_no_run_has_is_named_after_the_first_run(tmp_path: Path) ->
     first = next(place for place, line in enumerate(lines) if line.startswith("row `x`, seed 0: "))
     assert re.search(r"has no score `uass` \(did you mean `uas`.*\); the scores are uas, ", lines[first])
     assert lines[first - 1].startswith("[1/4] x, a, seed 0: 0 s")
+    assert lines.count(lines[first]) == 2, "at once, and below the table"
     assert lines[first + 1] == "[2/4] x, a, seed 1: begun", "the other runs go on"
     assert len(calls(tmp_path)) == 4
 

@@ -193,35 +193,6 @@ def test_the_interval_of_numbers_without_counts_covers_seeds_and_items() -> None
     assert np.isnan(averaged([*runs, Estimate(0.5, unit="ratio")]).interval).all()
 
 
-@pytest.mark.parametrize("marked", ["both", "one", "none"])
-def test_rows_are_paired_by_item_whatever_their_order_and_whether_documents_are_marked(
-    tmp_path: Path, marked: str
-) -> None:
-    """An older run has no documents; then those of the other count."""
-    random = np.random.default_rng(8)
-    documents, scored = np.sort(random.integers(16, size=60)), random.integers(4, 9, 60)
-    right = random.binomial(scored, 0.5)
-    sides = {"a": right.astype(float), "b": np.minimum(right + (random.random(60) < 0.3), scored).astype(float)}
-    rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas"}) for name in "ab"]
-    records = {}
-    for row in rows:
-        own = items(sides[row.name].tolist(), scored.tolist()).assign(id=[f"s{n}" for n in range(60)])
-        if marked == "both" or (marked == "one" and row.name == "a"):
-            own = own.assign(document=documents)
-        if row.name == "a":
-            own = own.sample(frac=1, random_state=0)
-        key = row.runs[0][0].key
-        records[key] = record(tmp_path, key, {"uas": own["correct"].sum() / own["scored"].sum()}, items=own)
-    columns = columns_of(["probe"], ["uas"], [], "here")
-    sweep = Sweep("table", ("probe",), tuple(rows), columns, reference={"probe": "a"})
-    [line] = collect(sweep, records, tmp_path)[0].tables["table_differences"].frame.to_dict("records")
-    units = np.arange(60) if marked == "none" else documents
-    expected = paired_bootstrap(sides["b"], scored, sides["a"], scored, share=True, units=units)
-    found = [line[name] for name in ("difference", "low", "high", "p")]
-    assert found == pytest.approx([expected.value, expected.low, expected.high, expected.p])
-    assert line["p"] < 0.01
-
-
 def test_an_item_that_a_seed_lacks_has_no_counts_in_it() -> None:
     names = [f"s{n}" for n in range(12)]
     random = np.random.default_rng(0)
@@ -349,18 +320,6 @@ def test_a_cell_that_is_not_there_is_a_fault(place: str, said: str, tmp_path: Pa
     [fault] = told(result, "faults")
     assert re.search(said, fault)
     assert np.isnan(result.tables["table"].frame["uas"].item())
-
-
-def test_a_score_that_no_run_has_is_a_fault(tmp_path: Path) -> None:
-    row = row_of(4, score="usa")
-    result, _ = made(
-        tmp_path,
-        [row],
-        {run(4).key: record(tmp_path, run(4).key, {"uas": Estimate(0.5, 0.1, 0.6, unit="fraction"), "x": 1.0})},
-    )
-    (fault,) = told(result, "faults")
-    assert "row `a`, seed 4" in fault
-    assert "has no score `usa` (did you mean `uas`?); the scores are uas, x. Name one of them under the row's" in fault
 
 
 def test_other_data_and_what_all_runs_share(tmp_path: Path) -> None:
