@@ -55,7 +55,7 @@ StoredTensors = list[tuple[Tensor, ...]]
 """Stored tensors of each item of a pass, by quantity."""
 
 Job = TypeVar("Job")
-Output = TypeVar("Output")
+ItemOutput = TypeVar("ItemOutput")
 
 BATCH_PIECES = {"cpu": 512, "cuda": 16384}
 """Largest number of pieces of a forward pass by kind of device, padding included: a core's caches, a GPU's cores."""
@@ -146,8 +146,8 @@ def run_pass(encoder: LoadedEncoder, items: Items, batch: Sequence[int]) -> Stor
 
 
 def within_memory(
-    run: Callable[[Sequence[int]], list[Output]], encoder: LoadedEncoder, items: Items, batch: Sequence[int]
-) -> list[Output]:
+    run: Callable[[Sequence[int]], list[ItemOutput]], encoder: LoadedEncoder, items: Items, batch: Sequence[int]
+) -> list[ItemOutput]:
     """Run a forward pass over some items, and return the result of each item.
 
     If the memory does not suffice, each half of the items is read in a pass of its own, and so on.
@@ -413,8 +413,8 @@ def _check_range(largest: Tensor, layers: Sequence[int], encoder: LoadedEncoder,
 
 
 def in_order(
-    compute: Callable[[Job], Output], jobs: Iterable[Job], workers: int
-) -> Generator[tuple[Job, Output], None, None]:
+    compute: Callable[[Job], ItemOutput], jobs: Iterable[Job], workers: int
+) -> Generator[tuple[Job, ItemOutput], None, None]:
     """Call a function on every job in parallel threads; yield (job, result) pairs in the order of the jobs.
 
     Each thread gets an equal share of PyTorch's threads: one forward pass on each core keeps a CPU
@@ -428,7 +428,7 @@ def in_order(
     """
     threads = torch.get_num_threads()
     share = max(threads // workers, 1)
-    pending: deque[tuple[Job, Future[Output]]] = deque()
+    pending: deque[tuple[Job, Future[ItemOutput]]] = deque()
     torch.set_num_threads(share)  # of the caller too: its threads would spin on cores that the passes need
     try:
         with ThreadPoolExecutor(workers, "forward", torch.set_num_threads, (share,)) as pool:

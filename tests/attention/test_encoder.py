@@ -38,7 +38,7 @@ from attention_probing.attention.masks import find_masks
 from attention_probing.attention.source import (
     BUNDLE,
     BUNDLE_SHA256,
-    DEFAULT_ENCODER,
+    DEFAULT_NAME,
     EncoderError,
     EncoderSource,
     EncoderSpec,
@@ -548,9 +548,7 @@ def test_the_default_encoder_comes_from_the_bundle_if_its_weights_are_the_pinned
     assert (found.origin, found.folder) == ("bundle", bundle)
     assert Encoder(found).description["origin"] == "bundle"
     pinned = digest(path.read_bytes())
-    with pytest.raises(
-        EncoderError, match=f"{path}: .*SHA-256 is {pinned}; that of {DEFAULT_ENCODER} is {BUNDLE_SHA256}"
-    ):
+    with pytest.raises(EncoderError, match=f"{path}: .*SHA-256 is {pinned}; that of {DEFAULT_NAME} is {BUNDLE_SHA256}"):
         found.identity(Digests(tmp_path))
     monkeypatch.setattr("attention_probing.attention.source.BUNDLE_SHA256", pinned)
     assert found.identity(Digests(tmp_path))["weights_sha256"] == pinned
@@ -564,7 +562,7 @@ def test_the_bundle_stands_for_the_default_encoder_alone_and_behind_a_folder_of_
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "/nonexistent")
     with pytest.raises(EncoderError, match="not found, neither as a local folder nor on the hub"):
         resolve(EncoderSpec("bert-base-uncased"))
-    shutil.copytree(folder, tmp_path / DEFAULT_ENCODER)
+    shutil.copytree(folder, tmp_path / DEFAULT_NAME)
     monkeypatch.chdir(tmp_path)
     assert resolve(EncoderSpec()).origin == "folder"
 

@@ -29,7 +29,7 @@ from attention_probing.results import (
     Spreads,
     on_one_scale,
 )
-from attention_probing.results.drawing import COLUMN, PAGE, draw, print_area
+from attention_probing.results.drawing import COLUMN_WIDTH, PAGE_WIDTH, draw, print_area
 from attention_probing.results.figure_files import FigureFiles
 from attention_probing.results.writer import write
 
@@ -231,21 +231,21 @@ def test_figures_are_readable_at_their_printed_size(figure: Data) -> None:
     canvas = draw(figure)
     assert_readable(canvas)
     width, height = canvas.get_size_inches()
-    assert width <= (PAGE if isinstance(figure, HeatMap | Maps | AttentionLines) else COLUMN) + 0.01
+    assert width <= (PAGE_WIDTH if isinstance(figure, HeatMap | Maps | AttentionLines) else COLUMN_WIDTH) + 0.01
     assert height <= (13.5 if isinstance(figure, AttentionLines) else 11)
 
 
 @pytest.mark.parametrize(
     ("figure", "width"),
     [
-        (bars("ab"), COLUMN),
-        (heat_map(2, 2), COLUMN),
-        (heat_map(6, 40), PAGE),
-        (heat_map(24, 16), PAGE),
-        (maps(1, 1, 3), COLUMN),
-        (sentence(40), PAGE),
-        (spreads("ab", "cd", rates=True), COLUMN),
-        (plane(3, 3), COLUMN),
+        (bars("ab"), COLUMN_WIDTH),
+        (heat_map(2, 2), COLUMN_WIDTH),
+        (heat_map(6, 40), PAGE_WIDTH),
+        (heat_map(24, 16), PAGE_WIDTH),
+        (maps(1, 1, 3), COLUMN_WIDTH),
+        (sentence(40), PAGE_WIDTH),
+        (spreads("ab", "cd", rates=True), COLUMN_WIDTH),
+        (plane(3, 3), COLUMN_WIDTH),
     ],
 )
 def test_a_pdf_is_as_wide_as_a_column_or_a_page_and_cuts_nothing(figure: Data, width: float) -> None:
@@ -259,7 +259,7 @@ def test_a_pdf_is_as_wide_as_a_column_or_a_page_and_cuts_nothing(figure: Data, w
 
 def test_a_pdf_of_a_figure_wider_than_a_page_cuts_nothing() -> None:
     canvas = draw(bars("ab"))
-    canvas.set_figwidth(2 * PAGE)
+    canvas.set_figwidth(2 * PAGE_WIDTH)
     assert print_area(canvas).width == pytest.approx(canvas.get_tightbbox().width)
 
 
