@@ -297,10 +297,7 @@ def _fault_of_weights(by_layer: Sequence[Tensor], pieces: int) -> str:
         return "returns no attention weights"
     shapes = set()
     for weights in by_layer:
-        if isinstance(weights, Tensor):
-            shapes.add(str(tuple(weights.shape)))
-        else:
-            shapes.add(type(weights).__name__)
+        shapes.add(str(tuple(weights.shape)) if isinstance(weights, Tensor) else type(weights).__name__)
     if len(shapes) > 1 or tuple(getattr(by_layer[0], "shape", ()))[2:] != (pieces, pieces):
         return (
             f"returns attention of the shapes {', '.join(sorted(shapes))} (pooled, windowed or linear attention), but "

@@ -107,12 +107,12 @@ def infer_format(path: Path, suffixes: Mapping[str, Name], option: str | None = 
     wrong = f"the format cannot be inferred from the suffix {path.suffix!r}"
     if not path.suffix:
         wrong = "the format cannot be inferred, because the file name has no suffix"
-    if option is None:
-        remedy = "Give the file the suffix"
-        *others, last = suffixes
-    else:
+    names: list[str] = list(suffixes)
+    remedy = "Give the file the suffix"
+    if option is not None:
+        names = list(dict.fromkeys(suffixes.values()))
         remedy = f"Name the format with {option}:"
-        *others, last = dict.fromkeys(suffixes.values())
+    *others, last = names
     raise CorpusError.at(path, None, wrong, f"{remedy} {', '.join(others)} or {last}")
 
 

@@ -455,7 +455,7 @@ def _widened_for_seeds(value: float, draws: Floats, sides: Sequence[Estimate]) -
         return draws
     spread = 0.0
     if np.isfinite(draws).any():
-        spread = np.nanmean((draws - value) ** 2)
+        spread = float(np.nanmean((draws - value) ** 2))
     total = spread + seeds - units
     degrees = total**2 / ((between * share) ** 2 / freedom).sum()
     if spread > TIE**2:

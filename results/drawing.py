@@ -17,6 +17,7 @@ import seaborn as sns
 from matplotlib import rc_context, rc_params_from_file
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.collections import LineCollection
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
@@ -175,9 +176,11 @@ def _draw_bars(figure: Bars) -> Canvas:
     canvas = _canvas(figure.title, COLUMN_WIDTH, height + 0.5)
     axes = canvas.add_subplot()
     _add_bars(axes, figure, lying)
-    along, across = axes.yaxis, axes.xaxis
+    along: Axis = axes.yaxis
+    across: Axis = axes.xaxis
     if lying:
-        along, across = axes.xaxis, axes.yaxis
+        along = axes.xaxis
+        across = axes.yaxis
     along.set_label_text(_fill(_with_unit(figure.label, figure.unit), 30))
     across.set_label_text(_fill(figure.category_label, 30))
     across.set_ticks(np.arange(len(names)), names)
@@ -376,7 +379,7 @@ class _Lines(NamedTuple):
     """
 
     label: str
-    pairs: list[tuple[int, ...]]
+    pairs: Sequence[tuple[int, ...]]
     colour: tuple[float, ...]
     least: float
     width: float
