@@ -7,18 +7,18 @@ interval of the run. With several seeds, it covers the variation of items and of
 import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from attention_probing.commands.comparison import Side, estimate_sides, files_of_test, shared_items
+from attention_probing.commands.comparison import Side, estimate_sides, shared_items
 from attention_probing.commands.seeds import averaged, over_seeds
 from attention_probing.commands.sweep_plan import RUN_COLUMNS, STATISTICS
 from attention_probing.commands.sweep_rows import Row, Sweep
 from attention_probing.commands.sweep_scores import describe_missing, record_with
+from attention_probing.commands.sweep_warnings import list_warnings
 from attention_probing.metrics.bootstrap import TEST_DRAWS, difference, mean_and_sd
 from attention_probing.metrics.contrasts import correct_for_number
 from attention_probing.metrics.p_values import least_p
@@ -70,7 +70,7 @@ def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenan
         compared = differences_table(sweep, records, units, faults)
         tables[f"{sweep.name}_differences"] = compared
         answer += _answer_of_differences(compared, next(iter(units)))
-    audit = {"faults": faults, "warnings": _list_warnings(sweep.rows, records)}
+    audit = {"faults": faults, "warnings": list_warnings(sweep.rows, records)}
     encoder = _keep_shared([record.encoder for record in records.values()])
     data = _keep_shared([record.data for record in records.values()])
     result = Result(sweep.name, scores, tables, audit=audit, answer=fill_sentence(answer, {}))
@@ -330,68 +330,3 @@ def _keep_shared(descriptions: Sequence[Mapping[str, object]]) -> dict[str, obje
         if all(other.get(name) == value for other in known):
             shared[name] = value
     return shared
-
-
-def _list_warnings(rows: Sequence[Row], records: Records) -> list[str]:
-    """Return warnings about rows with other data, other items, or another version of the program."""
-    messages = _compare_files(rows, records) + _compare_items(rows, records)
-    if len({record.source for record in records.values()}) > 1:
-        messages.append("the program was changed between these runs. To make all with one version, give another --out")
-    return messages
-
-
-def _compare_files(rows: Sequence[Row], records: Records) -> list[str]:
-    """Return warnings about corpus files that differ between rows."""
-    rows_of_files: dict[str, dict[str, list[str]]] = {}  # names of rows, by name and by SHA-256 of the file
-    for row in rows:
-        for record in row.finished(records):
-            for _, description in record.splits:
-                by_hash = rows_of_files.setdefault(_file_of(description), {})
-                names = by_hash.setdefault(str(description.get("sha256")), [])
-                if row.name not in names:
-                    names.append(row.name)
-    messages = []
-    for file, by_hash in rows_of_files.items():
-        if len(by_hash) > 1:
-            names_of_rows = " | ".join(", ".join(names) for names in by_hash.values())
-            messages.append(f"{file} differs between rows: {names_of_rows}")
-    return messages
-
-
-def _file_of(description: Mapping[str, object]) -> str:
-    """Return the name of a file, with the name of its corpus if that is a public one."""
-    corpus = str(description.get("corpus", ""))
-    file = str(description.get("file"))
-    return f"{corpus} {file}" if corpus.isidentifier() else file
-
-
-def _compare_items(rows: Sequence[Row], records: Records) -> list[str]:
-    """Return warnings about scores with different items of the same files, as when encoders skip long sentences."""
-    scores: dict[str, list[str]] = {}  # names of scores by how the items differ
-    for score in rows[0].scores:
-        corpora: dict[frozenset[str], dict[frozenset[object], list[str]]] = {}  # names of rows by files and items
-        for row in rows:
-            items, files = _find_items(row, score, records)
-            if items:
-                by_items = corpora.setdefault(files, {})
-                by_items.setdefault(items, []).append(row.name)
-        for by_items in corpora.values():
-            if len(by_items) > 1:
-                counts = [f"{len(items)} in {', '.join(names)}" for items, names in by_items.items()]
-                shared = frozenset.intersection(*by_items)
-                how = f"{' | '.join(counts)}; {len(shared)} are shared"
-                scores.setdefault(how, []).append(score)
-    remedy = "`probing compare DIR:ROW DIR:ROW --common` compares shared items"
-    return [f"the rows have different items for {', '.join(names)}: {how}. {remedy}" for how, names in scores.items()]
-
-
-def _find_items(row: Row, score: str, records: Records) -> tuple[frozenset[object], frozenset[str]]:
-    """Return the items of a score of a row, and the hashes or else the names of the files that they are of.
-
-    Both are empty if the items are unknown.
-    """
-    for record in row.finished(records):
-        with suppress(RecordError):
-            items = frozenset[object](record.counts(row.scores[score], by_id=True).index)
-            return items, frozenset(sha256 or file for file, sha256 in files_of_test(record))
-    return frozenset(), frozenset()
