@@ -11,13 +11,11 @@ import pytest
 import yaml
 from rich.console import Console
 
-from attention_probing.commands.compare import (
+from attention_probing.commands.compare import compare, compare_answer, main
+from attention_probing.commands.scored_runs import (
     ScoredRun,
-    compare,
-    compare_answer,
     group_seeds,
-    list_warnings,
-    main,
+    list_cautions,
     restrict_to_same_items,
     select_score,
 )
@@ -305,7 +303,7 @@ def test_what_differs_in_more_than_seeds_is_another_line(tmp_path: Path) -> None
     groups = [[run.folder.name for run in group] for group in group_seeds(runs)]
     alone = [["data"], ["bare"], ["barer"]]
     assert groups == [["one", "seed"], ["again"], ["split"], ["own seed", "other own seed"], *alone]
-    told = list_warnings(runs)
+    told = list_cautions(runs)
     assert len(told) == 3
     assert "data and" in told[0]
     assert "different files for test" in told[0]
