@@ -285,9 +285,7 @@ CASES: Mapping[str, Case] = {
     "pairs of runs by F1": Case(
         "commands/compare.py: permutation.p, commands/sweep_table.py: p", partial(two_runs_f1, number=200), 0.1
     ),
-    "pairs of decisions": Case(
-        "measures/ablation.py: p, measures/head_sets.py: p, measures/pruning.py: p", decisions, 0.1, conservative=True
-    ),
+    "pairs of decisions": Case("measures/ablation.py: p, measures/pruning.py: p", decisions, 0.1, conservative=True),
     "pairs of variants": Case("fidelity/comparison.py: p", numbers, 0.3),
     **{
         f"pairs of runs, {number} sentences": Case(
@@ -300,7 +298,7 @@ CASES: Mapping[str, Case] = {
     },
     **{
         f"pairs of decisions, {number} texts": Case(
-            "measures/ablation.py: p, measures/head_sets.py: p, measures/pruning.py: p",
+            "measures/ablation.py: p, measures/pruning.py: p",
             partial(decisions, number=number),
             0.3,
             conservative=True,
