@@ -61,7 +61,7 @@ class ScoredRun:
         return differing
 
     def is_alike(self, other: "ScoredRun") -> bool:
-        """Return True if this run and another differ in their seeds, and otherwise only if a row of a sweep says so."""
+        """Return True if two runs have different seeds, and are of one row of a sweep or differ in nothing else."""
         if self.row is not None and self.row == other.row:
             return seeds(self.config) != seeds(other.config)
         if self.config is None or other.config is None or self.other_data(other):
