@@ -258,14 +258,14 @@ def _uniform(arcs: Arcs) -> tuple[Floats, Floats]:
     seen_by_head = ((first[:, head_row] <= arcs.word) & (arcs.word <= last[:, head_row])) | (arcs.head == 0)
     # Numbers of words that a word may attend to, and that may attend to it, in each layer. The word itself is among
     # them and stands for ROOT.
-    seen = last - first + 1
+    numbers_seen = last - first + 1
     steps = np.zeros((len(first), len(arcs) + 1), np.int64)
     for layer in range(len(first)):
         np.add.at(steps[layer], rows - arcs.word + first[layer], 1)
         np.add.at(steps[layer], rows - arcs.word + last[layer] + 1, -1)
-    seeing = steps.cumsum(1)[:, :-1]
-    of_word = np.concatenate([sees_head / seen, seen_by_head / seeing])
-    of_head = np.concatenate([seen_by_head / seen[:, head_row], sees_head / seeing[:, head_row]])
+    numbers_seeing = steps.cumsum(1)[:, :-1]
+    of_word = np.concatenate([sees_head / numbers_seen, seen_by_head / numbers_seeing])
+    of_head = np.concatenate([seen_by_head / numbers_seen[:, head_row], sees_head / numbers_seeing[:, head_row]])
     return of_word, of_head
 
 
@@ -331,12 +331,13 @@ def best_offsets(arcs: Arcs, relations: int) -> tuple[int, Integers]:
         The overall offset, and the offset of each relation, int64 `[relations]`.
     """
     ordered = np.array(sorted(OFFSETS, key=lambda k: (abs(k), -k)), dtype=np.int64)
-    hits = np.stack([attached(arcs, offset_heads(arcs, int(k))) for k in ordered])
+    hits = np.stack([attached(arcs, offset_heads(arcs, k)) for k in ordered.tolist()])
     # argmax takes the first of equals, and the offsets stand in the order of preference.
     overall = ordered[np.argmax(hits[:, ~arcs.punctuation].sum(axis=1))]
     per_relation = np.stack([np.bincount(arcs.relation, weights=hit, minlength=relations) for hit in hits])
     occurs = np.bincount(arcs.relation, minlength=relations) > 0
-    return int(overall), np.where(occurs, ordered[np.argmax(per_relation, axis=0)], overall)
+    best = ordered[np.argmax(per_relation, axis=0)]
+    return int(overall), np.where(occurs, best, overall)
 
 
 def _edges(arcs: Arcs) -> tuple[Flags, Integers]:
@@ -558,8 +559,11 @@ def baseline_scores(dev: Arcs, test: Arcs, relations: int) -> dict[str, Estimate
         "left_branching": left_branching(test),
     }
     # Without a reach all layers and directions are one way, and each split may be without.
-    way = 0 if test.reach is None else int(uniform_attached(dev)[:, ~dev.punctuation].sum(1).argmax())
-    scores = attachment_scores(test, uniform_attached(test)[way], uniform_edges_found(test)[way], prefix="uniform.")
+    best = 0
+    if test.reach is not None:
+        by_way = uniform_attached(dev)[:, ~dev.punctuation].sum(1)
+        best = int(by_way.argmax())
+    scores = attachment_scores(test, uniform_attached(test)[best], uniform_edges_found(test)[best], prefix="uniform.")
     for name, predicted in heads.items():
         scores |= attachment_scores(test, attached(test, predicted), edges_found(test, predicted), prefix=f"{name}.")
     return scores

@@ -96,13 +96,17 @@ class Means:
         Args:
             place: The index.
         """
-        return self._part((..., place), self.unit if isinstance(self.unit, str) else self.unit[place])
+        unit = self.unit if isinstance(self.unit, str) else self.unit[place]
+        return self._part((..., place), unit)
 
     def select(self, groups: slice) -> "Means":
         """Return the same counts, sums and bounds for the groups in the slice `groups` only."""
         return self._part(groups, self.unit)
 
     def _part(self, place: Any, unit: Unit | Sequence[Unit]) -> "Means":  # noqa: ANN401 - any index of an array
+        differences = None
+        if self.differences is not None:
+            differences = self.differences._part(place, unit)
         return replace(
             self,
             counts=self.counts[place],
@@ -111,7 +115,7 @@ class Means:
             low=self.low[place],
             high=self.high[place],
             unit=unit,
-            differences=None if self.differences is None else self.differences._part(place, unit),
+            differences=differences,
         )
 
 
