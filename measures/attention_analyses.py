@@ -111,7 +111,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
         copies = [nn.ModuleDict(analyses) for which, analyses in self._of.items() if which != "given"]
         self._copies = nn.ModuleList(copies)  # so that they move to the device too
 
-    def _check_quantity(self, analysis: Measure[TextDataModule]) -> None:
+    def _check_quantity(self, analysis: MapMeasure) -> None:
         """Raise UserError if a measurement does not take the quantity of the datamodule."""
         if self.data.quantity not in analysis.quantities:
             raise UserError(

@@ -512,7 +512,7 @@ class CausalCheck(ProbeMeasure):
             return words_of(arcs, relation)
 
         def single_words(relation: int) -> Sequence[WordsOf]:
-            singles = []
+            singles: list[WordsOf] = []
             for item, positions in words_of(arcs, relation):
                 singles.extend((item, position) for position in positions[:, None])
             return singles
@@ -601,7 +601,8 @@ class CausalCheck(ProbeMeasure):
         """Reason why heads of a relation cannot be chosen or scored, by the names of such relations."""
         known = self.data.relations
         reasons: dict[str, str] = {}
-        for relation, split in product(self.relations, ("dev", "test")):
+        splits: tuple[Split, ...] = ("dev", "test")
+        for relation, split in product(self.relations, splits):
             if relation not in known or not words_of(self.data.splits[split], known.index(relation)):
                 reasons.setdefault(relation, f"no {split} word has the relation")
         return reasons

@@ -96,7 +96,7 @@ class Clusters(MapMeasure):
             "between_layer": Estimate(between, unit="nats"),
             "p": Estimate(p, unit=p_units([p], 1 / (1 + PERMUTATIONS))[0]),
         }
-        main = [name for name in heads if name not in ("x", "y")]
+        main = [str(name) for name in heads if name not in ("x", "y")]
         tables = {
             "head_distances": Table(_pairs(heads, distances), {"distance": "nats"}),
             "clusters": Table(heads, {"x": "nats", "y": "nats"}, main=main),
