@@ -51,9 +51,9 @@ def data_for(reader: str, kind: type[Data], given: object) -> Data:
         UserError: The run has no such datamodule.
     """
     if not isinstance(given, kind):
-        found = "no data are given" if given is None else f"{type(given).__name__} has none"
+        fault = "no data are given" if given is None else f"{type(given).__name__} has none"
         needed = getattr(kind, "holds", "a corpus")
-        raise UserError(f"{reader} needs {needed}, but {found}. Give {setting('data', kind.__name__)}.")
+        raise UserError(f"{reader} needs {needed}, but {fault}. Give {setting('data', kind.__name__)}.")
     return given
 
 

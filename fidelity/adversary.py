@@ -434,9 +434,9 @@ def _best_pairs(classified: ClassifiedBatch, logits: Tensor, edge: Tensor) -> Te
     together = max(PAIRS_OF_PASS // size**2, 1)
     weights = torch.zeros_like(logits)
     for first in range(0, texts, together):
-        some = slice(first, first + together)
-        attention = classified.weights[:, some].double()
-        weights[some] = _best_pair(attention, logits[some], edge[some], classified.mask[some])
+        rows = slice(first, first + together)
+        attention = classified.weights[:, rows].double()
+        weights[rows] = _best_pair(attention, logits[rows], edge[rows], classified.mask[rows])
     return weights
 
 

@@ -380,7 +380,7 @@ def select_texts(texts: Texts, rows: Tensor) -> Texts:
         if isinstance(value, Tensor):
             chosen[name] = value[rows]
         elif name == "levels":
-            chosen[name] = {level: select_texts(own, rows) for level, own in value.items()}
+            chosen[name] = {level: select_texts(of_level, rows) for level, of_level in value.items()}
     return replace(texts, **chosen)
 
 

@@ -295,15 +295,15 @@ def compare_outputs(output: Output, classified: ClassifiedBatch) -> dict[str, Te
         output: Output of the other model.
         classified: The texts, with the output of the checkpoint.
     """
-    own = attention_of(classified.output).double()
+    attention = attention_of(classified.output).double()
     other = attention_of(output).double()
     probabilities = output.logits.softmax(-1, dtype=torch.float64)
     return {
         "tvd": tvd(probabilities, classified.probabilities),
         # Weights in single precision may sum to a little more than one.
-        "jsd": jsd(other, own).mean(0).clamp(max=math.log(2)),
+        "jsd": jsd(other, attention).mean(0).clamp(max=math.log(2)),
         "predicted": probabilities.argmax(-1).double(),
-        "outside": other.masked_fill(own > 0, 0).sum(-1).mean(0),
+        "outside": other.masked_fill(attention > 0, 0).sum(-1).mean(0),
     }
 
 

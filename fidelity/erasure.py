@@ -281,8 +281,8 @@ def first_flips(classified: ClassifiedBatch, rankings: Tensor, last: Last = "era
         size = min(size, max(WEIGHTS_OF_PASS // (cells * len(ranks)), 1))
         counts = torch.arange(start, min(start + size, int(most.max()) + 1), device=most.device)
         for texts, orders in _passes(unfinished, cells * size):
-            some = select_classified(classified, texts)
-            flips = _flips(some, ranks[orders, texts], counts, most[texts], last)
+            in_pass = select_classified(classified, texts)
+            flips = _flips(in_pass, ranks[orders, texts], counts, most[texts], last)
             flips_at = torch.where(flips.any(0), start + flips.int().argmax(0), 0)
             is_unfinished = unfinished[orders, texts]
             first[orders, texts] = torch.where(is_unfinished, flips_at, first[orders, texts])
@@ -326,10 +326,10 @@ def _passes(unfinished: Tensor, cells: int) -> Iterator[tuple[Tensor, Tensor]]:
     while len(texts):
         orders = int(orders_of_text[texts[0]])
         size = max(WEIGHTS_OF_PASS // (cells * orders), 1)
-        some = texts[:size]
+        in_pass = texts[:size]
         texts = texts[size:]
-        unfinished_first = unfinished[:, some].int().argsort(dim=0, descending=True, stable=True)
-        yield some, unfinished_first[:orders]
+        unfinished_first = unfinished[:, in_pass].int().argsort(dim=0, descending=True, stable=True)
+        yield in_pass, unfinished_first[:orders]
 
 
 def _shares(classified: ClassifiedBatch, rankings: Tensor, erased: Tensor) -> dict[str, Tensor]:

@@ -38,7 +38,9 @@ def examples_of(classified: ClassifiedBatch, values: Mapping[str, Tensor], rows:
         rows: Rows of the texts in the batch.
     """
     batch = classified.batch
-    of_tokens = {name: to_tokens(own.detach(), classified.token_to_position) for name, own in values.items()}
+    of_tokens = {}
+    for name, of_positions in values.items():
+        of_tokens[name] = to_tokens(of_positions.detach(), classified.token_to_position)
     examples = []
     for row in rows:
         length = int(batch.lengths[row])
@@ -47,7 +49,7 @@ def examples_of(classified: ClassifiedBatch, values: Mapping[str, Tensor], rows:
             variant=classified.checkpoint.variant,
             predicted=int(classified.predicted[row]),
             confidence=float(classified.confidence[row]),
-            rows={name: own[row, :length].tolist() for name, own in of_tokens.items()},
+            rows={name: of_measure[row, :length].tolist() for name, of_measure in of_tokens.items()},
         )
         examples.append(example)
     return examples

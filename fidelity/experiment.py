@@ -349,9 +349,9 @@ class Fidelity(Measure[ClassificationDataModule]):
         Columns of a test have its name as prefix. Those that its scores read come first.
         """
         rows = self._rows[checkpoint.name]
-        own = rows[EVERY_TEXT].take()
-        texts = own.pop(ITEM)
-        frames = [pd.DataFrame(own, index=texts)]
+        of_texts = rows[EVERY_TEXT].take()
+        texts = of_texts.pop(ITEM)
+        frames = [pd.DataFrame(of_texts, index=texts)]
         for test in self.tests:
             columns = rows[test.name].take()
             tested = columns.pop(ITEM)

@@ -69,10 +69,10 @@ class FileExplainer(Explainer):
         batch = classified.batch
         scores = torch.zeros(batch.tokens.shape, dtype=torch.float64)
         for row, text in enumerate(batch.index.tolist()):
-            own = self.of_tokens.get((classified.checkpoint.name, text))
-            if own is None:
-                own = self.of_tokens["", text]
-            scores[row, : len(own)] = torch.from_numpy(own)
+            of_text = self.of_tokens.get((classified.checkpoint.name, text))
+            if of_text is None:
+                of_text = self.of_tokens["", text]
+            scores[row, : len(of_text)] = torch.from_numpy(of_text)
         return classified.to_positions(scores.to(batch.tokens.device))
 
 

@@ -273,8 +273,9 @@ def _patience_of(trainer: Mapping[str, Any], epochs: int) -> int:
         trainer: Options of the trainer.
         epochs: Largest number of epochs.
     """
-    given = trainer.get("callbacks") or []
-    callbacks = [given] if isinstance(given, Mapping) else given
+    callbacks = trainer.get("callbacks") or []
+    if isinstance(callbacks, Mapping):
+        callbacks = [callbacks]
     for callback in callbacks:
         if "EarlyStopping" in str(callback.get("class_path")):
             options = callback.get("init_args") or {}

@@ -37,20 +37,20 @@ def ensembles_table(
         Table with columns `relation, n, direction, heads, dev, test, low, high, single`. `dev` and `test` are the
         accuracies of the ensemble, and `single` is the accuracy of its first head alone on the scored split.
     """
-    wanted = []
+    candidates = []
     for relation in relations or heads.groups:
         words_of_dev = np.count_nonzero(heads.dev.groups.get(relation, ()))
         is_relation = relation not in (ALL, PLAIN) and relation in heads.groups
         if is_relation and words_of_dev >= minimum:
-            wanted.append((relation, 0))
-            wanted.append((relation, 1))
+            candidates.append((relation, 0))
+            candidates.append((relation, 1))
     rows = []
-    if wanted:
-        groups_of_dev = [(heads.dev.groups[relation], direction) for relation, direction in wanted]
+    if candidates:
+        groups_of_dev = [(heads.dev.groups[relation], direction) for relation, direction in candidates]
         chosen = choose_ensembles(dev, heads.dev.arcs, groups_of_dev, most)
-        groups = [(heads.groups[relation], direction) for relation, direction in wanted]
+        groups = [(heads.groups[relation], direction) for relation, direction in candidates]
         hits = ensemble_hits(scored, heads.scored.arcs, groups, [ensemble for ensemble, _ in chosen])
-        for (relation, direction), (ensemble, right_on_dev), right in zip(wanted, chosen, hits, strict=True):
+        for (relation, direction), (ensemble, right_on_dev), right in zip(candidates, chosen, hits, strict=True):
             on_dev = right_on_dev / np.count_nonzero(heads.dev.groups[relation])
             rows.append(_row(heads, relation, direction, ensemble, on_dev, right))
     columns = ["relation", "n", "direction", "heads", "dev", "test", "low", "high", "single"]

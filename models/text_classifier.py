@@ -125,12 +125,12 @@ class TextSizes:
 
         Classes, vocabulary, word vectors and tokenizer are those of the datamodule.
         """
-        vectors, known = data.word_vectors() or (None, None)
+        vectors, has_vector = data.word_vectors() or (None, None)
         return cls(
             classes=len(data.labels) or 1,
             vocabulary=data.vocabulary,
             vectors=vectors,
-            known=known,
+            known=has_vector,
             tokenizer=data.tokenizer,
             labels=tuple(data.labels),
             vector_size=None if vectors is None else vectors.size(1),
@@ -275,10 +275,10 @@ class TextClassifier(TrainedModule[ClassificationDataModule, TextSizes]):
         """
         super().on_load_checkpoint(checkpoint)
         trained = checkpoint[self.checkpoint_key].get("modules", [])
-        own = _modules(self)
+        modules = _modules(self)
         # Dropout has no part in a decision.
-        missing = [module for module in own if module not in trained and " Dropout" not in module]
-        further = [module for module in trained if module not in own and " Dropout" not in module]
+        missing = [module for module in modules if module not in trained and " Dropout" not in module]
+        further = [module for module in trained if module not in modules and " Dropout" not in module]
         if missing:
             raise TrainingError(other_model(f"which has no {missing[0]}"))
         if further:

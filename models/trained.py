@@ -225,12 +225,12 @@ class TrainedModule(LightningModule, ABC, Generic[Data, ModuleSizes]):
             name = type(self).__name__
             raise TrainingError(f"This is no checkpoint of {name}. Give a file from checkpoints/ of a run of {name}.")
         self.bind(Origin(self.sizes_type.from_plain(part["sizes"]), part.get("source", {})))
-        own = self.state_dict()
+        parameters = self.state_dict()
         for name, value in checkpoint["state_dict"].items():
-            if name not in own:
+            if name not in parameters:
                 raise TrainingError(other_model(f"which has a {name}"))
-            if value.shape != own[name].shape:
-                sizes = f"{list(value.shape)}, not {list(own[name].shape)}"
+            if value.shape != parameters[name].shape:
+                sizes = f"{list(value.shape)}, not {list(parameters[name].shape)}"
                 raise TrainingError(other_model(f"whose {name} has the shape {sizes}"))
         self.epochs = checkpoint["epoch"] + 1
         self.trained_on = checkpoint.get("trained_on", {})

@@ -214,8 +214,8 @@ class SequenceClassifier(nn.Module):
 
         # Layers after the last attention treat each position by itself: the decision depends on rows with a gradient.
         with recorded_gradients(), intervening(see):
-            own = self.model(input_ids=tokens).logits
-            [gradient] = torch.autograd.grad(own.sum(), layers[-1:])
+            logits = self.model(input_ids=tokens).logits
+            [gradient] = torch.autograd.grad(logits.sum(), layers[-1:])
         read = gradient.abs().sum((0, 1, 3)).nonzero().flatten().tolist()
         end = tokens.size(1) - 1
         if read not in ([0], [end]):
@@ -239,11 +239,11 @@ class SequenceClassifier(nn.Module):
             reason = " ".join(str(error).split())
             wrong = f"{name} cannot be run on input embeddings ({reason}). Choose another classifier."
             raise EncoderError(wrong) from error
-        own = own.detach()
-        if own.isnan().any():
+        logits = logits.detach()
+        if logits.isnan().any():
             raise EncoderError(f"{name}: the logits of a short text are nan. Choose another classifier.")
-        gap = float((ours - own).abs().max())
-        if not gap <= _TOLERANCE * max(1.0, float(own.abs().max())):  # also when it is not a number
+        gap = float((ours - logits).abs().max())
+        if not gap <= _TOLERANCE * max(1.0, float(logits.abs().max())):  # also when it is not a number
             raise EncoderError(
                 f"{name} gives other logits for padded input embeddings than for unpadded token ids (difference "
                 f"{gap:.1e}), so it cannot be explained by gradients or erasure. Choose another classifier."
@@ -431,11 +431,11 @@ class TransformerClassifier(TextClassifier):
             rows[head] = weights.expand(*leading, texts, time).reshape(-1, time)
         copies = torch.arange(leading.numel() * texts, device=mask.device)
         logits = [output.logits[:0]]  # `leading` may have no element
-        for some in torch.split(copies, max(PIECES_OF_PASS // time, 1)):
-            if not len(some):
+        for in_pass in torch.split(copies, max(PIECES_OF_PASS // time, 1)):
+            if not len(in_pass):
                 continue
-            text = some % texts
-            imposed_here = {head: of_head[some] for head, of_head in rows.items()}
+            text = in_pass % texts
+            imposed_here = {head: of_head[in_pass] for head, of_head in rows.items()}
             decision = self.classifier(
                 output.embedded[text], mask[text], output.segments[text], list(imposed_here), imposed_here
             )

@@ -180,8 +180,9 @@ class AntecedentAttentionProbe(TrainedAntecedentProbe):
         return attention_scores(batch.weights.flatten(0, 1)[None], self.weight.flatten(1))[0]
 
     def outcome(self) -> Result:
-        found = super().outcome()
-        return replace(found, figures={**found.figures, **weight_maps(self.weight, ANTECEDENT_DIRECTIONS, self.sizes)})
+        result = super().outcome()
+        maps = weight_maps(self.weight, ANTECEDENT_DIRECTIONS, self.sizes)
+        return replace(result, figures={**result.figures, **maps})
 
 
 class AntecedentWordsProbe(TrainedAntecedentProbe):

@@ -118,8 +118,8 @@ def add_links(
     types = torch.from_numpy(links.type)
     counts = {name: count_by_type(flags, types.to(flags.device))[None] for name, flags in columns.items()}
     without_weight = choices.without_weight.sum()[None]
-    own = rows[batch.split, batch.encoder]
-    own.add(batch.index, document=batch.document, without_weight=without_weight, **counts)
+    rows_of_split = rows[batch.split, batch.encoder]
+    rows_of_split.add(batch.index, document=batch.document, without_weight=without_weight, **counts)
 
 
 def _choose_by_rules(batch: AntecedentBatch, links: Links) -> dict[str, Integers]:
@@ -193,7 +193,9 @@ def evaluate_links(
         seed: Seed of the bootstrap.
         audit: Entries of the result's audit, by name, such as facts about the training of a probe.
     """
-    counts = {key: take_counts(own, len(data.splits[key[0]].documents)) for key, own in rows.items()}
+    counts = {}
+    for (split, encoder), of_split in rows.items():
+        counts[split, encoder] = take_counts(of_split, len(data.splits[split].documents))
     names = HeadNames(data.layers, data.heads)
     scored: Split = "dev" if mode == "paper" else "test"
     documents = data.splits[scored].documents

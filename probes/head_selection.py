@@ -357,9 +357,9 @@ class AttentionOnlyProbe(HeadSelectionProbe):
         return candidates(scores, batch.lengths, self.start, self.end)
 
     def outcome(self) -> Result:
-        found = super().outcome()
+        result = super().outcome()
         maps = weight_maps(self.weight, ("dependent → head", "head → dependent"), self.sizes)
-        return replace(found, figures={**found.figures, **maps})
+        return replace(result, figures={**result.figures, **maps})
 
 
 class AttentionWordsProbe(HeadSelectionProbe):
@@ -454,10 +454,10 @@ def distances(lengths: Tensor, n: int) -> Tensor:
     """
     words = torch.arange(1, n + 1, device=lengths.device)
     heads = torch.arange(n + 1, device=lengths.device)
-    apart = heads - words[:, None]
-    root = (heads == 0).expand_as(apart)
-    near = apart[..., None] == torch.arange(-NEAR, NEAR + 1, device=lengths.device)
+    offsets = heads - words[:, None]
+    root = (heads == 0).expand_as(offsets)
+    near = offsets[..., None] == torch.arange(-NEAR, NEAR + 1, device=lengths.device)
     flags = torch.cat([near & ~root[..., None], root[..., None]], dim=-1).float()
-    far = torch.stack([apart.clamp(min=0), (-apart).clamp(min=0)], dim=-1).masked_fill(root[..., None], 0)
+    far = torch.stack([offsets.clamp(min=0), (-offsets).clamp(min=0)], dim=-1).masked_fill(root[..., None], 0)
     share = far / lengths[:, None, None, None]
     return torch.cat([share, flags.expand(len(lengths), -1, -1, -1)], dim=-1)

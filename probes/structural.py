@@ -645,8 +645,8 @@ class StructuralDistanceProbe(StructuralProbe):
         gold = trees.tree_distances(batch.heads, batch.lengths)[:, None]
         of_words = trees.masked_rank_correlations(predicted, gold, batch.mask[:, None, None, :])
         # A sentence of one word has no correlation; in others every word has one, as no word is as near as itself.
-        known = batch.mask & (batch.lengths > 1)[:, None]
-        correlation = of_words.masked_fill(~known[:, None], 0.0).sum(-1) / known.sum(-1)[:, None]
+        is_scored = batch.mask & (batch.lengths > 1)[:, None]
+        correlation = of_words.masked_fill(~is_scored[:, None], 0.0).sum(-1) / is_scored.sum(-1)[:, None]
         return (drawn[:, :, 0] >= 0).sum(1), (drawn == 1).sum(1), correlation
 
     def cross_entropy(self, batch: AttentionBatch) -> Tensor:
@@ -717,10 +717,10 @@ class StructuralDepthProbe(StructuralProbe):
                 gold depths are equal, as in a sentence of one word.
         """
         plain = batch.mask & ~batch.punctuation
-        some = plain.any(1)
+        has_words = plain.any(1)
         right = torch.zeros(predicted.shape[:2], dtype=torch.bool, device=predicted.device)
         if predicted.size(2):
             least = predicted.masked_fill(~plain[:, None], torch.inf).argmin(-1)
-            right = (batch.heads.gather(1, least) == 0) & some[:, None]
+            right = (batch.heads.gather(1, least) == 0) & has_words[:, None]
         depths = trees.tree_depths(batch.heads, batch.lengths)[:, None]
-        return some, right, trees.masked_rank_correlations(predicted, depths, batch.mask[:, None])
+        return has_words, right, trees.masked_rank_correlations(predicted, depths, batch.mask[:, None])
