@@ -9,7 +9,7 @@ from attention_probing.attention import EncoderSpec, Options
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules.coreference import CoreferenceDataModule
-from attention_probing.datamodules.corpus import DEFAULT_ENCODER, DEFAULT_OPTIONS, CorpusDataModule
+from attention_probing.datamodules.corpus import DEFAULT_OPTIONS, DEFAULT_SPEC, CorpusDataModule
 from attention_probing.datamodules.dependency import DependencyDataModule
 from attention_probing.datamodules.text import TextDataModule
 from attention_probing.datamodules.text_sources import Sources, TextSource, read_sources
@@ -52,7 +52,7 @@ class AtlasDataModule(CorpusDataModule[Any]):
         text: Sources = "sample",
         treebank: str | dict[str, str] | None = "sample",
         documents: str | dict[str, str] | None = None,
-        encoder: EncoderSpec = DEFAULT_ENCODER,
+        encoder: EncoderSpec = DEFAULT_SPEC,
         options: Options = DEFAULT_OPTIONS,
         root: str | None = None,
         cache: str | None = None,

@@ -32,7 +32,7 @@ from attention_probing.corpora.document import Documents
 from attention_probing.corpora.sentence import Treebank
 from attention_probing.corpora.splits import Split, corpus_of
 from attention_probing.datamodules.batches import BatchLoader, EncoderOf, Item
-from attention_probing.datamodules.corpus import DEFAULT_ENCODER, DEFAULT_OPTIONS, STAGES, CorpusDataModule
+from attention_probing.datamodules.corpus import DEFAULT_OPTIONS, DEFAULT_SPEC, STAGES, CorpusDataModule
 from attention_probing.datamodules.vectors import ENCODER, find_vectors, load_vectors
 from attention_probing.datamodules.warnings import count_shared, warn_of_split, warn_of_unknown
 from attention_probing.results import Provenance
@@ -84,7 +84,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
     def __init__(
         self,
         corpus: str | dict[str, str],
-        encoder: EncoderSpec | None = DEFAULT_ENCODER,
+        encoder: EncoderSpec | None = DEFAULT_SPEC,
         options: Options = DEFAULT_OPTIONS,
         random_init: bool = False,
         store: Literal["disk", "stream"] = "disk",

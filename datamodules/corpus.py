@@ -27,7 +27,7 @@ from attention_probing.results.options import NonNegative, checked
 
 Data = TypeVar("Data")
 
-DEFAULT_ENCODER = EncoderSpec()
+DEFAULT_SPEC = EncoderSpec()
 DEFAULT_OPTIONS = Options()
 
 STAGES: dict[str, tuple[Split, ...]] = {

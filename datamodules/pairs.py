@@ -20,7 +20,7 @@ from attention_probing.corpora.registry import CORPORA, locate
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.splits import Split, corpus_of
 from attention_probing.datamodules.batches import BatchLoader, PairBatch
-from attention_probing.datamodules.corpus import DEFAULT_ENCODER, CorpusDataModule
+from attention_probing.datamodules.corpus import DEFAULT_SPEC, CorpusDataModule
 from attention_probing.datamodules.warnings import warn_of_unknown
 from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests
@@ -133,7 +133,7 @@ class PairDataModule(CorpusDataModule[PairBatch]):
     def __init__(
         self,
         corpus: str = "blimp",
-        encoder: EncoderSpec = DEFAULT_ENCODER,
+        encoder: EncoderSpec = DEFAULT_SPEC,
         fields: Sequence[str] | None = None,
         per_paradigm: Positive | None = None,
         root: str | None = None,

@@ -23,7 +23,7 @@ from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.splits import Split, corpus_of
 from attention_probing.corpora.texts import OPTION, Text
 from attention_probing.datamodules.batches import EncoderOf, SegmentBatch
-from attention_probing.datamodules.corpus import DEFAULT_ENCODER, CorpusDataModule
+from attention_probing.datamodules.corpus import DEFAULT_SPEC, CorpusDataModule
 from attention_probing.datamodules.segments import Segments, TextSegment, draw_sample, segment_batch, segment_bounds
 from attention_probing.datamodules.text_sources import SourceFile, Sources, TextSource, can_split, read_sources
 from attention_probing.datamodules.warnings import warn_of_unknown
@@ -34,7 +34,7 @@ from attention_probing.results.options import Positive, check_options
 from attention_probing.results.progress import inform, warn
 
 _WINDOW = 1024  # segments that are sorted by length
-BATCH_CELLS = {"cpu": 2**16, "cuda": 2**20}
+SEGMENT_CELLS = {"cpu": 2**16, "cuda": 2**20}
 """Bound of a batch by kind of device: small enough for a core's cache, large enough to keep a GPU busy."""
 LEFT_OUT = 0.05
 """Warn if a larger share of the sentences or pairs of texts was left out for their length."""
@@ -126,7 +126,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
     def __init__(
         self,
         corpora: Sources = "sample",
-        encoder: EncoderSpec = DEFAULT_ENCODER,
+        encoder: EncoderSpec = DEFAULT_SPEC,
         root: str | None = None,
         cache: str | None = None,
         max_length: Positive = 128,
@@ -180,7 +180,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         if self._max_cells is not None:
             return self._max_cells
         device = self.encoders["given"].device.type
-        return BATCH_CELLS.get(device, BATCH_CELLS["cuda"])
+        return SEGMENT_CELLS.get(device, SEGMENT_CELLS["cuda"])
 
     def files(self) -> Mapping[str, Path]:
         """Return the file of every corpus, by name of the corpus.

@@ -105,7 +105,7 @@ def piece_vocabulary(tokenizer: TextTokenizer) -> Vocabulary:
     return Vocabulary(tokenizer.pieces, tokenizer.pad, unknown, tokenizer.mask, *delimiters)
 
 
-ENDS = frozenset((".", "!", "?", "…", "..."))
+SENTENCE_ENDS = frozenset((".", "!", "?", "…", "..."))
 """Words that end a sentence; several in a row end it together."""
 CLOSERS = frozenset(("'", '"', "''", "’", "”", "»", ")", "]", "}", "-rrb-", "-RRB-"))
 """Words that belong to the sentence before them if they follow its end."""
@@ -307,7 +307,7 @@ def read_words(
 
     A sentence ends at the end of each text, and of the second text of a pair. Within a text, a sentence
     ends at each `sentence_separator`, a word that is dropped. Without a separator, it ends after a mark
-    such as `.` (`ENDS`) and the closing quotes and brackets that follow the mark (`CLOSERS`). The marks
+    such as `.` (`SENTENCE_ENDS`) and the closing quotes and brackets that follow the mark (`CLOSERS`). The marks
     are found only if they are words of their own.
 
     If a word of the rationale is split, all its parts belong to the rationale.
@@ -373,7 +373,7 @@ def _split_apart(words: Sequence[str], separator: str | None) -> tuple[list[str]
 
 def _find_sentence_ends(codes: Integers, types: Sequence[str], starts: Flags) -> Flags:
     """Return the words that end a sentence, bool `[words]`: the last word of each run of ends and their closers."""
-    is_end = np.array([word in ENDS for word in types], bool)[codes]
+    is_end = np.array([word in SENTENCE_ENDS for word in types], bool)[codes]
     is_closer = np.array([word in CLOSERS for word in types], bool)[codes]
     # Up to each word, the last word that is no closer; at the start of a text there is nothing to close.
     places = np.where(~is_closer | starts, np.arange(len(codes)), 0)

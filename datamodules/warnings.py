@@ -11,7 +11,7 @@ from attention_probing.results import FEW
 from attention_probing.results.errors import pluralize, setting
 from attention_probing.results.progress import warn
 
-SHARED = 0.05
+SHARED_SHARE = 0.05
 """Warn if a larger share of a split also stands in an earlier split. In the test split of UD EWT it is 4.5 %."""
 UNKNOWN_SHARE = 0.01
 """Warn if a larger share of the words contains the unknown token."""
@@ -49,7 +49,7 @@ def warn_of_split(split: Split, shared: Mapping[str, int], total: int, unit: str
         effect = "what is chosen on it is uncertain" if split == "dev" else "intervals are often too narrow"
         warn(f"{split} has {pluralize(total, unit.removesuffix('s'))}: {effect}. Give {FEW} or more.")
     for name, count in shared.items():
-        if count > SHARED * total:
+        if count > SHARED_SHARE * total:
             warn(
                 f"{count} of {total} {unit} of {split} ({count / total:.0%}) also stand in "
                 f"{name.removeprefix('also_in_')}: scores on {split} partly measure items that were seen before."

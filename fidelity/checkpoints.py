@@ -100,7 +100,7 @@ def seed_of(config: Config) -> int:
     return seed if isinstance(seed, int) and not isinstance(seed, bool) else -1
 
 
-def read(path: Path) -> tuple[Config, Mapping[str, Any]]:
+def read_run(path: Path) -> tuple[Config, Mapping[str, Any]]:
     """Read a checkpoint; return the configuration of its training run and the content of the file.
 
     Raises:
@@ -171,7 +171,9 @@ def _is_of_unfinished_run(file: Path) -> bool:
     return any(part.startswith("state-") for part in file.parts)
 
 
-def load(paths: Sequence[Path], data: ClassificationDataModule, level: str | None = None) -> list[Checkpoint]:
+def load_checkpoints(
+    paths: Sequence[Path], data: ClassificationDataModule, level: str | None = None
+) -> list[Checkpoint]:
     """Load the classifiers of checkpoint files, of all checkpoints below folders, and of Hugging Face models.
 
     Checkpoints that differ only in the seed are one variant. The result has one variant after the other,
@@ -206,7 +208,7 @@ class _Loaded:
 
     Attributes:
         path: Its file or folder.
-        place: Index of the argument of `load` that names it.
+        place: Index of the argument of `load_checkpoints` that names it.
         config: Configuration of the training run.
         model: The classifier.
         digest: SHA-256 of the file, or of the weights.
@@ -283,7 +285,7 @@ def load_one(path: Path | str) -> Checkpoint:
     if is_model(file):
         model, config = _model_alone(file)
     else:
-        config, _ = read(file)  # raises an error for anything but a checkpoint of a classifier
+        config, _ = read_run(file)  # raises an error for anything but a checkpoint of a classifier
         model = TextClassifier.load_from_checkpoint(file)
     model.eval().requires_grad_(False)
     (variant,) = _variants([file], [config], [model])
@@ -306,7 +308,7 @@ def _model_alone(path: Path) -> tuple[TextClassifier, Config]:
 
 
 def _from_run(path: Path, data: ClassificationDataModule, *, first: bool) -> tuple[Config, TextClassifier, str]:
-    config, content = read(path)
+    config, content = read_run(path)
     model = classifier_of(path, config)
     try:
         with isolate_rng():

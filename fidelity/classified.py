@@ -208,7 +208,7 @@ class ClassifiedBatch:
         probabilities = self.probabilities.new_full((len(rows), self.probabilities.size(1)), torch.nan)
         for one_pass in passes(is_read[places].sum(1), EVAL_TOKENS):
             chosen = places[one_pass]
-            batch = shorten(self.batch, rows[chosen], is_read[chosen], self.vocabulary.pad)
+            batch = shorten_texts(self.batch, rows[chosen], is_read[chosen], self.vocabulary.pad)
             if removal == "mask":
                 gone = batch.mask & ~stays[chosen, : batch.tokens.size(1)]
                 batch = replace(batch, tokens=batch.tokens.masked_fill(gone, mask_token))  # type: ignore[arg-type]
@@ -384,7 +384,7 @@ def select_texts(texts: Texts, rows: Tensor) -> Texts:
     return replace(texts, **chosen)
 
 
-def shorten(batch: TextBatch, rows: Tensor, keep: Tensor, pad: int) -> TextBatch:
+def shorten_texts(batch: TextBatch, rows: Tensor, keep: Tensor, pad: int) -> TextBatch:
     """Return texts with only some of their tokens; sentences left empty are dropped.
 
     Args:

@@ -43,8 +43,8 @@ _UNITS: dict[str, Unit] = {"strength": "ratio", "tvd": "fraction", "jsd": "nats"
 _UNITS |= {"f1": "fraction", "accuracy": "fraction", "outside": "fraction"}
 # Models compared beside the adversaries: the checkpoint itself, the first of its variant, the first with uniform
 # attention.
-ITSELF, FIRST, UNIFORM = "itself", "first", "uniform"
-_BESIDE = {FIRST: "another seed", UNIFORM: "uniform attention"}
+ITSELF, FIRST_SEED, UNIFORM = "itself", "first", "uniform"
+_BESIDE = {FIRST_SEED: "another seed", UNIFORM: "uniform attention"}
 """Names of other checkpoints in the figure."""
 
 
@@ -140,7 +140,7 @@ class ConsistentAdversary(FidelityTest):
         for name, other in self._others(classified.checkpoint.name).items():
             outputs[name] = other.model(classified.batch)
         columns = {"gold": classified.batch.labels.double(), "max_attention": max_attention(classified)}
-        for name in (*self.strengths, ITSELF, FIRST, UNIFORM):
+        for name in (*self.strengths, ITSELF, FIRST_SEED, UNIFORM):
             if name in outputs:
                 distances = compare_outputs(outputs[name], classified)
             else:
@@ -219,7 +219,7 @@ class ConsistentAdversary(FidelityTest):
             title = "Model-consistent adversaries"
             axes = ("TVD of the decisions", "JSD of the attention")
             figures[self.name] = Curves(title, *axes, lines, points, y_range=(0.0, math.log(2)))
-        column = f"jsd_{FIRST}"
+        column = f"jsd_{FIRST_SEED}"
         if any(result.columns(self.name)[column].notna().any() for result in results):
             by_bin = by_max_attention(results, self.name, column)
             figures[f"{self.name}.seeds"] = violins("Attention under other seeds", by_bin, "JSD to the first seed")
@@ -238,7 +238,7 @@ class ConsistentAdversary(FidelityTest):
                 curve = [(0.0, 0.0), *(of_others[name] for name in self.strengths)]
                 curves.setdefault(result.variant, []).append(curve)
             # Distances are symmetric: the distance of a seed to the first is also the first's to the seed.
-            for name in (FIRST, UNIFORM):
+            for name in (FIRST_SEED, UNIFORM):
                 if name in of_others:
                     beside.setdefault(_BESIDE[name], []).append(of_others[name])
         lines = {}
@@ -257,7 +257,7 @@ class ConsistentAdversary(FidelityTest):
         others: dict[str, TrainedAdversary | Checkpoint] = dict(self._adversaries.get(name, {}))
         seeds = [one for one in self._checkpoints if one.variant == checkpoint.variant]
         if seeds[0] is not checkpoint:
-            others[FIRST] = seeds[0]
+            others[FIRST_SEED] = seeds[0]
         uniform = [one for one in self._checkpoints if has_uniform_attention(one)]
         is_flat = isinstance(checkpoint.model, AttentionClassifier)
         if uniform and is_flat and not has_uniform_attention(checkpoint):

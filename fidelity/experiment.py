@@ -14,7 +14,7 @@ from torch import nn
 from attention_probing.attention import EncoderSpec
 from attention_probing.datamodules import ClassificationDataModule, TextBatch
 from attention_probing.fidelity.answer import answer
-from attention_probing.fidelity.checkpoints import Checkpoint, files_of, is_model, load, read
+from attention_probing.fidelity.checkpoints import Checkpoint, files_of, is_model, load_checkpoints, read_run
 from attention_probing.fidelity.classified import UNCOUNTED, ClassifiedBatch, classify
 from attention_probing.fidelity.comparison import comparison_table, fidelity_table, judge_tables, result_scores
 from attention_probing.fidelity.contract import CheckpointResult, FidelityTest, by_variant
@@ -119,7 +119,7 @@ class Fidelity(Measure[ClassificationDataModule]):
         trained_here = [file for file in files if not is_model(file)]
         if trained_here:
             first = trained_here[0]
-            return data_settings(first, read(first)[1])
+            return data_settings(first, read_run(first)[1])
         if files:
             raise UserError(
                 f"{files[0]}: a Hugging Face classifier does not say which texts to test on. Give "
@@ -132,14 +132,14 @@ class Fidelity(Measure[ClassificationDataModule]):
 
         Raises:
             UserError: The labels of the data are numbers to predict, not classes; or a checkpoint cannot be used, see
-                `fidelity.checkpoints.load`.
+                `fidelity.checkpoints.load_checkpoints`.
         """
         if self.data.regression:
             raise UserError(
                 "Fidelity tests ask whether the predicted class changes, but the labels of these data are numbers "
                 f"({setting('data.regression')}). Give data whose labels are classes, and checkpoints trained on them."
             )
-        self.checkpoints = load(self.paths, self.data, self.level)
+        self.checkpoints = load_checkpoints(self.paths, self.data, self.level)
         if self.eval_tokens is not None:
             self.data.eval_tokens = self.eval_tokens
         total = len(self.data.splits["test"])

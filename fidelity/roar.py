@@ -27,6 +27,7 @@ from attention_probing.fidelity.contract import (
     by_variant,
     column_means,
 )
+from attention_probing.fidelity.erasure import RANDOM
 from attention_probing.fidelity.recipe import Recipe
 from attention_probing.fidelity.saliency import FILE, Saliency, check_rankings
 from attention_probing.fidelity.split_outputs import collect_outputs
@@ -38,7 +39,6 @@ from attention_probing.results import Curves, Estimate, Figure, Flags, Floats, I
 from attention_probing.results.errors import UserError, setting
 from attention_probing.results.options import Positive, checked
 
-RANDOM = "random"
 POINTS = 10
 """Points on the path of integrated gradients, which rank all words again at each share. More points hardly change the
 ranks of classifiers with softmax."""

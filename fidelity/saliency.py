@@ -12,7 +12,7 @@ from captum.attr import IntegratedGradients
 from torch import Tensor
 
 from attention_probing.datamodules.batches import TextBatch
-from attention_probing.fidelity.classified import ClassifiedBatch, logits_under, passes, select_texts, shorten
+from attention_probing.fidelity.classified import ClassifiedBatch, logits_under, passes, select_texts, shorten_texts
 from attention_probing.metrics.distributions import tvd
 from attention_probing.models import TransformerClassifier
 from attention_probing.results.errors import UserError, check_names, near
@@ -251,7 +251,7 @@ class Saliency:
             return logits.gather(1, chosen).squeeze(1) - others
 
         for rows in passes(batch.lengths, TOKENS):
-            texts = shorten(batch, rows, batch.mask[rows], classified.vocabulary.pad)  # without needless padding
+            texts = shorten_texts(batch, rows, batch.mask[rows], classified.vocabulary.pad)  # without needless padding
             time = texts.tokens.size(1)
             places = torch.arange(len(rows), device=rows.device)
             gradients, delta = IntegratedGradients(log_odds).attribute(

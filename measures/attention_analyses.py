@@ -39,7 +39,7 @@ from attention_probing.results.figures import TitlePart
 from attention_probing.results.heads import head_map, head_name
 from attention_probing.results.tables import DASH
 
-T = TypeVar("T")
+Value = TypeVar("T")
 
 Analyses = Mapping[str, MapMeasure]
 """Measurements of the maps of one encoder, by name."""
@@ -389,6 +389,6 @@ def _join(given: Result, which: EncoderOf, other: Result) -> Result:
     )
 
 
-def _prefix(which: EncoderOf, named: Mapping[str, T]) -> dict[str, T]:
+def _prefix(which: EncoderOf, named: Mapping[str, Value]) -> dict[str, Value]:
     """Return the same values under the names `<encoder>.<name>`."""
     return {f"{which}.{name}": value for name, value in named.items()}

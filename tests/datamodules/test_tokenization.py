@@ -13,7 +13,7 @@ from attention_probing.corpora.labelled import LabelledText
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.datamodules.tokenization import (
     CLOSERS,
-    ENDS,
+    SENTENCE_ENDS,
     SPECIALS,
     TokenizedTexts,
     Vocabulary,
@@ -53,10 +53,10 @@ def parted(words: list[str]) -> list[int]:
     """The rule, told slowly: the sentence of every word."""
     found, number, state = [], 0, "inside"
     for word in words:
-        if state == "ended" and word not in ENDS | CLOSERS:
+        if state == "ended" and word not in SENTENCE_ENDS | CLOSERS:
             number, state = number + 1, "inside"
         found.append(number)
-        if word in ENDS:
+        if word in SENTENCE_ENDS:
             state = "ended"
     return found
 

@@ -19,7 +19,7 @@ from attention_probing.attention import EncoderSpec
 from attention_probing.commands import CONFIGS, launch
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity import Fidelity, Roar, SingleWeight
-from attention_probing.fidelity.checkpoints import files_of, load, read
+from attention_probing.fidelity.checkpoints import files_of, load_checkpoints, read_run
 from attention_probing.measures import measure
 from attention_probing.models import TextClassifier
 from attention_probing.results.errors import UserError
@@ -42,7 +42,7 @@ def one(runs: Path, name: str) -> Path:
 
 
 def test_a_classifier_says_what_it_said_when_it_was_tested(runs: Path, texts: Data) -> None:
-    (found,) = load([one(runs, "base-0")], texts)
+    (found,) = load_checkpoints([one(runs, "base-0")], texts)
     expected = pd.read_parquet(next((runs / "base-0").rglob("items.parquet")))["probability.good"]
     with torch.no_grad():
         probabilities = found.model(texts.splits["test"][list(range(len(expected)))]).logits.softmax(-1)
@@ -52,7 +52,7 @@ def test_a_classifier_says_what_it_said_when_it_was_tested(runs: Path, texts: Da
 
 
 def test_variants_of_one_name_are_told_apart_by_what_differs(runs: Path, texts: Data) -> None:
-    found = load([runs], texts)
+    found = load_checkpoints([runs], texts)
     assert [checkpoint.name for checkpoint in found] == [
         "base, attention AdditiveAttention, seed 0",
         "base, attention AdditiveAttention, seed 1",
@@ -72,7 +72,7 @@ def test_options_of_a_class_tell_apart_those_that_have_it(runs: Path, texts: Dat
         )
         for alpha in (1.5, 2)
     ]
-    assert [checkpoint.variant for checkpoint in load([one(runs, "base-0"), *sparse], texts)] == [
+    assert [checkpoint.variant for checkpoint in load_checkpoints([one(runs, "base-0"), *sparse], texts)] == [
         "base, attention AdditiveAttention",
         "base, attention EntmaxAttention, attention.alpha 1.5",
         "base, attention EntmaxAttention, attention.alpha 2.0",
@@ -85,10 +85,10 @@ def test_two_checkpoints_of_one_training_are_no_two_seeds(runs: Path, texts: Dat
     with pytest.raises(
         UserError, match=r"last\.ckpt and .* have the same settings and seed \(base, seed 0\)\. Give only one"
     ):
-        load([first, last], texts)
+        load_checkpoints([first, last], texts)
     shutil.copy(first, copy)
     with pytest.raises(UserError, match=r"copy\.ckpt and .*are the same checkpoint\. Give only one"):
-        load([first, copy], texts)
+        load_checkpoints([first, copy], texts)
 
 
 def saved(**content: object) -> bytes:
@@ -135,7 +135,7 @@ def test_what_is_no_checkpoint_is_named(
     path = tmp_path / "given.ckpt"
     path.write_bytes(made(one(runs, "base-0").read_bytes()))
     with pytest.raises(UserError, match=rf"given\.ckpt: {message}"):
-        load([path], texts)
+        load_checkpoints([path], texts)
 
 
 def test_data_that_it_was_not_trained_on_are_refused_by_the_name_of_the_file(runs: Path, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_data_that_it_was_not_trained_on_are_refused_by_the_name_of_the_file(run
     )
     other.setup("test")
     with pytest.raises(UserError, match=r"\.ckpt: The checkpoint was trained on other data \(difference in vocabulary"):
-        load([one(runs, "base-0")], other)
+        load_checkpoints([one(runs, "base-0")], other)
 
 
 QUICK = f"--config={CONFIGS / 'fidelity' / 'quick.yaml'}"
@@ -239,7 +239,7 @@ def test_a_folder_with_the_name_of_a_column_of_the_main_table_is_named_with_its_
     folders: Mapping[str, Path], corpus: str, tmp_path: Path
 ) -> None:
     folder = shutil.copytree(folders["bert"], tmp_path / "mine" / "test")
-    (found,) = load([folder], data_of(corpus, folder, tmp_path / "cache"))
+    (found,) = load_checkpoints([folder], data_of(corpus, folder, tmp_path / "cache"))
     assert (found.name, found.variant) == ("mine test", "mine test")
 
 
@@ -326,7 +326,7 @@ def test_roar_leaves_out_a_folder_whose_training_is_not_known(
 ) -> None:
     data = data_of(corpus, folders["bert"], tmp_path)
     test = Roar(("random",), shares=[0, 1])
-    test.begin(load([folders["bert"]], data), data, torch.device("cpu"), 0)
+    test.begin(load_checkpoints([folders["bert"]], data), data, torch.device("cpu"), 0)
     assert test.audit()["checkpoints_left_out"] == 1
     assert test.audit()["trainings"] == 0
 
@@ -334,13 +334,13 @@ def test_roar_leaves_out_a_folder_whose_training_is_not_known(
 def test_a_checkpoint_of_a_run_takes_the_level_and_keeps_it_untrained(
     checkpoint: Path, corpus: str, tmp_path: Path
 ) -> None:
-    bare = read(checkpoint)[0]["data"]["init_args"]["tokenizer"]["name"]
+    bare = read_run(checkpoint)[0]["data"]["init_args"]["tokenizer"]["name"]
     data = data_of(corpus, Path(bare), tmp_path)
     for level, names in (("1-2", ["1-2"]), (None, ["2-1", "2-2", "2-3", "2-4"])):
-        (found,) = load([checkpoint], data, level)
+        (found,) = load_checkpoints([checkpoint], data, level)
         for model in (found.model, found.make_untrained(data, 0)):
             assert list(model.levels) == names  # type: ignore[arg-type]
-    assert recipe_of(found, data)._identity != recipe_of(load([checkpoint], data, "1-2")[0], data)._identity
+    assert recipe_of(found, data)._identity != recipe_of(load_checkpoints([checkpoint], data, "1-2")[0], data)._identity
 
 
 def test_folders_of_one_name_are_told_apart_and_copies_are_refused(
@@ -350,10 +350,10 @@ def test_folders_of_one_name_are_told_apart_and_copies_are_refused(
     for path, kind in zip(names, ("bert", "distilbert"), strict=True):
         shutil.copytree(folders[kind], path)
     data = data_of(corpus, names[0], tmp_path)
-    assert [one.variant for one in load(names, data)] == [f"last, tokenizer.name {path}" for path in names]
+    assert [one.variant for one in load_checkpoints(names, data)] == [f"last, tokenizer.name {path}" for path in names]
     shutil.copytree(names[0], tmp_path / "copy")
     with pytest.raises(UserError, match=r"copy and .*a/last are the same checkpoint\. Give only one"):
-        load([names[0], tmp_path / "copy"], data)
+        load_checkpoints([names[0], tmp_path / "copy"], data)
 
 
 def message(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -424,7 +424,7 @@ def test_a_name_of_the_hub_is_one_that_is_no_path(
     data = data_of(corpus, folders["bert"], tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match=r"owner/name: not found, neither as a local folder nor on the hub"):
-        load([Path("owner/name")], data)
+        load_checkpoints([Path("owner/name")], data)
     monkeypatch.setattr(
         "attention_probing.attention.source.snapshot_download", lambda name, **_: {"owner/name": folders["bert"]}[name]
     )

@@ -25,7 +25,7 @@ from attention_probing.fidelity import (
     SingleToken,
     SingleWeight,
 )
-from attention_probing.fidelity.classified import classify, passes, shorten
+from attention_probing.fidelity.classified import classify, passes, shorten_texts
 from attention_probing.metrics.bootstrap import resample, share_interval
 from attention_probing.models.text_classifier import WORD
 from attention_probing.results import UserError
@@ -135,7 +135,7 @@ def kept(*rows: Sequence[int]) -> Tensor:
 
 def test_what_stays_moves_together_with_all_that_belongs_to_it() -> None:
     rows, keep = torch.tensor([2, 0, 0, 1]), kept([0, 3, 5, 6], [0, 1, 4, 5, 7], [0, 6, 7], [0])
-    found = shorten(batch(), rows, keep, VOCABULARY.pad)
+    found = shorten_texts(batch(), rows, keep, VOCABULARY.pad)
     pad = VOCABULARY.pad
     assert found.index.tolist() == [42, 40, 40, 41]
     assert found.labels.tolist() == [1, 2, 2, 0]

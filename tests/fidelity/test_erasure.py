@@ -15,7 +15,7 @@ import torch
 
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity import erasure
-from attention_probing.fidelity.checkpoints import Checkpoint, load
+from attention_probing.fidelity.checkpoints import Checkpoint, load_checkpoints
 from attention_probing.fidelity.classified import ClassifiedBatch, classify, renormalise
 from attention_probing.fidelity.consistent_adversary import adversarial_loss
 from attention_probing.fidelity.contract import CheckpointResult
@@ -490,7 +490,7 @@ def test_a_learned_alpha_is_trained_kept_in_the_checkpoint_and_reported(tmp_path
         f"{tmp_path / 'texts'}/{{split}}.tsv", positive="good", cache=str(tmp_path / "stores")
     )
     data.setup("test")
-    (again,) = load([path], data)
+    (again,) = load_checkpoints([path], data)
     assert learned_alphas(again.model) == {"attention.alpha": pytest.approx(alpha)}
 
 

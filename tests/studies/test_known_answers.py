@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from attention_probing.attention import Encoder, EncoderSpec, resolve
 from attention_probing.corpora.sample import write_sample_treebank
 from attention_probing.datamodules import DependencyDataModule
-from attention_probing.fidelity.checkpoints import load
+from attention_probing.fidelity.checkpoints import load_checkpoints
 from attention_probing.metrics.bootstrap import share_interval
 from attention_probing.results import UserError
 from studies import KnownAnswers
@@ -99,7 +99,7 @@ def test_written_classifiers_attend_where_they_should_and_decide_by_words_of_opi
     for target in ("opinion", "period"):
         path, data = case.attending(target)
         data.setup("test")
-        [checkpoint] = load([Path(path)], data)
+        [checkpoint] = load_checkpoints([Path(path)], data)
         test = data.splits["test"]
         batch = test[list(range(len(test)))]
         with torch.no_grad():
