@@ -1,16 +1,12 @@
 """Comparative sentences of answers, checked against random tables by a reading of their own."""
 
-import ast
 import re
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from types import SimpleNamespace
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
 import pytest
 
-import attention_probing
 from attention_probing.commands.compare import compare_answer
 from attention_probing.commands.sweep_table import range_answer
 from attention_probing.fidelity.answer import answer
@@ -31,22 +27,7 @@ from attention_probing.results.sentences import Difference, describe_differences
 from attention_probing.results.tables import format_number
 from tests.fidelity.tiny import Described
 
-PACKAGE = Path(attention_probing.__file__).parent
 CASES = range(150)
-WORDS = "best most least fewest widest largest smallest highest lowest beat beats better worse farthest"
-COMPARING = re.compile(rf"\b({'|'.join(WORDS.split())})\b")
-ANSWERS = {
-    "measures/best_heads.py": {"heads_answer"},
-    "measures/causal.py": {"causal_answer"},
-    "measures/change.py": {"change_answer"},
-    "measures/importance.py": {"importance_answer"},
-    "measures/linguistic.py": {"linguistic_answer"},
-    "measures/pairs.py": {"pairs_answer"},
-    "measures/surface_statistics.py": {"surface_answer"},
-    "commands/compare.py": {"compare_answer"},
-    "commands/sweep_table.py": {"range_answer"},
-}
-"""Functions whose sentences compare, each with a test below; so has `fidelity.answer.answer`."""
 
 
 def estimate(rng: np.random.Generator, unit: str = "fraction") -> Estimate:
@@ -383,27 +364,3 @@ def test_rankings_are_praised_only_of_classifiers_above_chance_alone_and_beyond_
         apart = difference(values[order[0]], values["random"])
         assert apart.p is not None
         assert 2 * apart.p < 0.05
-
-
-def test_every_function_whose_sentences_compare_is_tested_here() -> None:
-    """Functions named `…answer` whose texts have a superlative or a comparison."""
-    found: dict[str, set[str]] = {}
-    for room in ("measures", "probes", "fidelity", "models", "commands"):
-        for path in sorted((PACKAGE / room).glob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.FunctionDef) and node.name.endswith("answer") and _compares(node):
-                    found.setdefault(path.relative_to(PACKAGE).as_posix(), set()).add(node.name)
-    tested: dict[str, Callable[..., object]] = {
-        name: value for name, value in globals().items() if name.endswith("answer") and callable(value)
-    }
-    for file, names in found.items():
-        # Methods called `_answer` fill sentences of these functions.
-        assert names - {"_answer", "answer"} <= ANSWERS.get(file, set()), file
-    assert {name for names in ANSWERS.values() for name in names} <= tested.keys()
-    assert SimpleNamespace(**tested).answer is answer
-
-
-def _compares(node: ast.FunctionDef) -> bool:
-    docstring = ast.get_docstring(node, clean=False)
-    texts = [one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-    return any(COMPARING.search(text) for text in texts if text != docstring)

@@ -8,7 +8,6 @@ import io
 import os
 import re
 import shlex
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -268,15 +267,6 @@ def test_commands_are_found() -> None:
     assert all("checkpoints" in text for text in joined)
 
 
-@pytest.mark.parametrize("test", RUN_BY)
-def test_those_that_are_said_to_be_run_are_named_by_their_test(test: str) -> None:
-    text = (ROOT / "tests" / test).read_text(encoding="utf-8")
-    for _, config in RUN_BY[test]:
-        paper, name = Path(config).parent.name, Path(config).stem.partition("_")[0]
-        assert paper in text
-        assert re.search(rf'["/]{name}["./_]', text), f"{test} does not run {config}"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", SWEEPS, ids=lambda path: path.stem)
 def test_the_runs_of_a_sweep_have_options_that_there_are_and_configs_that_tests_run(plan: Path) -> None:
@@ -326,39 +316,15 @@ def test_options_that_are_named_alone_exist() -> None:
                 assert name in known[group], f"{page.name}: --{group}.{name}"
 
 
-def test_every_config_says_at_its_head_what_it_is_and_how_it_is_run() -> None:
+def test_the_reference_lists_every_config_with_what_its_head_says() -> None:
     page = configs_page()
     for path in SHIPPED.rglob("*.yaml"):
-        name, head = config_name(path), path.read_text(encoding="utf-8").partition("\n\n")[0]
-        assert f"| `{name}` | {described(path)[:40]}" in page
-        assert len(described(path)) > 40
-        assert path.parent.name == "trainer" or re.search(rf"probing .*{name}\b", head), name
+        assert f"| `{config_name(path)}` | {described(path)[:40]}" in page
 
 
 def slug(heading: str) -> str:
     """The anchor of a heading, as GitHub and mkdocs make it."""
     return re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip())
-
-
-def test_the_start_page_says_in_200_words_what_this_is_and_the_first_command() -> None:
-    start = TEXTS[ROOT / "docs/index.md"].partition("\n## ")[0]
-    assert len(start.split()) <= 200
-    assert "    make demo" in start
-
-
-def test_the_readme_is_short_and_so_are_its_commands() -> None:
-    page = ROOT / "README.md"
-    said = [words(one.text) for one in commands() if one.page == page]
-    lengths = [len(shlex.join(one if one[0] in ("probing", "python", "make") else ["probing", *one])) for one in said]
-    assert len(lengths) >= 10
-    assert statistics.median(lengths) <= 60
-    assert max(lengths) <= 80
-    assert len(TEXTS[page].splitlines()) <= 80
-    assert {"make demo", "make test", "make docs"} <= {" ".join(one) for one in said}
-
-
-def test_agents_read_200_lines() -> None:
-    assert sum(len(TEXTS[ROOT / name].splitlines()) for name in ("AGENTS.md", "llms.txt")) <= 200
 
 
 @pytest.mark.parametrize("name", [*FIRST, "CHANGELOG.md"])
@@ -422,23 +388,6 @@ def test_the_reference_has_what_the_rooms_show() -> None:
         for name in exported(room):
             one = name.rpartition(".")[2]
             assert hasattr(module, one) or importlib.import_module(name), name
-
-
-def sentences(page: Path) -> Iterator[str]:
-    """The longer sentences of a page, of its paragraphs and lists."""
-    text = re.sub(r"^\|.*", "", _INDENTED.sub("\n", prose(page)), flags=re.MULTILINE)
-    for paragraph in re.split(r"\n\s*\n|\n(?=\s*[-#\d])", text):
-        for sentence in re.split(r"(?<=[.?!:])\s", " ".join(paragraph.split())):
-            if len(sentence.split()) >= 9:
-                yield sentence.lstrip("- ")
-
-
-def test_no_sentence_stands_twice() -> None:
-    found: dict[str, str] = {}
-    for page in PAGES:
-        for sentence in sentences(page):
-            assert sentence not in found, f"{page.name} and {found[sentence]}: {sentence}"
-            found[sentence] = page.name
 
 
 def messages() -> str:
@@ -541,25 +490,6 @@ def test_the_site_is_found_and_searched_from_a_file_without_a_network(open_site:
     of_page.locator("a[href*='#single-heads-and-coreference']").click()
     page.wait_for_url(re.compile("papers/clark2019.html.*antecedent"))
     assert page.locator("mark").first.is_visible()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "first"),
-    [
-        ("p value", "glossary.html"),
-        ("compare two models", "sweeps.html"),
-        ("CUDA", "cluster.html"),
-        ("multilingual", "languages.html"),
-    ],
-)
-def test_a_search_by_other_words_finds_the_page_first(open_site: Callable[..., Page], words: str, first: str) -> None:
-    page = open_site("index.html")
-    page.locator("input.md-search__input").click()
-    page.keyboard.type(words)
-    found = page.locator("li.md-search-result__item").first.locator("a").first
-    found.wait_for(timeout=20_000)
-    assert str(found.get_attribute("href")).partition("?")[0].partition("#")[0].endswith(first)
 
 
 @pytest.mark.slow

@@ -29,7 +29,6 @@ def test_the_python_of_the_documentation_runs(cache: str, tmp_path: Path, monkey
     names: dict[str, Any] = {}
     for block in blocks:
         exec(block, names)
-    assert len([line for line in blocks[1].splitlines() if line and not line.startswith(("import", "from"))]) <= 10
     assert isinstance(names["attention"][0], xr.DataArray)
     assert names["attention"][0].sel(layer=3, head=9).sum("to").to_numpy() == pytest.approx(1, abs=1e-5)
     assert names["heads"]["form"].tolist() == names["sentences"][0].split()
@@ -56,9 +55,8 @@ def test_a_notebook_of_the_examples_gives_the_results_that_it_shows(path: Path, 
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_of_the_examples_is_short_installs_first_and_names_no_folder_of_this_machine(path: Path) -> None:
+def test_a_notebook_of_the_examples_installs_first_and_names_no_folder_of_this_machine(path: Path) -> None:
     notebook = read(path)
-    assert len(notebook.cells) <= 12
     first = notebook.cells[0].source
     if path.stem == FIRST:
         assert first == INSTALL
