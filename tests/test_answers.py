@@ -9,8 +9,6 @@ import pytest
 
 from attention_probing.commands.compare import compare_answer
 from attention_probing.commands.sweep_table import range_answer
-from attention_probing.fidelity.answer import answer
-from attention_probing.fidelity.contract import CheckpointResult
 from attention_probing.measures.best_heads import heads_answer
 from attention_probing.measures.causal import causal_answer
 from attention_probing.measures.change import change_answer
@@ -19,13 +17,11 @@ from attention_probing.measures.linguistic import linguistic_answer
 from attention_probing.measures.pairs import pairs_answer
 from attention_probing.measures.surface_statistics import surface_answer
 from attention_probing.metrics.bootstrap import difference, resample, with_interval_and_p
-from attention_probing.metrics.classification import f1_drop, f1_score
 from attention_probing.metrics.p_values import holm
-from attention_probing.metrics.statistics import mean, proportion
+from attention_probing.metrics.statistics import proportion
 from attention_probing.results import Estimate, Table
 from attention_probing.results.sentences import Difference, describe_differences
 from attention_probing.results.tables import format_number
-from tests.fidelity.tiny import Described
 
 CASES = range(150)
 
@@ -285,82 +281,3 @@ def test_heads_of_classes_are_named_with_intervals_that_hold_for_all(case: int) 
         low, high = (format_number(end, "fraction", missing="") for end in one.interval)
         assert f"[{low}, {high}] to {name} (head {layer + 1}-{head + 1}, uniform 10.0 %)" in text
     assert linguistic_answer({}, {}) == "No class of words is in the texts."
-
-
-# Classifiers and their rankings
-
-
-def checkpoint(rng: np.random.Generator, variant: str, seed: int, kind: str, texts: int) -> CheckpointResult:
-    """A classifier that is good, at chance, or constant, with three rankings, some of them equal."""
-    gold = (rng.random(texts) < 0.6).astype(float)
-    share = {"good": 0.95, "chance": 0.5, "constant": 0.0}[kind]
-    predicted = np.where(rng.random(texts) < share, gold, 1 - gold) if kind != "constant" else np.ones(texts)
-    changed = np.where(rng.random(texts) < 0.7, predicted, 1 - predicted)
-    columns = {"gold": gold, "predicted": predicted, "words": 5.0, "correct": predicted == gold}
-    frame = pd.DataFrame(columns)
-    frame["erasure.one"] = rng.random(texts)
-    scores = {"f1": resample(f1_score(1, 2), frame[["gold", "predicted"]], "fraction", draws=999)}
-    shares = np.stack([changed == 0, changed == 1], axis=1)
-    drop = np.column_stack([frame[["gold", "predicted"]], shares])
-    scores["uniform.uniform_drop"] = resample(f1_drop(1, 2), drop, "fraction", draws=999)
-    of_random = rng.random(texts)
-    for ranking in ("attention", "gradient", "random"):
-        values = of_random if ranking == "random" or rng.random() < 0.3 else of_random * rng.choice([0.5, 0.98, 1.5])
-        scores[f"erasure.{ranking}.fraction"] = resample(mean, values[:, None], "fraction", draws=999)
-    return CheckpointResult(f"{variant}{seed}", variant, seed, frame, scores)
-
-
-TESTS = (
-    Described("uniform", (), {"uniform_drop": "↑"}, {"uniform_drop": "uniform attention changes F1 by {change}"}),
-    Described("erasure", ("attention", "gradient", "random"), {"fraction": "↓"}, {"fraction": "flips first"}),
-)
-
-
-def sign_flips(values: np.ndarray) -> float:
-    """Two-sided p of flips of the signs of paired differences, by 4,000 flips."""
-    flips = np.random.default_rng(0).choice([-1, 1], (4000, len(values)))
-    return float(np.mean(np.abs(flips @ values) >= abs(values.sum()) - 1e-9))
-
-
-@pytest.mark.parametrize("case", range(80))
-def test_rankings_are_praised_only_of_classifiers_above_chance_alone_and_beyond_random(case: int) -> None:
-    rng = np.random.default_rng([case, 11])
-    kind = str(rng.choice(["good", "chance", "constant"]))
-    texts = int(rng.choice([3, 30, 200]))
-    several = bool(rng.integers(2))
-    results = [checkpoint(rng, "one", 0, kind, texts)]
-    if several:
-        results.append(checkpoint(rng, "two", 0, "good", texts))
-    text = answer(
-        results,
-        TESTS,
-        ["f1", "uniform.uniform_drop", *(f"erasure.{one}.fraction" for one in ("attention", "gradient", "random"))],
-    )
-    frame = results[0].values
-    majority = float(max(frame["gold"].mean(), 1 - frame["gold"].mean()))
-    most_frequent = float(frame["gold"].mean() >= 0.5)
-    gains = ((frame["predicted"] == frame["gold"]) * 1.0 - (frame["gold"] == most_frequent) * 1.0).to_numpy()
-    p = sign_flips(gains)
-    start = "one is right on" if several else "The classifier is right on"
-    if gains.sum() <= 0 or p > 0.08:
-        assert text.lower().startswith(start.lower())
-        assert f"({100 * majority:.1f} %)" in text
-        assert "flips first" not in text
-        assert ("predicts one class" in text.split(": no ranking is named")[0]) == (
-            kind == "constant" or frame["predicted"].nunique() == 1
-        )
-    elif p < 0.03:
-        assert not text.lower().startswith(start.lower())
-    drop = results[0].scores["uniform.uniform_drop"].value
-    shown = "".join(re.findall(r"uniform attention changes F1 by (\S+) points", text))
-    assert bool(shown) == (not np.isnan(drop))
-    if abs(drop) > 0.001:
-        assert float(shown.replace("+", "")) == pytest.approx(-100 * drop, abs=0.051)
-    if "flips first" in text:
-        values = {one: results[0].scores[f"erasure.{one}.fraction"] for one in ("attention", "gradient", "random")}
-        order = sorted(values, key=lambda one: values[one].value)
-        assert values[order[0]].value < values[order[1]].value - 1e-12
-        assert order[0] != "random"
-        apart = difference(values[order[0]], values["random"])
-        assert apart.p is not None
-        assert 2 * apart.p < 0.05

@@ -173,18 +173,13 @@ def test_a_corpus_is_suggested_before_anything_is_imported(words: str, meant: st
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
-        ("fit --config demo --model.lr 3", "learning_rate"),
-        ("fit --config demo --trainer.epochs 3", "--trainer.max_epochs"),
         ("fit --config demo --epochs 3", "--trainer.max_epochs"),
         ("fit --config demo --seed 3", "--seed_everything"),
         ("fit --config demo --trainer.gpus 1", "--trainer.devices"),
-        ("fit --config demo --data.corpora sample", "corpus"),
         ("fit --config demo --data.model bert", "encoder"),
-        ("fit --config demo --data.batch_size 3", "max_sentences"),
         ("measure --config clark2019/clusters --data.corpus sst2", "corpora"),
         ("measure --config atlas --corpus sample", "treebank"),
         ("measure --config judge --checkpoint a", "--checkpoints"),
-        ("measure --config judge --model.checkpoint a", "checkpoints"),
         ("measure --config michel2019/pruning --model.checkpoints a", "checkpoint"),
     ],
 )

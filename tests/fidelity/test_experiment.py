@@ -160,25 +160,6 @@ def test_every_test_over_several_checkpoints_leaves_whole_results(
     assert set(gradients) == {None}
 
 
-def test_the_quick_tests_of_two_classifiers_fit_on_a_screen(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    tests = yaml.safe_load(Path(QUICK.partition("=")[2]).read_text(encoding="utf-8"))["model"]["init_args"]["tests"]
-    tests = [{**test, "init_args": {"steps": 20}} if test["class_path"] == "Adversary" else test for test in tests]
-    two = [runs / "base-0", runs / "tying"]
-    _, run, found = run_over(two, QUICK, f"--model.tests={json.dumps(tests)}", folder=tmp_path)
-    printed = capsys.readouterr().out.splitlines()
-    assert len(printed) <= 40, "\n".join(printed)
-    # The path, and a warning that is one line to search for.
-    assert all(len(line) <= 80 for line in printed[:-1] if not line.startswith("Warning: fewer than 20 items"))
-    table = pd.read_csv(run / found["tables"]["fidelity"])
-    words = " ".join(printed).split()
-    for said, values in table.set_index("test")[["base", "tying"]].iterrows():
-        assert {*str(said).split()} <= {*words}  # none is broken inside
-        assert all({f"{100 * value:.1f}", f"{value:.4g}"} & {*words} for value in values.dropna())
-
-
 def test_explanations_of_a_file_are_a_ranking_like_others(runs: Path, tmp_path: Path) -> None:
     path, texts = tmp_path / "lengths.jsonl", pd.read_csv(runs.parent / "texts" / "test.tsv", sep="\t")["text"]
     words = {line: text.split() for line, text in enumerate(texts, 2)}
@@ -851,9 +832,8 @@ def test_each_ranking_is_timed_once_and_shared_work_counts_for_the_first(monkeyp
 
 
 def test_the_config_judges_every_ranking_on_one_page(
-    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
     checkpoints = [runs / "base-1", runs / "tying", runs / "base-0"]
     config = f"--config={CONFIGS / 'judge.yaml'}"
     _, run, found = run_over(checkpoints, config, folder=tmp_path)
@@ -872,8 +852,5 @@ def test_the_config_judges_every_ranking_on_one_page(
     with (run / "page.html").open(encoding="utf-8") as file:
         page = file.read()
     assert page.index(found["answer"]) < page.index('data-name="fidelity"') < page.index('data-name="judge"')
-    printed = capsys.readouterr().out.splitlines()
-    assert len(printed) <= 42, "\n".join(printed)
-    # The path, and a warning that is one line to search for.
-    assert all(len(line) <= 80 for line in printed[:-1] if not line.startswith("Warning: fewer than 20 items"))
-    assert " ".join(" ".join(printed).split()).startswith(found["answer"])
+    printed = capsys.readouterr().out
+    assert " ".join(printed.split()).startswith(found["answer"])

@@ -499,41 +499,12 @@ def test_the_answer_is_of_all_words_and_of_the_relation_with_the_widest_gap() ->
     )
 
 
-COUNT = "beat the offset (p < .05 after Holm over 5 rows, n ≥ 20)."
-ENOUGH: dict[str, object] = {"n": [1300, 1241, 241, 60, 60], "n_dev": [1300, 1241, 240, 60, 60]}
-
-
-@pytest.mark.parametrize(
-    ("changed", "count"),
-    [
-        pytest.param({"n_dev": [1300, 1241, 19, 20, 20]}, 1, id="few words in dev"),
-        pytest.param({"dev_gap": [0.1, 0.1, 0.3, 0.3, 0.0]}, 1, id="a tie on dev"),
-        pytest.param({"dev_gap": [0.1, 0.1, -0.1, -0.2, 0.0]}, 1, id="no gap on dev"),
-        pytest.param({"dev_gap": [0.1, 0.1, 0.2, 0.3, 0.0]}, 1, id="the widest on dev is not significant on test"),
-        pytest.param({"p_holm": [0.0004, 0.0004, 0.06, 0.25, 0.25]}, 0, id="none significant"),
-        pytest.param({"over_offset": [0.1, 0.1, -0.3, 0.1, 0.0]}, 0, id="significantly below"),
-        pytest.param({**ENOUGH, "dev_gap": [0.1, 0.1, 0.2, 0.3, 0.1]}, 2, id="the widest of several on test"),
-    ],
-)
-def test_no_relation_is_named_that_is_not_clearly_ahead(changed: dict[str, object], count: int) -> None:
-    answer = heads_answer(best_of("test", **changed))
-    relations = 3 if "n" in changed else 2
-    heads = "heads" if count else "do heads"
-    assert answer.endswith(f"In {count or 'none'} of {relations} relations {heads} {COUNT}")
-
-
-def test_the_relation_named_has_the_widest_gap_on_dev_with_its_numbers_of_test() -> None:
-    answer = heads_answer(best_of("test", **ENOUGH, dev_gap=[0.1, 0.1, 0.3, 0.2, 0.1]))
-    assert "In 2 of 3 relations" in answer
-    # The gap of `dep` is wider on test.
-    assert "the widest gap on dev is in `det`: head 3-9 finds 70.5 % [65.0, 76.1] of 241 words" in answer
-
-
 def test_where_dev_is_scored_no_relation_is_named() -> None:
     nothing = dict.fromkeys(("low", "high", "over_offset.low", "over_offset.high", "random_init"), np.nan)
     assert heads_answer(best_of("dev", **nothing)) == (
         "Chosen and scored on dev, head 3-2 finds the governors of 40.9 % of 1,241 words, the best fixed offset 30.9 % "
-        f"(+10.0 points, p < .001 one-sided). In 1 of 2 relations heads {COUNT}"
+        "(+10.0 points, p < .001 one-sided). In 1 of 2 relations heads beat the offset (p < .05 after Holm over 5 "
+        "rows, n ≥ 20)."
     )
 
 
