@@ -7,7 +7,7 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
 from functools import partial, partialmethod
 from pathlib import Path
@@ -44,29 +44,37 @@ class Killed(BaseException):
     """Leaves everything as SIGKILL does."""
 
 
-@pytest.fixture
-def killed(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Let the next run be killed at the n-th of the places where a callback is called; 0 for never."""
-    places = ("on_train_batch_start", "on_validation_end", "on_train_epoch_end", "on_train_end", "on_test_batch_start")
-    asked, wanted = 0, 0
+HOOKS = ("on_train_batch_start", "on_validation_end", "on_train_epoch_end", "on_train_end", "on_test_batch_start")
 
-    def counted(hook: Callable[..., None], *given: Any) -> None:  # noqa: ANN401
-        nonlocal asked
+
+class Kill:
+    """Kills a run at a place where a callback is called, and counts these places."""
+
+    def __init__(self) -> None:
+        self.places = 0
+        self.place = 0
+
+    def __call__(self, place: int) -> None:
+        """Let the next run be killed at the n-th place; 0 for never."""
+        self.places = 0
+        self.place = place
+
+    def count(self, hook: Callable[..., None], *given: Any) -> None:  # noqa: ANN401
         hook(*given)
-        asked += 1
-        if asked == wanted:
+        self.places += 1
+        if self.places == self.place:
             raise Killed
 
-    def arm(number: int) -> None:
-        nonlocal asked, wanted
-        asked, wanted = 0, number
 
-    for place in places:
-        monkeypatch.setattr(Resume, place, partialmethod(partial(counted, getattr(Resume, place))))
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> Kill:
+    kill = Kill()
+    for hook in HOOKS:
+        monkeypatch.setattr(Resume, hook, partialmethod(partial(kill.count, getattr(Resume, hook))))
     for callback in (Resume, RunConfig):
         whole = callback.on_exception
-        monkeypatch.setattr(callback, "on_exception", lambda *given, whole=whole: None if wanted else whole(*given))
-    return arm
+        monkeypatch.setattr(callback, "on_exception", lambda *given, whole=whole: None if kill.place else whole(*given))
+    return kill
 
 
 def outcome(runs: Path) -> tuple[dict[str, object], str]:
@@ -77,25 +85,22 @@ def outcome(runs: Path) -> tuple[dict[str, object], str]:
     return {name: content[name] for name in ("scores", "audit", "units")}, log.read_text() if log.exists() else ""
 
 
-def kill_everywhere(command: Command, killed: Callable[[int], None], folder: Path, every: int = 3) -> int:
-    """Kill a run at every third place where a callback is called, continue it, and compare; return how often."""
+def kill_everywhere(command: Command, killed: Kill, folder: Path, every: int) -> None:
+    """Kill a run at every n-th place where a callback is called, continue it, and compare."""
+    killed(0)
     assert commands.main(command(folder / "whole")) == 0
-    whole, place, times = outcome(folder / "whole"), 1, 0
-    while True:
+    whole, places = outcome(folder / "whole"), killed.places
+    assert places > every
+    for place in range(1, places + 1, every):
         runs = folder / str(place)
         killed(place)
-        try:
-            assert commands.main(command(runs)) == 0
-        except Killed:
-            assert not list(runs.rglob("results.json"))
-            killed(0)
-            assert commands.main(command(runs)) == 0
-            times += 1
-            assert outcome(runs) == whole
-            assert not list(runs.rglob("*state-*"))
-            place += every
-        else:
-            return times
+        with pytest.raises(Killed):
+            commands.main(command(runs))
+        assert not list(runs.rglob("results.json"))
+        killed(0)
+        assert commands.main(command(runs)) == 0
+        assert outcome(runs) == whole
+        assert not list(runs.rglob("*state-*"))
 
 
 SHORT = ("--trainer.max_epochs=2", "--data.max_sentences=21")
@@ -116,6 +121,14 @@ def whole(probe: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs
 
 
+@pytest.fixture(scope="module")
+def drawn(probe: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with figures."""
+    runs = tmp_path_factory.mktemp("drawn")
+    assert commands.main([*probe(runs), "--figures.formats=[png]"]) == 0
+    return runs
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "option"),
@@ -126,30 +139,30 @@ def whole(probe: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_a_probe_killed_anywhere_ends_as_if_it_had_not(
-    config: str, option: str, corpus: str, bert: Path, cache: str, killed: Callable[[int], None], tmp_path: Path
+    config: str, option: str, corpus: str, bert: Path, cache: str, killed: Kill, tmp_path: Path
 ) -> None:
     path = CONFIGS / "clark2019" / config
 
     def command(runs: Path) -> list[str]:
         return [*arguments(path, corpus, bert, cache, runs), *SHORT, option]
 
-    assert kill_everywhere(command, killed, tmp_path) >= 2
+    kill_everywhere(command, killed, tmp_path, every=4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", ["base.yaml", "mlm.yaml"])
 def test_a_classifier_killed_anywhere_draws_the_same_random_numbers(
-    config: str, bert: Path, killed: Callable[[int], None], tmp_path: Path
+    config: str, bert: Path, killed: Kill, tmp_path: Path
 ) -> None:
     usual = classifier_arguments(CONFIGS / "tutek2020" / config, tmp_path, bert)
-    assert kill_everywhere(lambda runs: [*usual, f"--trainer.default_root_dir={runs}"], killed, tmp_path) >= 2
+    kill_everywhere(lambda runs: [*usual, f"--trainer.default_root_dir={runs}"], killed, tmp_path, every=6)
 
 
 def test_what_a_killed_run_had_trained_within_its_test_is_kept(
     corpus: str,
     bert: Path,
     cache: str,
-    killed: Callable[[int], None],
+    killed: Kill,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
@@ -172,7 +185,7 @@ def test_what_a_killed_run_had_trained_within_its_test_is_kept(
 
 
 def test_what_is_killed_before_there_is_a_state_begins_again_in_its_folder(
-    probe: Command, whole: Path, killed: Callable[[int], None], tmp_path: Path
+    probe: Command, whole: Path, killed: Kill, tmp_path: Path
 ) -> None:
     command = probe(tmp_path)
     killed(2)
@@ -211,7 +224,7 @@ def test_a_run_that_is_refused_leaves_nothing_but_the_users_files(
 
 
 def test_another_run_is_not_continued(
-    probe: Command, whole: Path, killed: Callable[[int], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    probe: Command, whole: Path, killed: Kill, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = probe(tmp_path)
     killed(2)
@@ -281,17 +294,19 @@ def empty(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("during", "pattern"),
+    ("during", "pattern", "damages"),
     [
-        ("training", "state-*/last.ckpt"),
-        ("training", "checkpoints/*.ckpt"),
-        ("test", "state-*/last.ckpt"),
-        ("test", "checkpoints/*.ckpt"),
+        ("training", "state-*/last.ckpt", (flip, Path.unlink)),
+        ("training", "checkpoints/*.ckpt", (cut, Path.unlink)),
+        ("test", "state-*/last.ckpt", (cut, empty)),
+        ("test", "checkpoints/*.ckpt", (flip, empty)),
     ],
+    ids=["state in training", "best in training", "state in test", "best in test"],
 )
 def test_what_is_damaged_of_an_unfinished_run_is_named_and_made_again(
     during: str,
     pattern: str,
+    damages: Sequence[Callable[[Path], None]],
     probe: Command,
     whole: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -315,7 +330,7 @@ def test_what_is_damaged_of_an_unfinished_run_is_named_and_made_again(
         with pytest.raises(Killed):
             commands.main(probe(runs))
     runs.rename(tmp_path / "kept")
-    for damage in (flip, cut, empty, Path.unlink):
+    for damage in damages:
         shutil.copytree(tmp_path / "kept", runs, copy_function=shutil.copy)
         (path,) = runs.glob(f"*/version_0/{pattern}")
         damage(path)
@@ -332,21 +347,19 @@ def test_what_is_damaged_of_an_unfinished_run_is_named_and_made_again(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["config.yaml", "epoch=*.ckpt", "last.ckpt", "metrics.csv", "relations.csv", "results.json", "*.png", "page.html"],
+    ["config.yaml", "epoch=*.ckpt", "last.ckpt", "metrics.csv", "results.json", "*.png", "page.html"],
 )
 def test_a_full_disk_is_told_in_one_line_and_the_same_command_goes_on(
     name: str,
     probe: Command,
-    whole: Path,
+    request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
     drawing = name in ("*.png", "page.html")
     full = [*probe(tmp_path / "full"), f"--figures.formats={'[png]' if drawing else []}"]
-    if drawing:
-        whole = tmp_path / "whole"
-        assert commands.main([*probe(whole), "--figures.formats=[png]"]) == 0
+    whole: Path = request.getfixturevalue("drawn" if drawing else "whole")
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", partial(no_space, os.fsync, name))
         patched.setattr(Figure, "savefig", partialmethod(no_space_for, Figure.savefig, name))
@@ -368,7 +381,7 @@ def test_a_full_disk_is_told_in_one_line_and_the_same_command_goes_on(
     for path in run.glob("checkpoints/*.ckpt"):
         read_checkpoint(path)
     with monkeypatch.context() as patched:
-        if drawing or name in ("relations.csv", "results.json"):
+        if drawing or name == "results.json":
             patched.setattr(AttentionOnlyProbe, "on_fit_start", Mock(side_effect=AssertionError("trained again")))
         assert commands.main(full) == 0
     assert [path.name for path in run.parent.iterdir()] == ["version_0"]

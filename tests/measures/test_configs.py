@@ -73,8 +73,8 @@ def atlas_arguments(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> li
     ]
 
 
-TWICE = ("change", "patterns", "surface")
-"""Configs whose measurements differ in what their processes gather: pairs, single maps, and sums alone."""
+TWICE = ("change", "surface")
+"""Configs whose measurements gather from their processes what two encoders give, or one. The atlas has the others."""
 
 
 @pytest.mark.slow

@@ -81,20 +81,15 @@ def test_pseudo_values_are_those_of_leaving_one_item_out() -> None:
 
 
 @pytest.mark.slow
-def test_the_config_says_the_same_on_one_and_two_processes(
-    run_config: Callable[..., Any], corpus: str, tmp_path: Path
-) -> None:
+def test_the_config_runs(run_config: Callable[..., Any], corpus: str, tmp_path: Path) -> None:
     run = ablated(tmp_path / "run")
     config = Path(__file__).parents[2] / "studies" / "ablation_tau.yaml"
     arguments = ["measure", f"--config={config}", "--trust=studies", f"--data.corpus={corpus}"]
     arguments += [f"--model.ablation={run}"]
-    found = [run_config(*arguments, processes=processes, figures=processes == 1) for processes in (1, 2)]
-    (_, one, at_one), (_, two, at_two) = found
-    assert -1 < one["scores"]["ablation_tau"] < 1
-    assert one["scores"] == two["scores"]
-    table = one["tables"]["head_agreement"]
-    assert (at_one / table).read_bytes() == (at_two / table).read_bytes()
-    assert all((at_one / figure).stat().st_size for figure in one["figures"].values())
+    _, found, folder = run_config(*arguments, figures=True)
+    assert -1 < found["scores"]["ablation_tau"] < 1
+    assert found["tables"].keys() >= {"head_agreement"}
+    assert all((folder / figure).stat().st_size for figure in found["figures"].values())
 
 
 def chosen_on_dev(heads: pd.DataFrame) -> pd.Series:
