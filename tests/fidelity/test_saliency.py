@@ -6,6 +6,7 @@ from copy import deepcopy
 from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,10 +19,8 @@ from attention_probing.fidelity.contract import CheckpointResult
 from attention_probing.fidelity.correlation import Correlation, without_rounding
 from attention_probing.fidelity.erasure import SetErasure
 from attention_probing.fidelity.rationale import Rationale
-from attention_probing.fidelity.saliency import MEASURES, Saliency
-from attention_probing.models import (
-    TransformerClassifier,
-)
+from attention_probing.fidelity.saliency import MEASURES, Saliency, decision_gradient
+from attention_probing.models import TransformerClassifier
 from attention_probing.results import Curves, Estimate, UserError
 from tests.fidelity import tiny
 from tests.fidelity.tiny import KINDS, TEXTS, Kind, checkpoint_result, classified, close, measurements, saliency_of
@@ -293,3 +292,23 @@ def test_texts_without_a_coefficient_are_counted_and_those_skipped_are_not() -> 
         np.testing.assert_allclose(x, np.repeat([-1 + place / 10 for place in range(21)], 2), atol=1e-12)
         expected = [sum(low <= tau < high for tau in known) / len(known) for low, high in pairwise(x[::2])]
         assert y == pytest.approx([0, *(100 * share for share in expected for _ in range(2)), 0])
+
+
+def test_each_ranking_is_timed_once_and_shared_work_counts_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = Mock(wraps=decision_gradient)
+    monkeypatch.setattr("attention_probing.fidelity.saliency.decision_gradient", passes)
+    saliency = Saliency(classified("flat"))
+    for ranking in ("random", "attention", "leave_one_out", "attention_gradient"):
+        saliency.rankings(ranking, 2)
+    first = dict(saliency.seconds)
+    assert list(first) == ["random", "attention", "leave_one_out", "attention_gradient"]
+    assert min(first.values()) > 0
+    saliency.magnitude("leave_one_out")
+    saliency.rankings("random", 5)
+    assert saliency.seconds == first
+    saliency.signed_values("attention_times_gradient")
+    assert saliency.seconds["attention_times_gradient"] > 0
+    assert passes.call_count == 1
+    measured = Saliency(classified("flat"))
+    measured.magnitude("leave_one_out")  # which reads another column of the same pass
+    assert measured.seconds["leave_one_out"] > 0

@@ -1,8 +1,7 @@
-"""Heads as predictors of governors, and baselines without attention, against counting in the store and by hand."""
+"""Heads as predictors of governors, against counting in the store and by hand."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain, combinations, product
 from pathlib import Path
 from typing import Any, Literal
@@ -11,31 +10,26 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from numpy.testing import assert_array_equal
 
 from attention_probing.attention import EncoderSpec, Options
 from attention_probing.attention.quantities import QuantityName
-from attention_probing.attention.store import Store
 from attention_probing.corpora.conllu import read_treebank
 from attention_probing.corpora.sentence import Sentence
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
 from attention_probing.datamodules.dependency import DependencySplit
 from attention_probing.measures import Baselines, Measure, SingleHeads
-from attention_probing.measures.best_heads import ChosenHeads, heads_answer
-from attention_probing.measures.ensembles import choose_ensembles, ensemble_hits, find_governors
+from attention_probing.measures.best_heads import ChosenHeads
 from attention_probing.measures.head_roles import head_roles
-from attention_probing.metrics.attachment import Arcs, add_arcs, attached, baseline_scores, take_arcs, uniform_attached
+from attention_probing.metrics.attachment import add_arcs, take_arcs
 from attention_probing.metrics.bootstrap import bootstrap_ratio, resamples
 from attention_probing.metrics.heads import DIRECTIONS, Predictions, most_attended
-from attention_probing.metrics.relations import relation_bars, relation_table
 from attention_probing.metrics.rows import Rows
-from attention_probing.results import AttentionLines, Bars, Estimate, Flags, HeatMap, Result, Table, Unit
+from attention_probing.results import AttentionLines, Bars, Estimate, HeatMap, Result
 from attention_probing.results.errors import UserError
 from attention_probing.results.heads import HeadNames
-from tests.attention.extractions import Extraction
-from tests.measures.intervals import interval_by_hand, p_at, signed_interval_by_hand, sums_of_subsets
+from tests.measures.intervals import interval_by_hand, p_at
 from tests.metrics.samples import arcs
 from tests.tiny import save_gemma3, save_mistral, save_modernbert
 from tests.trainers import changed, scored
@@ -352,98 +346,6 @@ def test_attention_to_delimiters_where_the_function_of_a_head_applies_equals_cou
     assert score.low < score.value
 
 
-def of_few(differences: list[int]) -> ChosenHeads:
-    """Sentences of three words, in which the head finds as much more of the relation than the offset −1 does.
-
-    The first word is ROOT, the second has no other head than the first, and the third has the first or the second one.
-    """
-    count = len(differences)
-    sentence, word = np.repeat(np.arange(count), 3), np.tile([1, 2, 3], count)
-    heads = [[0, 1, 2 if more <= 0 else 1] for more in differences]
-    found = [[2, 1, {-1: 1, 0: 2, 1: 1}[more]] for more in differences]
-    relation, nothing = np.tile([0, 1, 2], count), np.zeros(3 * count, np.bool_)
-    gold = Arcs(sentence, word, np.full(3 * count, 3), np.concatenate(heads), relation, nothing)
-    predicted = np.stack([np.concatenate(found), np.full(3 * count, -1)], axis=1)
-    both = Predictions(gold, ["root", "first", "last"], predicted)
-    return ChosenHeads(both, replace(both), HeadNames((0,), (0,)))
-
-
-@pytest.mark.parametrize("differences", [[0] * 6, [0] * 5 + [1], [0] * 4 + [1, 1], [-1] + [0] * 5, [0] * 30])
-def test_differences_of_few_words_have_the_wider_of_two_intervals(differences: list[int]) -> None:
-    chosen = of_few(differences)
-    [row] = chosen.best_heads(None, 9).frame.query("relation == 'last'").to_dict("records")
-    assert (row["head"], row["best_offset"], row["n"]) == ("1-1", -1, len(differences))
-    assert row["over_offset"] == pytest.approx(np.mean(differences))
-    low, high = signed_interval_by_hand(differences)
-    if len(differences) <= 12:
-        draws = sums_of_subsets(differences, [1] * len(differences))
-        assert row["p_offset"] == pytest.approx(p_at(0, draws))
-        of_subsets = interval_by_hand(draws)
-        low, high = np.fmin(low, of_subsets[0]), np.fmax(high, of_subsets[1])
-    else:
-        assert row["p_offset"] == 1
-    assert (row["over_offset.low"], row["over_offset.high"]) == pytest.approx((low, high))
-    if len(differences) < 20:  # the accuracy itself is a share of few words
-        assert row["low"] < row["test"] - 0.1
-
-
-def test_sentences_of_a_document_are_one_unit() -> None:
-    chosen = ChosenHeads(of_few([0] * 12).scored, of_few([1] * 12).scored, HeadNames((0,), (0,)))
-    documents = np.repeat(np.arange(12) // 2, 3)
-    scored = replace(chosen.scored, arcs=replace(chosen.scored.arcs, document=documents))
-    alone, together = (
-        replace(chosen, scored=one).best_heads(None, 9).frame.set_index("relation").loc["last"]
-        for one in (chosen.scored, scored)
-    )
-    assert alone["p_offset"] == 2 / 2**12
-    assert together["p_offset"] == 2 / 2**6
-    assert alone["n"] == together["n"] == 12
-
-
-def test_a_relation_whose_words_all_depend_on_root_has_no_row() -> None:
-    """`first` depends on a word but for one sentence, where it depends on ROOT and `root` does not."""
-    chosen = of_few([0] * 6)
-    assert "root" not in set(chosen.best_heads(None, 9).frame["relation"])
-    heads = chosen.scored.arcs.head.copy()
-    heads[:2] = [2, 0]
-    scored = replace(chosen.scored, arcs=replace(chosen.scored.arcs, head=heads))
-    frame = replace(chosen, scored=scored).best_heads(None, 9).frame.set_index("relation")
-    assert frame.loc[["root", "first"], "n"].tolist() == [6, 6]
-    # The head finds the one word of `root` that has a governor, and five of six words of `first`.
-    assert frame.loc[["root", "first"], "test"].tolist() == pytest.approx([1 / 6, 5 / 6])
-
-
-def test_without_a_word_in_dev_no_head_is_chosen() -> None:
-    scored = of_few([0, 1, 1]).scored
-    dev = replace(scored, arcs=replace(scored.arcs, relation=np.minimum(scored.arcs.relation, 1)))
-    chosen = ChosenHeads(dev, scored, HeadNames((0,), (0,)))
-    frame = chosen.best_heads(None, 9).frame.set_index("relation")
-    unseen = frame.loc[["last"]]
-    assert unseen.drop(columns=["n", "n_dev"]).isna().all(axis=None)
-    assert unseen[["n", "n_dev"]].to_numpy().tolist() == [[3, 0]]
-    assert frame.drop("last")[["head", "test", "best_offset", "p_offset"]].notna().all(axis=None)
-    items, _ = chosen.by_sentence(["first", "last"])
-    assert items.sum()[["first.found", "first.words", "last.found", "last.words"]].tolist() == [3, 3, 0, 0]
-    assert "last" not in set(chosen.by_length().frame["relation"])
-    every = chosen.all_heads().frame
-    assert every.loc[every["relation"] == "last", "dev"].isna().all()
-
-
-def test_of_another_language_heads_are_compared_with_its_own_best_offset() -> None:
-    """In dev the governor of `last` is the word before; in the language of test it is the word before that."""
-    dev, scored = of_few([0] * 8), of_few([1] * 8)
-    plain = ChosenHeads(dev.scored, scored.scored, HeadNames((0,), (0,)))
-    abroad = replace(plain, transferred=True)
-    rows = [one.best_heads(None, 9).frame.set_index("relation").loc["last"] for one in (plain, abroad)]
-    for row in rows:
-        assert (row["offset"], row["best_offset"], row["test"]) == (0, -1, 1)
-    assert "own_offset" not in rows[0]
-    assert (rows[0]["over_offset"], rows[0]["p_offset"]) == (1, 2 / 2**8)
-    assert (rows[1]["own_offset"], rows[1]["best_own_offset"]) == (1, -2)
-    assert (rows[1]["over_offset"], rows[1]["p_offset"]) == (0, 1)
-    assert rows[1]["dev_gap"] == rows[0]["dev_gap"] == 0
-
-
 def test_only_heads_that_were_chosen_in_another_treebank_are_compared_with_its_own_offset(
     make_data: MakeData, corpus: str, splits: tuple[Counted, Counted]
 ) -> None:
@@ -454,65 +356,6 @@ def test_only_heads_that_were_chosen_in_another_treebank_are_compared_with_its_o
         assert row["own_offset"] == max(offsets.values())
         assert offsets[row["best_own_offset"]] == row["own_offset"] >= row["offset"]
         assert row["over_offset"] == pytest.approx(row["test"] - row["own_offset"])
-
-
-def best_of(split: str, **changed: object) -> Table:
-    """The table `best_heads` of words, a frequent relation, and one of 19 words."""
-    columns: dict[str, object] = {
-        "relation": ["all", "all (no punctuation)", "det", "obj", "dep"],
-        "n": [1300, 1241, 241, 20, 19],
-        "n_dev": [1300, 1241, 240, 20, 19],
-        "dev_gap": [0.1, 0.1, 0.3, 0.2, 0.9],
-        "head": ["3-2", "3-2", "3-9", "3-1", "1-1"],
-        split: [0.4, 0.409, 0.705, 0.5, 1.0],
-        "low": [0.3, 0.402, 0.65, 0.4, 0.9],
-        "high": [0.5, 0.415, 0.761, 0.6, 1.0],
-        "offset": [0.3, 0.309, 0.357, 0.4, 0.0],
-        "over_offset": [0.1, 0.1, 0.348, 0.1, 1.0],
-        "over_offset.low": [0.1, 0.093, 0.28, -0.1, 0.9],
-        "over_offset.high": [0.1, 0.107, 0.41, 0.3, 1.0],
-        "random_init": [0.1, 0.094, 0.1, 0.1, 0.1],
-        "p_offset": [0.0004, 0.0004, 0.0004, 0.25, 0.0004],
-        "p_holm": [0.0004, 0.0004, 0.0008, 0.25, 0.0004],
-    }
-    names = (split, "offset", "own_offset", "over_offset", "random_init", "dev_gap")
-    units: dict[str, Unit] = {name: "fraction" for name in names if name in columns | changed}
-    return Table(pd.DataFrame(columns | changed), {**units, "p_offset": "p", "p_holm": "p"}, split)
-
-
-WORDS = (
-    "head 3-2 finds the governors of 40.9 % [40.2, 41.5] of 1,241 words, the best fixed offset 30.9 % (+10.0 points "
-    "[9.3, 10.7], p < .001)"
-)
-
-
-def test_the_answer_is_of_all_words_and_of_the_relation_with_the_widest_gap() -> None:
-    assert heads_answer(best_of("test")) == (
-        f"Chosen on dev, {WORDS}; the best head with random weights 9.4 %. In 1 of 2 relations heads beat the offset "
-        "(p < .05 after Holm over 5 rows, n ≥ 20); the widest gap on dev is in `det`: head 3-9 finds 70.5 % "
-        "[65.0, 76.1] of 241 words, the best fixed offset 35.7 % (+34.8 points [28.0, 41.0], p < .001)."
-    )
-    few = best_of("test", n=[19] * 5)
-    assert heads_answer(few).endswith(
-        " of 19 words, the best fixed offset 30.9 % (+10.0 points [9.3, 10.7], p < .001); "
-        "the best head with random weights 9.4 %."
-    )
-
-
-def test_where_dev_is_scored_no_relation_is_named() -> None:
-    nothing = dict.fromkeys(("low", "high", "over_offset.low", "over_offset.high", "random_init"), np.nan)
-    assert heads_answer(best_of("dev", **nothing)) == (
-        "Chosen and scored on dev, head 3-2 finds the governors of 40.9 % of 1,241 words, the best fixed offset 30.9 % "
-        "(+10.0 points, p < .001 one-sided). In 1 of 2 relations heads beat the offset (p < .05 after Holm over 5 "
-        "rows, n ≥ 20)."
-    )
-
-
-def test_of_another_language_the_answer_has_its_own_best_offset() -> None:
-    answer = heads_answer(best_of("test", own_offset=[0.2, 0.35, 0.4, 0.4, 0.1]))
-    assert "of 1,241 words, the best fixed offset of the target language 35.0 % (" in answer
-    assert "of 241 words, the best fixed offset of the target language 40.0 % (" in answer
-    assert "30.9" not in answer
 
 
 def test_the_scores_are_those_of_the_head_chosen_on_dev(result: Result, splits: tuple[Counted, Counted]) -> None:
@@ -765,181 +608,3 @@ def test_roles_know_positional_and_syntactic_heads() -> None:
     table, shares = roles(99, *["amod"] * 8)
     assert table["margin"].isna().all()
     assert shares["syntactic_heads"].value == 0
-
-
-# Ensembles
-
-RELATIONS = ("nsubj", "obj", "det", "punct", "root")
-HEADS = 8
-
-
-@pytest.fixture(scope="module")
-def store(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Arcs]:
-    """Ten sentences of 1 to 12 words through the tiny BERT; arcs that three of its heads know between them."""
-    extraction = Extraction(tmp_path_factory.mktemp("ensembles"), bert)
-    sentences, store = extraction.treebank.sentences, extraction.prepare()
-    heads = []
-    for item, sentence in enumerate(sentences):
-        weights = store.read("attention", item).flatten(0, 1)[[1, 4, 6], 1:-1, 1:-1].float().sum(0)
-        known = (weights - 9 * torch.eye(len(sentence))).argmax(-1) + 1
-        # Roots stay as they are in the treebank, and about a quarter of the other words do.
-        heads.append(
-            [head if head == 0 or head % 4 == 1 else int(known[place]) for place, head in enumerate(sentence.heads)]
-        )
-    relations = [[RELATIONS.index(name) for name in sentence.relations] for sentence in sentences]
-    return store, arcs(heads, relations=relations)
-
-
-def found_by(store: Store, gold: Arcs, words: Flags, direction: int, heads: tuple[int, ...]) -> list[float]:
-    """One word after the other, and among all other words in turn."""
-    right = []
-    for row in np.flatnonzero(words):
-        word, n = int(gold.word[row]), int(gold.length[row])
-        weights = store.read("attention", int(gold.sentence[row])).flatten(0, 1).double()
-        best, most = -1, -1.0
-        for other in range(1, n + 1):
-            pairs = [weights[head, word, other] if direction == 0 else weights[head, other, word] for head in heads]
-            mean = sum(map(float, pairs)) / len(heads)
-            if other != word and mean > most:
-                best, most = other, mean
-        right.append(float(best == gold.head[row]))
-    return right
-
-
-def chosen_by_hand(store: Store, gold: Arcs, words: Flags, direction: int, most: int) -> tuple[tuple[int, ...], int]:
-    """Try every head that is not in yet."""
-    heads: tuple[int, ...] = ()
-    reached = -1.0
-    while len(heads) < most:
-        others = [head for head in range(HEADS) if head not in heads]
-        tried = {head: sum(found_by(store, gold, words, direction, (*heads, head))) for head in others}
-        best = max(tried, key=lambda head: (tried[head], -head))
-        if tried[best] <= reached:
-            break
-        heads, reached = (*heads, best), tried[best]
-    return heads, int(reached)
-
-
-@pytest.mark.parametrize("direction", [0, 1])
-@pytest.mark.parametrize("relation", [*RELATIONS, "all"])
-def test_the_choice_equals_trying_all_heads(store: tuple[Store, Arcs], relation: str, direction: int) -> None:
-    attention, gold = store
-    every = np.ones(len(gold), dtype=np.bool_)
-    words = every if relation == "all" else gold.relation == RELATIONS.index(relation)
-    group = (words, direction)
-    [alone] = [found] = choose_ensembles(attention, gold, [group], 1)
-    for most in (1, 4):
-        [found] = choose_ensembles(attention, gold, [group], most)
-        assert found == chosen_by_hand(attention, gold, words, direction, most)
-        [right] = ensemble_hits(attention, gold, [group], [found[0]])
-        assert right.tolist() == found_by(attention, gold, words, direction, found[0])
-        assert right.sum() == found[1]
-    # On words it was not chosen on.
-    [right] = ensemble_hits(attention, gold, [(every, direction)], [found[0]])
-    assert right.tolist() == found_by(attention, gold, every, direction, found[0])
-    if relation == "all" and direction == 0:  # there are ensembles better than their first head
-        assert found[0][0] == alone[0][0]
-        assert found[1] > alone[1]
-    [(heads, _)] = choose_ensembles(attention, gold, [group], 99)
-    assert len(set(heads)) == len(heads) <= HEADS
-
-
-def test_ensembles_of_several_relations_are_those_of_each_alone(store: tuple[Store, Arcs]) -> None:
-    attention, gold = store
-    groups = [(gold.relation == code, direction) for code in range(len(RELATIONS)) for direction in (0, 1)]
-    together = choose_ensembles(attention, gold, groups, 4)
-    assert together == [choose_ensembles(attention, gold, [group], 4)[0] for group in groups]
-    assert len({heads for heads, _ in together}) > 2
-    hits = ensemble_hits(attention, gold, groups, [heads for heads, _ in together])
-    assert [right.sum() for right in hits] == [found for _, found in together]
-
-
-def test_a_word_alone_has_no_head_to_find(store: tuple[Store, Arcs]) -> None:
-    attention, gold = store
-    words = gold.length == 1
-    assert words.sum() == 1
-    assert choose_ensembles(attention, gold, [(words, 0)], 4) == [((0,), 0)]
-    [right] = ensemble_hits(attention, gold, [(words, 1)], [(2, 5)])
-    assert right.tolist() == [0]
-
-    # Nor has one to which nothing has any weight.
-    weights = torch.tensor([[-torch.inf, 0.0, 0.0], [0.0, -torch.inf, 0.5]])
-    assert find_governors(weights, torch.tensor([2, 3])).tolist() == [False, True]
-
-
-KNOWN = ("det", "nsubj", "punct", "root")
-
-
-def words(*sentences: str) -> Arcs:
-    """Arcs of sentences of `form→head/relation` with blanks between."""
-    ends = [[word.partition("→")[2].split("/") for word in sentence.split()] for sentence in sentences]
-    return arcs(
-        [[int(head) for head, _ in sentence] for sentence in ends],
-        relations=[[KNOWN.index(relation) for _, relation in sentence] for sentence in ends],
-        punctuation=[[relation == "punct" for _, relation in sentence] for sentence in ends],
-    )
-
-
-# In dev a determiner's head is the next word, a subject's the one after it: offsets +1 and +2.
-NEAR_DEV = words("the→2/det dog→4/nsubj now→2/det barks→0/root .→4/punct", "a→2/det cat→4/nsubj the→2/det sat→0/root")
-NEAR_TEST = words(
-    "the→2/det dog→3/nsubj barks→0/root .→3/punct", "the→3/det big→3/det dog→5/nsubj now→3/det ran→0/root"
-)
-
-
-def cells(table: pd.DataFrame, relation: str, columns: list[str]) -> list[float]:
-    """The cells of one row."""
-    return table[table["relation"] == relation][columns].to_numpy(dtype=np.float64)[0].tolist()  # type: ignore[no-any-return]
-
-
-def test_offsets_are_chosen_on_dev_and_scored_on_test() -> None:
-    made = relation_table(NEAR_DEV, NEAR_TEST, KNOWN, None)
-    assert list(relation_bars(made).series) == ["best fixed offset"]
-    table = made.frame
-    # By hand: det +1 or −1 (two each in dev; the positive wins) hits "the dog" and "big dog" of four; nsubj +2 hits
-    # one of two; root has no right offset; punct −1 hits its only word.
-    assert cells(table, "det", ["n", "offset", "best_offset"]) == [4, 0.5, 1]
-    assert cells(table, "nsubj", ["n", "offset", "best_offset"]) == [2, 0.5, 2]
-    assert cells(table, "punct", ["n", "offset", "best_offset"]) == [1, 1.0, -1]
-    assert cells(table, "root", ["offset"]) == [0]
-    # Over all words one offset serves: +1, right for "the", "dog" | "big" of nine words.
-    assert cells(table, "all", ["n", "offset", "best_offset"]) == [9, pytest.approx(3 / 9), 1]
-    assert table["probe"].isna().all()
-
-
-def test_the_probe_stands_beside_the_offset_with_its_own_interval() -> None:
-    found = attached(NEAR_TEST, NEAR_TEST.head)
-    found[0] = 0
-    made = relation_table(NEAR_DEV, NEAR_TEST, KNOWN, found)
-    bars = relation_bars(made)
-    assert (list(bars.series), list(bars.intervals)) == (["probe", "best fixed offset"], ["probe"])
-    table = made.frame
-    assert list(table) == ["relation", "n", "probe", "low", "high", "offset", "best_offset"]
-    low, probe, high = cells(table, "det", ["low", "probe", "high"])
-    assert probe == 0.75
-    assert low <= probe <= high
-    assert cells(table, "nsubj", ["probe", "low", "high"]) == [1, pytest.approx(0.025**0.5), 1]  # two of two
-
-
-def test_baselines_by_hand() -> None:
-    found = baseline_scores(NEAR_DEV, NEAR_TEST, len(KNOWN))
-    scores = {end: number for name, one in found.items() for end, number in one.columns(name).items()}
-    # Without punctuation: 8 words. Next word: "the dog", "dog barks", "big dog". The last word's head is ROOT under
-    # right-branching: "ran". Previous word: "now" after "dog". The first word is the root of no sentence.
-    assert scores["offset.uas"] == 3 / 8
-    assert scores["right_branching.uas"] == 4 / 8
-    assert scores["left_branching.uas"] == 1 / 8
-    assert scores["offset.uas_with_punctuation"] == 3 / 9
-    assert scores["left_branching.uas_with_punctuation"] == 2 / 9
-    # Each word's head is one of n candidates: 3 scored words of a sentence of 4, 5 of 5.
-    assert scores["uniform.uas"] == pytest.approx((3 / 4 + 5 / 5) / 8)
-
-
-def test_uniform_attention_on_test_without_a_window_is_over_every_word() -> None:
-    """Sentences of one split alone may be longer than the window of the layers."""
-    near = np.stack([np.maximum(NEAR_DEV.word - 1, 1), np.minimum(NEAR_DEV.word + 1, NEAR_DEV.length)], -1)
-    whole = np.stack([np.ones_like(NEAR_DEV.word), NEAR_DEV.length], -1)
-    dev = replace(NEAR_DEV, reach=np.stack([whole, near], 1))
-    found, plain = (baseline_scores(one, NEAR_TEST, len(KNOWN)) for one in (dev, NEAR_DEV))
-    assert uniform_attached(dev)[:, ~dev.punctuation].sum(1).argmax() > 0
-    assert found["uniform.uas"] == plain["uniform.uas"]

@@ -7,6 +7,7 @@ import numpy as np
 from scipy import stats
 
 from attention_probing.metrics.bootstrap import resamples
+from attention_probing.results import Estimate
 
 TAIL = 0.025
 
@@ -68,3 +69,22 @@ def jackknife(correlation: Callable[[list[int]], float], parts: Sequence[Sequenc
     margin = stats.t.ppf(0.975, number - 1) * math.sqrt(variance)
     middle = math.atanh(correlation(every))
     return float(np.tanh(middle - margin)), float(np.tanh(middle + margin))
+
+
+def numbers(found: Estimate) -> tuple[float, ...]:
+    """Value, interval, and p-value of a difference."""
+    return tuple(found.columns("").values())
+
+
+def width(found: Estimate) -> float:
+    low, high = found.interval
+    return float(high - low)
+
+
+def p_of(found: Estimate) -> float:
+    assert found.p is not None
+    return float(found.p)
+
+
+def ends(found: Estimate) -> tuple[float, ...]:
+    return numbers(found)[1:3]

@@ -1,6 +1,5 @@
 """Plans and configs of studies/: their options are those of probing, and tests run their configs."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -29,10 +28,3 @@ def test_a_plan_can_be_run_and_the_permission_is_in_no_key(plan: Path) -> None:
 @pytest.mark.parametrize("plan", PLANS, ids=lambda path: path.stem)
 def test_the_runs_of_a_plan_have_options_that_there_are_and_configs_that_tests_run(plan: Path) -> None:
     check_runs(plan, TRUST)
-
-
-@pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.stem)
-def test_a_file_says_at_its_head_how_it_is_run(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert re.search(rf"^#   probing (measure|sweep) studies/{path.name}", text, re.MULTILINE)
-    assert ("--trust studies" in text) == ("studies." in text or path.stem == "quantities")
