@@ -6,6 +6,7 @@ import torch
 
 from tests.attention.extractions import Extraction
 from tests.attention.reference import ENCODERS
+from tests.tiny import save_bert
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +22,12 @@ def one_thread() -> Iterator[None]:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A tiny encoder of each kind in a folder."""
     return {name: save(tmp_path_factory.mktemp(name)) for name, (save, _) in ENCODERS.items()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a tiny BERT, for each test anew."""
+    return save_bert(tmp_path / "bert")
 
 
 @pytest.fixture
