@@ -150,6 +150,13 @@ def pretrained() -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
+def of_all_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of this session share."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny BERT, 2 layers × 4 heads, at most 64 pieces."""
     return save_bert(tmp_path_factory.mktemp("bert"))

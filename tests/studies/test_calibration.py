@@ -88,8 +88,12 @@ def test_the_table_of_coverage_is_what_the_command_prints(name: str) -> None:
     assert line in PAGE.splitlines()
 
 
+BETWEEN = re.compile(r", (3|8|20|50) (sentences|texts)|sd (0\.5|1\.0) points")
+"""Cases between others of the same statistic, by a number alone: the page has their rates."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name in CASES if not BETWEEN.search(name)])
 def test_p_values_keep_their_level_and_find_what_is_there(name: str) -> None:
     case, number = CASES[name], 200
     hits, known = rate(case, 0.0, number)
