@@ -23,7 +23,7 @@ from attention_probing.results import Estimate, Table
 from attention_probing.results.sentences import Difference, describe_differences
 from attention_probing.results.tables import format_number
 
-CASES = range(150)
+CASES = range(60)
 
 
 def estimate(rng: np.random.Generator, unit: str = "fraction") -> Estimate:

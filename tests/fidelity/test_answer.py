@@ -90,10 +90,18 @@ def test_a_ranking_that_is_not_significantly_better_than_random_is_not_named() -
     assert answer([shifted(-0.2, -0.5)], JUDGED, MAIN) == none  # random is best
 
 
-@pytest.mark.parametrize("kind", ["one class", "as often right", "somewhat better", "clearly better"])
+def test_rankings_that_are_not_compared_with_random_are_not_praised() -> None:
+    alone = Described("rationale", ("attention", "file.v2"), {"naopc": "↑"})
+    said = answer(RESULTS[:1], [alone], MAIN)
+    assert said == "On 40 texts, of 2 rankings, none is compared with random words, so none is named."
+
+
+@pytest.mark.parametrize("kind", ["worse", "one class", "as often right", "somewhat better", "clearly better"])
 def test_rankings_of_a_classifier_at_chance_are_not_praised(kind: str) -> None:
     gold = np.array([0] * 22 + [1] * 18)
     predicted = np.zeros(TEXTS, dtype=int)
+    if kind == "worse":
+        predicted = 1 - gold
     if kind == "as often right":
         predicted[[0, 1, 22, 23]] = [1, 1, 1, 1]
     if kind == "somewhat better":  # five texts more: p = .06

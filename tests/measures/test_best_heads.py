@@ -149,6 +149,23 @@ def test_the_answer_is_of_all_words_and_of_the_relation_with_the_widest_gap() ->
     )
 
 
+@pytest.mark.parametrize(
+    ("changed", "count"),
+    [
+        pytest.param({"n_dev": [1300, 1241, 19, 20, 20]}, 1, id="few words in dev"),
+        pytest.param({"dev_gap": [0.1, 0.1, 0.3, 0.3, 0.0]}, 1, id="a tie on dev"),
+        pytest.param({"dev_gap": [0.1, 0.1, -0.1, -0.2, 0.0]}, 1, id="no gap on dev"),
+        pytest.param({"dev_gap": [0.1, 0.1, 0.2, 0.3, 0.0]}, 1, id="the widest on dev is not significant on test"),
+        pytest.param({"over_offset": [0.1, 0.1, -0.3, 0.1, 0.0]}, 0, id="significantly below"),
+    ],
+)
+def test_no_relation_is_named_that_is_not_clearly_ahead(changed: dict[str, object], count: int) -> None:
+    heads = "heads" if count else "do heads"
+    assert heads_answer(best_of("test", **changed)).endswith(
+        f"In {count or 'none'} of 2 relations {heads} beat the offset (p < .05 after Holm over 5 rows, n ≥ 20)."
+    )
+
+
 def test_where_dev_is_scored_no_relation_is_named() -> None:
     nothing = dict.fromkeys(("low", "high", "over_offset.low", "over_offset.high", "random_init"), np.nan)
     assert heads_answer(best_of("dev", **nothing)) == (

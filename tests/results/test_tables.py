@@ -63,6 +63,7 @@ class TestFrames:
                 "probe.low": [0.1, 1.0],
                 "best_offset": [-1, 1],
                 "bits": [0.5, 3.0],
+                "without values": [NAN, NAN],
             }
         )
         shown = data_table("relations", table(frame, interval="accuracy", bits="bits"), "relations.csv")
