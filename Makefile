@@ -13,7 +13,7 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 # What a test compares to_bertviz with. Of its dependencies boto3, for downloads, fits no present versions of others.
 BERTVIZ := $(VENV)/.bertviz
 
-.PHONY: demo test wheel-test lowest check docs notebooks studies paper slurm browser cluster-test bench models
+.PHONY: demo test wheel-test lowest check types all-tests docs notebooks studies paper slurm browser cluster-test bench models
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -30,9 +30,14 @@ demo: $(INSTALLED)
 test: $(INSTALLED) $(BERTVIZ)
 	$(PYTEST) $(PRODUCT) -m "core or not slow" --durations 10
 
-# The same with the wheel, in a folder that has the tests and what they read, but nothing of the package. Its environment
-# has the wheel, and after it the packages of $(VENV), without the checkout, which only a .pth file there leads to.
+# The wheel, in a folder that has the tests and what they read, but nothing of the package. Its environment has the wheel,
+# and after it the packages of $(VENV), without the checkout, which only a .pth file there leads to. What can fail in the
+# wheel alone are imports, files of the package and their paths. So only those tests run that import all of it, start its
+# commands, read its configs, templates, stubs, sources, lists and grammars, or run every config on tiny data.
 WHEEL := .venv-wheel
+OF_WHEEL := tests/test_wheel.py tests/test_package.py tests/test_start.py tests/test_train.py tests/results \
+  $(addprefix tests/commands/test_,commands.py shorthand.py spelling.py sweep_plan.py view.py) \
+  $(addprefix tests/corpora/test_,registry.py sample.py)
 wheel-test: $(INSTALLED) $(BERTVIZ)
 	rm -rf build $(WHEEL)
 	$(BIN)/python -m venv $(WHEEL)
@@ -44,9 +49,9 @@ wheel-test: $(INSTALLED) $(BERTVIZ)
 	$(WHEEL)/bin/python -m pip install --quiet --no-deps $(WHEEL)/folder/*.whl
 	cp -r pyproject.toml tests studies benchmarks $(WHEEL)/folder
 	cp docs/glossary.md $(WHEEL)/folder/docs
-	cd $(WHEEL)/folder && ../bin/python -m pytest --numprocesses auto --dist worksteal -m "core or not slow"
+	cd $(WHEEL)/folder && ../bin/python -m pytest --numprocesses auto --dist worksteal -m "core or not slow" $(OF_WHEEL)
 
-# The same, with the lowest version of every package that pyproject.toml names.
+# `make test` with the lowest version of every package that pyproject.toml names.
 LOWEST := .venv-lowest
 lowest:
 	$(PYTHON) -m venv --clear $(LOWEST)
@@ -55,11 +60,17 @@ lowest:
 	touch $(LOWEST)/.installed
 	$(MAKE) test VENV=$(LOWEST)
 
+# mypy takes minutes of one core: it works beside the tests, which wait for other processes now and then.
 check: $(INSTALLED) $(BERTVIZ)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(MAKE) --jobs 2 types all-tests
+
+types: $(INSTALLED)
+	$(BIN)/mypy
+
+all-tests: $(INSTALLED) $(BERTVIZ)
 	$(PYTEST) $(PRODUCT) --cov --cov-fail-under=97
 	$(MAKE) wheel-test
 	$(MAKE) studies

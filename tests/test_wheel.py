@@ -34,6 +34,14 @@ def test_the_package_is_that_of_the_checkout_here_or_else_the_installed_one() ->
 
 
 @installed
+def test_every_module_of_the_wheel_is_imported() -> None:
+    """None names a folder of the checkout, or a file that the wheel has not."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if path.stem not in ("__init__", "__main__"):
+            importlib.import_module(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts))
+
+
+@installed
 def test_the_wheel_has_one_name_all_data_and_at_most_a_megabyte() -> None:
     (wheel,) = ROOT.glob("*.whl")
     assert wheel.stat().st_size <= 1_000_000
