@@ -207,9 +207,7 @@ def test_the_default_encoder_comes_from_the_bundle_if_its_weights_are_the_pinned
     assert (found.origin, found.folder) == ("bundle", bundle)
     assert Encoder(found).description["origin"] == "bundle"
     pinned = digest(path.read_bytes())
-    with pytest.raises(
-        EncoderError, match=f"{path}: .*SHA-256 is {pinned}; that of {DEFAULT_NAME} is {BUNDLE_SHA256}"
-    ):
+    with pytest.raises(EncoderError, match=f"{path}: .*SHA-256 is {pinned}; that of {DEFAULT_NAME} is {BUNDLE_SHA256}"):
         found.identity(Digests(tmp_path))
     monkeypatch.setattr("attention_probing.attention.source.BUNDLE_SHA256", pinned)
     assert found.identity(Digests(tmp_path))["weights_sha256"] == pinned
