@@ -39,7 +39,7 @@ from attention_probing.results.figures import TitlePart
 from attention_probing.results.heads import head_map, head_name
 from attention_probing.results.tables import DASH
 
-Value = TypeVar("T")
+Value = TypeVar("Value")
 
 Analyses = Mapping[str, MapMeasure]
 """Measurements of the maps of one encoder, by name."""
