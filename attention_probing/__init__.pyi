@@ -52,6 +52,7 @@ from .measures import (
     HeadAblation as HeadAblation,
     Importance as Importance,
     Linguistic as Linguistic,
+    MapMeasure as MapMeasure,
     Measure as Measure,
     MinimalPairAccuracy as MinimalPairAccuracy,
     Patterns as Patterns,
