@@ -20,6 +20,7 @@ from attention_probing.metrics.contrasts import contrast_with
 from attention_probing.metrics.statistics import proportion
 from attention_probing.results import TIE, Estimate
 from attention_probing.results.errors import pluralize
+from attention_probing.results.printed_names import printed_name
 from attention_probing.results.sentences import (
     LEVEL,
     describe_difference,
@@ -28,7 +29,6 @@ from attention_probing.results.sentences import (
     format_estimate,
     negate,
 )
-from attention_probing.results.tables import printed_name
 
 
 def answer(results: Sequence[CheckpointResult], tests: Sequence[FidelityTest], main_scores: Collection[str]) -> str:

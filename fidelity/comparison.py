@@ -13,7 +13,7 @@ from attention_probing.metrics.bootstrap import pool_seeds
 from attention_probing.metrics.contrasts import Contrast, contrast_with
 from attention_probing.metrics.p_values import least_p
 from attention_probing.results import Estimate, Table, Unit, numbers
-from attention_probing.results.tables import printed_name
+from attention_probing.results.printed_names import printed_name
 
 BASELINE = "random"
 ATTENTION = "attention"

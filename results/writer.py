@@ -15,9 +15,9 @@ from attention_probing.results.citations import BIBLIOGRAPHY, cite_folder
 from attention_probing.results.digests import RECORD, source_digest
 from attention_probing.results.figure_files import DEFAULT_FILES, FigureFiles, write_figures
 from attention_probing.results.files import csv_text, is_full, write_atomically
+from attention_probing.results.latex import latex_table
 from attention_probing.results.page import PAGE, write_page
 from attention_probing.results.record import SCHEMA_VERSION, Record, TableColumns, to_json
-from attention_probing.results.tables import latex_table
 
 TABLES_FOLDER = "tables"
 """Folder, in the folder of a run, of the tables that are not printed."""

@@ -10,16 +10,8 @@ from rich.table import Table as RichTable
 
 from attention_probing.metrics.bootstrap import bootstrap_ratio
 from attention_probing.results import Estimate, Table, Unit
-from attention_probing.results.tables import (
-    DASH,
-    audit_text,
-    data_table,
-    escape,
-    format_cells,
-    latex_table,
-    list_few,
-    scores_table,
-)
+from attention_probing.results.latex import escape, latex_table
+from attention_probing.results.tables import DASH, audit_text, data_table, format_cells, list_few, scores_table
 
 NAN = float("nan")
 

@@ -37,7 +37,8 @@ from attention_probing.results import (
     writer,
 )
 from attention_probing.results.figure_files import FigureFiles
-from attention_probing.results.tables import LEGEND, latex_table
+from attention_probing.results.latex import latex_table
+from attention_probing.results.tables import LEGEND
 from attention_probing.results.texts import html_page
 from attention_probing.results.writer import write
 
