@@ -175,19 +175,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
             self._open(files, missing, ahead)
         self.splits = self.make_splits(self.stores)
         if self.random_init and stage == "test":
-            self._open_random_splits(files)
-
-    def _open_random_splits(self, files: Mapping[str, Path]) -> None:
-        """Open the stores of dev and test with the attention of the encoder with random weights."""
-        if self.encoder is None:
-            raise EncoderError(
-                f"{setting('data.random_init')} needs an encoder, but {setting('data.encoder')} is null. Name one."
-            )
-        source = resolve(replace(self.encoder, weights="random"))
-        paths = dict.fromkeys(files[split] for split in STAGES["test"])
-        by_path = self._stores(paths, source, load_later(source, self.device))
-        stores = {split: by_path[files[split]] for split in STAGES["test"]}
-        self.random_splits = self.make_splits(stores, "random_init")
+            self.random_splits = _make_random_splits(self, files)
 
     def _open(self, files: Mapping[str, Path], missing: Sequence[Split], ahead: Sequence[Split]) -> None:
         """Open the stores of the missing splits, make the stores of the splits ahead, and load the word vectors."""
@@ -201,7 +189,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
             splits_of_paths.setdefault(files[split], []).append(split)
         by_path = {files[split]: store for split, store in self.stores.items()}
         new_paths = [path for path in splits_of_paths if path not in by_path]
-        by_path.update(self._stores(new_paths, source, encoder))
+        by_path.update(_open_or_make_stores(self, new_paths, source, encoder))
         for split in missing:
             self.stores[split] = by_path[files[split]]
         self._warn_of_splits(files, {split: by_path[files[split]] for split in (*self.stores, *ahead)})
@@ -229,37 +217,6 @@ class AttentionDataModule(CorpusDataModule[Item]):
         for split in new:
             warn_of_split(split, count_shared(texts, split), len(stores[split]), self.unit)
         self._warned.update(new)
-
-    def _stores(
-        self, paths: Iterable[Path], source: EncoderSource | None, encoder: Callable[[], Encoder] | None
-    ) -> dict[Path, Store]:
-        """Return the stores of these files. All files and stores are checked before the first file is extracted."""
-        digests = Digests(self.cache)
-        stores: dict[Path, Store] = {}
-        parsed: dict[Path, tuple[Extraction, Treebank | Documents]] = {}
-        for path in paths:
-            extraction = self.extraction(path, source)
-            companion = extraction.companion
-            if not path.is_file() or (companion is not None and not companion.is_file()):
-                self.read(path)  # raises the error that names the file and the remedy
-            store = None
-            if source is None or not self.streams:
-                store = open_store(extraction, self.cache, digests)
-            if store is None:
-                parsed[path] = extraction, self.read(path)
-            else:
-                self.accept(path, store)
-                stores[path] = store
-        make = make_stream if self.streams else make_store
-        for path in list(parsed):
-            loaded = None if encoder is None else encoder()
-            if loaded is not None and loaded not in self._loaded:
-                self._loaded.append(loaded)
-            extraction, corpus = parsed.pop(path)  # so that the memory of the corpus is free when the next is cut
-            items = _cut_items(self, path, extraction, corpus, loaded)
-            del corpus
-            stores[path] = make(items, self.cache, digests, loaded)
-        return stores
 
     def test_dataloader(self) -> list[BatchLoader[Item]]:
         """Return one loader for dev and one for test.
@@ -327,6 +284,54 @@ class AttentionDataModule(CorpusDataModule[Item]):
         if self.random_splits:
             encoder["random_init"] = _describe_encoder(self.random_splits["test"].store)
         return Provenance(encoder, data, audit)
+
+
+def _make_random_splits(data: AttentionDataModule[Any], files: Mapping[str, Path]) -> dict[Split, Any]:
+    """Return dev and test with the attention of the encoder with random weights."""
+    if data.encoder is None:
+        raise EncoderError(
+            f"{setting('data.random_init')} needs an encoder, but {setting('data.encoder')} is null. Name one."
+        )
+    source = resolve(replace(data.encoder, weights="random"))
+    paths = dict.fromkeys(files[split] for split in STAGES["test"])
+    by_path = _open_or_make_stores(data, paths, source, load_later(source, data.device))
+    stores = {split: by_path[files[split]] for split in STAGES["test"]}
+    return data.make_splits(stores, "random_init")
+
+
+def _open_or_make_stores(
+    data: AttentionDataModule[Any],
+    paths: Iterable[Path],
+    source: EncoderSource | None,
+    encoder: Callable[[], Encoder] | None,
+) -> dict[Path, Store]:
+    """Return the stores of these files. All files and stores are checked before the first file is extracted."""
+    digests = Digests(data.cache)
+    stores: dict[Path, Store] = {}
+    parsed: dict[Path, tuple[Extraction, Treebank | Documents]] = {}
+    for path in paths:
+        extraction = data.extraction(path, source)
+        companion = extraction.companion
+        if not path.is_file() or (companion is not None and not companion.is_file()):
+            data.read(path)  # raises the error that names the file and the remedy
+        store = None
+        if source is None or not data.streams:
+            store = open_store(extraction, data.cache, digests)
+        if store is None:
+            parsed[path] = extraction, data.read(path)
+        else:
+            data.accept(path, store)
+            stores[path] = store
+    make = make_stream if data.streams else make_store
+    for path in list(parsed):
+        loaded = None if encoder is None else encoder()
+        if loaded is not None and loaded not in data._loaded:
+            data._loaded.append(loaded)
+        extraction, corpus = parsed.pop(path)  # so that the memory of the corpus is free when the next is cut
+        items = _cut_items(data, path, extraction, corpus, loaded)
+        del corpus
+        stores[path] = make(items, data.cache, digests, loaded)
+    return stores
 
 
 def _cut_items(

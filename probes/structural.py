@@ -487,7 +487,7 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
         return Result(
             experiment=self.experiment,
             scores=scores,
-            answer=self._answer(table, chosen, scores, int(test["total"].sum())),
+            answer=_answer(self, table, chosen, scores, int(test["total"].sum())),
             tables={"sweep": table},
             figures=figures,
             audit={
@@ -504,27 +504,29 @@ class StructuralProbe(TrainedModule[DependencyDataModule, Sizes]):
             headline=tuple(ratios),
         )
 
-    def _answer(self, table: Table, chosen: int, scores: Mapping[str, Estimate], edges: int) -> str:
-        """Return the answer: the scores of the chosen pair, beside the lowest layer at the same rank.
 
-        Args:
-            table: The table `sweep`.
-            chosen: Index of the chosen pair.
-            scores: Scores of the chosen pair on test.
-            edges: Number of edges or roots to find.
-        """
-        share, _, total = self.share
-        layer, rank = self.pairs[chosen]
-        lowest = self.pairs.index(min(pair for pair in self.pairs if pair.rank == rank))
-        best = ""
-        if len(self.pairs) > 1:
-            best = f", best of {len(self.pairs)} on dev,"
-        text = f"layer {layer} at rank {rank}{best} finds {{{share}}} of {{n}} {total}; "
-        text += f"Spearman's ρ of {self.correlation.removeprefix('spearman_')} is {{{self.correlation}:ratio}}"
-        if self.pairs[lowest].layer < layer:
-            unit = ":ratio" if self.headline == self.correlation else ""
-            text += f"; {self.headline} of layer {self.pairs[lowest].layer} is {{lowest{unit}}}"
-        return fill_sentence(text, scores, n=edges, lowest=table.estimate(lowest, "test"))
+def _answer(probe: StructuralProbe, table: Table, chosen: int, scores: Mapping[str, Estimate], edges: int) -> str:
+    """Return the answer: the scores of the chosen pair, beside the lowest layer at the same rank.
+
+    Args:
+        probe: The probe.
+        table: The table `sweep`.
+        chosen: Index of the chosen pair.
+        scores: Scores of the chosen pair on test.
+        edges: Number of edges or roots to find.
+    """
+    share, _, total = probe.share
+    layer, rank = probe.pairs[chosen]
+    lowest = probe.pairs.index(min(pair for pair in probe.pairs if pair.rank == rank))
+    best = ""
+    if len(probe.pairs) > 1:
+        best = f", best of {len(probe.pairs)} on dev,"
+    text = f"layer {layer} at rank {rank}{best} finds {{{share}}} of {{n}} {total}; "
+    text += f"Spearman's ρ of {probe.correlation.removeprefix('spearman_')} is {{{probe.correlation}:ratio}}"
+    if probe.pairs[lowest].layer < layer:
+        unit = ":ratio" if probe.headline == probe.correlation else ""
+        text += f"; {probe.headline} of layer {probe.pairs[lowest].layer} is {{lowest{unit}}}"
+    return fill_sentence(text, scores, n=edges, lowest=table.estimate(lowest, "test"))
 
 
 def _sentences(split: DependencySplit, indices: Integers) -> pd.DataFrame:

@@ -263,7 +263,7 @@ def test_a_score_that_a_printed_table_has_is_not_printed_again() -> None:
 def test_a_quiet_run_prints_its_headline_and_its_folder(tmp_path: Path) -> None:
     console = Console(width=60, color_system=None, force_terminal=False)
     trainer = trainer_with(console, tmp_path)
-    trainer.callbacks[0]._how["quiet"] = True  # type: ignore[attr-defined]
+    trainer.callbacks[0]._options["quiet"] = True  # type: ignore[attr-defined]
     with console.capture() as printed:
         trainer.test(Adding(), SourcedNumbers(), verbose=False)
     assert printed.get().splitlines() == [RESULT.answer, "uas 30.0 [25.0, 35.0]", f"Written to {tmp_path}"]
