@@ -20,8 +20,9 @@ from attention_probing.commands import parser_of
 from attention_probing.commands.comparison import Side, estimate_sides
 from attention_probing.commands.scored_runs import ScoredRun, describe_options, read_groups
 from attention_probing.commands.seeds import as_left_out
-from attention_probing.metrics.bootstrap import TEST_DRAWS, with_interval_and_p
 from attention_probing.metrics.contrasts import Contrast, contrast_with
+from attention_probing.metrics.differences import with_interval_and_p
+from attention_probing.metrics.draws import TEST_DRAWS
 from attention_probing.metrics.p_values import least_p
 from attention_probing.results import Estimate, Table, Unit, fill_sentence, format_estimate
 from attention_probing.results.errors import pluralize

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from attention_probing.commands.seeds import estimate_from_counts, with_common_units
-from attention_probing.metrics.bootstrap import TEST_DRAWS
+from attention_probing.metrics.draws import TEST_DRAWS
 from attention_probing.results import Estimate, Unit
 from attention_probing.results.errors import setting
 from attention_probing.results.record import Record, RecordError

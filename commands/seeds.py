@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from attention_probing.metrics.bootstrap import LEAST_SEEDS, mean_and_sd, pool_seeds, resample, seeds_margin
+from attention_probing.metrics.bootstrap import resample
+from attention_probing.metrics.seeds import LEAST_SEEDS, mean_and_sd, pool_seeds, seeds_margin
 from attention_probing.metrics.statistics import two_columns
 from attention_probing.results import Estimate, Unit
 from attention_probing.results.record import Record
@@ -38,7 +39,7 @@ def with_common_units(runs: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
 def estimate_from_counts(seeds: Sequence[pd.DataFrame], unit: Unit, *, share: bool, draws: int = 1000) -> Estimate:
     """Return the mean of a score over runs that differ only in the seed, from its counts for each item.
 
-    Its interval covers the variation of items, or of their documents, and of seeds; see `metrics.bootstrap.pool_seeds`.
+    Its interval covers the variation of items, or of their documents, and of seeds; see `metrics.seeds.pool_seeds`.
 
     Args:
         seeds: Counts of each run, from `Record.counts`. An item that a run lacks has no counts in it.

@@ -19,9 +19,11 @@ from attention_probing.commands.sweep_plan import RUN_COLUMNS, STATISTICS
 from attention_probing.commands.sweep_rows import Row, Sweep
 from attention_probing.commands.sweep_scores import describe_missing, record_with
 from attention_probing.commands.sweep_warnings import list_warnings
-from attention_probing.metrics.bootstrap import TEST_DRAWS, difference, mean_and_sd
 from attention_probing.metrics.contrasts import correct_for_number
+from attention_probing.metrics.differences import difference
+from attention_probing.metrics.draws import TEST_DRAWS
 from attention_probing.metrics.p_values import least_p
+from attention_probing.metrics.seeds import mean_and_sd
 from attention_probing.results import (
     Estimate,
     Provenance,

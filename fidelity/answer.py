@@ -15,8 +15,10 @@ from attention_probing.fidelity.comparison import (
     smallest_p,
 )
 from attention_probing.fidelity.contract import CheckpointResult, FidelityTest, Reading, by_variant
-from attention_probing.metrics.bootstrap import difference, pool_seeds, resample
+from attention_probing.metrics.bootstrap import resample
 from attention_probing.metrics.contrasts import contrast_with
+from attention_probing.metrics.differences import difference
+from attention_probing.metrics.seeds import pool_seeds
 from attention_probing.metrics.statistics import proportion
 from attention_probing.results import TIE, Estimate
 from attention_probing.results.errors import pluralize

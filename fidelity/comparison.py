@@ -9,9 +9,9 @@ from typing import NamedTuple
 import pandas as pd
 
 from attention_probing.fidelity.contract import CheckpointResult, FidelityTest, Reading, by_variant
-from attention_probing.metrics.bootstrap import pool_seeds
 from attention_probing.metrics.contrasts import Contrast, contrast_with
 from attention_probing.metrics.p_values import least_p
+from attention_probing.metrics.seeds import pool_seeds
 from attention_probing.results import Estimate, Table, Unit, numbers
 from attention_probing.results.printed_names import printed_name
 

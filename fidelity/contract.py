@@ -45,7 +45,7 @@ def proportions(columns: Iterable[str], *, main: bool = False) -> dict[str, Scor
     """Define one score for each column of decisions: the share of texts with a yes.
 
     A decision is 1 for yes and 0 for no, or the mean of several decisions, for instance over random orders. If there
-    are few decisions, the interval of the share is exact (`metrics.bootstrap.share_interval`). Use `means` for other
+    are few decisions, the interval of the share is exact (`metrics.shares.share_interval`). Use `means` for other
     numbers, whose interval is never of this kind, even if all of them are 0.
     """
     return {column: Score([column], proportion, "fraction", main) for column in columns}

@@ -32,7 +32,8 @@ from attention_probing.fidelity.recipe import Recipe
 from attention_probing.fidelity.saliency import FILE, Saliency, check_rankings
 from attention_probing.fidelity.split_outputs import collect_outputs
 from attention_probing.measures.trainings import Best, Training, run_trainings
-from attention_probing.metrics.bootstrap import mean_over_seeds, pool_seeds, resample
+from attention_probing.metrics.bootstrap import resample
+from attention_probing.metrics.seeds import mean_over_seeds, pool_seeds
 from attention_probing.metrics.statistics import proportion, ratio
 from attention_probing.models import HierarchicalClassifier
 from attention_probing.results import Curves, Estimate, Figure, Flags, Floats, Integers, Table

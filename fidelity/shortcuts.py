@@ -24,7 +24,8 @@ from attention_probing.fidelity.contract import (
     proportions,
 )
 from attention_probing.fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings, mean_over_orders
-from attention_probing.metrics.bootstrap import pool_seeds, resample
+from attention_probing.metrics.bootstrap import resample
+from attention_probing.metrics.seeds import pool_seeds
 from attention_probing.metrics.statistics import ratio
 from attention_probing.results import TIE, Floats, Table, Unit
 from attention_probing.results.errors import UserError, setting

@@ -27,7 +27,8 @@ from attention_probing.measures.head_sets import (
     random_sets,
 )
 from attention_probing.measures.task import MinimalPairs, data_of_checkpoint, draw_texts, has_split, load_task
-from attention_probing.metrics.bootstrap import EXACT, against_random_draws, difference, with_interval_and_p
+from attention_probing.metrics.differences import against_random_draws, difference, with_interval_and_p
+from attention_probing.metrics.draws import EXACT
 from attention_probing.metrics.p_values import draws_for, holm, least_p, p_units
 from attention_probing.models.checkpoints import checkpoint_file
 from attention_probing.results import Bars, Estimate, Figure, Result, Table, Unit, numbers
@@ -77,7 +78,7 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
 
     It ablates each head alone, each layer alone, and each set of heads that the user names. Named
     sets are compared with random sets; a small p-value means that the difference is larger than two things explain:
-    the variation of random sets, and the variation of texts (`metrics.bootstrap.against_random_draws`). A paired
+    the variation of random sets, and the variation of texts (`metrics.differences.against_random_draws`). A paired
     bootstrap over texts tests the difference between each score and the score of the intact model. Holm's method (1979)
     adjusts the p-values over all rows of a table that have the same kind of ablation.
 

@@ -42,7 +42,7 @@ from attention_probing.measures.task import (
     lacks_language_modelling,
 )
 from attention_probing.metrics.attachment import add_arcs, take_arcs
-from attention_probing.metrics.bootstrap import against_random_draws, difference, with_interval_and_p
+from attention_probing.metrics.differences import against_random_draws, difference, with_interval_and_p
 from attention_probing.metrics.heads import Predictions, most_attended
 from attention_probing.metrics.p_values import holm, p_units
 from attention_probing.metrics.rows import ITEM, Rows
@@ -346,7 +346,7 @@ class CausalCheck(ProbeMeasure):
 
     Intervals come from a paired bootstrap over sentences or texts; they hold for the random sets of this
     run. A small p-value means that the difference from random sets is larger than two things explain: the variation of
-    random sets, and the variation of sentences (`metrics.bootstrap.against_random_draws`). P-values are adjusted over
+    random sets, and the variation of sentences (`metrics.differences.against_random_draws`). P-values are adjusted over
     the relations of each score (Holm 1979).
 
     Args:

@@ -20,7 +20,7 @@ from attention_probing.datamodules.dependency import read_fields
 from attention_probing.measures.contract import Measure
 from attention_probing.measures.trainings import Best, Training, result_of, run_trainings, train_nested
 from attention_probing.metrics.attachment import ratio_scores
-from attention_probing.metrics.bootstrap import paired_bootstrap
+from attention_probing.metrics.differences import paired_bootstrap
 from attention_probing.models import TrainedModule, recorded_gradients
 from attention_probing.models.trained import epochs_of
 from attention_probing.probes import HeadSelectionProbe, StructuralDistanceProbe, StructuralProbe

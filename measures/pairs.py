@@ -10,7 +10,8 @@ from attention_probing.datamodules import PairBatch, PairDataModule
 from attention_probing.measures.contract import Measure
 from attention_probing.measures.head_sets import DRAWS, WHOLE, AblatedOutputs, TaskOutputs
 from attention_probing.measures.task import MinimalPairs
-from attention_probing.metrics.bootstrap import TAIL, share_interval
+from attention_probing.metrics.draws import TAIL
+from attention_probing.metrics.shares import share_interval
 from attention_probing.results import Estimate, Floats, Result, Table, fill_sentence, format_estimate
 from attention_probing.results.errors import pluralize
 from attention_probing.results.sentences import clear_largest, clear_smallest

@@ -20,9 +20,10 @@ from attention_probing.measures.by_head import head_rows
 from attention_probing.measures.contract import Measure
 from attention_probing.measures.head_sets import DRAWS, WHOLE, AblatedOutputs
 from attention_probing.measures.task import data_of_checkpoint, draw_texts, load_task
-from attention_probing.metrics.bootstrap import difference, pool_seeds
+from attention_probing.metrics.differences import difference
 from attention_probing.metrics.moments import Moments
 from attention_probing.metrics.p_values import draws_for, holm, least_p, p_units
+from attention_probing.metrics.seeds import pool_seeds
 from attention_probing.models import recorded_gradients
 from attention_probing.models.checkpoints import checkpoint_file
 from attention_probing.results import Curves, Estimate, Figure, Floats, Result, Table, Unit, numbers

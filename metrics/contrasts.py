@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attention_probing.metrics.bootstrap import difference, with_interval_and_p
+from attention_probing.metrics.differences import difference, with_interval_and_p
 from attention_probing.metrics.p_values import holm, p_units
 from attention_probing.results import Estimate, Unit
 from attention_probing.results.sentences import Difference
@@ -42,7 +42,7 @@ def contrast_with(
     Args:
         base: The number that is subtracted.
         numbers: The numbers, with draws from the same subsets as the base.
-        least: The smallest possible p-value (`metrics.bootstrap.least_p`).
+        least: The smallest possible p-value (`metrics.p_values.least_p`).
         same_runs: True if all are numbers of the same runs, so that seeds are paired, too.
     """
     differences = [difference(number, base, same_runs=same_runs) for number in numbers]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from attention_probing.metrics.bootstrap import CELLS, EXACT
+from attention_probing.metrics.draws import CELLS, EXACT
 from attention_probing.results import TIE, Floats, Unit
 
 _MOST_CELLS = 1 << 28  # most draws × units of p-values that are corrected for their number, two bytes each

@@ -65,7 +65,7 @@ class Estimate(Generic[Number]):
         p: Two-sided p-value for the hypothesis that the number is zero.
         inputs: Number of inputs that a mean is taken over, or of items that a share counts.
         units: Number of independent units, such as documents or texts, that the number is computed over.
-        draws: Value under each draw of the test set, `[draws]`; see `metrics.bootstrap`.
+        draws: Value under each draw of the test set, `[draws]`; see `metrics.draws`.
         counts: Items of each unit, if the number is a share or a difference of shares; None for other numbers.
         runs: Estimates of runs that differ only in the seed, of which this is the mean.
 

@@ -66,7 +66,7 @@ class Difference:
     Attributes:
         name: What differs, for a sentence.
         value: The difference, with the interval and the p-value that hold for all of the differences at once
-            (`metrics.bootstrap.with_interval_and_p`), so that they also hold for the largest.
+            (`metrics.differences.with_interval_and_p`), so that they also hold for the largest.
         items: Number of items; None if it is the same for all differences.
         p_unit: `least_p` for the smallest p-value that the draws allow.
     """

@@ -24,20 +24,18 @@ from attention_probing.measures import clusters
 from attention_probing.measures.best_heads import ChosenHeads
 from attention_probing.measures.head_sets import random_sets
 from attention_probing.metrics.attachment import Arcs
-from attention_probing.metrics.bootstrap import (
+from attention_probing.metrics.bootstrap import bootstrap_ratio, resample
+from attention_probing.metrics.classification import accuracy_drop, f1_score
+from attention_probing.metrics.differences import (
     against_random_draws,
-    bootstrap_ratio,
     difference,
-    mean_over_seeds,
     paired_bootstrap,
-    pool_seeds,
-    resample,
     with_interval_and_p,
 )
-from attention_probing.metrics.classification import accuracy_drop, f1_score
 from attention_probing.metrics.heads import Predictions
 from attention_probing.metrics.moments import Moments
 from attention_probing.metrics.p_values import holm
+from attention_probing.metrics.seeds import mean_over_seeds, pool_seeds
 from attention_probing.metrics.statistics import mean, median, pearson, proportion, spearman
 from attention_probing.results import Estimate, Floats
 from attention_probing.results.heads import HeadNames

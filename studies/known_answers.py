@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
 from attention_probing.datamodules.dependency import read_fields
 from attention_probing.measures.contract import Measure
-from attention_probing.metrics.bootstrap import share_interval
+from attention_probing.metrics.shares import share_interval
 from attention_probing.models import recorded_gradients
 from attention_probing.results import Estimate, Result, Table, Unit, fill_sentence
 from attention_probing.results.errors import UserError, near, setting

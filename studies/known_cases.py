@@ -50,7 +50,7 @@ from attention_probing.measures.ablation import HeadAblation
 from attention_probing.measures.causal import CausalCheck
 from attention_probing.measures.nested import best_copy, train_copy
 from attention_probing.measures.trainings import nested_trainer, result_of
-from attention_probing.metrics.bootstrap import paired_bootstrap
+from attention_probing.metrics.differences import paired_bootstrap
 from attention_probing.models import TextClassifier, TrainedModule
 from attention_probing.models.checkpoints import instantiate
 from attention_probing.probes import AttentionOnlyProbe, StructuralDistanceProbe

@@ -17,7 +17,8 @@ import pandas as pd
 
 from attention_probing.measures import SingleHeads
 from attention_probing.metrics.attachment import ALL, PLAIN
-from attention_probing.metrics.bootstrap import TEST_DRAWS, paired_bootstrap
+from attention_probing.metrics.differences import paired_bootstrap
+from attention_probing.metrics.draws import TEST_DRAWS
 from attention_probing.metrics.p_values import holm, p_units
 from attention_probing.results import HeatMap, Provenance, Result, Table, Unit, UserError, command
 from attention_probing.results.reader import find_runs

@@ -26,7 +26,7 @@ from attention_probing.commands.sweep_jobs import results_of
 from attention_probing.commands.sweep_options import Options, options_of
 from attention_probing.commands.sweep_plan import read_sweep
 from attention_probing.commands.sweep_rows import Row
-from attention_probing.metrics.bootstrap import difference as paired_difference
+from attention_probing.metrics.differences import difference as paired_difference
 from attention_probing.results import Estimate, Unit, UserError, command
 from attention_probing.results.digests import digest
 from attention_probing.results.errors import list_first, near, pluralize

@@ -16,7 +16,8 @@ from attention_probing.measures.importance import importance_answer
 from attention_probing.measures.linguistic import linguistic_answer
 from attention_probing.measures.pairs import pairs_answer
 from attention_probing.measures.surface_statistics import surface_answer
-from attention_probing.metrics.bootstrap import difference, resample, with_interval_and_p
+from attention_probing.metrics.bootstrap import resample
+from attention_probing.metrics.differences import difference, with_interval_and_p
 from attention_probing.metrics.p_values import holm
 from attention_probing.metrics.statistics import proportion
 from attention_probing.results import Estimate, Table

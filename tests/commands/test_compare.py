@@ -20,16 +20,10 @@ from attention_probing.commands.scored_runs import (
     select_score,
 )
 from attention_probing.commands.seeds import over_seeds
-from attention_probing.metrics.bootstrap import (
-    bootstrap_ratio,
-    difference,
-    paired_bootstrap,
-    pool_seeds,
-    resample,
-    seeds_margin,
-    with_interval_and_p,
-)
+from attention_probing.metrics.bootstrap import bootstrap_ratio, resample
+from attention_probing.metrics.differences import difference, paired_bootstrap, with_interval_and_p
 from attention_probing.metrics.p_values import holm
+from attention_probing.metrics.seeds import pool_seeds, seeds_margin
 from attention_probing.metrics.statistics import proportion, two_columns
 from attention_probing.results import Estimate, Provenance, Result, Table
 from attention_probing.results.digests import checksums

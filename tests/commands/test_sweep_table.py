@@ -13,7 +13,9 @@ from attention_probing.commands.seeds import averaged, estimate_from_counts
 from attention_probing.commands.sweep_plan import columns_of
 from attention_probing.commands.sweep_rows import Row, Run, Sweep
 from attention_probing.commands.sweep_table import collect, range_answer
-from attention_probing.metrics.bootstrap import difference, paired_bootstrap, pool_seeds, resample, seeds_margin
+from attention_probing.metrics.bootstrap import resample
+from attention_probing.metrics.differences import difference, paired_bootstrap
+from attention_probing.metrics.seeds import pool_seeds, seeds_margin
 from attention_probing.metrics.statistics import two_columns
 from attention_probing.results import Estimate, Provenance, Result, Table
 from attention_probing.results.record import NAN, Record, read_record

@@ -9,7 +9,9 @@ from attention_probing import fidelity
 from attention_probing.fidelity.answer import answer
 from attention_probing.fidelity.comparison import PRINTED, comparison_table, fidelity_table
 from attention_probing.fidelity.contract import CheckpointResult
-from attention_probing.metrics.bootstrap import difference, pool_seeds, resample, with_interval_and_p
+from attention_probing.metrics.bootstrap import resample
+from attention_probing.metrics.differences import difference, with_interval_and_p
+from attention_probing.metrics.seeds import pool_seeds
 from attention_probing.metrics.statistics import mean, proportion
 from attention_probing.results import Estimate
 from attention_probing.results.tables import format_number

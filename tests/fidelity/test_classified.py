@@ -26,7 +26,8 @@ from attention_probing.fidelity import (
     SingleWeight,
 )
 from attention_probing.fidelity.classified import classify, passes, shorten_texts
-from attention_probing.metrics.bootstrap import resample, share_interval
+from attention_probing.metrics.bootstrap import resample
+from attention_probing.metrics.shares import share_interval
 from attention_probing.models.text_classifier import WORD
 from attention_probing.results import UserError
 from tests.fidelity import tiny

@@ -13,7 +13,8 @@ from attention_probing.fidelity.comparison import (
     judge_tables,
     result_scores,
 )
-from attention_probing.metrics.bootstrap import difference, resample
+from attention_probing.metrics.bootstrap import resample
+from attention_probing.metrics.differences import difference
 from attention_probing.metrics.statistics import mean
 from attention_probing.results import Estimate
 from tests.fidelity.tiny import Described

@@ -20,7 +20,7 @@ from attention_probing.fidelity.checkpoints import Checkpoint
 from attention_probing.fidelity.classified import classify
 from attention_probing.fidelity.recipe import Recipe
 from attention_probing.fidelity.roar import Roar, relative_area
-from attention_probing.metrics.bootstrap import mean_over_seeds
+from attention_probing.metrics.seeds import mean_over_seeds
 from attention_probing.results import Curves, UserError
 from tests.fidelity import tiny
 from tests.fidelity.tiny import measurements

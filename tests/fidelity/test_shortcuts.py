@@ -16,7 +16,7 @@ from attention_probing.fidelity import Shortcut
 from attention_probing.fidelity.classified import ClassifiedBatch, classify
 from attention_probing.fidelity.contract import CheckpointResult
 from attention_probing.fidelity.shortcuts import LEARNT, agreement, finds_best, metric_columns
-from attention_probing.metrics.bootstrap import resamples
+from attention_probing.metrics.draws import resamples
 from attention_probing.results import Estimate, UserError
 from tests.fidelity.test_experiment import QUICK, run_over
 from tests.fidelity.tiny import LEVELS, TEXTS, Kind, checkpoint, measurements, saliency_of, texts

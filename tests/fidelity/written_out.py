@@ -5,7 +5,9 @@ import pandas as pd
 from scipy.stats import norm
 
 from attention_probing.fidelity.contract import CheckpointResult
-from attention_probing.metrics.bootstrap import pool_seeds, resample, resamples
+from attention_probing.metrics.bootstrap import resample
+from attention_probing.metrics.draws import resamples
+from attention_probing.metrics.seeds import pool_seeds
 from attention_probing.metrics.statistics import mean, median
 from attention_probing.results import Estimate
 from tests.fidelity.tiny import Described

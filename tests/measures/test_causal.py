@@ -21,7 +21,7 @@ from attention_probing.datamodules import ClassificationDataModule, DependencyDa
 from attention_probing.measures import CausalCheck, SingleHeads
 from attention_probing.measures.causal import causal_answer
 from attention_probing.measures.head_sets import random_sets
-from attention_probing.metrics.bootstrap import with_interval_and_p
+from attention_probing.metrics.differences import with_interval_and_p
 from attention_probing.metrics.p_values import holm
 from attention_probing.models import TransformerClassifier
 from attention_probing.probes import AttentionOnlyProbe, DistancesWordsProbe

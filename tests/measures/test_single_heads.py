@@ -23,7 +23,8 @@ from attention_probing.measures import Baselines, Measure, SingleHeads
 from attention_probing.measures.best_heads import ChosenHeads
 from attention_probing.measures.head_roles import head_roles
 from attention_probing.metrics.attachment import add_arcs, take_arcs
-from attention_probing.metrics.bootstrap import bootstrap_ratio, resamples
+from attention_probing.metrics.bootstrap import bootstrap_ratio
+from attention_probing.metrics.draws import resamples
 from attention_probing.metrics.heads import DIRECTIONS, Predictions, most_attended
 from attention_probing.metrics.rows import Rows
 from attention_probing.results import AttentionLines, Bars, Estimate, HeatMap, Result

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy import stats
 
-from attention_probing.metrics.bootstrap import resamples
+from attention_probing.metrics.draws import resamples
 from attention_probing.results import Estimate
 
 TAIL = 0.025

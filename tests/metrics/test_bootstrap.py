@@ -7,16 +7,11 @@ import pytest
 from scipy import stats
 from scipy.stats import binomtest, ttest_ind
 
-from attention_probing.metrics import bootstrap
-from attention_probing.metrics.bootstrap import (
-    against_random_draws,
-    bootstrap_ratio,
-    paired_bootstrap,
-    resample,
-    resamples,
-    with_interval_and_p,
-)
+from attention_probing.metrics import bootstrap, draws
+from attention_probing.metrics.bootstrap import bootstrap_ratio, resample
 from attention_probing.metrics.classification import accuracy_drop, f1_drop, f1_score
+from attention_probing.metrics.differences import against_random_draws, paired_bootstrap, with_interval_and_p
+from attention_probing.metrics.draws import resamples
 from attention_probing.metrics.p_values import least_p
 from attention_probing.metrics.statistics import Statistic, mean, median, pearson, proportion, spearman
 from attention_probing.results import Estimate
@@ -61,14 +56,14 @@ def test_the_weights_are_the_same_in_parts_and_are_drawn_once(monkeypatch: pytes
     values = values_of(50)
     whole = resample(median, values, "ratio", draws=101, seed=9)
     with monkeypatch.context() as patched:
-        patched.setattr(bootstrap, "CELLS", 50 * 4)  # four draws at a time, and a rest of one
-        patched.setattr(bootstrap, "MOST_KEPT", 0)
+        patched.setattr(draws, "CELLS", 50 * 4)  # four draws at a time, and a rest of one
+        patched.setattr(draws, "MOST_KEPT", 0)
         parts = [len(weights) for weights in resamples(50, 101, 9)]
         assert parts == [4] * 25 + [1]
         np.testing.assert_array_equal(resample(median, values, "ratio", draws=101, seed=9).draws, whole.draws)
     ones = np.ones(50)
     ratios = bootstrap_ratio(values[:, 0], ones, share=False, compared=True, draws=101, seed=9)
-    monkeypatch.setattr(bootstrap, "_draw_subsets", None)
+    monkeypatch.setattr(draws, "_draw_subsets", None)
     again = bootstrap_ratio(values[:, 0], ones, share=False, compared=True, draws=101, seed=9)
     assert again == ratios
     paired = paired_bootstrap(values[:, 0], ones, 0 * ones, ones, draws=101, seed=9)

@@ -9,14 +9,9 @@ import pytest
 from scipy import stats
 from scipy.stats import ttest_ind
 
-from attention_probing.metrics.bootstrap import (
-    bootstrap_ratio,
-    difference,
-    mean_over_seeds,
-    paired_bootstrap,
-    pool_seeds,
-    resample,
-)
+from attention_probing.metrics.bootstrap import bootstrap_ratio, resample
+from attention_probing.metrics.differences import difference, paired_bootstrap
+from attention_probing.metrics.seeds import mean_over_seeds, pool_seeds
 from attention_probing.metrics.statistics import Statistic, mean, median, proportion
 from attention_probing.results import Estimate
 from tests.metrics.subsets import counted_p, ends, level_tail, numbers, p_of, sorted_ends, subsets, width

@@ -15,7 +15,7 @@ from attention_probing.commands import CONFIGS
 from attention_probing.datamodules import DependencyDataModule
 from attention_probing.measures.nested import ControlTask, behaviour, control_arcs, control_tree
 from attention_probing.measures.trainings import result_of
-from attention_probing.metrics.bootstrap import paired_bootstrap
+from attention_probing.metrics.differences import paired_bootstrap
 from attention_probing.probes import AttentionOnlyProbe, StructuralDistanceProbe
 from tests.printed import share
 from tests.trainers import changed, scored, trained

@@ -25,7 +25,7 @@ UNWRITTEN = {
 }
 """Names that are no p-values of their own."""
 ELSEWHERE = {"results/estimates.py": "an ending", "results/page.py": "a copy"}
-ELSEWHERE |= dict.fromkeys(("results/sentences.py", "results/tables.py"), "a unit")
+ELSEWHERE |= dict.fromkeys(("results/latex.py", "results/sentences.py", "results/tables.py"), "a unit")
 
 
 def columns() -> set[str]:

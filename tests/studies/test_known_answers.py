@@ -17,7 +17,7 @@ from attention_probing.attention import Encoder, EncoderSpec, resolve
 from attention_probing.corpora.sample import write_sample_treebank
 from attention_probing.datamodules import DependencyDataModule
 from attention_probing.fidelity.checkpoints import load_checkpoints
-from attention_probing.metrics.bootstrap import share_interval
+from attention_probing.metrics.shares import share_interval
 from attention_probing.results import UserError
 from studies import KnownAnswers
 from studies.known_answers import rates, right, separation

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from attention_probing.commands.sweep_plan import read_sweep
-from attention_probing.metrics.bootstrap import paired_bootstrap
+from attention_probing.metrics.differences import paired_bootstrap
 from attention_probing.metrics.p_values import holm
 from attention_probing.results import Estimate, Provenance, Result, Table, UserError
 from attention_probing.results.figure_files import FigureFiles
