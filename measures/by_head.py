@@ -39,7 +39,8 @@ class HeadMeans(nn.Module):
     Args:
         encoder: Encoder with the attention heads.
         units: Unit of each number, by name.
-        bounds: Lowest and highest possible value; see `Moments`.
+        bounds: Lowest and highest possible value; see `Moments`. By default they are 0 and 1 for fractions, and 0 and
+            infinity if a number has another unit.
         groups: Number of groups of inputs that can be averaged separately; by default two, the inputs
             with an even and with an odd index.
         uniform: Number of rows of uniform attention whose numbers are averaged too, for instance one for each layer.
@@ -49,7 +50,7 @@ class HeadMeans(nn.Module):
         self,
         encoder: Encoder,
         units: Mapping[str, Unit],
-        bounds: tuple[ArrayLike, ArrayLike] = (0, 1),
+        bounds: tuple[ArrayLike, ArrayLike] | None = None,
         groups: int = 2,
         uniform: int = 0,
     ) -> None:
@@ -57,6 +58,9 @@ class HeadMeans(nn.Module):
         self.units = units
         self.differences: Moments | None = None
         self._groups = groups
+        if bounds is None:
+            are_fractions = set(units.values()) <= {"fraction"}
+            bounds = (0, 1 if are_fractions else np.inf)
         self._bounds = bounds
         self._unit: Unit | tuple[Unit, ...] = tuple(units.values())
         if len(set(self._unit)) == 1:

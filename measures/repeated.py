@@ -58,7 +58,8 @@ def role_scores(weights: Tensor, patterns: Tensor) -> Tensor:
     Returns:
         Float64 `[batch, heads, scores]`, in the order of `ROLE_SCORES`. The score `<role>` is the share of the
         attention that falls on the pattern, 0 to 1. The score `<role>_abs` is 1 − Σ |weights − pattern|
-        with the sum over a row, averaged over rows, −1 to 1.
+        with the sum over a row, averaged over rows, from −k to 1, where k is the largest number of tokens in the
+        pattern of a row.
     """
     weights = weights.double()[:, :, None]
     patterns = patterns.double()[:, None]
@@ -98,9 +99,13 @@ class RepeatedSequences(MapMeasure):
         any number of processes, and so are the sums.
         """
         encoder = self.encoder
-        lowest = [0.0] * len(REPEATED_ROLES) + [-1.0] * len(REPEATED_ROLES)
-        self.numbers = HeadMeans(encoder, dict.fromkeys(ROLE_SCORES, "fraction"), (lowest, 1))
         sequences = self.tokens(encoder)
+        # A token that is drawn twice has several tokens in its pattern, and can be missed by more than 1.
+        of_rows = role_patterns(sequences)[..., -self.length :, :].sum(-1)
+        most_of_roles = of_rows.amax((0, 2)).clamp(min=1).tolist()
+        lowest = [0.0] * len(REPEATED_ROLES)
+        lowest += [-float(most) for most in most_of_roles]
+        self.numbers = HeadMeans(encoder, dict.fromkeys(ROLE_SCORES, "fraction"), (lowest, 1))
         uniform = self._uniform_scores(sequences)  # [sequences, layers, roles]
         self._uniform = uniform.where(uniform != 0, torch.nan).nanmean(0)
         batches = torch.split(torch.arange(len(sequences)), _BATCH)[self.ranks.rank :: self.ranks.world]

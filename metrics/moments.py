@@ -15,6 +15,7 @@ from attention_probing.results import Estimate, Floats, Unit
 
 CONFIDENCE = 0.95
 
+_ROUNDING = 1e-5  # of numbers in single precision at a bound
 _LEAST_DEVIATION = 2.0**-33  # below the resolution of float32 for numbers about 1: differences this small are noise
 
 
@@ -119,6 +120,25 @@ class Means:
         )
 
 
+def _refuse_outside(means: Means) -> None:
+    """Raise ValueError if the sums show that a number was outside of its bounds.
+
+    Of numbers between two bounds, with mean m, the variance is at most (high − m) (m − low) (Bhatia & Davis 2000).
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = means.sums / means.counts
+        variance = means.squares / means.counts - mean**2
+        largest_variance = (means.high - mean) * (mean - means.low)
+        outside = (mean < means.low - _ROUNDING) | (mean > means.high + _ROUNDING)
+        outside |= variance > largest_variance + _ROUNDING * np.maximum(1, means.high - means.low)
+    if outside.any():
+        place = tuple(np.argwhere(outside)[0])
+        raise ValueError(
+            f"numbers with the mean {mean[place]:.4g} are not all between their bounds {means.low[place]:g} and "
+            f"{means.high[place]:g}: give the lowest and the highest possible number as `bounds`"
+        )
+
+
 def student_interval(
     mean: Floats, error: Floats, count: NDArray[np.int64], low: Floats, high: Floats, tests: int = 1
 ) -> tuple[Floats, Floats]:
@@ -211,10 +231,14 @@ class Moments(Gathered[Means]):
         self.squares.index_add_(0, group, values.square())
 
     def total(self) -> Means:
-        """Return the counts, sums and sums of squares of each group; `Means.over` computes means from them."""
+        """Return the counts, sums and sums of squares of each group; `Means.over` computes means from them.
+
+        Raises:
+            ValueError: A number was outside of the bounds.
+        """
         counts = self.counts.cpu().numpy()
         low, high = (np.broadcast_to(np.asarray(bound, np.float64), counts.shape) for bound in self._bounds)
-        return Means(
+        means = Means(
             counts=counts,
             sums=self.sums.cpu().numpy(),
             squares=self.squares.cpu().numpy(),
@@ -222,3 +246,5 @@ class Moments(Gathered[Means]):
             high=high,
             unit=self._unit,
         )
+        _refuse_outside(means)
+        return means

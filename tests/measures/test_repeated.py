@@ -50,16 +50,30 @@ def maps_of(encoder: Encoder, tokens: Tensor) -> Maps:
     return found
 
 
-def by_hand(weights: NDArray[np.float32], tokens: list[int], copy: int) -> list[tuple[float, float]]:
-    """Both measures of one head for each role, pair of tokens by pair of tokens, from the last `copy` tokens."""
-    n = len(tokens)
-    looks: list[Callable[[int, int], bool]] = [
+def looks_of(tokens: list[int]) -> list[Callable[[int, int], bool]]:
+    """For each role, whether a token attends to another one."""
+    return [
         lambda i, j: j == i - 1,
         lambda i, j: j < i and tokens[j] == tokens[i],
         lambda i, j: 0 < j <= i and tokens[j - 1] == tokens[i] and j - 1 < i,
     ]
+
+
+def most_tokens(sequences: list[list[int]], role: int, copy: int) -> int:
+    """The largest number of tokens that one token of a copy attends to."""
+    most = 1
+    for tokens in sequences:
+        look = looks_of(tokens)[role]
+        places = range(len(tokens))
+        most = max(most, *(sum(look(i, j) for j in places) for i in places[-copy:]))
+    return most
+
+
+def by_hand(weights: NDArray[np.float32], tokens: list[int], copy: int) -> list[tuple[float, float]]:
+    """Both measures of one head for each role, pair of tokens by pair of tokens, from the last `copy` tokens."""
+    n = len(tokens)
     found = []
-    for look in looks:
+    for look in looks_of(tokens):
         mass = on = apart = 0.0
         for i in range(n - copy, n):
             for j in range(n):
@@ -94,7 +108,8 @@ def test_scores_are_those_of_a_loop_over_pairs_of_tokens(kind: str, tmp_path: Pa
                 continue
             assert row[role + end] == pytest.approx(known.mean(), abs=1e-6)
             if len(known) > 1:
-                low, high = student_of_log_odds(known[:, None], -float(place), 1.0)
+                lowest = -float(place * most_tokens(tokens.tolist(), number, 6))
+                low, high = student_of_log_odds(known[:, None], lowest, 1.0)
                 assert row[f"{role}{end}.low"] == pytest.approx(low[0], abs=1e-6)
                 assert row[f"{role}{end}.high"] == pytest.approx(high[0], abs=1e-6)
 

@@ -107,3 +107,14 @@ def test_sums_keep_their_precision_in_a_module_of_another() -> None:
     assert moments.sums.tolist() == [[1 / 3, 1000.125]]
     moments.reset()
     assert moments.sums.tolist() == [[0.0, 0.0]]
+
+
+@pytest.mark.parametrize(
+    ("values", "bounds"), [([1.5, 1.6], (0, 1)), ([-0.5, 0.2], (0, np.inf)), ([0.0, 1.6, 0.1, 0.1], (0, 1))]
+)
+def test_numbers_outside_of_their_bounds_are_refused(values: list[float], bounds: tuple[float, float]) -> None:
+    """The last have a mean within the bounds, but too large a variance."""
+    moments = Moments(1, (1,), "nats", bounds=bounds)
+    moments.update(torch.zeros(len(values), dtype=torch.long), torch.tensor(values)[:, None])
+    with pytest.raises(ValueError, match=r"are not all between their bounds 0 and (1|inf): give the lowest"):
+        moments.compute()
