@@ -119,9 +119,9 @@ class CommandLine:
         for name, text in self.options:
             content = self.files.get(text)
             if name in CONFIG and isinstance(content, Mapping):
-                arguments.update(_arguments_in(content.get("model")))
+                arguments.update(arguments_in(content.get("model")))
             elif name == "--model":
-                arguments.update(_arguments_in(content or _value_of(text)))
+                arguments.update(arguments_in(content or _value_of(text)))
             elif name.startswith("--model."):
                 argument = name.removeprefix("--model.").removeprefix("init_args.")
                 _set_argument(arguments, argument, _value_of(text))
@@ -242,7 +242,7 @@ def _classes_in(content: object) -> dict[str, str]:
     return classes
 
 
-def _arguments_in(settings: object) -> dict[str, Any]:
+def arguments_in(settings: object) -> dict[str, Any]:
     """Return the arguments in the settings of a class, which may stand under dotted names: `init_args.texts`."""
     arguments = dict[str, Any]()
     if not isinstance(settings, Mapping):

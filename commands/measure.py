@@ -22,7 +22,7 @@ from attention_probing.commands.parser import Parser
 from attention_probing.commands.state import RunState, check_new_folder, new_folder, run_digest, save_config, sources_of
 from attention_probing.commands.tasks import check_tasks, is_launched, refuse_shell
 from attention_probing.datamodules.corpus import CorpusDataModule, data_for
-from attention_probing.measures.contract import Measure
+from attention_probing.measures.contract import Measure, check_measurement
 from attention_probing.measures.devices import OneProcess
 from attention_probing.measures.loop import run_measurement
 from attention_probing.models.configs import settings_class
@@ -208,7 +208,11 @@ def check(line: CommandLine) -> None:
 
 
 def _refuse_unfit(objects: Any) -> None:  # noqa: ANN401 # a namespace
-    """Raise UserError if the data are of another class than the measurement reads, or lack a file."""
+    """Raise UserError if the data are of another class than the measurement reads, or lack a file.
+
+    Also if the class of the measurement is not complete.
+    """
+    check_measurement(objects.model)
     data_for(type(objects.model).__name__, objects.model.takes, objects.data)
     for absent in objects.data.absent(("test",)):
         raise absent

@@ -2,17 +2,18 @@
 
 import re
 import sys
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, Namespace
 
-from attention_probing.commands.command_line import CommandLine
-from attention_probing.commands.shorthand import SHORT
+from attention_probing.commands.command_line import CommandLine, arguments_in
+from attention_probing.commands.shorthand import SHORT, config_name
 from attention_probing.commands.trust import refuse_permissions
 from attention_probing.models.configs import IS_FILE, may_read, only_named_files
 from attention_probing.models.parser_messages import explain_error
 from attention_probing.results.errors import near
-from attention_probing.results.progress import wait_for_the_first
+from attention_probing.results.progress import wait_for_the_first, warn
 from attention_probing.results.settings import SettingsError, leaves
 
 _NO_MODEL = re.compile(r"the following arguments are required: (\w+\.)?model\b.*")
@@ -45,6 +46,7 @@ class Parser(ArgumentParser):
         with only_named_files(texts):
             settings: Namespace = self.parse_args(list(line.words[1:]))
         refuse_permissions(settings, line.values)
+        _warn_of_left_out(line, settings)
         return settings
 
     def parse_args(self, args: Any = None, *rest: Any, **options: Any) -> Any:  # noqa: ANN401
@@ -91,3 +93,29 @@ class Parser(ArgumentParser):
             names.extend(short.removeprefix("--") for short in SHORT)
             return near(unknown[1], names, "--")
         return ""
+
+
+def _warn_of_left_out(line: CommandLine, settings: Namespace) -> None:
+    """Warn of the options of a config that the class which replaces the class of the config does not take.
+
+    jsonargparse leaves them out in silence.
+
+    Args:
+        line: The command line.
+        settings: Its settings.
+    """
+    for path, config in line.files.items():
+        if not isinstance(config, Mapping):
+            continue
+        for part in ("model", "data"):
+            chosen = settings.get(part)
+            if chosen is None:
+                continue
+            taken = chosen.get("init_args") or {}
+            left_out = [name for name in arguments_in(config.get(part)) if name not in taken]
+            if left_out:
+                kind = chosen.class_path.rpartition(".")[2]
+                warn(
+                    f"{kind} does not take these options of the config {config_name(path)}, which are left out: "
+                    f"{', '.join(left_out)}."
+                )

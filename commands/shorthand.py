@@ -38,6 +38,10 @@ def config_file(config: str) -> str:
         UserError: There is no such file, or it is not a regular file.
     """
     users = Path(config)
+    if users.suffix == ".ckpt" and users.is_file():
+        raise UserError(
+            f"{config} is a checkpoint, not a config. Give it with --checkpoints, after the config.yaml of its run."
+        )
     is_name = re.fullmatch(r"[\w./~+-]+", config)
     if users.is_file() or config.startswith(PIPES) or not is_name:
         return config

@@ -113,7 +113,10 @@ def infer_format(path: Path, suffixes: Mapping[str, Name], option: str | None = 
         names = list(dict.fromkeys(suffixes.values()))
         remedy = f"Name the format with {option}:"
     *others, last = names
-    raise CorpusError.at(path, None, wrong, f"{remedy} {', '.join(others)} or {last}")
+    remedy = f"{remedy} {', '.join(others)} or {last}"
+    if option is None:
+        remedy += ". Another format needs a reader: see docs/howto/add.md"
+    raise CorpusError.at(path, None, wrong, remedy)
 
 
 def _not_utf8(path: Path, number: int, raw: bytes, error: UnicodeDecodeError) -> CorpusError:

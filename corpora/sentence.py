@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from attention_probing.results.errors import UserError
+from attention_probing.results.errors import UserError, pluralize
 
 
 class CorpusError(UserError):
@@ -126,6 +127,29 @@ class Treebank:
 
     def __len__(self) -> int:
         return len(self.sentences)
+
+    def check_heads(self, path: Path) -> None:
+        """Check that every head is a word of its sentence, or 0 for a root.
+
+        The readers of this package check it while they know the line; a reader of your own may not.
+
+        Args:
+            path: File of the treebank, for the message.
+
+        Raises:
+            CorpusError: A head is out of range.
+        """
+        for sentence in self.sentences:
+            words = len(sentence)
+            if min(sentence.heads) >= 0 and max(sentence.heads) <= words:
+                continue
+            for word, head in zip(sentence.words, sentence.heads, strict=True):
+                if not 0 <= head <= words:
+                    raise CorpusError(
+                        f"{path}: sentence {sentence.id!r}: the word {word!r} has head {head}, but the sentence has "
+                        f"{pluralize(words, 'word')}. Let the reader of the format return heads from 1 to {words}, "
+                        "and 0 for a root."
+                    )
 
 
 def find_cycle(heads: Sequence[int]) -> tuple[int, ...]:

@@ -313,6 +313,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
 
     def read(self, path: Path) -> Treebank:
         treebank = treebank_reader(path).read(path, texts=self.options.spacing == "text")
+        treebank.check_heads(path)
         if self.punctuation_by == "xpos":
             tags: set[str] = set()
             for sentence in treebank.sentences:

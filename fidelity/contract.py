@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
@@ -16,6 +16,7 @@ from attention_probing.fidelity.classified import ClassifiedBatch
 from attention_probing.fidelity.saliency import Explainer, Saliency
 from attention_probing.metrics.statistics import Statistic, mean, proportion, ratio
 from attention_probing.results import Estimate, Figure, Floats, Table, Unit
+from attention_probing.results.errors import UserError, list_first
 
 
 class Score(NamedTuple):
@@ -177,9 +178,10 @@ class FidelityTest(ABC):
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Mapping[str, Tensor]:
         """Return one number for each text under one classifier, `[batch]`, by name of the column.
 
-        The names are the same for all batches of a classifier; columns that scores read may be missing, and are then
-        nan. The method may compute gradients with respect to activations, but not with respect to parameters, which are
-        frozen. It may add values of the words to `batch.highlights`.
+        The names are the same for all batches of a classifier, and every column that `scores` reads is among them; nan
+        stands for a number that a text does not have. A test that cannot be applied to the classifier returns an empty
+        mapping, and all its numbers are nan. The method may compute gradients with respect to activations, but not with
+        respect to parameters, which are frozen. It may add values of the words to `batch.highlights`.
 
         Args:
             classified: The texts, with attention and output of the classifier.
@@ -208,3 +210,25 @@ class FidelityTest(ABC):
     def audit(self) -> Mapping[str, object]:
         """Return counts of what the test left out or approximated, by name; none by default."""
         return {}
+
+
+def check_columns(test: FidelityTest, columns: Collection[str]) -> None:
+    """Check that `measure` of a test returned every column that its scores read, or no column at all.
+
+    Args:
+        test: The test.
+        columns: Names of the columns that `measure` returned for a batch.
+
+    Raises:
+        UserError: A column is missing.
+    """
+    if not columns:
+        return
+    for score in test.scores().values():
+        for column in score.columns:
+            if column not in columns:
+                returned = list_first([repr(name) for name in columns])
+                raise UserError(
+                    f"{type(test).__name__}: scores() reads the column {column!r}, but measure() returned {returned}. "
+                    "Return the column, or read one of these."
+                )

@@ -17,7 +17,7 @@ from attention_probing.fidelity.answer import answer
 from attention_probing.fidelity.checkpoints import Checkpoint, files_of, is_model, load_checkpoints, read_run
 from attention_probing.fidelity.classified import UNCOUNTED, ClassifiedBatch, classify
 from attention_probing.fidelity.comparison import comparison_table, fidelity_table, judge_tables, result_scores
-from attention_probing.fidelity.contract import CheckpointResult, FidelityTest, by_variant
+from attention_probing.fidelity.contract import CheckpointResult, FidelityTest, by_variant, check_columns
 from attention_probing.fidelity.examples import Example, example_page, examples_of
 from attention_probing.fidelity.explanations import FileExplainer, read_explanations
 from attention_probing.fidelity.saliency import FILE, Explainer, Saliency, is_ranking, name_of
@@ -215,7 +215,9 @@ class Fidelity(Measure[ClassificationDataModule]):
             copies = test.changed_copies(classified)
             reason = UNCOUNTED if math.isinf(copies) else ""
             classified.progress.begin(f"{test.name}, changed copies of {pluralize(texts, 'text')}", copies, reason)
-            rows[test.name].add(classified.batch.index, **test.measure(classified, saliency))
+            columns = test.measure(classified, saliency)
+            check_columns(test, columns)
+            rows[test.name].add(classified.batch.index, **columns)
         for ranking, seconds in saliency.seconds.items():
             self._seconds.append((checkpoint.variant, name_of(ranking), seconds, texts))
         if checkpoint.name in self._example_checkpoints:

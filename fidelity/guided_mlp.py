@@ -146,8 +146,13 @@ class GuidedMLP(FidelityTest):
     @torch.no_grad()
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Mapping[str, Tensor]:
         columns = {"gold": classified.batch.labels}
-        for source, model in self._models.get(classified.checkpoint.name, {}).items():
-            columns[f"predicted_{source}"] = model(classified.batch).logits.argmax(-1)
+        models = self._models.get(classified.checkpoint.name, {})
+        for source in SOURCES:
+            if source in models:
+                predicted = models[source](classified.batch).logits.argmax(-1)
+            else:
+                predicted = torch.full_like(classified.confidence, torch.nan)
+            columns[f"predicted_{source}"] = predicted
         return columns
 
     def scores(self) -> Mapping[str, Score]:

@@ -18,7 +18,7 @@ from attention_probing.datamodules import SegmentBatch, TextDataModule
 from attention_probing.datamodules.batches import EncoderOf
 from attention_probing.datamodules.text import warn_of_left_out
 from attention_probing.measures.by_head import HeadMeans, HeadNumbers, head_rows
-from attention_probing.measures.contract import MapMeasure, Measure
+from attention_probing.measures.contract import MapMeasure, Measure, check_measurement
 from attention_probing.metrics.distributions import divided_by_sums
 from attention_probing.metrics.gathered import gather_items
 from attention_probing.metrics.moments import CONFIDENCE, Means
@@ -78,6 +78,7 @@ class AttentionAnalyses(Measure[TextDataModule]):
                     f"{setting('model.analyses')}: {name} does not read the attention maps of texts. Give measurements "
                     f"such as Surface here, and run {name} alone."
                 )
+            check_measurement(analysis)
         self.names = [analysis.experiment for analysis in analyses]
         check_names(setting("model.analyses"), self.names)
         self.corpora = dict(corpora or {})

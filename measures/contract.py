@@ -15,6 +15,7 @@ from attention_probing.datamodules.batches import Ranks, run_seed
 from attention_probing.datamodules.corpus import Data
 from attention_probing.measures.by_head import HeadNumbers
 from attention_probing.results import Result
+from attention_probing.results.errors import UserError
 
 
 class Measure(nn.Module, Generic[Data]):
@@ -67,7 +68,20 @@ class Measure(nn.Module, Generic[Data]):
 
         Every process must take the rows and sums of every metric, because these gather from all processes.
         """
-        raise NotImplementedError(f"{type(self).__name__} must implement result().")
+        raise NotImplementedError
+
+
+def check_measurement(measurement: Measure[Any]) -> None:
+    """Check that the class of a measurement sets `takes` and implements `result`.
+
+    Raises:
+        UserError: It does not.
+    """
+    kind = type(measurement)
+    if not hasattr(measurement, "takes"):
+        raise UserError(f"{kind.__name__} must set `takes`, the class of its datamodule.")
+    if kind.result is Measure.result:
+        raise UserError(f"{kind.__name__} must implement `result`, which returns its Result.")
 
 
 class MapMeasure(Measure[TextDataModule]):

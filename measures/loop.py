@@ -18,7 +18,7 @@ from attention_probing.datamodules import CorpusDataModule, TextDataModule
 from attention_probing.datamodules.batches import Ranks
 from attention_probing.datamodules.corpus import data_for
 from attention_probing.measures.attention_analyses import AttentionAnalyses
-from attention_probing.measures.contract import MapMeasure, Measure
+from attention_probing.measures.contract import MapMeasure, Measure, check_measurement
 from attention_probing.measures.devices import OneProcess
 from attention_probing.models.checkpoints import datamodule_from
 from attention_probing.results import Result
@@ -81,6 +81,8 @@ def measure(
         return measure(corpus, encoder, [measurements], fabric=fabric, limit=limit, bar=bar)[0]
     if not measurements:
         raise UserError("No measurement is given. Give one, or a list: measurements=[SingleHeads()].")
+    for measurement in measurements:
+        check_measurement(measurement)
     if encoder is not None and (corpus is None or isinstance(corpus, CorpusDataModule)):
         raise UserError("`encoder` needs the name or path of a corpus: a datamodule and a checkpoint name their own.")
     devices = OneProcess() if fabric is None else fabric

@@ -4,6 +4,7 @@ jsonargparse has no hook for its messages. tests/models/test_configs.py provokes
 """
 
 import re
+import sys
 
 from attention_probing.models.configs import command_of
 from attention_probing.results.errors import is_on_command_line, near, setting
@@ -14,6 +15,9 @@ _KEY = re.compile(r'Parser key "([^"]+)":\s*')
 _IN_CLASS = re.compile(r"Problem with given class_path '[\w.]*?(\w+)':")
 _DENIED = re.compile(r"Importing '([\w.]+)' is not allowed")
 _NO_CLASS = re.compile(r"(?:Expected a dot import path string: |has no attribute ')(\w+)")
+_NOT_IN_MODULE = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
+_NO_MODULE = re.compile(r"No module named '[\w.]+'")
+_NO_SUBCLASS = re.compile(r"does not correspond to a subclass of (LightningModule|Measure); Given value: (\S+)")
 _REQUIRED = re.compile(r"the following arguments are required: ([\w, ]+);? Given value")
 _LITERAL = re.compile(r"a typing\.Literal\[([^\]]*)\]")
 _BASES = ("LightningModule", "LightningDataModule", "Measure", "CorpusDataModule")
@@ -28,10 +32,19 @@ def explain_error(message: str) -> str:
     classes = _IN_CLASS.findall(message)
     place = f"{option} ({classes[-1]})" if classes else option
     denied = _DENIED.search(message)
+    no_module = _NO_MODULE.search(message)
+    not_in_module = _NOT_IN_MODULE.search(message)
     no_class = _NO_CLASS.search(message)
+    no_subclass = _NO_SUBCLASS.search(in_a_line(message))
     missing = _REQUIRED.search(in_a_line(message))
     if denied:
         fault = _explain_denied(denied[1])
+    elif no_module:
+        fault = f"{no_module[0]}. It was sought in the working folder and in PYTHONPATH"
+    elif not_in_module:
+        fault = _explain_not_in_module(not_in_module[1], not_in_module[2])
+    elif no_subclass:
+        fault = _explain_no_subclass(no_subclass[2], no_subclass[1])
     elif no_class:
         fault = _explain_no_class(no_class[1], option)
     elif missing:
@@ -63,6 +76,19 @@ def _explain_no_class(name: str, option: str) -> str:
     command = command_of(name)
     kind = "a model that is trained" if command == "fit" else "a measurement"
     return f"{name} is {kind}. Run it with `probing {command}`"
+
+
+def _explain_not_in_module(module: str, name: str) -> str:
+    """Return the fault of settings that name a class which its module does not have."""
+    names = vars(sys.modules[module]) if module in sys.modules else {}
+    return f"{module} has no class {name}{near(name, names)}"
+
+
+def _explain_no_subclass(path: str, base: str) -> str:
+    """Return the fault of a model that is not of the base class which the models of the command extend."""
+    if base == "Measure":
+        return f"{path} is no Measure. If it is a model that is trained, run it with `probing fit`"
+    return f"{path} is no {base}. If it is a measurement, run it with `probing measure`"
 
 
 def _explain_missing(names: list[str], option: str) -> str:

@@ -386,8 +386,10 @@ def test_a_bad_test_file_is_found_before_the_training(text: str, corpus: str, of
 UNKNOWN = {
     # Not cut short in secret, inside a class either.
     "--data.encoder.nam=x": "data.encoder (EncoderSpec): Option 'nam' is not accepted (did you mean `na",
-    "--model=own_prob.MyProbe": "model (MyProbe): No module named 'own_prob'; Given value: own_prob.MyProbe\n",
+    "--model=own_prob.MyProbe": "model (MyProbe): No module named 'own_prob'. It was sought in the working folder",
     "--model=AttentionOnlyProb": "model: there is no class AttentionOnlyProb (did you mean `AttentionOnlyProbe`?)",
+    "--model=tests.rooms.Exports": "model (Exports): tests.rooms has no class Exports (did you mean `exports`?)",
+    "--model=pathlib.Path": "model: pathlib.Path is no LightningModule. If it is a measurement, run it with `probing m",
     "--data.max_cells=many": "data.max_cells (DependencyDataModule): Expected a int. Got value: many\n",
     "learning_rate: -> learning_rat:": "typo.yaml: model (AttentionOnlyProbe): Option 'learning_rat' is not acc",
 }
@@ -429,6 +431,16 @@ def test_a_typo_is_told_in_a_line_with_what_is_closest(
     assert told.startswith("error: ")
     assert UNKNOWN[typo] in told
     assert len(told.splitlines()) == 1
+
+
+def test_options_of_a_config_that_another_class_does_not_take_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Those that it takes stay."""
+    cli = launch.start(CommandLine.from_words(["fit", "demo", "--model=StructuralDistanceProbe"]), cli=CheckedCLI)
+    assert cli.model.learning_rate == 4e-2
+    left_out = [record.message for record in caplog.records if "left out" in record.message]
+    assert left_out == [
+        "StructuralDistanceProbe does not take these options of the config demo, which are left out: decay."
+    ]
 
 
 def test_options_in_a_wrong_order_are_told(capsys: pytest.CaptureFixture[str]) -> None:

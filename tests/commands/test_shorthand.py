@@ -107,6 +107,13 @@ def test_mistakes_are_told_in_a_line(words: str, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_a_checkpoint_in_the_place_of_a_config_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "best.ckpt"
+    path.touch()
+    with pytest.raises(UserError, match=r"best\.ckpt is a checkpoint, not a config\. Give it with --checkpoints"):
+        CommandLine.from_words(["test", str(path)])
+
+
 def test_a_config_may_change_the_model_of_another(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     own.write_text("model: {init_args: {trees: false}}\ndata: {init_args: {relations: base}}\n", encoding="utf-8")

@@ -110,7 +110,7 @@ def test_registered_files_and_unknown_suffixes_have_their_own_remedies(tmp_path:
     with pytest.raises(CorpusError, match=r"no such file.*probing fetch ud_english_ewt --root "):
         read_treebank(tmp_path / "ud" / "en_ewt-ud-dev.conllu")
     for read, remedy in (
-        (read_treebank, r"the suffix \.conllu, \.conll or \.conllx"),
+        (read_treebank, r"the suffix \.conllu, \.conll or \.conllx\. Another format .* docs/howto/add\.md"),
         (read_labelled, r"with `format`: tsv, csv or jsonl"),
     ):
         with pytest.raises(CorpusError, match=rf"corpus\.txt: .* inferred from the suffix '\.txt'\. .*{remedy}\.$"):

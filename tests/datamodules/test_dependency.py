@@ -11,7 +11,8 @@ import torch
 
 from attention_probing.attention import EncoderSpec, Options, resolve
 from attention_probing.corpora.conllu import read_treebank
-from attention_probing.corpora.sentence import CorpusError, Sentence
+from attention_probing.corpora.formats import TREEBANKS, Reader
+from attention_probing.corpora.sentence import CorpusError, Sentence, Treebank
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import DependencyDataModule, VectorSpec
 from attention_probing.datamodules.dependency import FIELDS, Field
@@ -105,6 +106,22 @@ def test_punctuation_by_relation_or_tag(
         described = cast(dict[str, Any], module.provenance.data)[split]
         assert described["punctuation_by"] == options.get("punctuation_by", "relation")
         assert described["punctuation"] == list(options.get("punctuation", left_out))
+
+
+def test_a_head_out_of_range_of_a_reader_of_ones_own_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_mine(path: Path, *, texts: bool) -> Treebank:
+        columns = {"relations": ("det", "root"), "upos": ("X", "X"), "xpos": ("_", "_")}
+        right = Sentence("first", ("the", "fox"), (2, 0), **columns)
+        wrong = Sentence("second", ("the", "fox"), (3, 0), **columns)
+        return Treebank((right, wrong), {})
+
+    monkeypatch.setitem(cast(dict[str, Reader[Treebank]], TREEBANKS), ".mine", Reader(read_mine, {"name": "mine"}))
+    for split in ("dev", "test"):
+        (tmp_path / f"{split}.mine").touch()
+    data = DependencyDataModule(str(tmp_path / "{split}.mine"), encoder=None, cache=str(tmp_path))
+    fault = r"dev\.mine: sentence 'second': the word 'the' has head 3, but the sentence has 2 words\."
+    with pytest.raises(CorpusError, match=fault):
+        data.setup("test")
 
 
 @pytest.mark.parametrize("stored", [False, True])

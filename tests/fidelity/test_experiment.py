@@ -4,6 +4,7 @@ import inspect
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,19 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from torch import Tensor
 
 from attention_probing import commands, fidelity, measures
 from attention_probing.commands import CONFIGS, launch
 from attention_probing.datamodules import ClassificationDataModule
-from attention_probing.fidelity import Fidelity, FidelityTest
+from attention_probing.fidelity import Fidelity, FidelityTest, Score, proportions
+from attention_probing.fidelity.classified import ClassifiedBatch
 from attention_probing.fidelity.comparison import SECONDS
 from attention_probing.fidelity.explanations import write_explanations
-from attention_probing.fidelity.saliency import MEASURES, RANKINGS
+from attention_probing.fidelity.saliency import MEASURES, RANKINGS, Saliency
 from attention_probing.results import Result
 from attention_probing.results.digests import file_digest
+from attention_probing.results.errors import UserError
 from tests.fidelity.tiny import prepared
 from tests.fidelity.trained import fitted
 from tests.glossary import unexplained
@@ -281,6 +285,25 @@ def test_two_processes_find_what_one_does(runs: Path, tmp_path: Path) -> None:
     assert two["audit"] == one["audit"]
     pages = [next((tmp_path / name).rglob("examples.html")).read_text(encoding="utf-8") for name in ("one", "two")]
     assert pages[0] == pages[1]
+
+
+class WrongColumn(FidelityTest):
+    """Its score reads another column than it measures."""
+
+    name = "wrong"
+
+    def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Mapping[str, Tensor]:
+        return {"flip": classified.confidence}
+
+    def scores(self) -> Mapping[str, Score]:
+        return proportions(["flips"])
+
+
+def test_a_score_of_a_column_that_is_not_measured_is_refused(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROBING_CACHE", str(runs.parent / "stores"))
+    fault = r"WrongColumn: scores\(\) reads the column 'flips', but measure\(\) returned 'flip'\."
+    with pytest.raises(UserError, match=fault):
+        measures.measure(measurements=Fidelity(str(runs / "base-0"), [WrongColumn()]))
 
 
 NOWHERE = "--model.checkpoints=[nowhere.ckpt]"

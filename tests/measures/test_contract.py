@@ -211,3 +211,25 @@ def test_what_cannot_be_measured_in_python_is_refused(make_data: MakeData) -> No
             measure(corpus, "gpt2", Lengths())
     with pytest.raises(UserError, match="AtlasDataModule needs texts, a treebank and documents, not a single corpus"):
         measure("sample", None, Made(AtlasDataModule))
+
+
+class Incomplete(Measure[Any]):
+    """Says neither what it takes nor what it finds."""
+
+    experiment = "incomplete"
+
+
+class WithoutResult(Incomplete):
+    takes = DependencyDataModule
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Incomplete, "Incomplete must set `takes`, the class of its datamodule"),
+        (WithoutResult, "WithoutResult must implement `result`"),
+    ],
+)
+def test_a_class_that_is_not_complete_is_told_before_the_data_are_read(kind: type[Measure[Any]], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        measure("no-such-corpus", measurements=kind())
