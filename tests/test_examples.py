@@ -18,6 +18,7 @@ COMMANDS = [
     line
     for block in re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     for line in block.splitlines()
+    if "RUN/" not in line
 ]
 SCORES = {
     "OneDirectionProbe": "uas",

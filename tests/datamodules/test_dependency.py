@@ -110,9 +110,9 @@ def test_punctuation_by_relation_or_tag(
 
 def test_a_head_out_of_range_of_a_reader_of_ones_own_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def read_mine(path: Path, *, texts: bool) -> Treebank:
-        columns = {"relations": ("det", "root"), "upos": ("X", "X"), "xpos": ("_", "_")}
-        right = Sentence("first", ("the", "fox"), (2, 0), **columns)
-        wrong = Sentence("second", ("the", "fox"), (3, 0), **columns)
+        labels = (("det", "root"), ("X", "X"), ("_", "_"))
+        right = Sentence("first", ("the", "fox"), (2, 0), *labels)
+        wrong = Sentence("second", ("the", "fox"), (3, 0), *labels)
         return Treebank((right, wrong), {})
 
     monkeypatch.setitem(cast(dict[str, Reader[Treebank]], TREEBANKS), ".mine", Reader(read_mine, {"name": "mine"}))
