@@ -130,7 +130,7 @@ class Words:
         offsets: int64 `[2 · texts + 1]`; text i has the words `offsets[2i]:offsets[2i+1]`, its pair the words
             `offsets[2i+1]:offsets[2i+2]`.
         paired: Bool `[texts]`, True for texts that have a pair.
-        sentences: int64 `[words]`, number of each word's sentence. Integers never decrease, and no two sentences
+        sentences: int64 `[words]`, number of each word's sentence. Numbers never decrease, and no two sentences
             have the same number.
         rationale: Bool `[words]`, True for words of the rationale.
     """

@@ -150,7 +150,7 @@ class Fidelity(Measure[ClassificationDataModule]):
         self.models.to(self.device).eval()
         for test in self.tests:
             test.begin(self.checkpoints, self.data, self.device, self.seed)
-        self._rows: dict[str, dict[str, Rows]] = {}  # by checkpoint, and by test; OWN for those of no test
+        self._rows: dict[str, dict[str, Rows]] = {}  # by checkpoint, and by test; EVERY_TEXT for those of no test
         for checkpoint in self.checkpoints:
             self._rows[checkpoint.name] = {EVERY_TEXT: Rows(), **{test.name: Rows() for test in self.tests}}
         self._seconds: list[tuple[str, str, float, int]] = []  # variant, ranking, seconds of a batch, its texts

@@ -73,7 +73,8 @@ class ChosenHeads:
 
         A group without words on dev has none.
         """
-        return {group: self.dev.best(group) for group in self.groups if group in self.dev.groups}
+        of_dev = self.dev.groups
+        return {group: self.dev.best(group) for group in self.groups if group in of_dev and of_dev[group].any()}
 
     @cached_property
     def offsets(self) -> Mapping[str, int]:

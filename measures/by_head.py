@@ -40,7 +40,7 @@ class HeadMeans(nn.Module):
         encoder: Encoder with the attention heads.
         units: Unit of each number, by name.
         bounds: Lowest and highest possible value; see `Moments`. By default they are 0 and 1 for fractions, and 0 and
-            infinity if a number has another unit.
+            infinity for other units.
         groups: Number of groups of inputs that can be averaged separately; by default two, the inputs
             with an even and with an odd index.
         uniform: Number of rows of uniform attention whose numbers are averaged too, for instance one for each layer.
@@ -59,8 +59,7 @@ class HeadMeans(nn.Module):
         self.differences: Moments | None = None
         self._groups = groups
         if bounds is None:
-            are_fractions = set(units.values()) <= {"fraction"}
-            bounds = (0, 1 if are_fractions else np.inf)
+            bounds = (0, [1.0 if unit == "fraction" else np.inf for unit in units.values()])
         self._bounds = bounds
         self._unit: Unit | tuple[Unit, ...] = tuple(units.values())
         if len(set(self._unit)) == 1:

@@ -29,7 +29,7 @@ from attention_probing.datamodules import (
     PairSplit,
 )
 from attention_probing.datamodules.batches import LengthBatches, Ranks
-from attention_probing.datamodules.dependency import DependencySplit, check_relations
+from attention_probing.datamodules.dependency import DependencySplit, Field, check_relations
 from attention_probing.measures.head_sets import DRAWS, REFERENCES, TaskOutputs, make_ablation, random_sets
 from attention_probing.measures.nested import DependencyProbe, ProbeMeasure
 from attention_probing.measures.task import (
@@ -373,7 +373,7 @@ class CausalCheck(ProbeMeasure):
     """
 
     experiment = "causal"
-    reads: Collection[str] = ("attention",)
+    reads: tuple[Field, ...] = ("attention",)
 
     @checked
     def __init__(

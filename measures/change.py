@@ -101,7 +101,7 @@ class Change(MapMeasure):
 
 
 def change_answer(layers: Mapping[str, Estimate]) -> str:
-    """Return the answer, for `filled`: the mean cosine, and the layers where it is clearly smallest and largest.
+    """Return the answer, for `fill_sentence`: the mean cosine, and the layers where it is clearly smallest and largest.
 
     Args:
         layers: Mean cosine of each layer, by its number, with intervals that hold for all layers at once.

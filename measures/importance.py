@@ -254,7 +254,7 @@ def _figures(heads: Mapping[str, Estimate[Floats]], layers: Mapping[str, Estimat
 
 
 def importance_answer(candidates: Mapping[str, Estimate]) -> str:
-    """Return the answer, for `filled`: the class of tokens and layer with the clearly largest gradient, and the loss.
+    """Return the answer, for `fill_sentence`: the class and layer with the clearly largest gradient, and the loss.
 
     Args:
         candidates: Mean |∂L/∂α| by class and layer, with intervals that hold for all of them at once.

@@ -1,7 +1,7 @@
 """Probes trained inside a measurement: control tasks (Hewitt & Liang 2019), description length (Voita & Titov 2020)."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from hashlib import blake2b
@@ -16,7 +16,7 @@ from pytorch_lightning.utilities.seed import isolate_rng
 
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
 from attention_probing.datamodules.batches import BatchLoader
-from attention_probing.datamodules.dependency import read_fields
+from attention_probing.datamodules.dependency import Field, read_fields
 from attention_probing.measures.contract import Measure
 from attention_probing.measures.trainings import Best, Training, result_of, run_trainings, train_nested
 from attention_probing.metrics.attachment import ratio_scores
@@ -104,7 +104,7 @@ class ProbeMeasure(Measure[DependencyDataModule]):
     """
 
     takes = DependencyDataModule
-    reads: Collection[str] = ()  # the trainers read batches of their own
+    reads: tuple[Field, ...] = ()  # the trainers read batches of their own
     patience: int = 5
     batches: int = 50
 
@@ -122,8 +122,9 @@ class ProbeMeasure(Measure[DependencyDataModule]):
 
     def begin(self) -> None:
         """Load the train split in addition to dev and test."""
+        read_fields(self.data, self.reads, type(self).__name__)  # refuses before the store of train is made
         self.data.setup("fit")
-        read_fields(self.data, self.reads, type(self).__name__)
+        self.data.read_only(frozenset(self.reads))
 
     def train_copies(
         self, data: Mapping[str, DependencyDataModule], monitor: str, mode: MonitorMode

@@ -208,7 +208,12 @@ class LabelTask(Task):
             return _accuracy
         if self.score == "auroc":
             return self._auroc
-        of_decisions = f1_score(self.positive, self.width) if self.score == "f1" else mcc_score(self.width)
+        if self.score == "f1":
+            of_decisions = f1_score(self.positive, self.width)
+        elif self.score == "mcc":
+            of_decisions = mcc_score(self.width)
+        else:
+            raise ValueError(f"there is no score {self.score}")
 
         def statistic(values: Floats, weights: Floats) -> Floats:
             gold = values[:, 0]

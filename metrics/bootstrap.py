@@ -9,13 +9,14 @@ Which interval a number has:
 | correlation | jackknife on Fisher's scale, `_fisher_interval` | the same |
 | mean over seeds | as its number, widened by the seeds, `seeds.pool_seeds` | the same |
 | mean of one number a seed | Student's, `seeds.mean_over_seeds` | the same |
+| mean over inputs of a measurement of maps | Student's, within bounds, `moments.student_interval` | the same |
 | difference of shares | at least that of its gains and losses, `shares.signed_interval` | draws, with p |
 | other difference | draws, with p, `differences.difference` | the same |
 | difference from random sets | draws, moved out by the sets, `differences.against_random_draws` | the same |
 
 An interval is nan where no draw would be left beyond it, and where all draws are equal, because the variation of the
-units is then unknown. A number that is not compared has a margin for few units (`LEVEL_MARGIN`), which skewed numbers
-need.
+units is then unknown. A number that is not compared has a margin for few units (`draws.LEVEL_MARGIN`), which skewed
+numbers need.
 """
 
 from dataclasses import replace

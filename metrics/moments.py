@@ -15,7 +15,7 @@ from attention_probing.results import Estimate, Floats, Unit
 
 CONFIDENCE = 0.95
 
-_ROUNDING = 1e-5  # of numbers in single precision at a bound
+_ROUNDING = 0.01  # of numbers in half precision at a bound, relative to the bound
 _LEAST_DEVIATION = 2.0**-33  # below the resolution of float32 for numbers about 1: differences this small are noise
 
 
@@ -126,11 +126,13 @@ def _refuse_outside(means: Means) -> None:
     Of numbers between two bounds, with mean m, the variance is at most (high − m) (m − low) (Bhatia & Davis 2000).
     """
     with np.errstate(divide="ignore", invalid="ignore"):
+        bounds = np.abs([means.low, means.high])
+        room = _ROUNDING * np.maximum(1, np.where(np.isfinite(bounds), bounds, 0).max(axis=0))
         mean = means.sums / means.counts
         variance = means.squares / means.counts - mean**2
         largest_variance = (means.high - mean) * (mean - means.low)
-        outside = (mean < means.low - _ROUNDING) | (mean > means.high + _ROUNDING)
-        outside |= variance > largest_variance + _ROUNDING * np.maximum(1, means.high - means.low)
+        outside = (mean < means.low - room) | (mean > means.high + room)
+        outside |= variance > largest_variance + room * (means.high - means.low)
     if outside.any():
         place = tuple(np.argwhere(outside)[0])
         raise ValueError(

@@ -48,6 +48,7 @@ from attention_probing.results import (
 )
 from attention_probing.results.errors import UserError, pluralize, setting
 from attention_probing.results.heads import HeadNames, head_map, heads_table
+from attention_probing.results.progress import warn
 
 SelectionMode = Literal["held_out", "paper"]
 """`held_out` chooses the best heads on dev and scores them on test; `paper` chooses and scores on dev, as Clark et al.
@@ -209,17 +210,16 @@ def evaluate_links(
     others = {}
     for name, right in of_scored.others.items():
         others[name] = accuracies(right, of_scored.links, units, seed=seed)
-    if not of_dev.links.any():
-        raise UserError(
-            "No mention of dev has an antecedent in its window, so no head can be chosen. Give another dev split."
-        )
     # The best head of each group, the first of equals; a group without links on dev has none, and gets the first.
-    chooses = cast("Flags", ~np.isnan(dev).all(axis=0))
+    has_best = cast("Flags", ~np.isnan(dev).all(axis=0))
+    if not has_best[0]:
+        warn("No mention of dev has an antecedent in its window, so no head is chosen.")
     best = np.nan_to_num(dev, nan=-1.0).argmax(0).tolist()
     all_heads = _all_heads_table(names, dev, heads, of_scored.links, scored)
     of_best_overall = _predictors_table(all_heads, names, [best[0]] * len(best), others, scored)
+    _blank_heads(of_best_overall, np.full(len(best), has_best[0]))
     of_best_by_type = _predictors_table(all_heads, names, best, others, scored)
-    of_best_by_type.frame.loc[~chooses, ["head", "direction", "test", "low", "high"]] = pd.NA
+    _blank_heads(of_best_by_type, has_best)
     tables = {
         "antecedent": of_best_overall,
         "antecedent_by_type": replace(of_best_by_type, main=()),
@@ -232,22 +232,22 @@ def evaluate_links(
         random_scored = accuracies(random.heads, random.links, units, seed=seed)
         tables["random_init.heads"] = _all_heads_table(names, random_dev, random_scored, of_scored.links, scored)
 
+    of_best = _undefined_where(heads[best[0]], value=not has_best[0], interval=not has_best[0] or mode == "paper")
+    right_choices = dict(of_scored.others)
+    if has_best[0]:
+        right_choices = {"antecedent": of_scored.heads[:, best[0]], **right_choices}
     scores: dict[str, Estimate] = {}
-    for name, accuracy in {"antecedent": heads[best[0]], **others}.items():
+    for name, accuracy in {"antecedent": of_best, **others}.items():
         for place, group in enumerate(ANTECEDENT_GROUPS):
-            score = accuracy[place]
-            if name == "antecedent" and mode == "paper":  # no interval of one head holds for the best of all
-                score = replace(score, low=np.nan, high=np.nan)
-            scores[f"{name}.{group}"] = score
-    right_choices = {"antecedent": of_scored.heads[:, best[0]], **of_scored.others}
+            scores[f"{name}.{group}"] = accuracy[place]
     ratios = _ratios(right_choices)
     return Result(
         experiment=experiment,
         scores=scores,
         headline=[f"{name}.all" for name in right_choices],
-        answer=_answer(scores, int(of_scored.links.sum()), of_best_overall.frame["head"][0], scored),
+        answer=_answer(scores, int(of_scored.links.sum()), str(of_best_overall.frame["head"][0]), scored),
         tables=tables,
-        figures=_figures(of_best_overall, heads.value, best, chooses, names, scored),
+        figures=_figures(of_best_overall, heads.value, best, has_best, names, scored) if has_best[0] else {},
         audit={
             "mode": mode,
             "units": pluralize(number, "document"),
@@ -351,8 +351,23 @@ def _predictors_table(
     return Table(frame, units, interval=split, main=("mentions", "head", split, *columns))
 
 
+def _undefined_where(accuracy: Estimate[Floats], *, value: bool, interval: bool) -> Estimate[Floats]:
+    """Return accuracies without their values, or without their intervals, which do not hold for the best of all."""
+    nothing = np.full(len(ANTECEDENT_GROUPS), np.nan)
+    if value:
+        accuracy = replace(accuracy, value=nothing)
+    if interval:
+        accuracy = replace(accuracy, low=nothing, high=nothing)
+    return accuracy
+
+
+def _blank_heads(table: Table, has_best: Flags) -> None:
+    """Blank the head of the groups without a best one, in place."""
+    table.frame.loc[~has_best, ["head", "direction", "test", "low", "high"]] = np.nan
+
+
 def _figures(
-    table: Table, accuracy: Floats, best: Sequence[int], chooses: Flags, names: HeadNames, split: Split
+    table: Table, accuracy: Floats, best: Sequence[int], has_best: Flags, names: HeadNames, split: Split
 ) -> dict[str, Figure]:
     """Draw bars of the table, and a map of all heads for each group of mentions with its best head framed.
 
@@ -360,7 +375,7 @@ def _figures(
         table: Table of the predictors.
         accuracy: Accuracy of every head in both directions, `[2·heads, 4]`.
         best: Head of each group, `direction · heads + head`.
-        chooses: True for each group with links on dev, by which its head is chosen. The others have no map.
+        has_best: True for each group with links on dev, by which its head is chosen. The others have no map.
         names: Names of the heads.
         split: The scored split.
     """
@@ -372,7 +387,7 @@ def _figures(
     bars = Bars.from_table(title, table, "mentions", series, "accuracy (%)", title_says="split")
     maps: dict[str, HeatMap] = {}
     for place, group in enumerate(ANTECEDENT_GROUPS):
-        if not chooses[place]:
+        if not has_best[place]:
             continue
         direction, head = names.split(best[place])
         title = f"Antecedents, {group}, {ANTECEDENT_DIRECTIONS[direction]}"

@@ -140,7 +140,7 @@ class Digests:
 
     def _stamp_of(self, name: str) -> str | None:
         """Return the stamp of a file when its checksum was computed; None if it was not."""
-        return self._entries[name]["stamp"] if name in self._entries else None
+        return self._entries.get(name, {}).get("stamp")
 
     def remember(self, path: Path, sha256: str) -> None:
         """Store the SHA-256 of a file that the caller computed while writing it."""

@@ -313,8 +313,8 @@ def _convert(frame: pd.DataFrame, numeric: Collection[str]) -> None:
     for name in frame:
         if name in numeric:
             frame[name] = pd.to_numeric(frame[name])
-        elif frame[name].isin(["True", "False"]).all():
-            frame[name] = frame[name] == "True"
+        elif frame[name].dropna().isin(["True", "False"]).all():
+            frame[name] = frame[name].map({"True": True, "False": False})
 
 
 def _rows_where(frame: pd.DataFrame, column: str, where: str) -> pd.DataFrame:

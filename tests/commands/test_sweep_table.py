@@ -182,6 +182,32 @@ def test_differences_of_rows_are_over_documents(tmp_path: Path, seeds: int) -> N
         assert (line["p"] * 2**9) % 1 == 0
 
 
+@pytest.mark.parametrize("marked", ["both", "one"])
+def test_rows_are_paired_by_item_whatever_their_order_and_documents(tmp_path: Path, marked: str) -> None:
+    """An older run has no documents; then those of the other count."""
+    random = np.random.default_rng(8)
+    documents, scored = np.sort(random.integers(16, size=60)), random.integers(4, 9, 60)
+    right = random.binomial(scored, 0.5)
+    sides = {"a": right.astype(float), "b": np.minimum(right + (random.random(60) < 0.3), scored).astype(float)}
+    rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas"}) for name in "ab"]
+    records = {}
+    for row in rows:
+        own = items(sides[row.name].tolist(), scored.tolist()).assign(id=[f"s{n}" for n in range(60)])
+        if marked == "both" or row.name == "a":
+            own = own.assign(document=documents)
+        if row.name == "a":
+            own = own.sample(frac=1, random_state=0)
+        key = row.runs[0][0].key
+        records[key] = record(tmp_path, key, {"uas": own["correct"].sum() / own["scored"].sum()}, items=own)
+    columns = columns_of(["probe"], ["uas"], [], "here")
+    sweep = Sweep("table", ("probe",), tuple(rows), columns, reference={"probe": "a"})
+    [line] = collect(sweep, records, tmp_path)[0].tables["table_differences"].frame.to_dict("records")
+    expected = paired_bootstrap(sides["b"], scored, sides["a"], scored, share=True, units=documents)
+    found = [line[name] for name in ("difference", "low", "high", "p")]
+    assert found == pytest.approx([expected.value, expected.low, expected.high, expected.p])
+    assert line["p"] < 0.01
+
+
 def test_the_interval_of_numbers_without_counts_covers_seeds_and_items() -> None:
     runs = [Estimate(value, value - 0.1, value + 0.2, unit="ratio") for value in (0.5, 0.6, 0.9)]
     found = averaged(runs)

@@ -20,7 +20,6 @@ from attention_probing.metrics.antecedent_selection import ANTECEDENT_DIRECTIONS
 from attention_probing.metrics.rows import Rows
 from attention_probing.probes import antecedent_evaluation
 from attention_probing.probes.antecedent_evaluation import LinkCounts, take_counts
-from attention_probing.results import UserError
 from tests import documents
 from tests.printed import share
 from tests.tiny import save_gpt2
@@ -91,7 +90,11 @@ def brute_force(held: CoreferenceSplit, of_words: bool) -> tuple[pd.DataFrame, d
 
 
 def test_a_type_without_a_link_on_dev_has_no_best_head(
-    files: dict[str, str], bert: Path, cache: str, monkeypatch: pytest.MonkeyPatch
+    files: dict[str, str],
+    bert: Path,
+    cache: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     forgotten: list[int] = []
 
@@ -118,8 +121,13 @@ def test_a_type_without_a_link_on_dev_has_no_best_head(
     assert f"heads_{kind}" not in result.figures
     assert "heads_all" in result.figures
     calls, forgotten = [], list(range(len(MENTION_TYPES)))
-    with pytest.raises(UserError, match="No mention of dev has an antecedent in its window"):
-        scored(AntecedentHeads(), data)
+    nothing = scored(AntecedentHeads(), data)
+    assert "No mention of dev has an antecedent in its window, so no head is chosen." in caplog.text
+    assert nothing.tables["antecedent"].frame[["head", "test"]].isna().all(axis=None)
+    assert np.isnan(nothing.numbers["antecedent.all"])
+    assert nothing.numbers["nearest.all"] == result.numbers["nearest.all"]
+    assert "antecedent.all" not in nothing.ratios
+    assert nothing.answer.startswith("The nearest mention ")
 
 
 @pytest.mark.parametrize("candidates", ["mentions", "words"])
