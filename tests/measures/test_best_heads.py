@@ -75,6 +75,15 @@ def test_a_relation_whose_words_all_depend_on_root_has_no_row() -> None:
     assert frame.loc[["root", "first"], "test"].tolist() == pytest.approx([1 / 6, 5 / 6])
 
 
+def test_without_a_word_but_punctuation_in_dev_no_head_is_chosen_for_plain_words() -> None:
+    scored = of_few([0, 1, 1]).scored
+    everywhere = np.ones(len(scored.arcs), np.bool_)
+    dev = replace(scored, arcs=replace(scored.arcs, punctuation=everywhere))
+    frame = ChosenHeads(dev, scored, HeadNames((0,), (0,))).best_heads(None, 9).frame.set_index("relation")
+    assert frame.loc["all (no punctuation)"].drop(["n", "n_dev"]).isna().all()
+    assert frame.loc["all", "head"] == "1-1"
+
+
 def test_without_a_word_in_dev_no_head_is_chosen() -> None:
     scored = of_few([0, 1, 1]).scored
     dev = replace(scored, arcs=replace(scored.arcs, relation=np.minimum(scored.arcs.relation, 1)))
@@ -155,6 +164,7 @@ def test_the_answer_is_of_all_words_and_of_the_relation_with_the_widest_gap() ->
         pytest.param({"n_dev": [1300, 1241, 19, 20, 20]}, 1, id="few words in dev"),
         pytest.param({"dev_gap": [0.1, 0.1, 0.3, 0.3, 0.0]}, 1, id="a tie on dev"),
         pytest.param({"dev_gap": [0.1, 0.1, -0.1, -0.2, 0.0]}, 1, id="no gap on dev"),
+        pytest.param({"dev_gap": [0.1, 0.1, 0.0, -0.2, 0.0]}, 1, id="a gap of nothing on dev"),
         pytest.param({"dev_gap": [0.1, 0.1, 0.2, 0.3, 0.0]}, 1, id="the widest on dev is not significant on test"),
         pytest.param({"over_offset": [0.1, 0.1, -0.3, 0.1, 0.0]}, 0, id="significantly below"),
     ],
