@@ -7,7 +7,8 @@ import yaml
 
 from attention_probing.results import UserError
 from studies.claims import CLAIMS, Passage, faults_of, read_claims, tables_of
-from studies.paper import PAGE, read_numbers
+from studies.numbers import read_numbers
+from studies.paper import PAGE
 
 PAGES = sorted(path for path in PAGE.parent.glob("*.md") if path != PAGE)
 REGISTERED = read_claims(CLAIMS)

@@ -22,26 +22,10 @@ from attention_probing.results import Estimate, Provenance, Result, Table
 from attention_probing.results.digests import checksums
 from attention_probing.results.errors import UserError
 from attention_probing.results.record import read_record
-from attention_probing.results.tables import score_cell
 from attention_probing.results.writer import write
-from studies.paper import (
-    COLUMNS,
-    ENCODER,
-    NOT_SEEN,
-    PAGE,
-    PUBLISHED,
-    SEEN,
-    VERDICTS,
-    Finding,
-    Numbers,
-    escaped,
-    judge,
-    main,
-    read_numbers,
-    read_published,
-    row_of,
-    write_page,
-)
+from studies.findings import CANNOT, MISSING, NOT_SEEN, SEEN, Finding, judge, read_published
+from studies.numbers import ENCODER, Number, Numbers, read_numbers, write_numbers
+from studies.paper import PAGE, PUBLISHED, judge_on_all, main, write_page
 from tests.commands.sweeps import nothing_wrong, write_program
 
 ROWS = """name: p
@@ -83,28 +67,49 @@ def swept(folder: Path, *options: str, out: str = "out", plan: Path | None = Non
     return code
 
 
-def table(page: Path, number: int = 0, head: str = "| item |") -> pd.DataFrame:
-    """The rows of all tables with these first columns in one of the parts of a page, one part for each encoder."""
-    part = page.read_text(encoding="utf-8").split("\n## ")[number + 1]
-    blocks = [block.splitlines() for block in part.split("\n\n") if block.startswith(head)]
-    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for lines in blocks for line in lines[2:]]
-    return pd.DataFrame(rows, columns=[cell.strip() for cell in blocks[0][0].strip("|").split(" | ")])
+def table(page: Path, part: str) -> pd.DataFrame:
+    """The rows of the table in the part of a page with this heading, without those that only repeat the headings."""
+    text = page.read_text(encoding="utf-8").split(f"\n## {part}", 1)[1].split("\n## ")[0]
+    lines = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| **")]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[2:]]
+    return pd.DataFrame(rows, columns=[cell.strip() for cell in lines[0][2:-2].split(" | ")])
+
+
+def cells(page: Path, model: str = "ours") -> list[str]:
+    """The cells of a model in the table of paper `a`."""
+    return table(page, "[a]")[model].tolist()
 
 
 def test_a_sweep_writes_the_table_of_its_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert swept(tmp_path) == 0
     said = capsys.readouterr().out
-    assert "2 seen, 1 not seen, 1 cannot be seen here, 0 not run" in said
-    found = table(tmp_path / "out" / "index.md")
-    assert tuple(found) == COLUMNS
-    assert found["ours"].str.partition(" ")[0].tolist() == ["55.0", "55.0", "50.0", "–"]
-    assert found["verdict"].tolist() == ["seen", "seen", "not seen (1)", "cannot be seen here (the corpus is lost)"]
-    assert found["published"][0] == "61 (Table 1)"
-    assert found["row"].tolist() == ["probe", "", "words", "–"]
-    assert found["seen if"].tolist() == ["> 25.0", "±", "±", "–"]
+    assert "default encoder: 2 seen, 1 not seen, 1 cannot be seen here, 0 not run" in said
+    found = table(tmp_path / "out" / "index.md", "[a]")
+    assert list(found) == ["BERT, WSJ", "seen if", "published", "ours"]
+    assert found["BERT, WSJ"].tolist() == ["better", "close", "far"]
+    assert found["seen if"].tolist() == ["higher", "±", "±"]
+    assert found["published"].tolist() == ["61 (Table 1)", "58 (Table 1)", "61 (Table 1)"]
+    better, close, far = found["ours"]
+    assert re.fullmatch(r"✓ 55\.0.* vs 25\.0", better)
+    assert re.fullmatch(r"✓ 55\.0.*", close)
+    assert re.fullmatch(r"✗ 50\.0.* \(1\)", far)
     page = (tmp_path / "out" / "index.md").read_text(encoding="utf-8")
-    assert "### [a](a.md): BERT, WSJ\n" in page
-    assert page.endswith("### Most likely reasons\n\n1. no words\n")
+    assert "\n\nRows: `probe`, `words`\n" in page
+    assert "## [b](b.md)\n\nCannot be seen here:\n\n- lost: much (Table 1): the corpus is lost\n" in page
+    assert "## Most likely reasons\n\n1. no words\n" in page
+    assert "## Where models differ" not in page
+
+
+def test_a_group_of_findings_repeats_the_headings(tmp_path: Path) -> None:
+    plan_of(tmp_path)
+    text = (tmp_path / "published.yaml").read_text(encoding="utf-8")
+    changed = [*FINDINGS, {**FINDINGS[0], "of": "BERT, CoNLL", "item": "of another group"}]
+    published = {**yaml.safe_load(text), "findings": changed}
+    (tmp_path / "published.yaml").write_text(yaml.safe_dump(published), encoding="utf-8")
+    write_page(tmp_path / "published.yaml", tmp_path, tmp_path / "index.md")
+    page = (tmp_path / "index.md").read_text(encoding="utf-8").splitlines()
+    place = page.index("| **BERT, CoNLL** | **seen if** | **published** | **ours** |")
+    assert page[place + 1].startswith("| of another group | ")
 
 
 @pytest.mark.parametrize(
@@ -123,8 +128,8 @@ def test_a_plain_score_is_seen_near_the_published_number_or_inside_the_published
     published: str | float, seen: str, ours: float, verdict: str, shown: str
 ) -> None:
     finding = Finding("a", "x", "Table 1", published, "BERT", "probe@uas", seen=seen)
-    kept = {"probe@uas": [ours, ours - 0.015, ours + 0.015, "fraction", "k"]}
-    found, limit, judged = judge(finding, Numbers({}, {"probe": "k"}, kept))
+    kept = {"probe@uas": Number(ours, ours - 0.015, ours + 0.015, "fraction", "k", "3.0.0")}
+    found, limit, judged, _ = judge(finding, Numbers({}, {"probe": "k"}, kept))
     assert found is not None
     assert judged == verdict
     assert limit is not None
@@ -132,24 +137,15 @@ def test_a_plain_score_is_seen_near_the_published_number_or_inside_the_published
     assert f"{100 * limit.low:.1f} to {100 * (limit.high or 0):.1f}" == shown
 
 
-def test_the_page_of_the_findings_has_the_kept_numbers() -> None:
-    """Verdicts and numbers of docs/papers/index.md follow from index.json and published.yaml."""
-    (kept,) = read_numbers(PAGE.with_suffix(".json")).values()
-    keys: dict[str, str] = {}
-    for name, (*_, key) in kept.items():
-        keys |= dict(zip(map(row_of, name.split(" − ")), key.split(), strict=True))
-    numbers, page = Numbers({}, keys, kept), table(PAGE)
-    findings = read_published(PUBLISHED)[2]
-    groups = list(dict.fromkeys((one.paper, one.of) for one in findings))  # a table for each
-    findings.sort(key=lambda one: groups.index((one.paper, one.of)))
-    assert len(findings) == len(page)
-    for finding, row in zip(findings, page.to_dict("records"), strict=True):
-        ours, _, verdict = judge(finding, numbers) if finding.ours else (None, None, row["verdict"])
-        assert row["item"] == escaped(finding.item)
-        assert row["verdict"].startswith(verdict)
-        if ours is not None:
-            assert html.unescape(row["ours"]) == score_cell(ours)
-    assert set(kept) == set(numbers.now)
+def test_the_page_of_the_findings_has_the_kept_numbers(tmp_path: Path) -> None:
+    """docs/papers/index.md follows from index.json and published.yaml: written again without runs it is the same."""
+    page = tmp_path / "index.md"
+    shutil.copy(PAGE.with_suffix(".json"), tmp_path)
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    notes = write_page(PUBLISHED, runs, page)
+    assert not [note for note in notes if note.startswith("no longer in")]
+    assert page.read_text(encoding="utf-8") == PAGE.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -166,7 +162,7 @@ def test_the_page_of_the_findings_has_the_kept_numbers() -> None:
     ],
 )
 def test_tables_of_the_pages_have_the_kept_numbers(page: str, begins: str, place: str) -> None:
-    value, low, high, unit, _ = read_numbers(PAGE.with_suffix(".json"))[""][place]
+    value, low, high, unit, *_ = read_numbers(PAGE.with_suffix(".json"))[""][place]
     lines = PAGE.with_name(f"{page}.md").read_text(encoding="utf-8").splitlines()
     rows = [line for line in lines if line.startswith(begins)]
     points = unit == "fraction" and "kendall" not in place
@@ -176,9 +172,9 @@ def test_tables_of_the_pages_have_the_kept_numbers(page: str, begins: str, place
 
 def test_the_findings_of_each_paper_are_counted(tmp_path: Path) -> None:
     swept(tmp_path, "--row", "words")
-    counts = table(tmp_path / "out" / "index.md", head="| paper | seen |")
-    assert tuple(counts) == ("paper", *VERDICTS)
-    assert counts.to_numpy().tolist() == [["[a](a.md)", "0", "1", "0", "2"], ["[b](b.md)", "0", "0", "1", "0"]]
+    counts = table(tmp_path / "out" / "index.md", "Counts")
+    assert list(counts) == ["paper", "default encoder", CANNOT, MISSING]
+    assert counts.to_numpy().tolist() == [["[a](a.md)", "0 ✓, 1 ✗", "0", "2"], ["[b](b.md)", "", "1", "0"]]
 
 
 def test_a_number_that_is_not_there_costs_only_its_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,8 +187,9 @@ def test_a_number_that_is_not_there_costs_only_its_finding(tmp_path: Path, capsy
     assert main([*runs, "--published", str(published)]) == 0
     assert "a, far: " in (said := " ".join(capsys.readouterr().out.split()))
     assert "has no `uaz` (did you mean `uas`?)" in said
-    missing = "cannot be seen here (the results have no such number)"
-    assert table(tmp_path / "index.md")["verdict"].tolist()[:3] == ["seen", "seen", missing]
+    assert [cell[0] for cell in cells(tmp_path / "index.md")] == ["✓", "✓"]
+    page = (tmp_path / "index.md").read_text(encoding="utf-8")
+    assert "- far: 61 (Table 1): the results have no such number\n" in page
     published.write_text(text.replace("words@uas", "wrods@uas"), encoding="utf-8")
     with pytest.raises(UserError, match=r"plan\.yaml has no row 'wrods' \(did you mean `words`\?\), which 'wrods@uas'"):
         main([*runs, "--published", str(published)])
@@ -205,7 +202,7 @@ def test_rows_can_be_chosen_and_the_others_stay_in_the_table(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines if line.startswith(("words ", "probe "))] == ["words"]
     assert len(list((tmp_path / "out" / "runs").iterdir())) == 1  # probe has no folders
-    assert table(tmp_path / "out" / "index.md")["verdict"].tolist()[:3] == ["not run", "not run", "not seen (1)"]
+    assert [cell[:7] for cell in cells(tmp_path / "out" / "index.md")] == ["not run", "not run", "✗ 50.0 "]
     assert swept(tmp_path, "--row", "probe") == 0
     assert pd.read_csv(tmp_path / "out" / "p.csv")["uas"].tolist() == [0.55, 0.5]
     capsys.readouterr()
@@ -213,47 +210,91 @@ def test_rows_can_be_chosen_and_the_others_stay_in_the_table(
         swept(tmp_path, "--row", "wrods")
 
 
-def test_runs_of_another_encoder_have_a_table_of_their_own(tmp_path: Path) -> None:
+def test_runs_of_another_encoder_have_a_column_of_their_own(tmp_path: Path) -> None:
     swept(tmp_path)
     assert swept(tmp_path, "--", "--data.init_args.encoder.name=bert") == 0
     page = tmp_path / "out" / "index.md"
-    own, other = table(page), table(page, 1)
-    assert own["verdict"].tolist()[:3] == ["seen", "seen", "not seen (1)"]
-    assert other["item"].tolist() == ["better", "close"]  # words needs no encoder
-    assert other["seen if"].tolist() == ["> 25.0", "±"]
-    assert other["row"].tolist() == ["probe", ""]
-    assert "plan.yaml --row ROW -- --data.init_args.encoder.name=bert`\n" in page.read_text(encoding="utf-8")
-    assert "## bert\n" in page.read_text(encoding="utf-8")
+    found = table(page, "[a]")
+    assert list(found) == ["BERT, WSJ", "seen if", "published", "default encoder", "bert"]
+    assert [cell[0] for cell in found["default encoder"]] == ["✓", "✓", "✗"]
+    assert [cell[:1] for cell in found["bert"]] == ["✓", "✓", ""]  # words needs no encoder
+    assert table(page, "Counts")["bert"].tolist() == ["2 ✓, 0 ✗", ""]
     calls = (tmp_path / "calls.txt").read_text(encoding="utf-8").splitlines()
     assert len(calls) == 5
 
 
-def test_an_encoder_under_another_name_has_a_table(tmp_path: Path) -> None:
+def test_findings_on_which_models_differ_begin_the_page(tmp_path: Path) -> None:
+    swept(tmp_path)
+    swept(tmp_path, "--", "--data.init_args.encoder.name=bert")
+    file = tmp_path / "published.yaml"
+    published = {**yaml.safe_load(file.read_text(encoding="utf-8")), "differences": "What it <b>means</b>."}
+    published["models"] = {"": "small", "never run": "none", "bert": "large"}
+    file.write_text(yaml.safe_dump(published), encoding="utf-8")
+    for path in (tmp_path / "out").rglob("version_0/results.json"):
+        if "encoder.name=bert" in (path.parents[2] / "run.json").read_text(encoding="utf-8"):
+            content = json.loads(path.read_text(encoding="utf-8"))
+            content["scores"]["uas"] = 0.75
+            content["checksums"] = checksums(path.parent, content)
+            path.write_text(json.dumps(content), encoding="utf-8")
+    write_page(file, tmp_path / "out", tmp_path / "index.md")
+    page = (tmp_path / "index.md").read_text(encoding="utf-8")
+    assert page.startswith("# Found\n\n## Where models differ\n\nWhat it &lt;b>means&lt;/b>.\n")
+    assert "2 findings can be judged on more than one model; the verdicts differ on 1.\n" in page
+    assert "\nOn 1 the models lie apart: " in page
+    differ = table(tmp_path / "index.md", "Where models differ")
+    assert list(differ) == ["paper", "item", "seen if", "published", "small", "large"]
+    (line,) = differ.to_numpy().tolist()
+    assert line[:4] == ["[a](a.md)", "close", "±", "58 (Table 1)"]
+    assert [cell[:6] for cell in line[4:]] == ["✓ 55.0", "✗ 75.0"]
+
+
+@pytest.mark.parametrize(
+    ("seen", "bounds", "ends", "verdicts", "is_clear"),
+    [
+        ("> other", (0.3, 0.7), (0.4, 0.6), (SEEN, NOT_SEEN), True),  # 10 to 30 above, 10 to 30 below
+        ("> other", (0.38, 0.45), (0.4, 0.6), (SEEN, NOT_SEEN), False),  # 2 to 22 above, 5 below to 15 above
+        ("< other", (0.7, 0.3), (0.4, 0.6), (SEEN, NOT_SEEN), True),
+        ("> 0.39", (0.0, 0.0), (0.4, 0.6), (SEEN, SEEN), False),
+    ],
+)
+def test_models_differ_clearly_if_the_deciding_intervals_lie_apart(
+    seen: str, bounds: tuple[float, float], ends: tuple[float, float], verdicts: tuple[str, str], is_clear: bool
+) -> None:
+    finding = Finding("a", "x", "Table 1", 61, "BERT", "probe@uas", seen=seen)
+    models = {}
+    for encoder, bound in zip(("", "bert"), bounds, strict=True):
+        kept = {
+            "probe@uas": Number(0.5, *ends, "fraction", f"{encoder}k", "3.0.0"),
+            "probe@other": Number(bound, None, None, "fraction", f"{encoder}k", "3.0.0"),
+        }
+        models[encoder] = Numbers({}, {"probe": f"{encoder}k"}, kept)
+    line = judge_on_all(finding, models, [])
+    assert tuple(judgement.verdict for judgement in line.judgements.values()) == verdicts
+    assert line.differs == (verdicts[0] != verdicts[1])
+    assert line.is_clear == is_clear
+
+
+def test_an_encoder_under_another_name_has_a_column(tmp_path: Path) -> None:
     plan, published = plan_of(tmp_path), tmp_path / "published.yaml"
     renamed = "probe: {rename: {data.init_args.encoder.name: data.init_args.tokenizer.name}, "
     plan.write_text(ROWS.replace("probe: {", renamed), encoding="utf-8")
     words = ["--row", "probe", "--", "--data.init_args.encoder.name=bert", "--data.init_args.corpora=[{corpus: c}]"]
     assert swept(tmp_path, *words, plan=plan) == 0
-    other = table(tmp_path / "out" / "index.md", 1)
-    assert other["verdict"].tolist() == ["seen", "seen"]  # words needs no encoder
-    given = "--data.init_args.corpora=[{corpus: c}]' --data.init_args.encoder.name=bert`"
-    assert f"plan.yaml --row ROW -- '{given}" in (tmp_path / "out" / "index.md").read_text(encoding="utf-8")
+    page = tmp_path / "out" / "index.md"
+    assert [cell[:1] for cell in cells(page, "bert")] == ["✓", "✓", ""]  # words needs no encoder
+    assert "plan.yaml --row ROW -- '--data.init_args.corpora=[{corpus: c}]'`" in page.read_text(encoding="utf-8")
     notes = write_page(published, tmp_path / "out", tmp_path / "index.md")
     assert any("of another config, corpus or option than the rows of plan.yaml" in note for note in notes)
 
 
 def test_runs_of_another_corpus_are_not_taken_for_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert swept(tmp_path, "--", "--data.corpus=other") == 0
-    assert table(tmp_path / "out" / "index.md")["verdict"].tolist()[:3] == [
-        "seen",
-        "seen",
-        "not seen (1)",
-    ]  # the sweep's own
+    assert [cell[0] for cell in cells(tmp_path / "out" / "index.md")] == ["✓", "✓", "✗"]  # the sweep's own
     assert main(["--runs", str(tmp_path), "--published", str(tmp_path / "published.yaml")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "3 runs below" in said
     assert "of another config, corpus or option than the rows of plan.yaml, not used" in said
-    assert table(tmp_path / "index.md")["verdict"].tolist()[:3] == ["not run"] * 3  # beside published.yaml
+    assert cells(tmp_path / "index.md") == ["not run"] * 3  # beside published.yaml
 
 
 def test_of_two_runs_of_a_row_the_later_counts(tmp_path: Path) -> None:
@@ -267,7 +308,7 @@ def test_of_two_runs_of_a_row_the_later_counts(tmp_path: Path) -> None:
         os.utime(path, (2e9, 2e9))
     notes = write_page(tmp_path / "published.yaml", tmp_path, tmp_path / "index.md")
     assert sum("is used, it is later than" in note and "second" in note for note in notes) == 3
-    assert table(tmp_path / "index.md")["ours"].tolist()[0].startswith("75.0")
+    assert cells(tmp_path / "index.md")[0].startswith("✓ 75.0")
 
 
 def test_numbers_whose_runs_are_gone_are_kept_while_the_plan_has_these_runs(tmp_path: Path) -> None:
@@ -281,6 +322,9 @@ def test_numbers_whose_runs_are_gone_are_kept_while_the_plan_has_these_runs(tmp_
     notes = write_page(published, runs, page)
     assert page.read_text(encoding="utf-8") == whole
     assert any(note.endswith("the numbers of 2 rows: probe, words") for note in notes)
+    (tmp_path / "b.yaml").write_text("# A comment is not what a config says.\nb", encoding="utf-8")
+    write_page(published, runs, page)
+    assert page.read_text(encoding="utf-8") == whole
     (tmp_path / "b.yaml").write_text("another config", encoding="utf-8")
     notes = write_page(published, runs, page)
     assert any(
@@ -288,13 +332,26 @@ def test_numbers_whose_runs_are_gone_are_kept_while_the_plan_has_these_runs(tmp_
         and note.endswith("1 number of rows whose runs the plan has changed, or that no finding names: words@uas")
         for note in notes
     )
-    assert table(page)["verdict"].tolist()[:3] == ["seen", "seen", "not run"]
-    write_page(published, runs, page)  # what is not used is not kept
+    assert [cell[:7] for cell in cells(page, "default encoder")] == ["✓ 55.0 ", "✓ 55.0", "not run"]
     (tmp_path / "b.yaml").write_text("b", encoding="utf-8")
-    write_page(published, runs, page)
-    assert table(page)["verdict"].tolist()[:3] == ["seen", "seen", "not run"]
+    write_page(published, runs, page)  # what is not used is not kept
+    assert cells(page, "default encoder")[2] == "not run"
     write_page(published, tmp_path / "moved", page)
     assert page.read_text(encoding="utf-8") == whole
+
+
+def test_the_page_says_which_version_made_the_results(tmp_path: Path) -> None:
+    swept(tmp_path)
+    page = tmp_path / "out" / "index.md"
+    file = page.with_suffix(".json")
+    kept = read_numbers(file)
+    kept[""]["words@uas"] = kept[""]["words@uas"]._replace(version="1.0")
+    write_numbers(file, kept)
+    (tmp_path / "none").mkdir()
+    write_page(tmp_path / "published.yaml", tmp_path / "none", page)
+    assert page.read_text(encoding="utf-8").endswith(
+        "\n\n- 1.0, default encoder: `words`\n- unknown, default encoder: `probe`\n"
+    )
 
 
 def test_numbers_that_were_changed_are_refused(tmp_path: Path) -> None:
@@ -313,7 +370,7 @@ def test_a_run_that_is_not_finished_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "out" / "runs" / "begun").mkdir()
     (tmp_path / "out" / "runs" / "begun" / "run.json").write_text("{", encoding="utf-8")
     notes = write_page(tmp_path / "published.yaml", tmp_path / "out", tmp_path / "index.md")
-    assert notes == ["Default encoder: 2 seen, 1 not seen, 1 cannot be seen here, 0 not run"]
+    assert notes == ["default encoder: 2 seen, 1 not seen, 1 cannot be seen here, 0 not run"]
 
 
 def test_without_counts_the_interval_joins_those_of_the_runs_and_of_the_seeds(tmp_path: Path) -> None:
@@ -342,7 +399,7 @@ def test_damaged_results_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[
     said = capsys.readouterr().out
     assert "is damaged: it is not valid JSON" in said
     assert "row `probe` is not used: 1 of its 2 runs are finished" in said
-    assert table(tmp_path / "x")["verdict"].tolist()[0] == "not run"
+    assert cells(tmp_path / "x")[0] == "not run"
 
 
 @pytest.mark.parametrize(
@@ -380,8 +437,8 @@ def test_cells_and_paired_differences(tmp_path: Path) -> None:
     ends = {0.25: (0.2, 0.3), 0.5: (0.4, 0.6)}
 
     def judged(**change: str) -> tuple[Estimate | None, str]:
-        ours, _, verdict = judge(replace(finding, **change), runs)
-        return ours, verdict
+        judgement = judge(replace(finding, **change), runs)
+        return judgement.ours, judgement.verdict
 
     for where, value in {
         "layer=1": 0.25,
@@ -422,21 +479,26 @@ HOSTILE = "<img src=x onerror=alert(1)> [a](javascript:b) `c` {: onclick=d } | e
 
 
 def test_names_reach_the_site_as_text(tmp_path: Path) -> None:
-    plan_of(tmp_path)
-    finding = {"paper": HOSTILE, "item": HOSTILE, "source": HOSTILE, "of": HOSTILE, "published": 61}
-    given = {"plan": "plan.yaml", "about": "# Found <script>", "findings": [{**finding, "cannot": HOSTILE}]}
-    (tmp_path / "published.yaml").write_text(yaml.safe_dump(given), encoding="utf-8")
-    folder = tmp_path / "runs" / "key"
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps({"options": [["data.init_args.encoder.name", HOSTILE]]}))
-    write(folder / "Probe" / "version_0", Result("t", {}), Provenance({}, {}, {}))
-    write_page(tmp_path / "published.yaml", tmp_path / "runs", tmp_path / "index.md")
+    swept(tmp_path)
+    swept(tmp_path, "--", f"--data.init_args.encoder.name={HOSTILE}")
+    told = {"paper": HOSTILE, "item": HOSTILE, "source": HOSTILE, "of": HOSTILE, "published": 61}
+    judged = {"ours": "probe@uas", "seen": "> 0.9", "why": HOSTILE}
+    published = {
+        "plan": "plan.yaml",
+        "about": "# Found <script>",
+        "models": {"": HOSTILE},
+        "findings": [{**told, "cannot": HOSTILE}, {**told, **judged}],
+    }
+    (tmp_path / "published.yaml").write_text(yaml.safe_dump(published), encoding="utf-8")
+    write_page(tmp_path / "published.yaml", tmp_path / "out", tmp_path / "index.md")
     page = (tmp_path / "index.md").read_text(encoding="utf-8")
     shown = markdown.markdown(page, extensions=["tables", "attr_list", "toc"])
     tags = set(re.findall(r"<[^>]*>", shown))
     assert not [tag for tag in tags if re.search(r"<(img|script|em|strong)|\son\w+=|javascript:", tag)], tags
-    shown = re.sub("<code>.*?</code>", "", shown)  # the command, which has the encoder as an option
-    assert html.unescape(shown).count(HOSTILE) == 5, "paper twice, item, cannot, and the encoder"
+    of_findings = 2 * len(("item", "source")) + len(("cannot", "of", "why"))
+    of_papers = len(("counts", "heading"))
+    of_models = 2 * len(("counts", "table", "version"))
+    assert html.unescape(shown).count(HOSTILE) == of_findings + of_papers + of_models
 
 
 @pytest.mark.parametrize("name", ["plain", "a`b", "a|b"])
