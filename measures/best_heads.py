@@ -196,7 +196,7 @@ class ChosenHeads:
         frame["p_shuffled"] = _p_shuffled(self, permutations)
         frame = _with_blank_rows(frame, self)
         units = _units(self, frame, draws, permutations)
-        main = ["relation", "head", self.split, "own_offset" if self.transferred else "offset"]
+        main = ["relation", "head", "direction", self.split, "own_offset" if self.transferred else "offset"]
         if control is not None:
             main.append("random_init")
         main.append("p_holm")

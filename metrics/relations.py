@@ -15,6 +15,7 @@ from attention_probing.metrics.attachment import (
     relation_accuracies,
 )
 from attention_probing.results import Bars, Floats, Table, Unit
+from attention_probing.results.errors import list_first
 
 MOST_RELATIONS = 25
 """Most relations in the figure; the most frequent ones are shown."""
@@ -60,6 +61,30 @@ def relation_table(dev: Arcs, test: Arcs, relations: tuple[str, ...], hits: Floa
     frame["offset"] = offset["accuracy"]
     frame["best_offset"] = [offsets.get(name, overall) for name in frame["relation"]]
     return Table(frame, dict.fromkeys(("probe", "offset"), "fraction"), interval, main)
+
+
+def explain_offsets(table: Table) -> str:
+    """Return why the fixed offset is above the probe for some relations; empty if it is above its interval for none.
+
+    The relations are named in the order of this gap, the widest first.
+
+    Args:
+        table: Table of `relation_table`, with rows for relations and for all words.
+    """
+    frame = table.frame
+    if frame["probe"].isna().all():
+        return ""
+    above = frame["offset"] > frame["high"]
+    rows = frame[above & ~frame["relation"].isin([ALL, PLAIN])]
+    if rows.empty:
+        return ""
+    gap = rows["offset"] - rows["probe"]
+    widest_first = gap.sort_values(ascending=False, kind="stable").index
+    names = rows.loc[widest_first, "relation"].tolist()
+    return (
+        "Each offset is chosen for the relation of its row; the probe is not told the relation of a word. The offset "
+        f"is above the interval of the probe in {list_first(names)}."
+    )
 
 
 def keep_relations(table: Table, relations: Sequence[str], *, blank: bool = False) -> Table:

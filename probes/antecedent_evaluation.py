@@ -348,7 +348,7 @@ def _predictors_table(
             frame = frame.assign(**accuracy.columns(name))
     columns = ["trained" if name == TRAINED else name for name in others]
     units: dict[str, Unit] = dict.fromkeys(("dev", "test", *columns), "fraction")
-    return Table(frame, units, interval=split, main=("mentions", "head", split, *columns))
+    return Table(frame, units, interval=split, main=("mentions", "head", "direction", split, *columns))
 
 
 def _undefined_where(accuracy: Estimate[Floats], *, value: bool, interval: bool) -> Estimate[Floats]:

@@ -1,7 +1,7 @@
 """Evaluation of predicted governors against gold arcs, beside baselines without attention."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 from torch import Tensor
@@ -17,7 +17,13 @@ from attention_probing.metrics.attachment import (
     sentence_scores,
     take_arcs,
 )
-from attention_probing.metrics.relations import blank_relations, keep_relations, relation_bars, relation_table
+from attention_probing.metrics.relations import (
+    blank_relations,
+    explain_offsets,
+    keep_relations,
+    relation_bars,
+    relation_table,
+)
 from attention_probing.metrics.rows import Rows
 from attention_probing.results import Integers, Result, fill_sentence
 
@@ -80,6 +86,7 @@ def evaluate_arcs(
     text += "; right branching {right_branching.uas}; left branching {left_branching.uas}"
     table = relation_table(arcs_of_dev, arcs, data.relations, hits)
     table = keep_relations(table, relations, blank=True)
+    table = replace(table, note=explain_offsets(table))
     return Result(
         experiment=experiment,
         scores=scores,

@@ -1,6 +1,7 @@
 """Frame common to all pages: style, scripts, data, and a content security policy that blocks everything else."""
 
 import hashlib
+import re
 import zlib
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -10,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 _HERE = Path(__file__).parent / "web"
 _TEMPLATES = Environment(
@@ -28,6 +30,21 @@ def _plain(value: Any) -> object:  # noqa: ANN401 - a number or an array of nump
     return list(value)
 
 
+_CODE = re.compile(r"(?<!`)`([^`\s]|[^`\s][^`]*[^`\s])`(?!`)")
+
+
+def mark_code(text: object) -> Markup:
+    """Return a text as HTML, in which what stands between backticks is code: that of `obj` is `<code>obj</code>`."""
+    return Markup(_CODE.sub(r"<code>\1</code>", str(Markup.escape(text))))
+
+
+def _remove_backticks(text: str) -> str:
+    """Return a text for an attribute of HTML, which cannot have code."""
+    return _CODE.sub(r"\1", text)
+
+
+_TEMPLATES.filters["mark_code"] = mark_code
+_TEMPLATES.filters["remove_backticks"] = _remove_backticks
 _TEMPLATES.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "default": _plain}
 
 

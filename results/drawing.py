@@ -21,7 +21,6 @@ from matplotlib.axis import Axis
 from matplotlib.collections import LineCollection
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
-from matplotlib.font_manager import fontManager
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
@@ -29,6 +28,7 @@ from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
 from attention_probing.results import AttentionLines, Bars, Curves, HeatMap, Maps, Spreads, Unit
+from attention_probing.results.fonts import installed_fonts, one_warning_for_letters
 
 # Inches.
 COLUMN_WIDTH = 3.03  # width of a column in the style of ACL, 7.7 cm
@@ -39,10 +39,6 @@ LINE = 0.13  # about the height of a line
 # Dots per inch of a PNG.
 DOTS = 200  # of a file
 SCREEN = 130  # in a notebook
-# The first is part of matplotlib, so that figures are the same on every machine. The others, where they are installed,
-# have the letters that it lacks (Debian's fonts-noto-cjk and fonts-noto-core).
-SCRIPTS = ("CJK SC", "CJK JP", "CJK KR", "Devanagari", "Bengali", "Tamil", "Telugu", "Thai", "Ethiopic")
-FONTS = ("DejaVu Sans", *(f"Noto Sans {script}" for script in SCRIPTS))
 NAME_LETTERS = 22  # letters in a line of a name
 WORD_LETTERS = 13  # most letters of a word beside attention lines
 MOST_NUMBERED = 7  # most rows and columns of a heat map whose cells contain their numbers
@@ -57,7 +53,7 @@ MARKERS = "osD^vPX*<>hp"
 HATCHES = ("", "/////", "\\\\\\\\\\", "xxxxx", "-----", "|||||", "+++++", ".....", "/////-----", "\\\\\\\\\\|||||")
 INK = "0.15"
 STYLE = rc_params_from_file(Path(__file__).with_name("print.mplstyle"), use_default_template=False)
-STYLE["font.family"] = [name for name in FONTS if name in fontManager.get_font_names()]
+STYLE["font.family"] = installed_fonts()
 
 
 class Canvas(Figure):
@@ -65,7 +61,8 @@ class Canvas(Figure):
 
     def _repr_png_(self) -> bytes:
         png = io.BytesIO()
-        self.savefig(png, dpi=SCREEN, bbox_inches="tight")
+        with one_warning_for_letters():
+            self.savefig(png, dpi=SCREEN, bbox_inches="tight")
         return png.getvalue()
 
 

@@ -161,6 +161,7 @@ class Table:
         interval: Column to which the columns called just `low`, `high` and `sd` belong.
         main: Columns that answer the question of the experiment. A table is printed only if it has such
             columns, and these are printed at any width of the terminal. Every table is written to a file.
+        note: Sentence below the table, on what its rows would be misread for; it may be empty.
 
     Raises:
         ValueError: A column of floats has no unit, `units`, `interval` or `main` names a column that does
@@ -171,6 +172,7 @@ class Table:
     units: Mapping[str, Unit | Sequence[Unit]] = field(default_factory=dict)
     interval: str | None = None
     main: Sequence[str] = ()
+    note: str = ""
 
     def __post_init__(self) -> None:
         columns = [str(column) for column in self.frame]

@@ -7,6 +7,7 @@ from typing import Literal
 
 from attention_probing.results.figures import ColouredTexts, Figure
 from attention_probing.results.files import csv_text, is_full, write_atomically
+from attention_probing.results.fonts import one_warning_for_letters
 from attention_probing.results.record import Record, TableColumns
 from attention_probing.results.texts import html_page
 
@@ -49,17 +50,25 @@ def write_figures(folder: Path, figures: Mapping[str, Figure], record: Record, o
     """
     faults: dict[str, str] = {}
     if options.formats:
-        for name, figure in figures.items():
-            try:
-                _write_figure(folder, name, figure, record, options)
-            except Exception as error:  # the scores are already written: an error in a drawing must not end the run
-                faults[name] = f"{type(error).__name__}: {error}"
-                for ending in _ENDINGS:  # remove incomplete files
-                    (folder / FIGURES_FOLDER / f"{name}.{ending}").unlink(missing_ok=True)
-                if isinstance(error, OSError) and is_full(error):
-                    error.filename = error.filename or str(folder / name)
-                    raise
+        with one_warning_for_letters():
+            faults = _write_each(folder, figures, record, options)
     record.save(folder)
+    return faults
+
+
+def _write_each(folder: Path, figures: Mapping[str, Figure], record: Record, options: FigureFiles) -> dict[str, str]:
+    """Write the files of each figure; return error messages by name of the figure, as `write_figures` does."""
+    faults: dict[str, str] = {}
+    for name, figure in figures.items():
+        try:
+            _write_figure(folder, name, figure, record, options)
+        except Exception as error:  # the scores are already written: an error in a drawing must not end the run
+            faults[name] = f"{type(error).__name__}: {error}"
+            for ending in _ENDINGS:  # remove incomplete files
+                (folder / FIGURES_FOLDER / f"{name}.{ending}").unlink(missing_ok=True)
+            if isinstance(error, OSError) and is_full(error):
+                error.filename = error.filename or str(folder / name)
+                raise
     return faults
 
 

@@ -6,7 +6,6 @@ takes for an argument of the previous row end, nor for the arrows of the directi
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import takewhile
 
 import numpy as np
 import pandas as pd
@@ -18,6 +17,8 @@ from attention_probing.results.tables import (
     NO_INTERVAL,
     SIGNS,
     WHY_NO_INTERVAL,
+    answering_columns,
+    columns_of_p_values,
     format_cells,
     lacks_interval,
     needed_width,
@@ -114,27 +115,14 @@ def _rows_with_values(table: Table) -> list[int]:
 def _fitted(table: Table, cells: Mapping[str, Sequence[str]]) -> tuple[list[str], int]:
     """Return the columns that fit on a page, and their width in letters.
 
-    Columns that answer come first and are never left out: `Table.main`, or names of the rows if it is empty; numbers
-    of items; p-values, and values and differences with intervals beside them.
+    Columns that answer (`answering_columns`) come first and are never left out.
     """
-    names = takewhile(lambda column: not pd.api.types.is_numeric_dtype(table.frame[column]), cells)
-    main = {*(table.main or names), table.interval, "n"}
-    of_p_values = _columns_of_p_values(table)
-    if of_p_values:
-        main |= {*of_p_values, *table.intervals()}
+    main = answering_columns(table)
     columns = sorted(cells, key=lambda column: column not in main)
     widths = {column: needed_width(column, cells[column]) for column in columns}
     while sum(widths.values()) > LATEX_WIDTH and columns[-1] not in main and len(columns) > 1:
         widths.pop(columns.pop())
     return columns, sum(widths.values())
-
-
-def _columns_of_p_values(table: Table) -> list[str]:
-    columns = []
-    for column, units in table.unit_rows().items():
-        if "p" in units or "least_p" in units:
-            columns.append(column)
-    return columns
 
 
 def _latex_cells(column: str, cells: Iterable[str], side: str) -> list[str]:
@@ -151,7 +139,7 @@ def _caption(table: Table, columns: Collection[str], title: str, left_out: Mappi
     notes = _notes_on_units(table, columns)
     if any(column in table.intervals() for column in columns):
         notes.append(r"95\,\% intervals in brackets")
-    of_p_values = [column for column in columns if column in _columns_of_p_values(table)]
+    of_p_values = [column for column in columns if column in columns_of_p_values(table)]
     if of_p_values:
         notes.append("$p$ from sign flips or permutations")
     if any(column in table.intervals() for column in columns) and lacks_interval(table):
@@ -163,8 +151,12 @@ def _caption(table: Table, columns: Collection[str], title: str, left_out: Mappi
     for place, rows in left_out.items():
         if rows > 0:
             notes.append(f"{pluralize(rows, 'row')} {place} left out")
-    caption = _sentence(escape(title))
-    return f"{caption} {_sentence('; '.join(notes))}" if notes else caption
+    sentences = [_sentence(escape(title))]
+    if notes:
+        sentences.append(_sentence("; ".join(notes)))
+    if table.note:
+        sentences.append(escape(table.note))
+    return " ".join(sentences)
 
 
 def _notes_on_units(table: Table, columns: Iterable[str]) -> list[str]:

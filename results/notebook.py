@@ -1,12 +1,12 @@
 """HTML of a result for the output of a notebook."""
 
 from base64 import b64encode
-from html import escape
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from attention_probing.results import ColouredTexts, Table
+from attention_probing.results.document import mark_code
 from attention_probing.results.drawing import draw
 from attention_probing.results.tables import (
     DASH,
@@ -27,7 +27,7 @@ FIGURES = 2  # number of figures that are shown
 
 def result_html(result: "Result") -> str:
     """Return the answer, the main tables and scores, the first figures, and the audit without zeros as HTML."""
-    html = [f"<p><b>{escape(result.answer)}</b></p>"]
+    html = [f"<p><b>{mark_code(result.answer)}</b></p>"]
     for name, table in result.tables.items():
         if table.main:
             html.append(_table_html(name, table))
@@ -59,7 +59,10 @@ def _table_html(name: str, table: Table) -> str:
             sign = SIGNS.get(str(table.units.get(column)), "")
             columns[f"{column} {sign}".rstrip()] = texts
     heading = f"{name}: {PRINTED_ROWS} of {rows} rows" if rows > PRINTED_ROWS else name
-    return _frame_html(heading, pd.DataFrame(columns))
+    html = _frame_html(heading, pd.DataFrame(columns))
+    if table.note:
+        html += f"<small>{mark_code(table.note)}</small>"
+    return html
 
 
 def _frame_html(heading: str, frame: pd.DataFrame) -> str:

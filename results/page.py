@@ -17,7 +17,7 @@ from attention_probing.results.estimates import ENDS, FEW, Estimate, Table, Unit
 from attention_probing.results.files import csv_text, write_atomically
 from attention_probing.results.record import Record
 from attention_probing.results.result import Result
-from attention_probing.results.tables import DASH, SIGNS, format_cells, format_facts
+from attention_probing.results.tables import DASH, SIGNS, answering_columns, format_cells, format_facts
 
 PAGE = "page.html"
 PAGE_ROWS = 1000
@@ -33,9 +33,11 @@ class PageTable:
         file: Name of the file that has all rows.
         total: Number of rows in the file.
         columns: Names of the columns in the file.
-        heads: Heading of each column: name, its place in `columns`, True if it is numeric, and the sign of its unit.
+        heads: Heading of each column, those that answer first: name, its place in `columns`, True if it is numeric,
+            and the sign of its unit.
         rows: Formatted cells of each row, and the strings of the file for sorting and copying.
         latex: The table in LaTeX; empty if it is too large for a printed page.
+        note: Sentence below the number of rows; it may be empty.
         links: Addresses for the cells of a column, by name of the column; empty for a cell without a link.
     """
 
@@ -46,6 +48,7 @@ class PageTable:
     heads: Sequence[tuple[str, int, bool, str]]
     rows: Sequence[tuple[tuple[str, ...], Sequence[str]]]
     latex: str = ""
+    note: str = ""
     links: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @classmethod
@@ -53,7 +56,11 @@ class PageTable:
         """Create the table from the first rows of a table, whose LaTeX lies in a folder beside its file."""
         first = table.rows(range(min(PAGE_ROWS, len(table.frame))))
         raw = pd.read_csv(io.StringIO(csv_text(first.frame)), dtype=str, keep_default_na=False)
-        cells = format_cells(first, missing=DASH)
+        formatted = format_cells(first, missing=DASH)
+        first_columns = answering_columns(table) if table.main else set()
+        cells = {}
+        for column in sorted(formatted, key=lambda column: column not in first_columns):
+            cells[column] = formatted[column]
         columns = list(first.frame)
         heads = []
         for column in cells:
@@ -66,7 +73,7 @@ class PageTable:
             links["folder"] = [_link_to_run(folder, run) for run in first.frame["folder"]]
         latex = (folder / file).with_suffix(".tex")
         text = latex.read_text(encoding="utf-8") if latex.is_file() else ""
-        return cls(name, file, len(table.frame), list(map(str, raw)), heads, rows, text, links)
+        return cls(name, file, len(table.frame), list(map(str, raw)), heads, rows, text, table.note, links)
 
 
 def _link_to_run(folder: Path, run: str) -> str:

@@ -7,6 +7,7 @@ numbers as they were computed.
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from itertools import takewhile
 from typing import Any, Literal
 
 import numpy as np
@@ -58,6 +59,31 @@ def format_markdown(table: pd.DataFrame) -> str:
     """Return a table as Markdown; its cells are written as they are."""
     rows = [table.columns, ["---"] * len(table.columns), *table.to_numpy()]
     return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
+
+
+def answering_columns(table: Table) -> set[str]:
+    """Return the names of the columns that answer the question of a table; a page shows them before the others.
+
+    They are `Table.main`, or the names of the rows if it is empty; numbers of items; p-values, and values and
+    differences with intervals beside them.
+    """
+    names = takewhile(lambda column: not pd.api.types.is_numeric_dtype(table.frame[column]), table.frame)
+    columns = {*(table.main or names), "n"}
+    if table.interval:
+        columns.add(table.interval)
+    of_p_values = columns_of_p_values(table)
+    if of_p_values:
+        columns |= {*of_p_values, *table.intervals()}
+    return columns
+
+
+def columns_of_p_values(table: Table) -> list[str]:
+    """Return the names of the columns with p-values."""
+    columns = []
+    for column, units in table.unit_rows().items():
+        if "p" in units or "least_p" in units:
+            columns.append(column)
+    return columns
 
 
 def lacks_interval(table: Table) -> bool:
@@ -137,6 +163,13 @@ DASH = "–"
 NO_INTERVAL = "†"  # behind a number whose interval is left out
 WHY_NO_INTERVAL = "no interval: too few units or seeds, equal values, or chosen on these data"
 LEGEND = f"Fractions ×100, 95 % intervals in brackets, * < {FEW} items. See docs/glossary.md."
+ARROWS: Mapping[str, str] = {
+    "dependent→head": "→",
+    "head→dependent": "←",
+    "mention→antecedent": "→",
+    "antecedent→mention": "←",
+}
+"""Sign of each direction of attention behind the name of a head: → is from the word in question, ← towards it."""
 SIGNS: Mapping[str, str] = {"nats": "nats", "bits": "bits"}
 
 
@@ -209,8 +242,9 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
 
     It has the columns that answer the question of the experiment, `table.main`, the number of items `n`, and further
     columns with values as far as they fit. A caption counts the rows and columns that are left out. If these
-    columns are too wide, headings are broken after underscores and dots; then words at blanks, then intervals
-    go below their numbers; if that is not enough, every row becomes a block of lines.
+    columns are too wide, headings are broken after underscores and dots, and the direction of a head becomes an arrow
+    behind its name, which the caption explains; then words at blanks, then intervals go below their numbers; if that
+    is not enough, every row becomes a block of lines. The note of the table is the end of the caption.
 
     Args:
         title: Title of the table.
@@ -223,13 +257,24 @@ def data_table(title: str, table: Table, file: str, width: int = 80) -> RichTabl
     fitting = _columns_that_fit(columns, {*table.main, "n"}, width)
     columns = {name: column for name, column in columns.items() if name in fitting}
     numeric = {name: pd.api.types.is_numeric_dtype(table.frame[name]) for name in columns}
-    layout = _lay_out(title, columns, numeric, width)
+    directions = columns.get("direction", ())
+    layout = _beside(title, columns, numeric, width, level=0)
+    if layout is None:
+        columns = _with_arrows(columns)
+        layout = _narrowed(title, columns, numeric, width)
     more = []
     for kind, number in (("row", len(table.frame) - PRINTED_ROWS), ("column", len(cells) - len(fitting))):
         if number > 0:
             more.append(pluralize(number, f"more {kind}"))
+    lines = []
     if more:
-        layout.caption = Text(f"{' and '.join(more)} in {file}")
+        lines.append(f"{' and '.join(more)} in {file}")
+    if directions and "direction" not in columns:
+        lines.append(_explain_arrows(directions))
+    if table.note:
+        lines.append(table.note)
+    if lines:
+        layout.caption = Text("\n".join(lines))
     return layout
 
 
@@ -246,9 +291,27 @@ def _columns_that_fit(columns: Mapping[str, Sequence[str]], main: Collection[str
     return fitting
 
 
-def _lay_out(title: str, columns: Mapping[str, list[str]], numeric: Mapping[str, bool], width: int) -> RichTable:
-    """Lay out columns at the first level that fits into a width, else as blocks of lines."""
-    for level in range(4):
+def _with_arrows(columns: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Write the direction of each head behind its name, as in `9-5 ←`, if the columns have both."""
+    joined = dict(columns)
+    if "head" not in columns or not {*columns.get("direction", ())} <= {*ARROWS, DASH}:
+        return joined
+    heads = []
+    for head, direction in zip(columns["head"], joined.pop("direction"), strict=True):
+        heads.append(f"{head} {ARROWS.get(direction, '')}".rstrip())
+    joined["head"] = heads
+    return joined
+
+
+def _explain_arrows(directions: Iterable[str]) -> str:
+    """Return the meaning of the arrows of some directions: `Attention: → dependent→head, ← head→dependent`."""
+    meanings = [f"{ARROWS[direction]} {direction}" for direction in dict.fromkeys(directions) if direction in ARROWS]
+    return f"Attention: {', '.join(sorted(meanings, reverse=True))}"
+
+
+def _narrowed(title: str, columns: Mapping[str, list[str]], numeric: Mapping[str, bool], width: int) -> RichTable:
+    """Lay out columns at the first level of `_beside` that fits into a width, else as blocks of lines."""
+    for level in range(1, 4):
         table = _beside(title, columns, numeric, width, level)
         if table is not None:
             return table

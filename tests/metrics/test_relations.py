@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from attention_probing.metrics.attachment import Arcs, attached, baseline_scores, uniform_attached
-from attention_probing.metrics.relations import relation_bars, relation_table
+from attention_probing.metrics.relations import explain_offsets, relation_bars, relation_table
 from tests.metrics.samples import arcs
 
 KNOWN = ("det", "nsubj", "punct", "root")
@@ -64,6 +64,16 @@ def test_the_probe_stands_beside_the_offset_with_its_own_interval() -> None:
     assert probe == 0.75
     assert low <= probe <= high
     assert cells(table, "nsubj", ["probe", "low", "high"]) == [1, pytest.approx(0.025**0.5), 1]  # two of two
+
+
+def test_a_note_names_the_relations_whose_offset_is_above_the_probe() -> None:
+    # The probe finds nothing, so that both relations with an offset that is right for all words lie below it.
+    always = words(*["the→2/det dog→3/nsubj barks→0/root .→3/punct"] * 20)
+    right = attached(always, always.head)
+    for wrong, named in ((right * 0, "det, nsubj, punct"), (right * (always.relation != 1), "nsubj"), (right, "")):
+        note = explain_offsets(relation_table(always, always, KNOWN, wrong))
+        assert note.endswith(f"above the interval of the probe in {named}.") if named else not note
+    assert explain_offsets(relation_table(always, always, KNOWN, None)) == ""
 
 
 def test_baselines_by_hand() -> None:

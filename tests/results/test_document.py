@@ -5,7 +5,7 @@ import pytest
 from jinja2 import UndefinedError
 from playwright.sync_api import Browser, Page
 
-from attention_probing.results.document import Packed, document, render
+from attention_probing.results.document import Packed, document, mark_code, render
 
 SHOW = "document.querySelector('output').textContent = page.json('said').word;"
 
@@ -45,3 +45,9 @@ def test_templates_escape_text_and_refuse_a_missing_value() -> None:
     assert "<h1>&lt;b&gt;</h1>" in render("texts.html", title="<b>", texts=[], full=10, steps=[], missing=0)
     with pytest.raises(UndefinedError, match="'full' is undefined"):
         render("texts.html", title="t", texts=[], steps=[], missing=False)
+
+
+def test_what_stands_between_backticks_is_code_and_nothing_else() -> None:
+    assert mark_code("in `obj`: `a b` of <b>") == "in <code>obj</code>: <code>a b</code> of &lt;b&gt;"
+    for text in ("a `", "`` quoted '' and `` again ''", "no ` code `", ""):
+        assert "<code>" not in mark_code(text), text

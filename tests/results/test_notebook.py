@@ -88,3 +88,10 @@ def test_a_wrong_name_is_refused_with_those_that_there_are() -> None:
         RESULT.table("bst")
     with pytest.raises(KeyError, match=r"There is no figure 'best'; give one of texts, one, two, three"):
         RESULT.figure("best")
+
+
+def test_backticks_are_code_and_a_note_stands_below_its_table() -> None:
+    table = Table(FRAME[["head"]], main=("head",), note="Not `mark`.")
+    html = replace(RESULT, answer="In `obj`.", tables={"best": table})._repr_html_()
+    assert "<b>In <code>obj</code>.</b>" in html
+    assert "</table><small>Not <code>mark</code>.</small>" in html

@@ -184,6 +184,29 @@ def test_a_printed_table_stands_above_the_fold_before_all_scores_and_figures(run
     assert page.locator("[data-name=small]").count() == 1
 
 
+def test_what_the_answer_rests_on_is_in_sight_and_names_stay(tmp_path: Path, open_page: Open) -> None:
+    """As in best_heads: the columns that answer stand among 20 others."""
+    others = {f"another_number_{place}": [0.5] for place in range(20)}
+    frame = pd.DataFrame({"relation": ["all"], **others, "test": [0.5], "low": [0.4], "high": [0.6], "p_holm": [0.01]})
+    units = {**dict.fromkeys([*others, "test"], "fraction"), "p_holm": "p"}
+    best = Table(frame, units, "test", main=("relation", "test"), note="Of `all` words.")  # type: ignore[arg-type]
+    assert not write(tmp_path, Result("heads", {}, {"best": best}, answer="In `obj`."), Provenance({}, {}, {}))
+    page = open_page(tmp_path / "page.html", viewport={"width": 1280, "height": 720})
+    names = table(page, "best").locator("thead th").all_inner_texts()
+    assert [name.rstrip("↕") for name in names][:4] == ["relation", "test", "p_holm", "another_number_0"]
+    assert column(page, "best", 2) == ["50.0 [40.0, 60.0]"]
+    for name in ("test", "p_holm"):
+        place = table(page, "best").get_by_role("columnheader", name=name).bounding_box()
+        assert place["x"] + place["width"] < 1280
+    # The name of a row stays where the others are scrolled away.
+    table(page, "best").locator(".scroll").evaluate("one => { one.scrollLeft = 400; }")
+    assert table(page, "best").locator("tbody th").bounding_box()["x"] < 30
+    assert table(page, "best").locator("tbody td").first.bounding_box()["x"] < 0
+    assert page.locator(".answer code").inner_text() == "obj"
+    assert table(page, "best").locator("caption").inner_text() == "1 row. Of all words."
+    assert "`" not in page.inner_text("main")
+
+
 def test_nothing_that_a_file_holds_becomes_markup(run: Path, open_page: Open) -> None:
     page = open_page(run / "page.html")  # which fails on a dialog that was asked for, as on a request
     page.on("dialog", lambda dialog: pytest.fail(dialog.message))
@@ -198,7 +221,7 @@ def test_nothing_that_a_file_holds_becomes_markup(run: Path, open_page: Open) ->
         summary.click()
     page.wait_for_timeout(100)
     assert page.locator("main script").count() == 0
-    assert column(page, "small", 2)[0] == WORD
+    assert column(page, "small", 4)[0] == WORD
     assert page.title() == f"probe ({WORD.rpartition('/')[2]})"
     assert ATTACK in page.inner_text("main")
     assert WORD in page.locator("pre[aria-label='config.yaml']").inner_text()

@@ -111,6 +111,44 @@ class TestFrames:
         assert at(58)[2:4] == [[run, "50.0", "–"], ["", "[40.0, 60.0]", ""]]
         assert at(50)[:2] == [["column", "value"], ["run", run]]
 
+    def test_the_direction_of_a_head_becomes_an_arrow_where_it_does_not_fit(self) -> None:
+        """As in best_heads of a treebank at 80 columns."""
+        frame = pd.DataFrame(
+            {
+                "relation": ["all (no punctuation)", "mark", "vocative"],
+                "n": [25094, 82, 1],
+                "head": ["3-9", "10-12", NAN],
+                "direction": ["dependent→head", "head→dependent", NAN],
+                "test": [0.484, 1.0, NAN],
+                "low": [0.469, 0.969, NAN],
+                "high": [0.499, 1.0, NAN],
+                "offset": [0.369, 1.0, NAN],
+                "random_init": [0.111, 0.095, NAN],
+                "p_holm": [0.0099, 1.0, NAN],
+            }
+        )
+        units: dict[str, Unit] = {"test": "fraction", "offset": "fraction", "random_init": "fraction", "p_holm": "p"}
+        given = Table(frame, units, "test", ("relation", "head", "direction", *units), note="A note.")
+        wide = data_table("t", given, "t.csv", 120)
+        assert str(wide.caption) == "A note."
+        assert [row[3] for row in cells(wide)] == ["direction", "dependent→head", "head→dependent", DASH]
+        for width in (80, 40):
+            narrow = data_table("t", given, "t.csv", width)
+            assert str(narrow.caption) == "Attention: → dependent→head, ← head→dependent\nA note."
+            console = Console(width=width, color_system=None)
+            with console.capture() as printed:
+                console.print(narrow)
+            text = printed.get()
+            assert max(map(len, text.splitlines())) <= width
+            assert "3-9 →" in text
+            assert "10-12 ←" in text
+            assert "direction" not in text
+
+    def test_other_directions_than_those_of_attention_stay_words(self) -> None:
+        frame = pd.DataFrame({"head": ["1-1"], "direction": ["up" * 20], "number": [0.5]})
+        printed = cells(data_table("t", table(frame, main=("head", "direction", "number")), "t.csv", 30), 30)
+        assert [name for name, _ in printed if name] == ["column", "head", "direction", "number"]
+
     def test_no_part_of_a_word_is_broken_or_lost(self) -> None:
         text = "abcdefghijkl mnop_qrst/u vwxyz"
         frame = pd.DataFrame({"word": [text], "number": [0.5]})
@@ -192,6 +230,12 @@ $^\dagger$\,no interval: too few units or seeds, equal values, or chosen on thes
 """
     shown = table(frame, interval="test", main=("relation", "n", "head", "direction", "test", "best_offset"), p="p")
     assert latex_table(shown, "heads", "best_heads", "heads") == expected.replace("; \\\n", "; ")
+
+
+def test_a_note_ends_the_caption_in_latex() -> None:
+    text = latex_table(Table(pd.DataFrame({"n": [30]}), note="100 % of it."), "probe", "t", "T")
+    assert text is not None
+    assert r"\caption{T. 100 \% of it.}" in text
 
 
 @pytest.mark.parametrize(
