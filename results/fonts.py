@@ -85,6 +85,7 @@ def _describe_missing(letters: Collection[str]) -> str:
         packages.append("fonts-noto-cjk of Debian or font-ttf-noto-cjk of conda-forge")
     if not all(is_cjk):
         packages.append("fonts-noto-core of Debian")
-    count = pluralize(len(letters), "letter")
-    remedy = f"Install {', and '.join(packages)}."
-    return f"No installed font has {count} of the figures ({shown}), and boxes stand for them. {remedy}"
+    return (
+        f"No installed font has {pluralize(len(letters), 'letter')} of the figures ({shown}), and boxes stand for "
+        f"them. Install {', and '.join(packages)}."
+    )
