@@ -95,8 +95,10 @@ class Line:
     def condition(self) -> str:
         """Condition under which the finding is seen, without the number of a model."""
         seen = self.finding.seen
-        if seen == "±" or not FIXED.fullmatch(seen):
-            return {"±": "±", "<": "lower", ">": "higher"}[seen[0]]
+        if seen == "±":
+            return seen
+        if not FIXED.fullmatch(seen):
+            return "lower" if seen[0] == "<" else "higher"
         units = [judgement.ours.unit for judgement in self.judgements.values() if judgement.ours]
         if not units:
             return DASH
@@ -213,7 +215,7 @@ def _with_encoder(options: Options, encoder: str) -> Options:
 
 def _list_strange(runs: Mapping[str, Record], rows: Iterable[Sequence[Row]], folder: Path, plan: Path) -> list[str]:
     """Return a message about the runs that no row reads."""
-    used = set()
+    used: set[str] = set()
     for of_model in rows:
         for row in of_model:
             for run in row.all_runs():

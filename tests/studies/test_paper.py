@@ -166,6 +166,8 @@ def test_tables_of_the_pages_have_the_kept_numbers(page: str, begins: str, place
     lines = PAGE.with_name(f"{page}.md").read_text(encoding="utf-8").splitlines()
     rows = [line for line in lines if line.startswith(begins)]
     points = unit == "fraction" and "kendall" not in place
+    assert low is not None
+    assert high is not None
     shown = [f"{100 * one:.1f}" if points else f"{one:.3f}".replace("0.", ".") for one in (value, low, high)]
     assert any(f"| {shown[0]} [{shown[1]}, {shown[2]}]" in row for row in rows), (shown, rows)
 
