@@ -125,4 +125,5 @@ bench: $(INSTALLED)
 	$(BIN)/python -m benchmarks.ablation
 	$(BIN)/python -m benchmarks.streaming
 	$(BIN)/python -m benchmarks.models
+	$(BIN)/python -m benchmarks.prediction
 	$(BIN)/python -m benchmarks.start --rounds 5

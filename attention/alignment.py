@@ -511,6 +511,10 @@ class PiecelessWords(NamedTuple):
         inputs, positions = (owners != torch.arange(owners.size(1), device=owners.device)).nonzero(as_tuple=True)
         return cls(inputs, positions, owners[inputs, positions])
 
+    def to(self, device: torch.device) -> "PiecelessWords":
+        """Return the words on another device."""
+        return PiecelessWords(*(numbers.to(device) for numbers in self))
+
 
 @dataclass(frozen=True, eq=False)
 class Reduction:
@@ -525,7 +529,7 @@ class Reduction:
             heads beforehand, which saves a copy for every layer.
         columns: 1 where a piece belongs to a position, `[batch, pieces, positions]`.
         owners: Position that has the piece of each position, int64 `[batch, positions]`: itself, but for words without
-            a piece of their own.
+            a piece of their own. It may stay on the CPU: a GPU would wait for the search of these words.
     """
 
     rows: Tensor
@@ -540,8 +544,8 @@ class Reduction:
 
     @cached_property
     def pieceless(self) -> PiecelessWords:
-        """Words without a piece of their own, found once for all layers: on a GPU the search waits for all kernels."""
-        return PiecelessWords.of_owners(self.owners)
+        """Words without a piece of their own, found once for all layers, on the device of `rows`."""
+        return PiecelessWords.of_owners(self.owners).to(self.rows.device)
 
     def words(self, maps: Tensor) -> Tensor:
         """Reduce maps over pieces, `[batch, heads, from, to]`, to words, `[batch, heads, positions, positions]`.
@@ -585,7 +589,7 @@ def reduction(batch: Sequence[AlignedPieces], from_pieces: FromPieces, device: t
     return Reduction(
         rows=torch.from_numpy(np.ascontiguousarray(rows[:, None])).to(device),
         columns=torch.from_numpy(columns).to(device),
-        owners=torch.from_numpy(owners).to(device),
+        owners=torch.from_numpy(owners),
     )
 
 

@@ -140,7 +140,7 @@ def check(model: "PreTrainedModel", name: str, scores: Scores = "model", *, chan
         raise
     if scores == "float32":
         model.set_attn_implementation(FLOAT32)
-    attending = _number_layers(body, reading.modules)
+    attending = number_layers(body, reading.modules)
     layers = max(attending) + 1
     if not body.config.is_encoder_decoder:
         layers = max(layers, getattr(body.config, "num_hidden_layers", 0))
@@ -434,7 +434,7 @@ def _make_readable(
         raise EncoderError(f"{outside}, and its own weights cannot be read ({_describe(error)}). {_OTHER}") from error
 
 
-def _number_layers(model: "PreTrainedModel", modules: Sequence[nn.Module]) -> tuple[int, ...]:
+def number_layers(model: "PreTrainedModel", modules: Sequence[nn.Module]) -> tuple[int, ...]:
     """Return the model's own number of each attention layer, 0-based: its `layer_idx`, else its place among the layers.
 
     A model that calls one module in several layers (ALBERT) has its layers numbered in the order of the pass.

@@ -6,7 +6,6 @@ work on a store, and an interrupted extraction resumes; equal inputs on one kind
 
 import ctypes
 import logging
-import os
 import shutil
 import sys
 import time
@@ -49,6 +48,7 @@ from attention_probing.results.digests import Digests, file_digest
 from attention_probing.results.errors import UserError, lacks_memory, pluralize, setting
 from attention_probing.results.files import remove_leftovers, temporary_path, write_atomically
 from attention_probing.results.locks import POLL, claim_missing, release
+from attention_probing.results.memory import anonymous_bytes
 from attention_probing.results.progress import Progress, is_logged
 
 StoredTensors = list[tuple[Tensor, ...]]
@@ -62,11 +62,12 @@ BATCH_PIECES = {"cpu": 512, "cuda": 16384}
 BATCH_CELLS = {"cpu": 2**16, "cuda": 2**22}
 """Largest number of pieces × pieces, padding included: it bounds the weights of a layer."""
 WORKERS = 8  # largest number of concurrent forward passes on a CPU
+GROWTH = 48 << 20
+"""Bytes by which a process may grow in the loop over passes before it gives free memory back to the system."""
 MEMORY = {"cpu": 2 << 30, "cuda": 8 << 30}
 """Largest size in bytes of the tensors that all concurrent passes keep. A single input may take more."""
 
 _ROW_TOLERANCE = 1e-3
-_STATM = Path("/proc/self/statm")
 
 console = Console(stderr=True)
 log = logging.getLogger(__name__)
@@ -124,7 +125,7 @@ def extract(
                 yield shard, batch
 
     def run(shard_and_batch: tuple[int, list[int]]) -> StoredTensors:
-        return run_pass(encoder, items, shard_and_batch[1])
+        return run_pass(encoder, items, shard_and_batch[1], torch.device("cpu"))
 
     allowance = Allowance()
     for (shard, batch), tensors_of_items in in_order(run, passes(), workers_of(encoder, items)):
@@ -134,15 +135,21 @@ def extract(
             allowance.check()
 
 
-def run_pass(encoder: LoadedEncoder, items: Items, batch: Sequence[int]) -> StoredTensors:
-    """Run one forward pass over some items; return the tensors to store for each, on the CPU.
+def run_pass(encoder: LoadedEncoder, items: Items, batch: Sequence[int], device: torch.device) -> StoredTensors:
+    """Run one forward pass over some items; return the tensors to store for each.
 
     They are the attention and, if the store has any, the hidden states.
+
+    Args:
+        encoder: The encoder.
+        items: The items of the store.
+        batch: 0-based indices of the items to read.
+        device: Device of the returned tensors.
 
     Raises:
         UserError: The memory does not suffice for a single input; see also `extract`.
     """
-    return within_memory(partial(_run_whole, encoder, items), encoder, items, batch)
+    return within_memory(partial(_run_whole, encoder, items, device), encoder, items, batch)
 
 
 def within_memory(
@@ -183,13 +190,15 @@ def within_memory(
     return first + within_memory(run, encoder, items, batch[half:])
 
 
-def _run_whole(encoder: LoadedEncoder, items: Items, batch: Sequence[int]) -> StoredTensors:
+def _run_whole(encoder: LoadedEncoder, items: Items, device: torch.device, batch: Sequence[int]) -> StoredTensors:
     parts = [items.inputs[item] for item in batch]
     with use_device(encoder.device):
         attention, hidden = forward(encoder, parts, items)
-        by_quantity = [items.select(batch, attention)]
+        if items.extraction.candidates is None:
+            attention = attention.to(device)  # all items in one copy; of candidates less than that is kept
+        by_quantity = [[maps.to(device) for maps in items.select(batch, attention)]]
         if items.hidden.layers:
-            states = [of_item[:, : part.words] for of_item, part in zip(hidden.cpu(), parts, strict=True)]
+            states = [of_item[:, : part.words] for of_item, part in zip(hidden.to(device), parts, strict=True)]
             by_quantity.append(states)
         return list(zip(*by_quantity, strict=True))
 
@@ -201,9 +210,16 @@ def use_device(device: torch.device) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-def workers_of(encoder: LoadedEncoder, items: Items) -> int:
-    """Return the number of forward passes to run at once."""
-    if encoder.device.type != "cpu" or not is_reentrant(encoder):
+def workers_of(encoder: LoadedEncoder, items: Items, device: str = "") -> int:
+    """Return the number of forward passes to run at once.
+
+    Args:
+        encoder: The encoder.
+        items: The items that it reads.
+        device: Kind of device, `cpu` or `cuda`; by default that of the encoder.
+    """
+    kind = device or encoder.device.type
+    if kind != "cpu" or not is_reentrant(encoder):
         return 1
     longest = max(map(len, items.inputs))
     # Every worker may have one finished pass beside the running one.
@@ -466,27 +482,18 @@ class Allowance:
         growth: Bytes by which the process may grow before free memory is returned.
     """
 
-    def __init__(self, growth: int = 48 << 20) -> None:
+    def __init__(self, growth: int = GROWTH) -> None:
         self._growth = growth
-        self._before = _anonymous_bytes()
+        self._before = anonymous_bytes()
 
     def check(self) -> None:
         """Give free memory back to the system if the process has grown by more than `growth` bytes.
 
         Growth is measured since memory was last given back, or since the start.
         """
-        if _anonymous_bytes() - self._before > self._growth:
+        if anonymous_bytes() - self._before > self._growth:
             return_free_memory()
-            self._before = _anonymous_bytes()
-
-
-def _anonymous_bytes() -> int:
-    """Return resident memory without mapped files, in bytes; 0 on systems without /proc."""
-    try:
-        _, resident, shared, *_ = map(int, _STATM.read_text().split())
-    except OSError:
-        return 0
-    return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
+            self._before = anonymous_bytes()
 
 
 def open_store(extraction: Extraction, cache: Path, digests: Digests) -> Store | None:

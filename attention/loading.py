@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -193,16 +193,16 @@ def load_config(source: EncoderSource) -> PreTrainedConfig:
 
 
 def architecture(source: EncoderSource) -> "PreTrainedModel":
-    """Build the encoder without weights, on the meta device, from its config alone.
+    """Build the encoder without weights, on the meta device, from its config alone, with eager attention.
 
-    Of an encoder-decoder, the encoder is returned.
+    Of an encoder-decoder, the encoder is returned. The parameters have the type of `EncoderSpec.dtype`.
 
     Raises:
         EncoderError: The config cannot be read, or does not describe an encoder.
     """
     config = load_config(source)
     with _explain_errors(source, ": transformers cannot build an encoder from its config.json"), torch.device("meta"):
-        model = _build(AutoModel, source, config)
+        model = _build(AutoModel, source, config, attn_implementation="eager", dtype=source.spec.dtype)
     return model.get_encoder() if config.is_encoder_decoder else model
 
 
@@ -381,9 +381,14 @@ def _load_pretrained(
         check_parameters(parameters, weights)
         model, report = auto_class.from_pretrained(source.folder, **options)
     for name, weight in model.named_parameters():  # those that no short text reads too
-        if not weight.is_meta and not weight.isfinite().all():  # a device_map may leave weights on the disk
+        if not weight.is_meta and not _is_finite(weight):  # a device_map may leave weights on the disk
             raise EncoderError(f"{source.spec.name}: its {name} has infinite or undefined numbers. Choose another.")
     return model, report
+
+
+def _is_finite(weight: Tensor) -> bool:
+    """Return True if all numbers are finite; their sum tells without a copy of the largest table of the model."""
+    return bool(weight.sum().isfinite()) or bool(weight.isfinite().all())
 
 
 def _refuse_missing(model: "PreTrainedModel", source: EncoderSource, missing: list[str]) -> None:

@@ -33,8 +33,8 @@ def find_most_attended(encoder: LoadedEncoder, items: Items, batch: Sequence[int
         batch: 0-based indices of the sentences of the pass.
 
     Returns:
-        For each sentence of n words, int32 `[n, 2, layers, heads]` and float32 `[layers, heads, n]`, on the CPU; see
-        `positions` and `peaks` of `MostAttended`.
+        For each sentence of n words, int32 `[n, 2, layers, heads]` and float32 `[layers, heads, n]`, on the encoder's
+        device; see `positions` and `peaks` of `MostAttended`.
 
     Raises:
         UserError: The attention of a word does not sum to 1.
@@ -43,8 +43,8 @@ def find_most_attended(encoder: LoadedEncoder, items: Items, batch: Sequence[int
     words = max(part.words for part in parts)
     layers = len(items.layers)
     heads = len(items.heads)
-    positions = torch.empty(len(parts), words, 2, layers, heads, dtype=torch.int32)
-    peaks = torch.empty(len(parts), layers, heads, words)
+    positions = torch.empty(len(parts), words, 2, layers, heads, dtype=torch.int32, device=encoder.device)
+    peaks = torch.empty(len(parts), layers, heads, words, device=encoder.device)
     lengths = torch.tensor([part.words for part in parts], device=encoder.device)
 
     def keep(place: int, blocks: Iterable[tuple[int, Tensor]]) -> None:
@@ -126,7 +126,7 @@ def word_rows(
     rows_of = torch.from_numpy(readers).to(device)
     owners = np.arange(positions)
     owners[part.pieceless] = part.positions[part.pieces_before]
-    pieceless = PiecelessWords.of_owners(torch.from_numpy(owners)[None].to(device))
+    pieceless = PiecelessWords.of_owners(torch.from_numpy(owners)[None]).to(device)
     columns = torch.from_numpy(part.positions).long().to(device)  # with indices of 32 bits PyTorch is ten times slower
     # The tokenizer may write no start delimiter, and no end delimiter.
     low = int(counts[0] == 0)

@@ -229,14 +229,18 @@ def _joint_hash(hashes: Mapping[Path, str], paths: list[Path]) -> str:
     return digest("\n".join(f"{hashes[path]} {path.name}" for path in paths).encode())
 
 
-def resolve(spec: EncoderSpec) -> EncoderSource:
+def resolve(spec: EncoderSpec, *, weights: bool = True) -> EncoderSource:
     """Find the files of an encoder: a local folder, one in `$PROBING_MODELS`, the package of the default, or the hub.
+
+    Args:
+        spec: Name of the encoder, and how it is read.
+        weights: False to download no weights from the hub.
 
     Raises:
         EncoderError: The encoder is in none of these places, the folder has no config.json, or something else than
             files of a model, or there is an adapter among the files.
     """
-    source = _find(spec)
+    source = _find(spec, weights=weights)
     _refuse_adapter(source)
     if not (source.folder / "config.json").is_file():
         remedy = "Save the encoder there with save_pretrained."
@@ -249,7 +253,7 @@ def resolve(spec: EncoderSpec) -> EncoderSource:
     return _with_code(source)
 
 
-def _find(spec: EncoderSpec) -> EncoderSource:
+def _find(spec: EncoderSpec, *, weights: bool) -> EncoderSource:
     """Return the place of an encoder's files, without reading any of them."""
     folder = Path(spec.name).expanduser()
     if folder.is_dir():
@@ -270,7 +274,7 @@ def _find(spec: EncoderSpec) -> EncoderSource:
         if bundle is not None and bundle.origin is not None:
             return EncoderSource(spec, Path(bundle.origin).parent / "model", "bundle")
     try:
-        return EncoderSource(spec, _download(spec), "hub")
+        return EncoderSource(spec, _download(spec, weights=weights), "hub")
     except (OSError, HFValidationError) as error:
         raise EncoderError(_explain_missing(spec.name, error)) from error
 
@@ -319,12 +323,13 @@ def _refuse_endless(folder: Path) -> None:
                 ) from error
 
 
-def _download(spec: EncoderSpec) -> Path:
+def _download(spec: EncoderSpec, *, weights: bool) -> Path:
     """Download the files of an encoder from the hub, unless they are there; return their folder."""
-    for weights in _WEIGHTS:
-        patterns = [*_TEXTS, "*.json", weights]
+    texts = [*_TEXTS, "*.json"]
+    for pattern in _WEIGHTS:
+        patterns = [*texts, pattern] if weights else texts
         folder = Path(snapshot_download(spec.name, allow_patterns=patterns, ignore_patterns=["*/*"]))
-        if any(folder.glob(weights)):
+        if not weights or any(folder.glob(pattern)):
             break
     if spec.trust_remote_code:
         folder = Path(snapshot_download(spec.name, revision=folder.name, allow_patterns=[_CODE]))

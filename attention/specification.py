@@ -324,13 +324,12 @@ class Items:
         return shapes
 
     def select(self, batch: Sequence[int], reduced: Tensor) -> list[Tensor]:
-        """Return the attention to store for each item of a forward pass, on the CPU.
+        """Return the attention to store for each item of a forward pass.
 
         Args:
             batch: 0-based indices of the items.
             reduced: Attention over words, `[batch, layers, heads, positions, positions]`, padded to the
-                longest input, on any device. Positions are the start delimiter, the words and the end
-                delimiter.
+                longest input. Positions are the start delimiter, the words and the end delimiter.
 
         Returns:
             One tensor per item, without padding. Its shape depends on `extraction.candidates`:
@@ -342,9 +341,9 @@ class Items:
                 words from all words.
         """
         if self.extraction.candidates is not None:
-            return [self._between(item, block).cpu() for item, block in zip(batch, reduced, strict=True)]
+            return [self._between(item, block) for item, block in zip(batch, reduced, strict=True)]
         maps = []
-        for item, block in zip(batch, reduced.cpu(), strict=True):
+        for item, block in zip(batch, reduced, strict=True):
             positions = self.words(item) + 2
             maps.append(block[..., :positions, :positions].contiguous())
         return maps

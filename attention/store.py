@@ -269,6 +269,11 @@ class Store:
         return self.manifest.items
 
     @property
+    def device(self) -> torch.device:
+        """Device of the batches that `read_batch` fills."""
+        return torch.device("cpu")
+
+    @property
     def _tensors(self) -> Mapping[str, Any]:
         """Shard by name of tensor."""
         if not self._open:
@@ -425,7 +430,7 @@ def unpack_half_(weights: Tensor) -> Tensor:
     """
     leaky_relu_(weights, -1 / _RAISE)
     # Zeros are negative now; scaling by an addition to zero makes them positive, and costs no more than `mul_`.
-    return torch.add(torch.zeros(()), weights, alpha=1 / _SCALE, out=weights)
+    return torch.add(weights.new_zeros(()), weights, alpha=1 / _SCALE, out=weights)
 
 
 def tensor_name(quantity: str, item: int) -> str:

@@ -28,7 +28,7 @@ from attention_probing.results.digests import Digests
 class Stream(Store):
     """A store without files: whatever is read is computed by forward passes, in the precision of a store.
 
-    Threads may read at the same time. Each keeps what it has read last.
+    Batches stay on the device of the encoder. Threads may read at the same time. Each keeps what it has read last.
 
     Args:
         items: Items of the corpus, cut into the encoder's pieces.
@@ -46,10 +46,19 @@ class Stream(Store):
         self._allowance = Allowance(24 << 20)
 
     @property
+    def device(self) -> torch.device:
+        """Device of the encoder, on which batches stay."""
+        return self.encoder.device
+
+    @property
     def groups(self) -> Iterator[list[int]]:
         """Items that share forward passes in a store: read together, they have the same numbers here."""
         for shard in self.items.shards:
             yield from batches(self.items, shard, self.encoder.device.type)
+
+    def read(self, quantity: str, item: int) -> Tensor:
+        """Compute a quantity of an item, and return it on the CPU; see `Store.read`."""
+        return super().read(quantity, item).cpu()
 
     def each(self, quantity: str, items: Iterable[int]) -> Iterator[tuple[int, Tensor]]:
         """Yield a quantity of each item, in the order of `groups`; see `Store.each`."""
@@ -58,7 +67,7 @@ class Stream(Store):
         for group, tensors in in_order(partial(self._compute, quantity), groups, self.workers):
             for item in group:
                 if item in to_read:
-                    yield item, unpack_weights(tensors[tensor_name(quantity, item)])
+                    yield item, unpack_weights(tensors[tensor_name(quantity, item)].cpu())
 
     def read_batch(self, quantity: str, items: Sequence[int], batch: Tensor, lowest: int = 0) -> None:
         """Compute a quantity of several items and copy it into a padded batch; see `Store.read_batch`."""
@@ -77,7 +86,8 @@ class Stream(Store):
         """
         if not items:
             sizes = len(self.items.layers), len(self.items.heads)
-            return torch.zeros(0, 0, 2, *sizes, dtype=torch.int32), torch.zeros(0, *sizes, 0)
+            positions_of_none = torch.zeros(0, 0, 2, *sizes, dtype=torch.int32, device=self.device)
+            return positions_of_none, torch.zeros(0, *sizes, 0, device=self.device)
         by_item: dict[int, tuple[Tensor, Tensor]] = {}
         run = partial(find_most_attended, self.encoder, self.items)
         for batch in self._batches(items):
@@ -101,13 +111,13 @@ class Stream(Store):
         return self._compute(quantity, [item])[tensor_name(quantity, item)]
 
     def _compute(self, quantity: str, items: Sequence[int]) -> dict[str, Tensor]:
-        """Return tensors by name, among them those of a quantity of some items."""
+        """Return tensors on the device by name, among them those of a quantity of some items."""
         by_name: dict[str, Tensor] = getattr(self._last, "by_name", {})
         if any(tensor_name(quantity, item) not in by_name for item in items):
             by_name = {}
             self._last.by_name = by_name
             for batch in self._batches(items):
-                tensors_of_items = run_pass(self.encoder, self.items, batch)
+                tensors_of_items = run_pass(self.encoder, self.items, batch, self.device)
                 for item, tensors in zip(batch, tensors_of_items, strict=True):
                     for name, tensor in zip(self.items.shapes(item), tensors, strict=True):
                         by_name[tensor_name(name, item)] = tensor

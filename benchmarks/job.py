@@ -1,27 +1,32 @@
-"""One user's run in a process of its own: `python -m benchmarks.job {setup,fit,distances,heads} CACHE TRAIN …`.
+"""One user's run in a process of its own: `python -m benchmarks.job KIND CACHE TRAIN …`; for the kinds see `main`.
 
 Prints one line of JSON: `startup_s`, from the start of the process to the first line of the job, `ready_s`, from
 entering the datamodule's `setup` to its end, and under `fit` `fit_s`, one epoch of training with its validation. Under
 `distances` TRAIN is a corpus of texts, of which `--limit` segments are read, and `test_s` a whole measurement of all
 distances between heads. Under `heads` it is one of single heads, streamed, scored on TRAIN; DEV is the test split.
+Under `dry` it is what `--dry` predicts of the stores of TRAIN and DEV, and under `stores` what making them takes.
 """
 
 import argparse
 import json
 import logging
+import resource
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import patch
 
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
 
-from attention_probing.attention import EncoderSpec, Options
+from attention_probing.attention import EncoderSpec, Options, Store, make_store
 from attention_probing.attention.quantities import QuantityName
+from attention_probing.commands.dry import predict
 from attention_probing.datamodules import DependencyDataModule, TextDataModule, TextSource
 from attention_probing.measures import AttentionAnalyses, Clusters, SingleHeads, Surface, measure
 from attention_probing.probes import AttentionOnlyProbe
+from attention_probing.results.memory import resident_bytes
 
 
 def datamodule(
@@ -94,10 +99,45 @@ def run_heads(
     measure(data, measurements=module)
 
 
+def predict_stores(cache: Path, train: Path, dev: Path, encoder: EncoderSpec) -> dict[str, float]:
+    """What `--dry` predicts of the stores of two files, in megabytes and seconds."""
+    before = resident_bytes()
+    prediction = predict(datamodule(cache, Path(train), dev, encoder=encoder), "fit", "cpu")
+    largest = max(costs.layer for costs in prediction.costs.values())
+    return {
+        "weights_mb": prediction.encoder.weights / 1e6,
+        "layer_mb": largest / 1e6,
+        "memory_mb": (prediction.memory - before) / 1e6,
+        "disk_mb": prediction.disk / 1e6,
+        "passes_s": float(prediction.seconds or 0),
+    }
+
+
+def make_stores(cache: Path, train: Path, dev: Path, encoder: EncoderSpec) -> dict[str, float]:
+    """Make the stores of two files; return what it took, in megabytes and seconds."""
+    data = datamodule(cache, Path(train), dev, encoder=encoder)
+    passes: list[float] = []
+    make = make_store
+
+    def timed_store(*given: Any) -> Store:  # noqa: ANN401 - its own arguments
+        begun = time.monotonic()
+        store = make(*given)
+        passes.append(time.monotonic() - begun)
+        return store
+
+    before = resident_bytes()
+    with patch("attention_probing.datamodules.attention.make_store", timed_store):
+        data.setup("fit")
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # kilobytes on Linux
+    files = cache.rglob("*.safetensors")
+    disk = sum(file.stat().st_size for file in files)
+    return {"memory_mb": (peak - before) / 1e6, "disk_mb": disk / 1e6, "passes_s": sum(passes)}
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.job")
-    parser.add_argument("kind", choices=("setup", "fit", "distances", "heads"))
+    parser.add_argument("kind", choices=("setup", "fit", "distances", "heads", "dry", "stores"))
     parser.add_argument("cache", type=Path)
     parser.add_argument("train")
     parser.add_argument("--dev", type=Path)
@@ -110,6 +150,10 @@ def main(arguments: list[str] | None = None) -> int:
         begun = time.monotonic()
         run_heads(given.cache, {"dev": Path(given.train), "test": given.dev}, EncoderSpec(given.encoder), "stream")
         print(json.dumps({"test_s": time.monotonic() - begun}))
+        return 0
+    if given.kind in ("dry", "stores"):
+        count = predict_stores if given.kind == "dry" else make_stores
+        print(json.dumps(count(given.cache, given.train, given.dev, EncoderSpec(given.encoder))))
         return 0
     data: TextDataModule | DependencyDataModule
     if given.kind == "distances":

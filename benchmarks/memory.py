@@ -77,7 +77,11 @@ class Ended:
 
 
 def run_job(
-    kind: Literal["setup", "fit", "distances", "heads"], cache: Path, *, train: Path | str, **options: Path | str | int
+    kind: Literal["setup", "fit", "distances", "heads", "dry", "stores"],
+    cache: Path,
+    *,
+    train: Path | str,
+    **options: Path | str | int,
 ) -> Ended:
     """Run `benchmarks.job` in a fresh process, as a user's run would be, with its options by name.
 

@@ -30,11 +30,16 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
         first_sentences([file], folder / f"{SENTENCES}-{file.name}", SENTENCES)
         for file in (treebanks.dev, treebanks.small)
     )
-    for path in (None, *sorted(Path(os.environ.get("PROBING_MODELS") or "../models").glob("*/"))):
-        spec = EncoderSpec() if path is None else EncoderSpec(str(path))
+    for spec in encoders():
         _costs(
             spec, Path(spec.name).name, {"train": train, "dev": dev}, settings, folder / Path(spec.name).name, report
         )
+
+
+def encoders() -> list[EncoderSpec]:
+    """The default encoder, and the models below `$PROBING_MODELS`."""
+    folder = Path(os.environ.get("PROBING_MODELS") or "../models")
+    return [EncoderSpec(), *(EncoderSpec(str(path)) for path in sorted(folder.glob("*/")))]
 
 
 def _costs(

@@ -58,6 +58,8 @@ def start(
     """
     with only_known_classes(trusted_modules(line.values)):
         import_trusted(line.values)
+        if "--dry" in line.words:
+            return import_module("attention_probing.commands.dry").run(line)
         if line.command == "measure":
             return measuring(line)
         lightning = import_module("attention_probing.commands.lightning")

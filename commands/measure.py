@@ -204,10 +204,10 @@ def check(line: CommandLine) -> None:
         UserError: One of them is wrong.
     """
     parser, settings = parse(line)
-    _refuse_unfit(parser.instantiate(settings))
+    refuse_unfit(parser.instantiate(settings))
 
 
-def _refuse_unfit(objects: Any) -> None:  # noqa: ANN401 # a namespace
+def refuse_unfit(objects: Any) -> None:  # noqa: ANN401 # a namespace
     """Raise UserError if the data are of another class than the measurement reads, or lack a file.
 
     Also if the class of the measurement is not complete.
@@ -228,7 +228,7 @@ def run(line: CommandLine) -> Result | None:
     _seed(settings)
     objects = parser.instantiate(settings)
     fabric = objects.trainer.fabric()
-    _refuse_unfit(objects)  # before anything is loaded
+    refuse_unfit(objects)  # before anything is loaded
     measurement = MeasurementRun(parser, settings, objects)
     try:
         with ExitStack() as stack:

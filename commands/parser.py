@@ -29,7 +29,10 @@ class Parser(ArgumentParser):
 
     def __init__(self, *, allow_abbrev: bool = False, **options: Any) -> None:  # noqa: ANN401
         super().__init__(allow_abbrev=allow_abbrev, **options)
-        self.epilog = "Short names of the options of the classes: --corpus, --encoder, --checkpoints."
+        self.epilog = (
+            "Short names of the options of the classes: --corpus, --encoder, --checkpoints. With --dry, nothing runs: "
+            "memory, disk and time are predicted."
+        )
         self._file = ""  # being read
 
     def parse_line(self, line: CommandLine) -> Namespace:

@@ -40,7 +40,7 @@ def wrong_option(line: CommandLine) -> str | None:
     if fault is not None:
         return fault
     groups = _groups(line.command)
-    plain = list(OF_ALL)
+    plain = [*OF_ALL, "dry"]
     if line.command != "measure":
         plain.extend(OF_TRAINER)
     for option, value in line.options:

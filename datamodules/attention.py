@@ -3,7 +3,7 @@
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache as once
 from pathlib import Path
@@ -332,6 +332,30 @@ def _open_or_make_stores(
         del corpus
         stores[path] = make(items, data.cache, digests, loaded)
     return stores
+
+
+def cut_ahead(data: AttentionDataModule[Any], stage: str, encoder: Encoder) -> Iterator[tuple[list[Split], Items]]:
+    """Yield the splits and the items of each corpus file that a stage reads, in the order in which stores are made.
+
+    Args:
+        data: The datamodule.
+        stage: Stage of Lightning, such as `fit`.
+        encoder: The encoder; its weights are not needed.
+
+    Raises:
+        CorpusError: A file is absent or malformed.
+    """
+    files = data.files()
+    reads, _ = data.splits_of(stage, files)
+    if stage == "fit" and "test" in files and files["test"].is_file():
+        reads.append("test")  # which follows the training
+    splits_of_paths: dict[Path, list[Split]] = {}
+    for split in reads:
+        splits_of_paths.setdefault(files[split], []).append(split)
+    corpora = {path: data.read(path) for path in splits_of_paths}
+    for path, splits in splits_of_paths.items():
+        extraction = data.extraction(path, encoder.source)
+        yield splits, _cut_items(data, path, extraction, corpora.pop(path), encoder)
 
 
 def _cut_items(

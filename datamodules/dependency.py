@@ -184,7 +184,8 @@ class DependencySplit(Dataset[AttentionBatch]):
         lengths = self.lengths[indices]
         # Only padding needs zeros, and in most batches all sentences have one length.
         has_padding = len(set(lengths)) > 1
-        values = torch.zeros(shape, dtype=dtype) if has_padding else torch.empty(shape, dtype=dtype)
+        make = torch.zeros if has_padding else torch.empty
+        values = make(shape, dtype=dtype, device=self.store.device)
         if values.numel():
             lowest = 0 if quantity == "hidden" else self._lowest
             self.store.read_batch(quantity, indices, values, lowest)

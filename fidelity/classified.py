@@ -346,8 +346,8 @@ def classify(
     # More than one position: the highest is not the lowest.
     highest = positions.max(1).values
     lowest = torch.where(positions < 0, positions.size(1), positions).min(1).values
-    several = highest > lowest
-    if not bool(several.any()):
+    several = (highest > lowest).nonzero().squeeze(1)
+    if not len(several):
         return output, None
     tested_batch = select_texts(batch, several)
     tested_output = select_texts(output, several)
@@ -371,7 +371,7 @@ def select_texts(texts: Texts, rows: Tensor) -> Texts:
 
     Args:
         texts: Object whose tensors have the texts as their first axis.
-        rows: The texts to return: indices, int64 `[rows]`, or a mask, bool `[batch]`.
+        rows: Indices of the texts to return, int64 `[rows]`: for a mask, a GPU would wait at each tensor.
     """
     chosen: dict[str, Any] = {}
     for field_of_texts in fields(texts):

@@ -190,7 +190,7 @@ class ProbeAccuracy(Task):
             "selected": selected,
             "rows": factors.rows,
             "columns": factors.columns,
-            "owners": factors.owners,
+            "owners": factors.owners.to(self._encoder.device),
         }
 
     def gold(self, inputs: Mapping[str, Tensor]) -> Tensor:

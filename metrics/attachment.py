@@ -137,19 +137,19 @@ def add_arcs(rows: Rows, batch: Any, **predicted: Tensor) -> None:  # noqa: ANN4
     words = batch.heads.size(1)
     word = torch.arange(1, words + 1, device=batch.heads.device).expand_as(batch.heads)
     sentence = batch.index[:, None].expand_as(batch.heads)
-    real = word <= gold["length"]
-    columns = {name: column[real] for name, column in gold.items()}
+    columns = {name: column.flatten() for name, column in gold.items()}
     for name, column in predicted.items():
         if column.dim() == 2:
-            columns[name] = column[real]
+            columns[name] = column.flatten()
             continue
         if words > LONGEST_SENTENCE:
             raise UserError(
                 f"Sentence {int(batch.index[batch.lengths.argmax()]) + 1:,} of a split has {words:,} words, but arcs "
                 f"are scored in sentences of at most {LONGEST_SENTENCE:,} words. Cut it into several sentences."
             )
-        columns[name] = column.short()[real]
-    rows.add(torch.stack([sentence[real], word[real]], dim=1), **columns)
+        columns[name] = column.short().flatten(0, 1)
+    real = word <= gold["length"]
+    rows.add(torch.stack([sentence.flatten(), word.flatten()], dim=1), real=real.flatten(), **columns)
 
 
 def take_arcs(rows: Rows) -> tuple[Arcs, dict[str, NDArray[Any]]]:

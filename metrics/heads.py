@@ -96,13 +96,25 @@ class MostAttended:
         low = max(first, 1)
         high = min(first + rows.size(-2), count + 1)
         words = rows[..., low - first : high - first, 1:-1].clone(memory_format=torch.contiguous_format)
-        # A shorter sentence has its end delimiter before the padding.
-        short = (self._lengths < count).nonzero().squeeze(1)
-        words[short, :, :, :, self._lengths[short]] = 0
-        ends = self._lengths[short] - (low - 1)
-        inside = (ends >= 0) & (ends < words.size(-2))
-        words[short[inside], :, :, ends[inside]] = 0
+        if words.numel():
+            self._blank_ends(words, low - 1)
         return words, low - 1
+
+    def _blank_ends(self, words: Tensor, start: int) -> None:
+        """Set the weights to and from the end delimiter of a shorter sentence, which is before the padding, to zero.
+
+        Rows and columns of other sentences get their own values: to select sentences, a GPU would wait.
+        """
+        sentences = torch.arange(len(words), device=words.device)
+        is_short = self._lengths < words.size(-1)
+        columns = self._lengths.clamp(max=words.size(-1) - 1)
+        to_ends = words[sentences, :, :, :, columns]
+        words[sentences, :, :, :, columns] = to_ends.masked_fill(is_short[:, None, None, None], 0)
+        rows = self._lengths - start
+        is_inside = is_short & (rows >= 0) & (rows < words.size(-2))
+        rows = rows.clamp(0, words.size(-2) - 1)
+        of_ends = words[sentences, :, :, rows]
+        words[sentences, :, :, rows] = of_ends.masked_fill(is_inside[:, None, None, None], 0)
 
     @property
     def positions(self) -> Tensor:

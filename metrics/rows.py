@@ -28,13 +28,16 @@ class Rows(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self._batches: list[dict[str, Tensor]] = []
+        self._real: list[Tensor | None] = []
 
-    def add(self, items: Tensor, **columns: Tensor) -> None:
+    def add(self, items: Tensor, *, real: Tensor | None = None, **columns: Tensor) -> None:
         """Add the items of a batch.
 
         Args:
             items: Numbers that identify the items, int64 `[items]`, such as their index in the split; or several
                 numbers for each item, `[items, numbers]`, such as the sentence and the word.
+            real: Bool `[items]`, False for items of the padding, which `take` leaves out: here a GPU would wait. None
+                for items without padding.
             **columns: Numbers of the items by name, `[items]` or `[items, …]`.
 
         Raises:
@@ -49,6 +52,7 @@ class Rows(nn.Module):
         if self._batches and batch.keys() != self._batches[0].keys():
             raise ValueError(f"The columns must be {list(self._batches[0])}, but are {list(batch)}.")
         self._batches.append(batch)
+        self._real.append(None if real is None else real.clone())
 
     def take(self) -> dict[str, NDArray[Any]]:
         """Return every column of all devices by name, sorted by item, and forget all rows.
@@ -63,9 +67,14 @@ class Rows(nn.Module):
             ValueError: An item was added more than once.
         """
         batches = []
-        for batch in self._batches:
-            batches.append({name: column.cpu().numpy() for name, column in batch.items()})
+        for batch, real in zip(self._batches, self._real, strict=True):
+            on_host = {name: column.cpu().numpy() for name, column in batch.items()}
+            if real is not None:
+                is_real = real.cpu().numpy()
+                on_host = {name: column[is_real] for name, column in on_host.items()}
+            batches.append(on_host)
         self._batches.clear()
+        self._real.clear()
         if self.over_devices:
             batches = gather_items(batches)
         if not batches:

@@ -285,6 +285,7 @@ def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths
         gold head is punctuation, if the gold head is ROOT, and in the padding.
     """
     in_trees = torch.full((*heads.shape, attention.size(1) * attention.size(2)), -1)
+    of_words = attention[..., 1:-1, 1:-1].cpu()  # SciPy finds the trees; from a GPU in one copy, for it waits for each
     gold = heads.cpu().numpy()
     marks = punctuation.cpu().numpy()
     for row, n in enumerate(lengths.tolist()):
@@ -294,7 +295,7 @@ def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths
         ends = place[gold[row, plain]]  # -1 for ROOT, which is no node
         inside = ends >= 0
         if inside.any():
-            weights = attention[row, :, :, 1 : n + 1, 1 : n + 1].flatten(0, 1).cpu().numpy()
+            weights = of_words[row, :, :, :n, :n].flatten(0, 1).numpy()
             trees = spanning_trees(weights[:, plain[:, None], plain])
             has_gold = trees[:, np.flatnonzero(inside), ends[inside]]
             in_trees[row, plain[inside]] = torch.from_numpy(has_gold.T).long()

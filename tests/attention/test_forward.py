@@ -300,7 +300,7 @@ def test_memory_is_returned_once_it_has_grown_enough(tmp_path: Path, monkeypatch
     def size(resident: int, shared: int) -> None:
         statm.write_text(f"999999 {resident} {shared} 1 0 1 0\n")
 
-    monkeypatch.setattr("attention_probing.attention.extraction._STATM", statm)
+    monkeypatch.setattr("attention_probing.results.memory._STATM", statm)
     monkeypatch.setattr("attention_probing.attention.extraction.return_free_memory", returned)
     monkeypatch.setattr("attention_probing.attention.extraction.os.sysconf", {"SC_PAGE_SIZE": 10}.__getitem__)
     size(1200, 400)
@@ -310,6 +310,6 @@ def test_memory_is_returned_once_it_has_grown_enough(tmp_path: Path, monkeypatch
         size(resident, shared)
         allowance.check()
         assert returned.call_count == times
-    monkeypatch.setattr("attention_probing.attention.extraction._STATM", tmp_path / "absent")  # the system does not say
+    monkeypatch.setattr("attention_probing.results.memory._STATM", tmp_path / "absent")  # the system does not say
     Allowance(0).check()
     assert returned.call_count == 2

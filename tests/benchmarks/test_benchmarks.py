@@ -20,6 +20,7 @@ from benchmarks import (
     heads,
     job,
     models,
+    prediction,
     probe_training,
     start,
     streaming,
@@ -66,6 +67,13 @@ BENCHMARKS: dict[ModuleType, tuple[dict[str, str], Numbers]] = {
             "reduction_over_product": "reduction_product_s / reduction_s",
         },
         {"sentences": 30, "predictors": 144},
+    ),
+    prediction: (
+        {
+            f"all-MiniLM-L6-v2_{name}": f"all-MiniLM-L6-v2_predicted_{name} / all-MiniLM-L6-v2_measured_{name}"
+            for name in ("memory_mb", "disk_mb", "passes_s")
+        },
+        {},
     ),
     streaming: (
         dict.fromkeys(("to_bare_forward", "all_layers_to_bare_forward", "stream_over_store"), ""),
