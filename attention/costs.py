@@ -241,6 +241,7 @@ def predict_costs(encoder: PlannedEncoder, items: Items, device: str) -> Costs:
     order = np.argsort(lengths, kind="stable")
     operations = padded * np.interp(sizes[:, 1], np.array(lengths)[order], np.array(rates)[order])
     batch, longest = sizes[cells.argmax()].tolist()
+    disk = sum(map(items.bytes, range(len(items.shards))))
     of_layer = 4 * encoder.heads * int(cells.max())  # single precision
     return Costs(
         passes=len(cut),
@@ -251,8 +252,8 @@ def predict_costs(encoder: PlannedEncoder, items: Items, device: str) -> Costs:
         peak=peak,
         result=max(_bytes_of(items, batch) for batch in cut),
         workers=workers_of(encoder, items, device),
-        spare=GROWTH if device == "cpu" else 0,
-        disk=sum(map(items.bytes, range(len(items.shards)))),
+        spare=min(GROWTH, disk) if device == "cpu" else 0,  # no more than all results
+        disk=disk,
         operations=float(operations.sum()),
     )
 

@@ -86,6 +86,11 @@ def test_a_damaged_folder_is_refused_by_name(damage: Change, reason: str, folder
     assert "\n" not in str(refusal.value)
 
 
+def test_weights_whose_sum_is_infinite_are_finite(folder: Path) -> None:
+    reweigh(lambda w: w["embeddings.word_embeddings.weight"][-2:].fill_(3e38))(folder)  # of words in no text
+    load(folder)
+
+
 @pytest.mark.parametrize("read", [load, classifier])
 def test_a_file_of_weights_that_was_cut_short_is_named(read: Change, folder: Path) -> None:
     _, second = halve(folder)

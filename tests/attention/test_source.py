@@ -300,6 +300,15 @@ def test_the_hub_gives_a_snapshot_with_weights(
     assert Encoder(found).layers == 2
 
 
+def test_no_weights_are_downloaded_where_none_are_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / WEIGHTS).unlink()
+    download = Mock(return_value=str(folder))
+    monkeypatch.setattr("attention_probing.attention.source.snapshot_download", download)
+    assert resolve(EncoderSpec("some/encoder"), weights=False).weights == []
+    [call] = download.mock_calls
+    assert not {"model*.safetensors", "pytorch_model*.bin"} & {*call.kwargs["allow_patterns"]}
+
+
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors", "pytorch_model.bin"])
 def test_files_without_an_end_are_refused_before_they_are_opened(name: str, kind: Endless, folder: Path) -> None:

@@ -36,6 +36,17 @@ def test_rows_of_items_are_sorted_whatever_their_batches(batches: list[list[int]
     assert rows.take()[ITEM].size == 0
 
 
+def test_padding_is_left_out_when_the_rows_are_taken() -> None:
+    rows = Rows()
+    rows.add(torch.tensor([3, 1, 1]), real=torch.tensor([True, True, False]), one=torch.tensor([5.0, 6.0, 7.0]))
+    rows.add(torch.tensor([2, 0]), real=torch.tensor([False, True]), one=torch.tensor([8.0, 9.0]))
+    rows.add(torch.tensor([2]), one=torch.tensor([4.0]))
+    taken = rows.take()
+    assert taken[ITEM].tolist() == [0, 1, 2, 3]
+    assert taken["one"].tolist() == [9.0, 6.0, 4.0, 5.0]
+    assert rows.take()[ITEM].size == 0
+
+
 def test_items_may_have_several_numbers_and_integers_stay_integers() -> None:
     rows = Rows()
     words = torch.tensor([[1, 2], [0, 7], [1, 1]])
