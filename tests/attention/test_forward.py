@@ -302,7 +302,7 @@ def test_memory_is_returned_once_it_has_grown_enough(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr("attention_probing.results.memory._STATM", statm)
     monkeypatch.setattr("attention_probing.attention.extraction.return_free_memory", returned)
-    monkeypatch.setattr("attention_probing.attention.extraction.os.sysconf", {"SC_PAGE_SIZE": 10}.__getitem__)
+    monkeypatch.setattr("attention_probing.results.memory.os.sysconf", {"SC_PAGE_SIZE": 10}.__getitem__)
     size(1200, 400)
     allowance = Allowance(5000)
     steps = [(1300, 400, 0), (9000, 8000, 0), (1701, 401, 0), (1701, 400, 1), (2000, 500, 1), (2001, 500, 2)]
