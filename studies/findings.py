@@ -69,11 +69,16 @@ class Finding:
     def bound(self, unit: Unit) -> Estimate:
         """Return the fixed number that ours, of this unit, is compared with, or the interval in which it must lie."""
         if self.seen == "±":
-            middle, scale = float(self.published), 100 if unit == "fraction" else 1
+            middle = float(self.published)
+            scale = 100 if unit == "fraction" else 1
             reach = min(CLOSE * abs(middle), MOST)
             return Estimate(middle / scale, (middle - reach) / scale, (middle + reach) / scale, unit=unit)
-        first, *ends = map(float, re.findall(_NUMBER, self.seen))
-        return Estimate(first, *((first, *ends) if ends else ()), unit="p" if unit == "least_p" else unit)
+        if unit == "least_p":
+            unit = "p"
+        first, *last = map(float, re.findall(_NUMBER, self.seen))
+        if not last:
+            return Estimate(first, unit=unit)
+        return Estimate(first, first, last[0], unit=unit)
 
 
 @dataclass(frozen=True)
@@ -111,14 +116,19 @@ def read_published(path: Path) -> tuple[Path, Published, list[Finding]]:
     for position, entry in enumerate(content.findings, 1):
         where = f"{path}: finding {position} ({entry.get('paper')}: {entry.get('item')})"
         one = parse_mapping(Finding, entry, where)
-        judged = _RULE.fullmatch(one.seen) and not (one.seen == "±" and isinstance(one.published, str))
-        if bool(one.cannot) == bool(one.ours) or (one.ours and not judged):
+        is_judged = bool(_RULE.fullmatch(one.seen))
+        if one.seen == "±" and isinstance(one.published, str):
+            is_judged = False
+        if bool(one.cannot) == bool(one.ours) or (one.ours and not is_judged):
             raise UserError(
                 f"{where}: give either `cannot`, or `ours` and `seen`, which is '> X', '< X', 'X to Y', or '±' for a "
                 "number as `published`"
             )
-        named = [*one.places(), *([one.whole(one.tested)] if one.tested else [])]
-        for row, place in ((row_of(place), place) for place in named):
+        named = one.places()
+        if one.tested:
+            named.append(one.whole(one.tested))
+        for place in named:
+            row = row_of(place)
             if not _PLACE.fullmatch(place):
                 form = "write ROW@SCORE or ROW@TABLE:COLUMN[KEY=VALUE]"
                 raise UserError(f"{where}: {place!r} is no place of a number: {form}")

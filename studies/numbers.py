@@ -75,24 +75,35 @@ def finished_runs(folder: Path, notes: list[str]) -> dict[str, Record]:
         folder: Folder of one or several sweeps.
         notes: Receives messages about results that cannot be read, and about runs that are there twice.
     """
-    done = (results_of(file.parent) for file in folder.rglob("run.json"))
+    done = []
+    for file in folder.rglob("run.json"):
+        path = results_of(file.parent)
+        if path is not None:
+            done.append(path)
     found: dict[str, Record] = {}
-    for path in sorted((path for path in done if path is not None), key=lambda path: path.stat().st_mtime):
-        key = path.parents[2].name
+    for path in sorted(done, key=lambda path: path.stat().st_mtime):
         try:
             record = read_record(path)
-            notes += [f"{path} is used, it is later than {found[key].path}"] if key in found else []
-            found[key] = record
         except RecordError as error:
             notes.append(str(error))
+            continue
+        key = path.parents[2].name
+        if key in found:
+            notes.append(f"{path} is used, it is later than {found[key].path}")
+        found[key] = record
     return found
 
 
 def encoders_of(runs: Iterable[Record]) -> set[str]:
     """Return the names of the encoders that runs of sweeps were given as an option."""
-    files = (record.path.parents[2] / "run.json" for record in runs)
-    options = (json.loads(file.read_text(encoding="utf-8"))["options"] for file in files)
-    return {value for given in options for name, value in given if name in _ENCODERS}
+    found = set()
+    for record in runs:
+        file = record.path.parents[2] / "run.json"
+        request = json.loads(file.read_text(encoding="utf-8"))
+        for name, value in request["options"]:
+            if name in _ENCODERS:
+                found.add(value)
+    return found
 
 
 @cache
