@@ -11,6 +11,7 @@ it, and no arc between two words of one piece is found.
 """
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -376,6 +377,31 @@ def _compare_spelling(tokenizer: PreTrainedTokenizerFast, form: str, ids: tuple[
         if re.fullmatch(".*".join(between_unknown), normal):
             return "with_unknown_token"
     return "otherwise"
+
+
+def spell_normalised(tokenizer: PreTrainedTokenizerFast, form: str) -> str | None:
+    """Return what a tokenizer's normalisation makes of a form, if other letters are left; None if the letters stay.
+
+    Letter case, compatibility characters, their composition and white space are not compared: only accents, points and
+    other marks that are lost, as of `çalışıyor`, which an uncased BERT reads as `calısıyor`.
+
+    Args:
+        tokenizer: The tokenizer.
+        form: A word.
+    """
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    if normalizer is None:
+        return None
+    normal: str = normalizer.normalize_str(form)
+    if _fold(normal) == _fold(form):
+        return None
+    return _remove_blanks(normal)
+
+
+def _fold(text: str) -> str:
+    """Return a text without differences of case, compatibility, composition and white space."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return _remove_blanks(unicodedata.normalize("NFKC", folded))
 
 
 def _remove_blanks(text: str) -> str:

@@ -34,7 +34,7 @@ from attention_probing.corpora.splits import Split, corpus_of
 from attention_probing.datamodules.batches import BatchLoader, EncoderOf, Item
 from attention_probing.datamodules.corpus import DEFAULT_OPTIONS, DEFAULT_SPEC, STAGES, CorpusDataModule
 from attention_probing.datamodules.vectors import ENCODER, find_vectors, load_vectors
-from attention_probing.datamodules.warnings import count_shared, warn_of_split, warn_of_unknown
+from attention_probing.datamodules.warnings import count_shared, warn_of_split, warn_of_words
 from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests
 from attention_probing.results.errors import UserError, pluralize, setting
@@ -145,15 +145,12 @@ class AttentionDataModule(CorpusDataModule[Item]):
         """
 
     def warn_of_file(self, path: Path, store: Store) -> None:
-        """Log the warnings of the reader of a file, and one if many words contain the tokenizer's unknown token.
+        """Log the warnings of the reader of a file.
 
         Args:
             path: The corpus file.
             store: Store of the attention for this file.
         """
-        words = len(store.labels["words"].combine_chunks().values)
-        unknown = store.manifest.audit.get(UNKNOWN_WORDS, 0)
-        warn_of_unknown(path, unknown, words, "words", store.manifest.encoder.get("name"))
         for warn_of in self.file_warnings:
             warn_of(path, store.manifest.audit)
 
@@ -192,7 +189,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
         by_path.update(_open_or_make_stores(self, new_paths, source, encoder))
         for split in missing:
             self.stores[split] = by_path[files[split]]
-        self._warn_of_splits(files, {split: by_path[files[split]] for split in (*self.stores, *ahead)})
+        self._warn_of_splits(files, {split: by_path[files[split]] for split in (*self.stores, *ahead)}, source)
         if self.vector_spec is not None:
             stores = {files[split]: store for split, store in self.stores.items()}
             counts = _count_forms(stores.values())
@@ -207,11 +204,16 @@ class AttentionDataModule(CorpusDataModule[Item]):
             sizes.append(f"{' and '.join(splits)} {items}")
         inform(f"Data ready in {time.perf_counter() - began:.1f} s: {', '.join(sizes)}.")
 
-    def _warn_of_splits(self, files: Mapping[str, Path], stores: Mapping[Split, Store]) -> None:
+    def _warn_of_splits(
+        self, files: Mapping[str, Path], stores: Mapping[Split, Store], source: EncoderSource | None
+    ) -> None:
         """Log the warnings of splits that are opened for the first time."""
         new = [split for split in stores if split not in self._warned]
         new_files = {files[split]: stores[split] for split in new}
         for path, store in new_files.items():
+            if source is not None:
+                words = store.labels["words"].combine_chunks().values
+                warn_of_words(path, words, store.manifest.audit.get(UNKNOWN_WORDS, 0), source)
             self.warn_of_file(path, store)
         texts = self._texts(stores)
         for split in new:

@@ -1,4 +1,5 @@
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -25,6 +26,7 @@ from attention_probing.attention.alignment import (
     join_sentences,
     readable,
     reduction,
+    spell_normalised,
     split_words,
 )
 from attention_probing.corpora.sentence import RunningText
@@ -231,6 +233,18 @@ def test_words_are_cut_alone_if_the_offsets_do_not_reach_the_end_of_the_text(mon
     [pieces] = split_words(tokenizer, [words], texts=[running(" ".join(words), *words)])
     assert tokenizer.convert_ids_to_tokens(pieces.ids.tolist()) == ["▁", "▁the", "▁", "f", "o", "x"]
     assert (pieces.positions.tolist(), pieces.joined) == ([1, 2, 3, 3, 3, 3], ())
+
+
+def test_letters_that_normalisation_drops_are_those_whose_marks_a_plain_loop_drops() -> None:
+    tokenizer = tiny.bert_tokenizer()
+    for form in ("fox", "FOX", "ﬁx", "café", "cafe\u0301", "çalışıyor", "không", "Straße", "여우", "日本", "ё"):
+        plain = ""
+        for letter in unicodedata.normalize("NFD", form.lower()):
+            if unicodedata.category(letter) != "Mn":
+                plain += letter
+        has_marks = unicodedata.normalize("NFC", plain) != unicodedata.normalize("NFC", form.lower())
+        assert spell_normalised(tokenizer, form) == (plain if has_marks else None), form
+    assert spell_normalised(RAW["unspaced"](), "café") is None, "it normalises nothing"
 
 
 def test_what_pieces_spell_is_counted_by_kind() -> None:

@@ -124,7 +124,30 @@ def test_many_words_with_the_unknown_token_are_warned_of(
         messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
         found = [message for message in messages if "unknown token" in message]
         assert len(found) == warned
-        assert all(f"{corpus}: 2 of 100 words (2%) contain the unknown token of " in message for message in found)
+        for message in found:
+            assert f"{corpus}: 2 of 100 words (2%) contain the unknown token of {bert}, such as '日本'" in message
+            assert message.endswith("on this language, such as `encoder='intfloat/multilingual-e5-small'`.")
+
+
+@pytest.mark.parametrize(("marked", "warned"), [(5, False), (6, True)])
+def test_many_words_that_the_tokenizer_normalises_away_are_warned_of(
+    marked: int, warned: bool, bert: Path, cache: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    corpus = tmp_path / "fr.conllu"
+    # Letter case and composition are no loss, so that only the accents count.
+    words = ["fóx"] * (marked - 2) + ["dög"] * 2 + ["FOX", "ﬁx"] * 10
+    words += ["fox"] * (100 - len(words))
+    rows = [f"{1 + n % 50}\t{word}\t_\t_\t_\t_\t{n % 50}\tdep\t_\t_\n" for n, word in enumerate(words)]
+    corpus.write_text("".join([*rows[:50], "\n", *rows[50:], "\n"]), encoding="utf-8")
+    module = DependencyDataModule({"dev": str(corpus)}, encoder=EncoderSpec(str(bert)), cache=cache)
+    module.setup("validate")
+    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    found = [message for message in messages if "lose letters or marks" in message]
+    assert len(found) == warned
+    for message in found:
+        assert f"{corpus}: 6 of 100 words (6%) lose letters or marks to the tokenizer of {bert}" in message
+        assert "which reads 'fóx' as 'fox', so the encoder cannot tell some words apart" in message
+        assert message.endswith("on this language, such as `encoder='intfloat/multilingual-e5-small'`.")
 
 
 def test_several_roots_are_warned_of(bert: Path, cache: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
