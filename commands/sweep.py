@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import yaml
 from jsonargparse.typing import PositiveInt
 from rich.console import Console
 from rich.text import Text
@@ -17,19 +18,26 @@ from rich.text import Text
 from attention_probing.commands import parser_of
 from attention_probing.commands.shorthand import config_file
 from attention_probing.commands.sweep_jobs import SEED, Executor, Processes, SlurmJobs
+from attention_probing.commands.sweep_languages import Corpora, read_languages
 from attention_probing.commands.sweep_options import options_of
-from attention_probing.commands.sweep_plan import read_plan, read_sweep
+from attention_probing.commands.sweep_plan import Plan, read_plan, read_sweep, with_languages
 from attention_probing.commands.sweep_rows import Sweep
 from attention_probing.commands.sweep_run import PROGRAM, Check, Sweeper
 from attention_probing.commands.sweep_table import collect
+from attention_probing.commands.sweep_transfer import Languages, compare_languages
 from attention_probing.results import Table, UserError
-from attention_probing.results.errors import near, pluralize
+from attention_probing.results.errors import list_first, near, pluralize
 from attention_probing.results.files import check_writable, write_atomically
+from attention_probing.results.settings import read_yaml
 from attention_probing.results.tables import LEGEND, data_table
 from attention_probing.results.writer import write
 
 OPTIONS_FILE = "options.json"
 """File in the folder of a sweep with the options of every run, which `--table` reads."""
+LANGUAGES_FILE = "languages.json"
+"""File in the folder of a sweep of languages with these and the source language, which `--table` reads."""
+COMPARED = "compared"
+"""Folder, in that of a sweep of languages, of their comparison."""
 
 
 def main(
@@ -56,16 +64,19 @@ def main(
     console = console or Console()
     own_words, words_of_runs = _split(args)
     options = _parse(own_words)
-    plan = Path(config_file(options.plan))
+    path = Path(config_file(options.plan))
+    plan = read_plan(path)
     # Absolute, because the runs receive it.
-    out = (options.out or Path("runs") / read_plan(plan).name).resolve()
+    out = (options.out or Path("runs") / plan.name).resolve()
     extra = options_of(words_of_runs or [])
+    languages, source = _languages_of(options, plan, out)
     if options.table and words_of_runs is None:
         extra = _read_options(out)
         if extra:
             words = [f"--{name}={value}" for name, value in extra.items()]
             console.print(Text(f"Options of the runs, as last given: {shlex.join(words)}"), soft_wrap=True)
-    sweep = read_sweep(plan, extra)
+    plan = with_languages(plan, path, languages, source)
+    sweep = read_sweep(path, extra, languages=languages, source=source)
     _check_rows(sweep, options.row)
     check_writable(out, "--out")
     beside = []  # sweeps without --out share runs
@@ -79,7 +90,9 @@ def main(
         sweeper.read()
         if not options.table:
             sweeper.check(options.row, check or partial(check_all, named=list(extra.values())))
-            _write_options(out, extra)
+            _write_json(out / OPTIONS_FILE, extra)
+            if plan.languages:
+                _write_json(out / LANGUAGES_FILE, {"source": plan.source, "languages": plan.languages})
             sweeper.run(options.row)
         elif not sweeper.records:
             raise UserError(f"{out}: no run of this plan has finished. Leave out --table to start the runs")
@@ -87,19 +100,25 @@ def main(
         of_jobs = " The jobs on SLURM go on; scancel ends them." if options.executor == "slurm" else ""
         console.print(Text(f"Stopped.{of_jobs} The same command goes on from here.", "yellow"))
         return 130
-    out.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(plan, out / "config.yaml")
+    _write_plan(path, plan, out)
     return 1 if _report(sweep, sweeper, out, options.row) else 0
 
 
 def _split(args: Sequence[str]) -> tuple[list[str], list[str] | None]:
-    """Return the words of the sweep itself, and those of every run, which follow `--`; None without `--`."""
+    """Return the words of the sweep itself, and those of every run, which follow `--`; None without `--`.
+
+    Raises:
+        UserError: An option of the languages is among those of every run.
+    """
     words = list(args)
     if "--" not in words:
         return words, None
     place = words.index("--")
     own_words = words[:place]
     words_of_runs = words[place + 1 :]
+    for option in ("--languages", "--source"):
+        if any(word.partition("=")[0] == option for word in words_of_runs):
+            raise UserError(f"{option} is an option of the sweep itself. Write it before `--`")
     if "--table" in words_of_runs:  # added to the end of an earlier command
         words_of_runs.remove("--table")
         own_words.append("--table")
@@ -114,6 +133,10 @@ def _parse(words: Sequence[str]) -> Any:  # noqa: ANN401 # a namespace of jsonar
     parser.add_argument("--executor", choices=("local", "slurm"), default="local", help="this machine or SLURM (local)")
     parser.add_argument("--jobs", type=PositiveInt, default=1, help="runs at a time here, which share the cores (1)")
     parser.add_argument("--row", action="append", default=[], help="start only the runs of this row; may be repeated")
+    use = "languages and their corpora, in place of those of the plan; a path has {split} for train, dev and test"
+    parser.add_argument("--languages", nargs="+", default=[], metavar="NAME=CORPUS", help=use)
+    use = "language whose heads and probe are transferred to the others (the first)"
+    parser.add_argument("--source", default="", metavar="NAME", help=use)
     parser.add_argument("--table", action="store_true", help="start no run; make the table of the finished runs")
     use = "options of the SLURM jobs, such as --slurm.partition gpu; see docs/cluster.md"
     parser.add_argument("--slurm", type=dict[str, Any], default={}, metavar="MAPPING", help=use)
@@ -131,10 +154,45 @@ def _check_rows(sweep: Sweep, names: Sequence[str]) -> None:
             raise UserError(f"--row: the plan has no row {name!r}{hint}")
 
 
-def _write_options(out: Path, extra: Mapping[str, str]) -> None:
-    """Write the options of every run into the folder of a sweep."""
+def _languages_of(options: Any, plan: Plan, out: Path) -> tuple[Corpora | None, str]:  # noqa: ANN401 # a namespace
+    """Return the languages and the source language to take in place of those of the plan; None and empty for neither.
+
+    Without any on the command line, `--table` takes those of the last command that started runs.
+    """
+    if options.languages or options.source:
+        return read_languages(options.languages) or None, options.source
+    path = out / LANGUAGES_FILE
+    if not options.table or not plan.languages or not path.is_file():
+        return None, ""
+    content = _read_json(path, "Give --languages again")
+    return content["languages"], content["source"]
+
+
+def _write_plan(path: Path, plan: Plan, out: Path) -> None:
+    """Write the plan of a sweep into its folder, with the languages that the command line gave."""
     out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / OPTIONS_FILE, json.dumps(extra, indent=2, ensure_ascii=False) + "\n")
+    copy = out / "config.yaml"
+    content = read_yaml(path)
+    given = {"source": plan.source, "languages": plan.languages}
+    if not plan.languages or all(content.get(name) == value for name, value in given.items()):
+        shutil.copyfile(path, copy)
+        return
+    text = yaml.safe_dump({**content, **given}, sort_keys=False, allow_unicode=True)
+    write_atomically(copy, text)
+
+
+def _write_json(path: Path, content: Mapping[str, object]) -> None:
+    """Write a file into the folder of a sweep."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def _read_json(path: Path, remedy: str) -> Any:  # noqa: ANN401 # whatever the file holds
+    """Read a file from the folder of a sweep; the remedy stands in the message of a damaged one."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}). {remedy}") from None
 
 
 def _read_options(out: Path) -> dict[str, str]:
@@ -146,10 +204,7 @@ def _read_options(out: Path) -> dict[str, str]:
     path = out / OPTIONS_FILE
     if not path.is_file():
         return {}
-    try:
-        extra = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}). Give the options of the runs after `--`") from None
+    extra = _read_json(path, "Give the options of the runs after `--`")
     if not isinstance(extra, dict) or not all(isinstance(value, str) for value in extra.values()):
         raise UserError(f"{path} has no texts by the names of options. Give the options of the runs after `--`")
     return extra
@@ -185,7 +240,7 @@ def _report(sweep: Sweep, sweeper: Sweeper, out: Path, rows: Sequence[str]) -> l
     console = sweeper.console
     result, provenance = collect(sweep, sweeper.records, out)
     audit = cast(Mapping[str, list[str]], result.audit)
-    faults = [f"failed: {sweeper.title(key)}" for key in sweeper.failed]
+    faults = _list_failures(sweeper)
     faults += audit["faults"]
     faults += [f"not begun, because others failed: {sweeper.title(key)}" for key in sweeper.left]
     counts = {"runs": len(sweeper.runs), "done": len(sweeper.records), **result.audit, "faults": faults}
@@ -194,6 +249,7 @@ def _report(sweep: Sweep, sweeper: Sweeper, out: Path, rows: Sequence[str]) -> l
     for name, table in _tables_to_print(sweep, result.tables, rows).items():
         console.print(data_table(name, table, f"{name}.csv", console.width))
         console.print()
+    unwritten |= _compare_languages(sweep, sweeper, out)
     console.print(Text(LEGEND))
     warnings = [*audit["warnings"], *(f"{name}: {fault}" for name, fault in unwritten.items())]
     for warning in warnings:
@@ -204,6 +260,44 @@ def _report(sweep: Sweep, sweeper: Sweeper, out: Path, rows: Sequence[str]) -> l
     console.print(Text(f"{pluralize(len(sweeper.runs), 'run')}: {done}"))
     console.print(Text(f"Written to {out}"), soft_wrap=True)
     return faults
+
+
+def _list_failures(sweeper: Sweeper) -> list[str]:
+    """Return a message for each reason for which runs failed, with their titles."""
+    titles: dict[str, list[str]] = {}
+    for key, reason in sweeper.failed.items():
+        titles.setdefault(reason, []).append(sweeper.title(key))
+    return [f"failed: {list_first(of_reason)}: {reason}" for reason, of_reason in titles.items()]
+
+
+def _compare_languages(sweep: Sweep, sweeper: Sweeper, out: Path) -> dict[str, str]:
+    """Write and print the comparison of the languages of a sweep, if it has any; return faults of its files."""
+    if not sweep.source:
+        return {}
+    compared = compare_languages(Languages.from_sweep(sweep, sweeper.records))
+    if compared is None:
+        return {}
+    result, provenance = compared
+    console = sweeper.console
+    unwritten = write(out / COMPARED, result, provenance)
+    console.print(Text(f"{result.answer}\n", "bold"), soft_wrap=True)
+    for name, table in result.tables.items():
+        if table.main:
+            console.print(data_table(_TITLES[name].format(source=sweep.source), table, f"{name}.csv", console.width))
+            console.print()
+    for sentence in cast(list[str], result.audit["blank"]):
+        console.print(Text(sentence), soft_wrap=True)
+    console.print(Text(f"Comparison of the languages: {out / COMPARED}"), soft_wrap=True)
+    return unwritten
+
+
+_TITLES = {
+    "probes": "probes: UAS, and that of the probe of {source}",
+    "shared": "shared: the head of most languages, and the head of {source}",
+    "own": "own: best head and its accuracy, * above the best offset",
+    "transfer": "transfer: head of {source} minus own head, in points, * p < .05 after Holm",
+}
+"""Titles of the printed tables of the comparison of languages."""
 
 
 def _tables_to_print(sweep: Sweep, tables: Mapping[str, Table], rows: Sequence[str]) -> dict[str, Table]:

@@ -14,6 +14,7 @@ from jsonargparse.typing import NonNegativeInt
 
 from attention_probing.commands import CONFIGS
 from attention_probing.commands.shorthand import config_name
+from attention_probing.commands.sweep_languages import AXIS, Corpora, fill_in_source, find_source, make_language_axis
 from attention_probing.commands.sweep_options import Options, long_names, options_of_run
 from attention_probing.commands.sweep_rows import Need, Row, Run, Sweep
 from attention_probing.models.configs import command_of
@@ -93,6 +94,9 @@ class Plan:
         rows: Settings of each row, in the form of an `Entry`, by the name of the row.
         grid: Given in place of `rows`: settings that all rows share, and `axes`, a mapping from the name
             of each axis to its values with their settings. Each combination of values is a row.
+        languages: Corpus of each language, in the form of the option `corpus`, for a grid whose first axis they become;
+            see `commands.sweep_languages`.
+        source: Language whose heads and probes are transferred to the others; empty for the first.
         columns: Columns to show, in this order; empty for all.
         reference: Row to compare others with, as values by name of the label columns: `{quantity: attention}`
             compares each row with the row that differs from it only in this value.
@@ -104,17 +108,28 @@ class Plan:
     seeds: list[NonNegativeInt] = field(default_factory=lambda: [0])
     rows: dict[str, dict] = field(default_factory=dict)  # type: ignore[type-arg]
     grid: dict = field(default_factory=dict)  # type: ignore[type-arg]
+    languages: dict = field(default_factory=dict)  # type: ignore[type-arg]
+    source: str = ""
     columns: list[str] = field(default_factory=list)
     reference: dict[str, str] = field(default_factory=dict)
 
 
-def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] = ()) -> Sweep:
+def read_sweep(
+    path: Path,
+    extra: Options | None = None,
+    above: Sequence[Path] = (),
+    *,
+    languages: Corpora | None = None,
+    source: str = "",
+) -> Sweep:
     """Read a plan from a YAML file, and return the sweep that it describes.
 
     Args:
         path: The YAML file.
         extra: Options of the program for every run.
         above: Plans that are being read and refer to this one, to detect circular references.
+        languages: Corpus of each language, in place of those of the plan; None for those of the plan.
+        source: Source language, in place of that of the plan; empty for the first of `languages`, or that of the plan.
 
     Raises:
         SettingsError: The file is missing or malformed.
@@ -122,7 +137,33 @@ def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] =
     """
     if path.resolve() in above:
         raise UserError(f"{above[-1]}: the reference to {path} is circular. Write `:ROW` for a row of the same plan")
-    return _PlanReader(path, read_plan(path), extra or {}, above).read()
+    plan = with_languages(read_plan(path), path, languages, source)
+    return _PlanReader(path, plan, extra or {}, above).read()
+
+
+def with_languages(plan: Plan, path: Path, languages: Corpora | None, source: str) -> Plan:
+    """Return a plan with other languages, or another source language.
+
+    Args:
+        plan: The plan.
+        path: Its file, for messages.
+        languages: Corpus of each language; None for those of the plan.
+        source: Source language; empty for the first of `languages`, or that of the plan.
+
+    Raises:
+        UserError: The plan has no languages, or the source language is none of them.
+    """
+    if not plan.languages and (languages or source):
+        option = "--languages" if languages else "--source"
+        raise UserError(
+            f"{option}: the plan {path} has no `languages`. Give it to a plan that has them, such as `languages`"
+        )
+    if not plan.languages:
+        return plan
+    if languages:
+        return replace(plan, languages=dict(languages), source=find_source(languages, source, "--source"))
+    where = "--source" if source else f"{path}: `source`"
+    return replace(plan, source=find_source(plan.languages, source or plan.source, where))
 
 
 def read_plan(path: Path) -> Plan:
@@ -176,7 +217,7 @@ class _PlanReader:
         for labels, entries in entries_of_rows.items():
             self.rows.append(self._read_row(labels, entries))
         columns = columns_of(axes, plan.scores, plan.columns, f"{self.path}: `columns`")
-        sweep = Sweep(plan.name, axes, tuple(self.rows), columns, plan.reference)
+        sweep = Sweep(plan.name, axes, tuple(self.rows), columns, plan.reference, plan.source)
         if plan.reference and not any(sweep.compared()):
             values = zip(axes, self.rows[0].labels, strict=True)
             example = ", ".join(f"{label}: {value}" for label, value in values)
@@ -196,11 +237,26 @@ class _PlanReader:
         plan = self.plan
         if bool(plan.rows) == bool(plan.grid):
             raise UserError(f"{self.path}: a plan has either `rows` or a `grid`. Give one of them")
+        if plan.languages:
+            return self._list_entries_of_languages()
         if plan.grid:
             return _list_entries_of_grid(plan.grid, f"{self.path}: `grid`", self.extra)
         if len(plan.rows) > MOST:
             raise UserError(f"{self.path}: {_TOO_MANY}")
         return (plan.label or "row",), {(row,): [entry] for row, entry in plan.rows.items()}
+
+    def _list_entries_of_languages(self) -> tuple[tuple[str, ...], dict[tuple[str, ...], list[Any]]]:
+        """Return the names of the axes, of which the first is that of the languages, and the entries of each row."""
+        plan = self.plan
+        axes = plan.grid.get("axes")
+        if not isinstance(axes, dict) or AXIS in axes:
+            raise UserError(
+                f"{self.path}: `languages` are the axis `{AXIS}` of a grid with further `axes`. Give it a `grid` whose "
+                f"`axes` are other ones"
+            )
+        grid = {**plan.grid, "axes": {AXIS: make_language_axis(plan.languages, plan.source), **axes}}
+        names, entries = _list_entries_of_grid(grid, f"{self.path}: `grid`", self.extra)
+        return names, fill_in_source(entries, plan.languages, plan.source)
 
     def _read_row(self, labels: tuple[str, ...], entries: Sequence[_Content]) -> Row:
         """Return a row from its entries, of which later ones override earlier ones."""
@@ -383,9 +439,10 @@ def _refuse_options_of_axes(axes: Mapping[str, dict[str, Any]], where: str, extr
             options = entry.get("set") if isinstance(entry, dict) else None
             for name in options or {}:
                 if long_names(name) & given:
-                    raise UserError(
-                        f"{where}: `--{name}` is set by the axis `{axis}`. Choose rows with --row or edit the plan"
-                    )
+                    remedy = "Choose rows with --row or edit the plan"
+                    if axis == AXIS:
+                        remedy = f"Name the languages and their corpora with --languages, or {remedy.lower()}"
+                    raise UserError(f"{where}: `--{name}` is set by the axis `{axis}`. {remedy}")
 
 
 def columns_of(labels: Sequence[str], scores: Sequence[str], chosen: Sequence[str], where: str) -> dict[str, str]:

@@ -151,6 +151,8 @@ class Sweep:
             short for `<first score>.low`.
         reference: Value of a label column, by name of the column: each row is compared with the row that
             has this value and otherwise the same labels. Empty for no comparisons.
+        source: Language that is the source of a transfer, the first label of its rows; empty for a plan without
+            languages.
     """
 
     name: str
@@ -158,6 +160,7 @@ class Sweep:
     rows: tuple[Row, ...]
     columns: Mapping[str, str]
     reference: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
 
     def compared(self) -> Iterator[tuple[Row, Row]]:
         """Yield each row with the row that it is compared with."""

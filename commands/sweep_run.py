@@ -40,7 +40,7 @@ class Sweeper:
 
     Attributes:
         records: Results of the finished runs, by key.
-        failed: Keys of the runs that failed.
+        failed: Why each run failed that did, by key.
         left: Keys of the runs that are not begun because a run that they read failed.
         begun: Number of runs begun.
     """
@@ -57,6 +57,7 @@ class Sweeper:
         self.executor = executor
         self.program = program
         self.console = console
+        self.source = sweep.source
         self.runs: dict[str, Run] = {}
         self.rows: dict[str, dict[str, Row]] = defaultdict(dict)  # by key of the run and name of the row
         for row in sweep.rows:
@@ -66,7 +67,7 @@ class Sweeper:
                     self.rows[run.key][row.name] = row
         self.folders = {key: _folder_of(key, out, beside) for key in self.runs}
         self.records: dict[str, Record] = {}
-        self.failed: list[str] = []
+        self.failed: dict[str, str] = {}
         self.left: list[str] = []
         self.begun = 0
         self._reported: set[str] = set()  # messages about scores that runs do not have
@@ -83,7 +84,8 @@ class Sweeper:
         Args:
             rows: Names of the rows whose runs are executed; empty for all.
             check: Function that returns the fault of each command line, or None. Runs that read other runs are not
-                checked; of runs that differ only in the seed, one is checked.
+                checked; of runs that differ only in the seed, one is checked. In a plan of languages, an invalid run
+                fails without being begun, unless it is one of the source language.
 
         Raises:
             UserError: A command line is invalid, or a row names a score that its finished runs do not have.
@@ -139,20 +141,27 @@ class Sweeper:
             raise UserError("\n".join(["no run was started, because finished runs do not have the scores:", *faults]))
 
     def _check_lines(self, keys: Sequence[str], check: Check) -> None:
-        """Raise UserError if the command line of a run is invalid."""
-        runs: dict[object, Run] = {}
+        """Raise UserError if the command line of a run is invalid; of another language than the source, it fails."""
+        groups: dict[object, list[Run]] = defaultdict(list)  # of runs that differ only in the seed
         for key in keys:
             run = self.runs[key]
             if not run.needs:
-                runs.setdefault((run.command, run.digest, run.options), run)
-        faults = check([run.arguments for run in runs.values()])
+                groups[(run.command, run.digest, run.options)].append(run)
+        faults = check([runs[0].arguments for runs in groups.values()])
         rows: dict[str, list[str]] = defaultdict(list)  # by the fault
-        for run, fault in zip(runs.values(), faults, strict=True):
-            if fault is not None:
-                rows[fault] += self.rows[run.key]
+        spared: dict[str, str] = {}
+        for runs, fault in zip(groups.values(), faults, strict=True):
+            if fault is None:
+                continue
+            if _may_fail(self.rows[runs[0].key].values(), self.source):
+                spared |= {run.key: fault for run in runs}
+            else:
+                rows[fault] += self.rows[runs[0].key]
         if rows:
             lines = [f"{', '.join(names)}: {fault}" for fault, names in rows.items()]
             raise UserError("\n".join(["no run was started, because some command lines are invalid:", *lines]))
+        for key, fault in spared.items():
+            self._fail(key, fault, f"not begun: {fault}")
 
     def _begin(self, waiting: Sequence[str], most: int) -> list[str]:
         """Start the runs that can start now, and return the keys of the runs that are going from now on."""
@@ -208,7 +217,8 @@ class Sweeper:
             lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             if lines:
                 last = lines[-1]
-        self._fail(key, f"no results after {took}, {self.executor.ending(folder)}: {last} ({log})")
+        reason = f"{self.executor.ending(folder)}: {last}"
+        self._fail(key, reason, f"no results after {took}, {reason} ({log})")
 
     def _finish(self, key: str, how: str) -> None:
         """Read the results of a finished run, and report how it ended with its scores."""
@@ -217,7 +227,7 @@ class Sweeper:
         try:
             record = read_record(path)
         except RecordError as error:
-            self._fail(key, f"{error}. To run it again, remove {self.folders[key]} and repeat the command")
+            self._fail(key, str(error), f"{error}. To run it again, remove {self.folders[key]} and repeat the command")
             return
         self.records[key] = record
         parts = [how]
@@ -235,9 +245,9 @@ class Sweeper:
                     self._reported.add(message)
                     self.console.print(Text(message, "red"), soft_wrap=True)
 
-    def _fail(self, key: str, reason: str) -> None:
-        self.failed.append(key)
-        self._say(key, reason, "red")
+    def _fail(self, key: str, reason: str, message: str) -> None:
+        self.failed[key] = reason
+        self._say(key, message, "red")
 
     def title(self, key: str) -> str:
         """Return the name of a run in messages: its number, first rows, config and seed.
@@ -262,6 +272,16 @@ def _folder_of(key: str, out: Path, beside: Sequence[Path]) -> Path:
         if folder.is_dir():
             return folder
     return out / "runs" / key
+
+
+def _may_fail(rows: Iterable[Row], source: str) -> bool:
+    """Return True if a run is of languages that are not the source, without which the other rows can go on.
+
+    Args:
+        rows: Rows of the run.
+        source: Source language; empty in a plan without languages.
+    """
+    return bool(source) and all(row.labels[0] != source for row in rows)
 
 
 def _scores_of(rows: Iterable[Row]) -> list[str]:

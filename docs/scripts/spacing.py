@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pandas as pd
 
+from attention_probing.commands.sweep_transfer import LEAST, OWN, compare_transfer
 from attention_probing.metrics.p_values import holm
-from attention_probing.results.reader import find_runs
-from attention_probing.results.record import Record, find_record
+from attention_probing.results.record import Record
+from attention_probing.results.sentences import LEVEL
 from attention_probing.results.tables import DASH, format_markdown
-from studies.languages import ALPHA, LEAST, OWN, transferred
+from studies.languages import read_runs
 
 RELATIONS = ("all", "nsubj", "obj", "det", "case")
 
 
 def own_heads(folder: Path) -> dict[str, Record]:
     """Return the run of each language with its own heads."""
-    rows = {row.partition(" × "): runs for row, runs in find_runs(folder).items()}
-    return {row[0]: find_record(next(iter(runs.values()))[-1]) for row, runs in rows.items() if row[2] == OWN}
+    return {language: kinds[OWN] for language, kinds in read_runs(folder).runs.items() if OWN in kinds}
 
 
 def main(blanks: Path, text: Path) -> None:
@@ -42,9 +42,9 @@ def main(blanks: Path, text: Path) -> None:
             if old is not None and new is not None and old["n"] >= LEAST:
                 shown = (f"{one['head']} {100 * one['test']:.1f}" for one in (old, new))
                 cells[language] = f"{' → '.join(shown)} ({100 * old['offset']:.1f})"
-                p[language] = transferred(before[language], record, f"heads.{relation}")["p"]
+                p[language] = compare_transfer(before[language], record, f"heads.{relation}")["p"]
         for (language, cell), least in zip(cells.items(), holm([*p.values()]), strict=True):
-            rows[language][relation] = f"**{cell}**" if least < ALPHA else cell
+            rows[language][relation] = f"**{cell}**" if least < LEVEL else cell
     print(format_markdown(pd.DataFrame(rows.values()).fillna(DASH)))
 
 
