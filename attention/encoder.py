@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 from weakref import finalize
 
 import numpy as np
@@ -387,6 +387,35 @@ def find_state_size(model: "PreTrainedModel", layers: int, name: str) -> int:
             f"embeddings, and one of each layer. Choose another encoder, or leave out {setting('data.hidden')}."
         )
     return int(states[0].size(2))
+
+
+if TYPE_CHECKING:
+    EncoderOption: TypeAlias = EncoderSpec | str | LoadedEncoder
+else:
+    # In settings the name stands under `name`, so that other fields may stand beside it and override those of a config.
+    EncoderOption = EncoderSpec
+"""An encoder as Python may give it to a datamodule: its specification, its name or folder, or loaded."""
+
+
+def specification_of(encoder: EncoderOption) -> EncoderSpec:
+    """Return the specification of an encoder.
+
+    Args:
+        encoder: The specification itself, the name or folder of the encoder, or the loaded encoder.
+
+    Raises:
+        UserError: The weights of the loaded encoder are no longer those of its files.
+    """
+    if isinstance(encoder, str):
+        return EncoderSpec(encoder)
+    if isinstance(encoder, EncoderSpec):
+        return encoder
+    if count_changes(encoder.model) != encoder.changes:
+        raise UserError(
+            "The weights of the encoder were changed after it had been loaded, but its files would be read. Give "
+            "Encoder.from_model(model, tokenizer) of the changed model."
+        )
+    return encoder.source.spec
 
 
 def count_changes(model: nn.Module) -> int:

@@ -110,7 +110,7 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     treebanks = Treebanks.choose(settings, folder, report, "the first sentences of its train split")
     cache = folder / "cache"
     large, small = (datamodule(cache, train, treebanks.dev) for train in (treebanks.large, treebanks.small))
-    single = datamodule(cache, treebanks.small, treebanks.dev, max_sentences=1)
+    single = datamodule(cache, treebanks.small, treebanks.dev, batch_size=1)
     worded = datamodule(
         cache, treebanks.large, treebanks.dev, vectors=random_vectors(treebanks, folder / "vectors.txt")
     )

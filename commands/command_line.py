@@ -15,7 +15,7 @@ import yaml
 from attention_probing.commands.shorthand import CONFIG, SHORT, config_file, config_name, write_out
 from attention_probing.corpora import registry
 from attention_probing.results.errors import UserError
-from attention_probing.results.settings import BoundedLoader, SettingsError, read_yaml
+from attention_probing.results.settings import BoundedLoader, SettingsError, read_yaml, with_new_names
 
 REGISTERED = {"ClassificationDataModule", "CoreferenceDataModule", "DependencyDataModule"}
 """Classes of data whose corpus by name is one of the registry."""
@@ -217,7 +217,7 @@ def _with_path(word: str, previous: str) -> str:
 
 
 def _read_settings(path: str) -> object:
-    """Return the content of a file of settings.
+    """Return the content of a file of settings, with today's names of its options.
 
     Raises:
         SettingsError: It cannot be read, or it is the plan of a sweep.
@@ -225,7 +225,7 @@ def _read_settings(path: str) -> object:
     content = read_yaml(Path(path))
     if isinstance(content, Mapping) and content.keys() & {"rows", "grid"}:
         raise SettingsError(f"{path} is the plan of a sweep. Run it with `probing sweep {config_name(path)}`.")
-    return content
+    return with_new_names(content)
 
 
 def _classes_in(content: object) -> dict[str, str]:

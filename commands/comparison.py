@@ -1,6 +1,6 @@
 """Comparison of runs on the same items, over items and seeds: of `compare`, of sweeps, and of the table of papers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
@@ -85,7 +85,8 @@ def check_matching(first: Record, items: pd.Index, other: Record, items_of_other
     """Check that equal names of items stand for equal items in two runs.
 
     Raises:
-        RecordError: The runs name their items by other columns; or by numbers of lines, but of different files.
+        RecordError: The runs name their items by other columns; or by numbers of lines, but of different files; or by
+            numbers within what was read, but within different limits.
     """
     folders = f"{first.path.parent} and {other.path.parent}"
     if items.names != items_of_other.names:
@@ -94,6 +95,11 @@ def check_matching(first: Record, items: pd.Index, other: Record, items_of_other
         raise RecordError(
             f"{folders} cannot be compared: items of {first.path.parent} are identified by {columns}, those of "
             f"{other.path.parent} by {columns_of_other}. Compare runs of the same experiment"
+        )
+    if items.names != ["id"] and _limits(first) != _limits(other):
+        raise RecordError(
+            f"{folders} cannot be compared: their items are numbered within {setting('data.limit')}, which differs. "
+            "Test both runs with the same limit"
         )
     hashes = _test_hashes(first)
     hashes_of_other = _test_hashes(other)
@@ -104,6 +110,19 @@ def check_matching(first: Record, items: pd.Index, other: Record, items_of_other
             "numbers of lines alone, which stand for other texts in another file. Test both runs on one file, or name "
             f"a column of ids with {setting('data.columns.id')}"
         )
+
+
+def limit_of(description: Mapping[str, object]) -> tuple[object, ...]:
+    """Return the limit of the items that were read of a file, and how they were chosen.
+
+    Args:
+        description: Description of the file in the results of a run.
+    """
+    return tuple(description.get(name) for name in ("limit", "limit_by", "limit_seed"))
+
+
+def _limits(record: Record) -> set[tuple[object, ...]]:
+    return {limit_of(description) for _, description in record.splits}
 
 
 def files_of_test(record: Record) -> list[tuple[str, str | None]]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from attention_probing.commands import measure
 from attention_probing.commands.command_line import CommandLine
 from attention_probing.commands.faults import find_user_error, reword
+from attention_probing.commands.spelling import wrong_option
 from attention_probing.commands.trust import import_trusted, trusted_modules
 from attention_probing.models.configs import only_known_classes
 from attention_probing.results.command import print_fault
@@ -93,7 +94,11 @@ def check(words: Sequence[str]) -> str | None:
         cli = import_module("attention_probing.commands.lightning").CheckedCLI
     try:
         with redirect_stderr(printed), redirect_stdout(printed), command_line():
-            start(CommandLine.from_words(words), cli=cli, measuring=measure.check)
+            line = CommandLine.from_words(words)
+            message = wrong_option(line)
+            if message is not None:
+                return message
+            start(line, cli=cli, measuring=measure.check)
     except SystemExit:  # of the command line's parser
         return printed.getvalue().partition("error: ")[2].strip()
     except Exception as error:

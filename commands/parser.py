@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+import yaml
 from jsonargparse import ArgumentParser, Namespace
 
 from attention_probing.commands.command_line import CommandLine, arguments_in
@@ -14,7 +15,7 @@ from attention_probing.models.configs import IS_FILE, may_read, only_named_files
 from attention_probing.models.parser_messages import explain_error
 from attention_probing.results.errors import near
 from attention_probing.results.progress import wait_for_the_first, warn
-from attention_probing.results.settings import SettingsError, leaves
+from attention_probing.results.settings import BoundedLoader, SettingsError, leaves, with_new_names
 
 _NO_MODEL = re.compile(r"the following arguments are required: (\w+\.)?model\b.*")
 _NO_OPTION_OF_CLASS = re.compile(r"(?:Option|does not accept option) '([^']+)'")
@@ -72,6 +73,21 @@ class Parser(ArgumentParser):
             settings: Namespace = super().parse_path(path, *args, **options)
         finally:
             self._file = ""
+        return settings
+
+    def parse_string(self, content: str, *args: Any, **options: Any) -> Namespace:  # noqa: ANN401
+        """Parse the text of a config, in which options may have the names of version 3.0, and return its settings."""
+        try:
+            config = yaml.load(content, BoundedLoader)
+        except (yaml.YAMLError, ValueError, RecursionError):
+            config = None  # the parser tells the fault
+        renamed = with_new_names(config)
+        if renamed is not config:
+            content = yaml.safe_dump(renamed, sort_keys=False)
+            for (old, _), (new, _) in zip(leaves(config), leaves(renamed), strict=True):
+                if old != new:
+                    warn(f"{self._file}{old} is now {new}. It is read all the same; write the new name there.")
+        settings: Namespace = super().parse_string(content, *args, **options)
         return settings
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:

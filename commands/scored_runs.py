@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from attention_probing.commands.comparison import check_matching
+from attention_probing.commands.comparison import check_matching, limit_of
 from attention_probing.results.errors import list_first, near, pluralize
 from attention_probing.results.reader import find_runs, read_config
 from attention_probing.results.record import Record, RecordError, compute_ratio, find_record
@@ -51,7 +51,7 @@ class ScoredRun:
         return compute_ratio(self.counts)
 
     def other_data(self, other: "ScoredRun") -> list[str]:
-        """Return the names of the splits that this run and another read from different files, or plant differently."""
+        """Return the names of the splits that two runs read from different files, plant differently or limit."""
         files = _files_of(self.record)
         files_of_other = _files_of(other.record)
         differing = []
@@ -70,12 +70,12 @@ class ScoredRun:
         return same and seeds(self.config) != seeds(other.config)
 
 
-def _files_of(record: Record) -> Mapping[str, tuple[object, object]]:
-    """Return the SHA-256 of the file of each split, if it is known, with the shortcut that is planted in it."""
+def _files_of(record: Record) -> Mapping[str, tuple[object, ...]]:
+    """Return the SHA-256 of the file of each split, if it is known, with its planted shortcut and its limit."""
     files = {}
     for split, description in record.splits:
         if description.get("sha256"):
-            files[split] = description["sha256"], description.get("shortcut")
+            files[split] = description["sha256"], description.get("shortcut"), limit_of(description)
     return files
 
 
@@ -211,6 +211,11 @@ def restrict_to_same_items(runs: Sequence[ScoredRun], common: bool) -> tuple[lis
         check_matching(first.record, order, run.record, names)
         missing = order.difference(names)
         added = names.difference(order)
+        if len(missing) == len(order):
+            raise RecordError(
+                f"{first.folder} and {run.folder} have no item in common. Compare runs that were scored on the same "
+                "data"
+            )
         if len(missing) + len(added) and not common:
             raise RecordError(
                 f"{first.folder} and {run.folder} were not scored on the same items: {_describe(missing)} only in the "
@@ -248,7 +253,7 @@ def list_cautions(runs: Sequence[ScoredRun]) -> list[str]:
     There is a warning for each run that
 
     - has no config, so that it is not grouped with other seeds;
-    - read other files than the first run for one of the splits;
+    - read other files than the first run, or other items of them, for one of the splits;
     - has another denominator of its score than the first run in some items. F1 is exempt, because its
         denominators depend on the predictions.
     """
@@ -260,8 +265,8 @@ def list_cautions(runs: Sequence[ScoredRun]) -> list[str]:
         splits = run.other_data(reference)
         if splits:
             messages.append(
-                f"{run.folder} and {reference.folder} read different files for {' and '.join(splits)}, so their scores "
-                "may differ for this reason alone"
+                f"{run.folder} and {reference.folder} read different files, or items of them, for "
+                f"{' and '.join(splits)}, so their scores may differ for this reason alone"
             )
         differing = int((run.counts["denominator"] != reference.counts["denominator"]).sum())
         if run.name != "f1" and differing:  # the denominator of F1 depends on the predictions

@@ -5,7 +5,7 @@ them: with PyTorch and Lightning that takes seconds.
 """
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from attention_probing.commands.command_line import CommandLine
 from attention_probing.commands.shorthand import SHORT
-from attention_probing.results.errors import near
-from attention_probing.results.settings import PACKAGE, exported_classes, own_class
+from attention_probing.results.errors import command_line, near
+from attention_probing.results.settings import PACKAGE, explain_new_name, exported_classes, own_class
 
 LIGHTNING = "pytorch_lightning"
 FOLDER = Path(__file__).resolve().parents[1]
@@ -49,7 +49,7 @@ def wrong_option(line: CommandLine) -> str | None:
         group, _, rest = option[2:].removesuffix("+").partition(".")
         argument = rest.removeprefix("init_args.").partition(".")[0]
         if group in ("model", "data"):
-            fault = _wrong_argument(group, line.classes.get(group, ""), argument)
+            fault = _wrong_argument(group, line.classes, argument)
         elif group in groups:
             arguments = groups[group]
             if argument and arguments is not None and argument not in arguments:
@@ -63,21 +63,30 @@ def wrong_option(line: CommandLine) -> str | None:
     return None
 
 
-def _wrong_argument(option: str, path: str, argument: str) -> str | None:
+def _wrong_argument(option: str, classes: Mapping[str, str], argument: str) -> str | None:
     """Return the message for an argument that a class of this program does not have; None if there is no fault.
 
     Args:
         option: `model` or `data`.
-        path: Name or path of the class; empty if none is named.
+        classes: Name or path of the class of each of the two, where one is named.
         argument: Name of the argument; empty for the option itself.
     """
-    kind = _class_of_rooms(path)
+    kind = _class_of_rooms(classes.get(option, ""))
     if kind is None or not argument:
         return None
     arguments = _arguments_of(kind)
     if arguments is None or argument in (*arguments, *OF_CLASS):
         return None
-    return f"{option} ({kind}): Option '{argument}' is not accepted{near(argument, arguments)}"
+    with command_line():
+        renamed = explain_new_name(kind, argument)
+    if renamed is not None:
+        return f"{option} ({kind}): {renamed}"
+    fault = f"{option} ({kind}): Option '{argument}' is not accepted"
+    other = "data" if option == "model" else "model"
+    other_kind = _class_of_rooms(classes.get(other, ""))
+    if other_kind is not None and argument in (_arguments_of(other_kind) or ()):
+        return f"{fault} (did you mean `--{other}.{argument}`?)"
+    return f"{fault}{near(argument, arguments)}"
 
 
 def _unrecognized(option: str, value: str, name: str, names: Sequence[str]) -> str:

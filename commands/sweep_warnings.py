@@ -1,7 +1,8 @@
 """Warnings about rows of a sweep whose scores cannot be compared fully: other files, other items, another program."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import combinations
 
 from attention_probing.commands.comparison import files_of_test
 from attention_probing.commands.sweep_rows import Row
@@ -60,10 +61,16 @@ def _compare_items(rows: Sequence[Row], records: Mapping[str, Record]) -> list[s
             if len(by_items) > 1:
                 counts = [f"{len(items)} in {', '.join(names)}" for items, names in by_items.items()]
                 shared = frozenset.intersection(*by_items)
-                how = f"{' | '.join(counts)}; {len(shared)} are shared"
+                how = f"{' | '.join(counts)}; {len(shared)} are shared. {_advise(by_items)}"
                 scores.setdefault(how, []).append(score)
-    remedy = "`probing compare DIR:ROW DIR:ROW --common` compares shared items"
-    return [f"the rows have different items for {', '.join(names)}: {how}. {remedy}" for how, names in scores.items()]
+    return [f"the rows have different items for {', '.join(names)}: {how}" for how, names in scores.items()]
+
+
+def _advise(items: Iterable[frozenset[object]]) -> str:
+    """Return how rows with these sets of items can be compared; no item may be in two of them."""
+    if any(first & second for first, second in combinations(items, 2)):
+        return "`probing compare DIR:ROW DIR:ROW --common` compares shared items"
+    return "No two of them can be compared: test them on the same data"
 
 
 def _find_items(row: Row, score: str, records: Mapping[str, Record]) -> tuple[frozenset[object], frozenset[str]]:

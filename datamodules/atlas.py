@@ -5,7 +5,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from attention_probing.attention import EncoderSpec, Options
+from attention_probing.attention import Options
+from attention_probing.attention.encoder import EncoderOption, specification_of
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules.coreference import CoreferenceDataModule
@@ -41,6 +42,8 @@ class AtlasDataModule(CorpusDataModule[Any]):
         max_length: Largest number of word pieces of a text segment, delimiters included.
         random_init: Also read everything through the same encoder with random weights; only its
             embeddings stay pretrained.
+        limit: Largest number of sentences and documents of each split, and of segments of each text that names no
+            limit of its own; None for all.
     """
 
     unit = "segments, sentences and windows"
@@ -52,14 +55,15 @@ class AtlasDataModule(CorpusDataModule[Any]):
         text: Sources = "sample",
         treebank: str | dict[str, str] | None = "sample",
         documents: str | dict[str, str] | None = None,
-        encoder: EncoderSpec = DEFAULT_SPEC,
+        encoder: EncoderOption = DEFAULT_SPEC,
         options: Options = DEFAULT_OPTIONS,
         root: str | None = None,
         cache: str | None = None,
         max_length: Positive = 128,
         random_init: bool = True,
+        limit: Positive | None = None,
     ) -> None:
-        super().__init__("", root, cache)
+        super().__init__("", root, cache, limit=limit)
         for name, chosen in (("layers", options.layers), ("heads", options.heads)):
             if chosen is not None:
                 raise CorpusError(
@@ -74,11 +78,13 @@ class AtlasDataModule(CorpusDataModule[Any]):
         self.text = text
         self.treebank = treebank
         self.documents = documents
-        self.encoder = encoder
+        self.encoder = specification_of(encoder)
         self.options = options
         self.max_length = max_length
         self.random_init = random_init
-        self._shared: dict[str, Any] = dict(encoder=encoder, root=root, cache=cache, random_init=random_init)
+        self._shared: dict[str, Any] = dict(
+            encoder=encoder, root=root, cache=cache, random_init=random_init, limit=limit
+        )
 
     @cached_property
     def parts(self) -> tuple[CorpusDataModule[Any], ...]:

@@ -16,7 +16,6 @@ import torch
 from attention_probing.attention import (
     Encoder,
     EncoderError,
-    EncoderSpec,
     Extraction,
     Items,
     Options,
@@ -25,6 +24,7 @@ from attention_probing.attention import (
     resolve,
 )
 from attention_probing.attention.alignment import UNKNOWN_WORDS
+from attention_probing.attention.encoder import EncoderOption, specification_of
 from attention_probing.attention.extraction import open_store
 from attention_probing.attention.source import EncoderSource
 from attention_probing.attention.stream import make_stream
@@ -33,6 +33,7 @@ from attention_probing.corpora.sentence import Treebank
 from attention_probing.corpora.splits import Split, corpus_of
 from attention_probing.datamodules.batches import BatchLoader, EncoderOf, Item
 from attention_probing.datamodules.corpus import DEFAULT_OPTIONS, DEFAULT_SPEC, STAGES, CorpusDataModule
+from attention_probing.datamodules.limits import Limit
 from attention_probing.datamodules.vectors import ENCODER, find_vectors, load_vectors
 from attention_probing.datamodules.warnings import count_shared, warn_of_split, warn_of_words
 from attention_probing.results import Provenance
@@ -61,7 +62,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
     other options.
 
     Args:
-        encoder: The encoder; None for experiments that need no attention.
+        encoder: The encoder, or its name; None for experiments that need no attention.
         options: Layers, heads and precision of the stores, and the policy for sentences over the
             encoder's limit.
         random_init: In a test, also read dev and test through the same encoder with random weights; only
@@ -84,14 +85,14 @@ class AttentionDataModule(CorpusDataModule[Item]):
     def __init__(
         self,
         corpus: str | dict[str, str],
-        encoder: EncoderSpec | None = DEFAULT_SPEC,
+        encoder: EncoderOption | None = DEFAULT_SPEC,
         options: Options = DEFAULT_OPTIONS,
         random_init: bool = False,
         store: Literal["disk", "stream"] = "disk",
         **shared: Any,  # noqa: ANN401 # options of CorpusDataModule
     ) -> None:
         super().__init__(corpus, **shared)
-        self.encoder = encoder
+        self.encoder = None if encoder is None else specification_of(encoder)
         self.options = options
         self.random_init = random_init
         self.streams = store == "stream"
@@ -189,7 +190,7 @@ class AttentionDataModule(CorpusDataModule[Item]):
         by_path.update(_open_or_make_stores(self, new_paths, source, encoder))
         for split in missing:
             self.stores[split] = by_path[files[split]]
-        self._warn_of_splits(files, {split: by_path[files[split]] for split in (*self.stores, *ahead)}, source)
+        _warn_of_splits(self, files, {split: by_path[files[split]] for split in (*self.stores, *ahead)}, source)
         if self.vector_spec is not None:
             stores = {files[split]: store for split, store in self.stores.items()}
             counts = _count_forms(stores.values())
@@ -204,22 +205,6 @@ class AttentionDataModule(CorpusDataModule[Item]):
             sizes.append(f"{' and '.join(splits)} {items}")
         inform(f"Data ready in {time.perf_counter() - began:.1f} s: {', '.join(sizes)}.")
 
-    def _warn_of_splits(
-        self, files: Mapping[str, Path], stores: Mapping[Split, Store], source: EncoderSource | None
-    ) -> None:
-        """Log the warnings of splits that are opened for the first time."""
-        new = [split for split in stores if split not in self._warned]
-        new_files = {files[split]: stores[split] for split in new}
-        for path, store in new_files.items():
-            if source is not None:
-                words = store.labels["words"].combine_chunks().values
-                warn_of_words(path, words, store.manifest.audit.get(UNKNOWN_WORDS, 0), source)
-            self.warn_of_file(path, store)
-        texts = self._texts(stores)
-        for split in new:
-            warn_of_split(split, count_shared(texts, split), len(stores[split]), self.unit)
-        self._warned.update(new)
-
     def test_dataloader(self) -> list[BatchLoader[Item]]:
         """Return one loader for dev and one for test.
 
@@ -229,6 +214,11 @@ class AttentionDataModule(CorpusDataModule[Item]):
         for data in self.random_splits.values():
             loaders.append(self._batches(data))
         return loaders
+
+    @property
+    def limit_of_file(self) -> Limit:
+        """Limit of the items that are used of one file."""
+        return self.limit
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -273,9 +263,12 @@ class AttentionDataModule(CorpusDataModule[Item]):
                 "file": files[split].name,
                 "sha256": manifest.identity["corpus_sha256"],
                 self.unit: manifest.items,
+                **self.limit.identity,
                 "store": manifest.key,
             }
             audit[split] = {**manifest.audit, **count_shared(texts, split)}
+        if self.limit.most is not None:
+            audit["limit"] = str(self.limit)
         halved = sum(encoder.halved for encoder in self._loaded)
         if halved:
             audit["batches_halved_for_memory"] = halved
@@ -286,6 +279,26 @@ class AttentionDataModule(CorpusDataModule[Item]):
         if self.random_splits:
             encoder["random_init"] = _describe_encoder(self.random_splits["test"].store)
         return Provenance(encoder, data, audit)
+
+
+def _warn_of_splits(
+    data: AttentionDataModule[Any],
+    files: Mapping[str, Path],
+    stores: Mapping[Split, Store],
+    source: EncoderSource | None,
+) -> None:
+    """Log the warnings of splits that are opened for the first time."""
+    new = [split for split in stores if split not in data._warned]
+    new_files = {files[split]: stores[split] for split in new}
+    for path, store in new_files.items():
+        if source is not None:
+            words = store.labels["words"].combine_chunks().values
+            warn_of_words(path, words, store.manifest.audit.get(UNKNOWN_WORDS, 0), source)
+        data.warn_of_file(path, store)
+    texts = data._texts(stores)
+    for split in new:
+        warn_of_split(split, count_shared(texts, split), len(stores[split]), data.unit)
+    data._warned.update(new)
 
 
 def _make_random_splits(data: AttentionDataModule[Any], files: Mapping[str, Path]) -> dict[Split, Any]:
@@ -301,6 +314,23 @@ def _make_random_splits(data: AttentionDataModule[Any], files: Mapping[str, Path
     return data.make_splits(stores, "random_init")
 
 
+def specify(data: AttentionDataModule[Any], path: Path, source: EncoderSource | None) -> Extraction:
+    """Return the specification for extracting the attention to a corpus file, within the limit of a datamodule.
+
+    Args:
+        data: The datamodule.
+        path: The corpus file.
+        source: Files of the encoder; None without an encoder.
+    """
+    extraction = data.extraction(path, source)
+    return replace(extraction, reader={**extraction.reader, **data.limit_of_file.identity})
+
+
+def read_limited(data: AttentionDataModule[Any], path: Path) -> Treebank | Documents:
+    """Parse a corpus file; return its sentences or documents within the limit of a datamodule."""
+    return data.limit_of_file.apply(data.read(path))
+
+
 def _open_or_make_stores(
     data: AttentionDataModule[Any],
     paths: Iterable[Path],
@@ -312,7 +342,7 @@ def _open_or_make_stores(
     stores: dict[Path, Store] = {}
     parsed: dict[Path, tuple[Extraction, Treebank | Documents]] = {}
     for path in paths:
-        extraction = data.extraction(path, source)
+        extraction = specify(data, path, source)
         companion = extraction.companion
         if not path.is_file() or (companion is not None and not companion.is_file()):
             data.read(path)  # raises the error that names the file and the remedy
@@ -320,7 +350,7 @@ def _open_or_make_stores(
         if source is None or not data.streams:
             store = open_store(extraction, data.cache, digests)
         if store is None:
-            parsed[path] = extraction, data.read(path)
+            parsed[path] = extraction, read_limited(data, path)
         else:
             data.accept(path, store)
             stores[path] = store

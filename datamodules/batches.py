@@ -280,7 +280,7 @@ class LengthBatches(Sampler[list[int]]):
         items: Indices of the items to use; None for all.
         max_cells: Upper bound of the number of cells of a batch, padding included; None for no bound. An
             item that alone exceeds the bound is a batch by itself.
-        max_sentences: Largest number of items in a batch.
+        max_items: Largest number of items in a batch.
         shuffle: True for training, False for evaluation.
         cells: Kind of the cells in `max_cells`. With `pairs`, a cell is a pair of words or delimiters,
             and a batch has `batch · (longest + 2)²` cells. With `tokens`, a cell is a token, and a batch
@@ -301,7 +301,7 @@ class LengthBatches(Sampler[list[int]]):
         items: Sequence[int] | None = None,
         groups: Iterable[Sequence[int]] = (),
         max_cells: int | None,
-        max_sentences: int,
+        max_items: int,
         shuffle: bool,
         cells: Literal["pairs", "tokens"] = "pairs",
         jitter: float = 0.0,
@@ -319,7 +319,7 @@ class LengthBatches(Sampler[list[int]]):
         self._epoch = 0
         ascending = np.sort(self._lengths, kind="stable")
         costs = (ascending + 2) ** 2 if cells == "pairs" else ascending
-        self._bounds = batch_bounds(costs, max_cells, max_sentences)
+        self._bounds = batch_bounds(costs, max_cells, max_items)
         self._order: NDArray[np.int64] | None = None
         batches = list(groups)
         if batches:
@@ -438,7 +438,7 @@ def check_batch(indices: object) -> None:
         )
 
 
-def batch_bounds(costs: Lengths, max_cells: int | None, max_sentences: int) -> list[tuple[int, int]]:
+def batch_bounds(costs: Lengths, max_cells: int | None, max_items: int) -> list[tuple[int, int]]:
     """Divide items, sorted by cost, into batches of consecutive items.
 
     A batch costs its number of items times the cost of its most expensive item.
@@ -447,7 +447,7 @@ def batch_bounds(costs: Lengths, max_cells: int | None, max_sentences: int) -> l
         costs: Cost of each item, ascending.
         max_cells: Upper bound of the cost of a batch, None for no bound. An item that costs more alone
             is a batch by itself.
-        max_sentences: Largest number of items in a batch.
+        max_items: Largest number of items in a batch.
 
     Returns:
         For each batch, the index of its first item in `costs`, and of the item after its last.
@@ -455,7 +455,7 @@ def batch_bounds(costs: Lengths, max_cells: int | None, max_sentences: int) -> l
     bounds = []
     start = 0
     for stop in range(1, len(costs) + 1):
-        full = stop == len(costs) or stop - start == max_sentences
+        full = stop == len(costs) or stop - start == max_items
         if full or (max_cells is not None and (stop - start + 1) * costs[stop] > max_cells):
             bounds.append((start, stop))
             start = stop

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attention_probing.attention import EncoderSpec, resolve
+from attention_probing.attention import resolve
+from attention_probing.attention.encoder import EncoderOption, specification_of
 from attention_probing.attention.inputs import PIECES_VERSION, TextTokenizer
 from attention_probing.attention.source import EncoderSource
 from attention_probing.corpora.eraser import ERASER_COLUMNS
@@ -130,6 +131,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
     """
 
     unit = "texts"
+    limited = "texts"
     holds = "labelled texts"
     batch = TextBatch
     suffix = "tsv"
@@ -143,7 +145,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         corpus: str | dict[str, str] = "sample",
         format: LabelledFormat | None = None,
         columns: Columns | None = None,
-        tokenizer: EncoderSpec | None = None,
+        tokenizer: EncoderOption | None = None,
         punctuation: Punctuation = "attached",
         min_count: Positive = 1,
         max_length: Positive | None = 1000,
@@ -176,7 +178,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             )
         self.shortcut = shortcut
         self.score = _choose_score(score, known, self.regression)
-        self.tokenizer = tokenizer
+        self.tokenizer = None if tokenizer is None else specification_of(tokenizer)
         self.token_options = TokenOptions(punctuation, delimiters, sentence_separator, max_length)
         self.min_count = min_count
         default_positive = "positive" if corpus == "sample" else "1"
@@ -252,6 +254,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             if self.columns.split:  # of questions, the rare answers may all be in dev and test
                 of_labels = self.read(files["train"])
             self.labels, self.positive = find_labels(files["train"], of_labels.texts, self.positive_label)
+        for split in missing:  # after the labels were found, of which a small draw may lack one
+            corpora[split] = self.limit.apply(corpora[split])
         labels: dict[Split, Labels] = {}
         for split in missing:  # before the texts of any split are tokenized
             path = files[split]
@@ -400,6 +404,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         if self.vectors is not None:
             data["vectors"] = dict(self.vectors.identity)
             audit["vectors"] = dict(self.vectors.audit)
+        if self.limit.most is not None:
+            audit["limit"] = str(self.limit)
         for split in SPLITS:
             if split not in self.splits:
                 continue
@@ -410,14 +416,15 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             if self.format == "eraser":  # annotations name documents, which are other files
                 entries["tokens_sha256"] = self.splits[split].digest
             entries["texts"] = len(self.splits[split])
+            entries |= self.limit.identity
             data[split] = entries
             audit[split] = self._audit[split]
         return Provenance(encoder, data, audit)
 
     def _batches(self, data: TextSplit, *, shuffle: bool = False) -> BatchLoader[TextBatch]:
         if shuffle:
-            return self._serve(data, shuffle=True, max_cells=None, max_sentences=self.batch_size, jitter=_JITTER)
-        return self._serve(data, shuffle=False, max_cells=self.eval_tokens, max_sentences=len(data), cells="tokens")
+            return self._serve(data, shuffle=True, max_cells=None, max_items=self.batch_size, jitter=_JITTER)
+        return self._serve(data, shuffle=False, max_cells=self.eval_tokens, max_items=len(data), cells="tokens")
 
 
 def mask_tokens(data: ClassificationDataModule, chosen: Mapping[Split, NDArray[np.bool_]]) -> ClassificationDataModule:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,6 +37,7 @@ from attention_probing.corpora.splits import SPLITS, Split
 from attention_probing.datamodules.attention import AttentionDataModule
 from attention_probing.datamodules.batches import AntecedentBatch, BatchLoader, EncoderOf, check_batch
 from attention_probing.datamodules.corpus import mapping_of
+from attention_probing.datamodules.limits import Limit
 from attention_probing.results import Provenance
 from attention_probing.results.errors import UserError, pluralize, setting
 from attention_probing.results.options import checked
@@ -318,7 +320,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         corpus: `sample` for documents that this package generates, a name of
             `probing fetch --list`, a path with `{split}` in the place of train, dev and
             test, a mapping from these three to paths, or one path. If the corpus is one file, its
-            documents are divided into splits within each genre.
+            documents are divided into splits within each genre; `limit` then bounds the largest split.
         candidates: Words among which the antecedent of a mention is sought: the head words of the other
             `mentions`, or all `words` of the window.
         parts: If the corpus is one file, the fractions of its documents for dev and test, or for train,
@@ -334,6 +336,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
     """
 
     unit = "windows"
+    limited = "documents"
     holds = "mentions"
     file_warnings = (warn_of_texts,)
     batch = AntecedentBatch
@@ -414,6 +417,14 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
         return splits
 
     @property
+    def limit_of_file(self) -> Limit:
+        most = self.limit.most
+        if most is None or self._single_file() is None:
+            return self.limit
+        # So many that the largest split has the limit, and the others their share.
+        return replace(self.limit, most=max(int(most / max(self.shares)), len(self.shares)))
+
+    @property
     def missing_remedy(self) -> str:
         if self._single_file() is None:
             return super().missing_remedy
@@ -469,4 +480,4 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
 
     def _batches(self, data: CoreferenceSplit, *, shuffle: bool = False) -> BatchLoader[AntecedentBatch]:
         # Windows share no words: nothing is gained by padding them together.
-        return self._serve(data, shuffle=shuffle, max_cells=0, max_sentences=1)
+        return self._serve(data, shuffle=shuffle, max_cells=0, max_items=1)

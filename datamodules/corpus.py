@@ -20,10 +20,11 @@ from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules.batches import Batches, BatchLoader, Item, LengthBatches, Ranks, run_seed
 from attention_probing.datamodules.lightning import DataModule
+from attention_probing.datamodules.limits import Limit, LimitBy
 from attention_probing.datamodules.vectors import VectorSpec, WordVectors
 from attention_probing.results import Provenance
 from attention_probing.results.errors import UserError, setting
-from attention_probing.results.options import NonNegative, checked
+from attention_probing.results.options import NonNegative, Positive, checked
 
 Data = TypeVar("Data")
 
@@ -89,9 +90,14 @@ class CorpusDataModule(DataModule, Generic[Item]):
             `$PROBING_CACHE`, else `./stores`.
         vectors: Word vectors; None for none.
         seed: Seed of the order of the training batches; None for the seed of the run.
+        limit: Largest number of items of each split: of sentences, of documents with coreference, of labelled texts.
+            None for all.
+        limit_by: `random` to draw these items with `seed`, or with seed 0 if that is None, so that runs that differ in
+            the seed of the run alone read the same; `first` for the first of each file.
 
     Attributes:
         unit: Plural noun for the items of a split, for messages.
+        limited: Plural noun for the items that `limit` counts.
         holds: Noun phrase for the content of the batches, for messages.
         batch: Class of the batches.
         suffix: Usual suffix of the corpus files, for messages.
@@ -107,6 +113,7 @@ class CorpusDataModule(DataModule, Generic[Item]):
     """
 
     unit: ClassVar[str] = "sentences"
+    limited: ClassVar[str] = "sentences"
     holds: ClassVar[str]
     batch: ClassVar[type]
     suffix: ClassVar[str] = "conllu"
@@ -124,6 +131,8 @@ class CorpusDataModule(DataModule, Generic[Item]):
         cache: str | None = None,
         vectors: VectorSpec | None = None,
         seed: NonNegative | None = None,
+        limit: Positive | None = None,
+        limit_by: LimitBy = "random",
     ) -> None:
         super().__init__()
         self.corpus = corpus
@@ -133,6 +142,7 @@ class CorpusDataModule(DataModule, Generic[Item]):
         self.vectors: WordVectors | None = None
         self.splits: dict[Split, Any] = {}
         self.seed = seed
+        self.limit = Limit(limit, limit_by, seed or 0, self.limited)
         self._ranks = Ranks()
         self._device = torch.device("cpu")
 

@@ -258,7 +258,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         max_cells: Upper bound of the size of a training batch in cells of its padded attention matrices,
             `batch · (longest + 2)²`; `longest` is the number of words of its longest sentence.
             Evaluation batches have at most twice as many cells, and at most 65,536.
-        max_sentences: Largest number of sentences in a training batch.
+        batch_size: Largest number of sentences in a training batch.
         transfer_from: Corpus, in the same form as `corpus`, whose train and dev replace those of `corpus`: what is
             trained or chosen on one language is tested on another. None for none.
 
@@ -291,7 +291,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         punctuation_by: PunctuationBy = "relation",
         hidden: tuple[int, ...] | Literal["all", "middle"] = (),
         max_cells: Positive = 32768,
-        max_sentences: Positive = 128,
+        batch_size: Positive = 128,
         transfer_from: str | dict[str, str] | None = None,
         **shared: Any,  # noqa: ANN401 # options of AttentionDataModule
     ) -> None:
@@ -301,7 +301,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
         self.punctuation = PUNCTUATION[punctuation_by] if punctuation is None else punctuation
         self.punctuation_by: PunctuationBy = punctuation_by
         self.max_cells = max_cells
-        self.max_sentences = max_sentences
+        self.batch_size = batch_size
         self.transfer_from = transfer_from
         self.relations: tuple[str, ...] = ()
         self.heads_of: HeadsOf | None = None
@@ -440,7 +440,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
                 shuffle=True,
                 items=self.train_on,
                 max_cells=self.max_cells,
-                max_sentences=self.max_sentences,
+                max_items=self.batch_size,
             )
         return self._serve(
             data,
@@ -448,7 +448,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
             items=items,
             groups=data.store.groups if isinstance(data.store, Stream) else (),
             max_cells=min(2 * self.max_cells, EVAL_CELLS),
-            max_sentences=len(data),
+            max_items=len(data),
         )
 
 

@@ -12,8 +12,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
-from attention_probing.attention import Encoder, EncoderSpec, resolve
+from attention_probing.attention import Encoder, resolve
 from attention_probing.attention.ablation import pieces_at_once
+from attention_probing.attention.encoder import EncoderOption, specification_of
 from attention_probing.corpora.pairs import MinimalPair, PairColumns, read_pairs
 from attention_probing.corpora.records import warn_of_records
 from attention_probing.corpora.registry import CORPORA, locate
@@ -103,7 +104,7 @@ class PairSplit(Dataset[PairBatch]):
         longest = int(self.lengths.max()) // 2
         # Logits are the largest tensor of a pass. Two copies of a batch run at once.
         most = pieces_at_once(encoder.device, longest, encoder.heads, len(encoder.tokenizer)) // 2
-        return {"max_cells": max(most, 1), "max_sentences": len(self), "cells": "tokens"}
+        return {"max_cells": max(most, 1), "max_items": len(self), "cells": "tokens"}
 
 
 class PairDataModule(CorpusDataModule[PairBatch]):
@@ -133,7 +134,7 @@ class PairDataModule(CorpusDataModule[PairBatch]):
     def __init__(
         self,
         corpus: str = "blimp",
-        encoder: EncoderSpec = DEFAULT_SPEC,
+        encoder: EncoderOption = DEFAULT_SPEC,
         fields: Sequence[str] | None = None,
         per_paradigm: Positive | None = None,
         root: str | None = None,
@@ -143,7 +144,7 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         super().__init__(corpus, root, cache)
         if fields is not None:
             check_names(setting("data.fields"), fields)
-        self.encoder = encoder
+        self.encoder = specification_of(encoder)
         self.fields = fields
         self.per_paradigm = per_paradigm
         self.columns = columns or PairColumns()

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from attention_probing.attention import Encoder, EncoderError, EncoderSpec, resolve
+from attention_probing.attention.encoder import EncoderOption, specification_of
 from attention_probing.attention.inputs import Segmenter
 from attention_probing.attention.quantities import QuantityName
 from attention_probing.corpora import registry
@@ -95,7 +96,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         corpora: `sample` for a text that this package generates, a name of
             `probing fetch --list`, a file, or a mapping; see `TextSource`. A list names
             several corpora.
-        encoder: The encoder.
+        encoder: The encoder, or its name.
         root: Folder of the public corpora; else `$PROBING_DATA`, else `./data`.
         cache: Folder of the sample text; else `$PROBING_CACHE`, else `./stores`.
         max_length: Largest number of pieces of a segment, delimiters included; the encoder's own limit
@@ -107,6 +108,8 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
             embeddings stay pretrained.
         quantity: What analyses read between two tokens: raw `attention`, or `norms`; see
             `attention.quantities`. Each analysis says which it takes.
+        limit: Largest number of segments of each corpus that names no `limit` of its own, see `TextSource`; None for
+            all.
 
     Attributes:
         encoders: The encoders by role, after `setup`.
@@ -126,19 +129,20 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
     def __init__(
         self,
         corpora: Sources = "sample",
-        encoder: EncoderSpec = DEFAULT_SPEC,
+        encoder: EncoderOption = DEFAULT_SPEC,
         root: str | None = None,
         cache: str | None = None,
         max_length: Positive = 128,
         max_cells: Positive | None = None,
-        before: EncoderSpec | None = None,
+        before: EncoderOption | None = None,
         random_init: bool = False,
         quantity: QuantityName = "attention",
+        limit: Positive | None = None,
     ) -> None:
-        super().__init__("", root, cache)
+        super().__init__("", root, cache, limit=limit, limit_by="first")
         # Not `checked`: Python may give `corpora` objects of TextSource, which are no settings.
         check_options(self, max_length=max_length, max_cells=max_cells, quantity=quantity)
-        self._corpora = tuple(SourceFile(source, root, self.cache) for source in read_sources(corpora))
+        self._corpora = tuple(SourceFile(source, root, self.cache, limit) for source in read_sources(corpora))
         if not self.names:
             raise CorpusError(f"{setting(OPTION)} is empty. Name at least one corpus.")
         twins = [name for name, count in Counter(self.names).items() if count > 1]
@@ -147,8 +151,8 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
                 f"{setting(OPTION)}: several corpora are called {twins[0]}. Give each a `name` of its own, such as "
                 f"{{corpus: {self.sources[self.names.index(twins[0])].corpus}, name: other}}."
             )
-        self.encoder = encoder
-        self.before = before
+        self.encoder = specification_of(encoder)
+        self.before = None if before is None else specification_of(before)
         self.random_init = random_init
         self.max_length = max_length
         self.quantity = quantity
@@ -264,7 +268,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
                 encoder |= description
             else:
                 encoder[role] = description
-        data: dict[str, object] = {}
+        data: dict[str, dict[str, object]] = {}
         for corpus in self._corpora:
             audit = self.audits.get(corpus.name, Counter())
             data[corpus.name] = {
@@ -273,7 +277,11 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
                 "sha256": self._sha256[corpus.name],
                 "segments": audit["segments"],
             }
-        audits = {name: dict(audit) for name, audit in self.audits.items()}
+            if corpus.source.limit is not None:
+                data[corpus.name]["limit"] = corpus.source.limit
+        audits: dict[str, object] = {name: dict(audit) for name, audit in self.audits.items()}
+        if self.limit.most is not None:
+            audits["limit"] = f"the first {self.limit.most:,} segments of each corpus without a limit of its own"
         return Provenance(encoder, data, audits)
 
     def only(self, names: Collection[str]) -> "TextDataModule":
@@ -309,7 +317,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
         for source in self.sources:
             if split is not None:
                 source = replace(source, split=split, limit=None)
-            corpus = SourceFile(source, self.root, self.cache)
+            corpus = SourceFile(source, self.root, self.cache, None if split else self.limit.most)
             segments = self.segments(corpus)[corpus.name].read(Counter())
             sample = draw_sample(segments, most, seed)
             sample.sort(key=lambda text: len(text.segment))

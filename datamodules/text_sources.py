@@ -101,9 +101,16 @@ def _make_source(given: object) -> TextSource:
 
 
 class SourceFile:
-    """A source with its name, its file, and the options that the registry knows filled in."""
+    """A source with its name, its file, and the options that the registry knows filled in.
 
-    def __init__(self, source: TextSource, root: str | Path | None, cache: Path) -> None:
+    Args:
+        source: The source.
+        root: Folder of the public corpora; None for the default.
+        cache: Folder of the sample text.
+        limit: Largest number of segments if the source has no limit; None for all.
+    """
+
+    def __init__(self, source: TextSource, root: str | Path | None, cache: Path, limit: int | None = None) -> None:
         self.given = source
         self.known = CORPORA.get(source.corpus)
         self.path = self._find_path(root, cache)
@@ -113,6 +120,8 @@ class SourceFile:
             if self.known.columns:
                 columns = replace(Columns(label=None), **self.known.columns)
             self.source = replace(source, columns=columns)
+        if source.limit is None:
+            self.source = replace(self.source, limit=limit)
         if source.name:
             self.name = source.name
         elif self.known is not None or source.corpus == "sample":

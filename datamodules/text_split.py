@@ -157,7 +157,7 @@ class TextSplit(Dataset[TextBatch]):
             self.lengths,
             items=items,
             max_cells=most,
-            max_sentences=max(len(self), 1),
+            max_items=max(len(self), 1),
             shuffle=False,
             cells="tokens",
         )

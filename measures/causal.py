@@ -28,6 +28,7 @@ from attention_probing.datamodules import (
     PairDataModule,
     PairSplit,
 )
+from attention_probing.datamodules.attention import read_limited, specify
 from attention_probing.datamodules.batches import LengthBatches, Ranks
 from attention_probing.datamodules.dependency import DependencySplit, Field, check_relations
 from attention_probing.measures.head_sets import DRAWS, REFERENCES, TaskOutputs, make_ablation, random_sets
@@ -95,7 +96,7 @@ WordsOf = tuple[int, NDArray[np.int64]]
 def pieces_of(data: DependencyDataModule, split: Split, encoder: Encoder) -> Sequence[AlignedPieces]:
     """Return the subword pieces of each sentence of a split, by the tokenizer of an encoder."""
     path = data.files()[split]
-    return data.items(data.extraction(path, encoder.source), data.read(path), encoder).inputs
+    return data.items(specify(data, path, encoder.source), read_limited(data, path), encoder).inputs
 
 
 def words_of(gold: DependencySplit, relation: int) -> list[WordsOf]:
@@ -126,7 +127,7 @@ def batches_of(lengths: Sequence[int], device: torch.device, ranks: Ranks) -> It
     batches = LengthBatches(
         np.asarray(lengths, np.int64),
         max_cells=PIECES.get(device.type, PIECES["cuda"]) // _PARTS,
-        max_sentences=max(len(lengths), 1),
+        max_items=max(len(lengths), 1),
         shuffle=False,
         cells="tokens",
         rank=ranks.rank,

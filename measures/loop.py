@@ -12,7 +12,7 @@ from rich.progress import track
 from torch.utils.data import DataLoader
 
 from attention_probing.attention import Encoder, EncoderSpec
-from attention_probing.attention.encoder import count_changes
+from attention_probing.attention.encoder import specification_of
 from attention_probing.attention.extraction import return_free_memory
 from attention_probing.datamodules import CorpusDataModule, TextDataModule
 from attention_probing.datamodules.batches import Ranks
@@ -123,19 +123,8 @@ def _make_datamodule(kind: Any, corpus: CorpusLike, encoder: EncoderLike) -> Any
         raise UserError(f"{kind.__name__} needs {kind.holds}, not a single corpus: make one, and give it as `corpus`.")
     options: dict[str, Any] = {option: str(corpus) if isinstance(corpus, Path) else corpus}
     if encoder is not None:
-        options["tokenizer" if "tokenizer" in known else "encoder"] = _specification(encoder)
+        options["tokenizer" if "tokenizer" in known else "encoder"] = specification_of(encoder)
     return kind(**options)
-
-
-def _specification(encoder: str | Encoder | EncoderSpec) -> EncoderSpec:
-    if isinstance(encoder, Encoder):
-        if count_changes(encoder.model) != encoder.changes:
-            raise UserError(
-                "The weights of the encoder were changed after it had been loaded, but its files would be read. Give "
-                "Encoder.from_model(model, tokenizer) of the changed model."
-            )
-        return encoder.source.spec
-    return EncoderSpec(encoder) if isinstance(encoder, str) else encoder
 
 
 def run_measurement(

@@ -319,7 +319,7 @@ class Classification(LabelTask):
             texts.lengths,
             items=places.tolist(),
             max_cells=min(pieces_at_once(device, longest, self.heads), _DRAWN),
-            max_sentences=most,
+            max_items=most,
             shuffle=False,
             cells="tokens",
         )

@@ -23,7 +23,7 @@ from attention_probing.models.configs import (
 from attention_probing.models.parser_messages import explain_error
 from attention_probing.results.errors import UserError, refuse_lack_of_memory
 from attention_probing.results.files import check_regular
-from attention_probing.results.settings import PACKAGE, ROOMS, BoundedLoader, leaves
+from attention_probing.results.settings import PACKAGE, ROOMS, BoundedLoader, leaves, with_new_names
 
 if TYPE_CHECKING:
     from pytorch_lightning import LightningModule
@@ -219,6 +219,8 @@ def datamodule_from(settings: Namespace) -> CorpusDataModule[Any]:
 def config_of(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the config of the run that wrote a checkpoint; `{"model": None}` if it is missing or unreadable.
 
+    Options that had other names in version 3.0 have their new names.
+
     Args:
         content: Content of the checkpoint.
     """
@@ -227,7 +229,7 @@ def config_of(content: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(text, str):
         return unreadable
     try:
-        config = yaml.load(text, BoundedLoader)
+        config = with_new_names(yaml.load(text, BoundedLoader))
     except (yaml.YAMLError, ValueError, RecursionError):  # of an impossible date; of brackets without end
         return unreadable
     return config if isinstance(config, Mapping) else unreadable

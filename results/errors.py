@@ -15,9 +15,10 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 MEANT: Mapping[str, Collection[str]] = {
-    "lr": ["learning_rate"], "epochs": ["max_epochs"], "bs": ["batch_size", "max_sentences"], "gpus": ["devices"],
-    "batch_size": ["max_sentences"], "seed": ["seed_everything"], "model": ["encoder", "tokenizer"],
-    "corpus": ["corpora", "treebank"], "corpora": ["corpus", "text"], "checkpoint": ["checkpoints", "ckpt_path"],
+    "lr": ["learning_rate"], "epochs": ["max_epochs"], "bs": ["batch_size"], "gpus": ["devices"],
+    "max_sentences": ["batch_size", "limit"], "limit": ["per_paradigm"], "seed": ["seed_everything"],
+    "model": ["encoder", "tokenizer"], "corpus": ["corpora", "treebank"], "corpora": ["corpus", "text"],
+    "checkpoint": ["checkpoints", "ckpt_path"], "ckpt_path": ["checkpoints"],
 }  # fmt: skip
 """Names of options, by names that other programs or other classes have for the same."""
 

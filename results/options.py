@@ -14,6 +14,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from attention_probing.results.errors import UserError, near, one_of
+from attention_probing.results.settings import explain_new_name
 
 Made = TypeVar("Made")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -91,12 +92,21 @@ def checked(function: Function) -> Function:
 
     @wraps(function)
     def call(*args: Any, **options: Any) -> Any:  # noqa: ANN401
-        arguments = signature(function).bind_partial(*args, **options).arguments
         owner = type(args[0]) if function.__name__ == "__init__" else function
+        _refuse_old_names(owner.__name__, options)
+        arguments = signature(function).bind_partial(*args, **options).arguments
         _check(owner.__name__, _hints(function), arguments)
         return function(*args, **options)
 
     return call  # type: ignore[return-value]
+
+
+def _refuse_old_names(owner: str, options: Collection[str]) -> None:
+    """Raise UserError for an option that has another name since version 3.0."""
+    for option in options:
+        message = explain_new_name(owner, option)
+        if message is not None:
+            raise UserError(f"{owner}: {message}")
 
 
 def check_options(of: object, **values: object) -> None:

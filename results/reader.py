@@ -12,7 +12,7 @@ from attention_probing.results.errors import near
 from attention_probing.results.estimates import ENDS, score_rows
 from attention_probing.results.files import path_below
 from attention_probing.results.record import Record, RecordError, read_record
-from attention_probing.results.settings import SettingsError, read_yaml, score_settings
+from attention_probing.results.settings import SettingsError, read_yaml, score_settings, with_new_names
 
 COLUMNS = ("run", "experiment", "score", "value", *ENDS, "unit", "seed", "encoder", "weights", "epochs")
 """Columns that `load` returns before the options of the runs."""
@@ -167,7 +167,7 @@ def _table_rows(record: Record, table: str) -> list[dict[str, object]]:
 
 
 def read_config(record: Record) -> object:
-    """Return the config of a run; None if it has no `config.yaml`.
+    """Return the config of a run, with today's names of its options; None if it has no `config.yaml`.
 
     Its SHA-256 was compared with the one in `results.json` when the record was read. A warning says if there is no
     SHA-256 of it, or no file although the run has written one.
@@ -182,7 +182,7 @@ def read_config(record: Record) -> object:
         return None
     if record.config not in record.checksums:
         warnings.warn(f"{path} is not verified: {RECORD} of an older version has no SHA-256 of it", stacklevel=2)
-    return read_yaml(path)
+    return with_new_names(read_yaml(path))
 
 
 def _score_rows(record: Record) -> list[dict[str, object]]:

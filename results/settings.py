@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from attention_probing.results.errors import UserError, near, shorten
+from attention_probing.results.errors import UserError, near, setting, shorten
 from attention_probing.results.files import check_regular
 
 if TYPE_CHECKING:
@@ -103,6 +103,54 @@ def score_settings(config: object) -> dict[str, object]:
         if not name.endswith(".dirpath") and not f"{name}.".startswith(neutral):
             scored[name] = value
     return scored
+
+
+RENAMED: Mapping[str, Mapping[str, str]] = {"DependencyDataModule": {"max_sentences": "batch_size"}}
+"""New names of options of data, by the class and the name until version 3.0."""
+
+
+def explain_new_name(kind: str, option: str) -> str | None:
+    """Return the message for an option under its old name; None if it is none.
+
+    Args:
+        kind: Name of the class.
+        option: Name of the option, without that of the class.
+    """
+    new = RENAMED.get(kind, {}).get(option)
+    if new is None:
+        return None
+    old_option = setting(f"data.{option}")
+    new_option = setting(f"data.{new}")
+    limit = setting("data.limit")
+    return f"{old_option} is now {new_option}, the size of a training batch. To read fewer sentences, give {limit}."
+
+
+def with_new_names(config: object) -> object:
+    """Return the settings of a run with the new names of renamed options; the same object if there are none.
+
+    Settings of a class that is not of this program stay as they are.
+
+    Args:
+        config: Content of a config, with the settings of the datamodule under `data`.
+    """
+    data = config.get("data") if isinstance(config, Mapping) else None
+    if not isinstance(config, Mapping) or not isinstance(data, Mapping):
+        return config
+    names = RENAMED.get(own_class(str(data.get("class_path"))) or "", {})
+    renamed = _rename(data, names)
+    return config if renamed == data else {**config, "data": renamed}
+
+
+def _rename(settings: Mapping[str, object], names: Mapping[str, str]) -> dict[str, object]:
+    """Return the settings of a class with new names of its arguments, which may stand under `init_args`."""
+    renamed: dict[str, object] = {}
+    for name, value in settings.items():
+        if name == "init_args" and isinstance(value, Mapping):
+            renamed[name] = _rename(value, names)
+            continue
+        prefix, dot, last = name.rpartition(".")
+        renamed[f"{prefix}{dot}{names.get(last, last)}"] = value
+    return renamed
 
 
 class SettingsError(UserError):

@@ -380,7 +380,7 @@ def attention_probe(case: Case) -> Iterator[Trial]:
 def structural_probe(case: Case) -> Iterator[Trial]:
     """Yield verdicts on pairs of structural probes."""
     probe = StructuralDistanceProbe()
-    options: dict[str, Any] = {"hidden": [3], "max_sentences": 20}
+    options: dict[str, Any] = {"hidden": [3], "batch_size": 20}
     yield from _compared(
         "structural probe", lambda kind: _counts(probe, case.treebank(kind, most=_FEW, **options), "val_loss", "uuas")
     )

@@ -229,7 +229,7 @@ def make_data(bert: Path, corpus: str, cache: str) -> Callable[..., DependencyDa
     """Makes a datamodule of the tiny treebank and BERT, other options in their place."""
 
     def make(**options: Any) -> DependencyDataModule:  # noqa: ANN401
-        given = {"corpus": corpus, "encoder": EncoderSpec(str(bert)), "cache": cache, "max_sentences": 4}
+        given = {"corpus": corpus, "encoder": EncoderSpec(str(bert)), "cache": cache, "batch_size": 4}
         return DependencyDataModule(**{**given, **options})
 
     return make

@@ -85,7 +85,7 @@ def project(tmp_path: Path) -> Path:
 
 MEASURE = """
 from attention_probing import DependencyDataModule, EncoderSpec, SingleHeads, measure
-data = DependencyDataModule({corpus!r}, encoder=EncoderSpec({bert!r}), cache={cache!r}, max_sentences=4)
+data = DependencyDataModule({corpus!r}, encoder=EncoderSpec({bert!r}), cache={cache!r}, batch_size=4)
 print(measure(data, measurements=SingleHeads(trees=False)).answer)
 """
 

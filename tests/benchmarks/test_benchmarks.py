@@ -150,7 +150,7 @@ def test_a_job_trains_and_prints_its_seconds(few: Path, tmp_path: Path, capsys: 
 
 
 def test_a_data_pass_reads_every_training_batch(few: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = job.datamodule(tmp_path / "cache", few, few, max_sentences=2)
+    data = job.datamodule(tmp_path / "cache", few, few, batch_size=2)
     seen: list[int] = []
     step = DataPass.training_step
 
@@ -164,7 +164,7 @@ def test_a_data_pass_reads_every_training_batch(few: Path, tmp_path: Path, monke
 
 
 def test_a_plain_cast_reads_the_same_weights_as_a_data_pass(few: Path, tmp_path: Path) -> None:
-    data = job.datamodule(tmp_path / "cache", few, few, max_sentences=2)
+    data = job.datamodule(tmp_path / "cache", few, few, batch_size=2)
     data.setup("fit")
     batches = [batch.attention for batch in data.train_dataloader()]
     plain = list(PlainData(data).train_dataloader())

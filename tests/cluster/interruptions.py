@@ -69,7 +69,7 @@ class Stage:
 
 PROBE = (
     "--data.corpus=SHARED/{split}.conllu",
-    "--data.max_sentences=16",
+    "--data.batch_size=16",
 )
 ADVERSARIES = "[{class_path: ConsistentAdversary, init_args: {strengths: [0.0, 0.01], max_epochs: 3}}]"
 STAGES = {

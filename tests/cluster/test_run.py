@@ -61,7 +61,7 @@ def scores(runs: Path) -> dict[str, float]:
 
 
 PROBE = "clark2019/attention_only.yaml"
-LONG = ("--trainer.max_epochs=120", "--data.max_sentences=4")
+LONG = ("--trainer.max_epochs=120", "--data.batch_size=4")
 
 
 @pytest.fixture(scope="module")

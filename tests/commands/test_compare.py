@@ -62,6 +62,7 @@ def make_run(
     sha256: str = "1",
     ratios: Mapping[str, tuple[str, str]] | None = None,
     shares: Sequence[str] = ("uas",),
+    limit: Mapping[str, object] | None = None,
 ) -> Path:
     """A run's folder, as the callback leaves it."""
     folder.mkdir(parents=True)
@@ -72,7 +73,8 @@ def make_run(
         name: Estimate(frame[right].sum() / frame[of].sum(), unit="fraction") for name, (right, of) in pairs.items()
     }
     scores["loss"] = Estimate(2.5, unit="nats")
-    data = {"train": {"file": "train.conllu", "sha256": "0"}, "test": {"file": "test.conllu", "sha256": sha256}}
+    test = {"file": "test.conllu", "sha256": sha256, **(limit or {})}
+    data = {"train": {"file": "train.conllu", "sha256": "0"}, "test": test}
     declared = [name for name in shares if name in pairs]
     result = Result("attention_only", scores, items=frame, ratios=pairs, shares=declared)
     write(folder, result, Provenance({"name": "a"}, data, {}))
@@ -379,8 +381,24 @@ def test_common_items_are_compared_when_asked(tmp_path: Path) -> None:
     assert told == [[f"{run}:", left] for run, left in zip(runs, ("10", "2", "12"), strict=True)]
     assert "48 items, matched by id" in printed
     other = make_run(tmp_path / "other", items(1).assign(id=lambda frame: "x" + frame["id"]), config(decay=9))
-    with pytest.raises(UserError, match="have no item in common"):
-        main([str(runs[0]), str(other), "--common"])
+    for more in ([], ["--common"]):  # which is not advised where nothing is common
+        with pytest.raises(UserError, match=r"a and .*other have no item in common\. Compare runs that were scored on"):
+            main([str(runs[0]), str(other), *more])
+
+
+def test_items_are_not_paired_by_their_numbers_within_different_limits(tmp_path: Path) -> None:
+    numbered = items(1).drop(columns="id")
+    limits = {"a": {"limit": 58}, "b": {"limit": 58, "limit_seed": 1}, "c": {"limit": 58}}
+    runs = [make_run(tmp_path / name, numbered, config(decay=name), limit=limit) for name, limit in limits.items()]
+    with pytest.raises(
+        UserError, match=r"a and .*b cannot be compared: .* numbered within --data\.limit, which differs"
+    ):
+        main([str(runs[0]), str(runs[1]), "--common"])
+    assert f"{SENTENCES} items" in run_main(runs[0], runs[2])
+    named = [make_run(tmp_path / f"{name}-id", items(1), config(decay=name), limit=limits[name]) for name in "ab"]
+    printed = run_main(*named)
+    assert f"{SENTENCES} items" in printed
+    assert "read different files, or items of them, for" in printed
 
 
 def swept(folder: Path) -> Path:

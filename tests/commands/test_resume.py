@@ -103,7 +103,7 @@ def kill_everywhere(command: Command, killed: Kill, folder: Path, every: int) ->
         assert not list(runs.rglob("*state-*"))
 
 
-SHORT = ("--trainer.max_epochs=2", "--data.max_sentences=21")
+SHORT = ("--trainer.max_epochs=2", "--data.batch_size=21")
 
 
 @pytest.fixture(scope="module")

@@ -187,6 +187,8 @@ def test_a_corpus_is_suggested_before_anything_is_imported(words: str, meant: st
         ("measure --config clark2019/clusters --data.corpus sst2", "corpora"),
         ("measure --config atlas --corpus sample", "treebank"),
         ("measure --config judge --checkpoint a", "--checkpoints"),
+        ("measure --config judge --ckpt_path a", "--checkpoints"),
+        ("measure --config sashida2026/pairs --data.limit 3", "per_paradigm"),
         ("measure --config michel2019/pruning --model.checkpoints a", "checkpoint"),
     ],
 )

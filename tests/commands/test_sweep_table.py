@@ -397,6 +397,21 @@ def test_rows_on_different_items_are_told(tmp_path: Path) -> None:
     assert told(made(tmp_path, [rows[0], *rows[2:]], records)[0], "warnings") == []
 
 
+def test_rows_without_a_common_item_are_not_advised_to_compare_those(tmp_path: Path) -> None:
+    rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas"}) for name in "ab"]
+    numbered = pd.DataFrame({"id": [f"s{n}" for n in range(9)], "scored": 2, "correct": 1.0})
+    kept = {"a": numbered.iloc[:4], "b": numbered.iloc[4:]}
+    records = {
+        run(0, name).key: record(tmp_path, name, {"uas": 0.5}, items=frame.reset_index())
+        for name, frame in kept.items()
+    }
+    (warning,) = told(made(tmp_path, rows, records)[0], "warnings")
+    assert warning == (
+        "the rows have different items for uas: 4 in a | 5 in b; 0 are shared. No two of them can be compared: test "
+        "them on the same data"
+    )
+
+
 def test_rows_of_two_corpora_are_not_told_to_share_items(tmp_path: Path) -> None:
     rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas"}) for name in "abc"]
     numbered = pd.DataFrame({"id": [f"s{n}" for n in range(9)], "scored": 2, "correct": 1.0}).reset_index()

@@ -93,7 +93,7 @@ def given(kind: type, corpus: str, by_split: str, tmp_path: Path) -> str:
 @pytest.fixture
 def make(kind: Kind, given: str, bert: Path, cache: str) -> Callable[..., Module]:
     """Makes a datamodule of that kind, with small batches, set up for some stages."""
-    sizes = {DependencyDataModule: {"max_cells": 400, "max_sentences": 5}, ClassificationDataModule: {"batch_size": 1}}
+    sizes = {DependencyDataModule: {"max_cells": 400, "batch_size": 5}, ClassificationDataModule: {"batch_size": 1}}
     encoder = {} if kind is ClassificationDataModule else {"encoder": EncoderSpec(str(bert))}
 
     def made(*stages: str, corpus: str | dict[str, str] = given, **options: object) -> Module:

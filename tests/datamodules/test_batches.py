@@ -12,7 +12,7 @@ LENGTHS[17] = 400
 
 
 def batches(shuffle: bool, rank: int = 0, world: int = 1, epoch: int = 0, cells: int = 4000) -> list[list[int]]:
-    bounds: dict[str, Any] = {"max_cells": cells, "max_sentences": 16, "shuffle": shuffle, "seed": 3}
+    bounds: dict[str, Any] = {"max_cells": cells, "max_items": 16, "shuffle": shuffle, "seed": 3}
     sampler = LengthBatches(LENGTHS, **bounds, rank=rank, world=world)
     sampler.set_epoch(epoch)
     found = list(sampler)
@@ -55,13 +55,13 @@ def test_epochs_differ_and_repeat_themselves() -> None:
 
 
 def test_more_ranks_than_batches_leave_none_without_a_step() -> None:
-    sampler = LengthBatches(np.array([5, 5]), max_cells=10**6, max_sentences=9, shuffle=False, rank=2, world=3)
+    sampler = LengthBatches(np.array([5, 5]), max_cells=10**6, max_items=9, shuffle=False, rank=2, world=3)
     assert list(sampler) == [[]]
     assert len(sampler) == 1
 
 
 def test_batches_of_tokens_are_bounded_by_the_longest_times_their_number() -> None:
-    sampler = LengthBatches(LENGTHS, max_cells=500, max_sentences=501, shuffle=False, cells="tokens")
+    sampler = LengthBatches(LENGTHS, max_cells=500, max_items=501, shuffle=False, cells="tokens")
     found = list(sampler)
     assert sorted(index for batch in found for index in batch) == list(range(len(LENGTHS)))
     assert all(len(batch) * LENGTHS[batch].max() <= 500 for batch in found)
@@ -71,7 +71,7 @@ def test_batches_of_tokens_are_bounded_by_the_longest_times_their_number() -> No
 
 
 def jittered(epoch: int, jitter: float = 0.1, lengths: NDArray[np.int64] = LENGTHS) -> list[list[int]]:
-    sampler = LengthBatches(lengths, max_cells=None, max_sentences=16, shuffle=True, jitter=jitter, seed=3)
+    sampler = LengthBatches(lengths, max_cells=None, max_items=16, shuffle=True, jitter=jitter, seed=3)
     sampler.set_epoch(epoch)
     return list(sampler)
 

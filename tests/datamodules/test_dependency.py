@@ -16,6 +16,7 @@ from attention_probing.corpora.sentence import CorpusError, Sentence, Treebank
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import DependencyDataModule, VectorSpec
 from attention_probing.datamodules.dependency import FIELDS, Field
+from attention_probing.results.errors import UserError
 from tests.datamodules.conftest import rows, trainer
 from tests.marked import with_documents
 
@@ -23,7 +24,7 @@ from tests.marked import with_documents
 @pytest.fixture(scope="module")
 def data(bert: Path, corpus: str, cache: str) -> DependencyDataModule:
     stored: dict[str, Any] = {"encoder": EncoderSpec(str(bert)), "hidden": (0, 2), "vectors": VectorSpec("encoder")}
-    module = DependencyDataModule(corpus, cache=cache, max_cells=400, max_sentences=5, seed=3, **stored)
+    module = DependencyDataModule(corpus, cache=cache, max_cells=400, batch_size=5, seed=3, **stored)
     module.setup("fit")
     module.setup("test")
     return module
@@ -56,7 +57,7 @@ def test_labels_are_those_of_the_file(data: DependencyDataModule, corpus: str) -
 
 def test_sentences_have_the_number_of_their_document(bert: Path, corpus: str, tmp_path: Path) -> None:
     marked = with_documents(corpus, tmp_path, 3)
-    module = DependencyDataModule(marked, cache=str(tmp_path), max_sentences=5, encoder=EncoderSpec(str(bert)))
+    module = DependencyDataModule(marked, cache=str(tmp_path), batch_size=5, encoder=EncoderSpec(str(bert)))
     module.setup("test")
     split = module.splits["test"]
     expected = [index // 3 for index in range(17)]
@@ -502,3 +503,8 @@ def test_a_treebank_without_running_text_is_refused_in_a_line(bert: Path, tmp_pa
     module = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), **options)
     with pytest.raises(CorpusError, match=r"a\.conllx: the format does not say.* or leave the option out\.$"):
         module.setup("test")
+
+
+def test_an_option_under_its_name_of_version_3_0_is_refused_with_the_new_name() -> None:
+    with pytest.raises(UserError, match=r"^DependencyDataModule: `max_sentences` is now `batch_size`.*give `limit`\.$"):
+        DependencyDataModule(max_sentences=3)

@@ -107,7 +107,7 @@ def test_pairs_of_another_project_have_the_same_numbers(tmp_path: Path) -> None:
 def test_a_limit_scores_the_pairs_that_were_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     language_model("gpt2", tmp_path / "model")
     data = data_of(tmp_path, some_pairs())
-    bounds = {"max_cells": 10_000, "max_sentences": 5, "cells": "tokens"}
+    bounds = {"max_cells": 10_000, "max_items": 5, "cells": "tokens"}
     monkeypatch.setattr(PairSplit, "bounds", property(lambda split: bounds))
     whole = items_of(scored(MinimalPairAccuracy(), data)).set_index("id")
     result = measure(data, measurements=MinimalPairAccuracy(), limit=1)

@@ -67,7 +67,7 @@ def compare(trained: Train, *options: str) -> None:
 @pytest.mark.parametrize(
     "model",
     [
-        ["AttentionOnlyProbe", "--data.max_sentences=2"],
+        ["AttentionOnlyProbe", "--data.batch_size=2"],
         [
             "attention_probing.probes.structural.StructuralDistanceProbe",
             "--data.hidden=[0,2]",
@@ -79,7 +79,7 @@ def compare(trained: Train, *options: str) -> None:
 )
 def test_probes(model: list[str], trained: Train, corpus: str, bert: Path) -> None:
     data = ["--data=DependencyDataModule", f"--data.corpus={corpus}"]
-    sizes = ["--data.max_sentences=4", f"--data.encoder.name={bert}"]
+    sizes = ["--data.batch_size=4", f"--data.encoder.name={bert}"]
     compare(trained, f"--model={model[0]}", *data, *sizes, *model[1:], "--trainer.gradient_clip_val=0.5")
 
 

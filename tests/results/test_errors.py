@@ -50,7 +50,7 @@ def test_what_looks_like_an_option_in_a_path_stays_as_it_is() -> None:
         ("devices", ["trainer.devices", "trainer.precision"], ["trainer.devices"]),
         ("model.lr", ["learning_rate", "lower"], ["learning_rate"]),
         ("trainer.epochs", ["trainer.min_epochs", "trainer.max_epochs"], ["trainer.max_epochs"]),
-        ("batch_size", ["max_sentences", "batch_size_of"], ["max_sentences"]),
+        ("max_sentences", ["batch_size", "max_sentences_of"], ["batch_size"]),
         ("aaa", ["zzz"], []),
         ("aaa", [], []),
     ],

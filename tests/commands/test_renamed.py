@@ -1,0 +1,74 @@
+"""Options that had another name in version 3.0: refused with the new name, and still read in files of that version."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from attention_probing import commands
+from attention_probing.commands import launch, lightning
+from attention_probing.commands.command_line import CommandLine
+from attention_probing.datamodules import DependencyDataModule
+from attention_probing.models.checkpoints import data_settings, datamodule_from
+from attention_probing.results.settings import with_new_names
+
+OLD = {
+    "model": {"class_path": "AttentionOnlyProbe"},
+    "data": {"class_path": "DependencyDataModule", "init_args": {"max_sentences": 7}},
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A config of version 3.0."""
+    path = tmp_path / "old.yaml"
+    path.write_text(yaml.safe_dump(OLD))
+    return path
+
+
+def test_the_command_line_says_the_new_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.main(["fit", "demo", "--data.max_sentences", "20"]) == 2
+    message = (
+        "data (DependencyDataModule): --data.max_sentences is now --data.batch_size, the size of a training batch. To "
+        "read fewer sentences, give --data.limit."
+    )
+    assert capsys.readouterr().err == f"error: {message}\n"
+    assert launch.check(["fit", "demo", "--data.max_sentences", "20"]) == message  # as for the row of a plan
+
+
+def test_a_config_goes_on_with_a_warning(config: Path, caplog: pytest.LogCaptureFixture) -> None:
+    line = CommandLine.from_words(["fit", "--config", str(config), "--data.max_cells", "99"])
+    data = lightning.CheckedCLI(line).datamodule
+    assert (data.batch_size, data.max_cells) == (7, 99)
+    told = [record.message for record in caplog.records if "max_sentences" in record.message]
+    assert told == [
+        f"{config}: data.init_args.max_sentences is now data.init_args.batch_size. It is read all the same; write the "
+        "new name there."
+    ]
+
+
+def test_the_settings_in_a_checkpoint_are_read(config: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = datamodule_from(data_settings(Path("a.ckpt"), {"config": config.read_text()}))
+    assert isinstance(data, DependencyDataModule)
+    assert data.batch_size == 7
+    assert "max_sentences" not in caplog.text  # there is nothing to write in a checkpoint
+
+
+@pytest.mark.parametrize(
+    ("data", "names"),
+    [
+        ({"class_path": "DependencyDataModule", "init_args.max_sentences": 7}, {"init_args.batch_size"}),
+        ({"class_path": "near.Own", "max_sentences": 7}, {"max_sentences"}),
+        ({"class_path": "ClassificationDataModule", "max_sentences": 7}, {"max_sentences"}),
+        ({"max_sentences": 7}, {"max_sentences"}),
+    ],
+)
+def test_only_the_class_that_had_the_option_is_renamed(data: dict[str, object], names: set[str]) -> None:
+    renamed = with_new_names({"data": data})
+    assert isinstance(renamed, dict)
+    assert renamed["data"].keys() - {"class_path"} == names
+
+
+@pytest.mark.parametrize("config", [None, [], "text", {}, {"data": None}, {"model": {"max_sentences": 2}}])
+def test_settings_without_old_names_stay_the_same_object(config: object) -> None:
+    assert with_new_names(config) is config
