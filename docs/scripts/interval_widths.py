@@ -7,8 +7,6 @@ python docs/scripts/interval_widths.py "$PROBING_DATA"/ud/en_ewt-ud-{dev,train}.
 
 import argparse
 
-import pandas as pd
-
 from attention_probing import SingleHeads, measure
 from attention_probing.datamodules import DependencyDataModule
 
@@ -46,8 +44,10 @@ def main() -> None:
     parser.add_argument("test")
     parser.add_argument("--limits", type=int, nargs="+", default=[100, 300, 1000, 3000])
     given = parser.parse_args()
-    rows = [widths(given.dev, given.test, limit) for limit in given.limits]
-    print(pd.DataFrame(rows).to_string(index=False))
+    for limit in given.limits:
+        for name, value in widths(given.dev, given.test, limit).items():
+            print(f"{name} {value}", end=" | ")
+        print(flush=True)
 
 
 if __name__ == "__main__":
