@@ -29,7 +29,7 @@ from attention_probing.results import Table, UserError
 from attention_probing.results.errors import list_first, near, pluralize
 from attention_probing.results.files import check_writable, write_atomically
 from attention_probing.results.settings import read_yaml
-from attention_probing.results.tables import LEGEND, data_table
+from attention_probing.results.tables import LEGEND, data_table, needed_width
 from attention_probing.results.writer import write
 
 OPTIONS_FILE = "options.json"
@@ -282,8 +282,12 @@ def _compare_languages(sweep: Sweep, sweeper: Sweeper, out: Path) -> dict[str, s
     unwritten = write(out / COMPARED, result, provenance)
     console.print(Text(f"{result.answer}\n", "bold"), soft_wrap=True)
     for name, table in result.tables.items():
-        if table.main:
-            console.print(data_table(_TITLES[name].format(source=sweep.source), table, f"{name}.csv", console.width))
+        if not table.main:
+            continue
+        title = _TITLES[name].format(source=sweep.source)
+        parts = divide_languages(table, console.width) if name in ("own", "transfer") else [table]
+        for part in parts:
+            console.print(data_table(title, part, f"{name}.csv", console.width))
             console.print()
     for sentence in cast(list[str], result.audit["blank"]):
         console.print(Text(sentence), soft_wrap=True)
@@ -291,11 +295,32 @@ def _compare_languages(sweep: Sweep, sweeper: Sweeper, out: Path) -> dict[str, s
     return unwritten
 
 
+def divide_languages(table: Table, width: int) -> list[Table]:
+    """Return a table with a column for each language as tables that fit beside each other into a width.
+
+    Args:
+        table: Table of texts, whose first column names the rows.
+        width: Width of the terminal in characters.
+    """
+    relation, *languages = table.frame.columns
+    groups: list[list[str]] = [[relation]]
+    left = width
+    for language in languages:
+        needed = needed_width(language, table.frame[language])
+        if needed > left and len(groups[-1]) > 1:
+            groups.append([relation])
+        if len(groups[-1]) == 1:
+            left = width + 2 - needed_width(relation, table.frame[relation])
+        groups[-1].append(language)
+        left -= needed
+    return [Table(table.frame[names], main=names) for names in groups]
+
+
 _TITLES = {
-    "probes": "probes: UAS, and that of the probe of {source}",
-    "shared": "shared: the head of most languages, and the head of {source}",
-    "own": "own: best head and its accuracy, * above the best offset",
-    "transfer": "transfer: head of {source} minus own head, in points, * p < .05 after Holm",
+    "probes": "probes: UAS of the own probe, and of that of {source}",
+    "shared": "shared: the head of most languages, and that of {source}",
+    "own": "own: best heads, ↑ above offsets",
+    "transfer": "transfer: {source} minus own, ↓↑ p < .05",
 }
 """Titles of the printed tables of the comparison of languages."""
 

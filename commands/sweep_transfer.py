@@ -258,9 +258,9 @@ def compare_languages(languages: Languages) -> tuple[Result, Provenance] | None:
         The result and its provenance; None if neither heads nor a probe of any language are finished. The tables are
 
         - `probes` (`compare_probes`) and `shared` (`find_shared_heads`);
-        - `own`: head and accuracy by relation and language, with a star if it is above the best offset with its whole
+        - `own`: head and accuracy by relation and language, with ↑ if it is above the best offset with its whole
           interval;
-        - `transfer`: accuracy of the head of the source minus that of the own head, in points, with a star for p < .05
+        - `transfer`: accuracy of the head of the source minus that of the own head, in points, with ↑ or ↓ for p < .05
           after Holm's correction. In a language without an own head the accuracy itself stands in parentheses, in the
           source the head;
         - `heads` (`compare_heads`), with all numbers.
@@ -320,24 +320,25 @@ def _make_wide(best: pd.DataFrame, cells: "pd.Series[Any]") -> Table:
 
 
 def _format_own(best: pd.DataFrame) -> "pd.Series[Any]":
-    """Return `8-5 62.7*` for each own head, with a star if it is above the best offset with its whole interval."""
+    """Return `8-5 62.7↑` for each own head, with the arrow if it is above the best offset with its whole interval."""
     cells = []
     for head, test, low in zip(best["head"], best["test"], best["over_offset.low"], strict=True):
-        star = "*" if low > 0 else ""
-        cells.append(f"{head} {_format_points(test)}{star}")
+        arrow = "↑" if low > 0 else ""
+        cells.append(f"{head} {_format_points(test)}{arrow}")
     return pd.Series(cells, index=best.index, dtype=object)
 
 
 def _format_transfer(best: pd.DataFrame, source: str) -> "pd.Series[Any]":
-    """Return `-20.8*` for the difference of each head of the source, `(41.3)` for its accuracy, and its name."""
+    """Return `-20.8↓` for the difference of each head of the source, `(41.3)` for its accuracy, and its name."""
     cells = []
     for row in best.to_dict("records"):
         cell = f"({_format_points(row['transferred'])})"
         if row["language"] == source:
             cell = row["source_head"]
         elif not np.isnan(row["difference"]):
-            star = "*" if row["p_holm"] < LEVEL else ""
-            cell = f"{_format_points(row['difference'])}{star}"
+            cell = _format_points(row["difference"])
+            if row["p_holm"] < LEVEL:
+                cell += "↓" if row["difference"] < 0 else "↑"
         cells.append(cell)
     return pd.Series(cells, index=best.index, dtype=object)
 

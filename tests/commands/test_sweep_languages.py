@@ -10,11 +10,13 @@ import yaml
 from rich.console import Console
 
 from attention_probing.commands import CONFIGS
-from attention_probing.commands.sweep import main
+from attention_probing.commands.sweep import divide_languages, main
 from attention_probing.commands.sweep_languages import has_test_alone, read_languages
 from attention_probing.commands.sweep_plan import read_sweep
 from attention_probing.commands.sweep_transfer import KINDS, OWN, PROBE, TRANSFERRED, TRANSFERRED_PROBE
+from attention_probing.results import Table
 from attention_probing.results.errors import UserError
+from attention_probing.results.tables import data_table
 from tests.commands.sweeps import write_program, write_spec
 
 GRID = """scores: [uas]
@@ -223,6 +225,23 @@ def test_the_folder_keeps_the_languages_of_the_command_line(tmp_path: Path) -> N
     assert (tmp_path / "out" / "config.yaml").read_text() == GRID
 
 
+def test_a_table_of_many_languages_is_divided_where_the_terminal_ends() -> None:
+    names = [f"Language{number}" for number in range(9)]
+    frame = pd.DataFrame({"relation": ["obj", "nsubj"], **dict.fromkeys(names, "8-5 62.7↑")})
+    parts = divide_languages(Table(frame, main=list(frame)), 80)
+    assert [list(part.frame) for part in parts] == [["relation", *names[:6]], ["relation", *names[6:]]]
+    for part in parts:
+        console = Console(file=io.StringIO(), width=80, color_system=None)
+        console.print(data_table("own", part, "own.csv", 80))
+        assert isinstance(console.file, io.StringIO)
+        lines = console.file.getvalue().splitlines()
+        assert len(lines) == 2 + 1 + 2, "title, head, rule, and a line for each relation"
+        assert max(map(len, lines)) <= 80
+    (whole,) = divide_languages(Table(frame, main=list(frame)), 160)
+    assert list(whole.frame) == ["relation", *names]
+    assert len(divide_languages(Table(frame, main=list(frame)), 12)) == 9, "each alone where none fits"
+
+
 @pytest.mark.slow
 def test_own_languages_are_compared_in_one_command(
     corpus: str, bert: Path, cache: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -240,6 +259,6 @@ def test_own_languages_are_compared_in_one_command(
     own = pd.read_csv(tmp_path / "out/compared/own.csv").set_index("relation")
     assert list(own) == ["Latin"]
     transfer = pd.read_csv(tmp_path / "out/compared/transfer.csv").set_index("relation")
-    assert transfer.loc["all", "Breton"] == f"({own.loc['all', 'Latin'].split()[1].rstrip('*')})"
+    assert transfer.loc["all", "Breton"] == f"({own.loc['all', 'Latin'].split()[1].rstrip('↑')})"
     printed = capsys.readouterr().out
     assert "Breton has a test split alone, so it has no own heads and no own probe." in printed

@@ -189,6 +189,13 @@ def test_of_relations_that_are_all_too_rare_the_head_of_all_words_remains(tmp_pa
     assert len(result.audit["blank"]) == 2
 
 
+def test_arrows_say_what_is_above_the_offset_and_what_differs(result: Result) -> None:
+    own = result.tables["own"].frame.set_index("relation")
+    assert own.loc["obj"].to_dict() == {"English": "2-2 75.0↑", "German": "2-2 75.0↑", "Basque": "2-2 50.0↑"}
+    transfer = result.tables["transfer"].frame.set_index("relation")
+    assert transfer.loc["obj"].to_dict() == {"English": "2-2", "German": "-50.0↓", "Basque": "0.0"}
+
+
 def test_the_answer_says_what_is_lost_and_what_is_shared(result: Result) -> None:
     assert result.answer == (
         "The UAS of the probe of English minus that of the own one is -25.0 (German) to 50.0 (Basque) points, and it "
