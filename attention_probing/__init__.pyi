@@ -50,6 +50,7 @@ from .measures import (
     ControlTask as ControlTask,
     DescriptionLength as DescriptionLength,
     HeadAblation as HeadAblation,
+    HeadTrees as HeadTrees,
     Importance as Importance,
     Linguistic as Linguistic,
     MapMeasure as MapMeasure,

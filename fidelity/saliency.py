@@ -4,17 +4,17 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
-from captum.attr import IntegratedGradients
 from torch import Tensor
 
 from attention_probing.datamodules.batches import TextBatch
 from attention_probing.fidelity.classified import ClassifiedBatch, logits_under, passes, select_texts, shorten_texts
 from attention_probing.metrics.distributions import tvd
 from attention_probing.models import TransformerClassifier
+from attention_probing.models.integrated_gradients import integrate_gradients
 from attention_probing.results.errors import UserError, check_names, near
 
 RANKINGS = (
@@ -254,16 +254,16 @@ class Saliency:
             texts = shorten_texts(batch, rows, batch.mask[rows], classified.vocabulary.pad)  # without needless padding
             time = texts.tokens.size(1)
             places = torch.arange(len(rows), device=rows.device)
-            gradients, delta = IntegratedGradients(log_odds).attribute(
+            gradients, delta = integrate_gradients(
+                partial(log_odds, texts=texts),
                 embedded[rows, :time],
-                baselines=baselines[rows, :time],
-                additional_forward_args=(rows, places, texts),
-                n_steps=self.points,
-                internal_batch_size=len(rows),  # one point of all texts
-                return_convergence_delta=True,
+                baselines[rows, :time],
+                rows,
+                places,
+                points=self.points,
             )
-            values[rows, :time] = gradients.detach().sum(-1)
-            errors[rows] = delta.detach().abs()
+            values[rows, :time] = gradients.sum(-1)
+            errors[rows] = delta.abs()
         return classified.to_positions(values), errors
 
     @cached_property

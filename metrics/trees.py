@@ -3,6 +3,9 @@
 Distances, depths and their losses follow Hewitt & Manning (2019).
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,7 +15,7 @@ from torch import Tensor
 
 from attention_probing.metrics import statistics
 from attention_probing.metrics.attachment import Arcs
-from attention_probing.results import Floats, Integers
+from attention_probing.results import Flags, Floats, Integers
 
 RANKED_LENGTHS = (5, 50)  # shortest and longest sentences whose rank correlations are averaged (Hewitt & Manning 2019)
 
@@ -146,20 +149,54 @@ def length_weights(lengths: Integers, counted: NDArray[np.bool_]) -> Floats:
 def maximum_arborescence(scores: NDArray[np.floating]) -> Integers:
     """Return the heads of the tree whose arcs have the greatest sum of scores, with any number of roots.
 
-    This is the algorithm of Chu & Liu (1965) and Edmonds (1967), with which McDonald et al. (2005) decode
-    non-projective trees.
+    See `maximum_arborescences`.
 
     Args:
         scores: `[n, n+1]`; row i, column j has the score of the arc from head j (0 is ROOT) to word i+1, -inf for no
             arc. A word's arc from itself is ignored.
 
     Returns:
-        Head of each word, int64 `[n]`: 1 to n, 0 for ROOT. Ties are broken deterministically.
+        Head of each word, int64 `[n]`: 1 to n, 0 for ROOT.
 
     Raises:
         ValueError: The scores are not `[n, n+1]`, contain nan or +inf, or allow no tree.
     """
-    return _best_heads(_incoming(scores))[1:]
+    return maximum_arborescences(np.asarray(scores)[None])[0]
+
+
+def maximum_arborescences(scores: NDArray[np.floating]) -> Integers:
+    """Return the heads of the tree with the greatest sum of scores of each of several graphs of n words.
+
+    This is the algorithm of Chu & Liu (1965) and Edmonds (1967), with which McDonald et al. (2005) decode
+    non-projective trees. A tree may have any number of roots, the words under ROOT. Each round contracts one cycle of
+    every graph that has one.
+
+    Args:
+        scores: `[graphs, n, n+1]`; in row i, column j the score of the arc from head j (0 is ROOT) to word i+1, -inf
+            for no arc. A word's arc from itself is ignored.
+
+    Returns:
+        Head of each word, int64 `[graphs, n]`: 1 to n, 0 for ROOT. Ties are broken deterministically.
+
+    Raises:
+        ValueError: The scores are not `[graphs, n, n+1]`, contain nan or +inf, or allow no tree.
+    """
+    arcs = _incoming(scores)
+    heads = np.zeros(arcs.shape[:2], dtype=np.int64)
+    rows = np.arange(len(arcs))  # graphs that may have a cycle
+    contractions: list[tuple[Integers, _Contraction]] = []
+    while rows.size:
+        best = _best_heads(arcs[rows])
+        heads[rows] = best
+        on_cycle = _find_cycle(best)
+        with_cycle = on_cycle.any(1)
+        rows = rows[with_cycle]
+        if rows.size:
+            contraction, arcs[rows] = _contract(arcs[rows], best[with_cycle], on_cycle[with_cycle])
+            contractions.append((rows, contraction))
+    for rows, contraction in reversed(contractions):
+        heads[rows] = contraction.expand(heads[rows])
+    return heads[:, 1:]
 
 
 def tree_heads(scores: Tensor, lengths: Tensor) -> Tensor:
@@ -184,60 +221,103 @@ def tree_heads(scores: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _incoming(scores: NDArray[np.floating]) -> Floats:
-    """Copy the scores to `[n+1, n+1]`: row i holds the arcs into node i; ROOT (0) has none."""
-    shape = np.shape(scores)
+    """Copy the scores to `[graphs, n+1, n+1]`: row i holds the arcs into node i; ROOT (0) has none."""
+    graphs, *shape = np.shape(scores)
     if len(shape) != 2 or shape[1] != shape[0] + 1:
-        raise ValueError(f"scores must be [n, n+1], ROOT first, not {list(shape)}")
-    arcs = np.full((shape[1], shape[1]), -np.inf)
-    arcs[1:] = scores
-    np.fill_diagonal(arcs, -np.inf)
+        raise ValueError(f"scores must be [n, n+1], ROOT first, not {shape}")
+    arcs = np.full((graphs, shape[1], shape[1]), -np.inf)
+    arcs[:, 1:] = scores
+    nodes = np.arange(shape[1])
+    arcs[:, nodes, nodes] = -np.inf
     for name, is_bad in (("nan", np.isnan(arcs)), ("+inf", np.isposinf(arcs))):
         if is_bad.any():
             raise ValueError(f"the arc scores contain {name}, so no maximum spanning tree exists")
+    if np.isneginf(arcs[:, 1:].max(axis=2)).any():
+        raise ValueError(_NO_TREE)
     return arcs
 
 
+_NO_TREE = "no path of arcs leads from ROOT to some word, so no tree exists"
+
+
 def _best_heads(arcs: Floats) -> Integers:
-    """Return the head of each node, ROOT included, in the best tree of arcs `[nodes, nodes]`; 0 for ROOT itself."""
-    heads: Integers = arcs.argmax(axis=1)
-    heads[0] = 0
-    if len(arcs) > 1 and np.isneginf(arcs[1:].max(axis=1)).any():
-        raise ValueError("no path of arcs leads from ROOT to some word, so no tree exists")
-    circle = _circle(heads)
-    if not circle.size:
-        return heads
-    # The cycle becomes the last node. An arc into it is worth what it adds to the arc that it replaces.
-    others = np.setdiff1d(np.arange(len(arcs)), circle)
-    inward = arcs[np.ix_(circle, others)] - arcs[circle, heads[circle]][:, None]
-    outward = arcs[np.ix_(others, circle)]
-    contracted = np.full((len(others) + 1, len(others) + 1), -np.inf)
-    contracted[:-1, :-1] = arcs[np.ix_(others, others)]
-    contracted[-1, :-1] = inward.max(axis=0)
-    contracted[:-1, -1] = outward.max(axis=1)
-    best = _best_heads(contracted)
-    of_others = best[:-1]
-    of_circle = best[-1]
-    from_circle = circle[outward.argmax(axis=1)]
-    from_others = others[np.minimum(of_others, len(others) - 1)]
-    heads[others] = np.where(of_others == len(others), from_circle, from_others)
-    entry = circle[inward[:, of_circle].argmax()]
-    heads[entry] = others[of_circle]
+    """Return the best head of each node, `[graphs, nodes]`; 0 for ROOT itself and for nodes without arcs."""
+    heads: Integers = arcs.argmax(axis=2)
+    heads[:, 0] = 0
     return heads
 
 
-def _circle(heads: Integers) -> Integers:
-    """Return the nodes of a cycle of arcs; none where every node leads to ROOT, node 0."""
-    reached = {0}
-    for start in range(1, len(heads)):
-        path: list[int] = []
-        node = start
-        while node not in reached:
-            path.append(node)
-            reached.add(node)
-            node = int(heads[node])
-        if node in path:
-            return np.array(path[path.index(node) :])
-    return np.empty(0, dtype=np.int64)
+def _find_cycle(heads: Integers) -> Flags:
+    """Return True for the nodes of one cycle of each graph, `[graphs, nodes]`; none where all lead to ROOT, node 0."""
+    graphs = np.arange(len(heads))
+    ahead = heads
+    steps = 1
+    while steps < heads.shape[1]:  # then every node has arrived at ROOT or on a cycle
+        ahead = np.take_along_axis(ahead, ahead, axis=1)
+        steps *= 2
+    on_cycle = np.zeros(heads.shape, dtype=np.bool_)
+    node = ahead.max(axis=1)
+    while not on_cycle[graphs, node].all():
+        on_cycle[graphs, node] = True
+        node = heads[graphs, node]
+    on_cycle[:, 0] = False
+    return on_cycle
+
+
+@dataclass(frozen=True, eq=False)
+class _Contraction:
+    """A cycle of each graph that became one node, its last.
+
+    Attributes:
+        heads: Head of each node before, `[graphs, nodes]`.
+        on_cycle: True for the nodes of the cycle, `[graphs, nodes]`.
+        node: The node that stands for the cycle, `[graphs]`.
+        entry: Node of the cycle into which the best arc from each node leads, `[graphs, nodes]`.
+        source: Node of the cycle from which the best arc into each node comes, `[graphs, nodes]`.
+    """
+
+    heads: Integers
+    on_cycle: Flags
+    node: Integers
+    entry: Integers
+    source: Integers
+
+    def expand(self, heads: Integers) -> Integers:
+        """Return the heads of all nodes, `[graphs, nodes]`, from those after the contraction."""
+        graphs = np.arange(len(heads))
+        below_cycle = (heads == self.node[:, None]) & ~self.on_cycle
+        expanded = np.where(below_cycle, self.source, heads)
+        expanded = np.where(self.on_cycle, self.heads, expanded)
+        head_of_cycle = heads[graphs, self.node]
+        entry = self.entry[graphs, head_of_cycle]
+        expanded[graphs, entry] = head_of_cycle
+        return expanded
+
+
+def _contract(arcs: Floats, heads: Integers, on_cycle: Flags) -> tuple[_Contraction, Floats]:
+    """Return the contraction of a cycle in each graph, and the arcs afterwards.
+
+    Args:
+        arcs: Scores of the arcs into each node, `[graphs, nodes, nodes]`.
+        heads: Best head of each node, `[graphs, nodes]`.
+        on_cycle: True for the nodes of the cycle, `[graphs, nodes]`.
+    """
+    graphs = np.arange(len(arcs))
+    node = on_cycle.shape[1] - 1 - on_cycle[:, ::-1].argmax(axis=1)
+    # An arc into the cycle is worth what it adds to the arc that it replaces.
+    replaced = np.take_along_axis(arcs, heads[:, :, None], axis=2)
+    inward = np.subtract(arcs, replaced, where=on_cycle[:, :, None], out=np.full_like(arcs, -np.inf))
+    outward = np.where(on_cycle[:, None, :], arcs, -np.inf)
+    entry = inward.argmax(axis=1)
+    source = outward.argmax(axis=2)
+    arcs = np.where(on_cycle[:, :, None] | on_cycle[:, None, :], -np.inf, arcs)
+    into = inward.max(axis=1)
+    out_of = outward.max(axis=2)
+    arcs[graphs, node] = np.where(on_cycle, -np.inf, into)
+    arcs[graphs, :, node] = np.where(on_cycle, -np.inf, out_of)
+    if np.isneginf(arcs[graphs, node].max(axis=1)).any():
+        raise ValueError(_NO_TREE)
+    return _Contraction(heads, on_cycle, node, entry, source), arcs
 
 
 def spanning_trees(weights: NDArray[np.floating]) -> NDArray[np.bool_]:
@@ -285,21 +365,110 @@ def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths
         gold head is punctuation, if the gold head is ROOT, and in the padding.
     """
     in_trees = torch.full((*heads.shape, attention.size(1) * attention.size(2)), -1)
-    of_words = attention[..., 1:-1, 1:-1].cpu()  # SciPy finds the trees; from a GPU in one copy, for it waits for each
+    for edges in _gold_edges(attention, heads, punctuation, lengths):
+        trees = spanning_trees(edges.weights)
+        has_gold = trees[:, edges.words, edges.governors]
+        in_trees[edges.sentence, edges.positions] = torch.from_numpy(has_gold.T).long()
+    return in_trees.to(heads.device)
+
+
+def gold_in_rooted_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths: Tensor) -> Tensor:
+    """Return whether the tree of each attention head from the gold root has the edge from each word to its gold head.
+
+    The tree is the maximum spanning arborescence of the words of a sentence, without punctuation, from the gold root
+    (Htut et al. 2019, §3); edges count in both directions. Attention is read in the two directions of
+    `metrics.heads.DIRECTIONS`: the arc from a governor to a dependent weighs what the dependent gives the governor, or
+    what the governor gives the dependent, as in the paper. Words whose gold head is punctuation are further roots.
+
+    Args:
+        attention: `[batch, layers, heads, n+2, n+2]`, with delimiters before and after the words.
+        heads: Position of each word's gold head, `[batch, n]`, from 1, 0 for ROOT.
+        punctuation: Bool `[batch, n]`, True for punctuation.
+        lengths: Number of words of each sentence, `[batch]`.
+
+    Returns:
+        int64 `[batch, n, 2·layers·heads]`: 1 if the edge is in the tree, 0 if not; -1 as in `gold_in_trees`.
+    """
+    in_trees = torch.full((*heads.shape, 2 * attention.size(1) * attention.size(2)), -1)
+    for edges in _gold_edges(attention, heads, punctuation, lengths):
+        count, n, _ = edges.weights.shape
+        is_root = np.ones(n, dtype=np.bool_)
+        is_root[edges.words] = False
+        scores = np.full((2 * count, n, n + 1), -np.inf)
+        scores[:count, :, 1:] = edges.weights
+        scores[count:, :, 1:] = edges.weights.swapaxes(1, 2)
+        scores[:, is_root] = -np.inf
+        scores[:, is_root, 0] = 0
+        tree = np.concatenate([maximum_arborescences(part) for part in _in_parts(scores)])
+        by_word = tree[:, edges.words] == edges.governors + 1
+        by_governor = tree[:, edges.governors] == edges.words + 1
+        in_trees[edges.sentence, edges.positions] = torch.from_numpy((by_word | by_governor).T).long()
+    return in_trees.to(heads.device)
+
+
+def _in_parts(scores: Floats) -> list[Floats]:
+    """Divide the scores of graphs into parts that need little memory."""
+    graphs = max(1, _CELLS // scores[0].size)
+    return [scores[first : first + graphs] for first in range(0, len(scores), graphs)]
+
+
+_CELLS = 1 << 21  # scores of the graphs whose trees are searched together: 16 MB
+
+
+@dataclass(frozen=True, eq=False)
+class _GoldEdges:
+    """Gold edges between the words of a sentence that are no punctuation, and the attention between these words.
+
+    Attributes:
+        sentence: Place of the sentence in its batch.
+        weights: Attention `[layers·heads, words, words]`, from and to, without punctuation.
+        words: Place among these words of each word with a gold edge, from 0, `[edges]`.
+        governors: The same for its gold head, `[edges]`.
+        positions: Place of the word among all words of the sentence, from 0, `[edges]`.
+    """
+
+    sentence: int
+    weights: Floats
+    words: Integers
+    governors: Integers
+    positions: Integers
+
+
+def _gold_edges(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths: Tensor) -> Iterator[_GoldEdges]:
+    """Yield the gold edges of each sentence of a batch that has any; see `gold_in_trees` for the arguments."""
+    of_words = attention[..., 1:-1, 1:-1].cpu()  # trees are found there; from a GPU in one copy, for it waits for each
     gold = heads.cpu().numpy()
     marks = punctuation.cpu().numpy()
-    for row, n in enumerate(lengths.tolist()):
-        plain = np.flatnonzero(~marks[row, :n])
+    for sentence, n in enumerate(lengths.tolist()):
+        plain = np.flatnonzero(~marks[sentence, :n])
         place = np.full(n + 1, -1)
         place[plain + 1] = np.arange(len(plain))
-        ends = place[gold[row, plain]]  # -1 for ROOT, which is no node
-        inside = ends >= 0
-        if inside.any():
-            weights = of_words[row, :, :, :n, :n].flatten(0, 1).numpy()
-            trees = spanning_trees(weights[:, plain[:, None], plain])
-            has_gold = trees[:, np.flatnonzero(inside), ends[inside]]
-            in_trees[row, plain[inside]] = torch.from_numpy(has_gold.T).long()
-    return in_trees.to(heads.device)
+        governors = place[gold[sentence, plain]]  # -1 for ROOT, which is no node
+        words = np.flatnonzero(governors >= 0)
+        if not words.size:
+            continue
+        weights = of_words[sentence, :, :, :n, :n].flatten(0, 1).numpy()
+        yield _GoldEdges(
+            sentence=sentence,
+            weights=weights[:, plain[:, None], plain],
+            words=words,
+            governors=governors[words],
+            positions=plain[words],
+        )
+
+
+def neighbour_edges(arcs: Arcs) -> Flags:
+    """Return True for each word that is a neighbour of its gold head, bool `[words]`; only punctuation is between them.
+
+    These are the edges of the tree of right branching without punctuation. Words under ROOT, punctuation, and words
+    whose gold head is punctuation get False.
+    """
+    rows = np.arange(len(arcs))
+    head_row = np.where(arcs.head > 0, rows + arcs.head - arcs.word, rows)
+    plain = ~arcs.punctuation
+    place = np.cumsum(plain)
+    is_next: Flags = np.abs(place - place[head_row]) == 1
+    return is_next & plain & plain[head_row]
 
 
 def tree_counts(arcs: Arcs, in_trees: NDArray[np.integer]) -> tuple[Integers, Integers]:
@@ -309,7 +478,7 @@ def tree_counts(arcs: Arcs, in_trees: NDArray[np.integer]) -> tuple[Integers, In
 
     Args:
         arcs: Gold arcs of whole sentences.
-        in_trees: Result of `gold_in_trees` for all words, `[words, heads]`.
+        in_trees: Result of `gold_in_trees` or `gold_in_rooted_trees` for all words, `[words, heads]`.
 
     Returns:
         Counts for each sentence, int64 `[sentences, heads]` and `[sentences]`.

@@ -17,7 +17,12 @@ from attention_probing.attention.capture import intervening
 from attention_probing.corpora.texts import Passage
 from attention_probing.datamodules import SegmentBatch
 from attention_probing.measures import Importance
-from attention_probing.measures.importance import TOKEN_CLASSES, attention_gradients, importance_answer
+from attention_probing.measures.importance import (
+    TOKEN_CLASSES,
+    attention_gradients,
+    importance_answer,
+    integrated_attention,
+)
 from attention_probing.measures.task import LanguageModelling, MeanStateClassification, Task
 from attention_probing.models import TransformerClassifier
 from attention_probing.results import Estimate, UserError
@@ -274,3 +279,104 @@ def test_texts_that_give_no_loss_are_refused(tmp_path: Path) -> None:
     stranger = replace(labelled(one), passages=(((Passage("1", ("fox",), 1, label="r"),),) * 8))
     with pytest.raises(UserError, match="trained on the labels p, q, but test also has r"):
         analysis.update(stranger)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "labels"])
+def test_integrated_gradients_are_a_sum_along_the_path_of_one_layer(kind: str, tmp_path: Path) -> None:
+    if kind == "labels":
+        one = encoder("bert", tmp_path)
+        task: Task = MeanStateClassification(one, [labelled(one)])
+        batch = labelled(double(one))
+    else:
+        one = double(language_model(kind, tmp_path))
+        task, batch = LanguageModelling(one, 0), batches(one)[0]
+    inputs = task.inputs(batch)
+    real = weights_of(task, inputs)
+
+    def loss_and_gradient(layer: int, share: float) -> tuple[Tensor, Tensor]:
+        """Losses with this share of the weights of a layer, and their gradient by these weights."""
+        scaled = (share * real[layer]).requires_grad_()
+
+        def scale(number: int, weights: Tensor, values: Tensor) -> tuple[Tensor, None]:
+            return (scaled if number == layer else weights), None
+
+        with intervening(scale):
+            losses = losses_of(task, inputs)
+        (gradient,) = torch.autograd.grad(losses.sum(), scaled)
+        return losses.detach(), gradient
+
+    middles = (np.arange(100) + 0.5) / 100
+    for layer in range(one.layers):
+        expected = real[layer] * torch.stack([loss_and_gradient(layer, float(at))[1] for at in middles]).mean(0)
+        found = integrated_attention(task, inputs, real[layer], layer, points=30)
+        assert torch.allclose(found.attributions, expected, atol=2e-4 * float(expected.abs().max()))
+        change = loss_and_gradient(layer, 1.0)[0] - loss_and_gradient(layer, 0.0)[0]
+        assert torch.allclose(found.change, change, atol=1e-12)
+        assert float(change.abs().min()) > 1e-6
+        assert torch.allclose(found.attributions.sum((1, 2, 3)), change, rtol=1e-6)
+        assert torch.allclose(found.errors, found.attributions.sum((1, 2, 3)) - change, atol=1e-12)
+
+
+def weights_of(task: Task, inputs: Mapping[str, Tensor]) -> list[Tensor]:
+    found: list[Tensor] = []
+
+    def keep(_: int, weights: Tensor, values: Tensor) -> tuple[Tensor, None]:
+        found.append(weights.detach())
+        return weights, None
+
+    with torch.no_grad(), intervening(keep):
+        task.outputs(inputs)
+    return found
+
+
+def test_integrated_gradients_come_with_their_completeness(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    one = language_model("bert", tmp_path)
+    analysis, seen = Importance(method="integrated_gradients", ig_steps=12), batches(one)
+    begin(analysis, one, TEXTS)
+    for batch in seen:
+        analysis.update(batch)
+
+    task = LanguageModelling(one, 0)
+    starts, changes, errors = [], [], []
+    for batch in seen:
+        inputs = task.inputs(batch)
+        for row, n in enumerate(batch.lengths.tolist()):
+            own = alone(batch, inputs, row)
+            of_layers = [
+                integrated_attention(task, own, weights, layer, points=12)
+                for layer, weights in enumerate(weights_of(task, own))
+            ]
+            starts.append([part.attributions[0, :, :, 0].abs().sum(1) / n for part in of_layers])
+            changes.append([float(part.change.abs()) for part in of_layers])
+            errors.append([float(part.errors.abs()) for part in of_layers])
+    found = analysis.by_head()["importance_start"].over().value
+    assert np.allclose(found, torch.stack([torch.stack(one) for one in starts]).mean(0), rtol=1e-3, atol=1e-7)
+    result = analysis.result()
+    table = result.tables["completeness"].frame
+    assert list(table["layer"]) == list(range(1, one.layers + 1))
+    assert np.allclose(table["change"], np.mean(changes, 0), rtol=1e-3)
+    assert np.allclose(table["incompleteness"], np.mean(errors, 0), atol=1e-5)
+    assert result.scores["importance.change"].value == pytest.approx(np.mean(changes), rel=1e-3)
+    assert result.scores["importance.incompleteness"].value == pytest.approx(np.mean(errors), abs=1e-5)
+    assert result.scores["importance.incompleteness"].value < 0.01 * np.mean(changes)
+    assert result.audit["ig_steps"] == 12
+    assert "|α ∫ ∂L/∂α|" in result.answer
+    assert "the attributions miss changes of the loss of " in result.answer
+    assert not [one for one in recwarn if "integrated gradients" in str(one.message)]
+
+
+def test_too_few_points_are_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = language_model("bert", tmp_path)
+    analysis = Importance(method="integrated_gradients", ig_steps=1)
+    begin(analysis, one, TEXTS)
+    analysis.update(batches(one)[0])
+    monkeypatch.setattr("attention_probing.measures.importance.INCOMPLETE", 1e-9)
+    with pytest.warns(UserWarning, match=r"integrated gradients miss the change of the loss by .*%.*ig_steps"):
+        analysis.result()
+
+
+def test_the_method_is_one_of_two() -> None:
+    with pytest.raises(UserError, match="method"):
+        Importance(method="saliency")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="ig_steps"):
+        Importance(ig_steps=0)

@@ -1,5 +1,5 @@
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import networkx as nx
 import numpy as np
@@ -8,7 +8,16 @@ import torch
 from numpy.typing import NDArray
 
 from attention_probing.metrics.attachment import Arcs
-from attention_probing.metrics.trees import gold_in_trees, maximum_arborescence, spanning_trees, tree_counts, tree_heads
+from attention_probing.metrics.trees import (
+    gold_in_rooted_trees,
+    gold_in_trees,
+    maximum_arborescence,
+    maximum_arborescences,
+    neighbour_edges,
+    spanning_trees,
+    tree_counts,
+    tree_heads,
+)
 from attention_probing.results import Floats, Integers
 from tests.metrics.samples import arcs
 
@@ -22,7 +31,7 @@ def is_tree(heads: tuple[int, ...]) -> bool:
     return above <= {0}
 
 
-def worth(scores: Floats, heads: Integers | tuple[int, ...]) -> float:
+def worth(scores: Floats, heads: Integers | Sequence[int]) -> float:
     return float(sum(scores[word, head] for word, head in enumerate(heads)))
 
 
@@ -85,6 +94,13 @@ def test_it_equals_networkx(kind: str, n: int) -> None:
     for seed in range(2):
         scores = drawn(kind, n, seed)
         assert maximum_arborescence(scores).tolist() == by_networkx(scores)
+
+
+@pytest.mark.parametrize("n", [1, 7, 15])
+def test_many_graphs_are_decoded_as_each_alone(n: int) -> None:
+    kinds = ["any", "far from ROOT", "ties"] * 4
+    graphs = np.stack([drawn(kind, n, seed) for seed, kind in enumerate(kinds)])
+    assert maximum_arborescences(graphs).tolist() == [maximum_arborescence(graph).tolist() for graph in graphs]
 
 
 @pytest.mark.parametrize(
@@ -187,6 +203,69 @@ def test_gold_edges_equal_a_loop_over_sentences_and_heads() -> None:
                 expected = int(frozenset((word, over)) in tree) if counts else -1
                 assert int(found[row, word - 1, head]) == expected
     assert {-1, 0, 1} == set(found.flatten().tolist())
+
+
+def rooted_tree(
+    attention: NDArray[np.floating], gold: list[int], plain: list[int], direction: int
+) -> set[frozenset[int]]:
+    """The edges of the best arborescence of plain words below the words without a plain governor."""
+    scores = np.full((len(plain), len(plain) + 1), -INF)
+    for (row, dependent), (column, governor) in itertools.product(enumerate(plain), enumerate(plain, 1)):
+        if gold[dependent - 1] not in plain:
+            scores[row, 0] = 0
+        elif dependent != governor:
+            scores[row, column] = attention[dependent, governor] if direction == 0 else attention[governor, dependent]
+    heads = maximum_arborescence(scores)
+    assert worth(scores, heads) == pytest.approx(worth(scores, by_networkx(scores)))  # with zeros many weigh as much
+    return {frozenset((word, plain[head - 1])) for word, head in zip(plain, heads, strict=True) if head}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gold_edges_in_trees_from_the_gold_root_equal_networkxs(causal: bool) -> None:
+    random = torch.Generator().manual_seed(1)
+    gold = [[2, 0, 2, 3, 2], [0], [3, 3, 0], [2, 0], [3, 1, 0, 1, 4, 3, 6, 6], [0, 1, 2, 3, 3]]
+    marks = [[0, 0, 1, 0, 1], [0], [0, 0, 1], [1, 1], [0, 0, 0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 1]]
+    lengths = [len(sentence) for sentence in gold]
+    heads, punctuation = torch.full((6, 8), -1), torch.zeros(6, 8, dtype=torch.bool)
+    attention = torch.zeros(6, 2, 3, 10, 10)
+    for row, n in enumerate(lengths):
+        heads[row, :n], punctuation[row, :n] = torch.tensor(gold[row]), torch.tensor(marks[row]).bool()
+        scores = 3 * torch.randn(2, 3, n + 2, n + 2, generator=random)
+        if causal:
+            scores = scores.masked_fill(torch.ones(n + 2, n + 2).triu(1).bool(), -torch.inf)
+        attention[row, ..., : n + 2, : n + 2] = scores.softmax(-1)
+    found = gold_in_rooted_trees(attention, heads, punctuation, torch.tensor(lengths))
+    assert found.shape == (6, 8, 12)
+    assert (found[~(torch.arange(8) < torch.tensor(lengths)[:, None])] == -1).all()
+    for row, n in enumerate(lengths):
+        plain = [word for word in range(1, n + 1) if not marks[row][word - 1]]
+        for predictor in range(12):
+            direction, head = divmod(predictor, 6)
+            weights = attention[row, head // 3, head % 3].double().numpy()
+            tree = rooted_tree(weights, gold[row], plain, direction) if plain else set()
+            for word in range(1, n + 1):
+                over = gold[row][word - 1]
+                counts = over in plain and word in plain
+                expected = int(frozenset((word, over)) in tree) if counts else -1
+                assert int(found[row, word - 1, predictor]) == expected
+    assert {-1, 0, 1} == set(found.flatten().tolist())
+
+
+def test_long_sentences_are_decoded_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = torch.rand(1, 4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    given = (attention, torch.tensor([[2, 0, 2, 3, 4, 5]]), torch.zeros(1, 6, dtype=torch.bool), torch.tensor([6]))
+    whole = gold_in_rooted_trees(*given)
+    monkeypatch.setattr("attention_probing.metrics.trees._CELLS", 5 * 6 * 7)
+    assert torch.equal(gold_in_rooted_trees(*given), whole)
+
+
+def test_neighbours_have_only_punctuation_between_them() -> None:
+    gold: Arcs = arcs(
+        [[3, 3, 0, 3, 7, 3, 6], [2, 0]],
+        punctuation=[[False, True, False, True, False, True, False], [False, False]],
+    )
+    # 1 and 3 have word 2 between them, which is punctuation; 7 depends on punctuation.
+    assert neighbour_edges(gold).tolist() == [True, False, False, False, True, False, False, True, False]
 
 
 def test_a_batch_without_a_sentence_has_no_tree() -> None:

@@ -1,0 +1,483 @@
+"""Dependency trees in single attention heads, and their most attended words (Htut et al. 2019)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+import torch
+
+from attention_probing.corpora.splits import Split
+from attention_probing.datamodules import AttentionBatch, DependencyDataModule
+from attention_probing.datamodules.batches import EncoderOf
+from attention_probing.datamodules.dependency import check_relations, read_fields
+from attention_probing.measures.contract import Measure
+from attention_probing.metrics.attachment import (
+    ALL,
+    Arcs,
+    add_arcs,
+    attached,
+    baseline_scores,
+    count,
+    count_units,
+    edges_found,
+    offset_heads,
+    ratio_scores,
+    take_arcs,
+)
+from attention_probing.metrics.bootstrap import bootstrap_ratio
+from attention_probing.metrics.heads import DIRECTIONS, OFFSETS_BY_DISTANCE, most_attended
+from attention_probing.metrics.p_values import holm, least_p, p_units
+from attention_probing.metrics.rows import Rows
+from attention_probing.metrics.trees import gold_in_rooted_trees, gold_in_trees, neighbour_edges
+from attention_probing.results import Estimate, Flags, Floats, Integers, Result, Table, Unit, fill_sentence
+from attention_probing.results.errors import UserError, pluralize, setting
+from attention_probing.results.estimates import FEW
+from attention_probing.results.heads import HeadNames, head_map
+from attention_probing.results.sentences import LEVEL, format_difference
+
+UNDIRECTED = "undirected"
+ROOTED = "rooted"
+MAX = "max"
+"""How edges are found: in the undirected maximum spanning tree; in the maximum spanning tree from the gold root; or
+between each word and the word that it attends to most (Htut et al. 2019, §3)."""
+
+SCORES = {UNDIRECTED: "heads.tree", ROOTED: "heads.rooted_tree", MAX: "heads.max"}
+"""Beginning of the names of the scores of each way."""
+
+DRAWS = 1000  # least number of draws of a test
+DRAWS_OF_ROW = 200  # draws for each p-value that Holm's method corrects, so that it can be small
+
+
+class HeadTrees(Measure[DependencyDataModule]):
+    """Share of gold edges in the trees of each attention head, and between words and those they attend to most.
+
+    It follows Htut et al. (2019, §3). The maximum spanning tree of a head starts at the gold root; the arc from a
+    governor to a dependent weighs the attention between the two, in one of two directions. Beside it stands the
+    undirected maximum spanning tree, whose edges weigh the attention in both directions together, as in Hewitt &
+    Manning (2019, §4). The third way, MAX, makes no tree: an edge joins each word and the word that it attends to most.
+
+    Scores are UUAS: shares of the gold edges between words other than punctuation that are found, whatever their
+    direction. Trees have no punctuation. The best head is chosen on dev and scored on test, with a 95 % interval over
+    documents, or over sentences where no documents are marked. A paired test compares trees with right branching, which
+    joins neighbours (words with only punctuation between them), and MAX with the best fixed offset of each relation.
+
+    Args:
+        relations: Relations in the table `relations`, in this order, after the row for all edges; by default all
+            relations.
+
+    Raises:
+        UserError: In `begin`: no word of dev or test depends on another word.
+    """
+
+    experiment = "trees"
+    takes = DependencyDataModule
+
+    def __init__(self, relations: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.seed = 0  # of resamples: equal in all runs, so that these can be paired
+        self.relations = relations
+
+    def begin(self) -> None:
+        data = self.data
+        read_fields(data, ("attention",), type(self).__name__, random_init=True)
+        check_relations(self.relations, data.relations)
+        for split in ("dev", "test"):
+            if not data.splits[split].arcs:
+                raise UserError(
+                    f"{data.files()[split]}: no word depends on another word, so no edge can be found. "
+                    f"Give {setting('corpus')} a treebank with arcs."
+                )
+        self._names = HeadNames(data.layers, data.heads)
+        encoders: tuple[EncoderOf, ...] = ("given", "random_init") if data.random_init else ("given",)
+        self._rows: dict[tuple[EncoderOf, Split], Rows] = {}
+        for encoder in encoders:
+            self._rows[encoder, "dev"] = Rows()
+            self._rows[encoder, "test"] = Rows()
+
+    def update(self, batch: AttentionBatch) -> None:
+        gold = (batch.heads, batch.punctuation, batch.lengths)
+        attention = batch.attention.cpu()  # once for all trees, which are found there
+        undirected = gold_in_trees(attention, *gold)
+        rooted = gold_in_rooted_trees(attention, *gold)
+        attends_to = most_attended(batch.attention, batch.lengths)[:, :, 0].flatten(2)
+        add_arcs(
+            self._rows[batch.encoder, batch.split],
+            batch,
+            in_trees=torch.cat([undirected, rooted], dim=2),
+            attends_to=attends_to,
+        )
+
+    def result(self) -> Result | None:
+        splits = {key: _edges_of(*take_arcs(rows)) for key, rows in self._rows.items()}
+        if self.ranks.rank != 0:
+            return None  # the first process computes the statistics and writes them
+
+        edges = ChosenEdges(splits["given", "dev"], splits["given", "test"], self._names, self.seed)
+        control = None
+        if self.data.random_init:
+            control = ChosenEdges(splits["random_init", "dev"], splits["random_init", "test"], self._names, self.seed)
+        best = best_trees(edges, control)
+        relations = self._relations_table(edges, control)
+        items, ratios = self._items(edges)
+        scores = ratio_scores(items, ratios, seed=self.seed)
+        for row, tree in enumerate(best.frame["tree"]):
+            scores[f"{SCORES[tree]}_over_right_branching"] = best.estimate(row, "over_right_branching")
+        scores |= baseline_scores(edges.dev.arcs, edges.test.arcs, len(self.data.relations))
+        return Result(
+            experiment=self.experiment,
+            scores=scores,
+            tables={"best_trees": best, "relations": relations, "trees": all_trees(edges)},
+            figures={
+                "trees": head_map(
+                    "Edges in the undirected spanning tree of each head",
+                    edges.test.shares(UNDIRECTED).reshape(len(self._names.layers), -1),
+                    self._names,
+                    self._names.place(edges.name(UNDIRECTED, edges.best(UNDIRECTED))),
+                    value_label="UUAS (%)",
+                ),
+            },
+            audit={"units": self.data.splits["test"].describe_units(), "edges": int(edges.test.counted.sum())},
+            items=items,
+            ratios=ratios,
+            shares=list(ratios),
+            headline=["heads.tree_uuas", "heads.rooted_tree_uuas", "right_branching.tree_uuas"],
+            answer=trees_answer(best, relations),
+        )
+
+    def _relations_table(self, edges: "ChosenEdges", control: "ChosenEdges | None") -> Table:
+        """Return the table of MAX for all edges, and for the relations that are wanted and occur on test."""
+        names = self.data.relations
+        frequency = np.bincount(edges.test.arcs.relation[edges.test.counted], minlength=len(names))
+        order = np.argsort(-frequency, kind="stable")
+        wanted = self.relations or [names[relation] for relation in order if frequency[relation]]
+        groups: dict[str, int | None] = {ALL: None}
+        for name in wanted:
+            if name in names:
+                groups[name] = list(names).index(name)
+        return best_relations(edges, control, groups)
+
+    def _items(self, edges: "ChosenEdges") -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:
+        """Return counts of edges for each sentence of test, and the columns of each score that is a ratio of them."""
+        test = edges.test
+        arcs = test.arcs
+        ids = self.data.splits["test"].ids
+        columns: dict[str, object] = {}
+        if arcs.documents is not None:
+            columns["document"] = arcs.documents
+        sentences = arcs.sentence[arcs.word == 1]
+        columns["sentence"] = sentences
+        columns["id"] = [ids[sentence] for sentence in sentences]
+        columns["edges"] = count(arcs, test.counted)
+        columns["right_branching"] = count(arcs, test.by_neighbours)
+        ratios = {"right_branching.tree_uuas": ("right_branching", "edges")}
+        for way, score in SCORES.items():
+            columns[way] = count(arcs, test.found(way)[:, edges.best(way)])
+            ratios[f"{score}_uuas"] = (way, "edges")
+        return pd.DataFrame(columns), ratios
+
+
+def _edges_of(arcs: Arcs, columns: Mapping[str, Integers]) -> "HeadEdges":
+    """Return the edges of a split from the rows of its words."""
+    return HeadEdges(arcs, columns["in_trees"], columns["attends_to"])
+
+
+@dataclass(frozen=True, eq=False)
+class HeadEdges:
+    """Gold edges of a split, and which of them each attention head finds.
+
+    Attributes:
+        arcs: Gold arcs.
+        in_trees: 1 if the edge of a word to its gold head is in a tree, 0 if not, -1 if it does not count,
+            `[words, 3·heads]`: undirected trees, then trees from the gold root in the two `DIRECTIONS`.
+        attends_to: Position of the word that each word attends to most, `[words, heads]`.
+    """
+
+    arcs: Arcs
+    in_trees: Integers
+    attends_to: Integers
+
+    @property
+    def heads(self) -> int:
+        """Number of attention heads."""
+        return self.attends_to.shape[1]
+
+    @cached_property
+    def counted(self) -> Flags:
+        """True for words whose edge to the gold head counts: both are words other than punctuation, `[words]`."""
+        counted: Flags = self.in_trees[:, 0] >= 0
+        return counted
+
+    @cached_property
+    def by_neighbours(self) -> Flags:
+        """True for words whose edge right branching finds, `[words]`."""
+        return self.counted & neighbour_edges(self.arcs)
+
+    @cached_property
+    def by_offset(self) -> Flags:
+        """True for words whose gold head is at each fixed offset of `OFFSETS_BY_DISTANCE`, `[words, offsets]`."""
+        found = [attached(self.arcs, offset_heads(self.arcs, k)) > 0 for k in OFFSETS_BY_DISTANCE]
+        by_offset: Flags = np.stack(found, axis=1)
+        return by_offset & self.counted[:, None]
+
+    @cached_property
+    def _by_max(self) -> Flags:
+        found = [edges_found(self.arcs, column.astype(np.int64)) == 1 for column in self.attends_to.T]
+        by_max: Flags = np.stack(found, axis=1)
+        return by_max & self.counted[:, None]
+
+    def found(self, way: str) -> Flags:
+        """Return True for words whose edge is found, `[words, heads]`; for `rooted` `[words, 2·heads]`.
+
+        Args:
+            way: `undirected`, `rooted` or `max`.
+        """
+        if way == MAX:
+            return self._by_max
+        undirected, rooted = np.split(self.in_trees == 1, [self.heads], axis=1)
+        return undirected if way == UNDIRECTED else rooted
+
+    def shares(self, way: str, words: Flags | None = None) -> Floats:
+        """Return the share of the edges, or of the edges of some words, that each head finds, `[heads]`.
+
+        Args:
+            way: `undirected`, `rooted` or `max`; for `rooted` there are `[2·heads]` shares.
+            words: Bool `[words]`; None for all words.
+        """
+        edges = self.counted if words is None else self.counted & words
+        found: Floats = self.found(way)[edges].sum(axis=0) / max(np.count_nonzero(edges), 1)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class ChosenEdges:
+    """Edges that attention heads find on dev, where heads are chosen, and on test, where they are scored.
+
+    Attributes:
+        dev: Edges of dev.
+        test: Edges of test.
+        names: Names of the attention heads.
+        seed: Seed of the resamples.
+    """
+
+    dev: HeadEdges
+    test: HeadEdges
+    names: HeadNames
+    seed: int = 0
+
+    def best(self, way: str, dev_words: Flags | None = None) -> int:
+        """Return the place of the head, for `rooted` in a direction, that finds most edges of dev; on a tie the first.
+
+        Args:
+            way: `undirected`, `rooted` or `max`.
+            dev_words: Words of dev whose edges count, bool `[words]`; None for all.
+        """
+        return int(self.dev.shares(way, dev_words).argmax())
+
+    def name(self, way: str, place: int) -> str:
+        """Return the name of the head at a place, such as `6-1`."""
+        return self.names.head(place % len(self.names)) if way == ROOTED else self.names.head(place)
+
+    def direction(self, way: str, place: int) -> str:
+        """Return the direction in which attention is read at a place; empty for undirected trees."""
+        return DIRECTIONS[place // len(self.names)] if way == ROOTED else ""
+
+    def compare(self, found: Sequence[Flags], others: Sequence[Flags], edges: Sequence[Flags], draws: int) -> Estimate:
+        """Return the share of edges of test that are found minus the share that a baseline finds, `[comparisons]`.
+
+        Args:
+            found: For each comparison, True for words whose edge is found, bool `[words]`.
+            others: The same for the baseline.
+            edges: Words whose edges count.
+            draws: Number of subsets of the units.
+        """
+        arcs = self.test.arcs
+        gains = []
+        totals = []
+        for by_head, by_other, words in zip(found, others, edges, strict=True):
+            gains.append(count_units(arcs, words * (1.0 * by_head - by_other)))
+            totals.append(count_units(arcs, words))
+        return bootstrap_ratio(
+            np.stack(gains, axis=1),
+            np.stack(totals, axis=1),
+            share=True,
+            compared=True,
+            draws=draws,
+            seed=self.seed,
+        )
+
+    def share(self, found: Sequence[Flags], edges: Sequence[Flags]) -> Estimate:
+        """Return the share of the edges of test that are found, with intervals, `[columns]`; see `compare`."""
+        arcs = self.test.arcs
+        numbers = [count_units(arcs, words & by_head) for by_head, words in zip(found, edges, strict=True)]
+        totals = [count_units(arcs, words) for words in edges]
+        return bootstrap_ratio(np.stack(numbers, axis=1), np.stack(totals, axis=1), share=True, seed=self.seed)
+
+
+def best_trees(edges: ChosenEdges, control: ChosenEdges | None) -> Table:
+    """Return the table of the heads with the best trees on dev, beside right branching.
+
+    Args:
+        edges: Edges of the trees of all heads.
+        control: The same for an encoder with random weights; None for no control.
+
+    Returns:
+        Table with a row for the `undirected` trees and one for the trees from the gold root (`rooted`). Columns:
+
+        - `tree`, `n`: the kind of tree, and the number of gold edges on test;
+        - `head`, `direction`: the head with the highest UUAS on dev, and the direction of its attention;
+        - `dev`, `test`, `low`, `high`: its UUAS, and the 95 % interval on test;
+        - `right_branching`: UUAS of right branching on test;
+        - `random_init`: UUAS, on test, of the head with random weights that is best on dev; nan without a control;
+        - `over_right_branching`, with its interval: UUAS of the head minus that of right branching;
+        - `p`, `p_holm`: its two-sided p-value, and that after Holm's correction for the rows.
+    """
+    ways = (UNDIRECTED, ROOTED)
+    test = edges.test
+    best = {way: edges.best(way) for way in ways}
+    found = [test.found(way)[:, best[way]] for way in ways]
+    counted = [test.counted] * len(ways)
+    frame = pd.DataFrame({"tree": ways, "n": int(test.counted.sum())})
+    frame["head"] = [edges.name(way, best[way]) for way in ways]
+    frame["direction"] = [edges.direction(way, best[way]) for way in ways]
+    frame["dev"] = [edges.dev.shares(way)[best[way]] for way in ways]
+    share = edges.share(found, counted)
+    frame["test"] = share.value
+    frame["low"], frame["high"] = share.interval
+    frame["right_branching"] = np.count_nonzero(test.by_neighbours) / max(np.count_nonzero(test.counted), 1)
+    frame["random_init"] = np.nan
+    if control is not None:
+        frame["random_init"] = [control.test.shares(way)[control.best(way)] for way in ways]
+    difference = edges.compare(found, [test.by_neighbours] * len(ways), counted, DRAWS)
+    units = _add_difference(frame, "over_right_branching", difference, DRAWS, edges)
+    for name in ("dev", "test", "right_branching", "random_init"):
+        units[name] = "fraction"
+    main = ["tree", "head", "test", "right_branching", "p_holm"]
+    if control is not None:
+        main.insert(4, "random_init")
+    return Table(frame, units, interval="test", main=main)
+
+
+def best_relations(edges: ChosenEdges, control: ChosenEdges | None, groups: Mapping[str, int | None]) -> Table:
+    """Return the table of the heads that find most edges of each relation by MAX, beside the best fixed offset.
+
+    Args:
+        edges: Edges that all heads find.
+        control: The same for an encoder with random weights; None for no control.
+        groups: Id of each relation by name; None for the edges of all relations.
+
+    Returns:
+        Table with a row for each relation. Columns:
+
+        - `relation`, `n`: the relation, and its number of gold edges on test;
+        - `head`: the head that finds most of its edges on dev;
+        - `dev`, `test`, `low`, `high`: share of the edges that it finds, and the 95 % interval on test;
+        - `offset`, `best_offset`: share of the edges of test at the fixed offset (−3 to 3) that is best on dev, and
+            this offset;
+        - `random_init`: share that the best head with random weights finds; nan without a control;
+        - `over_offset`, with its interval: share of the head minus that of the offset;
+        - `p`, `p_holm`: its two-sided p-value, and that after Holm's correction for the rows.
+
+        A relation without edges on dev is blank but for `n`: no head can be chosen.
+    """
+    rows = []
+    found = []
+    by_offset = []
+    words_of_rows = []
+    for name, relation in groups.items():
+        on_dev = _words_of(edges.dev, relation)
+        words = _words_of(edges.test, relation)
+        row: dict[str, object] = {"relation": name, "n": int(words.sum()), "head": None, "best_offset": None}
+        hits = np.zeros(len(words), np.bool_)
+        offset_hits = hits
+        if on_dev.any():
+            place = edges.best(MAX, on_dev)
+            offset = int(edges.dev.by_offset[on_dev].sum(axis=0).argmax())
+            hits = edges.test.found(MAX)[:, place]
+            offset_hits = edges.test.by_offset[:, offset]
+            row["head"] = edges.name(MAX, place)
+            row["best_offset"] = OFFSETS_BY_DISTANCE[offset]
+            row["dev"] = edges.dev.shares(MAX, on_dev)[place]
+            if control is not None:
+                random_head = control.best(MAX, _words_of(control.dev, relation))
+                row["random_init"] = control.test.shares(MAX, words)[random_head]
+        else:
+            words = np.zeros(len(words), np.bool_)  # so that its numbers are nan
+        rows.append(row)
+        found.append(hits)
+        by_offset.append(offset_hits)
+        words_of_rows.append(words)
+    frame = pd.DataFrame(rows, columns=["relation", "n", "head", "dev"])
+    share = edges.share(found, words_of_rows)
+    frame["test"] = share.value
+    frame["low"], frame["high"] = share.interval
+    frame["offset"] = edges.share(by_offset, words_of_rows).value
+    frame["best_offset"] = pd.array([row["best_offset"] for row in rows], dtype="Int64")
+    frame["random_init"] = [row.get("random_init", np.nan) for row in rows]
+    frame[["dev", "random_init"]] = frame[["dev", "random_init"]].astype(np.float64)
+    draws = max(DRAWS, DRAWS_OF_ROW * len(rows))
+    difference = edges.compare(found, by_offset, words_of_rows, draws)
+    units = _add_difference(frame, "over_offset", difference, draws, edges)
+    for name in ("dev", "test", "offset", "random_init"):
+        units[name] = "fraction"
+    return Table(frame, units, interval="test", main=["relation", "head", "test", "offset", "p_holm"])
+
+
+def _words_of(edges: HeadEdges, relation: int | None) -> Flags:
+    """Return True for the words whose edge is of a relation, bool `[words]`; None stands for all relations."""
+    if relation is None:
+        return edges.counted
+    return edges.counted & (edges.arcs.relation == relation)
+
+
+def _add_difference(
+    frame: pd.DataFrame, name: str, difference: Estimate, draws: int, edges: ChosenEdges
+) -> dict[str, Unit | Sequence[Unit]]:
+    """Add the columns of a difference and its p-values to a table, and return their units."""
+    frame[name] = difference.value
+    frame[f"{name}.low"], frame[f"{name}.high"] = difference.interval
+    frame["p"] = difference.p
+    frame["p_holm"] = holm(frame["p"].tolist())
+    of_p = p_units(frame["p"], least_p(int(edges.test.arcs.units.max(initial=-1)) + 1, draws))
+    return {name: "fraction", "p": of_p, "p_holm": of_p}
+
+
+def all_trees(edges: ChosenEdges) -> Table:
+    """Return the UUAS of the trees of every head: a table with columns `tree, direction, head, dev, test`."""
+    rows = []
+    for way in (UNDIRECTED, ROOTED):
+        scores = zip(edges.dev.shares(way), edges.test.shares(way), strict=True)
+        for place, (dev, test) in enumerate(scores):
+            rows.append((way, edges.direction(way, place), edges.name(way, place), dev, test))
+    columns = ["tree", "direction", "head", "dev", "test"]
+    return Table(pd.DataFrame(rows, columns=columns), {"dev": "fraction", "test": "fraction"})
+
+
+def trees_answer(best: Table, relations: Table) -> str:
+    """Return the answer: the best trees beside right branching, and how many relations heads find better than offsets.
+
+    Args:
+        best: The table `best_trees`.
+        relations: The table `best_relations`.
+    """
+    text = (
+        "chosen on dev, the spanning trees of head {undirected_head} find {undirected} of {n} edges, right branching "
+        "{right_branching} ({undirected_gain}); from the gold root, those of head {rooted_head} find {rooted} "
+        "({rooted_gain})"
+    )
+    words: dict[str, Estimate | str | int] = {
+        "n": int(best.frame["n"][0]),
+        "right_branching": best.estimate(0, "right_branching"),
+    }
+    for row, tree in enumerate(best.frame["tree"]):
+        words[tree] = best.estimate(row, "test")
+        words[f"{tree}_head"] = str(best.frame["head"][row])
+        words[f"{tree}_gain"] = format_difference(best.estimate(row, "over_right_branching"), best.estimate(row, "p"))
+    tested = relations.frame[(relations.frame["n"] >= FEW) & (relations.frame["relation"] != ALL)]
+    tested = tested.dropna(subset="p")
+    if len(tested):
+        beat = (tested["p_holm"] < LEVEL) & (tested["over_offset"] > 0)
+        number = f"{int(beat.sum()) or 'none'} of {pluralize(len(tested), 'relation')}"
+        text += f"; the most attended words beat the best offset in {number} (p < .05 after Holm, n ≥ {FEW})"
+    return fill_sentence(text, {}, **words)

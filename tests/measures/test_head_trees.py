@@ -1,0 +1,231 @@
+"""Trees of single heads and their most attended words, against networkx and counting in the store."""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise, permutations
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from attention_probing.corpora.conllu import read_treebank
+from attention_probing.corpora.sentence import Sentence
+from attention_probing.datamodules import DependencyDataModule
+from attention_probing.measures import HeadTrees
+from attention_probing.metrics.bootstrap import bootstrap_ratio
+from attention_probing.metrics.trees import maximum_arborescence
+from attention_probing.results import Estimate, Result
+from attention_probing.results.errors import UserError
+from attention_probing.results.heads import HeadNames
+from tests.trainers import scored
+
+MakeData = Callable[..., DependencyDataModule]
+NAMES = HeadNames((0, 1), (0, 1, 2, 3))
+Edges = set[frozenset[int]]
+OFFSETS = (1, -1, 2, -2, 3, -3)  # the nearest first, ahead before behind
+
+
+class Counted:
+    """A split, and the edges that every head finds in it, sentence by sentence."""
+
+    def __init__(self, module: DependencyDataModule, corpus: str, split: str, random: bool = False) -> None:
+        self.sentences = read_treebank(Path(corpus.replace("{split}", split))).sentences
+        store = (module.random_splits if random else module.splits)[split].store  # type: ignore[index]
+        self.weights = [store.read("attention", item).flatten(0, 1).double().numpy() for item in range(len(store))]
+
+    def plain(self, sentence: Sentence) -> list[int]:
+        return [word for word, label in enumerate(sentence.relations, 1) if label != "punct"]
+
+    def edges(self, item: int, relation: str = "all") -> list[tuple[int, int]]:
+        """Word and governor of each gold edge that counts."""
+        sentence = self.sentences[item]
+        plain = self.plain(sentence)
+        found = []
+        for word, (governor, label) in enumerate(zip(sentence.heads, sentence.relations, strict=True), 1):
+            if word in plain and governor in plain and relation in ("all", label):
+                found.append((word, governor))
+        return found
+
+    def undirected(self, item: int, head: int) -> Edges:
+        weights = self.weights[item][head]
+        graph: nx.Graph[int] = nx.Graph()
+        for one, other in permutations(self.plain(self.sentences[item]), 2):
+            graph.add_edge(one, other, weight=weights[one, other] + weights[other, one])
+        return {frozenset(edge) for edge in nx.maximum_spanning_tree(graph).edges}
+
+    def rooted(self, item: int, predictor: int) -> Edges:
+        """Edges of the best arborescence from the words without a governor that counts; its weight is networkx's."""
+        direction, head = divmod(predictor, 8)
+        weights = self.weights[item][head] if direction else self.weights[item][head].T  # [governor, dependent]
+        plain = self.plain(self.sentences[item])
+        has_governor = {word for word, _ in self.edges(item)}
+        scores = np.full((len(plain), len(plain) + 1), -np.inf)
+        graph: nx.DiGraph[int] = nx.DiGraph()
+        for row, word in enumerate(plain):
+            if word not in has_governor:
+                scores[row, 0] = 0
+                graph.add_edge(0, word, weight=0.0)
+                continue
+            for column, governor in enumerate(plain, 1):
+                if governor != word:
+                    scores[row, column] = weights[governor, word]
+                    graph.add_edge(governor, word, weight=weights[governor, word])
+        heads = maximum_arborescence(scores)
+        worth = scores[np.arange(len(plain)), heads].sum()
+        assert worth == pytest.approx(
+            nx.maximum_spanning_arborescence(graph).size("weight")
+        )  # many trees weigh as much
+        return {frozenset((word, plain[head - 1])) for word, head in zip(plain, heads, strict=True) if head}
+
+    def most_attended(self, item: int, head: int) -> Edges:
+        """Edges from words other than punctuation to the word that each attends to most."""
+        weights = self.weights[item][head]
+        words = range(1, len(self.sentences[item]) + 1)
+        found = set()
+        for word in self.plain(self.sentences[item]):
+            others = [other for other in words if other != word]
+            found.add(frozenset((word, max(others, key=lambda other: weights[word, other], default=0))))
+        return found
+
+    def neighbours(self, item: int) -> Edges:
+        plain = self.plain(self.sentences[item])
+        return {frozenset(pair) for pair in pairwise(plain)}
+
+    def by_sentence(self, edges_of: Callable[[int], Edges], relation: str = "all") -> NDArray[np.int64]:
+        """Edges found, and all edges, of each sentence, `[sentences, 2]`."""
+        rows = []
+        for item in range(len(self.sentences)):
+            gold = self.edges(item, relation)
+            found = edges_of(item) if gold else set()
+            rows.append((sum(frozenset(edge) in found for edge in gold), len(gold)))
+        return np.array(rows)
+
+    def share(self, edges_of: Callable[[int], Edges], relation: str = "all") -> float:
+        found, edges = self.by_sentence(edges_of, relation).sum(0)
+        return float(found / edges)
+
+    def at_offset(self, relation: str, offset: int) -> float:
+        gold = [edge for item in range(len(self.sentences)) for edge in self.edges(item, relation)]
+        return sum(governor - word == offset for word, governor in gold) / len(gold)
+
+
+@pytest.fixture(scope="module")
+def result(make_data: MakeData) -> Result:
+    return scored(HeadTrees(), make_data(random_init=True))
+
+
+@pytest.fixture(scope="module")
+def splits(make_data: MakeData, corpus: str) -> tuple[Counted, Counted]:
+    module = make_data()
+    module.setup("test")
+    return Counted(module, corpus, "dev"), Counted(module, corpus, "test")
+
+
+@pytest.fixture(scope="module")
+def random_splits(make_data: MakeData, corpus: str) -> tuple[Counted, Counted]:
+    module = make_data(random_init=True)
+    module.setup("test")
+    return Counted(module, corpus, "dev", random=True), Counted(module, corpus, "test", random=True)
+
+
+def shares_of(split: Counted, tree: str) -> list[float]:
+    """UUAS of every head, for trees from the gold root in every direction."""
+    if tree == "undirected":
+        return [split.share(partial(split.undirected, head=k)) for k in range(8)]
+    return [split.share(partial(split.rooted, predictor=k)) for k in range(16)]
+
+
+@pytest.mark.parametrize("tree", ["undirected", "rooted"])
+def test_trees_equal_networkxs(
+    tree: str, result: Result, splits: tuple[Counted, Counted], random_splits: tuple[Counted, Counted]
+) -> None:
+    dev, test = splits
+    on_dev, on_test = shares_of(dev, tree), shares_of(test, tree)
+    table = result.tables["trees"].frame
+    own = table[table["tree"] == tree]
+    assert own["dev"].tolist() == on_dev
+    assert own["test"].tolist() == on_test
+    assert own["head"].tolist() == [NAMES.head(k % 8) for k in range(len(own))]
+    if tree == "rooted":
+        assert own["direction"].tolist() == ["dependent→head"] * 8 + ["head→dependent"] * 8
+
+    best = result.tables["best_trees"].frame.set_index("tree").loc[tree]
+    k = on_dev.index(max(on_dev))
+    assert (best["head"], best["dev"], best["test"]) == (NAMES.head(k % 8), on_dev[k], on_test[k])
+    random_dev, random_test = (shares_of(split, tree) for split in random_splits)
+    assert best["random_init"] == random_test[random_dev.index(max(random_dev))]
+    edges_of = test.undirected if tree == "undirected" else test.rooted
+    found = test.by_sentence(lambda item: edges_of(item, k))
+    by_neighbours = test.by_sentence(test.neighbours)
+    assert best["n"] == found[:, 1].sum()
+    assert best["right_branching"] == by_neighbours[:, 0].sum() / best["n"]
+    interval = bootstrap_ratio(found[:, 0], found[:, 1], share=True, seed=0).interval
+    assert (best["low"], best["high"]) == interval
+    gain = bootstrap_ratio(found[:, 0] - by_neighbours[:, 0], found[:, 1], share=True, compared=True, seed=0)
+    assert best["over_right_branching"] == pytest.approx(best["test"] - best["right_branching"])
+    ends = best["over_right_branching.low"], best["over_right_branching.high"]
+    assert ends == pytest.approx(gain.interval)
+    assert best["p"] == gain.p
+
+    name = "heads.tree" if tree == "undirected" else "heads.rooted_tree"
+    assert result.numbers[f"{name}_uuas"] == best["test"]
+    assert result.numbers[f"{name}_over_right_branching"] == best["over_right_branching"]
+    assert result.numbers["right_branching.tree_uuas"] == best["right_branching"]
+    assert result.items is not None
+    assert result.items[tree].tolist() == found[:, 0].tolist()
+    assert result.items["edges"].tolist() == found[:, 1].tolist()
+    assert NAMES.head(k % 8) in result.answer
+
+
+def test_most_attended_words_equal_counting_by_relation(result: Result, splits: tuple[Counted, Counted]) -> None:
+    dev, test = splits
+    table = result.tables["relations"].frame
+    assert set(table["relation"]) == {"all", "det", "nsubj", "obj", "nmod:poss"}
+    for row in table.to_dict("records"):
+        relation = row["relation"]
+        on_dev = [dev.share(partial(dev.most_attended, head=k), relation) for k in range(8)]
+        k = on_dev.index(max(on_dev))
+        assert (row["head"], row["dev"]) == (NAMES.head(k), on_dev[k])
+        assert row["test"] == test.share(partial(test.most_attended, head=k), relation)
+        offsets = [dev.at_offset(relation, offset) for offset in OFFSETS]
+        assert row["best_offset"] == OFFSETS[offsets.index(max(offsets))]
+        assert row["offset"] == test.at_offset(relation, row["best_offset"])
+        assert row["over_offset"] == pytest.approx(row["test"] - row["offset"])
+        assert row["n"] == sum(len(test.edges(item, relation)) for item in range(len(test.sentences)))
+    assert result.numbers["heads.max_uuas"] == table["test"][0]
+
+
+def test_named_relations_are_rows_in_this_order(result: Result, make_data: MakeData) -> None:
+    some = scored(HeadTrees(relations=("obj", "det")), make_data()).tables["relations"].frame
+    assert list(some["relation"]) == ["all", "obj", "det"]
+    assert some["random_init"].isna().all()
+    whole = result.tables["relations"].frame.set_index("relation")
+    assert some["test"].tolist() == whole["test"][["all", "obj", "det"]].tolist()
+
+
+def test_a_relation_that_dev_lacks_is_blank(make_data: MakeData, corpus: str, tmp_path: Path) -> None:
+    text = Path(corpus.replace("{split}", "dev")).read_text(encoding="utf-8").replace("\tobj\t", "\tnsubj\t")
+    dev = tmp_path / "dev.conllu"
+    dev.write_text(text, encoding="utf-8")
+    files = {"train": corpus.replace("{split}", "train"), "dev": str(dev), "test": corpus.replace("{split}", "test")}
+    result = scored(HeadTrees(), make_data(corpus=files))
+    row = result.tables["relations"].frame.set_index("relation").loc["obj"]
+    assert row["n"] > 0
+    assert row.drop("n").isna().all()
+
+
+def test_a_treebank_of_roots_is_refused(make_data: MakeData, corpus: str, tmp_path: Path) -> None:
+    path = tmp_path / "roots.conllu"
+    path.write_text("1\tthe\t_\tNOUN\t_\t_\t0\troot\t_\t_\n\n" * 3, encoding="utf-8")
+    data = make_data(corpus={"dev": corpus.replace("{split}", "dev"), "test": str(path)})
+    with pytest.raises(UserError, match=r"roots\.conllu: no word depends on another word.* a treebank"):
+        scored(HeadTrees(), data)
+
+
+def test_the_answer_counts_relations_of_enough_words(result: Result) -> None:
+    best = result.tables["best_trees"]
+    assert isinstance(best.estimate(0, "test"), Estimate)
+    assert result.answer.startswith("Chosen on dev, the spanning trees of head ")
+    assert "; from the gold root, those of head " in result.answer
