@@ -14,6 +14,8 @@ _GROUPS = re.compile(r"20news-bydate-(train|test)/rec\.sport\.(baseball|hockey)/
 _REVIEWS = re.compile(r"aclImdb/(train|test)/(neg|pos)/[0-9]+_[0-9]+\.txt")
 _LABELS = {"baseball": "0", "hockey": "1", "neg": "0", "pos": "1"}
 _QUOTED = re.compile(r"^[>|]|^(In article|Quoted from)|writes in|(writes|wrote|says|said):")
+_TOKEN = re.compile(r"\w+|[^\w\s]+")
+_TOKENS = (6, 500)  # fewest and most tokens of a post
 _DEV = 10  # every tenth text of train becomes dev
 
 _log = logging.getLogger(__name__)
@@ -27,7 +29,8 @@ def read_newsgroups(archive: Path) -> dict[str, list[tuple[str, str]]]:
     logged.
 
     The archive divides the posts by date into train and test, and this division is kept; a tenth of
-    train becomes dev. Jain & Wallace instead draw their splits at random from all posts.
+    train becomes dev. Jain & Wallace instead draw their splits at random from all posts, as does
+    `read_random_newsgroups`.
 
     Returns:
         (Label, text) pairs by split.
@@ -37,6 +40,47 @@ def read_newsgroups(archive: Path) -> dict[str, list[tuple[str, str]]]:
     """
     texts = _read_members(archive, _GROUPS, "latin-1", _strip_post)
     return _make_splits(archive, texts)
+
+
+def read_random_newsgroups(archive: Path) -> dict[str, list[tuple[str, str]]]:
+    """Return the posts on baseball (label 0) and hockey (1) in 20news-bydate.tar.gz, in splits drawn at random.
+
+    The posts are cleaned as in `read_newsgroups`. Posts of fewer than 6 or more than 500 tokens (words, and runs of
+    other characters) are left out, and their number is logged. As in Jain & Wallace 2019, of all posts of a group a
+    fifth is test, a fifth of the others dev, and the rest train. The draw is the order of the SHA-1 of the text: their
+    own splits are not published, but drawn by scikit-learn from posts that spaCy has cleaned.
+
+    Returns:
+        (Label, text) pairs by split.
+
+    Raises:
+        CorpusError: The file is not this archive.
+    """
+    texts = _read_members(archive, _GROUPS, "latin-1", _strip_post)
+    posts = [*texts["train"], *texts["test"]]
+    kept = [(label, text) for label, text in posts if _has_length_of_sports(text)]
+    if len(kept) < len(posts):
+        left_out = len(posts) - len(kept)
+        _log.warning(
+            "%s: %d of %d texts have fewer than %d or more than %d tokens and were left out.",
+            *(archive.name, left_out, len(posts), *_TOKENS),
+        )
+    splits: dict[str, list[tuple[str, str]]] = {"train": [], "dev": [], "test": []}
+    for label in ("0", "1"):
+        group = _sort_texts([(own, text) for own, text in kept if own == label])
+        test = round(len(group) / 5)
+        dev = test + round((len(group) - test) / 5)
+        splits["test"] += group[:test]
+        splits["dev"] += group[test:dev]
+        splits["train"] += group[dev:]
+    _check_splits(archive, splits)
+    return {split: _sort_texts(texts) for split, texts in splits.items()}
+
+
+def _has_length_of_sports(text: str) -> bool:
+    """Return True if the number of tokens of a post is as in the released code of Jain & Wallace (2019)."""
+    least, most = _TOKENS
+    return least <= len(_TOKEN.findall(text)) <= most
 
 
 def read_imdb(archive: Path) -> dict[str, list[tuple[str, str]]]:
@@ -96,11 +140,17 @@ def _make_splits(archive: Path, texts: Mapping[str, list[tuple[str, str]]]) -> d
     if empty:
         _log.warning("%s: %d of %d texts are empty and were left out.", archive.name, empty, total)
     dev = train[_DEV - 1 :: _DEV]
-    if not (dev and test):
-        wrong = f"the archive is incomplete: it has only {len(train)} train and {len(test)} test texts of this corpus"
-        raise CorpusError.at(archive, None, wrong, "Delete it and fetch it again")
+    _check_splits(archive, {"train": train, "dev": dev, "test": test})
     del train[_DEV - 1 :: _DEV]
     return {"train": train, "dev": dev, "test": test}
+
+
+def _check_splits(archive: Path, splits: Mapping[str, Sequence[tuple[str, str]]]) -> None:
+    """Raise a CorpusError if a split has no text."""
+    if not all(splits.values()):
+        train, test = len(splits["train"]), len(splits["test"])
+        wrong = f"the archive is incomplete: it has only {train} train and {test} test texts of this corpus"
+        raise CorpusError.at(archive, None, wrong, "Delete it and fetch it again")
 
 
 def _sort_texts(texts: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -44,6 +44,7 @@ def _write_texts(path: Path, texts: Sequence[tuple[str, str]]) -> None:
     """Write labels and texts as a TSV file."""
     rows = "".join(f"{label}\t{text}\n" for label, text in texts)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)  # the archive may lie in the folder of another corpus
         write_atomically(path, f"label\ttext\n{rows}")
     except OSError as error:
         wrong = f"the file cannot be written ({error.strerror})"

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import yaml
 
-from attention_probing.corpora.archives import read_imdb, read_newsgroups
+from attention_probing.corpora.archives import read_imdb, read_newsgroups, read_random_newsgroups
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.splits import SPLITS, Split
 from attention_probing.results.digests import file_digest
@@ -28,7 +28,11 @@ MainScore = Literal["accuracy", "f1", "auroc", "mcc", "pearson", "spearman"]
 
 
 _UD_PAPER = "Nivre et al. 2020, Universal Dependencies v2: An Evergrowing Multilingual Treebank Collection, LREC"
-_ARCHIVE_READERS = {"read_imdb": read_imdb, "read_newsgroups": read_newsgroups}
+_ARCHIVE_READERS = {
+    "read_imdb": read_imdb,
+    "read_newsgroups": read_newsgroups,
+    "read_random_newsgroups": read_random_newsgroups,
+}
 
 
 @dataclass(frozen=True)

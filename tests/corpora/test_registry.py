@@ -12,7 +12,7 @@ import pytest
 from attention_probing import commands
 from attention_probing.commands.fetch import main
 from attention_probing.corpora import registry
-from attention_probing.corpora.archives import read_imdb, read_newsgroups
+from attention_probing.corpora.archives import read_imdb, read_newsgroups, read_random_newsgroups
 from attention_probing.corpora.download import fetch
 from attention_probing.corpora.labelled import read_labelled
 from attention_probing.corpora.registry import CORPORA, Corpus, RemoteFile, SplitOrAll, data_root, locate, remedy_for
@@ -21,8 +21,8 @@ from tests.corpora.conftest import Quiet
 
 ROW = "1\tGo\tgo\tVERB\tVB\t_\t0\troot\t_\t_\n\n"
 KNOWN = (
-    "20newsgroups, ag_news, blimp, cola, glue_sst2, imdb, litbank, mnli, mnli_mismatched, mrpc, ontogum, qnli, qqp, "
-    "rte, sst2, stsb, trec, ud_english_ewt, wikitext, wikitext_raw, wnli"
+    "20newsgroups, 20newsgroups_random, ag_news, blimp, cola, glue_sst2, imdb, litbank, mnli, mnli_mismatched, mrpc, "
+    "ontogum, qnli, qqp, rte, sst2, stsb, trec, ud_english_ewt, wikitext, wikitext_raw, wnli"
 )
 TREEBANKS = sorted(set(CORPORA) - set(KNOWN.split(", ")))
 UNPINNED = ("glue_sst2", "mnli", "mnli_mismatched", "mrpc", "qnli", "qqp", "rte", "stsb")  # by GLUE's archives
@@ -50,7 +50,9 @@ def sha256(text: str) -> str:
 
 def test_entries_are_pinned_and_have_their_own_places() -> None:
     files = [remote for corpus in CORPORA.values() for remote in corpus.files]
-    archives = [corpus.archive for corpus in CORPORA.values() if corpus.archive]
+    # Two corpora are made from the archive of 20 Newsgroups.
+    archives = [corpus.archive for name, corpus in CORPORA.items() if corpus.archive and name != "20newsgroups_random"]
+    assert replace(archives[0], read=None) == replace(CORPORA["20newsgroups_random"].archive or archives[-1], read=None)
     pinned = [CORPORA[name] for name in KNOWN.split(", ") if not CORPORA[name].archive and name not in UNPINNED]
     hashes = [remote.sha256 for remote in (*archives, *(remote for corpus in pinned for remote in corpus.files))]
     assert [len(bytes.fromhex(digest or "")) for digest in set(hashes)] == [32] * len(hashes)
@@ -213,7 +215,7 @@ def test_made_corpora_are_listed_as_such(capsys: pytest.CaptureFixture[str]) -> 
     lines = re.sub(r"\n {4}", " ", said).splitlines()
     assert lines[0].startswith("ud_english_ewt: train, dev, test; CC BY-SA 4.0; Silveira et al. 2014")
     made = {line.partition(":")[0]: line.endswith("; made, not fetched") for line in lines}
-    fetched = ["ud_english_ewt", "20newsgroups", "imdb"]
+    fetched = ["ud_english_ewt", "20newsgroups", "20newsgroups_random", "imdb"]
     assert sorted(name for name, is_made in made.items() if not is_made) == sorted([*fetched, *TREEBANKS])
     assert sorted(made) == sorted([*KNOWN.split(", "), *TREEBANKS])
     assert {name: bool(corpus.recipe) for name, corpus in CORPORA.items()} == made
@@ -349,6 +351,39 @@ def test_posts_lose_headers_footer_and_quotes_and_those_left_empty_are_counted_a
     assert {*found["train"], *found["dev"]} == {("1", "the goalie"), *(("0", f"inning {i}") for i in range(12))}
 
 
+def test_posts_are_drawn_at_random_a_fifth_of_each_group_for_test_and_dev(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    posts = {}
+    for number in range(25):
+        half = "train" if number % 3 else "test"
+        posts |= news(f"{half}/rec.sport.hockey/{number}", f"the goalie stood still in game {number}")
+        posts |= news(f"{half}/rec.sport.baseball/{number}", f"a long inning, the number {number}.")
+    posts |= news("train/rec.sport.hockey/90", "one two three, four")  # with the comma five tokens
+    posts |= news("train/rec.sport.hockey/91", "word " * 501)
+    posts |= news("test/rec.sport.hockey/92", "word " * 500) | news("test/rec.autos/1", "a car that drives a long way")
+    with caplog.at_level(logging.WARNING):
+        found = read_random_newsgroups(pack(tmp_path / "a.tar.gz", posts))
+    assert caplog.messages == [
+        "a.tar.gz: 2 of 53 texts have fewer than 6 or more than 500 tokens and were left out.",
+    ]
+    labels = {split: [label for label, _ in texts] for split, texts in found.items()}
+    assert {split: (own.count("0"), own.count("1")) for split, own in labels.items()} == {
+        "train": (16, 17),
+        "dev": (4, 4),
+        "test": (5, 5),
+    }
+    texts = [text for own in found.values() for _, text in own]
+    assert len(set(texts)) == len(texts) == 51
+    assert found == read_random_newsgroups(pack(tmp_path / "b.tar.gz", dict(reversed(posts.items()))))
+    by_sha1 = sorted(
+        (text for text in texts if "inning" in text), key=lambda text: hashlib.sha1(text.encode()).digest()
+    )
+    assert {text for label, text in found["test"] if label == "0"} == set(by_sha1[:5])
+    with pytest.raises(CorpusError, match="is incomplete: it has only 0 train and 0 test texts"):
+        read_random_newsgroups(pack(tmp_path / "c.tar.gz", IMDB))
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -388,6 +423,37 @@ def test_a_damaged_or_other_archive_is_named(tmp_path: Path, make: Callable[[Pat
     path = make(tmp_path / "a.tar.gz")
     with pytest.raises(CorpusError, match=f"^{path}: the archive {words}.*fetch it again"):
         read_imdb(path)
+
+
+@pytest.mark.parametrize("name", ["20newsgroups", "20newsgroups_random"])
+def test_both_corpora_of_the_newsgroups_are_made_from_one_archive(
+    name: str, server: tuple[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, folder = server
+    posts = {}
+    for number in range(30):
+        half = "test" if number % 3 == 0 else "train"
+        posts |= news(f"{half}/rec.sport.hockey/{number}", f"the goalie stood still in game {number}")
+        posts |= news(f"{half}/rec.sport.baseball/{number}", f"a long inning, the number {number}.")
+    digest = hashlib.sha256(pack(folder / "20news.tar.gz", posts).read_bytes()).hexdigest()
+    corpora = {}
+    for entry in (CORPORA["20newsgroups"], CORPORA["20newsgroups_random"]):
+        assert entry.archive is not None
+        archive = replace(entry.archive, url=f"{address}/20news.tar.gz", sha256=digest)
+        corpora[entry.name] = replace(entry, archive=archive)
+    monkeypatch.setattr(registry, "CORPORA", corpora)
+    paths = fetch(name, tmp_path)
+    assert Quiet.asked == ["/20news.tar.gz"]
+    texts = {split: [text.text for text in read_labelled(path).texts] for split, path in paths.items()}
+    sizes = {"train": 36, "dev": 4, "test": 20} if name == "20newsgroups" else {"train": 38, "dev": 10, "test": 12}
+    assert {split: len(own) for split, own in texts.items()} == sizes
+    assert {label for path in paths.values() for label in [text.label for text in read_labelled(path).texts]} == {
+        "0",
+        "1",
+    }
+    other = ({"20newsgroups", "20newsgroups_random"} - {name}).pop()
+    fetch(other, tmp_path)
+    assert Quiet.asked == ["/20news.tar.gz"]  # the archive is there
 
 
 @pytest.fixture
