@@ -17,7 +17,6 @@ from attention_probing.metrics.attachment import (
     ALL,
     Arcs,
     add_arcs,
-    attached,
     baseline_scores,
     count,
     count_units,
@@ -27,7 +26,7 @@ from attention_probing.metrics.attachment import (
     take_arcs,
 )
 from attention_probing.metrics.bootstrap import bootstrap_ratio
-from attention_probing.metrics.heads import DIRECTIONS, OFFSETS_BY_DISTANCE, most_attended
+from attention_probing.metrics.heads import DIRECTIONS, most_attended
 from attention_probing.metrics.p_values import holm, least_p, p_units
 from attention_probing.metrics.rows import Rows
 from attention_probing.metrics.trees import gold_in_rooted_trees, gold_in_trees, neighbour_edges
@@ -46,6 +45,8 @@ between each word and the word that it attends to most (Htut et al. 2019, §3)."
 SCORES = {UNDIRECTED: "heads.tree", ROOTED: "heads.rooted_tree", MAX: "heads.max"}
 """Beginning of the names of the scores of each way."""
 
+DISTANCES = (1, 2, 3)  # of the baseline of MAX, in words, as the offsets of Clark et al. (2019, §4.2)
+
 DRAWS = 1000  # least number of draws of a test
 DRAWS_OF_ROW = 200  # draws for each p-value that Holm's method corrects, so that it can be small
 
@@ -61,7 +62,9 @@ class HeadTrees(Measure[DependencyDataModule]):
     Scores are UUAS: shares of the gold edges between words other than punctuation that are found, whatever their
     direction. Trees have no punctuation. The best head is chosen on dev and scored on test, with a 95 % interval over
     documents, or over sentences where no documents are marked. A paired test compares trees with right branching, which
-    joins neighbours (words with only punctuation between them), and MAX with the best fixed offset of each relation.
+    joins neighbours (words with only punctuation between them), and MAX with the best fixed distance of each relation:
+    a head that attends to one offset finds all edges of this length. The baseline of the paper, the most frequent
+    offset with its direction, finds at most as many.
 
     Args:
         relations: Relations in the table `relations`, in this order, after the row for all edges; by default all
@@ -215,17 +218,19 @@ class HeadEdges:
         return self.counted & neighbour_edges(self.arcs)
 
     @cached_property
-    def by_offset(self) -> Flags:
-        """True for words whose gold head is at each fixed offset of `OFFSETS_BY_DISTANCE`, `[words, offsets]`."""
-        found = [attached(self.arcs, offset_heads(self.arcs, k)) > 0 for k in OFFSETS_BY_DISTANCE]
-        by_offset: Flags = np.stack(found, axis=1)
-        return by_offset & self.counted[:, None]
+    def by_distance(self) -> Flags:
+        """True for words whose gold head is at each of the `DISTANCES`, before or after them, `[words, distances]`."""
+        return self._found_by([offset_heads(self.arcs, distance) for distance in DISTANCES])
 
     @cached_property
     def _by_max(self) -> Flags:
-        found = [edges_found(self.arcs, column.astype(np.int64)) == 1 for column in self.attends_to.T]
-        by_max: Flags = np.stack(found, axis=1)
-        return by_max & self.counted[:, None]
+        return self._found_by([column.astype(np.int64) for column in self.attends_to.T])
+
+    def _found_by(self, predicted: Sequence[Integers]) -> Flags:
+        """Return True for words whose edge is found by one of its words, `[words, predictors]`."""
+        found = [edges_found(self.arcs, column) == 1 for column in predicted]
+        by_predictor: Flags = np.stack(found, axis=1)
+        return by_predictor & self.counted[:, None]
 
     def found(self, way: str) -> Flags:
         """Return True for words whose edge is found, `[words, heads]`; for `rooted` `[words, 2·heads]`.
@@ -360,7 +365,7 @@ def best_trees(edges: ChosenEdges, control: ChosenEdges | None) -> Table:
 
 
 def best_relations(edges: ChosenEdges, control: ChosenEdges | None, groups: Mapping[str, int | None]) -> Table:
-    """Return the table of the heads that find most edges of each relation by MAX, beside the best fixed offset.
+    """Return the table of the heads that find most edges of each relation by MAX, beside the best fixed distance.
 
     Args:
         edges: Edges that all heads find.
@@ -373,31 +378,31 @@ def best_relations(edges: ChosenEdges, control: ChosenEdges | None, groups: Mapp
         - `relation`, `n`: the relation, and its number of gold edges on test;
         - `head`: the head that finds most of its edges on dev;
         - `dev`, `test`, `low`, `high`: share of the edges that it finds, and the 95 % interval on test;
-        - `offset`, `best_offset`: share of the edges of test at the fixed offset (−3 to 3) that is best on dev, and
-            this offset;
+        - `distance`, `best_distance`: share of the edges of test between words at the distance (1 to 3) that is best on
+            dev, and this distance;
         - `random_init`: share that the best head with random weights finds; nan without a control;
-        - `over_offset`, with its interval: share of the head minus that of the offset;
+        - `over_distance`, with its interval: share of the head minus that of the distance;
         - `p`, `p_holm`: its two-sided p-value, and that after Holm's correction for the rows.
 
         A relation without edges on dev is blank but for `n`: no head can be chosen.
     """
     rows = []
     found = []
-    by_offset = []
+    by_distance = []
     words_of_rows = []
     for name, relation in groups.items():
         on_dev = _words_of(edges.dev, relation)
         words = _words_of(edges.test, relation)
-        row: dict[str, object] = {"relation": name, "n": int(words.sum()), "head": None, "best_offset": None}
+        row: dict[str, object] = {"relation": name, "n": int(words.sum()), "head": None, "best_distance": None}
         hits = np.zeros(len(words), np.bool_)
-        offset_hits = hits
+        distance_hits = hits
         if on_dev.any():
             place = edges.best(MAX, on_dev)
-            offset = int(edges.dev.by_offset[on_dev].sum(axis=0).argmax())
+            distance = int(edges.dev.by_distance[on_dev].sum(axis=0).argmax())
             hits = edges.test.found(MAX)[:, place]
-            offset_hits = edges.test.by_offset[:, offset]
+            distance_hits = edges.test.by_distance[:, distance]
             row["head"] = edges.name(MAX, place)
-            row["best_offset"] = OFFSETS_BY_DISTANCE[offset]
+            row["best_distance"] = DISTANCES[distance]
             row["dev"] = edges.dev.shares(MAX, on_dev)[place]
             if control is not None:
                 random_head = control.best(MAX, _words_of(control.dev, relation))
@@ -406,22 +411,22 @@ def best_relations(edges: ChosenEdges, control: ChosenEdges | None, groups: Mapp
             words = np.zeros(len(words), np.bool_)  # so that its numbers are nan
         rows.append(row)
         found.append(hits)
-        by_offset.append(offset_hits)
+        by_distance.append(distance_hits)
         words_of_rows.append(words)
     frame = pd.DataFrame(rows, columns=["relation", "n", "head", "dev"])
     share = edges.share(found, words_of_rows)
     frame["test"] = share.value
     frame["low"], frame["high"] = share.interval
-    frame["offset"] = edges.share(by_offset, words_of_rows).value
-    frame["best_offset"] = pd.array([row["best_offset"] for row in rows], dtype="Int64")
+    frame["distance"] = edges.share(by_distance, words_of_rows).value
+    frame["best_distance"] = pd.array([row["best_distance"] for row in rows], dtype="Int64")
     frame["random_init"] = [row.get("random_init", np.nan) for row in rows]
     frame[["dev", "random_init"]] = frame[["dev", "random_init"]].astype(np.float64)
     draws = max(DRAWS, DRAWS_OF_ROW * len(rows))
-    difference = edges.compare(found, by_offset, words_of_rows, draws)
-    units = _add_difference(frame, "over_offset", difference, draws, edges)
-    for name in ("dev", "test", "offset", "random_init"):
+    difference = edges.compare(found, by_distance, words_of_rows, draws)
+    units = _add_difference(frame, "over_distance", difference, draws, edges)
+    for name in ("dev", "test", "distance", "random_init"):
         units[name] = "fraction"
-    return Table(frame, units, interval="test", main=["relation", "head", "test", "offset", "p_holm"])
+    return Table(frame, units, interval="test", main=["relation", "head", "test", "distance", "p_holm"])
 
 
 def _words_of(edges: HeadEdges, relation: int | None) -> Flags:
@@ -455,7 +460,7 @@ def all_trees(edges: ChosenEdges) -> Table:
 
 
 def trees_answer(best: Table, relations: Table) -> str:
-    """Return the answer: the best trees beside right branching, and how many relations heads find better than offsets.
+    """Return the answer: the best trees beside right branching, and the relations that heads find better than a distance.
 
     Args:
         best: The table `best_trees`.
@@ -477,7 +482,7 @@ def trees_answer(best: Table, relations: Table) -> str:
     tested = relations.frame[(relations.frame["n"] >= FEW) & (relations.frame["relation"] != ALL)]
     tested = tested.dropna(subset="p")
     if len(tested):
-        beat = (tested["p_holm"] < LEVEL) & (tested["over_offset"] > 0)
+        beat = (tested["p_holm"] < LEVEL) & (tested["over_distance"] > 0)
         number = f"{int(beat.sum()) or 'none'} of {pluralize(len(tested), 'relation')}"
-        text += f"; the most attended words beat the best offset in {number} (p < .05 after Holm, n ≥ {FEW})"
+        text += f"; the most attended words beat the best distance in {number} (p < .05 after Holm, n ≥ {FEW})"
     return fill_sentence(text, {}, **words)

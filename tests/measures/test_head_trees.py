@@ -24,7 +24,6 @@ from tests.trainers import scored
 MakeData = Callable[..., DependencyDataModule]
 NAMES = HeadNames((0, 1), (0, 1, 2, 3))
 Edges = set[frozenset[int]]
-OFFSETS = (1, -1, 2, -2, 3, -3)  # the nearest first, ahead before behind
 
 
 class Counted:
@@ -106,9 +105,9 @@ class Counted:
         found, edges = self.by_sentence(edges_of, relation).sum(0)
         return float(found / edges)
 
-    def at_offset(self, relation: str, offset: int) -> float:
+    def at_distance(self, relation: str, distance: int) -> float:
         gold = [edge for item in range(len(self.sentences)) for edge in self.edges(item, relation)]
-        return sum(governor - word == offset for word, governor in gold) / len(gold)
+        return sum(abs(governor - word) == distance for word, governor in gold) / len(gold)
 
 
 @pytest.fixture(scope="module")
@@ -189,10 +188,10 @@ def test_most_attended_words_equal_counting_by_relation(result: Result, splits: 
         k = on_dev.index(max(on_dev))
         assert (row["head"], row["dev"]) == (NAMES.head(k), on_dev[k])
         assert row["test"] == test.share(partial(test.most_attended, head=k), relation)
-        offsets = [dev.at_offset(relation, offset) for offset in OFFSETS]
-        assert row["best_offset"] == OFFSETS[offsets.index(max(offsets))]
-        assert row["offset"] == test.at_offset(relation, row["best_offset"])
-        assert row["over_offset"] == pytest.approx(row["test"] - row["offset"])
+        distances = [dev.at_distance(relation, distance) for distance in (1, 2, 3)]
+        assert row["best_distance"] == 1 + distances.index(max(distances))
+        assert row["distance"] == test.at_distance(relation, row["best_distance"])
+        assert row["over_distance"] == pytest.approx(row["test"] - row["distance"])
         assert row["n"] == sum(len(test.edges(item, relation)) for item in range(len(test.sentences)))
     assert result.numbers["heads.max_uuas"] == table["test"][0]
 
