@@ -460,7 +460,7 @@ def all_trees(edges: ChosenEdges) -> Table:
 
 
 def trees_answer(best: Table, relations: Table) -> str:
-    """Return the answer: the best trees beside right branching, and the relations that heads find better than a distance.
+    """Return the answer: the best trees beside right branching, and relations that heads find better than a distance.
 
     Args:
         best: The table `best_trees`.
