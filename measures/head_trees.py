@@ -204,7 +204,7 @@ class HeadEdges:
     @property
     def heads(self) -> int:
         """Number of attention heads."""
-        return self.attends_to.shape[1]
+        return int(self.attends_to.shape[1])
 
     @cached_property
     def counted(self) -> Flags:
@@ -251,7 +251,7 @@ class HeadEdges:
             words: Bool `[words]`; None for all words.
         """
         edges = self.counted if words is None else self.counted & words
-        found: Floats = self.found(way)[edges].sum(axis=0) / max(np.count_nonzero(edges), 1)
+        found: Floats = self.found(way)[edges].sum(axis=0) / max(int(edges.sum()), 1)
         return found
 
 
@@ -350,7 +350,7 @@ def best_trees(edges: ChosenEdges, control: ChosenEdges | None) -> Table:
     share = edges.share(found, counted)
     frame["test"] = share.value
     frame["low"], frame["high"] = share.interval
-    frame["right_branching"] = np.count_nonzero(test.by_neighbours) / max(np.count_nonzero(test.counted), 1)
+    frame["right_branching"] = int(test.by_neighbours.sum()) / max(int(test.counted.sum()), 1)
     frame["random_init"] = np.nan
     if control is not None:
         frame["random_init"] = [control.test.shares(way)[control.best(way)] for way in ways]
@@ -386,54 +386,81 @@ def best_relations(edges: ChosenEdges, control: ChosenEdges | None, groups: Mapp
 
         A relation without edges on dev is blank but for `n`: no head can be chosen.
     """
-    rows = []
-    found = []
-    by_distance = []
-    words_of_rows = []
-    for name, relation in groups.items():
-        on_dev = _words_of(edges.dev, relation)
-        words = _words_of(edges.test, relation)
-        row: dict[str, object] = {"relation": name, "n": int(words.sum()), "head": None, "best_distance": None}
-        hits = np.zeros(len(words), np.bool_)
-        distance_hits = hits
-        if on_dev.any():
-            place = edges.best(MAX, on_dev)
-            distance = int(edges.dev.by_distance[on_dev].sum(axis=0).argmax())
-            hits = edges.test.found(MAX)[:, place]
-            distance_hits = edges.test.by_distance[:, distance]
-            row["head"] = edges.name(MAX, place)
-            row["best_distance"] = DISTANCES[distance]
-            row["dev"] = edges.dev.shares(MAX, on_dev)[place]
-            if control is not None:
-                random_head = control.best(MAX, _words_of(control.dev, relation))
-                row["random_init"] = control.test.shares(MAX, words)[random_head]
-        else:
-            words = np.zeros(len(words), np.bool_)  # so that its numbers are nan
-        rows.append(row)
-        found.append(hits)
-        by_distance.append(distance_hits)
-        words_of_rows.append(words)
-    frame = pd.DataFrame(rows, columns=["relation", "n", "head", "dev"])
-    share = edges.share(found, words_of_rows)
+    heads = [_head_of_relation(edges, control, relation) for relation in groups.values()]
+    found = [head.found for head in heads]
+    by_distance = [head.by_distance for head in heads]
+    words = [head.words for head in heads]
+    share = edges.share(found, words)
+    frame = pd.DataFrame({"relation": list(groups)})
+    frame["n"] = [int(_words_of(edges.test, relation).sum()) for relation in groups.values()]
+    frame["head"] = [head.name for head in heads]
+    frame["dev"] = [head.dev for head in heads]
     frame["test"] = share.value
     frame["low"], frame["high"] = share.interval
-    frame["distance"] = edges.share(by_distance, words_of_rows).value
-    frame["best_distance"] = pd.array([row["best_distance"] for row in rows], dtype="Int64")
-    frame["random_init"] = [row.get("random_init", np.nan) for row in rows]
-    frame[["dev", "random_init"]] = frame[["dev", "random_init"]].astype(np.float64)
-    draws = max(DRAWS, DRAWS_OF_ROW * len(rows))
-    difference = edges.compare(found, by_distance, words_of_rows, draws)
+    frame["distance"] = edges.share(by_distance, words).value
+    frame["best_distance"] = pd.Series([head.best_distance for head in heads], dtype="Int64")
+    frame["random_init"] = [head.random_init for head in heads]
+    draws = max(DRAWS, DRAWS_OF_ROW * len(heads))
+    difference = edges.compare(found, by_distance, words, draws)
     units = _add_difference(frame, "over_distance", difference, draws, edges)
     for name in ("dev", "test", "distance", "random_init"):
         units[name] = "fraction"
     return Table(frame, units, interval="test", main=["relation", "head", "test", "distance", "p_holm"])
 
 
+@dataclass(frozen=True, eq=False)
+class _RelationHead:
+    """The head that finds most edges of a relation on dev by MAX, and what it and the best distance find on test.
+
+    Attributes:
+        found: True for words whose edge the head finds, `[words]`.
+        by_distance: True for words whose gold head is at the best distance, `[words]`.
+        words: Words of test with an edge of the relation, `[words]`; none if no head could be chosen.
+        name: Name of the head; None if no head could be chosen.
+        dev: Share of the edges of dev that the head finds.
+        best_distance: The distance at which most edges of dev are.
+        random_init: Share of the edges of test that the best head with random weights finds.
+    """
+
+    found: Flags
+    by_distance: Flags
+    words: Flags
+    name: str | None = None
+    dev: float = np.nan
+    best_distance: int | None = None
+    random_init: float = np.nan
+
+
+def _head_of_relation(edges: ChosenEdges, control: ChosenEdges | None, relation: int | None) -> _RelationHead:
+    """Choose the head and the distance of a relation on dev; see `best_relations`."""
+    on_dev = _words_of(edges.dev, relation)
+    words = _words_of(edges.test, relation)
+    if not on_dev.any():
+        nothing = np.zeros(len(words), np.bool_)
+        return _RelationHead(nothing, nothing, nothing)
+    place = edges.best(MAX, on_dev)
+    distance = int(edges.dev.by_distance[on_dev].sum(axis=0).argmax())
+    random_init = np.nan
+    if control is not None:
+        random_head = control.best(MAX, _words_of(control.dev, relation))
+        random_init = float(control.test.shares(MAX, words)[random_head])
+    return _RelationHead(
+        found=edges.test.found(MAX)[:, place],
+        by_distance=edges.test.by_distance[:, distance],
+        words=words,
+        name=edges.name(MAX, place),
+        dev=float(edges.dev.shares(MAX, on_dev)[place]),
+        best_distance=DISTANCES[distance],
+        random_init=random_init,
+    )
+
+
 def _words_of(edges: HeadEdges, relation: int | None) -> Flags:
     """Return True for the words whose edge is of a relation, bool `[words]`; None stands for all relations."""
     if relation is None:
         return edges.counted
-    return edges.counted & (edges.arcs.relation == relation)
+    of_relation: Flags = edges.counted & (edges.arcs.relation == relation)
+    return of_relation
 
 
 def _add_difference(

@@ -161,7 +161,8 @@ def maximum_arborescence(scores: NDArray[np.floating]) -> Integers:
     Raises:
         ValueError: The scores are not `[n, n+1]`, contain nan or +inf, or allow no tree.
     """
-    return maximum_arborescences(np.asarray(scores)[None])[0]
+    heads: Integers = maximum_arborescences(np.asarray(scores)[None])[0]
+    return heads
 
 
 def maximum_arborescences(scores: NDArray[np.floating]) -> Integers:
