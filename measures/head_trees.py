@@ -284,9 +284,9 @@ class ChosenEdges:
         """Return the name of the head at a place, such as `6-1`."""
         return self.names.head(place % len(self.names)) if way == ROOTED else self.names.head(place)
 
-    def direction(self, way: str, place: int) -> str:
-        """Return the direction in which attention is read at a place; empty for undirected trees."""
-        return DIRECTIONS[place // len(self.names)] if way == ROOTED else ""
+    def direction(self, way: str, place: int) -> str | None:
+        """Return the direction in which attention is read at a place; None for undirected trees."""
+        return DIRECTIONS[place // len(self.names)] if way == ROOTED else None
 
     def compare(self, found: Sequence[Flags], others: Sequence[Flags], edges: Sequence[Flags], draws: int) -> Estimate:
         """Return the share of edges of test that are found minus the share that a baseline finds, `[comparisons]`.
@@ -358,9 +358,9 @@ def best_trees(edges: ChosenEdges, control: ChosenEdges | None) -> Table:
     units = _add_difference(frame, "over_right_branching", difference, DRAWS, edges)
     for name in ("dev", "test", "right_branching", "random_init"):
         units[name] = "fraction"
-    main = ["tree", "head", "test", "right_branching", "p_holm"]
+    main = ["tree", "head", "direction", "test", "right_branching", "p_holm"]
     if control is not None:
-        main.insert(4, "random_init")
+        main.insert(5, "random_init")
     return Table(frame, units, interval="test", main=main)
 
 

@@ -294,7 +294,8 @@ def _columns_that_fit(columns: Mapping[str, Sequence[str]], main: Collection[str
 def _with_arrows(columns: Mapping[str, list[str]]) -> dict[str, list[str]]:
     """Write the direction of each head behind its name, as in `9-5 ←`, if the columns have both."""
     joined = dict(columns)
-    if "head" not in columns or not {*columns.get("direction", ())} <= {*ARROWS, DASH}:
+    has_both = "head" in columns and "direction" in columns
+    if not has_both or not {*columns["direction"]} <= {*ARROWS, DASH}:
         return joined
     heads = []
     for head, direction in zip(columns["head"], joined.pop("direction"), strict=True):

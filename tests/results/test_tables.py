@@ -144,6 +144,11 @@ class TestFrames:
             assert "10-12 ←" in text
             assert "direction" not in text
 
+    def test_heads_without_a_direction_have_no_arrow(self) -> None:
+        frame = pd.DataFrame({"head": ["1-1", "2-3"], "long name of a number": [0.5, 0.25]})
+        printed = cells(data_table("t", table(frame, main=("head", "long name of a number")), "t.csv", 25), 25)
+        assert [row[0] for row in printed if "-" in row[0]] == ["1-1", "2-3"]
+
     def test_other_directions_than_those_of_attention_stay_words(self) -> None:
         frame = pd.DataFrame({"head": ["1-1"], "direction": ["up" * 20], "number": [0.5]})
         printed = cells(data_table("t", table(frame, main=("head", "direction", "number")), "t.csv", 30), 30)
