@@ -163,8 +163,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         known = _UNKNOWN
         if isinstance(corpus, str):
             known = CORPORA.get(corpus, _UNKNOWN)
-        if isinstance(columns, dict):  # in Python alone: the command line checks the names by the annotation
-            columns = Columns(**columns)
+        given: object = columns
+        if isinstance(given, dict):  # in Python alone: the command line checks the names by the annotation
+            columns = Columns(**given)
         self.columns = columns or _default_columns(known, format)
         if self.columns.label is None:
             raise CorpusError(

@@ -339,6 +339,8 @@ def test_the_best_head_of_one_half_is_tested_on_the_other(kind: str, tmp_path: P
         score = scores[name]
         margin = special.stdtrit(len(test) - 1, 0.975) * (of_head - beside).std(ddof=1) / np.sqrt(len(test))
         assert score.value == pytest.approx((of_head - beside).mean(), abs=1e-6)
+        assert score.low is not None
+        assert score.high is not None
         assert score.low <= score.value <= score.high
         assert (score.high - score.low) / 2 == pytest.approx(margin, rel=0.1)  # on a scale within −1 and 1
 
