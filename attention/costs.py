@@ -41,7 +41,7 @@ _ANSWERS: Mapping[Any, object] = {
 """What the meta device answers where a program asks for a number: there is padding, and all sums are right."""
 
 
-class Tally(TorchDispatchMode):
+class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Mode that counts the bytes of living tensors, and the operations of matrix products, of what runs in it.
 
     Attributes:
@@ -50,7 +50,7 @@ class Tally(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0
         self.operations = 0
         self._alive = 0
@@ -73,8 +73,9 @@ class Tally(TorchDispatchMode):
             count = flop_registry.get(operation._overloadpacket)
             if count is not None:
                 self.operations += count(*args, **options, out_val=result)
+        given = {one.untyped_storage()._cdata for one in tree_leaves((args, options)) if isinstance(one, Tensor)}
         for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor):
+            if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in given:  # no view, as of weights
                 self._add(tensor)
         return result
 

@@ -25,9 +25,10 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
 def compare(spec: EncoderSpec, treebanks: Treebanks, folder: Path, report: Report) -> None:
     """Predict the stores of two files, make them, and report both."""
     folder.mkdir()
-    files = {"train": treebanks.small, "dev": treebanks.dev, "encoder": spec.name}
-    predicted = run_job("dry", folder / "nothing", **files).seconds
-    measured = run_job("stores", folder / "stores", **files).seconds
+    train = treebanks.small
+    dev = treebanks.dev
+    predicted = run_job("dry", folder / "nothing", train=train, dev=dev, encoder=spec.name).seconds
+    measured = run_job("stores", folder / "stores", train=train, dev=dev, encoder=spec.name).seconds
     name = folder.name
     report.figure(f"{name}_weights_mb", predicted["weights_mb"], "predicted size of the weights")
     report.figure(f"{name}_layer_mb", predicted["layer_mb"], "predicted size of one layer's attention, largest pass")

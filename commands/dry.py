@@ -11,61 +11,102 @@ from rich.table import Table
 from rich.text import Text
 
 from attention_probing.attention.costs import Costs, PlannedEncoder, predict_costs
+from attention_probing.attention.extraction import return_free_memory
 from attention_probing.attention.source import resolve
 from attention_probing.commands import measure
 from attention_probing.commands.command_line import CommandLine
 from attention_probing.datamodules.attention import AttentionDataModule, cut_ahead
+from attention_probing.datamodules.corpus import STAGES
 from attention_probing.results.errors import UserError, pluralize, setting
-from attention_probing.results.memory import resident_bytes
+from attention_probing.results.memory import peak_resident_bytes, resident_bytes
 
 OPTION = "--dry"
 
 _PIECES = 512
-_ROUNDS = 20
+_ROUNDS = 10
 _SECONDS = 0.02  # of a round of matrix products
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a run will need until its data are ready; everything is read once.
+    """What a run will need until its data are ready.
 
     Attributes:
         encoder: The encoder, without weights.
-        costs: Costs of each corpus file, by its splits.
+        costs: Costs of reading each corpus file once, by its splits.
+        readings: Number of encoders that read each file: 2 with `random_init`, of the splits of a test.
         streams: True if the run stores nothing.
         host: Bytes that the program, the tokenizer and the corpora take.
+        reading: Most bytes that they take while tokenizer and corpora are read.
+        mapped: Bytes of the files of weights, which are mapped while they are converted; 0 if they are not here, or if
+            the weights stay in their type.
         device: Kind of device of the run, `cpu` or `cuda`.
-        rate: Floating-point operations of matrix products per second, measured; None for a device that is not here.
+        rate: Floating-point operations of matrix products per second, measured on this machine as if it were idle; None
+            for a device that is not here.
     """
 
     encoder: PlannedEncoder
     costs: Mapping[str, Costs]
+    readings: Mapping[str, int]
     streams: bool
     host: int
+    reading: int
+    mapped: int
     device: str
     rate: float | None
 
     @property
+    def encoders(self) -> int:
+        """Number of encoders: the given one, and with `random_init` one of random weights."""
+        return max(self.readings.values())
+
+    @property
     def on_device(self) -> int:
-        """Bytes of the weights and of the forward passes."""
-        return self.encoder.weights + max(costs.memory for costs in self.costs.values())
+        """Peak of the weights and the forward passes, in bytes."""
+        passes = max(costs.memory for costs in self.costs.values())
+        spare = max(costs.spare for costs in self.costs.values())  # left by the passes of the encoder before
+        return max(self.encoders * self.encoder.weights + passes, self._while_loading + spare)
+
+    @property
+    def _while_loading(self) -> int:
+        """Bytes of weights while the last encoder is loaded.
+
+        Random weights are drawn beside pretrained ones, whose embeddings they get; on the CPU, also for a GPU.
+        """
+        copies = self.encoders
+        if self.device == "cpu" and self.encoders > 1:
+            copies += 1
+        return copies * self.encoder.weights
+
+    @property
+    def on_host(self) -> int:
+        """Peak of the memory of the host: program, tokenizer and corpus, and the weights on their way to the device."""
+        while_loading = self.reading + self.encoders * self.encoder.weights + self.mapped
+        if self.device == "cpu":
+            return max(self.host + self.on_device, while_loading)
+        return max(self.host + self._while_loading, while_loading)
 
     @property
     def memory(self) -> int:
-        """Peak of the memory of the device; of a CPU, with what the program itself takes."""
-        if self.device == "cpu":
-            return self.host + self.on_device
-        return self.on_device
+        """Peak of the memory of the device, in bytes; of a CPU, with what the program itself takes."""
+        return self.on_host if self.device == "cpu" else self.on_device
 
     @property
     def disk(self) -> int:
         """Bytes of the stores."""
-        return 0 if self.streams else sum(costs.disk for costs in self.costs.values())
+        if self.streams:
+            return 0
+        return sum(self.readings[name] * costs.disk for name, costs in self.costs.items())
+
+    @property
+    def passes(self) -> int:
+        """Number of forward passes."""
+        return sum(self.readings[name] * costs.passes for name, costs in self.costs.items())
 
     @property
     def operations(self) -> float:
         """Floating-point operations of all passes."""
-        return sum(costs.operations for costs in self.costs.values())
+        return sum(self.readings[name] * costs.operations for name, costs in self.costs.items())
 
     @property
     def seconds(self) -> float | None:
@@ -121,12 +162,21 @@ def predict(data: object, stage: str, accelerator: str = "auto") -> Prediction:
     device = _kind(accelerator)
     encoder = PlannedEncoder(resolve(data.encoder, weights=False))
     host = 0
+    reading = peak_resident_bytes()
     costs = {}
+    readings = {}
+    tests = data.random_init and stage in ("fit", "test")
     for splits, items in cut_ahead(data, stage, encoder):
-        costs[" and ".join(splits)] = predict_costs(encoder, items, device)
+        name = " and ".join(splits)
+        costs[name] = predict_costs(encoder, items, device)
+        readings[name] = 2 if tests and {*splits} & {*STAGES["test"]} else 1
+        return_free_memory()  # as before the passes of a run
         host = max(host, resident_bytes())
+    mapped = sum(path.stat().st_size for path in encoder.source.weights)
+    if mapped >= 0.9 * encoder.weights:  # in their own type they are mapped, not copied
+        mapped = 0
     rate = measure_rate(device, encoder)
-    return Prediction(encoder, costs, data.streams, host, device, rate)
+    return Prediction(encoder, costs, readings, data.streams, host, reading, mapped, device, rate)
 
 
 def _kind(accelerator: str) -> str:
@@ -148,16 +198,21 @@ def measure_rate(device: str, encoder: PlannedEncoder) -> float | None:
     size = encoder.state_size
     states = torch.rand(_PIECES, size, device=device).to(encoder.model.dtype)
     matrix = torch.rand(size, 4 * size, device=device).to(encoder.model.dtype)
+    clock = time.perf_counter
+    threads = 1
+    if device == "cpu":  # processor time: other programs do not count
+        clock = time.process_time
+        threads = torch.get_num_threads()
     rates = []
-    for _ in range(_ROUNDS):  # other programs slow some of them down
+    for _ in range(_ROUNDS):
         products = 0
-        start = time.perf_counter()
-        while time.perf_counter() - start < _SECONDS:
+        start = clock()
+        while clock() - start < _SECONDS * threads:
             product = states @ matrix
             products += 1
         float(product[0, 0])  # waits for a GPU
-        rates.append(products / (time.perf_counter() - start))
-    return max(rates) * 2 * _PIECES * matrix.numel()
+        rates.append(products / (clock() - start))
+    return max(rates) * threads * 2 * _PIECES * matrix.numel()
 
 
 def layout(prediction: Prediction) -> Table:
@@ -176,13 +231,13 @@ def describe(prediction: Prediction) -> dict[str, str]:
     batch, pieces = largest.largest
     heads = f"{encoder.layers} layers × {encoder.heads} heads"
     dtype = str(encoder.model.dtype).removeprefix("torch.")
-    passes = sum(one.passes for one in costs)
     workers = max(one.workers for one in costs)
+    twice = ", and the same with random weights" if prediction.encoders > 1 else ""
     lines = {
-        "data": f"{', '.join(prediction.costs)}: {sum(one.pieces for one in costs):,} pieces in "
-        f"{pluralize(passes, 'forward pass', 'forward passes')}",
-        "encoder": f"{type(encoder.model).__name__}, {heads}, {encoder.parameters:,} parameters",
-        "weights": f"{decimal(encoder.weights)} in {dtype}",
+        "data": f"{', '.join(prediction.costs)}: {sum(one.pieces for one in costs):,} pieces; "
+        f"{pluralize(prediction.passes, 'forward pass', 'forward passes')}",
+        "encoder": f"{type(encoder.model).__name__}, {heads}, {encoder.parameters:,} parameters{twice}",
+        "weights": f"{decimal(encoder.weights)} in {dtype}{', twice' if twice else ''}",
         "one layer": f"{decimal(largest.layer)} of attention in the largest pass, {batch} × {pieces} pieces; all "
         f"layers, {decimal(largest.attention)}, never exist at once",
         "passes": f"{decimal(max(one.memory for one in costs))}, {workers} at a time",
@@ -197,7 +252,7 @@ def _describe_memory(prediction: Prediction) -> str:
     if prediction.device == "cpu":
         own = decimal(prediction.host)
         return f"{decimal(prediction.memory)} at the peak, {own} of it for program, tokenizer and corpus"
-    return f"{decimal(prediction.memory)} of each GPU at the peak, and {decimal(prediction.host)} of the host"
+    return f"{decimal(prediction.memory)} of each GPU at the peak, and {decimal(prediction.on_host)} of the host"
 
 
 def _describe_time(prediction: Prediction) -> str:

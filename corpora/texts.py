@@ -7,11 +7,9 @@ those of FrameNet. All readers are generators.
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from hashlib import sha256
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Literal
 
 from conllu.parser import parse_paired_list_value
 
@@ -27,14 +25,9 @@ OPTION = "data.corpora"
 _DIGITS = 9  # of the number of a word; Python refuses one of 4,300
 _HEADING = re.compile(r"\s*=( .*)? =\s*")  # of WikiText: ` = = Career = = `
 _COLUMNS = ("sentence", "label", "from", "to")
-_DOCUMENT = "document"  # a column that a file of links may have
 # Columns of CoNLL-U.
 _ID = 0
 _DEPS = 8
-
-Half = Literal["dev", "test"]
-HALVES: tuple[Half, ...] = ("dev", "test")
-"""Halves of the passages of one file: heads that are chosen on one can be tested on the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +57,6 @@ class Passage:
         label: Label of the text; None in a corpus without labels.
         sentence: The sentence with its tags and dependency tree; None if the corpus is not a treebank.
         links: Labelled links between the words; None in a corpus without links.
-        document: Name or number of the document in its corpus; None if it is not known.
     """
 
     id: str
@@ -73,18 +65,6 @@ class Passage:
     label: str | None = None
     sentence: Sentence | None = None
     links: tuple[Link, ...] | None = None
-    document: str | None = None
-
-    @property
-    def half(self) -> Half:
-        """Half that the passage is drawn into, always the same.
-
-        The passages of one document are in the same half, and so are equal passages without a document.
-        """
-        key = " ".join(self.words)
-        if self.document is not None:
-            key = f"document {self.document}"
-        return HALVES[sha256(key.encode()).digest()[0] % 2]
 
     @property
     def whole(self) -> bool:
@@ -169,30 +149,20 @@ def read_sentences(path: Path, audit: Counter[str], format: TreebankFormat) -> I
         CorpusError: The file is missing, in another encoding, or breaks the format.
     """
     for sentence, rows in sentences_with_rows(path, audit, format=format):
-        document = _document_of(sentence)
-        yield (Passage(sentence.id, sentence.words, rows[0][0], sentence=sentence, document=document),)
+        yield (Passage(sentence.id, sentence.words, rows[0][0], sentence=sentence),)
 
 
-def _document_of(sentence: Sentence) -> str | None:
-    """Return the number of a sentence's document; None in a treebank that marks no documents."""
-    if sentence.document < 0:
-        return None
-    return str(sentence.document)
-
-
-def read_links(path: Path, audit: Counter[str], half: Half | None = None) -> Iterator[Text]:
+def read_links(path: Path, audit: Counter[str]) -> Iterator[Text]:
     """Yield the sentences of a TSV file of links, with the columns `sentence`, `label`, `from` and `to`.
 
-    Each row is one link in a sentence, whose words are separated by white space. `from` and `to` name words by
-    their numbers from 1 (`3`, or several: `3,4`), or one word by its form, if the form occurs once in the sentence.
-    Consecutive rows with the same sentence make one passage. A column `document` may name the document of the
-    sentence. Other columns are ignored.
+    Each row is one link in a sentence, whose words are separated by white space; other columns are ignored. `from`
+    and `to` name words by their numbers from 1 (`3`, or several: `3,4`), or one word by its form, if the form
+    occurs once in the sentence. Consecutive rows with the same sentence make one passage.
 
     Args:
         path: The file, in UTF-8.
         audit: Receives the counts `quoted_texts` of sentences, see `corpora.records.is_quoted`, and
             `invisible_characters`, see `corpora.records.strip_invisible`.
-        half: Half of the sentences to read, see `Passage.half`; None reads all.
 
     Raises:
         CorpusError: The file is missing, in another encoding, lacks a column, or a row names a word that is not in
@@ -204,17 +174,13 @@ def read_links(path: Path, audit: Counter[str], half: Half | None = None) -> Ite
             audit["quoted_texts"] += 1
         links: list[Link] = []
         lines: list[int] = []
-        document = None
         for line, row in rows:
-            document = row.get(_DOCUMENT) or document
             start = _find_places(path, line, "from", row["from"], words)
             end = _find_places(path, line, "to", row["to"], words)
             links.append(Link(row["label"], start, end))
             lines.append(line)
         first = lines[0]
-        passage = Passage(str(first), words, first, links=tuple(links), document=document)
-        if half is None or passage.half == half:
-            yield (passage,)
+        yield (Passage(str(first), words, first, links=tuple(links)),)
 
 
 def _link_rows(path: Path, audit: Counter[str]) -> Iterator[tuple[int, dict[str, str]]]:
@@ -277,8 +243,7 @@ def read_enhanced(path: Path, audit: Counter[str]) -> Iterator[Text]:
                 links += _edges(path, line, sentence, int(columns[_ID]) - 1, columns[_DEPS], audit)
             elif "." in columns[_ID]:
                 audit["empty_node_edges"] += columns[_DEPS] != "_" and len(columns[_DEPS].split("|"))
-        passage = Passage(sentence.id, sentence.words, rows[0][0], sentence=sentence, links=tuple(links))
-        yield (replace(passage, document=_document_of(sentence)),)
+        yield (Passage(sentence.id, sentence.words, rows[0][0], sentence=sentence, links=tuple(links)),)
 
 
 def _edges(path: Path, line: int, sentence: Sentence, word: int, written: str, audit: Counter[str]) -> Iterator[Link]:

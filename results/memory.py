@@ -1,6 +1,8 @@
 """Memory of this process."""
 
 import os
+import resource
+import sys
 from pathlib import Path
 
 _STATM = Path("/proc/self/statm")
@@ -13,6 +15,12 @@ def resident_bytes() -> int:
     except OSError:
         return 0
     return resident * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_resident_bytes() -> int:
+    """Return the most resident memory that this process has had, in bytes."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
 
 
 def anonymous_bytes() -> int:

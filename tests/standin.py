@@ -72,13 +72,13 @@ class OnDevice(Tensor):
 
     @staticmethod
     def __new__(cls: type[Self], host: Tensor) -> Self:
-        tensor: Self = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        tensor: Self = torch.Tensor._make_wrapper_subclass(
             cls,
             host.size(),
             strides=host.stride(),
             storage_offset=host.storage_offset(),
             dtype=host.dtype,
-            device=f"{NAME}:0",
+            device=torch.device(NAME, 0),
         )
         tensor.host = host
         return tensor
@@ -91,7 +91,7 @@ class OnDevice(Tensor):
         return self.cpu().tolist()
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override] # whose arguments mypy takes from a function that does nothing
         cls, operation: Operation, types: object, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:  # noqa: ANN401 # the result of an operation
         # In inference mode PyTorch neither takes operations apart nor lets other tensors be viewed.
@@ -211,8 +211,8 @@ def register() -> torch.device:
         "_copy_from": _copy_from,
     }
     for name, make in made.items():
-        LIBRARY.impl(name, make, "PrivateUse1")
+        LIBRARY.impl(name, make, "PrivateUse1")  # type: ignore[no-untyped-call]
     return torch.device(NAME, 0)
 
 
-LIBRARY = torch.library.Library("aten", "IMPL")
+LIBRARY = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]

@@ -1,10 +1,13 @@
 """Runs on the stand-in accelerator and on the CPU, in a process of their own; prints scores and events as JSON.
 
-`python -m tests.standin_run FOLDER`
+The number of events for each batch goes to standard error.
+
+`python -m tests.standin_run FOLDER [NAME …]`
 """
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -61,7 +64,9 @@ def measured(measurement: Measure[Any], data: Any, device: torch.device) -> dict
         measurement.to(device)
         loop.begin()
 
-    def update_and_count(batch: object) -> None:
+    def update_and_count(batch: Any) -> None:  # noqa: ANN401 # of the measurement
+        if isinstance(measurement, Fidelity) and batch.split != "test":
+            return  # it reads no other
         update(batch)
         loop.end_batch()
 
@@ -115,8 +120,15 @@ def trained(data: DependencyDataModule, device: torch.device) -> dict[str, Any]:
     return loop.dump(probe.result)
 
 
-def main(folder: Path) -> None:
-    """Run all, and print the result of each by name and device."""
+def describe(run: dict[str, Any]) -> str:
+    """Return the number of events of each kind for a batch."""
+    counts = Counter(event["kind"] for event in run["events"])
+    kinds = [f"{counts[kind] / run['batches']:.3g} {kind}" for kind in ("to device", "to host", "wait")]
+    return f"{', '.join(kinds)}, in each of {run['batches']} batches"
+
+
+def main(folder: Path, *names: str) -> None:
+    """Run those of some names, by default all, and print the result of each by name and device."""
     device = standin.register()
     bert = tiny.save_bert(folder / "bert", layers=LAYERS, heads=HEADS)
     trees = tiny.write_splits(folder)
@@ -143,10 +155,12 @@ def main(folder: Path) -> None:
         "fidelity": lambda where: measured(fidelity(), classified(), where),
     }
     results = {}
-    for name, run in runs.items():
+    for name in names or runs:
+        run = runs[name]
         results[name] = {"cpu": run(torch.device("cpu")), standin.NAME: run(device)}
+        print(f"{name}: {describe(results[name][standin.NAME])}", file=sys.stderr)
     print(json.dumps(results))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -129,9 +129,12 @@ def test_a_tally_counts_the_living() -> None:
         del states
         matrix = torch.ones(8, 8, device="meta")
         assert tally.peak == 4 * (256 + 16)
-        product = matrix @ matrix
+        product = matrix.T @ matrix  # a view is no new tensor
     assert tally.operations == 2 * 8**3
     assert tally.peak == 4 * (256 + 16)
+    with Tally() as of_view:
+        assert matrix.view(64).is_meta
+    assert of_view.peak == 0
     assert row.is_meta
     assert product.shape == (8, 8)
 

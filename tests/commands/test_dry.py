@@ -63,6 +63,33 @@ def test_a_stream_stores_nothing(line: list[str]) -> None:
     assert "for each reading" in lines["stream"]["time"]
 
 
+def test_a_limit_holds(line: list[str]) -> None:
+    _, trees, _, folder = line
+    whole, few = (
+        predict(DependencyDataModule(trees, encoder=EncoderSpec(folder), limit=most), "test", "cpu")
+        for most in (None, 4)
+    )
+    assert 0 < few.costs["dev"].pieces < whole.costs["dev"].pieces
+    assert few.disk < whole.disk
+
+
+def test_random_weights_are_a_second_encoder(line: list[str]) -> None:
+    _, trees, _, folder = line
+    once, twice = (
+        predict(DependencyDataModule(trees, encoder=EncoderSpec(folder), random_init=both), "fit", "cpu")
+        for both in (False, True)
+    )
+    assert (once.encoders, twice.encoders) == (1, 2)
+    assert twice.readings == {"train": 1, "dev": 2, "test": 2}
+    costs = once.costs
+    assert twice.disk - once.disk == costs["dev"].disk + costs["test"].disk
+    assert twice.operations - once.operations == costs["dev"].operations + costs["test"].operations
+    weights = once.encoder.weights
+    spare = max(one.spare for one in costs.values())
+    assert twice.on_device == max(once.on_device + weights, 3 * weights + spare)
+    assert "and the same with random weights" in describe(twice)["encoder"]
+
+
 def test_a_gpu_that_is_not_here_has_memory_and_no_speed(line: list[str]) -> None:
     _, trees, _, folder = line
     prediction = predict(DependencyDataModule(trees, encoder=EncoderSpec(folder)), "test", "gpu")
