@@ -245,7 +245,9 @@ def resolve(spec: EncoderSpec, *, weights: bool = True) -> EncoderSource:
     if not (source.folder / "config.json").is_file():
         remedy = "Save the encoder there with save_pretrained."
         adapters = _adapters_inside(source.folder)
-        if adapters:
+        if any(source.folder.glob("*.gguf")):
+            remedy = "It has GGUF weights: write them out as plain ones with transformers; the FAQ has the four lines."
+        elif adapters:
             remedy = f"Its folder {adapters[0]} has an adapter: give that folder, to be told how to merge it."
         raise EncoderError(
             f"{source.folder}: the folder has no config.json, so it is not a Hugging Face model. {remedy}"

@@ -164,8 +164,11 @@ def _languages_of(options: Any, plan: Plan, out: Path) -> tuple[Corpora | None, 
     path = out / LANGUAGES_FILE
     if not options.table or not plan.languages or not path.is_file():
         return None, ""
-    content = _read_json(path, "Give --languages again")
-    return content["languages"], content["source"]
+    remedy = "Give --languages and --source again"
+    content = _read_json(path, remedy)
+    if not isinstance(content, dict) or not isinstance(content.get("languages"), dict):
+        raise UserError(f"{path} has no `languages`. {remedy}")
+    return content["languages"], str(content.get("source", ""))
 
 
 def _write_plan(path: Path, plan: Plan, out: Path) -> None:

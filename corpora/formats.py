@@ -14,9 +14,10 @@ from attention_probing.corpora.conll2012 import DOCUMENTS_VERSION, read_document
 from attention_probing.corpora.conllu import READER_VERSION, read_treebank
 from attention_probing.corpora.document import WINDOWS_VERSION, Documents
 from attention_probing.corpora.eraser import read_eraser
+from attention_probing.corpora.framenet import read_framenet
 from attention_probing.corpora.labelled import Columns, LabelledTexts
 from attention_probing.corpora.sentence import Treebank
-from attention_probing.corpora.texts import Text, read_enhanced, read_links, read_plain, read_sentences
+from attention_probing.corpora.texts import Half, Text, read_enhanced, read_links, read_plain, read_sentences
 
 Parsed = TypeVar("Parsed")
 
@@ -52,10 +53,18 @@ TEXTS: Mapping[str, Callable[[Path, Counter[str]], Iterator[Text]]] = {
     "text": read_plain,
     "conllu": partial(read_sentences, format="conllu"),
     "conllx": partial(read_sentences, format="conllx"),
-    "links": read_links,
     "enhanced": read_enhanced,
 }
 """Reader of texts by the name of the format, a function of the path and of the counter of what is left out."""
+
+HALVED: Mapping[str, Callable[[Path, Counter[str], Half | None], Iterator[Text]]] = {
+    "links": read_links,
+    "framenet": read_framenet,
+}
+"""Reader of texts of one file that is drawn into halves, its splits dev and test, by the name of the format.
+
+The reader is a function of the path, of the counter of what is left out, and of the half to read; None reads all.
+"""
 
 TABLES = ("tsv", "csv", "jsonl")
 """Formats of labelled texts in records, which have columns; see `corpora.labelled`."""
@@ -66,7 +75,7 @@ LabelledFormat = Literal["tsv", "csv", "jsonl", "eraser"]
 LABELLED: Mapping[str, Callable[[Path, Columns], LabelledTexts]] = {"eraser": read_eraser}
 """Reader of labelled texts that are no table by the name of the format, a function of the path and the columns."""
 
-TEXT_FORMATS = (*TEXTS, *TABLES, "framenet")
+TEXT_FORMATS = (*TEXTS, *TABLES, *HALVED)
 """Names of all formats of texts."""
 
 TEXT_SUFFIXES: Mapping[str, str] = {

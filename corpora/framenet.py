@@ -8,21 +8,16 @@ import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from hashlib import sha256
+from dataclasses import replace
 from pathlib import Path
 from sys import intern
-from typing import Literal
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from attention_probing.corpora.lines import read_lines
 from attention_probing.corpora.sentence import CorpusError
-from attention_probing.corpora.texts import Link, Passage, Text
+from attention_probing.corpora.texts import Half, Link, Passage, Text
 from attention_probing.results.files import check_regular
-
-Half = Literal["dev", "test"]
-HALVES: tuple[Half, ...] = ("dev", "test")
-"""Halves of the sentences: heads that are chosen on one can be tested on the other."""
 
 _SEED = 0  # of the order in which sentences are drawn
 _LARGEST = 1 << 23  # bytes of a file; those of the releases have at most a few MB
@@ -52,8 +47,7 @@ def read_framenet(path: Path, audit: Counter[str], half: Half | None = None) -> 
         audit: Receives the counts of what is left out: `missing_files` of lexical units with annotation;
             `unlinked_sentences`; `null_elements`, core elements that are not in the text; `elements_not_core`;
             `repeated_links`, labels that stand twice; and `misplaced_labels`, which cover no word.
-        half: Half of the sentences to read; None reads all. The sentences of one document are in the
-            same half, and so are equal sentences that name no document.
+        half: Half of the sentences to read, see `Passage.half`; None reads all.
 
     Raises:
         CorpusError: A file is missing, malformed, too large, has a document type, or is not FrameNet's.
@@ -126,7 +120,9 @@ def _exemplars(file: Path, audit: Counter[str], half: Half | None) -> Iterator[P
     kinds = {_attribute(file, element, "name"): _attribute(file, element, "type") for element in elements}
     for number, sentence in enumerate(unit.iter(f"{_NAMESPACE}sentence"), start=1):
         text = sentence.findtext(f"{_NAMESPACE}text") or ""
-        if half is not None and half != _half_of(sentence, text):
+        words = tuple(map(intern, text.split()))  # one string for all occurrences of a word
+        passage = Passage("", words, number, document=sentence.get("docID"))
+        if half is not None and passage.half != half:
             continue
         spans = [found.span() for found in _WORD.finditer(text)]
         links: list[Link] = []
@@ -136,18 +132,8 @@ def _exemplars(file: Path, audit: Counter[str], half: Half | None) -> Iterator[P
         audit["repeated_links"] += len(links) - len(unique)
         audit["unlinked_sentences"] += not unique
         if unique:
-            words = tuple(map(intern, text.split()))  # one string for all occurrences of a word
             name = f"{file.stem}/{_attribute(file, sentence, 'ID')}"
-            yield Passage(name, words, number, links=unique)
-
-
-def _half_of(sentence: Element, text: str) -> Half:
-    """Return the half of a sentence, by its document, or by its text where no document is named."""
-    document = sentence.get("docID")
-    key = f"document {document}"
-    if document is None:
-        key = " ".join(text.split())
-    return HALVES[sha256(key.encode()).digest()[0] % 2]
+            yield replace(passage, id=name, links=unique)
 
 
 def _links(

@@ -93,6 +93,7 @@ class Corpus:
             `corpora.labelled.Columns`; empty for the defaults of `Columns`.
         labels: All labels; empty if labels are not checked.
         positive: Label for which F1 is computed; None if the registry names none.
+        format: Format of texts that the suffix of the files does not imply, such as `links`; None if it does.
         regression: True if labels are numbers to predict.
         score: Main score of the task, for instance `mcc`; None if the registry names none.
         skip: Records to leave out and count: `empty` texts, and `malformed` records with more or fewer
@@ -110,6 +111,7 @@ class Corpus:
     columns: Mapping[str, Any] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     positive: str | None = None
+    format: str | None = None
     regression: bool = False
     score: MainScore | None = None
     skip: tuple[Literal["empty", "malformed"], ...] = ()

@@ -7,9 +7,11 @@ those of FrameNet. All readers are generators.
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
+from typing import Literal
 
 from conllu.parser import parse_paired_list_value
 
@@ -25,9 +27,14 @@ OPTION = "data.corpora"
 _DIGITS = 9  # of the number of a word; Python refuses one of 4,300
 _HEADING = re.compile(r"\s*=( .*)? =\s*")  # of WikiText: ` = = Career = = `
 _COLUMNS = ("sentence", "label", "from", "to")
+_DOCUMENT = "document"  # a column that a file of links may have
 # Columns of CoNLL-U.
 _ID = 0
 _DEPS = 8
+
+Half = Literal["dev", "test"]
+HALVES: tuple[Half, ...] = ("dev", "test")
+"""Halves of the passages of one file: heads that are chosen on one can be tested on the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,7 @@ class Passage:
         label: Label of the text; None in a corpus without labels.
         sentence: The sentence with its tags and dependency tree; None if the corpus is not a treebank.
         links: Labelled links between the words; None in a corpus without links.
+        document: Name or number of the document in its corpus; None if it is not known.
     """
 
     id: str
@@ -65,6 +73,18 @@ class Passage:
     label: str | None = None
     sentence: Sentence | None = None
     links: tuple[Link, ...] | None = None
+    document: str | None = None
+
+    @property
+    def half(self) -> Half:
+        """Half that the passage is drawn into, always the same.
+
+        The passages of one document are in the same half, and so are equal passages without a document.
+        """
+        key = " ".join(self.words)
+        if self.document is not None:
+            key = f"document {self.document}"
+        return HALVES[sha256(key.encode()).digest()[0] % 2]
 
     @property
     def whole(self) -> bool:
@@ -149,20 +169,30 @@ def read_sentences(path: Path, audit: Counter[str], format: TreebankFormat) -> I
         CorpusError: The file is missing, in another encoding, or breaks the format.
     """
     for sentence, rows in sentences_with_rows(path, audit, format=format):
-        yield (Passage(sentence.id, sentence.words, rows[0][0], sentence=sentence),)
+        document = _document_of(sentence)
+        yield (Passage(sentence.id, sentence.words, rows[0][0], sentence=sentence, document=document),)
 
 
-def read_links(path: Path, audit: Counter[str]) -> Iterator[Text]:
+def _document_of(sentence: Sentence) -> str | None:
+    """Return the number of a sentence's document; None in a treebank that marks no documents."""
+    if sentence.document < 0:
+        return None
+    return str(sentence.document)
+
+
+def read_links(path: Path, audit: Counter[str], half: Half | None = None) -> Iterator[Text]:
     """Yield the sentences of a TSV file of links, with the columns `sentence`, `label`, `from` and `to`.
 
-    Each row is one link in a sentence, whose words are separated by white space; other columns are ignored. `from`
-    and `to` name words by their numbers from 1 (`3`, or several: `3,4`), or one word by its form, if the form
-    occurs once in the sentence. Consecutive rows with the same sentence make one passage.
+    Each row is one link in a sentence, whose words are separated by white space. `from` and `to` name words by
+    their numbers from 1 (`3`, or several: `3,4`), or one word by its form, if the form occurs once in the sentence.
+    Consecutive rows with the same sentence make one passage. A column `document` may name the document of the
+    sentence. Other columns are ignored.
 
     Args:
         path: The file, in UTF-8.
         audit: Receives the counts `quoted_texts` of sentences, see `corpora.records.is_quoted`, and
             `invisible_characters`, see `corpora.records.strip_invisible`.
+        half: Half of the sentences to read, see `Passage.half`; None reads all.
 
     Raises:
         CorpusError: The file is missing, in another encoding, lacks a column, or a row names a word that is not in
@@ -174,13 +204,17 @@ def read_links(path: Path, audit: Counter[str]) -> Iterator[Text]:
             audit["quoted_texts"] += 1
         links: list[Link] = []
         lines: list[int] = []
+        document = None
         for line, row in rows:
+            document = row.get(_DOCUMENT) or document
             start = _find_places(path, line, "from", row["from"], words)
             end = _find_places(path, line, "to", row["to"], words)
             links.append(Link(row["label"], start, end))
             lines.append(line)
         first = lines[0]
-        yield (Passage(str(first), words, first, links=tuple(links)),)
+        passage = Passage(str(first), words, first, links=tuple(links), document=document)
+        if half is None or passage.half == half:
+            yield (passage,)
 
 
 def _link_rows(path: Path, audit: Counter[str]) -> Iterator[tuple[int, dict[str, str]]]:
@@ -243,7 +277,8 @@ def read_enhanced(path: Path, audit: Counter[str]) -> Iterator[Text]:
                 links += _edges(path, line, sentence, int(columns[_ID]) - 1, columns[_DEPS], audit)
             elif "." in columns[_ID]:
                 audit["empty_node_edges"] += columns[_DEPS] != "_" and len(columns[_DEPS].split("|"))
-        yield (Passage(sentence.id, sentence.words, rows[0][0], sentence=sentence, links=tuple(links)),)
+        passage = Passage(sentence.id, sentence.words, rows[0][0], sentence=sentence, links=tuple(links))
+        yield (replace(passage, document=_document_of(sentence)),)
 
 
 def _edges(path: Path, line: int, sentence: Sentence, word: int, written: str, audit: Counter[str]) -> Iterator[Link]:

@@ -96,7 +96,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         format: `tsv`, `csv`, `jsonl`, or `eraser` for the files of ERASER; None for the format that the suffix
             implies.
         columns: Columns of text, label and the rest, by name or, in a file without a header, by number; None for the
-            columns in the registry, else those of ERASER or `text` and `label`. With `columns.split`, the labels are
+            columns in the registry, else those of ERASER or `text` and `label`. In Python also a mapping, such as
+            `{"text": "review", "label": "stars"}`. With `columns.split`, the labels are
             those of all splits.
         tokenizer: Encoder whose pieces are the tokens, with its delimiters; None makes words in lower case the tokens.
         punctuation: `attached` splits at white space alone, for texts that are already tokenized;
@@ -162,6 +163,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         known = _UNKNOWN
         if isinstance(corpus, str):
             known = CORPORA.get(corpus, _UNKNOWN)
+        given: object = columns
+        if isinstance(given, dict):  # in Python alone: the command line checks the names by the annotation
+            columns = Columns(**given)
         self.columns = columns or _default_columns(known, format)
         if self.columns.label is None:
             raise CorpusError(

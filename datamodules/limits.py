@@ -13,7 +13,7 @@ from attention_probing.corpora.sentence import Treebank
 LimitBy = Literal["random", "first"]
 """How the items within a limit are chosen: drawn at random, or the first of the file."""
 
-Corpus = TypeVar("Corpus", Treebank, Documents, LabelledTexts)
+Corpus = TypeVar("Corpus", bound=Treebank | Documents | LabelledTexts)
 
 LEFT_OUT = "left_out_by_limit"
 """Entry of the audit for the number of items beyond the limit."""

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from attention_probing.corpora import registry
-from attention_probing.corpora.formats import TEXT_FORMATS, TEXT_SUFFIXES, TEXTS
-from attention_probing.corpora.framenet import HALVES, framenet_files, read_framenet
+from attention_probing.corpora.formats import HALVED, TEXT_FORMATS, TEXT_SUFFIXES, TEXTS
+from attention_probing.corpora.framenet import framenet_files
 from attention_probing.corpora.labelled import Columns
 from attention_probing.corpora.lines import infer_format
 from attention_probing.corpora.records import RecordFormat
 from attention_probing.corpora.registry import CORPORA, data_root
 from attention_probing.corpora.sample import SAMPLE_VERSION
 from attention_probing.corpora.sentence import CorpusError
-from attention_probing.corpora.texts import OPTION, Text, read_texts
+from attention_probing.corpora.texts import HALVES, OPTION, Half, Text, read_texts
 from attention_probing.results.digests import Digests, digest
 from attention_probing.results.errors import UserError, near, one_of, setting
 from attention_probing.results.options import Positive, checked, from_options
@@ -35,9 +35,9 @@ class TextSource:
         name: Name in tables; None for the name in the registry, or the stem of the file.
         split: Split of a corpus of the registry, or of a path with `{split}` in it; None for test. If a
             corpus of the registry has no test split, None stands for dev, or else for the whole corpus. Of
-            FrameNet, `dev` and `test` are two halves of the sentences, and None is all.
-        format: Format of the file; None for the format that the suffix implies. A file of word links
-            needs a format: `links` for a TSV file, `enhanced` for column DEPS of a CoNLL-U file,
+            one file of links (`links`, `framenet`), `dev` and `test` are two halves of the sentences, and None is all.
+        format: Format of the file; None for the format in the registry, else the one that the suffix implies. A file
+            of word links needs a format: `links` for a TSV file, `enhanced` for column DEPS of a CoNLL-U file,
             `framenet` for `frameIndex.xml` in the folder of a release of FrameNet; see `corpora.texts` and
             `corpora.framenet`.
         columns: Columns of labelled texts, by name or, in a file without a header, by number; None for the
@@ -122,6 +122,8 @@ class SourceFile:
             self.source = replace(source, columns=columns)
         if source.limit is None:
             self.source = replace(self.source, limit=limit)
+        if self.known is not None and source.format is None:
+            self.source = replace(self.source, format=self.known.format)
         if source.name:
             self.name = source.name
         elif self.known is not None or source.corpus == "sample":
@@ -139,9 +141,10 @@ class SourceFile:
         if self.known is not None:
             return data_root(root) / self._file(self.known)
         if source.split is not None and not can_split(source, source.split):
-            if source.format == "framenet":
+            if source.format in HALVED:
                 raise CorpusError(
-                    f"{setting(OPTION)}: FrameNet has the splits {', '.join(HALVES)} and all, not {source.split}."
+                    f"{setting(OPTION)}: one file of the format {source.format} has the splits {', '.join(HALVES)} and "
+                    f"all, not {source.split}."
                 )
             raise CorpusError(
                 f"{source.corpus}: this is neither a corpus of the registry{near(source.corpus, CORPORA)} nor a path "
@@ -175,12 +178,17 @@ class SourceFile:
         name = self.source.format or infer_format(self.path, TEXT_SUFFIXES, option)
         if name in TEXTS:
             return TEXTS[name](self.path, audit)
-        if name == "framenet":
-            half = next((half for half in HALVES if half == self.source.split), None)
-            return read_framenet(self.path, audit, half)
+        if name in HALVED:
+            return HALVED[name](self.path, audit, self._half())
         columns = self.source.columns or Columns(label=None)
         skips = self.known is not None and "malformed" in self.known.skip
         return read_texts(self.path, audit, columns=columns, format=cast(RecordFormat, name), skip_malformed=skips)
+
+    def _half(self) -> Half | None:
+        """Return the half of the file to read; None for all, as where each split has a file."""
+        if "{split}" in self.source.corpus:
+            return None
+        return next((half for half in HALVES if half == self.source.split), None)
 
     def sha256(self, digests: Digests) -> str:
         """Return the SHA-256 of the file; of FrameNet, that of the names and checksums of all files that are read."""
@@ -192,9 +200,9 @@ class SourceFile:
 
 
 def can_split(source: TextSource, split: registry.SplitOrAll) -> bool:
-    """Return True if the source has this split, by the registry, by `{split}` in its path, or as a half of FrameNet."""
+    """Return True if the source has this split, by the registry, by `{split}` in its path, or as a half of a file."""
     if source.corpus in CORPORA:
         return split in CORPORA[source.corpus].splits
-    if source.format == "framenet":
-        return split in (*HALVES, "all")
-    return "{split}" in source.corpus
+    if "{split}" in source.corpus:
+        return True
+    return source.format in HALVED and split in (*HALVES, "all")

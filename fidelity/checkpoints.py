@@ -330,9 +330,8 @@ def _from_transformers(path: Path, data: ClassificationDataModule) -> tuple[Conf
     identity = source.identity(Digests(data.cache))
     fault = data.tokenizer_fault(source)
     if fault and not is_tokenizer_of_data:
-        raise UserError(
-            f"{path}: {fault}. Test it in a run of its own, with {setting('encoder')} {path} or without the option."
-        )
+        of_data = setting("data.tokenizer.name", path)
+        raise UserError(f"{path}: {fault}. Test it in a run of its own, and give {of_data} to its datamodule.")
     data_of_model = copy(data)
     data_of_model.tokenizer = spec
     data_of_model.tokenizer_source = source

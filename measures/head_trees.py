@@ -68,7 +68,7 @@ class HeadTrees(Measure[DependencyDataModule]):
 
     Args:
         relations: Relations in the table `relations`, in this order, after the row for all edges; by default all
-            relations.
+            relations. The row of a relation without edges on test is blank, with n = 0.
 
     Raises:
         UserError: In `begin`: no word of dev or test depends on another word.
@@ -150,15 +150,14 @@ class HeadTrees(Measure[DependencyDataModule]):
         )
 
     def _relations_table(self, edges: "ChosenEdges", control: "ChosenEdges | None") -> Table:
-        """Return the table of MAX for all edges, and for the relations that are wanted and occur on test."""
-        names = self.data.relations
+        """Return the table of MAX for all edges, and for the named relations, or all that occur on test."""
+        names = list(self.data.relations)
         frequency = np.bincount(edges.test.arcs.relation[edges.test.counted], minlength=len(names))
         order = np.argsort(-frequency, kind="stable")
         wanted = self.relations or [names[relation] for relation in order if frequency[relation]]
         groups: dict[str, int | None] = {ALL: None}
         for name in wanted:
-            if name in names:
-                groups[name] = list(names).index(name)
+            groups[name] = names.index(name) if name in names else -1  # no word is of this relation
         return best_relations(edges, control, groups)
 
     def _items(self, edges: "ChosenEdges") -> tuple[pd.DataFrame, dict[str, tuple[str, str]]]:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from attention_probing.attention.masks import uniform_attention
-from attention_probing.corpora.texts import Link, Passage
+from attention_probing.corpora.texts import HALVES, Link, Passage
 from attention_probing.datamodules import SegmentBatch
 from attention_probing.measures.by_head import HeadMeans, best_audit, best_head, by_class, by_name, head_rows
 from attention_probing.measures.contract import MapMeasure
-from attention_probing.metrics.moments import Means
+from attention_probing.metrics.moments import Means, Moments
 from attention_probing.results import (
     Estimate,
     Floats,
@@ -28,7 +28,7 @@ from attention_probing.results import (
     format_estimate,
     on_one_scale,
 )
-from attention_probing.results.errors import UserError, setting
+from attention_probing.results.errors import UserError, pluralize, setting
 from attention_probing.results.heads import head_map, head_name
 from attention_probing.results.tables import DASH, format_number
 
@@ -39,13 +39,17 @@ WAYS = ("attention", "forward", "backward")
 """Larger of both directions; from the start of a link to its end; from the end to the start."""
 _UNITS: Mapping[str, Unit] = dict.fromkeys(WAYS, "fraction")
 
-_MAIN = ("label", "layer", "head", "attention", "uniform")
+_MAIN = ("label", "layer", "head", "attention", "uniform", "distance", "passages")
+_HEADLINE = ("test", "uniform", "distance", "beyond_distance")  # printed scores beside that of all passages
+_DEV, _TEST = range(len(HALVES))
 
 PERCENTILE = 99
 """Heads above this percentile of their label are listed (Kovaleva et al. 2019, §4.2)."""
 MAX_WORDS, MAX_ELEMENT, MIN_DISTANCE = 12, 3, 2
 """Largest number of words of a passage and of one end of a link, and least distance between its ends, 1 for neighbours
 (ibid.)."""
+DISTANCES = tuple(range(1, MAX_WORDS))
+"""Distances in tokens whose attention is compared with the heads'; an addition, the paper has none."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,10 @@ class Relations(MapMeasure):
     of each label, and for all links together. A direction in which a decoder cannot attend along any of these links is
     left out.
 
+    The best head is chosen on one half of the passages and tested on the other (`Passage.half`): the attention of the
+    best of many heads on the passages on which it was chosen is too high. Beside it stand uniform attention, and the
+    best fixed distance, chosen on the same half: a head that gives all its attention to the token `d` positions before.
+
     As in the paper, links are left out if they are in a passage of more than `MAX_WORDS` words, have
     more than `MAX_ELEMENT` words at one end, or have ends less than `MIN_DISTANCE` words apart. The
     audit counts the links that are left out, over all segments that are read.
@@ -168,30 +176,59 @@ class Relations(MapMeasure):
                 f"framenet."
             )
         self._labels = [ALL_LABELS, *sorted(labels)]
-        self.numbers = HeadMeans(self.encoder, _UNITS, groups=2 * len(self._labels), uniform=self.encoder.layers)
+        layers = self.encoder.layers
+        groups = len(HALVES) * len(self._labels)
+        rows = layers + len(DISTANCES)  # uniform attention in each layer, and attention at each distance
+        self.numbers = HeadMeans(self.encoder, _UNITS, groups=groups, uniform=rows)
+        # Of the links of all labels: each head minus uniform attention, and minus attention at each distance.
+        shape = (layers, self.encoder.heads, 1 + len(DISTANCES))
+        self.differences = Moments(len(HALVES), shape, "fraction", (-1, 1))
+        self._layers: list[Tensor] = []
 
     def update_layer(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         if not layer:
             self._groups, self._cells = self._find_cells(batch)
-        self.numbers.add(self._largest_weights(weights))
+        largest = self._largest_weights(weights)
+        self._layers.append(largest[..., 0])
+        self.numbers.add(largest)
 
     def update(self, batch: SegmentBatch) -> None:
         masks, of_layers = self.encoder.allowed(batch.mask)
-        uniform = self._largest_weights(uniform_attention(masks))
-        self.numbers.close(self._groups, uniform[:, of_layers])
+        uniform = self._largest_weights(uniform_attention(masks))[:, of_layers]
+        fixed = fixed_distances(batch.tokens.size(1)).to(batch.tokens.device)
+        at_distances = self._largest_weights(fixed.expand(len(batch.index), -1, -1, -1))
+        possible = torch.cat([uniform, torch.ones_like(at_distances)], 1)
+        self.numbers.close(self._groups, torch.cat([uniform, at_distances], 1), possible)
+        self._subtract(uniform[..., 0], at_distances[..., 0])
+
+    def _subtract(self, uniform: Tensor, at_distances: Tensor) -> None:
+        """Add the differences of a batch along the links of all labels.
+
+        Args:
+            uniform: Uniform attention `[owners, layers]`.
+            at_distances: Attention at each distance `[owners, distances]`.
+        """
+        heads = torch.stack(self._layers, 1)  # [owners, layers, heads]
+        self._layers.clear()
+        of_all = self._groups < len(HALVES)
+        possible = (uniform != 0)[of_all, :, None, None]
+        beside_uniform = heads - uniform[..., None]
+        beside_distances = heads[..., None] - at_distances[:, None, None]
+        differences = torch.cat([beside_uniform[..., None], beside_distances], -1)[of_all]
+        self.differences.update(self._groups[of_all], differences.where(possible, torch.nan))
 
     def _find_cells(self, batch: SegmentBatch) -> tuple[Tensor, Cells]:
         """Return the group of each label of each segment `[owners]`, and the cells from starts to ends of links."""
         groups: list[int] = []
         cells: list[tuple[int, int, int, int]] = []
-        indices = batch.index.tolist()
         for row, (tokens, passages) in enumerate(zip(tokens_of_words(batch), batch.passages, strict=True)):
             owners: dict[str, int] = {}
+            half = HALVES.index(passages[0].half)
             for label_of_link, pairs in _link_cells(tokens, passages):
                 for label in (ALL_LABELS, label_of_link):
                     if label not in owners:
                         owners[label] = len(groups)
-                        groups.append(2 * self._labels.index(label) + indices[row] % 2)
+                        groups.append(len(HALVES) * self._labels.index(label) + half)
                     cells.extend((owners[label], row, source, target) for source, target in pairs)
         device = batch.tokens.device
         return torch.tensor(groups, dtype=torch.int64, device=device), Cells.from_rows(len(groups), cells, device)
@@ -213,36 +250,45 @@ class Relations(MapMeasure):
 
     def result(self) -> Result:
         means = self.numbers.means()
-        uniform = self.numbers.means("uniform")
+        beside = self.numbers.means("uniform").at(0)  # uniform attention in each layer, and each distance
         frames: list[pd.DataFrame] = []
+        tests: list[_HalfTest] = []
         for number, label in enumerate(self._labels):
-            groups = slice(2 * number, 2 * number + 2)
+            groups = slice(len(HALVES) * number, len(HALVES) * (number + 1))
             ways = by_name(means, WAYS, groups)
             if ways["attention"].inputs.any():
-                frames.append(_rows(label, ways, uniform.over(groups).value[:, 0]))
+                frames.append(_rows(label, ways, beside.over(groups).value))
+                tests.append(_HalfTest(label, means.at(0).select(groups), beside.select(groups)))
         if not frames:
             raise UserError(
                 f"{type(self).__name__}: the segments that were read contain no link within the bounds. Read more of "
                 f"them (`limit` in {setting('data.corpora')}) or longer ones ({setting('data.max_length')})."
             )
         heads = int(np.prod(means.sums.shape[1:-1]))
-        of_all = slice(2)  # both groups of `ALL_LABELS`
+        of_all = slice(len(HALVES))  # both groups of `ALL_LABELS`
         attention = by_name(means, WAYS, of_all, heads)["attention"]
         place, best = best_head(attention)
-        by_chance = Estimate(float(uniform.over(of_all).value[place[0], 0]), unit="fraction")
-        answer = f"of {heads} heads, {head_name(*place)} attends most along links on these {{n}} passages, {{best}} "
-        answer += "(uniform {by_chance})"
+        test = tests[0]
+        scores = {ALL_LABELS: best, **test.scores(self.differences.compute())}
+        if test.is_defined:
+            answer = test.answer(heads)
+        else:
+            by_chance = Estimate(float(beside.over(of_all).value[place[0]]), unit="fraction")
+            text = f"of {heads} heads, {head_name(*place)} attends most along links on these {{n}} passages, {{best}} "
+            text += "(uniform {by_chance})"
+            answer = fill_sentence(text, {"best": best}, n=int(best.inputs), by_chance=by_chance)
         frame = pd.concat(frames, ignore_index=True)
         units: dict[str, Unit] = dict.fromkeys((*WAYS, "uniform"), "fraction")
         figure = head_map("Attention along links", attention.value, marked=place, value_label="largest weight")
         return Result(
             experiment=self.experiment,
-            scores={f"{self.experiment}.{ALL_LABELS}": best},
-            headline=[f"{self.experiment}.{ALL_LABELS}"],
-            answer=fill_sentence(answer, {"best": best}, n=int(best.inputs), by_chance=by_chance),
+            scores={f"{self.experiment}.{name}": score for name, score in scores.items()},
+            headline=[f"{self.experiment}.{ALL_LABELS}", *(f"{self.experiment}.{name}" for name in _HEADLINE)],
+            answer=answer,
             tables={
                 "relations": Table(frame, units),
-                "relation_heads": Table(_highest(frame), units, main=_MAIN),
+                "relation_heads": Table(_highest(frame), units),
+                "relation_tests": _test_table(tests),
             },
             figures={"relations": figure},
             audit={
@@ -254,6 +300,97 @@ class Relations(MapMeasure):
                 **self._counts,
             },
         )
+
+
+def fixed_distances(time: int) -> Tensor:
+    """Return attention at each of `DISTANCES`: 1 to the token so many positions before, `[1, distances, time, time]`.
+
+    The rows of tokens before which there is none are 0.
+
+    Args:
+        time: Number of tokens.
+    """
+    ones = torch.ones(time, time, dtype=torch.float64)
+    maps = [ones.tril(-distance).triu(-distance) for distance in DISTANCES]
+    return torch.stack(maps)[None]
+
+
+class _HalfTest:
+    """The heads of a label that are best on the dev half of the passages, and the best distance, on the test half.
+
+    Args:
+        label: The label.
+        heads: Attention of each head along links of the label, by half.
+        beside: Uniform attention in each layer, and attention at each distance, by half.
+    """
+
+    def __init__(self, label: str, heads: Means, beside: Means) -> None:
+        layers = heads.sums.shape[1]
+        self.label = label
+        self.dev = heads.over([_DEV])
+        self.test = heads.over([_TEST])
+        self.uniform = beside.over([_TEST])[:layers]
+        self.at_distances = beside.over([_TEST])[layers:]
+        self.is_defined = bool(self.dev.inputs.any() and self.test.inputs.any())
+        self.place, _ = best_head(self.dev)
+        on_dev = beside.over([_DEV]).value[layers:]
+        self.distance = int(np.nan_to_num(on_dev).argmax())
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row for each head above the `PERCENTILE` on dev, the best first."""
+        rows = head_rows({"dev": self.dev.value, "attention": self.test, "passages": self.test.inputs})
+        rows.insert(0, "label", self.label)
+        rows["uniform"] = self.uniform.value[rows["layer"] - 1]
+        rows["tokens"] = DISTANCES[self.distance]
+        for name, value in self.at_distances[self.distance].columns("distance").items():
+            rows[name] = value
+        highest = rows[rows["dev"] > rows["dev"].quantile(PERCENTILE / 100)]
+        return highest.sort_values("dev", ascending=False)
+
+    def scores(self, differences: Means) -> dict[str, Estimate]:
+        """Return the attention of the best head on test, and what stands beside it; nan if a half has no link.
+
+        Args:
+            differences: Each head minus uniform attention, and minus attention at each distance, by half.
+        """
+        of_head = differences.over([_TEST])[self.place]
+        scores = {
+            "test": self.test[self.place],
+            "uniform": self.uniform[self.place[0]],
+            "distance": self.at_distances[self.distance],
+            "beyond_uniform": of_head[0],
+            "beyond_distance": of_head[1 + self.distance],
+        }
+        if self.is_defined:
+            return scores
+        return {name: Estimate(np.nan, np.nan, np.nan, unit="fraction") for name in scores}
+
+    def answer(self, heads: int) -> str:
+        """Return the answer: the best head on dev, its attention on test, and what stands beside it."""
+        text = f"of {heads} heads, {head_name(*self.place)} attends most along links on one half of the passages; "
+        text += "on the {n} of the other half its largest weight is {test} on average, that of uniform attention "
+        text += "{uniform}, that of the best fixed distance ({tokens}) {distance}"
+        return fill_sentence(
+            text,
+            {},
+            n=int(self.test.inputs[self.place]),
+            test=self.test[self.place],
+            uniform=self.uniform[self.place[0]],
+            tokens=pluralize(DISTANCES[self.distance], "token"),
+            distance=self.at_distances[self.distance],
+        )
+
+
+def _test_table(tests: Sequence[_HalfTest]) -> Table:
+    """Return the rows of all labels that have links in both halves, those of the most frequent label first."""
+    frames = [tests[0].frame.iloc[:0]]
+    for test in tests:
+        if test.is_defined:
+            frames.append(test.frame)
+    frame = pd.concat(frames).sort_values(["passages", "label", "dev"], ascending=[False, True, False])
+    units: dict[str, Unit] = dict.fromkeys(("dev", "attention", "uniform", "distance"), "fraction")
+    return Table(frame.reset_index(drop=True), units, main=_MAIN)
 
 
 def _reason_to_leave_out(passage: Passage, link: Link) -> str | None:

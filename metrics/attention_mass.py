@@ -13,9 +13,9 @@ first; to the previous token, the next token and itself; to the end delimiters, 
 other rows."""
 ENTROPIES = ("entropy", "start_entropy")
 """Mean entropy of a row, and entropy of the row of the start delimiter."""
-SINKS = ("first", "heaviest")
-"""Mean attention to the first position, and to the column with most attention in this input and head (Xiao et al.
-2023)."""
+SINKS = ("first", "heaviest", "heaviest_end")
+"""Mean attention to the first position, to the column with most attention in this input and head (Xiao et al. 2023),
+and to the end delimiter with most (Kovaleva et al. 2019, §4.4)."""
 VARIANTS = ("", "_without_first", "_without_heaviest")
 
 VARIED = (*MASSES, *ENTROPIES)
@@ -86,7 +86,8 @@ def surface_statistics(weights: Tensor, tokens: TokenKinds, smoothed: bool = Fal
     # A first token that is neither is a class of its own, which `rest` does not contain.
     kinds[:, 0, 0] += 1 - kinds[:, :3, 0].amax(1)
     received = (real[:, None, None] @ weights).squeeze(2)  # [batch, heads, to]
-    sinks = torch.stack([received[..., 0], received.amax(-1)], -1) / real.sum(-1)[:, None, None]
+    to_ends = received.where(tokens.end[:, None], 0)
+    sinks = torch.stack([received[..., 0], received.amax(-1), to_ends.amax(-1)], -1) / real.sum(-1)[:, None, None]
     # Columns that a variant reads, [batch, heads, variants, to].
     columns = real[:, None, None].repeat(1, weights.size(1), len(VARIANTS), 1)
     columns[:, :, 1, 0] = 0
@@ -108,6 +109,7 @@ def surface_statistics(weights: Tensor, tokens: TokenKinds, smoothed: bool = Fal
     means = sums / rows.sum(-1)[:, :, :, None]  # [batch, heads, variants, numbers, rows]
 
     absent = torch.where(present, 0.0, torch.nan)[:, None, None]
+    sinks[..., 2] += absent[:, 0, :, 1]  # of inputs without an end delimiter
     mass = means[..., :3, 0]
     rest = 1 - mass.sum(-1, keepdim=True)
     neighbours = means[..., 3:6, 0]

@@ -56,6 +56,7 @@ PUBLISHED = ROOT / "studies" / "published.yaml"
 PAGE = ROOT / "docs" / "papers" / "index.md"
 COLUMNS = ("seen if", "published")  # beside the items and the models
 MARKS = {SEEN: "✓", NOT_SEEN: "✗"}
+_BLANKS = re.compile(r"\s+", re.ASCII)  # but no-break spaces, which keep an interval on one line
 _MARKUP = re.compile(r"[\\`*_{}|<]|&(?=[#\w])|\](?=[(\[])")  # what Markdown or HTML may read as more than text
 
 
@@ -446,7 +447,8 @@ def _link(paper: str) -> str:
 
 def escaped(text: object) -> str:
     """Return text for one line of Markdown that is shown as it is, whatever it contains."""
-    return _MARKUP.sub(lambda sign: f"&#{ord(sign[0])};", " ".join(str(text).split()))
+    line = _BLANKS.sub(" ", str(text)).strip()
+    return _MARKUP.sub(lambda sign: f"&#{ord(sign[0])};", line)
 
 
 def _markdown(table: pd.DataFrame) -> str:

@@ -486,6 +486,36 @@ def test_the_site_is_found_and_searched_from_a_file_without_a_network(open_site:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("asked", "heading"),
+    [
+        ("run out of memory", "a-run-has-run-out-of-memory-or-was-killed"),
+        ("one-sided", "are-the-p-values-one-sided-or-two-sided"),
+        ("how many sentences", "how-many-sentences-are-enough"),
+        ("Windows", "windows"),
+        ("limit", "a-part-of-a-corpus-how-to-limit-a-first-try"),
+        ("LaTeX", "export-latex-csv-pdf-parquet"),
+        ("flash attention", "flash-attention-and-sdpa"),
+        ("GGUF", "quantised-models-bitsandbytes-gguf-awq-gptq"),
+        ("bitsandbytes", "quantised-models-bitsandbytes-gguf-awq-gptq"),
+        ("notebooks", "notebooks-jupyter-colab"),
+        ("Colab", "notebooks-jupyter-colab"),
+        ("export", "export-latex-csv-pdf-parquet"),
+    ],
+)
+def test_the_search_finds_what_users_ask(asked: str, heading: str, open_site: Callable[..., Page]) -> None:
+    page = open_site("index.html")
+    page.locator("input.md-search__input").click()
+    page.locator("input.md-search__input").fill(asked[:-1])
+    page.keyboard.type(asked[-1])
+    link = page.locator(f"a.md-search-result__link[href$='#{heading}']")
+    link.first.wait_for(state="attached", timeout=20_000)
+    pages = page.locator("li.md-search-result__item")  # each with its sections
+    first = next(number for number in range(pages.count()) if pages.nth(number).locator(link).count())
+    assert first < 3, pages.all_inner_texts()
+
+
+@pytest.mark.slow
 def test_axe_finds_nothing_serious(open_site: Callable[..., Page]) -> None:
     names = ("index.html", "papers/clark2019.html", "glossary.html", "reference/measures.html")
     for name, scheme in product(names, ("light", "dark")):

@@ -77,6 +77,9 @@ def test_a_program_among_the_files_is_refused_and_nobody_is_asked(
 def test_a_folder_without_config_or_weights_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(EncoderError, match=rf"{tmp_path}: the folder has no config\.json.*save_pretrained"):
         resolve(EncoderSpec(str(tmp_path)))
+    (tmp_path / "model.Q4_1.gguf").touch()
+    with pytest.raises(EncoderError, match=r"no config\.json.* It has GGUF weights: write them out as plain ones"):
+        resolve(EncoderSpec(str(tmp_path)))
     (folder / WEIGHTS).unlink()
     with pytest.raises(EncoderError, match=rf"{folder}: the folder has no weights \(model\*\.safetensors or pyt"):
         source(folder).identity(Digests(tmp_path))

@@ -221,6 +221,11 @@ def test_the_folder_keeps_the_languages_of_the_command_line(tmp_path: Path) -> N
     copy.rename(tmp_path / "again.yaml")
     keys = {run.key for row in read_sweep(tmp_path / "again.yaml").rows for run in row.all_runs()}
     assert keys == {path.name for path in (tmp_path / "out" / "runs").iterdir()}
+    for damaged in ("{", "[]", '{"languages": 1}'):
+        (tmp_path / "out" / "languages.json").write_text(damaged, encoding="utf-8")
+        with pytest.raises(UserError, match=r"languages.json .* Give --languages and --source again"):
+            sweep(spec, "--table")
+        assert sweep(spec, "--table", *languages)[0] == 0
     assert sweep(spec)[0] == 0, "without --table, the languages are those of the plan"
     assert (tmp_path / "out" / "config.yaml").read_text() == GRID
 

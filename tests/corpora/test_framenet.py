@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from attention_probing.corpora.framenet import HALVES, Half, framenet_files, read_framenet
+from attention_probing.corpora.framenet import framenet_files, read_framenet
 from attention_probing.corpora.sentence import CorpusError
-from attention_probing.corpora.texts import Link, Passage
+from attention_probing.corpora.texts import HALVES, Half, Link, Passage
 
 SPACE = "http://framenet.icsi.berkeley.edu"
 HEADER = (

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from attention_probing.corpora.sentence import CorpusError
-from attention_probing.corpora.texts import Link, Passage, read_enhanced, read_links
+from attention_probing.corpora.texts import HALVES, Link, Passage, read_enhanced, read_links
 from tests.corpora.conftest import writer
 
 HEADER = "sentence\tlabel\tfrom\tto\n"
@@ -22,6 +22,23 @@ def test_rows_of_one_sentence_are_one_passage(tmp_path: Path) -> None:
         (Passage("2", tuple(FOX.split()), 2, links=(Link("Agent", (2,), (0, 1)), Link("Theme", (2,), (3, 4)))),),
         (Passage("5", ("It", "slept", "."), 5, links=(Link("Agent", (1,), (0,)),)),),
     ]
+
+
+def test_halves_keep_equal_sentences_and_documents_together(tmp_path: Path) -> None:
+    rows = [(f"the fox {number // 2}", f"the dog {number}", str(number // 4)) for number in range(80)]
+    texts = "".join(f"{text}\tA\t1\t2\nit slept\tA\t1\t2\n" for text, _, _ in rows)
+    path = write(tmp_path, HEADER + texts)
+    halves = [[passage.words for (passage,) in read_links(path, Counter(), half)] for half in HALVES]
+    assert not set(halves[0]) & set(halves[1])
+    assert set(Counter(halves[0] + halves[1]).values()) == {2, 80}  # a sentence twice, and the one between them
+    assert all(len(set(half)) > 10 for half in halves)
+
+    documents = "".join(f"{text}\tA\t1\t2\t{document}\n" for _, text, document in rows)
+    path = write(tmp_path, HEADER.strip() + "\tdocument\n" + documents)
+    by_half = [Counter(passage.document for (passage,) in read_links(path, Counter(), half)) for half in HALVES]
+    assert not set(by_half[0]) & set(by_half[1])
+    assert by_half[0] + by_half[1] == {str(number): 4 for number in range(20)}
+    assert all(by_half)
 
 
 def test_a_mark_without_a_width_makes_no_other_link(tmp_path: Path) -> None:

@@ -346,3 +346,10 @@ def test_rows_of_another_split_are_refused(tmp_path: Path) -> None:
     path.write_text("\n".join(QUESTIONS.splitlines()[:3]), encoding="utf-8")
     with pytest.raises(CorpusError, match="the file holds no text of dev"):
         module.setup("fit")
+
+
+def test_columns_may_be_a_mapping_in_python() -> None:
+    mapping = {"text": "review", "label": "stars"}
+    assert ClassificationDataModule(columns=mapping).columns == Columns(**mapping)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="txt"):
+        ClassificationDataModule(columns={"txt": "review"})  # type: ignore[arg-type]

@@ -111,10 +111,10 @@ def test_a_task_that_is_absent_says_how_to_get_it(tmp_path: Path) -> None:
     assert fetch("rte", tmp_path) == {**files, "test": files["dev"]}  # whatever they hold: no hash is known
 
 
-@pytest.mark.parametrize("task", ["cola", "wnli"])
+@pytest.mark.parametrize("task", ["cola", "rte", "wnli"])
 def test_the_public_files_are_read_by_name(task: str, tmp_path: Path, public_data: Callable[..., Path]) -> None:
-    public_data("glue", {"cola": "CoLA", "wnli": "WNLI"}[task])
+    public_data("glue", {"cola": "CoLA", "rte": "RTE", "wnli": "WNLI"}[task])
     data = ClassificationDataModule(task, root=str(public_data()), cache=str(tmp_path))
     data.setup("test")
-    texts = {"cola": (8551, 1043), "wnli": (634, 71)}[task]
+    texts = {"cola": (8551, 1043), "rte": (2490, 277), "wnli": (634, 71)}[task]
     assert tuple(len(data.splits[split]) for split in ("train", "dev", "test")) == (*texts, texts[1])

@@ -10,6 +10,7 @@ import torch
 
 from attention_probing.attention import EncoderSpec
 from attention_probing.corpora.conllu import read_treebank
+from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import (
     ClassificationDataModule,
     CoreferenceDataModule,
@@ -52,7 +53,17 @@ def make(corpus: str, bert: Path, tmp_path: Path) -> Make:
     return datamodule
 
 
-def words_of(data: DependencyDataModule, split: Any) -> list[tuple[str, ...]]:  # noqa: ANN401
+def data_of(data: DependencyDataModule | CoreferenceDataModule | ClassificationDataModule | TextDataModule) -> Any:  # noqa: ANN401
+    """Return what the results say of the files, by split or corpus."""
+    return data.provenance.data
+
+
+def audit_of(data: DependencyDataModule | CoreferenceDataModule | ClassificationDataModule) -> Any:  # noqa: ANN401
+    """Return what the results count of each split."""
+    return data.provenance.audit
+
+
+def words_of(data: DependencyDataModule, split: Split) -> list[tuple[str, ...]]:
     return [tuple(data.splits[split].words(item)) for item in range(len(data.splits[split]))]
 
 
@@ -61,7 +72,8 @@ def words_of(data: DependencyDataModule, split: Any) -> list[tuple[str, ...]]:  
 def test_sentences_of_each_split_are_those_of_the_file(by: Any, store: str, make: Make, corpus: str) -> None:  # noqa: ANN401
     data = make(limit=5, limit_by=by, seed=2, store=store)
     whole = make(store=store)
-    for split, count in {"train": 41, "dev": 13, "test": 17}.items():
+    counts: dict[Split, int] = {"train": 41, "dev": 13, "test": 17}
+    for split, count in counts.items():
         sentences = read_treebank(Path(corpus.replace("{split}", split))).sentences
         assert len(sentences) == count
         places = Limit(5, by, 2).choose(count)
@@ -70,8 +82,8 @@ def test_sentences_of_each_split_are_those_of_the_file(by: Any, store: str, make
         (limited,) = data.batches(split, [3])
         (same,) = whole.batches(split, [places[3]])
         torch.testing.assert_close(limited.attention, same.attention, atol=1e-3, rtol=0)
-        assert data.provenance.audit[split]["left_out_by_limit"] == count - 5
-        assert data.provenance.data[split]["sentences"] == 5
+        assert audit_of(data)[split]["left_out_by_limit"] == count - 5
+        assert data_of(data)[split]["sentences"] == 5
 
 
 def test_a_limit_is_part_of_the_name_of_a_store_and_of_the_results(make: Make) -> None:
@@ -83,18 +95,18 @@ def test_a_limit_is_part_of_the_name_of_a_store_and_of_the_results(make: Make) -
     # The first do not depend on the seed, which also orders the batches.
     assert make(limit=5, limit_by="first", seed=9).stores["test"].manifest.key in stores
     assert data.provenance.audit["limit"] == "the first 5 sentences of each split"
-    assert data.provenance.data["test"].items() >= {"limit": 5, "limit_by": "first"}.items()
+    assert data_of(data)["test"].items() >= {"limit": 5, "limit_by": "first"}.items()
     assert make(limit=5, seed=1).provenance.audit["limit"] == "5 sentences of each split, drawn with seed 1"
     whole = make()
     assert "limit" not in whole.provenance.audit
-    assert "limit" not in whole.provenance.data["test"]
-    assert "left_out_by_limit" not in whole.provenance.audit["test"]
+    assert "limit" not in data_of(whole)["test"]
+    assert "left_out_by_limit" not in audit_of(whole)["test"]
 
 
 def test_a_limit_above_the_corpus_leaves_nothing_out(make: Make) -> None:
     data = make(limit=1000)
     assert len(data.splits["train"]) == 41
-    assert data.provenance.audit["train"]["left_out_by_limit"] == 0
+    assert audit_of(data)["train"]["left_out_by_limit"] == 0
     with pytest.raises(UserError, match="limit is 0, but must be at least 1"):
         make(limit=0)
 
@@ -115,7 +127,7 @@ def test_documents_of_coreference_are_limited(tmp_path: Path) -> None:
         drawn = [documents[place] for place in Limit(3).choose(len(documents))]
         with_mentions = [document.id for document in drawn if document.mentions]
         assert list(data.splits[split].documents) == with_mentions
-        assert data.provenance.audit[split]["left_out_by_limit"] == len(documents) - 3
+        assert audit_of(data)[split]["left_out_by_limit"] == len(documents) - 3
     assert data.provenance.audit["limit"] == "3 documents of each split, drawn with seed 0"
     # One file for all splits: the largest has the limit, the others their share.
     file = data.files()["train"]
@@ -139,7 +151,7 @@ def test_labelled_texts_are_limited_after_their_labels_are_found(tmp_path: Path)
     assert data.labels == ("0", "1")
     assert set(data.splits["train"].labels.tolist()) == {0}
     assert len(data.splits["train"]) == len(data.splits["dev"]) == 10
-    assert data.provenance.audit["train"]["left_out_by_limit"] == 90
+    assert audit_of(data)["train"]["left_out_by_limit"] == 90
     drawn = ClassificationDataModule(corpus, cache=str(tmp_path), limit=10)
     drawn.setup("fit")
     assert set(drawn.splits["train"].labels.tolist()) == {0, 1}
@@ -157,5 +169,5 @@ def test_a_limit_of_texts_holds_for_corpora_without_their_own(bert: Path, tmp_pa
     for batch in loader:
         counts[batch.corpus] += len(batch.index)
     assert counts == {"a": 4, "b": 7}
-    assert {name: data.provenance.data[name]["limit"] for name in counts} == counts
+    assert {name: data_of(data)[name]["limit"] for name in counts} == counts
     assert data.provenance.audit["limit"] == "the first 4 segments of each corpus without a limit of its own"

@@ -12,11 +12,10 @@ import torch
 
 from attention_probing.attention import EncoderError, EncoderSpec
 from attention_probing.corpora import texts
-from attention_probing.corpora.framenet import HALVES
 from attention_probing.corpora.labelled import Columns
 from attention_probing.corpora.lines import read_lines
 from attention_probing.corpora.sentence import CorpusError
-from attention_probing.corpora.texts import Passage
+from attention_probing.corpora.texts import HALVES, Link, Passage
 from attention_probing.datamodules import SegmentBatch, TextDataModule, TextSource
 from attention_probing.datamodules.text import warn_of_left_out
 from attention_probing.results import UserError
@@ -453,7 +452,7 @@ def test_framenet_has_two_halves_and_a_checksum_of_all_its_files(make: Make, tmp
     assert not of_halves[0] & of_halves[1]
     assert halves[0].has_split("test")
     assert {passage.id for batch in whole.draw_segments("dev", 40, 0) for (passage,) in batch.passages} == of_halves[0]
-    with pytest.raises(CorpusError, match="FrameNet has the splits dev, test and all, not train"):
+    with pytest.raises(CorpusError, match="file of the format framenet has the splits dev, test and all, not train"):
         make(replace(source, split="train"))
 
     def checksum() -> str:
@@ -464,3 +463,31 @@ def test_framenet_has_two_halves_and_a_checksum_of_all_its_files(make: Make, tmp
     file = tmp_path / "lu" / "lu3.xml"
     file.write_text(file.read_text(encoding="utf-8").replace("a b", "a c"), encoding="utf-8")
     assert checksum() != before
+
+
+def test_a_file_of_links_has_two_halves_unless_each_split_has_a_file(make: Make, tmp_path: Path) -> None:
+    rows = [f"the fox {number} drinks\tagent\t4\t2\n" for number in range(40)]
+    path = tmp_path / "links.tsv"
+    path.write_text("sentence\tlabel\tfrom\tto\n" + "".join(rows), encoding="utf-8")
+    source = TextSource(str(path), format="links")
+    texts: dict[str | None, set[tuple[str, ...]]] = {}
+    for split in (None, *HALVES):
+        data = make(replace(source, split=split))
+        texts[split] = {passage.words for (passage,) in data.passages()}
+    assert len(texts[None]) == 40
+    assert texts["dev"] | texts["test"] == texts[None]
+    assert not texts["dev"] & texts["test"]
+    assert 10 < len(texts["dev"]) < 30
+
+    path.rename(tmp_path / "links-dev.tsv")
+    own = make(TextSource(str(tmp_path / "links-{split}.tsv"), format="links", split="dev"))
+    assert len(list(own.passages())) == 40
+
+
+def test_framenet_by_name_is_a_file_of_links(make: Make, tmp_path: Path) -> None:
+    folder = tmp_path / "root" / "framenet"
+    folder.mkdir(parents=True)
+    (folder / "links.tsv").write_text("sentence\tlabel\tfrom\tto\nthe fox drinks\tagent\t3\t2\n", encoding="utf-8")
+    data = make(TextSource("framenet"), root=str(tmp_path / "root"))
+    [(passage,)] = data.passages()
+    assert passage.links == (Link("agent", (2,), (1,)),)

@@ -397,7 +397,7 @@ def test_what_cannot_be_tested_is_told_with_the_folder_and_a_remedy(
         "head": ([bert], ["--model.level=3-1"], r"--model\.level: 3-1 does not exist; there are"),
         "level": ([bert], ["--model.level=word"], r"model\.level: 'word' is not a head.*or all\."),
         "tokenizer": ([bert], [f"{without}{roberta}"], rf"{bert}: its tokenizer is not the tokenizer of the data, "
-                      rf"{roberta}\. Test it in a run of its own, with --encoder {bert} or without"),
+                      rf"{roberta}\. Test it in a run of its own, and give --data\.tokenizer\.name={bert} to"),
         "two": ([bert, roberta], [], rf"{roberta}: its tokenizer is not the tokenizer of the data, {bert}\. Test it"),
     }  # fmt: skip
     (tmp_path / "adapter").mkdir()

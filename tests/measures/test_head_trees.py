@@ -197,8 +197,12 @@ def test_most_attended_words_equal_counting_by_relation(result: Result, splits: 
 
 
 def test_named_relations_are_rows_in_this_order(result: Result, make_data: MakeData) -> None:
-    some = scored(HeadTrees(relations=("obj", "det")), make_data()).tables["relations"].frame
-    assert list(some["relation"]) == ["all", "obj", "det"]
+    some = scored(HeadTrees(relations=("obj", "xcomp", "det")), make_data()).tables["relations"].frame
+    assert list(some["relation"]) == ["all", "obj", "xcomp", "det"]
+    absent = some[some["relation"] == "xcomp"].iloc[0]
+    assert absent["n"] == 0
+    assert absent.drop(["relation", "n"]).isna().all()
+    some = some[some["relation"] != "xcomp"]
     assert some["random_init"].isna().all()
     whole = result.tables["relations"].frame.set_index("relation")
     assert some["test"].tolist() == whole["test"][["all", "obj", "det"]].tolist()

@@ -1,5 +1,6 @@
 """Attention to classes of words and along links, against loops over tokens."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from scipy import special
 
@@ -285,6 +287,82 @@ def test_heads_above_the_percentile_are_listed(tmp_path: Path) -> None:
     ends = at_once_by_hand(best["attention"], (best["attention.low"], best["attention.high"]), best["passages"], 8)
     score = result.scores["relations.all"]
     assert (score.value, *score.interval) == pytest.approx((best["attention"], *ends))
+
+
+def linked_passages() -> list[Passage]:
+    """Passages of six words with one link each, of two labels, in both halves."""
+    animals = ("fox", "dogs", "guests", "coffee")
+    words = [f"the/X/x/2 {first}/X/x/0 {verb}/X/x/2 the/X/x/2 {second}/X/x/2 ,/X/x/2"
+             for first, second in product(animals, animals) for verb in ("drinks", "overslept")]  # fmt: skip
+    links = (Link("agent", (1,), (3, 4)), Link("theme", (5,), (0, 1)))
+    return [passage(text, (links[place % 3 % 2],)) for place, text in enumerate(words)]
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_the_best_head_of_one_half_is_tested_on_the_other(kind: str, tmp_path: Path) -> None:
+    one = encoder(kind, tmp_path)
+    passages = linked_passages()
+    analysis = begun_linked(one, passages)
+    batch = batch_of(one, *passages)
+    passed = torch.stack(show(one, batch, analysis), 1).double().numpy()  # [batch, layers, heads, from, to]
+
+    halves: list[list[NDArray[np.float64]]] = [[], []]  # of each passage: heads, uniform, and distances 1 to 11
+    for row in range(len(passages)):
+        digest = hashlib.sha256(" ".join(passages[row].words).encode()).digest()
+        cells = [
+            (i, j)
+            for _, start, end in links_of(batch, row)
+            for i, j in product(range(int(batch.lengths[row])), repeat=2)
+            if int(batch.words[row, i]) in start and int(batch.words[row, j]) in end
+        ]
+        n = int(batch.lengths[row])
+        maps = list(passed[row].reshape(-1, *passed.shape[3:]))
+        maps.append(np.array(uniform(kind, 0, n)))
+        maps += [np.eye(n, k=-distance) for distance in range(1, 12)]
+        most = [max(max(weights[i, j], weights[j, i]) for i, j in cells) for weights in maps]
+        halves[digest[0] % 2].append(np.array(most))
+    dev, test = (np.array(half) for half in halves)
+    heads = one.layers * one.heads
+    best = int(dev[:, :heads].mean(0).argmax())
+    distance = int(dev[:, heads + 1 :].mean(0).argmax())
+    of_head = test[:, best]
+    at_distance = test[:, heads + 1 + distance]
+
+    result = analysis.result()
+    scores = {name.removeprefix("relations."): score for name, score in result.scores.items()}
+    assert min(len(dev), len(test)) > 8
+    assert 0 < at_distance.mean() < 1
+    assert scores["test"].value == pytest.approx(of_head.mean(), abs=1e-6)
+    assert scores["uniform"].value == pytest.approx(test[:, heads].mean(), abs=1e-6)
+    assert scores["distance"].value == pytest.approx(at_distance.mean())
+    for name, beside in (("beyond_uniform", test[:, heads]), ("beyond_distance", at_distance)):
+        score = scores[name]
+        margin = special.stdtrit(len(test) - 1, 0.975) * (of_head - beside).std(ddof=1) / np.sqrt(len(test))
+        assert score.value == pytest.approx((of_head - beside).mean(), abs=1e-6)
+        assert score.low is not None
+        assert score.high is not None
+        assert score.low <= score.value <= score.high
+        assert (score.high - score.low) / 2 == pytest.approx(margin, rel=0.1)  # on a scale within −1 and 1
+
+    table = result.tables["relation_tests"].frame
+    [of_all] = table[table["label"] == "all"].to_dict("records")
+    assert (of_all["layer"] - 1) * one.heads + of_all["head"] - 1 == best
+    assert (of_all["tokens"], of_all["passages"]) == (distance + 1, len(test))
+    assert (of_all["dev"], of_all["attention"]) == pytest.approx((dev[:, best].mean(), of_head.mean()), abs=1e-6)
+    assert set(table["label"]) == {"all", "agent", "theme"}
+    assert f"on the {len(test)} of the other half" in result.answer
+    assert f"fixed distance ({distance + 1} token" in result.answer
+
+
+def test_links_of_one_half_alone_have_no_tested_head(tmp_path: Path) -> None:
+    one = encoder("bert", tmp_path)
+    [first, *_] = linked_passages()
+    analysis = begun_linked(one, [first])
+    show(one, batch_of(one, first, first), analysis)
+    result = analysis.result()
+    assert np.isnan(result.scores["relations.test"].value)
+    assert not len(result.tables["relation_tests"].frame)
+    assert "attends most along links on these 2 passages" in result.answer
 
 
 WIDE = passage(WORDS, (Link("wide", (0,), (2, 3, 4, 5)), Link("near", (2, 3), (4,)), Link("far", (0,), (2,))))

@@ -127,8 +127,8 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
     assert blank == {
         "bert": set(),
         "modernbert": set(),
-        "gpt2": {"start", "end", "next", "end_to_end", "other_to_end", "start_entropy"},
-    }.get(kind, {"end", "next", "end_to_end", "other_to_end", "start_entropy"})
+        "gpt2": {"start", "end", "heaviest_end", "next", "end_to_end", "other_to_end", "start_entropy"},
+    }.get(kind, {"end", "heaviest_end", "next", "end_to_end", "other_to_end", "start_entropy"})
     assert ("first" in result.tables["layers"].main) == (kind == "gpt2")
     assert ("surface.first" in result.headline) == (kind == "gpt2")
     shares = sum(table[name].fillna(0.0) for name in ("start", "end", "punctuation", "rest"))

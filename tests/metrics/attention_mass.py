@@ -17,7 +17,12 @@ def statistics(rows: list[list[float]], kinds: dict[str, list[bool]], smoothed: 
     n = len(rows)
     received = [sum(row[column] for row in rows) for column in range(n)]
     heaviest = max(range(n), key=lambda column: received[column])
-    found = {"first": received[0] / n, "heaviest": received[heaviest] / n}
+    to_ends = [received[column] / n for column in range(n) if kinds["end"][column]]
+    found = {
+        "first": received[0] / n,
+        "heaviest": received[heaviest] / n,
+        "heaviest_end": max(to_ends, default=math.nan),
+    }
     for variant, sink in (("", None), ("_without_first", 0), ("_without_heaviest", heaviest)):
         for name, number in without(rows, kinds, sink, smoothed).items():
             found[name + variant] = number

@@ -25,7 +25,7 @@ from attention_probing.results.record import read_record
 from attention_probing.results.writer import write
 from studies.findings import CANNOT, MISSING, NOT_SEEN, SEEN, Finding, judge, read_published
 from studies.numbers import ENCODER, Number, Numbers, read_numbers, write_numbers
-from studies.paper import PAGE, PUBLISHED, judge_on_all, main, write_page
+from studies.paper import PAGE, PUBLISHED, escaped, judge_on_all, main, write_page
 from tests.commands.sweeps import nothing_wrong, write_program
 
 ROWS = """name: p
@@ -501,6 +501,10 @@ def test_names_reach_the_site_as_text(tmp_path: Path) -> None:
     of_papers = len(("counts", "heading"))
     of_models = 2 * len(("counts", "table", "version"))
     assert html.unescape(shown).count(HOSTILE) == of_findings + of_papers + of_models
+
+
+def test_an_interval_is_not_broken_and_a_text_is_one_line() -> None:
+    assert escaped(" 55.0 [54.0,\N{NO-BREAK SPACE}56.0]\n  <b> ") == "55.0 [54.0,\N{NO-BREAK SPACE}56.0] &#60;b>"
 
 
 @pytest.mark.parametrize("name", ["plain", "a`b", "a|b"])
