@@ -175,7 +175,7 @@ def _write_plan(path: Path, plan: Plan, out: Path) -> None:
     """Write the plan of a sweep into its folder, with the languages that the command line gave."""
     out.mkdir(parents=True, exist_ok=True)
     copy = out / "config.yaml"
-    content = read_yaml(path)
+    content: Any = read_yaml(path)
     given = {"source": plan.source, "languages": plan.languages}
     if not plan.languages or all(content.get(name) == value for name, value in given.items()):
         shutil.copyfile(path, copy)

@@ -151,12 +151,17 @@ _DIFFERENCE = ("difference", "difference.low", "difference.high", "p")
 _COLUMNS_OF_HEADS = ["language", "relation", "n", *_OF_OWN, *_OVER_OFFSET, "source_head", "transferred", *_DIFFERENCE]
 
 
+def _records_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a table by name of column."""
+    return [{str(name): cell for name, cell in row.items()} for row in frame.to_dict("records")]
+
+
 def _rows_of_heads(run: Record | None) -> dict[str, Mapping[str, Any]]:
     """Return the rows of the best heads of a run, by relation, for which a head was chosen and that count."""
     if run is None:
         return {}
-    rows = {}
-    for row in run.table("best_heads").to_dict("records"):
+    rows: dict[str, Mapping[str, Any]] = {}
+    for row in _records_of(run.table("best_heads")):
         is_chosen = isinstance(row["head"], str)  # nan without words in dev
         if row["relation"] != PLAIN and row["n"] >= LEAST and is_chosen:
             rows[str(row["relation"])] = row
@@ -275,15 +280,15 @@ def compare_languages(languages: Languages) -> tuple[Result, Provenance] | None:
     figures = {}
     answers = []
     if not of_probes.empty:
-        shares = ("uas", "right", "left", "transferred", "difference")
+        shares: tuple[str, ...] = ("uas", "right", "left", "transferred", "difference")
         main = ("language", "uas", "right", "left", "transferred", "difference", "p_holm")
         tables["probes"] = _make_table(of_probes, shares, TEST_DRAWS, main)
         answers.append(_answer_of_probes(of_probes, languages.source))
     own = best[best["head"].notna()]
     if (own["relation"] != ALL).any():
         shared = find_shared_heads(best)
-        main = ("relation", "head", "languages", "on_one_head", "p_holm", "source_worse", "source_better")
-        tables["shared"] = _make_table(shared, (), DEALS, main)
+        main_of_shared = ("relation", "head", "languages", "on_one_head", "p_holm", "source_worse", "source_better")
+        tables["shared"] = _make_table(shared, (), DEALS, main_of_shared)
         answers.append(_answer_of_shared(shared))
     if not own.empty:
         tables["own"] = _make_wide(own, _format_own(own))
@@ -331,7 +336,7 @@ def _format_own(best: pd.DataFrame) -> "pd.Series[Any]":
 def _format_transfer(best: pd.DataFrame, source: str) -> "pd.Series[Any]":
     """Return `-20.8↓` for the difference of each head of the source, `(41.3)` for its accuracy, and its name."""
     cells = []
-    for row in best.to_dict("records"):
+    for row in _records_of(best):
         cell = f"({_format_points(row['transferred'])})"
         if row["language"] == source:
             cell = row["source_head"]
@@ -417,7 +422,7 @@ def describe_blanks(languages: Languages) -> list[str]:
         if own is None:
             continue
         best = own.table("best_heads").set_index("relation")
-        words[language] = best["n"].astype(int).to_dict()
+        words[language] = {str(relation): int(count) for relation, count in best["n"].items()}
         unseen[language] = list(best.index[best["head"].isna()])
     relations: dict[str, None] = {}  # those of any language, in the order of the tables
     for of_language in words.values():
