@@ -39,8 +39,8 @@ WAYS = ("attention", "forward", "backward")
 """Larger of both directions; from the start of a link to its end; from the end to the start."""
 _UNITS: Mapping[str, Unit] = dict.fromkeys(WAYS, "fraction")
 
-_MAIN = ("label", "layer", "head", "attention", "uniform", "distance", "passages")
-_HEADLINE = ("test", "uniform", "distance", "beyond_distance")  # printed scores beside that of all passages
+_MAIN = ("label", "layer", "head", "attention", "uniform", "place", "at_place", "passages")
+_HEADLINE = ("test", "uniform", "place", "beyond_place")  # printed scores beside that of all passages
 _DEV, _TEST = range(len(HALVES))
 
 PERCENTILE = 99
@@ -49,7 +49,9 @@ MAX_WORDS, MAX_ELEMENT, MIN_DISTANCE = 12, 3, 2
 """Largest number of words of a passage and of one end of a link, and least distance between its ends, 1 for neighbours
 (ibid.)."""
 DISTANCES = tuple(range(1, MAX_WORDS))
-"""Distances in tokens whose attention is compared with the heads'; an addition, the paper has none."""
+PLACES = (*(f"{pluralize(distance, 'token')} before" for distance in DISTANCES), "the first word")
+"""Places that a head may attend to without knowing any word; an addition, the paper compares its heads with none. The
+first word is the sink of many language models."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,8 @@ class Relations(MapMeasure):
 
     The best head is chosen on one half of the passages and tested on the other (`Passage.half`): the attention of the
     best of many heads on the passages on which it was chosen is too high. Beside it stand uniform attention, and the
-    best fixed distance, chosen on the same half: a head that gives all its attention to the token `d` positions before.
+    best fixed place, chosen on the same half: a head that gives all its attention to the token so many positions
+    before, or to the first word (`PLACES`).
 
     As in the paper, links are left out if they are in a passage of more than `MAX_WORDS` words, have
     more than `MAX_ELEMENT` words at one end, or have ends less than `MIN_DISTANCE` words apart. The
@@ -178,10 +181,10 @@ class Relations(MapMeasure):
         self._labels = [ALL_LABELS, *sorted(labels)]
         layers = self.encoder.layers
         groups = len(HALVES) * len(self._labels)
-        rows = layers + len(DISTANCES)  # uniform attention in each layer, and attention at each distance
+        rows = layers + len(PLACES)  # uniform attention in each layer, and attention at each place
         self.numbers = HeadMeans(self.encoder, _UNITS, groups=groups, uniform=rows)
-        # Of the links of all labels: each head minus uniform attention, and minus attention at each distance.
-        shape = (layers, self.encoder.heads, 1 + len(DISTANCES))
+        # Of the links of all labels: each head minus uniform attention, and minus attention at each place.
+        shape = (layers, self.encoder.heads, 1 + len(PLACES))
         self.differences = Moments(len(HALVES), shape, "fraction", (-1, 1))
         self._layers: list[Tensor] = []
 
@@ -195,26 +198,25 @@ class Relations(MapMeasure):
     def update(self, batch: SegmentBatch) -> None:
         masks, of_layers = self.encoder.allowed(batch.mask)
         uniform = self._largest_weights(uniform_attention(masks))[:, of_layers]
-        fixed = fixed_distances(batch.tokens.size(1)).to(batch.tokens.device)
-        at_distances = self._largest_weights(fixed.expand(len(batch.index), -1, -1, -1))
-        possible = torch.cat([uniform, torch.ones_like(at_distances)], 1)
-        self.numbers.close(self._groups, torch.cat([uniform, at_distances], 1), possible)
-        self._subtract(uniform[..., 0], at_distances[..., 0])
+        at_places = self._largest_weights(attention_at_places(batch))
+        possible = torch.cat([uniform, torch.ones_like(at_places)], 1)
+        self.numbers.close(self._groups, torch.cat([uniform, at_places], 1), possible)
+        self._subtract(uniform[..., 0], at_places[..., 0])
 
-    def _subtract(self, uniform: Tensor, at_distances: Tensor) -> None:
+    def _subtract(self, uniform: Tensor, at_places: Tensor) -> None:
         """Add the differences of a batch along the links of all labels.
 
         Args:
             uniform: Uniform attention `[owners, layers]`.
-            at_distances: Attention at each distance `[owners, distances]`.
+            at_places: Attention at each place `[owners, places]`.
         """
         heads = torch.stack(self._layers, 1)  # [owners, layers, heads]
         self._layers.clear()
         of_all = self._groups < len(HALVES)
         possible = (uniform != 0)[of_all, :, None, None]
         beside_uniform = heads - uniform[..., None]
-        beside_distances = heads[..., None] - at_distances[:, None, None]
-        differences = torch.cat([beside_uniform[..., None], beside_distances], -1)[of_all]
+        beside_places = heads[..., None] - at_places[:, None, None]
+        differences = torch.cat([beside_uniform[..., None], beside_places], -1)[of_all]
         self.differences.update(self._groups[of_all], differences.where(possible, torch.nan))
 
     def _find_cells(self, batch: SegmentBatch) -> tuple[Tensor, Cells]:
@@ -250,7 +252,7 @@ class Relations(MapMeasure):
 
     def result(self) -> Result:
         means = self.numbers.means()
-        beside = self.numbers.means("uniform").at(0)  # uniform attention in each layer, and each distance
+        beside = self.numbers.means("uniform").at(0)  # uniform attention in each layer, and each place
         frames: list[pd.DataFrame] = []
         tests: list[_HalfTest] = []
         for number, label in enumerate(self._labels):
@@ -302,26 +304,29 @@ class Relations(MapMeasure):
         )
 
 
-def fixed_distances(time: int) -> Tensor:
-    """Return attention at each of `DISTANCES`: 1 to the token so many positions before, `[1, distances, time, time]`.
+def attention_at_places(batch: SegmentBatch) -> Tensor:
+    """Return attention at each of `PLACES`: 1 to one token, 0 to the others, float64 `[batch, places, time, time]`.
 
-    The rows of tokens before which there is none are 0.
-
-    Args:
-        time: Number of tokens.
+    The rows of tokens before which there is none at a distance are 0. The first token of the first word receives all
+    attention of the last map, but not its own.
     """
-    ones = torch.ones(time, time, dtype=torch.float64)
-    maps = [ones.tril(-distance).triu(-distance) for distance in DISTANCES]
-    return torch.stack(maps)[None]
+    time = batch.tokens.size(1)
+    ones = torch.ones(time, time, dtype=torch.float64, device=batch.tokens.device)
+    at_distances = torch.stack([ones.tril(-distance).triu(-distance) for distance in DISTANCES])
+    first = (batch.words >= 0).int().argmax(1)
+    places = torch.arange(time, device=first.device)
+    is_first = places == first[:, None]
+    to_first = (is_first[:, None] & ~is_first[..., None]).double()
+    return torch.cat([at_distances.expand(len(first), -1, -1, -1), to_first[:, None]], 1)
 
 
 class _HalfTest:
-    """The heads of a label that are best on the dev half of the passages, and the best distance, on the test half.
+    """The heads of a label that are best on the dev half of the passages, and the best place, on the test half.
 
     Args:
         label: The label.
         heads: Attention of each head along links of the label, by half.
-        beside: Uniform attention in each layer, and attention at each distance, by half.
+        beside: Uniform attention in each layer, and attention at each place, by half.
     """
 
     def __init__(self, label: str, heads: Means, beside: Means) -> None:
@@ -330,11 +335,11 @@ class _HalfTest:
         self.dev = heads.over([_DEV])
         self.test = heads.over([_TEST])
         self.uniform = beside.over([_TEST])[:layers]
-        self.at_distances = beside.over([_TEST])[layers:]
+        self.at_places = beside.over([_TEST])[layers:]
         self.is_defined = bool(self.dev.inputs.any() and self.test.inputs.any())
-        self.place, _ = best_head(self.dev)
+        self.head, _ = best_head(self.dev)
         on_dev = beside.over([_DEV]).value[layers:]
-        self.distance = int(np.nan_to_num(on_dev).argmax())
+        self.place = int(np.nan_to_num(on_dev).argmax())
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -342,8 +347,8 @@ class _HalfTest:
         rows = head_rows({"dev": self.dev.value, "attention": self.test, "passages": self.test.inputs})
         rows.insert(0, "label", self.label)
         rows["uniform"] = self.uniform.value[rows["layer"] - 1]
-        rows["tokens"] = DISTANCES[self.distance]
-        for name, value in self.at_distances[self.distance].columns("distance").items():
+        rows["place"] = PLACES[self.place]
+        for name, value in self.at_places[self.place].columns("at_place").items():
             rows[name] = value
         highest = rows[rows["dev"] > rows["dev"].quantile(PERCENTILE / 100)]
         return highest.sort_values("dev", ascending=False)
@@ -352,15 +357,15 @@ class _HalfTest:
         """Return the attention of the best head on test, and what stands beside it; nan if a half has no link.
 
         Args:
-            differences: Each head minus uniform attention, and minus attention at each distance, by half.
+            differences: Each head minus uniform attention, and minus attention at each place, by half.
         """
-        of_head = differences.over([_TEST])[self.place]
+        of_head = differences.over([_TEST])[self.head]
         scores = {
-            "test": self.test[self.place],
-            "uniform": self.uniform[self.place[0]],
-            "distance": self.at_distances[self.distance],
+            "test": self.test[self.head],
+            "uniform": self.uniform[self.head[0]],
+            "place": self.at_places[self.place],
             "beyond_uniform": of_head[0],
-            "beyond_distance": of_head[1 + self.distance],
+            "beyond_place": of_head[1 + self.place],
         }
         if self.is_defined:
             return scores
@@ -368,17 +373,17 @@ class _HalfTest:
 
     def answer(self, heads: int) -> str:
         """Return the answer: the best head on dev, its attention on test, and what stands beside it."""
-        text = f"of {heads} heads, {head_name(*self.place)} attends most along links on one half of the passages; "
+        text = f"of {heads} heads, {head_name(*self.head)} attends most along links on one half of the passages; "
         text += "on the {n} of the other half its largest weight is {test} on average, that of uniform attention "
-        text += "{uniform}, that of the best fixed distance ({tokens}) {distance}"
+        text += "{uniform}, that of a head that always attends to one place ({place}) {at_place}"
         return fill_sentence(
             text,
             {},
-            n=int(self.test.inputs[self.place]),
-            test=self.test[self.place],
-            uniform=self.uniform[self.place[0]],
-            tokens=pluralize(DISTANCES[self.distance], "token"),
-            distance=self.at_distances[self.distance],
+            n=int(self.test.inputs[self.head]),
+            test=self.test[self.head],
+            uniform=self.uniform[self.head[0]],
+            place=PLACES[self.place],
+            at_place=self.at_places[self.place],
         )
 
 
@@ -389,7 +394,7 @@ def _test_table(tests: Sequence[_HalfTest]) -> Table:
         if test.is_defined:
             frames.append(test.frame)
     frame = pd.concat(frames).sort_values(["passages", "label", "dev"], ascending=[False, True, False])
-    units: dict[str, Unit] = dict.fromkeys(("dev", "attention", "uniform", "distance"), "fraction")
+    units: dict[str, Unit] = dict.fromkeys(("dev", "attention", "uniform", "at_place"), "fraction")
     return Table(frame.reset_index(drop=True), units, main=_MAIN)
 
 

@@ -18,6 +18,7 @@ from attention_probing.attention import Encoder
 from attention_probing.corpora.texts import Link, Passage, read_enhanced
 from attention_probing.datamodules import SegmentBatch
 from attention_probing.measures import Linguistic, Relations
+from attention_probing.measures.linguistic import PLACES
 from attention_probing.results.errors import UserError
 from tests.measures.intervals import at_once_by_hand
 from tests.measures.passes import ENCODERS, TREES, batch_of, begin, encoder, passage, show, uniform
@@ -306,7 +307,10 @@ def test_the_best_head_of_one_half_is_tested_on_the_other(kind: str, tmp_path: P
     batch = batch_of(one, *passages)
     passed = torch.stack(show(one, batch, analysis), 1).double().numpy()  # [batch, layers, heads, from, to]
 
-    halves: list[list[NDArray[np.float64]]] = [[], []]  # of each passage: heads, uniform, and distances 1 to 11
+    halves: list[list[NDArray[np.float64]]] = [
+        [],
+        [],
+    ]  # heads, uniform, distances 1 to 11, first word
     for row in range(len(passages)):
         digest = hashlib.sha256(" ".join(passages[row].words).encode()).digest()
         cells = [
@@ -319,23 +323,25 @@ def test_the_best_head_of_one_half_is_tested_on_the_other(kind: str, tmp_path: P
         maps = list(passed[row].reshape(-1, *passed.shape[3:]))
         maps.append(np.array(uniform(kind, 0, n)))
         maps += [np.eye(n, k=-distance) for distance in range(1, 12)]
+        first = batch.words[row].tolist().index(0)
+        maps.append(np.array([[float(j == first != i) for j in range(n)] for i in range(n)]))
         most = [max(max(weights[i, j], weights[j, i]) for i, j in cells) for weights in maps]
         halves[digest[0] % 2].append(np.array(most))
     dev, test = (np.array(half) for half in halves)
     heads = one.layers * one.heads
     best = int(dev[:, :heads].mean(0).argmax())
-    distance = int(dev[:, heads + 1 :].mean(0).argmax())
+    place = int(dev[:, heads + 1 :].mean(0).argmax())
     of_head = test[:, best]
-    at_distance = test[:, heads + 1 + distance]
+    at_place = test[:, heads + 1 + place]
 
     result = analysis.result()
     scores = {name.removeprefix("relations."): score for name, score in result.scores.items()}
     assert min(len(dev), len(test)) > 8
-    assert 0 < at_distance.mean() < 1
+    assert 0 < at_place.mean() < 1
     assert scores["test"].value == pytest.approx(of_head.mean(), abs=1e-6)
     assert scores["uniform"].value == pytest.approx(test[:, heads].mean(), abs=1e-6)
-    assert scores["distance"].value == pytest.approx(at_distance.mean())
-    for name, beside in (("beyond_uniform", test[:, heads]), ("beyond_distance", at_distance)):
+    assert scores["place"].value == pytest.approx(at_place.mean())
+    for name, beside in (("beyond_uniform", test[:, heads]), ("beyond_place", at_place)):
         score = scores[name]
         margin = special.stdtrit(len(test) - 1, 0.975) * (of_head - beside).std(ddof=1) / np.sqrt(len(test))
         assert score.value == pytest.approx((of_head - beside).mean(), abs=1e-6)
@@ -347,11 +353,29 @@ def test_the_best_head_of_one_half_is_tested_on_the_other(kind: str, tmp_path: P
     table = result.tables["relation_tests"].frame
     [of_all] = table[table["label"] == "all"].to_dict("records")
     assert (of_all["layer"] - 1) * one.heads + of_all["head"] - 1 == best
-    assert (of_all["tokens"], of_all["passages"]) == (distance + 1, len(test))
+    assert (of_all["place"], of_all["passages"]) == (PLACES[place], len(test))
+    assert of_all["at_place"] == pytest.approx(at_place.mean())
     assert (of_all["dev"], of_all["attention"]) == pytest.approx((dev[:, best].mean(), of_head.mean()), abs=1e-6)
     assert set(table["label"]) == {"all", "agent", "theme"}
     assert f"on the {len(test)} of the other half" in result.answer
-    assert f"fixed distance ({distance + 1} token" in result.answer
+    assert f"always attends to one place ({PLACES[place]})" in result.answer
+
+
+def test_a_sink_is_no_head_for_links_at_the_first_word(tmp_path: Path) -> None:
+    """A head that attends to the first word alone has what the place has: its difference is 0."""
+    one = encoder("gpt2", tmp_path)
+    words = [f"the/X/x/2 fox/X/x/0 {verb}/X/x/2 coffee/X/x/2" for verb in ("drinks", "overslept", "guests", "dogs")]
+    passages = [passage(text, (Link("agent", (3,), (0,)),)) for text in words]
+    analysis = begun_linked(one, passages)
+    batch = batch_of(one, *passages)
+    sink = torch.zeros(len(passages), one.heads, batch.tokens.size(1), batch.tokens.size(1))
+    sink[..., 0] = 1
+    for layer in range(one.layers):
+        analysis.update_layer(batch, layer, sink)
+    analysis.update(batch)
+    scores = analysis.result().scores
+    assert scores["relations.place"].value == scores["relations.test"].value == 1
+    assert scores["relations.beyond_place"].value == 0
 
 
 def test_links_of_one_half_alone_have_no_tested_head(tmp_path: Path) -> None:
