@@ -7,6 +7,7 @@ from pathlib import Path
 
 import networkx as nx
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
@@ -14,9 +15,11 @@ from attention_probing.corpora.conllu import read_treebank
 from attention_probing.corpora.sentence import Sentence
 from attention_probing.datamodules import DependencyDataModule
 from attention_probing.measures import HeadTrees
+from attention_probing.measures.head_trees import trees_answer
 from attention_probing.metrics.bootstrap import bootstrap_ratio
+from attention_probing.metrics.p_values import holm
 from attention_probing.metrics.trees import maximum_arborescence
-from attention_probing.results import Estimate, Result
+from attention_probing.results import Estimate, Result, Table, Unit
 from attention_probing.results.errors import UserError
 from attention_probing.results.heads import HeadNames
 from tests.trainers import scored
@@ -100,6 +103,11 @@ class Counted:
             found = edges_of(item) if gold else set()
             rows.append((sum(frozenset(edge) in found for edge in gold), len(gold)))
         return np.array(rows)
+
+    def between(self, item: int, distance: int) -> Edges:
+        """Edges between words so many words apart."""
+        words = range(1, len(self.sentences[item]) + 1)
+        return {frozenset((one, one + distance)) for one in words}
 
     def share(self, edges_of: Callable[[int], Edges], relation: str = "all") -> float:
         found, edges = self.by_sentence(edges_of, relation).sum(0)
@@ -193,6 +201,15 @@ def test_most_attended_words_equal_counting_by_relation(result: Result, splits: 
         assert row["distance"] == test.at_distance(relation, row["best_distance"])
         assert row["over_distance"] == pytest.approx(row["test"] - row["distance"])
         assert row["n"] == sum(len(test.edges(item, relation)) for item in range(len(test.sentences)))
+        found = test.by_sentence(partial(test.most_attended, head=k), relation)
+        at_best = test.by_sentence(partial(test.between, distance=row["best_distance"]), relation)
+        own = bootstrap_ratio(found[:, 0], found[:, 1], share=True)
+        assert (row["low"], row["high"]) == pytest.approx(own.interval, nan_ok=True)
+        gain = bootstrap_ratio(found[:, 0] - at_best[:, 0], found[:, 1], share=True, compared=True)
+        assert (row["over_distance.low"], row["over_distance.high"]) == pytest.approx(gain.interval, nan_ok=True)
+        assert row["p"] == pytest.approx(gain.p, nan_ok=True)
+    assert table["p_holm"].tolist() == pytest.approx(holm(table["p"].tolist()), nan_ok=True)
+    assert (table["p_holm"] > table["p"]).any()
     assert result.numbers["heads.max_uuas"] == table["test"][0]
 
 
@@ -232,3 +249,17 @@ def test_the_answer_counts_relations_of_enough_words(result: Result) -> None:
     assert isinstance(best.estimate(0, "test"), Estimate)
     assert result.answer.startswith("Chosen on dev, the spanning trees of head ")
     assert "; from the gold root, those of head " in result.answer
+    frame = pd.DataFrame(
+        {
+            "relation": ["all", "det", "obj", "nsubj", "amod", "xcomp"],
+            "n": [900, 200, 200, 200, 3, 0],
+            "over_distance": [0.1, 0.1, -0.1, 0.1, 0.1, np.nan],
+            "p": [0.001, 0.001, 0.001, 0.04, 0.001, np.nan],
+            "p_holm": [0.001, 0.001, 0.001, 0.08, 0.001, np.nan],
+        }
+    )
+    units: dict[str, Unit] = {"over_distance": "fraction", "p": "p", "p_holm": "p"}
+    answer = trees_answer(best, Table(frame, units))
+    assert "beat the best distance in 1 of 3 relations (p < .05 after Holm, n ≥ 20)" in answer
+    none = frame.assign(over_distance=-0.1)
+    assert "in none of 3 relations" in trees_answer(best, Table(none, units))
