@@ -76,6 +76,13 @@ def test_a_notebook_of_the_examples_installs_first_and_names_no_folder_of_this_m
 
 
 @pytest.mark.checkout
-def test_there_are_five_notebooks() -> None:
-    names = ["classifier_fidelity", "generated_attention", "judge_captum", "probe_with_control", "single_heads"]
+def test_no_notebook_is_missing() -> None:
+    names = [
+        "classifier_fidelity",
+        "generated_attention",
+        "judge_captum",
+        "own_language",
+        "probe_with_control",
+        "single_heads",
+    ]
     assert [path.stem for path in NOTEBOOKS] == names
