@@ -37,9 +37,12 @@ def answer(results: Sequence[CheckpointResult], tests: Sequence[FidelityTest], m
     """Return the answer: which classifiers are at chance, the first claim of the tests, and the best ranking.
 
     The best ranking is by the first main measure with a direction, of the first variant that has it. Rankings of a
-    classifier that is not above the most frequent label are not named: it may have no decisions to explain.
+    classifier that is not above the most frequent label are not named: it may have no decisions to explain. If all
+    classifiers are so, there is no claim either.
     """
     at_chance = _classifiers_at_chance(results)
+    if len(at_chance) == len(by_variant(results)):
+        return _join_sentences(_describe_chance(results, at_chance))
     best = _describe_best_ranking(results, tests, main_scores, at_chance)
     claim = _describe_first_claim(results, tests, before_rankings=bool(best))
     start = _describe_texts(results)
@@ -48,6 +51,11 @@ def answer(results: Sequence[CheckpointResult], tests: Sequence[FidelityTest], m
         sentences.append(f"{start}, {claim}")
     if best:
         sentences.append(f"of {best}" if claim else f"{start}, of {best}")
+    return _join_sentences(sentences)
+
+
+def _join_sentences(sentences: Sequence[str]) -> str:
+    """Return sentences as one text, each with a capital and a full stop."""
     return " ".join(f"{text[0].upper()}{text[1:]}." for text in sentences)
 
 
@@ -113,10 +121,11 @@ def chance_fault(runs: Sequence[CheckpointResult]) -> str:
     if gain.value > 0 and gain.p is not None and gain.p < LEVEL:
         return ""
     label = f"always the most frequent label ({_without_interval(majority)})"
-    text = f"is right on {format_estimate(accuracy)}, not significantly above {label}"
+    texts = pluralize(len(runs[0].values), "text")
+    text = f"is right on {format_estimate(accuracy)} of {texts}, not significantly above {label}"
     if all(run.values["predicted"].nunique() == 1 for run in runs):
         text += ", and predicts one class"
-    return f"{text}: no ranking is named"
+    return f"{text}: nothing can be concluded about attention in it, and no ranking is named"
 
 
 # The first claim

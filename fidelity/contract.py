@@ -148,12 +148,14 @@ class FidelityTest(ABC):
             The table `judge` shows the measures in this order, or all measures if none is described.
         rankings: Rankings of words that the test compares, by their names in columns and scores; see `check_rankings`.
         draws: Number of random orders of a text.
+        why_at_most: Reason that `changed_copies` is an upper bound; empty if it is not.
     """
 
     name: ClassVar[str]
     readings: ClassVar[Mapping[str, Reading]] = {}
     rankings: Mapping[str, str | Explainer] = {}
     draws: int = 5
+    why_at_most: ClassVar[str] = ""
 
     def begin(  # noqa: B027 # most have nothing to prepare
         self, checkpoints: Sequence[Checkpoint], data: ClassificationDataModule, device: torch.device, seed: int
@@ -170,7 +172,7 @@ class FidelityTest(ABC):
     def changed_copies(self, classified: ClassifiedBatch) -> float:
         """Return how many changed copies of these texts `measure` will classify, for the time left in the log.
 
-        It is infinite if that is not known before, which is the default.
+        It is an upper bound if `why_at_most` says why. It is infinite if it is not known before, which is the default.
         """
         return math.inf
 

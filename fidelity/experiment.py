@@ -213,7 +213,7 @@ class Fidelity(Measure[ClassificationDataModule]):
         texts = len(classified.batch.index)
         for test in self.tests:
             copies = test.changed_copies(classified)
-            reason = UNCOUNTED if math.isinf(copies) else ""
+            reason = UNCOUNTED if math.isinf(copies) else test.why_at_most
             classified.progress.begin(f"{test.name}, changed copies of {pluralize(texts, 'text')}", copies, reason)
             columns = test.measure(classified, saliency)
             check_columns(test, columns)

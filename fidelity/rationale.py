@@ -1,5 +1,6 @@
 """Rationales, the words that a ranking puts first: faithfulness and plausibility (DeYoung et al. 2020)."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import ClassVar
@@ -31,6 +32,8 @@ MEANS = ("comprehensiveness", "sufficiency", *PLAUSIBILITY)
 """Columns of each ranking whose means are scores."""
 MAIN = ("comprehensiveness", "naopc")
 """Measures whose scores are main scores."""
+READ_ONCE_MORE = {"attention_norm", "attention_gradient", "attention_times_gradient"}
+"""Rankings that classify each text once more, with its own attention."""
 OVERLAP = 0.5
 """Least intersection ÷ union of a predicted span and a marked one (DeYoung et al. 2020, §4.1)."""
 
@@ -86,6 +89,7 @@ class Rationale(FidelityTest):
         "token_f1": Reading("↑"),
     }
     fractions = (0.01, 0.05, 0.1, 0.2, 0.5)
+    why_at_most = "equal copies are classified once"
 
     @checked
     def __init__(
@@ -97,6 +101,21 @@ class Rationale(FidelityTest):
         self.rankings = check_rankings("rationale: rankings", rankings)
         self.removal = removal
         self.every_length = every_length
+
+    def changed_copies(self, classified: ClassifiedBatch) -> float:
+        if any(isinstance(ranking, Explainer) for ranking in self.rankings.values()):
+            return math.inf  # its scores may need any number of copies
+        sizes = classified.words.sum(1).tolist()
+        orders = len(self.rankings)
+        if "random" in self.rankings:
+            orders += self.draws - 1
+        copies = 2 * len(self.fractions) * orders * len(sizes)
+        copies += len(sizes) * len(READ_ONCE_MORE & self.rankings.keys())
+        if "leave_one_out" in self.rankings:
+            copies += sum(sizes)
+        if self.every_length:
+            copies += sum(self.every_length.changed_copies(size, orders, self.removal) for size in sizes)
+        return copies
 
     def measure(self, classified: ClassifiedBatch, saliency: Saliency) -> Mapping[str, Tensor]:
         words = classified.words

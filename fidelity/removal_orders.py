@@ -1,5 +1,6 @@
 """Orders in which words are removed one after the other, against the best and the worst order (Edin et al. 2025)."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -121,6 +122,26 @@ class EveryLength:
     def width(self, words: int) -> int | None:
         """Return the width of the beam for a text; None if its bounds are exact."""
         return None if words <= self.exact else self.beam
+
+    def changed_copies(self, words: int, orders: int, removal: Removal) -> int:
+        """Return how many changed copies of a text are classified at most.
+
+        Args:
+            words: Number of words n of the text.
+            orders: Number of orders, which are also reversed.
+            removal: How words are removed, see `Rationale`.
+        """
+        copies = 2 * orders * (words - 1)
+        if removal == "mask":
+            copies += 1  # without words
+        width = self.width(words)
+        if width is None:
+            return copies + 2**words - 2
+        copies += words  # sets of one word
+        for size in range(1, words - 1):
+            of_size = min(math.comb(words, size), 2 * width)
+            copies += min(math.comb(words, size + 1), of_size * (words - size))
+        return copies
 
     def measure(self, classified: ClassifiedBatch, ranks: Tensor, removal: Removal) -> tuple[Tensor, dict[str, Tensor]]:
         """Return AOPC and normalised AOPC of several orders of the words of each text.
