@@ -81,6 +81,7 @@ def test_no_notebook_is_missing() -> None:
         "classifier_fidelity",
         "generated_attention",
         "judge_captum",
+        "own_classifier",
         "own_language",
         "probe_with_control",
         "single_heads",
