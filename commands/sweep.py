@@ -20,7 +20,7 @@ from attention_probing.commands.shorthand import config_file
 from attention_probing.commands.sweep_jobs import SEED, Executor, Processes, SlurmJobs
 from attention_probing.commands.sweep_languages import Corpora, read_languages
 from attention_probing.commands.sweep_options import options_of
-from attention_probing.commands.sweep_plan import Plan, read_plan, read_sweep, with_languages
+from attention_probing.commands.sweep_plan import Plan, make_sweep, read_plan, with_languages
 from attention_probing.commands.sweep_rows import Sweep
 from attention_probing.commands.sweep_run import PROGRAM, Check, Sweeper
 from attention_probing.commands.sweep_table import collect
@@ -76,7 +76,7 @@ def main(
             words = [f"--{name}={value}" for name, value in extra.items()]
             console.print(Text(f"Options of the runs, as last given: {shlex.join(words)}"), soft_wrap=True)
     plan = with_languages(plan, path, languages, source)
-    sweep = read_sweep(path, extra, languages=languages, source=source)
+    sweep = make_sweep(plan, path, extra)
     _check_rows(sweep, options.row)
     check_writable(out, "--out")
     beside = []  # sweeps without --out share runs
@@ -175,9 +175,12 @@ def _write_plan(path: Path, plan: Plan, out: Path) -> None:
     """Write the plan of a sweep into its folder, with the languages that the command line gave."""
     out.mkdir(parents=True, exist_ok=True)
     copy = out / "config.yaml"
+    if not plan.languages:
+        shutil.copyfile(path, copy)
+        return
     content: Any = read_yaml(path)
     given = {"source": plan.source, "languages": plan.languages}
-    if not plan.languages or all(content.get(name) == value for name, value in given.items()):
+    if all(content.get(name) == value for name, value in given.items()):
         shutil.copyfile(path, copy)
         return
     text = yaml.safe_dump({**content, **given}, sort_keys=False, allow_unicode=True)

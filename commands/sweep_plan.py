@@ -114,22 +114,13 @@ class Plan:
     reference: dict[str, str] = field(default_factory=dict)
 
 
-def read_sweep(
-    path: Path,
-    extra: Options | None = None,
-    above: Sequence[Path] = (),
-    *,
-    languages: Corpora | None = None,
-    source: str = "",
-) -> Sweep:
+def read_sweep(path: Path, extra: Options | None = None, above: Sequence[Path] = ()) -> Sweep:
     """Read a plan from a YAML file, and return the sweep that it describes.
 
     Args:
         path: The YAML file.
         extra: Options of the program for every run.
         above: Plans that are being read and refer to this one, to detect circular references.
-        languages: Corpus of each language, in place of those of the plan; None for those of the plan.
-        source: Source language, in place of that of the plan; empty for the first of `languages`, or that of the plan.
 
     Raises:
         SettingsError: The file is missing or malformed.
@@ -137,12 +128,27 @@ def read_sweep(
     """
     if path.resolve() in above:
         raise UserError(f"{above[-1]}: the reference to {path} is circular. Write `:ROW` for a row of the same plan")
-    plan = with_languages(read_plan(path), path, languages, source)
+    plan = with_languages(read_plan(path), path, None, "")
+    return make_sweep(plan, path, extra, above)
+
+
+def make_sweep(plan: Plan, path: Path, extra: Options | None = None, above: Sequence[Path] = ()) -> Sweep:
+    """Return the sweep that a plan describes.
+
+    Args:
+        plan: The plan; if it has languages, with its source language (`with_languages`).
+        path: Its file. Its folder is where configs and other plans are looked for.
+        extra: Options of the program for every run.
+        above: Plans that are being read and refer to this one, to detect circular references.
+
+    Raises:
+        UserError: The plan names missing files, or contradicts itself.
+    """
     return _PlanReader(path, plan, extra or {}, above).read()
 
 
 def with_languages(plan: Plan, path: Path, languages: Corpora | None, source: str) -> Plan:
-    """Return a plan with other languages, or another source language.
+    """Return a plan with other languages or another source language, or with the source that it has by default.
 
     Args:
         plan: The plan.
@@ -246,13 +252,24 @@ class _PlanReader:
         return (plan.label or "row",), {(row,): [entry] for row, entry in plan.rows.items()}
 
     def _list_entries_of_languages(self) -> tuple[tuple[str, ...], dict[tuple[str, ...], list[Any]]]:
-        """Return the names of the axes, of which the first is that of the languages, and the entries of each row."""
+        """Return the names of the two axes, of which the first is that of the languages, and the entries of each row.
+
+        Raises:
+            UserError: The grid has an axis of languages itself, or not exactly one further axis.
+        """
         plan = self.plan
         axes = plan.grid.get("axes")
         if not isinstance(axes, dict) or AXIS in axes:
             raise UserError(
-                f"{self.path}: `languages` are the axis `{AXIS}` of a grid with further `axes`. Give it a `grid` whose "
-                f"`axes` are other ones"
+                f"{self.path}: `languages` are the axis `{AXIS}` of a grid with one further axis. Give it a `grid` "
+                "whose `axes` has another one"
+            )
+        if len(axes) != 1:
+            number = f"{len(axes)}: {', '.join(map(str, axes))}" if axes else "none"
+            raise UserError(
+                f"{self.path}: beside `languages`, the `axes` of the `grid` have one further axis, whose values are "
+                f"compared within a language, but here it has {number}. Keep one, and make a sweep for each value of "
+                "the others, with its options after `--`"
             )
         grid = {**plan.grid, "axes": {AXIS: make_language_axis(plan.languages, plan.source), **axes}}
         names, entries = _list_entries_of_grid(grid, f"{self.path}: `grid`", self.extra)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from attention_probing.commands.comparison import Side, shared_items
 from attention_probing.commands.sweep_languages import AXIS
 from attention_probing.commands.sweep_rows import Sweep
 from attention_probing.metrics.attachment import ALL, PLAIN
@@ -19,20 +20,24 @@ from attention_probing.metrics.differences import paired_bootstrap
 from attention_probing.metrics.draws import TEST_DRAWS
 from attention_probing.metrics.p_values import holm, p_units
 from attention_probing.results import Estimate, HeatMap, Provenance, Result, Table, Unit
-from attention_probing.results.errors import pluralize
-from attention_probing.results.record import NAN, Record
+from attention_probing.results.errors import list_first, pluralize
+from attention_probing.results.record import NAN, Record, RecordError
 from attention_probing.results.sentences import LEVEL, fill_sentence
 from attention_probing.results.tables import DASH, format_number
 
 LEAST = 50
 """Least number of words of a relation in test for it to count in a language."""
 DEALS = 10_000
-"""Draws of the test in `find_shared_heads`."""
+"""Draws of the test in `find_shared_heads`, which is one-sided."""
+LEAST_P = 2 / (1 + TEST_DRAWS)
+"""Smallest possible p of the differences, whose test is two-sided."""
 KINDS = OWN, TRANSFERRED, PROBE, TRANSFERRED_PROBE = "own heads", "transferred heads", "own probe", "transferred probe"
 """Second label of the rows that are compared."""
 
 Runs = Mapping[str, Mapping[str, Record]]
 """Finished runs by language and kind."""
+Refusals = Mapping[tuple[str, str], Sequence[str]]
+"""Scores by which two runs could not be compared, by language and reason."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +60,13 @@ class Languages:
         """Take the runs of the rows of a sweep.
 
         Args:
-            sweep: The sweep.
+            sweep: The sweep. Its rows have two labels, the language and the kind.
             records: Results of its finished runs, by key of the run.
         """
         runs: dict[str, dict[str, Record]] = {}
         kinds: dict[str, set[str]] = {}
         for row in sweep.rows:
-            language, kind, *_ = row.labels
+            language, kind = row.labels
             kinds.setdefault(language, set()).add(kind)
             of_language = runs.setdefault(language, {})
             done = row.done(records)
@@ -100,33 +105,54 @@ def compare_transfer(own: Record | None, transferred: Record | None, score: str)
     """Return `difference`, transferred − own, with `.low` and `.high`, and `p`, paired by sentence or document.
 
     All are nan if a run is missing, or if both are one run, of the source.
+
+    Raises:
+        RecordError: The runs were not scored on the same items, or a run has no counts by which they could be matched.
     """
     if own is None or transferred is None or own is transferred:
-        return {"difference": NAN, "difference.low": NAN, "difference.high": NAN, "p": NAN}
-    counts_of_own = own.counts(score, by_id=True)
-    counts = transferred.counts(score, by_id=True).loc[counts_of_own.index]
+        return dict(_NOT_COMPARED)
+    sides = [Side.from_records(score, [run]) for run in (own, transferred)]
+    items = shared_items(sides)
+    alone_in_own, alone_in_transferred = (len(side.counts[0]) - len(items) for side in sides)
+    if alone_in_own or alone_in_transferred:
+        raise RecordError(
+            f"{own.path.parent} and {transferred.path.parent} were not scored on the same items: {alone_in_own} only "
+            f"in the former, {alone_in_transferred} only in the latter, {len(items)} in both. If the test file has "
+            "changed since, remove the folder of the older run, and give the command again"
+        )
+    counts_of_own, counts = (side.on(items).counts[0] for side in sides)
     estimate = paired_bootstrap(
         counts["numerator"],
         counts["denominator"],
         counts_of_own["numerator"],
         counts_of_own["denominator"],
-        share=score in transferred.shares and score in own.shares,
+        share=all(side.is_share for side in sides),
         units=counts_of_own["unit"],
     )
     p = NAN if estimate.p is None else estimate.p
     return {**replace(estimate, p=None).columns("difference"), "p": p}
 
 
-def compare_heads(languages: Languages) -> pd.DataFrame:
+_DIFFERENCE = ("difference", "difference.low", "difference.high", "p")
+_NOT_COMPARED = dict.fromkeys(_DIFFERENCE, NAN)
+
+
+def compare_heads(languages: Languages) -> tuple[pd.DataFrame, Refusals]:
     """Return the best head of each language and relation, that of the source, and their difference on test.
 
     A relation has a row if it counts in the language and one of the two heads could be chosen on dev.
 
-    Columns: `language`, `relation`, `n`; `head`, `direction`, `dev`, `test`, `low`, `high`, `offset`, and `over_offset`
-    with its interval, of the own head; `source_head` and `transferred`, the accuracy of the head of the source;
-    `difference` with its interval, `p` and `p_holm`.
+    Returns:
+        The relations by which two runs could not be compared, by language and reason, after a table with these columns:
+
+        - `language`, `relation`, `n`;
+        - `head`, `direction`, `dev`, `test`, `low`, `high`, `offset`, and `over_offset` with its interval, of the own
+          head;
+        - `source_head` and `transferred`, the accuracy of the head of the source;
+        - `difference` with its interval, `p` and `p_holm`.
     """
     rows: list[dict[str, Any]] = []
+    refusals: dict[tuple[str, str], list[str]] = {}
     for language in languages.runs:
         own = languages.find_own(language, OWN)
         transferred = languages.find_transferred(language, OWN)
@@ -138,16 +164,20 @@ def compare_heads(languages: Languages) -> pd.DataFrame:
             row = {"language": language, "relation": relation, **_describe_head(head, head_of_source)}
             has_both = head is not None and head_of_source is not None
             pair = (own, transferred) if has_both else (None, None)
-            rows.append({**row, **compare_transfer(*pair, f"heads.{relation}")})
+            try:
+                row |= compare_transfer(*pair, f"heads.{relation}")
+            except RecordError as error:
+                row |= _NOT_COMPARED
+                refusals.setdefault((language, str(error)), []).append(relation)
+            rows.append(row)
     frame = pd.DataFrame(rows, columns=_COLUMNS_OF_HEADS)
     frame = frame.astype(dict.fromkeys(("head", "direction", "source_head"), object))  # also without any head
     frame["p_holm"] = frame.groupby("relation", sort=False)["p"].transform(lambda p: holm(p.tolist()))
-    return frame
+    return frame, refusals
 
 
 _OF_OWN = ("head", "direction", "dev", "test", "low", "high", "offset")
 _OVER_OFFSET = ("over_offset", "over_offset.low", "over_offset.high")
-_DIFFERENCE = ("difference", "difference.low", "difference.high", "p")
 _COLUMNS_OF_HEADS = ["language", "relation", "n", *_OF_OWN, *_OVER_OFFSET, "source_head", "transferred", *_DIFFERENCE]
 
 
@@ -187,7 +217,7 @@ def find_shared_heads(best: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     `source_better` count the languages in which the head of the source differs with p < .05 after Holm's correction.
 
     Args:
-        best: Frame of `compare_heads`.
+        best: Table of `compare_heads`.
         seed: Seed of the draws.
     """
     best = best[(best["relation"] != ALL) & best["head"].notna()]
@@ -223,12 +253,16 @@ def _deal_heads(codes: Any, rng: np.random.Generator) -> Any:  # noqa: ANN401 # 
     return deals
 
 
-def compare_probes(languages: Languages) -> pd.DataFrame:
+def compare_probes(languages: Languages) -> tuple[pd.DataFrame, Refusals]:
     """Return UAS of the probe of each language, of both branchings, and of the probe of the source on its test.
 
     A language without a finished probe of either kind has no row.
+
+    Returns:
+        The table, and the score by which two runs could not be compared, by language and reason.
     """
     rows: list[dict[str, Any]] = []
+    refusals: dict[tuple[str, str], list[str]] = {}
     for language in languages.runs:
         own = languages.find_own(language, PROBE)
         transferred = languages.find_transferred(language, PROBE)
@@ -244,10 +278,15 @@ def compare_probes(languages: Languages) -> pd.DataFrame:
         row["right"] = scored.scores["right_branching.uas"].value
         row["left"] = scored.scores["left_branching.uas"].value
         row["transferred"] = NAN if transferred is None else transferred.scores["uas"].value
-        rows.append({**row, **compare_transfer(own, transferred, "uas")})
+        try:
+            row |= compare_transfer(own, transferred, "uas")
+        except RecordError as error:
+            row |= _NOT_COMPARED
+            refusals[language, str(error)] = ["uas"]
+        rows.append(row)
     frame = pd.DataFrame(rows, columns=_COLUMNS_OF_PROBES)
     frame["sentences"] = frame["sentences"].astype("Int64")
-    return frame.assign(p_holm=holm(frame["p"].tolist()))
+    return frame.assign(p_holm=holm(frame["p"].tolist())), refusals
 
 
 _COLUMNS_OF_PROBES = [
@@ -266,14 +305,14 @@ def compare_languages(languages: Languages) -> tuple[Result, Provenance] | None:
         - `own`: head and accuracy by relation and language, with ↑ if it is above the best offset with its whole
           interval;
         - `transfer`: accuracy of the head of the source minus that of the own head, in points, with ↑ or ↓ for p < .05
-          after Holm's correction. In a language without an own head the accuracy itself stands in parentheses, in the
-          source the head;
+          after Holm's correction. In a language without an own head, or whose runs cannot be compared, the accuracy
+          itself stands in parentheses, in the source the head;
         - `heads` (`compare_heads`), with all numbers.
 
-        The audit has `blank`, a sentence for each language with blank cells.
+        The audit has `blank`, sentences for each language with blank cells or without a comparison.
     """
-    best = compare_heads(languages)
-    of_probes = compare_probes(languages)
+    best, refusals_of_heads = compare_heads(languages)
+    of_probes, refusals_of_probes = compare_probes(languages)
     if best.empty and of_probes.empty:
         return None
     tables = {}
@@ -282,13 +321,13 @@ def compare_languages(languages: Languages) -> tuple[Result, Provenance] | None:
     if not of_probes.empty:
         shares: tuple[str, ...] = ("uas", "right", "left", "transferred", "difference")
         main = ("language", "uas", "right", "left", "transferred", "difference", "p_holm")
-        tables["probes"] = _make_table(of_probes, shares, TEST_DRAWS, main)
+        tables["probes"] = _make_table(of_probes, shares, LEAST_P, main)
         answers.append(_answer_of_probes(of_probes, languages.source))
     own = best[best["head"].notna()]
     if (own["relation"] != ALL).any():
         shared = find_shared_heads(best)
         main_of_shared = ("relation", "head", "languages", "on_one_head", "p_holm", "source_worse", "source_better")
-        tables["shared"] = _make_table(shared, (), DEALS, main_of_shared)
+        tables["shared"] = _make_table(shared, (), 1 / (1 + DEALS), main_of_shared)
         answers.append(_answer_of_shared(shared))
     if not own.empty:
         tables["own"] = _make_wide(own, _format_own(own))
@@ -297,18 +336,22 @@ def compare_languages(languages: Languages) -> tuple[Result, Provenance] | None:
         of_source = best[best["source_head"].notna()]
         tables["transfer"] = _make_wide(of_source, _format_transfer(of_source, languages.source))
         shares = ("dev", "test", "offset", "over_offset", "transferred", "difference")
-        tables["heads"] = _make_table(best, shares, TEST_DRAWS)
+        tables["heads"] = _make_table(best, shares, LEAST_P)
         answers.append(_answer_of_heads(best, languages.source))
     answer = fill_sentence("; ".join(part for part in answers if part), {})
-    audit = {"blank": describe_blanks(languages)}
+    blank = describe_blanks(languages)
+    blank += _describe_refusals(refusals_of_heads, languages.source, "head")
+    blank += _describe_refusals(refusals_of_probes, languages.source, "probe")
+    audit = {"blank": blank}
     result = Result("transfer", {}, tables, figures, audit=audit, answer=answer)
     record = next(run for runs in languages.runs.values() for run in runs.values())
     return result, Provenance(record.encoder, {}, {})
 
 
-def _make_table(frame: pd.DataFrame, shares: Sequence[str], draws: int, main: Sequence[str] = ()) -> Table:
+def _make_table(frame: pd.DataFrame, shares: Sequence[str], least: float, main: Sequence[str] = ()) -> Table:
+    """Return a table with p-values, of which `least` is the smallest possible one."""
     units: dict[str, Unit | Sequence[Unit]] = dict.fromkeys(shares, "fraction")
-    units["p"] = p_units(frame["p"], 2 / (1 + draws))
+    units["p"] = p_units(frame["p"], least)
     units["p_holm"] = units["p"]
     return Table(frame, units, "test" if "test" in frame else None, main)
 
@@ -395,7 +438,7 @@ def _answer_of_heads(best: pd.DataFrame, source: str) -> str:
     better = int((clear["difference"] > 0).sum())
     return (
         f"the head of {source} for a relation is worse than the own one in {worse} of {len(tested)} cells, and better "
-        f"in {better}"
+        f"in {better} (p < .05 after Holm over the languages, by relation)"
     )
 
 
@@ -441,4 +484,13 @@ def describe_blanks(languages: Languages) -> list[str]:
         if reasons:
             few = f"relations with fewer than {LEAST} words in test, or none in dev, are blank"
             sentences.append(f"{language}: {few}: {', '.join(reasons)}.")
+    return sentences
+
+
+def _describe_refusals(refusals: Refusals, source: str, learned: str) -> list[str]:
+    """Return a sentence for each language whose `learned`, head or probe, is not compared with that of the source."""
+    sentences = []
+    for (language, reason), scores in refusals.items():
+        by = list_first(scores)
+        sentences.append(f"{language}: the {learned} of {source} is not compared with the own one by {by}: {reason}.")
     return sentences

@@ -12,7 +12,7 @@ from rich.console import Console
 from attention_probing.commands import CONFIGS
 from attention_probing.commands.sweep import divide_languages, main
 from attention_probing.commands.sweep_languages import has_test_alone, read_languages
-from attention_probing.commands.sweep_plan import read_sweep
+from attention_probing.commands.sweep_plan import make_sweep, read_plan, read_sweep, with_languages
 from attention_probing.commands.sweep_transfer import KINDS, OWN, PROBE, TRANSFERRED, TRANSFERRED_PROBE
 from attention_probing.results import Table
 from attention_probing.results.errors import UserError
@@ -56,12 +56,12 @@ def test_languages_are_the_first_axis_and_what_needs_the_source_gets_it(tmp_path
 def test_the_corpus_of_the_source_may_be_files_by_split(tmp_path: Path) -> None:
     files = {"train": "a.conllu", "dev": "b.conllu", "test": "c.conllu"}
     spec = write_spec(tmp_path, GRID, a="a")
-    sweep = read_sweep(spec, languages={"Greek": files, "Thai": "ud_thai"})
+    sweep = make_sweep(with_languages(read_plan(spec), spec, {"Greek": files, "Thai": "ud_thai"}, ""), spec)
     assert sweep.source == "Greek"
     (run,) = next(row for row in sweep.rows if row.labels == ("Thai", "transferred heads")).all_runs()
     assert json.loads(dict(run.options)["data.init_args.transfer_from"]) == files
-    assert read_sweep(spec, languages={"Lao": "ud_lao", "Thai": "ud_thai"}, source="Thai").source == "Thai"
-    assert read_sweep(spec, source="Thai").source == "Thai"
+    assert with_languages(read_plan(spec), spec, {"Lao": "ud_lao", "Thai": "ud_thai"}, "Thai").source == "Thai"
+    assert with_languages(read_plan(spec), spec, None, "Thai").source == "Thai"
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,14 @@ def test_faults_of_languages_on_the_command_line(words: list[str], message: str)
         (
             GRID.replace("learned:", "language:"),
             [],
-            "`languages` are the axis `language` of a grid with further `axes`",
+            "`languages` are the axis `language` of a grid with one further axis. Give it a `grid` whose",
         ),
+        (
+            GRID + "    width: {narrow: {}, wide: {set: {model.width: 2}}}\n",
+            [],
+            "one further axis, whose values are compared within a language, but here it has 2: learned, width. Keep",
+        ),
+        (GRID.partition("  axes:")[0] + "  axes: {}\n", [], "but here it has none. Keep"),
         (
             GRID,
             ["--", "--languages", "T=t", "L=l"],

@@ -1,6 +1,7 @@
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -68,11 +69,14 @@ def run(language: str, kind: str) -> Result:
     return Result(kind.replace(" ", "_"), scores, tables, items=items, ratios=ratios, shares=tuple(ratios))
 
 
-def write_run(folder: Path, language: str, kind: str) -> Path:
-    """Write the results of a run, and return its folder."""
+def write_run(folder: Path, language: str, kind: str, left_out: int = 0) -> Path:
+    """Write the results of a run without its first sentences, and return its folder."""
+    result = run(language, kind)
+    assert result.items is not None
+    result = replace(result, items=result.items.iloc[left_out:])
     path = folder / "runs" / f"{language}-{kind}".replace(" ", "-")
     data = {"train": {"file": "a.conllu", "sentences": 7}}
-    write(path, run(language, kind), Provenance({"name": "tiny"}, data, {}), figures=FigureFiles(formats=()))
+    write(path, result, Provenance({"name": "tiny"}, data, {}), figures=FigureFiles(formats=()))
     return path
 
 
@@ -153,6 +157,36 @@ def test_blank_cells_have_their_reasons(result: Result, tmp_path: Path) -> None:
     assert compare(languages).audit["blank"] == [f"Hebrew: {few}: det (none in dev)."]
 
 
+@pytest.mark.parametrize("shorter", [TRANSFERRED, OWN])
+def test_runs_with_other_sentences_are_not_compared_and_the_other_languages_are(shorter: str, tmp_path: Path) -> None:
+    languages = languages_of(tmp_path, ["English", "German", "Basque"])
+    probe = PROBE if shorter == OWN else TRANSFERRED_PROBE
+    basque = dict(languages.runs["Basque"])
+    for kind, left_out in ((shorter, 1), (probe, 2)):
+        folder = write_run(tmp_path / "shorter", "Basque", kind, left_out)
+        basque[kind] = find_record(folder)
+    result = compare(Languages("English", {**languages.runs, "Basque": basque}))
+    heads: Any = result.tables["heads"].frame.set_index(["language", "relation"])
+    assert heads.loc[("Basque", "obj"), ["difference", "difference.low", "p", "p_holm"]].isna().all()
+    assert heads.loc[("German", "obj"), "p_holm"] == heads.loc[("German", "obj"), "p"] < 0.05
+    transfer = result.tables["transfer"].frame.set_index("relation")
+    assert transfer.loc["obj"].to_dict() == {"English": "2-2", "German": "-50.0↓", "Basque": "(50.0)"}
+    probes: Any = result.tables["probes"].frame.set_index("language")
+    assert probes["difference"].isna().to_dict() == {"English": True, "German": False, "Basque": True}
+    assert probes.loc["Basque", "transferred"] == RIGHT["Basque", TRANSFERRED_PROBE]
+    few, of_heads, of_probes = cast(list[str], result.audit["blank"])
+    assert few.startswith("Basque: relations with fewer than 50 words")
+    folders = f"{basque[OWN].path.parent} and {basque[TRANSFERRED].path.parent}"
+    sides = "1 only in the former, 0 only" if shorter == TRANSFERRED else "0 only in the former, 1 only"
+    assert of_heads == (
+        f"Basque: the head of English is not compared with the own one by all, obj: {folders} were not scored on the "
+        f"same items: {sides} in the latter, 29 in both. If the test file has changed since, remove the folder of the "
+        "older run, and give the command again."
+    )
+    assert of_probes.startswith("Basque: the probe of English is not compared with the own one by uas: ")
+    assert "28 in both" in of_probes
+
+
 def test_a_language_with_a_test_split_alone_shows_what_the_source_finds_in_it(tmp_path: Path) -> None:
     languages = languages_of(tmp_path, ["English", "German"])
     german = {kind: languages.runs["German"][kind] for kind in (TRANSFERRED, TRANSFERRED_PROBE)}
@@ -202,7 +236,8 @@ def test_the_answer_says_what_is_lost_and_what_is_shared(result: Result) -> None
     assert result.answer == (
         "The UAS of the probe of English minus that of the own one is -25.0 (German) to 50.0 (Basque) points, and it "
         "is worse in 1 of 2 languages (p < .05 after Holm); most languages share a head for obj: 2-2 in 3 of 3; the "
-        "head of English for a relation is worse than the own one in 2 of 3 cells, and better in 0."
+        "head of English for a relation is worse than the own one in 2 of 3 cells, and better in 0 "
+        "(p < .05 after Holm over the languages, by relation)."
     )
 
 
@@ -233,6 +268,15 @@ def test_one_head_in_all_languages_is_more_than_good_heads_in_all(monkeypatch: p
     small = find_shared_heads(frame[frame["language"].isin(["a", "b"])].query("relation in ('obj', 'det')"))
     # Two languages with two relations: obj is alike where both are dealt as they are, or both the other way round.
     assert small["p"].min() > 0.2
+
+
+def test_only_the_smallest_p_of_the_one_sided_test_has_the_sign_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attention_probing.commands.sweep_transfer.DEALS", 3)
+    table = compare(languages_of(tmp_path, ["English", "German"])).tables["shared"]
+    assert table.frame["p"].tolist() == [0.5, 0.5]  # of 3 deals one is as they chose; the smallest p would be 1 / 4
+    assert table.units["p"] == table.units["p_holm"] == ["p", "p"]
 
 
 def test_the_page_of_the_documentation_is_made_of_a_finished_sweep(
