@@ -34,6 +34,8 @@ Operation: TypeAlias = Any
 
 _aten = torch.ops.aten
 _FUSED = _aten.scaled_dot_product_attention.default
+_FRESH = _aten.lift_fresh.default
+"""Operation that returns its argument, a tensor that `torch.tensor` has just made."""
 _ANSWERS: Mapping[Any, object] = {
     _aten._local_scalar_dense.default: 0,
     _aten.equal.default: False,
@@ -44,15 +46,21 @@ _ANSWERS: Mapping[Any, object] = {
 class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Mode that counts the bytes of living tensors, and the operations of matrix products, of what runs in it.
 
+    Args:
+        device: Device whose tensors are counted. What is copied to it from the host counts once, as on a CPU.
+
     Attributes:
         peak: Most bytes of tensors made in it that were alive at once.
+        turnover: Bytes of all tensors made in it.
         operations: Floating-point operations of matrix products and attention.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device | str = "meta") -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0
+        self.turnover = 0
         self.operations = 0
+        self._device = torch.device(device).type
         self._alive = 0
         self._storages: set[int] = set()
 
@@ -73,7 +81,10 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
             count = flop_registry.get(operation._overloadpacket)
             if count is not None:
                 self.operations += count(*args, **options, out_val=result)
-        given = {one.untyped_storage()._cdata for one in tree_leaves((args, options)) if isinstance(one, Tensor)}
+        given: set[int] = set()
+        if operation is not _FRESH:
+            tensors = [one for one in tree_leaves((args, options)) if isinstance(one, Tensor)]
+            given.update(one.untyped_storage()._cdata for one in tensors)
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in given:  # no view, as of weights
                 self._add(tensor)
@@ -85,6 +96,8 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return query.new_empty(*query.shape[:-1], value.size(-1))
 
     def _add(self, tensor: Tensor) -> None:
+        if tensor.device.type != self._device:
+            return
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._storages:
@@ -92,6 +105,7 @@ class Tally(TorchDispatchMode):  # type: ignore[no-untyped-call]
         size = storage.nbytes()
         self._storages.add(key)
         self._alive += size
+        self.turnover += size
         self.peak = max(self.peak, self._alive)
         finalize(storage, self._remove, key, size)
 
@@ -232,6 +246,7 @@ def predict_costs(encoder: PlannedEncoder, items: Items, device: str) -> Costs:
     peak = 0
     lengths = []
     rates = []
+    made = []
     for number in dict.fromkeys([*spread.tolist(), int(cells.argmax()), int(padded.argmax())]):
         tally = Tally()
         with tally:
@@ -239,8 +254,11 @@ def predict_costs(encoder: PlannedEncoder, items: Items, device: str) -> Costs:
         peak = max(peak, tally.peak)
         lengths.append(sizes[number, 1])
         rates.append(tally.operations / padded[number])
+        made.append(tally.turnover / padded[number])
     order = np.argsort(lengths, kind="stable")
-    operations = padded * np.interp(sizes[:, 1], np.array(lengths)[order], np.array(rates)[order])
+    known = np.array(lengths)[order]
+    operations = padded * np.interp(sizes[:, 1], known, np.array(rates)[order])
+    turnover = padded * np.interp(sizes[:, 1], known, np.array(made)[order])
     batch, longest = sizes[cells.argmax()].tolist()
     disk = sum(map(items.bytes, range(len(items.shards))))
     of_layer = 4 * encoder.heads * int(cells.max())  # single precision
@@ -253,7 +271,7 @@ def predict_costs(encoder: PlannedEncoder, items: Items, device: str) -> Costs:
         peak=peak,
         result=max(_bytes_of(items, batch) for batch in cut),
         workers=workers_of(encoder, items, device),
-        spare=min(GROWTH, disk) if device == "cpu" else 0,  # no more than all results
+        spare=min(GROWTH, int(turnover.sum())) if device == "cpu" else 0,  # no more than was ever allocated
         disk=disk,
         operations=float(operations.sum()),
     )

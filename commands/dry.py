@@ -36,8 +36,10 @@ class Prediction:
         costs: Costs of reading each corpus file once, by its splits.
         readings: Number of encoders that read each file: 2 with `random_init`, of the splits of a test.
         streams: True if the run stores nothing.
+        start: Bytes that the program takes before it loads an encoder.
         host: Bytes that the program, the tokenizer and the corpora take.
-        reading: Most bytes that they take while tokenizer and corpora are read.
+        reading: Most bytes that program and tokenizer take while the tokenizer is read.
+        beside: Bytes that an encoder takes beside its weights; most are those of its tokenizer.
         mapped: Bytes of the files of weights, which are mapped while they are converted; 0 if they are not here, or if
             the weights stay in their type.
         device: Kind of device of the run, `cpu` or `cuda`.
@@ -49,8 +51,10 @@ class Prediction:
     costs: Mapping[str, Costs]
     readings: Mapping[str, int]
     streams: bool
+    start: int
     host: int
     reading: int
+    beside: int
     mapped: int
     device: str
     rate: float | None
@@ -64,27 +68,38 @@ class Prediction:
     def on_device(self) -> int:
         """Peak of the weights and the forward passes, in bytes."""
         passes = max(costs.memory for costs in self.costs.values())
-        spare = max(costs.spare for costs in self.costs.values())  # left by the passes of the encoder before
-        return max(self.encoders * self.encoder.weights + passes, self._while_loading + spare)
+        peak = self.encoders * self.encoder.weights + passes
+        if self.device == "cpu" and self.encoders > 1:
+            spare = max(costs.spare for costs in self.costs.values())  # left by the passes of the encoder before
+            peak = max(peak, self._while_drawing + spare)
+        return peak
 
     @property
-    def _while_loading(self) -> int:
-        """Bytes of weights while the last encoder is loaded.
+    def _while_drawing(self) -> int:
+        """Bytes of weights while the encoder of random weights is made, on the CPU, also for a GPU.
 
-        Random weights are drawn beside pretrained ones, whose embeddings they get; on the CPU, also for a GPU.
+        Pretrained weights are read, whose files are mapped until all are converted; then random ones are drawn beside
+        them, which get their embeddings. On a CPU the first encoder is there too.
         """
-        copies = self.encoders
-        if self.device == "cpu" and self.encoders > 1:
-            copies += 1
-        return copies * self.encoder.weights
+        weights = self.encoder.weights
+        first = weights if self.device == "cpu" else 0
+        return first + weights + max(weights, self.mapped)
 
     @property
     def on_host(self) -> int:
-        """Peak of the memory of the host: program, tokenizer and corpus, and the weights on their way to the device."""
-        while_loading = self.reading + self.encoders * self.encoder.weights + self.mapped
+        """Peak of the memory of the host: program, tokenizers and corpora, and the weights on their way to the device.
+
+        An encoder is loaded in two steps, first the weights, then the tokenizer, whose file takes more while it is
+        read than afterwards.
+        """
+        weights = self.encoder.weights
+        loading = max(self.start + weights + self.mapped, self.reading + weights)
+        later = self.host + (self.encoders - 1) * self.beside
         if self.device == "cpu":
-            return max(self.host + self.on_device, while_loading)
-        return max(self.host + self._while_loading, while_loading)
+            later += self.on_device
+        elif self.encoders > 1:
+            later += self._while_drawing
+        return max(loading, later)
 
     @property
     def memory(self) -> int:
@@ -160,9 +175,14 @@ def predict(data: object, stage: str, accelerator: str = "auto") -> Prediction:
     if data.encoder is None:
         raise UserError(f"{setting('data.encoder')} is null, so there is no encoder whose memory could be predicted.")
     device = _kind(accelerator)
+    start = resident_bytes()
     encoder = PlannedEncoder(resolve(data.encoder, weights=False))
-    host = 0
     reading = peak_resident_bytes()
+    beside = resident_bytes() - start
+    rate = measure_rate(device, encoder)
+    if device == "cpu":
+        load_kernels(encoder.state_size)
+    host = 0
     costs = {}
     readings = {}
     tests = data.random_init and stage in ("fit", "test")
@@ -175,8 +195,7 @@ def predict(data: object, stage: str, accelerator: str = "auto") -> Prediction:
     mapped = sum(path.stat().st_size for path in encoder.source.weights)
     if mapped >= 0.9 * encoder.weights:  # in their own type they are mapped, not copied
         mapped = 0
-    rate = measure_rate(device, encoder)
-    return Prediction(encoder, costs, readings, data.streams, host, reading, mapped, device, rate)
+    return Prediction(encoder, costs, readings, data.streams, start, host, reading, beside, mapped, device, rate)
 
 
 def _kind(accelerator: str) -> str:
@@ -184,6 +203,16 @@ def _kind(accelerator: str) -> str:
     if accelerator == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return "cpu" if accelerator == "cpu" else "cuda"
+
+
+def load_kernels(size: int) -> None:
+    """Run one layer of a transformer of this width, so that the code and the buffers of PyTorch's kernels are resident.
+
+    They are loaded when they are first used, as in the first pass of a run; the planned passes use none.
+    """
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        layer = torch.nn.TransformerEncoderLayer(size, nhead=1, activation="gelu", batch_first=True)
+        layer(torch.rand(1, _PIECES, size))
 
 
 def measure_rate(device: str, encoder: PlannedEncoder) -> float | None:

@@ -72,11 +72,11 @@ def test_a_planned_pass_takes_what_the_real_pass_takes(
     batch = next(batches(items, items.shards[0], "cpu"))
     tallies = {}
     for encoder in encoders:
-        with Tally() as tally:
+        with Tally(encoder.device) as tally:
             run_pass(encoder, items, batch, encoder.device)
         tallies[encoder] = tally
     assert tallies[planned].operations == tallies[loaded].operations > 0
-    assert tallies[planned].peak == pytest.approx(tallies[loaded].peak, rel=0.05)
+    assert tallies[planned].peak == pytest.approx(tallies[loaded].peak, rel=0.02)
 
 
 def test_costs_are_those_of_the_store(encoders: tuple[PlannedEncoder, Encoder], tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_costs_are_those_of_the_store(encoders: tuple[PlannedEncoder, Encoder], 
     operations = 0
     for batch in passes:
         of_passes.append(len(batch) * max(len(items.inputs[item]) for item in batch) ** 2)
-        with Tally() as tally:
+        with Tally(loaded.device) as tally:
             run_pass(loaded, items, batch, loaded.device)
         operations += tally.operations
     assert costs.layer == max(of_passes) * loaded.heads * 4
@@ -130,6 +130,7 @@ def test_a_tally_counts_the_living() -> None:
         matrix = torch.ones(8, 8, device="meta")
         assert tally.peak == 4 * (256 + 16)
         product = matrix.T @ matrix  # a view is no new tensor
+        assert tally.turnover == 4 * (256 + 16 + 64 + 64)
     assert tally.operations == 2 * 8**3
     assert tally.peak == 4 * (256 + 16)
     with Tally() as of_view:
@@ -146,3 +147,25 @@ def test_what_bypasses_the_interface_is_refused(tmp_path: Path) -> None:
         EncoderError, match=r"its memory cannot be predicted without its weights \(.*\)\. Run it on a few"
     ):
         PlannedEncoder(resolve(EncoderSpec(str(folder))))
+
+
+def test_a_tally_counts_the_tensors_of_one_device() -> None:
+    """A tensor of the host, and its copy on the device: 16 numbers of 8 bytes, once on each."""
+    for device in ("meta", "cpu"):
+        with Tally(device) as tally:
+            indices = torch.tensor([0] * 16)
+            copied = indices.to("meta")
+        assert tally.peak == 8 * 16, device
+        assert copied.shape == indices.shape
+
+
+def test_spare_memory_is_no_more_than_all_passes_allocate(
+    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = PlannedEncoder(resolve(EncoderSpec(str(bert))))
+    items = cut(planned, tmp_path)
+    few = predict_costs(planned, items, "cpu")
+    assert few.peak < few.spare < extraction.GROWTH
+    monkeypatch.setattr("attention_probing.attention.costs.GROWTH", 1000)
+    assert predict_costs(planned, items, "cpu").spare == 1000
+    assert predict_costs(planned, items, "cuda").spare == 0

@@ -1,5 +1,6 @@
 """What `--dry` predicts of a command line, and that it leaves nothing behind."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,30 @@ def test_random_weights_are_a_second_encoder(line: list[str]) -> None:
     spare = max(one.spare for one in costs.values())
     assert twice.on_device == max(once.on_device + weights, 3 * weights + spare)
     assert "and the same with random weights" in describe(twice)["encoder"]
+
+
+def test_weights_and_tokenizer_are_read_one_after_the_other(line: list[str]) -> None:
+    """The mapped file is gone when the tokenizer is read, and the tokenizer's garbage when the passes begin."""
+    _, trees, _, folder = line
+    given = predict(DependencyDataModule(trees, encoder=EncoderSpec(folder)), "test", "cpu")
+    weights = given.encoder.weights
+    much = 10**12
+    mapped = replace(given, mapped=much)
+    assert mapped.memory == given.start + weights + much
+    reading = replace(given, reading=much)
+    assert reading.memory == much + weights
+    assert replace(mapped, reading=much).memory == max(mapped.memory, reading.memory)
+    passing = replace(given, host=much)
+    assert passing.memory == much + given.on_device
+
+
+def test_each_encoder_has_a_tokenizer(line: list[str]) -> None:
+    _, trees, _, folder = line
+    data = DependencyDataModule(trees, encoder=EncoderSpec(folder), random_init=True)
+    twice = replace(predict(data, "test", "cpu"), beside=0)
+    assert replace(twice, beside=10**9).memory == twice.host + 10**9 + twice.on_device
+    spare = max(one.spare for one in twice.costs.values())
+    assert replace(twice, mapped=10**9).on_device == 2 * twice.encoder.weights + 10**9 + spare
 
 
 def test_a_gpu_that_is_not_here_has_memory_and_no_speed(line: list[str]) -> None:
