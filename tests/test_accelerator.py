@@ -73,7 +73,7 @@ def test_streamed_attention_does_not_come_back_to_the_device(runs: dict[str, Run
     assert maps % (LAYERS * HEADS) == 0
     copies = [event for event in run[NAME]["events"] if event["numbers"] > maps / 2]
     assert {event["kind"] for event in copies} == {"to host"}
-    assert all("gold_in_trees" in event["place"] for event in copies)
+    assert all("metrics.trees:" in event["place"] for event in copies)
     assert per_batch(run, "wait") <= WAITS_OF_PASS
 
 
@@ -82,7 +82,7 @@ def test_stored_attention_is_copied_once(runs: dict[str, Run]) -> None:
     assert per_batch(run, "to device") <= FIELDS + 1
     assert per_batch(run, "wait") == 0
     to_host = [event for event in run[NAME]["events"] if event["kind"] == "to host"]
-    assert all("gold_in_trees" in event["place"] for event in to_host)
+    assert all("metrics.trees:" in event["place"] for event in to_host)
     assert len(to_host) == 4 * run[NAME]["batches"]
 
 
