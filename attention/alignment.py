@@ -382,8 +382,9 @@ def _compare_spelling(tokenizer: PreTrainedTokenizerFast, form: str, ids: tuple[
 def spell_normalised(tokenizer: PreTrainedTokenizerFast, form: str) -> str | None:
     """Return what a tokenizer's normalisation makes of a form, if other letters are left; None if the letters stay.
 
-    Letter case, compatibility characters, their composition and white space are not compared: only accents, points and
-    other marks that are lost, as of `çalışıyor`, which an uncased BERT reads as `calısıyor`.
+    Letter case, compatibility characters, their composition, white space and format characters, such as the zero-width
+    non-joiner of Persian, are not compared: only accents, points and other marks that are lost, as of `çalışıyor`,
+    which an uncased BERT reads as `calısıyor`.
 
     Args:
         tokenizer: The tokenizer.
@@ -399,9 +400,11 @@ def spell_normalised(tokenizer: PreTrainedTokenizerFast, form: str) -> str | Non
 
 
 def _fold(text: str) -> str:
-    """Return a text without differences of case, compatibility, composition and white space."""
+    """Return a text without differences of case, compatibility, composition, white space and format characters."""
     folded = unicodedata.normalize("NFKC", text).casefold()
-    return _remove_blanks(unicodedata.normalize("NFKC", folded))
+    folded = unicodedata.normalize("NFKC", folded)
+    letters = [letter for letter in folded if unicodedata.category(letter) != "Cf"]
+    return _remove_blanks("".join(letters))
 
 
 def _remove_blanks(text: str) -> str:

@@ -220,12 +220,12 @@ def _read_settings(path: str) -> object:
     """Return the content of a file of settings, with today's names of its options.
 
     Raises:
-        SettingsError: It cannot be read, or it is the plan of a sweep.
+        SettingsError: It cannot be read, is the plan of a sweep, or has an option under its old and its new name.
     """
     content = read_yaml(Path(path))
     if isinstance(content, Mapping) and content.keys() & {"rows", "grid"}:
         raise SettingsError(f"{path} is the plan of a sweep. Run it with `probing sweep {config_name(path)}`.")
-    return with_new_names(content)
+    return with_new_names(content, f"{path}: ")
 
 
 def _classes_in(content: object) -> dict[str, str]:

@@ -76,12 +76,16 @@ class Parser(ArgumentParser):
         return settings
 
     def parse_string(self, content: str, *args: Any, **options: Any) -> Namespace:  # noqa: ANN401
-        """Parse the text of a config, in which options may have the names of version 3.0, and return its settings."""
+        """Parse the text of a config, in which options may have the names of version 3.0, and return its settings.
+
+        Raises:
+            SettingsError: An option is given under its old and its new name.
+        """
         try:
             config = yaml.load(content, BoundedLoader)
         except (yaml.YAMLError, ValueError, RecursionError):
             config = None  # the parser tells the fault
-        renamed = with_new_names(config)
+        renamed = with_new_names(config, self._file)
         if renamed is not config:
             content = yaml.safe_dump(renamed, sort_keys=False)
             for (old, _), (new, _) in zip(leaves(config), leaves(renamed), strict=True):

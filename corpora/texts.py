@@ -191,7 +191,8 @@ def read_links(path: Path, audit: Counter[str], half: Half | None = None) -> Ite
     Args:
         path: The file, in UTF-8.
         audit: Receives the counts `quoted_texts` of sentences, see `corpora.records.is_quoted`, and
-            `invisible_characters`, see `corpora.records.strip_invisible`.
+            `invisible_characters`, see `corpora.records.strip_invisible`, of the sentences that are read and of the
+            header.
         half: Half of the sentences to read, see `Passage.half`; None reads all.
 
     Raises:
@@ -200,8 +201,9 @@ def read_links(path: Path, audit: Counter[str], half: Half | None = None) -> Ite
     """
     for sentence, rows in groupby(_link_rows(path, audit), key=lambda row: row[1]["sentence"]):
         words = tuple(sentence.split())
+        counts = Counter[str]()
         if is_quoted(sentence):
-            audit["quoted_texts"] += 1
+            counts["quoted_texts"] += 1
         links: list[Link] = []
         lines: list[int] = []
         document = None
@@ -209,11 +211,12 @@ def read_links(path: Path, audit: Counter[str], half: Half | None = None) -> Ite
             document = row.get(_DOCUMENT) or document
             start = _find_places(path, line, "from", row["from"], words)
             end = _find_places(path, line, "to", row["to"], words)
-            links.append(Link(row["label"], start, end))
+            links.append(Link(strip_invisible(row["label"], counts), start, end))
             lines.append(line)
         first = lines[0]
         passage = Passage(str(first), words, first, links=tuple(links), document=document)
         if half is None or passage.half == half:
+            audit.update(counts)
             yield (passage,)
 
 
@@ -234,7 +237,6 @@ def _link_rows(path: Path, audit: Counter[str]) -> Iterator[tuple[int, dict[str,
             if not row_by_name[name]:
                 raise CorpusError.at(path, number, f"column {name!r} is empty", "Fill it, or remove the row")
         check_words(path, number, row_by_name["sentence"])
-        row_by_name["label"] = strip_invisible(row_by_name["label"], audit)
         yield number, row_by_name
 
 

@@ -37,7 +37,7 @@ from attention_probing.corpora.splits import SPLITS, Split
 from attention_probing.datamodules.attention import AttentionDataModule
 from attention_probing.datamodules.batches import AntecedentBatch, BatchLoader, EncoderOf, check_batch
 from attention_probing.datamodules.corpus import mapping_of
-from attention_probing.datamodules.limits import Limit
+from attention_probing.datamodules.limits import LEFT_OUT, Limit
 from attention_probing.results import Provenance
 from attention_probing.results.errors import UserError, pluralize, setting
 from attention_probing.results.options import checked
@@ -195,7 +195,7 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
         self._candidates = data.candidates
         self._vectors = data.vectors
         windows = windows_from_table(store.labels)
-        documents = data.documents_of(split, windows)
+        documents = data.documents_of(split, windows, store.manifest.audit.get(LEFT_OUT, 0))
         self._items = [item for item, window in enumerate(windows) if window.number in documents]
         self.windows = [windows[item] for item in self._items]
         self.lengths = np.array([len(window) for window in self.windows], np.int64)
@@ -430,12 +430,13 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
             return super().missing_remedy
         return f"Split its documents into three parts: {setting('data.parts', '[0.5,0.25,0.25]')}"
 
-    def documents_of(self, split: Split, windows: Sequence[Window]) -> frozenset[int]:
+    def documents_of(self, split: Split, windows: Sequence[Window], left_out: int = 0) -> frozenset[int]:
         """Return the documents of a split, as 0-based indices among all documents of the corpus file.
 
         Args:
             split: Name of the split.
             windows: All windows of the file.
+            left_out: Number of documents of the file beyond `limit`.
 
         Raises:
             CorpusError: The corpus is one file with too few documents for its splits.
@@ -449,9 +450,14 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
             count = f"{len(genres)} documents with mentions are"
             if len(genres) == 1:
                 count = "one document with mentions is"
+            within = ""
+            remedy = "Give"
+            if left_out:
+                within = f" within {setting('data.limit', self.limit.most)}"
+                remedy = "Raise the limit, or give"
             raise CorpusError(
                 f"{self.corpus}: {count} too few to be split into {', '.join(names[:-1])} and {names[-1]} "
-                f"({setting('data.parts')}). Give one file per split: {mapping_of(self)}."
+                f"({setting('data.parts')}){within}. {remedy} one file per split: {mapping_of(self)}."
             )
         return parts[split]
 

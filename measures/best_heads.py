@@ -18,15 +18,12 @@ from attention_probing.metrics.heads import (
     Predictions,
     permutation_p,
 )
-from attention_probing.metrics.p_values import holm, least_p, max_sign_flip_p, p_units
+from attention_probing.metrics.p_values import DRAWS_OF_ROW, draws_for, holm, least_p, max_sign_flip_p, p_units
 from attention_probing.results import Estimate, Flags, Floats, Table, Unit
 from attention_probing.results.errors import pluralize
 from attention_probing.results.estimates import FEW
 from attention_probing.results.heads import HeadNames, heads_table
 from attention_probing.results.sentences import LEVEL, fill_sentence, format_difference
-
-DRAWS_OF_ROW = 200
-"""Draws of the test against the offset for each row, so that p can be small after Holm's correction for the rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +159,7 @@ class ChosenHeads:
 
             A relation that no word of dev has is left blank but for `n`: no head can be chosen.
         """
-        draws = max(permutations, DRAWS_OF_ROW * len(self.groups))
+        draws = draws_for(len(self.groups), self.scored.arcs.number_of_units, permutations, each=DRAWS_OF_ROW)
         dev = self.dev
         scored = self.scored
         groups = [self.groups[group] for group in self.heads]
@@ -293,8 +290,7 @@ def _units(heads: ChosenHeads, frame: pd.DataFrame, draws: int, permutations: in
     units: dict[str, Unit | Sequence[Unit]] = {}
     for name in shares:
         units[name] = "fraction"
-    number = int(heads.scored.arcs.units.max(initial=-1)) + 1
-    least = 1 / (1 + draws) if heads.split == "dev" else least_p(number, draws)
+    least = 1 / (1 + draws) if heads.split == "dev" else least_p(heads.scored.arcs.number_of_units, draws)
     units["p_offset"] = p_units(frame["p_offset"], least)
     units["p_shuffled"] = p_units(frame["p_shuffled"], 1 / (1 + permutations))
     units["p_holm"] = units["p_offset"]

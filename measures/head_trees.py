@@ -27,7 +27,7 @@ from attention_probing.metrics.attachment import (
 )
 from attention_probing.metrics.bootstrap import bootstrap_ratio
 from attention_probing.metrics.heads import DIRECTIONS, most_attended
-from attention_probing.metrics.p_values import holm, least_p, p_units
+from attention_probing.metrics.p_values import DRAWS_OF_ROW, draws_for, holm, least_p, p_units
 from attention_probing.metrics.rows import Rows
 from attention_probing.metrics.trees import gold_in_rooted_trees, gold_in_trees, neighbour_edges
 from attention_probing.results import Estimate, Flags, Floats, Integers, Result, Table, Unit, fill_sentence
@@ -48,7 +48,6 @@ SCORES = {UNDIRECTED: "heads.tree", ROOTED: "heads.rooted_tree", MAX: "heads.max
 DISTANCES = (1, 2, 3)  # of the baseline of MAX, in words, as the offsets of Clark et al. (2019, §4.2)
 
 DRAWS = 1000  # least number of draws of a test
-DRAWS_OF_ROW = 200  # draws for each p-value that Holm's method corrects, so that it can be small
 
 
 class HeadTrees(Measure[DependencyDataModule]):
@@ -399,7 +398,7 @@ def best_relations(edges: ChosenEdges, control: ChosenEdges | None, groups: Mapp
     frame["distance"] = edges.share(by_distance, words).value
     frame["best_distance"] = pd.Series([head.best_distance for head in heads], dtype="Int64")
     frame["random_init"] = [head.random_init for head in heads]
-    draws = max(DRAWS, DRAWS_OF_ROW * len(heads))
+    draws = draws_for(len(heads), edges.test.arcs.number_of_units, DRAWS, each=DRAWS_OF_ROW)
     difference = edges.compare(found, by_distance, words, draws)
     units = _add_difference(frame, "over_distance", difference, draws, edges)
     for name in ("dev", "test", "distance", "random_init"):
@@ -470,7 +469,7 @@ def _add_difference(
     frame[f"{name}.low"], frame[f"{name}.high"] = difference.interval
     frame["p"] = difference.p
     frame["p_holm"] = holm(frame["p"].tolist())
-    of_p = p_units(frame["p"], least_p(int(edges.test.arcs.units.max(initial=-1)) + 1, draws))
+    of_p = p_units(frame["p"], least_p(edges.test.arcs.number_of_units, draws))
     return {name: "fraction", "p": of_p, "p_holm": of_p}
 
 

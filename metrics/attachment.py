@@ -106,6 +106,11 @@ class Arcs:
         return numbers
 
     @property
+    def number_of_units(self) -> int:
+        """Number of units for intervals and tests."""
+        return int(self.units.max(initial=-1)) + 1
+
+    @property
     def units_of_words(self) -> Integers:
         """Number of the unit of each word, `[words]`."""
         of_sentences = np.cumsum(self.word == 1) - 1

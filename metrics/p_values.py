@@ -8,6 +8,8 @@ from numpy.typing import ArrayLike
 from attention_probing.metrics.draws import CELLS, EXACT
 from attention_probing.results import TIE, Floats, Unit
 
+DRAWS_OF_ROW = 200
+"""Draws for each relation of a table: the two-sided p-value of one of them can be .01 after the correction."""
 _MOST_CELLS = 1 << 28  # most draws × units of p-values that are corrected for their number, two bytes each
 
 
@@ -24,18 +26,19 @@ def holm(p_values: Sequence[float]) -> Floats:
     return adjusted
 
 
-def draws_for(tests: int, units: int, least: int) -> int:
+def draws_for(tests: int, units: int, least: int, *, each: int = 100) -> int:
     """Return the number of bootstrap draws for p-values that Holm's method corrects for their number.
 
-    Each p-value takes 100 draws, so that it can still be small after the correction. With many units the draws are
-    fewer, so that they fit into memory, but at least 1000.
+    Each p-value takes a number of draws, so that it can still be small after the correction. With many units the draws
+    are fewer, so that they fit into memory, but at least 1000.
 
     Args:
         tests: Number of p-values.
         units: Number of units that are resampled.
         least: Number of draws if there are few tests.
+        each: Number of draws for each p-value.
     """
-    draws = max(least, 100 * tests)
+    draws = max(least, each * tests)
     most = max(_MOST_CELLS // max(units, 1), 1000)
     return min(draws, most)
 

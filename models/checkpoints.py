@@ -84,7 +84,7 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
         content = None
     if not isinstance(content, dict) or not {"state_dict", "epoch", "pytorch-lightning_version"} <= content.keys():
         raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
-    model = config_of(content).get("model")
+    model = config_of(content, f"{path}: ").get("model")
     parts = [content["state_dict"], (model.get("init_args") if isinstance(model, Mapping) else None) or {}]
     if not all(isinstance(part, Mapping) for part in parts):
         raise TrainingError(f"{path}: {NOT_OF_A_RUN}")
@@ -216,22 +216,27 @@ def datamodule_from(settings: Namespace) -> CorpusDataModule[Any]:
     return data
 
 
-def config_of(content: Mapping[str, Any]) -> Mapping[str, Any]:
+def config_of(content: Mapping[str, Any], place: str = "") -> Mapping[str, Any]:
     """Return the config of the run that wrote a checkpoint; `{"model": None}` if it is missing or unreadable.
 
     Options that had other names in version 3.0 have their new names.
 
     Args:
         content: Content of the checkpoint.
+        place: Beginning of an error message, such as `my.ckpt: `.
+
+    Raises:
+        SettingsError: An option of the data is given under its old and its new name.
     """
     unreadable: Mapping[str, Any] = {"model": None}
     text = content.get("config")
     if not isinstance(text, str):
         return unreadable
     try:
-        config = with_new_names(yaml.load(text, BoundedLoader))
+        config = yaml.load(text, BoundedLoader)
     except (yaml.YAMLError, ValueError, RecursionError):  # of an impossible date; of brackets without end
         return unreadable
+    config = with_new_names(config, place)
     return config if isinstance(config, Mapping) else unreadable
 
 

@@ -36,6 +36,8 @@ have letters that it lacks (Debian's fonts-noto-cjk and fonts-noto-core).
 _OF_MATPLOTLIB = re.compile(r"Glyph (\d+) .*missing from")
 _CJK = re.compile("CJK|HANGUL|HIRAGANA|KATAKANA|IDEOGRAPH|FULLWIDTH|HALFWIDTH|BOPOMOFO")
 _SHOWN = 5  # letters that the warning shows
+_given: dict[tuple[object, ...], set[tuple[object, ...]]] = {}
+"""Warnings of drawing that were given and are not to be given again, by the filters of warnings at that time."""
 
 
 def installed_fonts() -> list[str]:
@@ -69,9 +71,25 @@ def one_warning_for_letters() -> Iterator[None]:
         if of_letter:
             letters[chr(int(of_letter[1]))] = None
         else:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+            _give_again(warning)
     if letters:
         warnings.warn(_describe_missing(list(letters)), stacklevel=3)
+
+
+def _give_again(warning: warnings.WarningMessage) -> None:
+    """Give a recorded warning to the filters of the program, which by default show it once for each line of code.
+
+    Python remembers what it has shown in a registry of each module, which every `catch_warnings` empties.
+    """
+    origin = (warning.category, warning.filename, warning.lineno)
+    place = (str(warning.message), *origin)
+    given = _given.setdefault(tuple(warnings.filters), set())
+    if place in given:
+        return
+    registry: dict[object, object] = {}
+    warnings.warn_explicit(warning.message, *origin, registry=registry)
+    if registry.keys() - {"version"}:  # an entry, unless a filter shows the warning always or never
+        given.add(place)
 
 
 def _describe_missing(letters: Collection[str]) -> str:

@@ -182,7 +182,7 @@ def read_config(record: Record) -> object:
         return None
     if record.config not in record.checksums:
         warnings.warn(f"{path} is not verified: {RECORD} of an older version has no SHA-256 of it", stacklevel=2)
-    return with_new_names(read_yaml(path))
+    return with_new_names(read_yaml(path), f"{path}: ")
 
 
 def _score_rows(record: Record) -> list[dict[str, object]]:

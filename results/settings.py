@@ -125,20 +125,39 @@ def explain_new_name(kind: str, option: str) -> str | None:
     return f"{old_option} is now {new_option}, the size of a training batch. To read fewer sentences, give {limit}."
 
 
-def with_new_names(config: object) -> object:
+def with_new_names(config: object, place: str = "") -> object:
     """Return the settings of a run with the new names of renamed options; the same object if there are none.
 
     Settings of a class that is not of this program stay as they are.
 
     Args:
         config: Content of a config, with the settings of the datamodule under `data`.
+        place: Beginning of an error message, such as `my.yaml: `.
+
+    Raises:
+        SettingsError: An option is given under its old and its new name.
     """
     data = config.get("data") if isinstance(config, Mapping) else None
     if not isinstance(config, Mapping) or not isinstance(data, Mapping):
         return config
     names = RENAMED.get(own_class(str(data.get("class_path"))) or "", {})
+    given = _arguments_in(data)
+    for old, new in names.items():
+        if old in given and new in given:
+            raise SettingsError(f"{place}data has both {old} and {new}, its new name. Remove {old}.")
     renamed = _rename(data, names)
     return config if renamed == data else {**config, "data": renamed}
+
+
+def _arguments_in(settings: Mapping[str, object]) -> set[str]:
+    """Return the names of the arguments in the settings of a class, which may stand under `init_args`."""
+    names = set[str]()
+    for name, value in settings.items():
+        if name == "init_args" and isinstance(value, Mapping):
+            names |= _arguments_in(value)
+        else:
+            names.add(name.rpartition(".")[2])
+    return names
 
 
 def _rename(settings: Mapping[str, object], names: Mapping[str, str]) -> dict[str, object]:

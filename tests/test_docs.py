@@ -515,6 +515,30 @@ def test_the_search_finds_what_users_ask(asked: str, heading: str, open_site: Ca
     assert first < 3, pages.all_inner_texts()
 
 
+def test_the_numbers_of_sentences_follow_from_the_widths_of_the_whole_corpus() -> None:
+    page = TEXTS[ROOT / "docs/howto/corpus.md"].partition("## How many sentences\n")[2].partition("\n## ")[0]
+    [whole] = re.findall(r"^\| none: (.*) \|$", page, re.MULTILINE)
+    all_sentences, *widths = (float(cell.split(" (")[0].replace(",", "")) for cell in whole.split(" | "))
+    rows = re.findall(r"^\| ± (\d) points \| (.*) \|$", page, re.MULTILINE)
+    assert [points for points, _ in rows] == ["5", "2"]
+    needed: dict[str, list[str]] = {}
+    for points, cells in rows:
+        needed[points] = [cell.removesuffix(" sentences") for cell in cells.split(" | ")]
+        for cell, width in zip(needed[points], widths, strict=True):
+            # Widths are rounded to .1, numbers of sentences to two digits, or to hundreds.
+            least, most = (all_sentences * (end / int(points)) ** 2 for end in (width - 0.05, width + 0.05))
+            number = int(cell.replace("fewer than ", "").replace(",", ""))
+            if cell.startswith("fewer"):
+                assert most < number
+            else:
+                digits = -2 if number < 10_000 else -3
+                assert round(least, digits) <= number <= round(most, digits), cell
+    [answer] = re.findall(r"### How many sentences are enough\?\n\n(.*?)\n\n", TEXTS[ROOT / "docs/faq.md"], re.DOTALL)
+    (_, subjects, *_), (every_word, exact_subjects, *_) = needed.values()
+    assert f"{subjects}\nsentences" in answer
+    assert f"{exact_subjects} give ± 2; for all words {every_word} give ± 2" in answer
+
+
 @pytest.mark.slow
 def test_axe_finds_nothing_serious(open_site: Callable[..., Page]) -> None:
     names = ("index.html", "papers/clark2019.html", "glossary.html", "reference/measures.html")

@@ -247,6 +247,17 @@ def test_letters_that_normalisation_drops_are_those_whose_marks_a_plain_loop_dro
     assert spell_normalised(RAW["unspaced"](), "café") is None, "it normalises nothing"
 
 
+@pytest.mark.parametrize("form", ["می\u200cشود", "co\u00adop", "\u200ffox"])
+def test_a_format_character_that_normalisation_drops_is_no_lost_letter(form: str) -> None:
+    character = next(letter for letter in form if unicodedata.category(letter) == "Cf")
+    dropping = tiny.bert_tokenizer()
+    spacing = bpe("fox", normalizer=normalizers.Replace(character, " "))  # as that of multilingual-e5-small
+    for tokenizer in (dropping, spacing):
+        assert character not in tokenizer.backend_tokenizer.normalizer.normalize_str(form)
+        assert spell_normalised(tokenizer, form) is None
+    assert spell_normalised(dropping, f"{form}é") == f"{form.replace(character, '')}e", "the accent is lost"
+
+
 def test_what_pieces_spell_is_counted_by_kind() -> None:
     words = ("The", "café", "fox", "日本", "x日", "\u200d")
     [pieces] = split_words(tiny.bert_tokenizer(), [words])

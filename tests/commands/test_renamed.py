@@ -3,14 +3,21 @@
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from attention_probing import commands
 from attention_probing.commands import launch, lightning
 from attention_probing.commands.command_line import CommandLine
+from attention_probing.commands.parser import Parser
 from attention_probing.datamodules import DependencyDataModule
-from attention_probing.models.checkpoints import data_settings, datamodule_from
+from attention_probing.models.checkpoints import data_settings, datamodule_from, read_checkpoint
+from attention_probing.results import Provenance, Result
+from attention_probing.results.errors import UserError
+from attention_probing.results.reader import read_config
+from attention_probing.results.record import read_record
 from attention_probing.results.settings import with_new_names
+from attention_probing.results.writer import write
 
 OLD = {
     "model": {"class_path": "AttentionOnlyProbe"},
@@ -45,6 +52,38 @@ def test_a_config_goes_on_with_a_warning(config: Path, caplog: pytest.LogCapture
         f"{config}: data.init_args.max_sentences is now data.init_args.batch_size. It is read all the same; write the "
         "new name there."
     ]
+
+
+@pytest.mark.parametrize("dotted", [False, True])
+def test_an_option_under_both_names_is_refused_wherever_it_stands(
+    dotted: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data: dict[str, object] = {"class_path": "DependencyDataModule", "init_args": {"max_sentences": 7}}
+    if dotted:
+        data["init_args.batch_size"] = 8
+    else:
+        data["init_args"] = {"max_sentences": 7, "batch_size": 8}
+    text = yaml.safe_dump({**OLD, "data": data})
+    message = "data has both max_sentences and batch_size, its new name. Remove max_sentences."
+
+    config = tmp_path / "config.yaml"
+    config.write_text(text)
+    assert commands.main(["fit", "--config", str(config)]) == 1
+    assert capsys.readouterr().err == f"Error: {config}: {message}\n"
+    assert launch.check(["fit", "--config", str(config)]) == f"{config}: {message}"  # as for the row of a plan
+    with pytest.raises(UserError, match=f"^{message}$"):
+        Parser().parse_string(text)
+
+    with pytest.raises(UserError, match=f"^{message}$"):
+        data_settings(Path("a.ckpt"), {"config": text})
+    checkpoint = tmp_path / "a.ckpt"
+    torch.save({"state_dict": {}, "epoch": 0, "pytorch-lightning_version": "2.6", "config": text}, checkpoint)
+    with pytest.raises(UserError, match=f"^{checkpoint}: {message}$"):
+        read_checkpoint(checkpoint)
+
+    write(tmp_path, Result("trees", {}), Provenance({}, {}, {}))
+    with pytest.raises(UserError, match=f"^{config}: {message}$"):
+        read_config(read_record(tmp_path / "results.json"))
 
 
 def test_the_settings_in_a_checkpoint_are_read(config: Path, caplog: pytest.LogCaptureFixture) -> None:

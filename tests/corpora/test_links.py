@@ -49,6 +49,19 @@ def test_a_mark_without_a_width_makes_no_other_link(tmp_path: Path) -> None:
     assert audit == {"invisible_characters": 3}
 
 
+def test_the_counts_of_a_half_are_those_of_its_sentences(tmp_path: Path) -> None:
+    rows = [f'"the ""fox"" {number}"\tA\ufeff\t1\t2\t{number // 2}\n' for number in range(40)]
+    path = write(tmp_path, HEADER.strip() + "\tdocument\n" + "".join(rows))
+    whole: Counter[str] = Counter()
+    assert len(list(read_links(path, whole))) == 40
+    assert whole == {"quoted_texts": 40, "invisible_characters": 40}
+    for half in HALVES:
+        audit: Counter[str] = Counter()
+        read = len(list(read_links(path, audit, half)))
+        assert 5 < read < 35
+        assert audit == {"quoted_texts": read, "invisible_characters": read}
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

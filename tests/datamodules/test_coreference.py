@@ -242,6 +242,13 @@ def test_shares_that_cannot_be_are_named(parts: tuple[float, ...]) -> None:
             r"few.conll: one document with mentions is too few to be split into dev and test.*'dev': 'b.con",
         ),
         (2, "test", {"parts": THIRDS}, r"2 documents with .* split into train, dev and test .*'train': 'a.con"),
+        (
+            9,
+            "test",
+            {"parts": (0.9, 0.05, 0.05), "limit": 5},
+            r"documents with .* are too few .* \(`parts`\) within `limit=5`\. Raise the limit, or give one file",
+        ),
+        (5, "test", {"parts": (0.9, 0.05, 0.05), "limit": 5}, r"are too few .* \(`parts`\)\. Give one file per split"),
     ],
 )
 def test_what_cannot_be_parted_is_refused(

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from attention_probing.measures.best_heads import ChosenHeads, heads_answer
+from attention_probing.metrics import p_values
 from attention_probing.metrics.attachment import Arcs
 from attention_probing.metrics.heads import Predictions
 from attention_probing.results import Table, Unit
@@ -47,6 +48,16 @@ def test_differences_of_few_words_have_the_wider_of_two_intervals(differences: l
     assert (row["over_offset.low"], row["over_offset.high"]) == pytest.approx((low, high))
     if len(differences) < 20:  # the accuracy itself is a share of few words
         assert row["low"] < row["test"] - 0.1
+
+
+@pytest.mark.parametrize(("most_cells", "draws"), [(30 * 2000, 2000), (1, 1000), (1 << 28, 3000)])
+def test_a_test_draws_no_more_than_fits_into_memory(
+    most_cells: int, draws: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(p_values, "_MOST_CELLS", most_cells)
+    chosen = ChosenHeads(of_few([0] * 30).scored, of_few([1] * 30).scored, HeadNames((0,), (0,)))
+    [row] = chosen.best_heads(None, 3000).frame.query("relation == 'last'").to_dict("records")
+    assert row["p_offset"] == pytest.approx(2 / (1 + draws))
 
 
 def test_sentences_of_a_document_are_one_unit() -> None:

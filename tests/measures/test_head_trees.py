@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise, permutations
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -15,7 +16,8 @@ from attention_probing.corpora.conllu import read_treebank
 from attention_probing.corpora.sentence import Sentence
 from attention_probing.datamodules import DependencyDataModule
 from attention_probing.measures import HeadTrees
-from attention_probing.measures.head_trees import trees_answer
+from attention_probing.measures.head_trees import ChosenEdges, trees_answer
+from attention_probing.metrics import p_values
 from attention_probing.metrics.bootstrap import bootstrap_ratio
 from attention_probing.metrics.p_values import holm
 from attention_probing.metrics.trees import maximum_arborescence
@@ -211,6 +213,25 @@ def test_most_attended_words_equal_counting_by_relation(result: Result, splits: 
     assert table["p_holm"].tolist() == pytest.approx(holm(table["p"].tolist()), nan_ok=True)
     assert (table["p_holm"] > table["p"]).any()
     assert result.numbers["heads.max_uuas"] == table["test"][0]
+
+
+def test_the_test_of_relations_draws_no_more_than_fits_into_memory(
+    make_data: MakeData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("obj", *(f"dep:{number}" for number in range(8)))  # with the row of all edges there are ten
+    drawn = []
+    compare = ChosenEdges.compare
+
+    def count_draws(edges: ChosenEdges, found: Any, others: Any, words: Any, draws: int) -> Estimate:  # noqa: ANN401
+        drawn.append(draws)
+        return compare(edges, found, others, words, draws)
+
+    monkeypatch.setattr(ChosenEdges, "compare", count_draws)
+    data = make_data()
+    scored(HeadTrees(relations=names), data)
+    monkeypatch.setattr(p_values, "_MOST_CELLS", 1500 * len(data.splits["test"]))
+    scored(HeadTrees(relations=names), data)
+    assert drawn == [1000, 2000, 1000, 1500]
 
 
 def test_named_relations_are_rows_in_this_order(result: Result, make_data: MakeData) -> None:

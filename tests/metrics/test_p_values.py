@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from attention_probing.metrics.p_values import holm, least_p, max_sign_flip_p, p_units
+from attention_probing.metrics.p_values import draws_for, holm, least_p, max_sign_flip_p, p_units
 
 NAN = float("nan")
 
@@ -28,6 +28,21 @@ def test_the_smallest_p_that_the_draws_allow_is_marked() -> None:
     assert least == 0.002
     assert p_units([0.002, 0.0029, 0.004, NAN], least) == ["least_p", "least_p", "p", "p"]
     assert p_units([2**-11], least_p(12, 999)) == ["p"]
+
+
+@pytest.mark.parametrize(
+    ("tests", "units", "each", "draws"),
+    [
+        (4, 50, 100, 1000),  # the least number
+        (40, 50, 100, 4000),
+        (40, 50, 200, 8000),
+        (40, 1 << 16, 200, 1 << 12),  # as far as memory goes
+        (40, 1 << 24, 200, 1000),
+        (40, 0, 200, 8000),
+    ],
+)
+def test_draws_grow_with_the_tests_as_far_as_memory_goes(tests: int, units: int, each: int, draws: int) -> None:
+    assert draws_for(tests, units, 1000, each=each) == draws
 
 
 @pytest.mark.parametrize("heads", [1, 6])

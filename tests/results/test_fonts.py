@@ -3,6 +3,7 @@
 import shutil
 import warnings
 from pathlib import Path
+from typing import Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -64,6 +65,30 @@ def test_other_warnings_stay() -> None:
     with pytest.warns(FutureWarning, match="other") as caught, one_warning_for_letters():
         warnings.warn("other", FutureWarning, stacklevel=1)
     assert len(caught) == 1
+
+
+@one_warning_for_letters()
+def warn_in_a_drawing() -> None:
+    """Warn twice at one line, as a library does."""
+    for _ in range(2):
+        warnings.warn("The layout is tight.", stacklevel=1)
+
+
+@pytest.mark.parametrize(
+    ("action", "shown"), [("default", 1), ("module", 1), ("once", 1), ("always", 6), ("ignore", 0), ("error", 0)]
+)
+def test_other_warnings_are_shown_as_often_as_the_filters_say(
+    action: Literal["default", "module", "once", "always", "ignore", "error"], shown: int
+) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter(action)
+        for _ in range(3):
+            if action == "error":
+                with pytest.raises(UserWarning, match="tight"):
+                    warn_in_a_drawing()
+            else:
+                warn_in_a_drawing()
+    assert len(caught) == shown
 
 
 def test_a_font_that_was_installed_after_the_first_start_is_added(
