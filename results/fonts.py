@@ -81,13 +81,12 @@ def _give_again(warning: warnings.WarningMessage) -> None:
 
     Python remembers what it has shown in a registry of each module, which every `catch_warnings` empties.
     """
-    origin = (warning.category, warning.filename, warning.lineno)
-    place = (str(warning.message), *origin)
+    place = (str(warning.message), warning.category, warning.filename, warning.lineno)
     given = _given.setdefault(tuple(warnings.filters), set())
     if place in given:
         return
-    registry: dict[object, object] = {}
-    warnings.warn_explicit(warning.message, *origin, registry=registry)
+    registry: dict[str | tuple[str, type[Warning], int], int] = {}
+    warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno, registry=registry)
     if registry.keys() - {"version"}:  # an entry, unless a filter shows the warning always or never
         given.add(place)
 
