@@ -109,8 +109,8 @@ def chance_fault(runs: Sequence[CheckpointResult]) -> str:
     accuracies = []
     majorities = []
     for run in runs:
-        gold = run.values["gold"].to_numpy()
-        predicted = run.values["predicted"].to_numpy()
+        gold = run.decisions["gold"].to_numpy()
+        predicted = run.decisions["predicted"].to_numpy()
         labels, counts = np.unique(gold, return_counts=True)
         most_frequent = labels[counts.argmax()]
         accuracies.append(resample(proportion, (gold == predicted)[:, None], "fraction"))
@@ -121,9 +121,9 @@ def chance_fault(runs: Sequence[CheckpointResult]) -> str:
     if gain.value > 0 and gain.p is not None and gain.p < LEVEL:
         return ""
     label = f"always the most frequent label ({_without_interval(majority)})"
-    texts = pluralize(len(runs[0].values), "text")
+    texts = pluralize(len(runs[0].decisions), "text")
     text = f"is right on {format_estimate(accuracy)} of {texts}, not significantly above {label}"
-    if all(run.values["predicted"].nunique() == 1 for run in runs):
+    if all(run.decisions["predicted"].nunique() == 1 for run in runs):
         text += ", and predicts one class"
     return f"{text}: nothing can be concluded about attention in it, and no ranking is named"
 

@@ -78,6 +78,7 @@ class CheckpointResult:
         seed: Seed of the training run; -1 if unknown.
         values: One row per test text, by its index in the split; columns are `<test>.<column>`, nan for skipped texts.
         scores: Estimates by `<test>.<score>`.
+        others: Columns `gold` and `predicted` of texts that are classified and not tested; None if there are none.
     """
 
     name: str
@@ -85,6 +86,15 @@ class CheckpointResult:
     seed: int
     values: pd.DataFrame
     scores: Mapping[str, Estimate]
+    others: pd.DataFrame | None = None
+
+    @property
+    def decisions(self) -> pd.DataFrame:
+        """Gold and predicted label of every text that is classified: those of `values`, and the `others`."""
+        of_values = self.values[["gold", "predicted"]]
+        if self.others is None:
+            return of_values
+        return pd.concat([of_values, self.others])
 
     def columns(self, test: str) -> pd.DataFrame:
         """Return the numbers of a test, one row per text; columns are named without the prefix `<test>.`."""

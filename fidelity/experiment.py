@@ -7,12 +7,15 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
+import torch
 from jsonargparse import Namespace
 from lightning_utilities.core.rank_zero import rank_zero_warn
+from numpy.typing import NDArray
 from torch import nn
 
 from attention_probing.attention import EncoderSpec
 from attention_probing.datamodules import ClassificationDataModule, TextBatch
+from attention_probing.datamodules.text_split import TextSplit
 from attention_probing.fidelity.answer import answer
 from attention_probing.fidelity.checkpoints import Checkpoint, files_of, is_model, load_checkpoints, read_run
 from attention_probing.fidelity.classified import UNCOUNTED, ClassifiedBatch, classify
@@ -36,6 +39,8 @@ from attention_probing.results.options import NonNegative, Positive, checked
 from attention_probing.results.progress import inform
 
 EXAMPLE_TEXTS = 10  # texts on the example page, evenly spread over those that are read
+CLASSIFIED_TEXTS = 1000
+"""Texts of the test split that are classified, however few are tested: 40 do not tell a good classifier from chance."""
 EVERY_TEXT = ""
 """Name of the rows of every text, also of texts that no test measures."""
 
@@ -56,8 +61,9 @@ class Fidelity(Measure[ClassificationDataModule]):
             all heads of a layer, `all` for those of all layers. None tests the sentences of a hierarchical
             classifier, and all levels of other classifiers: those of a transformer's option `heads`, else
             the heads of its last layer.
-        texts: Number of texts to read, drawn at random from the test split; None for all.
-            `--trainer.limit_test_batches` would read the shortest.
+        texts: Number of texts to test, drawn at random from the test split; None for all.
+            `--trainer.limit_test_batches` would read the shortest. Whether a classifier is at chance is told by at
+            least `CLASSIFIED_TEXTS` texts.
         eval_tokens: Largest size of a batch, in tokens with padding; None for the datamodule's.
         seed: Seed of all random numbers; None for the seed of the run.
     """
@@ -143,8 +149,9 @@ class Fidelity(Measure[ClassificationDataModule]):
         if self.eval_tokens is not None:
             self.data.eval_tokens = self.eval_tokens
         total = len(self.data.splits["test"])
-        drawn = np.random.default_rng(self.seed).permutation(total)[: self.texts]
-        self._texts = np.sort(drawn)
+        order = np.random.default_rng(self.seed).permutation(total)
+        self._texts = np.sort(order[: self.texts])
+        self._others = np.sort(order[len(self._texts) : CLASSIFIED_TEXTS])
         self._files = self._read_files()
         self.models = nn.ModuleList(checkpoint.model for checkpoint in self.checkpoints)
         self.models.to(self.device).eval()
@@ -153,6 +160,7 @@ class Fidelity(Measure[ClassificationDataModule]):
         self._rows: dict[str, dict[str, Rows]] = {}  # by checkpoint, and by test; EVERY_TEXT for those of no test
         for checkpoint in self.checkpoints:
             self._rows[checkpoint.name] = {EVERY_TEXT: Rows(), **{test.name: Rows() for test in self.tests}}
+        self._decisions = {checkpoint.name: Rows() for checkpoint in self.checkpoints}  # of texts that are not tested
         self._seconds: list[tuple[str, str, float, int]] = []  # variant, ranking, seconds of a batch, its texts
         self._examples: list[Example] = []
         self._choose_examples()
@@ -185,15 +193,19 @@ class Fidelity(Measure[ClassificationDataModule]):
     def update(self, batch: TextBatch) -> None:
         if batch.split != "test":
             return
-        index = batch.index.cpu().numpy()
-        items: list[int] = index[np.isin(index, self._texts)].tolist()
-        if not items:
+        split = self.data.splits["test"]
+        tested = _select(batch, self._texts, split)
+        if tested is not None:
+            with recorded_gradients():
+                for checkpoint in self.checkpoints:
+                    self._measure(checkpoint, tested)
+        others = _select(batch, self._others, split)
+        if others is None:
             return
-        if len(items) < len(index):
-            batch = self.data.splits["test"][items].to(self.device)
-        with recorded_gradients():
-            for checkpoint in self.checkpoints:
-                self._measure(checkpoint, batch)
+        for checkpoint in self.checkpoints:
+            with torch.no_grad():
+                predicted = checkpoint.model(others).logits.argmax(-1)
+            self._decisions[checkpoint.name].add(others.index, gold=others.labels, predicted=predicted)
 
     def _measure(self, checkpoint: Checkpoint, batch: TextBatch) -> None:
         """Classify a batch with a checkpoint, and add rows with the numbers of all tests."""
@@ -343,7 +355,10 @@ class Fidelity(Measure[ClassificationDataModule]):
             for name, score in test.scores().items():
                 values = rows[[f"{test.name}.{column}" for column in score.columns]]
                 scores[f"{test.name}.{name}"] = resample(score.statistic, values, score.unit, draws=draws)
-        return CheckpointResult(checkpoint.name, checkpoint.variant, checkpoint.seed, rows, scores)
+        others = None
+        if len(self._others):
+            others = _decision_frame(self._decisions[checkpoint.name])
+        return CheckpointResult(checkpoint.name, checkpoint.variant, checkpoint.seed, rows, scores, others)
 
     def _take_rows(self, checkpoint: Checkpoint) -> pd.DataFrame:
         """Return the rows of a checkpoint from all devices, by index of the text; nan for texts that are not tested.
@@ -364,6 +379,24 @@ class Fidelity(Measure[ClassificationDataModule]):
             names |= dict.fromkeys(map(str, frame))
             frames.append(frame.reindex(index=texts, columns=list(names)).add_prefix(f"{test.name}."))
         return pd.concat(frames, axis=1).astype(np.float64)
+
+
+def _select(batch: TextBatch, texts: NDArray[np.int64], split: TextSplit) -> TextBatch | None:
+    """Return a batch of those of its texts that are among some texts of the split; None if none is."""
+    index = batch.index.cpu().numpy()
+    items: list[int] = index[np.isin(index, texts)].tolist()
+    if not items:
+        return None
+    if len(items) == len(index):
+        return batch
+    return split[items].to(batch.index.device)
+
+
+def _decision_frame(rows: Rows) -> pd.DataFrame:
+    """Return the decisions on texts that are not tested, from all devices, by index of the text."""
+    columns = rows.take()
+    texts = columns.pop(ITEM)
+    return pd.DataFrame(columns, index=texts).astype(np.float64)
 
 
 def _paths(checkpoints: Sequence[str] | str) -> list[Path]:

@@ -136,7 +136,8 @@ class EveryLength:
             copies += 1  # without words
         width = self.width(words)
         if width is None:
-            return copies + 2**words - 2
+            subsets: int = 2**words
+            return copies + subsets - 2
         copies += words  # sets of one word
         for size in range(1, words - 1):
             of_size = min(math.comb(words, size), 2 * width)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from attention_probing import fidelity
@@ -126,6 +127,19 @@ def test_rankings_of_a_classifier_at_chance_are_not_praised(kind: str) -> None:
     ) in said
     assert "best" not in said
     assert "alone" not in said  # no claim of a test
+
+
+def test_texts_that_are_not_tested_tell_a_classifier_from_chance() -> None:
+    gold = np.array([0] * 22 + [1] * 18)
+    predicted = np.zeros(TEXTS, dtype=int)
+    predicted[22:27] = 1  # five texts more than the most frequent label has: p = .06
+    values = RESULTS[0].values.assign(gold=gold, predicted=predicted)
+    few = replace(RESULTS[0], values=values)
+    assert "nothing can be concluded" in answer([few], [JUDGED[1]], MAIN)
+    right = pd.DataFrame({"gold": [0, 1] * 30, "predicted": [0, 1] * 30})
+    assert "attention has the best NAOPC" in answer([replace(few, others=right)], [JUDGED[1]], MAIN)
+    wrong = right.assign(predicted=1 - right["gold"])
+    assert "of 100 texts, not significantly above" in answer([replace(few, others=wrong)], [JUDGED[1]], MAIN)
 
 
 def test_each_variant_at_chance_is_named_and_the_answer_stays_short() -> None:

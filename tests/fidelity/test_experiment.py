@@ -4,7 +4,7 @@ import inspect
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity import Fidelity, FidelityTest, Score, proportions
 from attention_probing.fidelity.classified import ClassifiedBatch
 from attention_probing.fidelity.comparison import SECONDS
+from attention_probing.fidelity.contract import CheckpointResult
 from attention_probing.fidelity.explanations import write_explanations
 from attention_probing.fidelity.saliency import MEASURES, RANKINGS, Saliency
 from attention_probing.results import Result
@@ -263,6 +264,26 @@ def test_a_part_of_the_texts_can_be_read_and_classes_are_those_of_the_classifier
     np.testing.assert_allclose(found[column], every.loc[found.index, column], atol=1e-5)
     predicted = pd.read_parquet(own.parent / "items.parquet")["predicted"]
     assert every["predicted"].tolist() == predicted.map({"bad": 0, "good": 1}).tolist()
+
+
+def test_a_classifier_is_told_from_chance_by_texts_that_are_not_tested(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[CheckpointResult] = []
+
+    def keep(results: Sequence[CheckpointResult], *_: object) -> str:
+        kept.extend(results)
+        return "1 answer."
+
+    monkeypatch.setattr("attention_probing.fidelity.experiment.answer", keep)
+    run_over([runs / "base-0"], *SHORT, "--model.texts=8", folder=tmp_path)
+    (found,) = kept
+    assert len(found.values) == 8
+    (own,) = (runs / "base-0").rglob("items.parquet")
+    items = pd.read_parquet(own)
+    decisions = found.decisions.sort_index()
+    assert len(decisions) == 29
+    assert decisions["predicted"].tolist() == items["predicted"].map({"bad": 0, "good": 1}).tolist()
 
 
 TRAINED = (
