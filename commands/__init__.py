@@ -17,7 +17,7 @@ A config is a published experiment; options change parts of it:
   probing measure clark2019/heads --encoder gpt2 --corpus 'my-{split}.conllu'
                                              {split} is train, dev or test
   probing measure judge --checkpoints a.ckpt b.ckpt
-  probing measure clark2019/heads --dry      predict memory, disk and time; run nothing
+  probing measure clark2019/heads --dry      predict memory, disk and time
   probing fit --help                         options of every run
   probing fit --data.help DependencyDataModule
                                              options of a class of --data

@@ -220,9 +220,10 @@ class Importance(MapMeasure):
         self._task = self._make_task()
         self.numbers = HeadMeans(self.encoder, dict.fromkeys(TOKEN_CLASSES, "nats"), (0, np.inf))
         self._losses = Moments(2, (len(LOSS_UNITS),), tuple(LOSS_UNITS.values()), bounds=(0, [np.inf, 1.0]))
-        count = len(COMPLETENESS)
-        self._completeness = Moments(2, (self.encoder.layers, count), "nats", bounds=(0, np.inf))
-        self._mean_completeness = Moments(2, (count,), "nats", bounds=(0, np.inf))
+        if self.method == "integrated_gradients":
+            count = len(COMPLETENESS)
+            self._completeness = Moments(2, (self.encoder.layers, count), "nats", bounds=(0, np.inf))
+            self._mean_completeness = Moments(2, (count,), "nats", bounds=(0, np.inf))
 
     def _make_task(self) -> Task:
         """Return the model whose loss is differentiated."""
@@ -264,9 +265,10 @@ class Importance(MapMeasure):
             self.numbers.add(of_layer)
         self.numbers.close(batch.index % 2)
         self._losses.update(batch.index % 2, torch.cat(losses))
-        by_layer = torch.cat(completeness)
-        self._completeness.update(batch.index % 2, by_layer)
-        self._mean_completeness.update(batch.index % 2, by_layer.mean(1))
+        if self.method == "integrated_gradients":
+            by_layer = torch.cat(completeness)
+            self._completeness.update(batch.index % 2, by_layer)
+            self._mean_completeness.update(batch.index % 2, by_layer.mean(1))
 
     def _measure(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Return the mean gradients of a batch, its losses, and no completeness.

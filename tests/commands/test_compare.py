@@ -302,7 +302,7 @@ def test_what_differs_in_more_than_seeds_is_another_line(tmp_path: Path) -> None
     told = list_cautions(runs)
     assert len(told) == 3
     assert "data and" in told[0]
-    assert "different files for test" in told[0]
+    assert "read different files, or items of them, for test" in told[0]
     assert "bare has no config.yaml" in told[1]
 
 

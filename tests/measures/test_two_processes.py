@@ -32,7 +32,7 @@ from tests.rooms import exports
 
 SUMMED: list[Callable[[], MapMeasure]] = [
     *(Surface, Bags, Clusters, Patterns, Linguistic, Change, Importance),
-    *(Relations, partial(RepeatedSequences, length=5)),
+    *(Relations, partial(Importance, method="integrated_gradients", ig_steps=2), partial(RepeatedSequences, length=5)),
 ]
 
 
