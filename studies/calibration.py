@@ -16,9 +16,11 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
 from scipy.stats import binomtest, norm
 
+from attention_probing.commands.sweep_transfer import find_shared_heads
 from attention_probing.fidelity.correlation import agreements
 from attention_probing.measures import clusters
 from attention_probing.measures.best_heads import ChosenHeads
@@ -230,6 +232,21 @@ def level(rng: Draw, effect: float) -> Predictions:
     )
 
 
+def shared_head(rng: Draw, effect: float) -> float:
+    """Return p of one relation for which languages share a head; each has its own few heads for eight relations."""
+    rows = []
+    for language in range(6):
+        heads = rng.integers(6, size=8)
+        if rng.random() < effect:
+            heads[0] = 0
+        rows += [
+            {"language": f"l{language}", "relation": f"r{place}", "head": f"1-{head}"}
+            for place, head in enumerate(heads)
+        ]
+    frame = pd.DataFrame(rows).assign(direction="", difference=np.nan, p_holm=np.nan)
+    return float(find_shared_heads(frame, seed=int(rng.integers(1 << 31)))["p"][0])
+
+
 def best(
     rng: Draw, make: Callable[[Draw, float], Predictions], effect: float, column: str, paper: bool = False
 ) -> float:
@@ -320,12 +337,13 @@ CASES: Mapping[str, Case] = {
     },
     **{
         f"{number} documents, sd 10 points": Case(
-            "commands/compare.py: permutation.p, measures/best_heads.py: p_offset",
+            "commands/compare.py: permutation.p, measures/best_heads.py: p_offset, measures/head_trees.py: p",
             partial(documents, number=number),
             0.1,
         )
         for number in (10, 20)
     },
+    "head shared by languages": Case("commands/sweep_transfer.py: p", shared_head, 0.7, conservative=True),
     "largest of 30 differences": Case("answers: the named difference", largest_of_thirty, 0.25, conservative=True),
     "set of heads, 5 random sets": Case("measures/causal.py: p, measures/ablation.py: beyond_random_p", sets, 0.6),
     "one head, 3 other heads": Case(
