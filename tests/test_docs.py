@@ -493,7 +493,7 @@ def test_the_site_is_found_and_searched_from_a_file_without_a_network(open_site:
         ("one-sided", "are-the-p-values-one-sided-or-two-sided"),
         ("how many sentences", "how-many-sentences-are-enough"),
         ("Windows", "windows"),
-        ("limit", "a-part-of-a-corpus-how-to-limit-a-first-try"),
+        ("limit", "limit-how-to-limit-a-first-try-to-a-part-of-a-corpus"),
         ("LaTeX", "export-latex-csv-pdf-parquet"),
         ("flash attention", "flash-attention-and-sdpa"),
         ("GGUF", "quantised-models-bitsandbytes-gguf-awq-gptq"),
