@@ -28,7 +28,7 @@ _SECONDS = 0.02  # of a round of matrix products
 
 
 @dataclass(frozen=True)
-class Prediction:
+class RunCosts:
     """What a run will need until its data are ready.
 
     Attributes:
@@ -155,7 +155,7 @@ def _objects_of(line: CommandLine) -> tuple[object, str, str]:
     return checked.datamodule, line.command, str(checked.settings.trainer.accelerator)
 
 
-def predict(data: object, stage: str, accelerator: str = "auto") -> Prediction:
+def predict(data: object, stage: str, accelerator: str = "auto") -> RunCosts:
     """Predict what a stage of a datamodule needs to read its corpora with its encoder.
 
     Args:
@@ -195,7 +195,7 @@ def predict(data: object, stage: str, accelerator: str = "auto") -> Prediction:
     mapped = sum(path.stat().st_size for path in encoder.source.weights)
     if mapped >= 0.9 * encoder.weights:  # in their own type they are mapped, not copied
         mapped = 0
-    return Prediction(encoder, costs, readings, data.streams, start, host, reading, beside, mapped, device, rate)
+    return RunCosts(encoder, costs, readings, data.streams, start, host, reading, beside, mapped, device, rate)
 
 
 def _kind(accelerator: str) -> str:
@@ -244,7 +244,7 @@ def measure_rate(device: str, encoder: PlannedEncoder) -> float | None:
     return max(rates) * threads * 2 * _PIECES * matrix.numel()
 
 
-def layout(prediction: Prediction) -> Table:
+def layout(prediction: RunCosts) -> Table:
     """Return a prediction as a table of two columns."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, text in describe(prediction).items():
@@ -252,7 +252,7 @@ def layout(prediction: Prediction) -> Table:
     return table
 
 
-def describe(prediction: Prediction) -> dict[str, str]:
+def describe(prediction: RunCosts) -> dict[str, str]:
     """Return the lines of a prediction by their names."""
     encoder = prediction.encoder
     costs = prediction.costs.values()
@@ -277,14 +277,14 @@ def describe(prediction: Prediction) -> dict[str, str]:
     return lines
 
 
-def _describe_memory(prediction: Prediction) -> str:
+def _describe_memory(prediction: RunCosts) -> str:
     if prediction.device == "cpu":
         own = decimal(prediction.host)
         return f"{decimal(prediction.memory)} at the peak, {own} of it for program, tokenizer and corpus"
     return f"{decimal(prediction.memory)} of each GPU at the peak, and {decimal(prediction.on_host)} of the host"
 
 
-def _describe_time(prediction: Prediction) -> str:
+def _describe_time(prediction: RunCosts) -> str:
     work = f"{prediction.operations / 1e9:,.0f} billion operations of matrix products"
     if prediction.rate is None or prediction.seconds is None:
         return f"{work}; there is no GPU here to measure their speed"
