@@ -18,7 +18,7 @@ from attention_probing.attention import Encoder
 from attention_probing.corpora.texts import Link, Passage, read_enhanced
 from attention_probing.datamodules import SegmentBatch
 from attention_probing.measures import Linguistic, Relations
-from attention_probing.measures.linguistic import PLACES
+from attention_probing.measures.linguistic import PLACES, attention_at_places
 from attention_probing.results.errors import UserError
 from tests.measures.intervals import at_once_by_hand
 from tests.measures.passes import ENCODERS, TREES, batch_of, begin, encoder, passage, show, uniform
@@ -359,6 +359,17 @@ def test_the_best_head_of_one_half_is_tested_on_the_other(kind: str, tmp_path: P
     assert set(table["label"]) == {"all", "agent", "theme"}
     assert f"on the {len(test)} of the other half" in result.answer
     assert f"always attends to one place ({PLACES[place]})" in result.answer
+
+
+@pytest.mark.parametrize(("kind", "first"), [("bert", 1), ("gpt2", 0)])
+def test_the_first_word_is_no_delimiter(kind: str, first: int, tmp_path: Path) -> None:
+    one = encoder(kind, tmp_path)
+    batch = batch_of(one, *linked_passages()[:2])
+    to_first = attention_at_places(batch)[:, -1]
+    expected = torch.zeros_like(to_first)
+    expected[:, :, first] = 1
+    expected[:, first, first] = 0
+    torch.testing.assert_close(to_first, expected)
 
 
 def test_a_sink_is_no_head_for_links_at_the_first_word(tmp_path: Path) -> None:
