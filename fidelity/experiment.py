@@ -194,12 +194,13 @@ class Fidelity(Measure[ClassificationDataModule]):
         if batch.split != "test":
             return
         split = self.data.splits["test"]
-        tested = _select(batch, self._texts, split)
+        index = batch.index.cpu().numpy()
+        tested = _select(batch, np.isin(index, self._texts), split)
         if tested is not None:
             with recorded_gradients():
                 for checkpoint in self.checkpoints:
                     self._measure(checkpoint, tested)
-        others = _select(batch, self._others, split)
+        others = _select(batch, np.isin(index, self._others), split)
         if others is None:
             return
         for checkpoint in self.checkpoints:
@@ -381,15 +382,14 @@ class Fidelity(Measure[ClassificationDataModule]):
         return pd.concat(frames, axis=1).astype(np.float64)
 
 
-def _select(batch: TextBatch, texts: NDArray[np.int64], split: TextSplit) -> TextBatch | None:
-    """Return a batch of those of its texts that are among some texts of the split; None if none is."""
-    index = batch.index.cpu().numpy()
-    items: list[int] = index[np.isin(index, texts)].tolist()
-    if not items:
+def _select(batch: TextBatch, wanted: NDArray[np.bool_], split: TextSplit) -> TextBatch | None:
+    """Return a batch of the wanted texts of a batch of the split, a bool for each; None if no text is wanted."""
+    if not wanted.any():
         return None
-    if len(items) == len(index):
+    if wanted.all():
         return batch
-    return split[items].to(batch.index.device)
+    index = batch.index.cpu().numpy()
+    return split[index[wanted].tolist()].to(batch.index.device)
 
 
 def _decision_frame(rows: Rows) -> pd.DataFrame:
