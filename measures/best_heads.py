@@ -9,8 +9,15 @@ import numpy as np
 import pandas as pd
 
 from attention_probing.corpora.splits import Split
-from attention_probing.metrics.attachment import ALL, PLAIN, count, count_units
-from attention_probing.metrics.bootstrap import bootstrap_ratio
+from attention_probing.metrics.attachment import (
+    ALL,
+    PLAIN,
+    compare_found,
+    count,
+    count_gains,
+    count_units,
+    found_shares,
+)
 from attention_probing.metrics.heads import (
     ARC_LENGTHS,
     DIRECTIONS,
@@ -116,14 +123,8 @@ class ChosenHeads:
         Returns:
             Lower ends and upper ends, each `[groups]`.
         """
-        arcs = self.scored.arcs
-        right = []
-        total = []
-        for words, predictor in zip(groups, predictors, strict=True):
-            right.append(count_units(arcs, words & self.hits(predictor)))
-            total.append(count_units(arcs, words))
-        accuracy = bootstrap_ratio(np.stack(right, axis=1), np.stack(total, axis=1), share=True, seed=self.seed)
-        return accuracy.interval
+        found = [self.hits(predictor) for predictor in predictors]
+        return found_shares(self.scored.arcs, found, list(groups), seed=self.seed).interval
 
     def best_heads(self, control: "ChosenHeads | None", permutations: int) -> Table:
         """Return a table of the best attention head for each relation and for all words, chosen on dev.
@@ -299,45 +300,25 @@ def _units(heads: ChosenHeads, frame: pd.DataFrame, draws: int, permutations: in
 
 def _over_offset(heads: ChosenHeads, draws: int) -> Estimate[Floats]:
     """Return the accuracy of each group's head minus that of its offset, with intervals and p-values `[groups]`."""
-    gains = []
-    totals: list[Floats] = []
+    arcs = heads.scored.arcs
+    found = []
+    by_offset = []
+    groups = []
     for group, head in heads.heads.items():
-        gains.append(_gains(heads, group, [head])[:, 0])
-        totals.append(count_units(heads.scored.arcs, heads.groups[group]))
-    difference = bootstrap_ratio(
-        np.stack(gains, axis=1),
-        np.stack(totals, axis=1),
-        share=True,
-        compared=True,
-        draws=draws,
-        seed=heads.seed,
-    )
+        found.append(heads.hits(head))
+        by_offset.append(heads.offset_hits(heads.compared_offsets[group]))
+        groups.append(heads.groups[group])
+    difference = compare_found(arcs, found, by_offset, groups, draws=draws, seed=heads.seed)
     if heads.split == "test":
         return difference
     every = range(heads.scored.predicted.shape[1])
     p = []
-    for group, total in zip(heads.heads, totals, strict=True):
-        gains_of_all = _gains(heads, group, every)[total > 0]
-        p.append(max_sign_flip_p(gains_of_all, draws=draws, seed=heads.seed))
+    for of_group, words in zip(by_offset, groups, strict=True):
+        gains = [count_gains(arcs, heads.hits(predictor), of_group, words) for predictor in every]
+        in_units = count_units(arcs, words) > 0
+        p.append(max_sign_flip_p(np.stack(gains, axis=1)[in_units], draws=draws, seed=heads.seed))
     undefined = np.full(len(p), np.nan)
     return replace(difference, low=undefined, high=undefined, p=np.array(p))
-
-
-def _gains(heads: ChosenHeads, group: str, predictors: Sequence[int]) -> Floats:
-    """Return the words of a group that predictors find, minus those that its offset finds, `[units, predictors]`.
-
-    Args:
-        heads: The heads and offsets.
-        group: Name of the group of words.
-        predictors: Columns of `heads.scored.predicted`.
-    """
-    words = heads.groups[group]
-    by_offset = heads.offset_hits(heads.compared_offsets[group])
-    gains = []
-    for predictor in predictors:
-        difference = 1.0 * heads.hits(predictor) - by_offset
-        gains.append(count_units(heads.scored.arcs, words * difference))
-    return np.stack(gains, axis=1)
 
 
 def _p_shuffled(heads: ChosenHeads, permutations: int) -> list[float]:

@@ -18,14 +18,14 @@ from attention_probing.metrics.attachment import (
     Arcs,
     add_arcs,
     baseline_scores,
+    compare_found,
     count,
-    count_units,
     edges_found,
+    found_shares,
     offset_heads,
     ratio_scores,
     take_arcs,
 )
-from attention_probing.metrics.bootstrap import bootstrap_ratio
 from attention_probing.metrics.heads import DIRECTIONS, most_attended
 from attention_probing.metrics.p_values import DRAWS_OF_ROW, draws_for, holm, least_p, p_units
 from attention_probing.metrics.rows import Rows
@@ -286,37 +286,6 @@ class ChosenEdges:
         """Return the direction in which attention is read at a place; None for undirected trees."""
         return DIRECTIONS[place // len(self.names)] if way == ROOTED else None
 
-    def compare(self, found: Sequence[Flags], others: Sequence[Flags], edges: Sequence[Flags], draws: int) -> Estimate:
-        """Return the share of edges of test that are found minus the share that a baseline finds, `[comparisons]`.
-
-        Args:
-            found: For each comparison, True for words whose edge is found, bool `[words]`.
-            others: The same for the baseline.
-            edges: Words whose edges count.
-            draws: Number of subsets of the units.
-        """
-        arcs = self.test.arcs
-        gains = []
-        totals = []
-        for by_head, by_other, words in zip(found, others, edges, strict=True):
-            gains.append(count_units(arcs, words * (1.0 * by_head - by_other)))
-            totals.append(count_units(arcs, words))
-        return bootstrap_ratio(
-            np.stack(gains, axis=1),
-            np.stack(totals, axis=1),
-            share=True,
-            compared=True,
-            draws=draws,
-            seed=self.seed,
-        )
-
-    def share(self, found: Sequence[Flags], edges: Sequence[Flags]) -> Estimate:
-        """Return the share of the edges of test that are found, with intervals, `[columns]`; see `compare`."""
-        arcs = self.test.arcs
-        numbers = [count_units(arcs, words & by_head) for by_head, words in zip(found, edges, strict=True)]
-        totals = [count_units(arcs, words) for words in edges]
-        return bootstrap_ratio(np.stack(numbers, axis=1), np.stack(totals, axis=1), share=True, seed=self.seed)
-
 
 def best_trees(edges: ChosenEdges, control: ChosenEdges | None) -> Table:
     """Return the table of the heads with the best trees on dev, beside right branching.
@@ -345,14 +314,15 @@ def best_trees(edges: ChosenEdges, control: ChosenEdges | None) -> Table:
     frame["head"] = [edges.name(way, best[way]) for way in ways]
     frame["direction"] = [edges.direction(way, best[way]) for way in ways]
     frame["dev"] = [edges.dev.shares(way)[best[way]] for way in ways]
-    share = edges.share(found, counted)
+    share = found_shares(test.arcs, found, counted, seed=edges.seed)
     frame["test"] = share.value
     frame["low"], frame["high"] = share.interval
     frame["right_branching"] = int(test.by_neighbours.sum()) / max(int(test.counted.sum()), 1)
     frame["random_init"] = np.nan
     if control is not None:
         frame["random_init"] = [control.test.shares(way)[control.best(way)] for way in ways]
-    difference = edges.compare(found, [test.by_neighbours] * len(ways), counted, DRAWS)
+    by_neighbours = [test.by_neighbours] * len(ways)
+    difference = compare_found(test.arcs, found, by_neighbours, counted, draws=DRAWS, seed=edges.seed)
     units = _add_difference(frame, "over_right_branching", difference, DRAWS, edges)
     for name in ("dev", "test", "right_branching", "random_init"):
         units[name] = "fraction"
@@ -388,18 +358,19 @@ def best_relations(edges: ChosenEdges, control: ChosenEdges | None, groups: Mapp
     found = [head.found for head in heads]
     by_distance = [head.by_distance for head in heads]
     words = [head.words for head in heads]
-    share = edges.share(found, words)
+    arcs = edges.test.arcs
+    share = found_shares(arcs, found, words, seed=edges.seed)
     frame = pd.DataFrame({"relation": list(groups)})
     frame["n"] = [int(_words_of(edges.test, relation).sum()) for relation in groups.values()]
     frame["head"] = [head.name for head in heads]
     frame["dev"] = [head.dev for head in heads]
     frame["test"] = share.value
     frame["low"], frame["high"] = share.interval
-    frame["distance"] = edges.share(by_distance, words).value
+    frame["distance"] = found_shares(arcs, by_distance, words, seed=edges.seed).value
     frame["best_distance"] = pd.Series([head.best_distance for head in heads], dtype="Int64")
     frame["random_init"] = [head.random_init for head in heads]
-    draws = draws_for(len(heads), edges.test.arcs.number_of_units, DRAWS, each=DRAWS_OF_ROW)
-    difference = edges.compare(found, by_distance, words, draws)
+    draws = draws_for(len(heads), arcs.number_of_units, DRAWS, each=DRAWS_OF_ROW)
+    difference = compare_found(arcs, found, by_distance, words, draws=draws, seed=edges.seed)
     units = _add_difference(frame, "over_distance", difference, draws, edges)
     for name in ("dev", "test", "distance", "random_init"):
         units[name] = "fraction"

@@ -456,13 +456,11 @@ def relation_accuracies(arcs: Arcs, attached: Floats, relations: Sequence[str], 
         `relation, n, accuracy, low, high`; n is the number of words.
     """
     groups = groups_of(arcs, relations)
-    totals = np.column_stack([count_units(arcs, words) for words in groups.values()])
-    right = np.column_stack([count_units(arcs, attached * words) for words in groups.values()])
-    accuracy = bootstrap_ratio(right, totals, share=True, seed=seed)
+    accuracy = found_shares(arcs, [attached] * len(groups), list(groups.values()), seed=seed)
     return pd.DataFrame(
         {
             "relation": list(groups),
-            "n": totals.sum(axis=0).astype(np.int64),
+            "n": [int(np.count_nonzero(words)) for words in groups.values()],
             "accuracy": accuracy.value,
             "low": accuracy.low,
             "high": accuracy.high,
@@ -542,6 +540,66 @@ def sums_by(units: NDArray[Any], values: Floats) -> Floats:
     sums = np.zeros((int(numbers.max(initial=-1)) + 1, values.shape[1]))
     np.add.at(sums, numbers, values)
     return sums
+
+
+def found_shares(arcs: Arcs, found: Sequence[Flags | Floats], words: Sequence[Flags], *, seed: int = 0) -> Estimate:
+    """Return the shares of words that are found, with 95 % intervals over `Arcs.units`, `[columns]`.
+
+    Args:
+        arcs: Gold arcs.
+        found: For each column, True (or 1.0) for words whose head or edge is found, `[words]`.
+        words: For each column, the words that count, bool `[words]`.
+        seed: Seed of the resampling.
+    """
+    numbers = [count_units(arcs, counted * right) for right, counted in zip(found, words, strict=True)]
+    totals = [count_units(arcs, counted) for counted in words]
+    return bootstrap_ratio(np.stack(numbers, axis=1), np.stack(totals, axis=1), share=True, seed=seed)
+
+
+def compare_found(
+    arcs: Arcs,
+    found: Sequence[Flags],
+    by_baseline: Sequence[Flags],
+    words: Sequence[Flags],
+    *,
+    draws: int,
+    seed: int = 0,
+) -> Estimate:
+    """Return the share of words that are found minus the share that a baseline finds, `[comparisons]`.
+
+    The difference is paired: both sides see the same subsets of `Arcs.units`. It has a 95 % interval and a two-sided
+    p-value.
+
+    Args:
+        arcs: Gold arcs.
+        found: For each comparison, True for words whose head or edge is found, `[words]`.
+        by_baseline: The same for the baseline.
+        words: For each comparison, the words that count, bool `[words]`.
+        draws: Number of subsets.
+        seed: Seed of the subsets.
+    """
+    gains = [count_gains(arcs, *sides) for sides in zip(found, by_baseline, words, strict=True)]
+    totals = [count_units(arcs, counted) for counted in words]
+    return bootstrap_ratio(
+        np.stack(gains, axis=1),
+        np.stack(totals, axis=1),
+        share=True,
+        compared=True,
+        draws=draws,
+        seed=seed,
+    )
+
+
+def count_gains(arcs: Arcs, found: Flags, by_baseline: Flags, words: Flags) -> Floats:
+    """Count the words that are found, minus those that a baseline finds, in each unit; return float64 `[units]`.
+
+    Args:
+        arcs: Gold arcs.
+        found: True for words whose head or edge is found, `[words]`.
+        by_baseline: The same for the baseline.
+        words: The words that count, bool `[words]`.
+    """
+    return count_units(arcs, words * (1.0 * found - by_baseline))
 
 
 def baseline_scores(dev: Arcs, test: Arcs, relations: int) -> dict[str, Estimate]:

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from attention_probing.corpora.conllu import read_treebank
 from attention_probing.corpora.sentence import Sentence
 from attention_probing.datamodules import DependencyDataModule
-from attention_probing.measures import HeadTrees
-from attention_probing.measures.head_trees import ChosenEdges, trees_answer
+from attention_probing.measures import HeadTrees, head_trees
+from attention_probing.measures.head_trees import trees_answer
 from attention_probing.metrics import p_values
+from attention_probing.metrics.attachment import compare_found
 from attention_probing.metrics.bootstrap import bootstrap_ratio
 from attention_probing.metrics.p_values import holm
 from attention_probing.metrics.trees import maximum_arborescence
@@ -220,13 +221,12 @@ def test_the_test_of_relations_draws_no_more_than_fits_into_memory(
 ) -> None:
     names = ("obj", *(f"dep:{number}" for number in range(8)))  # with the row of all edges there are ten
     drawn = []
-    compare = ChosenEdges.compare
 
-    def count_draws(edges: ChosenEdges, found: Any, others: Any, words: Any, draws: int) -> Estimate:  # noqa: ANN401
+    def count_draws(*columns: Any, draws: int, seed: int) -> Estimate:  # noqa: ANN401
         drawn.append(draws)
-        return compare(edges, found, others, words, draws)
+        return compare_found(*columns, draws=draws, seed=seed)
 
-    monkeypatch.setattr(ChosenEdges, "compare", count_draws)
+    monkeypatch.setattr(head_trees, "compare_found", count_draws)
     data = make_data()
     scored(HeadTrees(relations=names), data)
     monkeypatch.setattr(p_values, "_MOST_CELLS", 1500 * len(data.splits["test"]))

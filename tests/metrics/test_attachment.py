@@ -15,8 +15,11 @@ from attention_probing.metrics.attachment import (
     attached,
     attachment_scores,
     best_offsets,
+    compare_found,
+    count_gains,
     count_units,
     edges_found,
+    found_shares,
     left_branching,
     offset_heads,
     relation_accuracies,
@@ -28,6 +31,7 @@ from attention_probing.metrics.attachment import (
     uniform_edges_found,
 )
 from attention_probing.metrics.bootstrap import bootstrap_ratio
+from attention_probing.metrics.differences import paired_bootstrap
 from attention_probing.metrics.rows import Rows
 from attention_probing.results import Flags, Floats, Integers, numbers
 from tests.metrics.samples import arcs, column, padded_batch, random_arcs, random_predictions
@@ -261,6 +265,30 @@ def test_intervals_of_attachment_are_over_documents() -> None:
     of_names = sums_by(names, right[:, None])[:, 0]
     assert of_names.tolist() == [right[names == name].sum() for name in sorted(set(names.tolist()))]
     assert sums_by(np.zeros(0), np.zeros((0, 2))).shape == (0, 2)
+
+
+@pytest.mark.parametrize("documents", [0, 25])
+def test_differences_from_a_baseline_are_paired_over_units(documents: int) -> None:
+    gold = random_arcs(80, seed=2, relations=4, documents=documents)
+    random = np.random.default_rng(1)
+    found = [random.random(len(gold)) < 0.5, random.random(len(gold)) < 0.3]
+    by_baseline = [random.random(len(gold)) < 0.4, random.random(len(gold)) < 0.3]
+    words = [gold.relation == 1, ~gold.punctuation]
+    share = found_shares(gold, found, words, seed=3)
+    difference = compare_found(gold, found, by_baseline, words, draws=300, seed=3)
+    assert difference.p is not None
+    for place, (own, other, counted) in enumerate(zip(found, by_baseline, words, strict=True)):
+        assert [share.value[place], *np.array(share.interval)[:, place]] == over_units(gold, own, counted, 3)
+        sides = [own & counted, counted, other & counted, counted]
+        expected = paired_bootstrap(*sides, share=True, units=gold.units_of_words, draws=300, seed=3)
+        assert difference.value[place] == pytest.approx(own[counted].mean() - other[counted].mean())
+        assert np.array(difference.interval)[:, place] == pytest.approx(expected.interval)
+        assert difference.p[place] == expected.p
+
+        gains = [0] * gold.number_of_units
+        for row in np.flatnonzero(counted):
+            gains[gold.units_of_words[row]] += int(own[row]) - int(other[row])
+        assert count_gains(gold, own, other, counted).tolist() == gains
 
 
 @pytest.mark.slow
