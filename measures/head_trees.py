@@ -433,7 +433,7 @@ def _words_of(edges: HeadEdges, relation: int | None) -> Flags:
 
 
 def _add_difference(
-    frame: pd.DataFrame, name: str, difference: Estimate, draws: int, edges: ChosenEdges
+    frame: pd.DataFrame, name: str, difference: Estimate[Floats], draws: int, edges: ChosenEdges
 ) -> dict[str, Unit | Sequence[Unit]]:
     """Add the columns of a difference and its p-values to a table, and return their units."""
     frame[name] = difference.value

@@ -542,7 +542,9 @@ def sums_by(units: NDArray[Any], values: Floats) -> Floats:
     return sums
 
 
-def found_shares(arcs: Arcs, found: Sequence[Flags | Floats], words: Sequence[Flags], *, seed: int = 0) -> Estimate:
+def found_shares(
+    arcs: Arcs, found: Sequence[Flags | Floats], words: Sequence[Flags], *, seed: int = 0
+) -> Estimate[Floats]:
     """Return the shares of words that are found, with 95 % intervals over `Arcs.units`, `[columns]`.
 
     Args:
@@ -564,7 +566,7 @@ def compare_found(
     *,
     draws: int,
     seed: int = 0,
-) -> Estimate:
+) -> Estimate[Floats]:
     """Return the share of words that are found minus the share that a baseline finds, `[comparisons]`.
 
     The difference is paired: both sides see the same subsets of `Arcs.units`. It has a 95 % interval and a two-sided

@@ -22,7 +22,7 @@ from attention_probing.metrics.attachment import compare_found
 from attention_probing.metrics.bootstrap import bootstrap_ratio
 from attention_probing.metrics.p_values import holm
 from attention_probing.metrics.trees import maximum_arborescence
-from attention_probing.results import Estimate, Result, Table, Unit
+from attention_probing.results import Estimate, Floats, Result, Table, Unit
 from attention_probing.results.errors import UserError
 from attention_probing.results.heads import HeadNames
 from tests.trainers import scored
@@ -222,7 +222,7 @@ def test_the_test_of_relations_draws_no_more_than_fits_into_memory(
     names = ("obj", *(f"dep:{number}" for number in range(8)))  # with the row of all edges there are ten
     drawn = []
 
-    def count_draws(*columns: Any, draws: int, seed: int) -> Estimate:  # noqa: ANN401
+    def count_draws(*columns: Any, draws: int, seed: int) -> Estimate[Floats]:  # noqa: ANN401
         drawn.append(draws)
         return compare_found(*columns, draws=draws, seed=seed)
 

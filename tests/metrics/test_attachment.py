@@ -278,7 +278,9 @@ def test_differences_from_a_baseline_are_paired_over_units(documents: int) -> No
     difference = compare_found(gold, found, by_baseline, words, draws=300, seed=3)
     assert difference.p is not None
     for place, (own, other, counted) in enumerate(zip(found, by_baseline, words, strict=True)):
-        assert [share.value[place], *np.array(share.interval)[:, place]] == over_units(gold, own, counted, 3)
+        assert [share.value[place], *np.array(share.interval)[:, place]] == over_units(
+            gold, own.astype(np.float64), counted, 3
+        )
         sides = [own & counted, counted, other & counted, counted]
         expected = paired_bootstrap(*sides, share=True, units=gold.units_of_words, draws=300, seed=3)
         assert difference.value[place] == pytest.approx(own[counted].mean() - other[counted].mean())
