@@ -1,6 +1,6 @@
 """Datamodule of a dependency treebank read by an encoder: batches of attention over words with the gold arcs."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from copy import copy
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -474,6 +474,24 @@ def read_fields(data: DependencyDataModule, reads: Collection[str], reader: str,
             f"{setting('encoder')}."
         )
     data.read_only(cast("frozenset[Field]", frozenset(reads)))
+
+
+def check_arcs(data: DependencyDataModule, splits: Iterable[Split]) -> None:
+    """Check that some word of each split depends on another word.
+
+    Args:
+        data: The datamodule, after `setup`.
+        splits: Names of the splits.
+
+    Raises:
+        UserError: All words of a split are roots, so there is no arc to find.
+    """
+    for split in splits:
+        if not data.splits[split].arcs:
+            raise UserError(
+                f"{data.files()[split]}: no word depends on another word, so there is no arc to find. "
+                f"Give {setting('corpus')} a treebank with arcs."
+            )
 
 
 def check_relations(wanted: Sequence[str], known: Sequence[str]) -> None:

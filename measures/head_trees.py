@@ -11,7 +11,7 @@ import torch
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
 from attention_probing.datamodules.batches import EncoderOf
-from attention_probing.datamodules.dependency import check_relations, read_fields
+from attention_probing.datamodules.dependency import check_arcs, check_relations, read_fields
 from attention_probing.measures.contract import Measure
 from attention_probing.metrics.attachment import (
     ALL,
@@ -31,7 +31,7 @@ from attention_probing.metrics.p_values import DRAWS_OF_ROW, draws_for, holm, le
 from attention_probing.metrics.rows import Rows
 from attention_probing.metrics.trees import gold_in_rooted_trees, gold_in_trees, neighbour_edges
 from attention_probing.results import Estimate, Flags, Floats, Integers, Result, Table, Unit, fill_sentence
-from attention_probing.results.errors import UserError, pluralize, setting
+from attention_probing.results.errors import pluralize
 from attention_probing.results.estimates import FEW
 from attention_probing.results.heads import HeadNames, head_map
 from attention_probing.results.sentences import LEVEL, format_difference
@@ -85,12 +85,7 @@ class HeadTrees(Measure[DependencyDataModule]):
         data = self.data
         read_fields(data, ("attention",), type(self).__name__, random_init=True)
         check_relations(self.relations, data.relations)
-        for split in ("dev", "test"):
-            if not data.splits[split].arcs:
-                raise UserError(
-                    f"{data.files()[split]}: no word depends on another word, so no edge can be found. "
-                    f"Give {setting('corpus')} a treebank with arcs."
-                )
+        check_arcs(data, ("dev", "test"))
         self._names = HeadNames(data.layers, data.heads)
         encoders: tuple[EncoderOf, ...] = ("given", "random_init") if data.random_init else ("given",)
         self._rows: dict[tuple[EncoderOf, Split], Rows] = {}
@@ -191,7 +186,8 @@ class HeadEdges:
     Attributes:
         arcs: Gold arcs.
         in_trees: 1 if the edge of a word to its gold head is in a tree, 0 if not, -1 if it does not count,
-            `[words, 3·heads]`: undirected trees, then trees from the gold root in the two `DIRECTIONS`.
+            `[words, 3·heads]`: undirected trees, then trees from the gold root in the two `DIRECTIONS`; or
+            `[words, heads]`, undirected trees alone.
         attends_to: Position of the word that each word attends to most, `[words, heads]`.
     """
 

@@ -11,12 +11,13 @@ from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
 from attention_probing.datamodules.batches import EncoderOf
 from attention_probing.datamodules.corpus import STAGES
-from attention_probing.datamodules.dependency import DependencySplit, check_relations, read_fields
+from attention_probing.datamodules.dependency import DependencySplit, check_arcs, check_relations, read_fields
 from attention_probing.measures.best_heads import ChosenHeads, heads_answer
 from attention_probing.measures.contract import Measure
 from attention_probing.measures.ensembles import ensembles_table
 from attention_probing.measures.head_figures import accuracy_maps, best_bars, example_sentences
 from attention_probing.measures.head_roles import head_roles, no_op
+from attention_probing.measures.head_trees import UNDIRECTED, ChosenEdges, HeadEdges
 from attention_probing.metrics.attachment import (
     ALL,
     ATTACHMENT_RATIOS,
@@ -25,6 +26,7 @@ from attention_probing.metrics.attachment import (
     add_arcs,
     attachment_scores,
     baseline_scores,
+    found_shares,
     ratio_scores,
     sentence_scores,
     take_arcs,
@@ -32,9 +34,8 @@ from attention_probing.metrics.attachment import (
 from attention_probing.metrics.heads import MostAttended, Predictions, confidence, delimiter_shares
 from attention_probing.metrics.relations import blank_relations, keep_relations
 from attention_probing.metrics.rows import Rows
-from attention_probing.metrics.trees import gold_in_trees, tree_counts
+from attention_probing.metrics.trees import gold_in_trees
 from attention_probing.results import Estimate, Figure, Floats, Integers, Result, Table, Unit
-from attention_probing.results.errors import UserError, setting
 from attention_probing.results.heads import HeadNames
 from attention_probing.results.options import checked
 
@@ -96,12 +97,7 @@ class SingleHeads(Measure[DependencyDataModule]):
         field = "attention" if self.trees else "most_attended"
         read_fields(data, (field,), type(self).__name__, random_init=True)
         check_relations(self.relations, data.relations)
-        for split in dict.fromkeys(("dev", self._scored)):
-            if not data.splits[split].arcs:
-                raise UserError(
-                    f"{data.files()[split]}: no word depends on another word, so no arc can be scored. "
-                    f"Give {setting('corpus')} a treebank with arcs."
-                )
+        check_arcs(data, dict.fromkeys(("dev", self._scored)))
         self._names = HeadNames(data.layers, data.heads)
         delimiters = data.splits[self._scored].store.manifest.delimiters
         self._reads_delimiters = any(delimiters.values()) and data.options.measured.sums_to_one
@@ -288,14 +284,15 @@ def trees_table(heads: ChosenHeads, dev: Integers, scored: Integers) -> tuple[Ta
     Returns:
         Table with columns `head, dev, test`, and the score of the best head.
     """
-    edges_of_dev, all_of_dev = tree_counts(heads.dev.arcs, dev)
-    edges, all_edges = tree_counts(heads.scored.arcs, scored)
-    frame = pd.DataFrame({"head": [heads.names.head(head) for head in range(len(heads.names))]})
-    frame["dev"] = edges_of_dev.sum(axis=0) / max(int(all_of_dev.sum()), 1)
+    number = len(heads.names)
+    edges_of_dev = HeadEdges(heads.dev.arcs, dev, heads.dev.predicted[:, :number])
+    edges_of_scored = HeadEdges(heads.scored.arcs, scored, heads.scored.predicted[:, :number])
+    edges = ChosenEdges(edges_of_dev, edges_of_scored, heads.names, heads.seed)
+    frame = pd.DataFrame({"head": [edges.name(UNDIRECTED, place) for place in range(number)]})
+    frame["dev"] = edges.dev.shares(UNDIRECTED)
     frame["test"] = np.nan
     if heads.split == "test":
-        frame["test"] = edges.sum(axis=0) / max(int(all_edges.sum()), 1)
-    best = int(edges_of_dev.sum(axis=0).argmax())
-    items = pd.DataFrame({"found": edges[:, best], "edges": all_edges, "document": heads.scored.arcs.units})
-    uuas = ratio_scores(items, {"uuas": ("found", "edges")}, seed=heads.seed)["uuas"]
-    return Table(frame, {"dev": "fraction", "test": "fraction"}), uuas
+        frame["test"] = edges.test.shares(UNDIRECTED)
+    found = edges.test.found(UNDIRECTED)[:, edges.best(UNDIRECTED)]
+    uuas = found_shares(edges.test.arcs, [found], [edges.test.counted], seed=edges.seed)
+    return Table(frame, {"dev": "fraction", "test": "fraction"}), uuas[0]

@@ -3,7 +3,7 @@
 Distances, depths and their losses follow Hewitt & Manning (2019).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -365,12 +365,7 @@ def gold_in_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths
         int64 `[batch, n, layers·heads]`: 1 if the edge is in the tree, 0 if not; -1 if the word or its
         gold head is punctuation, if the gold head is ROOT, and in the padding.
     """
-    in_trees = torch.full((*heads.shape, attention.size(1) * attention.size(2)), -1)
-    for edges in _gold_edges(attention, heads, punctuation, lengths):
-        trees = spanning_trees(edges.weights)
-        has_gold = trees[:, edges.words, edges.governors]
-        in_trees[edges.sentence, edges.positions] = torch.from_numpy(has_gold.T).long()
-    return in_trees.to(heads.device)
+    return _gold_in(_in_undirected_trees, 1, attention, heads, punctuation, lengths)
 
 
 def gold_in_rooted_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, lengths: Tensor) -> Tensor:
@@ -390,21 +385,58 @@ def gold_in_rooted_trees(attention: Tensor, heads: Tensor, punctuation: Tensor, 
     Returns:
         int64 `[batch, n, 2·layers·heads]`: 1 if the edge is in the tree, 0 if not; -1 as in `gold_in_trees`.
     """
-    in_trees = torch.full((*heads.shape, 2 * attention.size(1) * attention.size(2)), -1)
+    return _gold_in(_in_rooted_trees, 2, attention, heads, punctuation, lengths)
+
+
+def _gold_in(
+    find_edges: "Callable[[_GoldEdges], Flags]",
+    directions: int,
+    attention: Tensor,
+    heads: Tensor,
+    punctuation: Tensor,
+    lengths: Tensor,
+) -> Tensor:
+    """Return whether trees have the gold edges; see `gold_in_trees`.
+
+    Args:
+        find_edges: Function that returns True for the gold edges of a sentence in the trees of each head,
+            `[directions·layers·heads, edges]`.
+        directions: Number of trees of a head.
+        attention: See `gold_in_trees`, as the other arguments.
+        heads: Gold heads.
+        punctuation: Places of punctuation.
+        lengths: Numbers of words.
+    """
+    trees = directions * attention.size(1) * attention.size(2)
+    in_trees = torch.full((*heads.shape, trees), -1)
     for edges in _gold_edges(attention, heads, punctuation, lengths):
-        count, n, _ = edges.weights.shape
-        is_root = np.ones(n, dtype=np.bool_)
-        is_root[edges.words] = False
-        scores = np.full((2 * count, n, n + 1), -np.inf)
-        scores[:count, :, 1:] = edges.weights
-        scores[count:, :, 1:] = edges.weights.swapaxes(1, 2)
-        scores[:, is_root] = -np.inf
-        scores[:, is_root, 0] = 0
-        tree = np.concatenate([maximum_arborescences(part) for part in _in_parts(scores)])
-        by_word = tree[:, edges.words] == edges.governors + 1
-        by_governor = tree[:, edges.governors] == edges.words + 1
-        in_trees[edges.sentence, edges.positions] = torch.from_numpy((by_word | by_governor).T).long()
+        found = find_edges(edges)
+        in_trees[edges.sentence, edges.positions] = torch.from_numpy(found.T).long()
     return in_trees.to(heads.device)
+
+
+def _in_undirected_trees(edges: "_GoldEdges") -> Flags:
+    """Return True for gold edges in the undirected tree of each head, `[heads, edges]`."""
+    trees = spanning_trees(edges.weights)
+    in_trees: Flags = trees[:, edges.words, edges.governors]
+    return in_trees
+
+
+def _in_rooted_trees(edges: "_GoldEdges") -> Flags:
+    """Return True for gold edges in the tree of each head from the gold root, `[2·heads, edges]`."""
+    count, n, _ = edges.weights.shape
+    is_root = np.ones(n, dtype=np.bool_)
+    is_root[edges.words] = False
+    scores = np.full((2 * count, n, n + 1), -np.inf)
+    scores[:count, :, 1:] = edges.weights
+    scores[count:, :, 1:] = edges.weights.swapaxes(1, 2)
+    scores[:, is_root] = -np.inf
+    scores[:, is_root, 0] = 0
+    tree = np.concatenate([maximum_arborescences(part) for part in _in_parts(scores)])
+    by_word = tree[:, edges.words] == edges.governors + 1
+    by_governor = tree[:, edges.governors] == edges.words + 1
+    in_trees: Flags = by_word | by_governor
+    return in_trees
 
 
 def _in_parts(scores: Floats) -> list[Floats]:
@@ -470,22 +502,3 @@ def neighbour_edges(arcs: Arcs) -> Flags:
     place = np.cumsum(plain)
     is_next: Flags = np.abs(place - place[head_row]) == 1
     return is_next & plain & plain[head_row]
-
-
-def tree_counts(arcs: Arcs, in_trees: NDArray[np.integer]) -> tuple[Integers, Integers]:
-    """Return how many gold edges are in the tree of each attention head, and how many gold edges there are.
-
-    Edges with punctuation or ROOT do not count.
-
-    Args:
-        arcs: Gold arcs of whole sentences.
-        in_trees: Result of `gold_in_trees` or `gold_in_rooted_trees` for all words, `[words, heads]`.
-
-    Returns:
-        Counts for each sentence, int64 `[sentences, heads]` and `[sentences]`.
-    """
-    sentence = np.cumsum(arcs.word == 1) - 1
-    starts = np.flatnonzero(arcs.word == 1)
-    right = np.add.reduceat(in_trees == 1, starts, axis=0, dtype=np.int64)
-    edges = np.bincount(sentence, weights=in_trees[:, 0] >= 0, minlength=len(starts))
-    return right, edges.astype(np.int64)

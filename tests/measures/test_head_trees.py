@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise, permutations
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,6 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from attention_probing.corpora.conllu import read_treebank
-from attention_probing.corpora.sentence import Sentence
-from attention_probing.datamodules import DependencyDataModule
 from attention_probing.measures import HeadTrees, head_trees
 from attention_probing.measures.head_trees import trees_answer
 from attention_probing.metrics import p_values
@@ -25,46 +22,20 @@ from attention_probing.metrics.trees import maximum_arborescence
 from attention_probing.results import Estimate, Floats, Result, Table, Unit
 from attention_probing.results.errors import UserError
 from attention_probing.results.heads import HeadNames
+from tests.measures.counted import CountedSplit, Edges, MakeData
 from tests.trainers import scored
 
-MakeData = Callable[..., DependencyDataModule]
 NAMES = HeadNames((0, 1), (0, 1, 2, 3))
-Edges = set[frozenset[int]]
 
 
-class Counted:
+class Counted(CountedSplit):
     """A split, and the edges that every head finds in it, sentence by sentence."""
-
-    def __init__(self, module: DependencyDataModule, corpus: str, split: str, random: bool = False) -> None:
-        self.sentences = read_treebank(Path(corpus.replace("{split}", split))).sentences
-        store = (module.random_splits if random else module.splits)[split].store  # type: ignore[index]
-        self.weights = [store.read("attention", item).flatten(0, 1).double().numpy() for item in range(len(store))]
-
-    def plain(self, sentence: Sentence) -> list[int]:
-        return [word for word, label in enumerate(sentence.relations, 1) if label != "punct"]
-
-    def edges(self, item: int, relation: str = "all") -> list[tuple[int, int]]:
-        """Word and governor of each gold edge that counts."""
-        sentence = self.sentences[item]
-        plain = self.plain(sentence)
-        found = []
-        for word, (governor, label) in enumerate(zip(sentence.heads, sentence.relations, strict=True), 1):
-            if word in plain and governor in plain and relation in ("all", label):
-                found.append((word, governor))
-        return found
-
-    def undirected(self, item: int, head: int) -> Edges:
-        weights = self.weights[item][head]
-        graph: nx.Graph[int] = nx.Graph()
-        for one, other in permutations(self.plain(self.sentences[item]), 2):
-            graph.add_edge(one, other, weight=weights[one, other] + weights[other, one])
-        return {frozenset(edge) for edge in nx.maximum_spanning_tree(graph).edges}
 
     def rooted(self, item: int, predictor: int) -> Edges:
         """Edges of the best arborescence from the words without a governor that counts; its weight is networkx's."""
         direction, head = divmod(predictor, 8)
         weights = self.weights[item][head] if direction else self.weights[item][head].T  # [governor, dependent]
-        plain = self.plain(self.sentences[item])
+        plain = self.plain(item)
         has_governor = {word for word, _ in self.edges(item)}
         scores = np.full((len(plain), len(plain) + 1), -np.inf)
         graph: nx.DiGraph[int] = nx.DiGraph()
@@ -89,13 +60,13 @@ class Counted:
         weights = self.weights[item][head]
         words = range(1, len(self.sentences[item]) + 1)
         found = set()
-        for word in self.plain(self.sentences[item]):
+        for word in self.plain(item):
             others = [other for other in words if other != word]
             found.add(frozenset((word, max(others, key=lambda other: weights[word, other], default=0))))
         return found
 
     def neighbours(self, item: int) -> Edges:
-        plain = self.plain(self.sentences[item])
+        plain = self.plain(item)
         return {frozenset(pair) for pair in pairwise(plain)}
 
     def by_sentence(self, edges_of: Callable[[int], Edges], relation: str = "all") -> NDArray[np.int64]:
@@ -128,16 +99,12 @@ def result(make_data: MakeData) -> Result:
 
 @pytest.fixture(scope="module")
 def splits(make_data: MakeData, corpus: str) -> tuple[Counted, Counted]:
-    module = make_data()
-    module.setup("test")
-    return Counted(module, corpus, "dev"), Counted(module, corpus, "test")
+    return Counted.of_dev_and_test(make_data, corpus)
 
 
 @pytest.fixture(scope="module")
 def random_splits(make_data: MakeData, corpus: str) -> tuple[Counted, Counted]:
-    module = make_data(random_init=True)
-    module.setup("test")
-    return Counted(module, corpus, "dev", random=True), Counted(module, corpus, "test", random=True)
+    return Counted.of_dev_and_test(make_data, corpus, random=True)
 
 
 def shares_of(split: Counted, tree: str) -> list[float]:

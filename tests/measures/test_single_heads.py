@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, combinations, product
+from itertools import chain, product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,8 +13,6 @@ from numpy.testing import assert_array_equal
 
 from attention_probing.attention import EncoderSpec, Options
 from attention_probing.attention.quantities import QuantityName
-from attention_probing.corpora.conllu import read_treebank
-from attention_probing.corpora.sentence import Sentence
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
 from attention_probing.datamodules.dependency import DependencySplit
@@ -30,6 +27,7 @@ from attention_probing.metrics.rows import Rows
 from attention_probing.results import AttentionLines, Bars, Estimate, HeatMap, Result
 from attention_probing.results.errors import UserError
 from attention_probing.results.heads import HeadNames
+from tests.measures.counted import CountedSplit, MakeData
 from tests.measures.intervals import interval_by_hand, p_at
 from tests.metrics.samples import arcs
 from tests.tiny import save_gemma3, save_mistral, save_modernbert
@@ -40,7 +38,6 @@ BEST += " n_dev dev_gap over_offset over_offset.low over_offset.high p_offset p_
 NAMES = HeadNames((0, 1), (0, 1, 2, 3))
 FORTH, BACK = DIRECTIONS
 
-MakeData = Callable[..., DependencyDataModule]
 RunConfig = Callable[..., tuple[Any, dict[str, Any], Path]]
 
 
@@ -58,16 +55,8 @@ def paper(make_data: MakeData) -> Result:
     return scored(probe(mode="paper"), make_data(random_init=True))
 
 
-class Counted:
+class Counted(CountedSplit):
     """A split, and what every head says in it, read off the store one word after the other."""
-
-    def __init__(
-        self, module: DependencyDataModule, corpus: str, name: Literal["dev", "test"], random: bool = False
-    ) -> None:
-        path = Path(corpus.replace("{split}", name))
-        self.sentences: tuple[Sentence, ...] = read_treebank(path).sentences
-        store = (module.random_splits if random else module.splits)[name].store
-        self.weights = [store.read("attention", item).flatten(0, 1).double().numpy() for item in range(len(store))]
 
     def names(self, predictor: int, item: int, word: int) -> int:
         weights = self.weights[item][predictor % 8]
@@ -109,16 +98,11 @@ class Counted:
     def tree_edges(self, head: int) -> tuple[int, int]:
         """Gold edges in the maximum spanning trees of a head, and all of them; without punctuation."""
         found = total = 0
-        for item, sentence in enumerate(self.sentences):
-            plain = [place for place, label in enumerate(sentence.relations, start=1) if label != "punct"]
-            graph: nx.Graph[int] = nx.Graph()
-            weights = self.weights[item][head]
-            for i, j in combinations(plain, 2):
-                graph.add_edge(i, j, weight=weights[i, j] + weights[j, i])
-            tree = {frozenset(edge) for edge in nx.maximum_spanning_tree(graph).edges}
-            gold = [frozenset((word, sentence.heads[word - 1])) for word in plain if sentence.heads[word - 1] in plain]
+        for item in range(len(self.sentences)):
+            tree = self.undirected(item, head)
+            gold = self.edges(item)
             total += len(gold)
-            found += sum(edge in tree for edge in gold)
+            found += sum(frozenset(edge) in tree for edge in gold)
         return found, total
 
 
@@ -129,16 +113,12 @@ ROLES = (
 
 @pytest.fixture(scope="module")
 def splits(make_data: MakeData, corpus: str) -> tuple[Counted, Counted]:
-    module = make_data()
-    module.setup("test")
-    return Counted(module, corpus, "dev"), Counted(module, corpus, "test")
+    return Counted.of_dev_and_test(make_data, corpus)
 
 
 @pytest.fixture(scope="module")
 def random_splits(make_data: MakeData, corpus: str) -> tuple[Counted, Counted]:
-    module = make_data(random_init=True)
-    module.setup("test")
-    return Counted(module, corpus, "dev", random=True), Counted(module, corpus, "test", random=True)
+    return Counted.of_dev_and_test(make_data, corpus, random=True)
 
 
 def test_the_tables_have_the_columns_that_others_read(result: Result) -> None:
@@ -258,6 +238,10 @@ def test_if_dev_is_scored_the_best_head_has_no_interval_and_p_chooses_anew(
         assert row["p_offset"] == pytest.approx((1 + beaten) / (1 + len(signs)))
     assert sorted(table["p_holm"].dropna()) == pytest.approx(holm_by_hand(table["p_offset"]))
     assert paper.tables["ensembles"].frame[["test", "low", "high"]].isna().all(axis=None)
+    trees = paper.tables["trees"].frame
+    assert trees["test"].isna().all()
+    assert paper.numbers["heads.tree_uuas"] == trees["dev"].max()
+    assert np.isnan(paper.numbers["heads.tree_uuas.low"])
 
 
 def test_all_heads_and_their_maps_equal_counting_in_the_store(

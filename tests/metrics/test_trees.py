@@ -15,7 +15,6 @@ from attention_probing.metrics.trees import (
     maximum_arborescences,
     neighbour_edges,
     spanning_trees,
-    tree_counts,
     tree_heads,
 )
 from attention_probing.results import Floats, Integers
@@ -272,12 +271,3 @@ def test_a_batch_without_a_sentence_has_no_tree() -> None:
     nothing = torch.zeros(0, 0, dtype=torch.int64)
     found = gold_in_trees(torch.zeros(0, 2, 3, 2, 2), nothing, nothing.bool(), torch.zeros(0, dtype=torch.int64))
     assert found.shape == (0, 0, 6)
-
-
-def test_counts_by_hand() -> None:
-    gold: Arcs = arcs([[2, 0, 2], [0], [2, 0]], sentences=[3, 5, 9])
-    drawn = np.array([[1, 0], [-1, -1], [1, 1], [-1, -1], [0, 1], [-1, -1]])
-    found, edges = tree_counts(gold, drawn)
-    assert found.tolist() == [[2, 1], [0, 0], [0, 1]]
-    assert edges.tolist() == [2, 0, 1]
-    assert found.dtype == edges.dtype == np.int64
