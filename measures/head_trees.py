@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
@@ -193,7 +194,7 @@ class HeadEdges:
 
     arcs: Arcs
     in_trees: Integers
-    attends_to: Integers
+    attends_to: NDArray[np.integer]
 
     @property
     def heads(self) -> int:
