@@ -326,6 +326,19 @@ def specify(data: AttentionDataModule[Any], path: Path, source: EncoderSource | 
     return replace(extraction, reader={**extraction.reader, **data.limit_of_file.identity})
 
 
+def read_within_limit(data: AttentionDataModule[Any], path: Path) -> Treebank | Documents:
+    """Read a corpus file, and return the items that a datamodule uses of it: those within its limit.
+
+    Args:
+        data: The datamodule.
+        path: The corpus file.
+
+    Raises:
+        CorpusError: The file is absent or malformed.
+    """
+    return data.limit_of_file.apply(data.read(path))
+
+
 def _open_or_make_stores(
     data: AttentionDataModule[Any],
     paths: Iterable[Path],
@@ -345,7 +358,7 @@ def _open_or_make_stores(
         if source is None or not data.streams:
             store = open_store(extraction, data.cache, digests)
         if store is None:
-            parsed[path] = extraction, data.limit_of_file.apply(data.read(path))
+            parsed[path] = extraction, read_within_limit(data, path)
         else:
             data.accept(path, store)
             stores[path] = store
@@ -379,7 +392,7 @@ def cut_ahead(data: AttentionDataModule[Any], stage: str, encoder: Encoder) -> I
     splits_of_paths: dict[Path, list[Split]] = {}
     for split in reads:
         splits_of_paths.setdefault(files[split], []).append(split)
-    corpora = {path: data.limit_of_file.apply(data.read(path)) for path in splits_of_paths}
+    corpora = {path: read_within_limit(data, path) for path in splits_of_paths}
     for path, splits in splits_of_paths.items():
         extraction = specify(data, path, encoder.source)
         yield splits, _cut_items(data, path, extraction, corpora.pop(path), encoder)

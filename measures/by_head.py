@@ -43,7 +43,7 @@ class HeadMeans(nn.Module):
             infinity for other units.
         groups: Number of groups of inputs that can be averaged separately; by default two, the inputs
             with an even and with an odd index.
-        uniform: Number of rows of uniform attention whose numbers are averaged too, for instance one for each layer.
+        baselines: Number of baselines whose numbers are averaged too, such as uniform attention in each layer.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class HeadMeans(nn.Module):
         units: Mapping[str, Unit],
         bounds: tuple[ArrayLike, ArrayLike] | None = None,
         groups: int = 2,
-        uniform: int = 0,
+        baselines: int = 0,
     ) -> None:
         super().__init__()
         self.units = units
@@ -69,8 +69,8 @@ class HeadMeans(nn.Module):
             "layers": (encoder.layers,),
             "model": (),
         }
-        if uniform:
-            shapes["uniform"] = (uniform,)
+        if baselines:
+            shapes["baselines"] = (baselines,)
         self._shape = (*shapes["heads"], len(units))
         self._moments = nn.ModuleDict()
         for level, shape in shapes.items():
@@ -106,38 +106,38 @@ class HeadMeans(nn.Module):
         """
         self._layers.append(numbers)
 
-    def close(self, group: Tensor, uniform: Tensor | None = None, possible: Tensor | None = None) -> None:
+    def close(self, group: Tensor, baselines: Tensor | None = None, possible: Tensor | None = None) -> None:
         """End a batch: include the numbers of its layers, collected by `add`, in the means.
 
         Args:
             group: Index of the group that each input counts in, int64 `[batch]`.
-            uniform: Numbers of uniform attention, `[batch, rows, numbers]`; the first rows belong to the layers.
-            possible: Numbers of the same shape; by default `uniform`. A number that is 0 here is 0 for every
+            baselines: Numbers of the baselines, `[batch, baselines, numbers]`; the first ones belong to the layers.
+            possible: Numbers of the same shape; by default `baselines`. A number that is 0 here is 0 for every
                 attention of the layer, and is left out of the means.
         """
         heads = torch.stack(self._layers, 1).double()  # [batch, layers, heads, numbers]
         self._layers.clear()
         if possible is None:
-            possible = uniform
+            possible = baselines
         if possible is not None:
             of_layers = possible[:, : heads.size(1), None]
             heads = heads.where(of_layers != 0, torch.nan)
         levels = {"heads": heads, "layers": heads.nanmean(2), "model": heads.nanmean((1, 2))}
-        if uniform is not None and possible is not None:
-            levels["uniform"] = uniform.where(possible != 0, torch.nan)
+        if baselines is not None and possible is not None:
+            levels["baselines"] = baselines.where(possible != 0, torch.nan)
         for level, numbers in levels.items():
             self._moments[level].update(group, numbers)  # type: ignore[operator]
         self._last = (group, heads)
 
-    def means(self, level: Literal["heads", "layers", "model", "uniform"] = "heads") -> Means:
+    def means(self, level: Literal["heads", "layers", "model", "baselines"] = "heads") -> Means:
         """Return the sums of all numbers over inputs; `Means.over` divides them into means.
 
         Every process must call this method, because it gathers from all processes.
 
         Args:
             level: `heads` for sums `[groups, layers, heads, numbers]`, `layers` for
-                `[groups, layers, numbers]`, `model` for `[groups, numbers]`, `uniform` for those of uniform attention,
-                `[groups, rows, numbers]`.
+                `[groups, layers, numbers]`, `model` for `[groups, numbers]`, `baselines` for those of the baselines,
+                `[groups, baselines, numbers]`.
         """
         means: Means = self._moments[level].compute()  # type: ignore[operator]
         if level == "heads" and self.differences is not None:

@@ -181,8 +181,8 @@ class Relations(MapMeasure):
         self._labels = [ALL_LABELS, *sorted(labels)]
         layers = self.encoder.layers
         groups = len(HALVES) * len(self._labels)
-        rows = layers + len(PLACES)  # uniform attention in each layer, and attention at each place
-        self.numbers = HeadMeans(self.encoder, _UNITS, groups=groups, uniform=rows)
+        baselines = layers + len(PLACES)  # uniform attention in each layer, and attention at each place
+        self.numbers = HeadMeans(self.encoder, _UNITS, groups=groups, baselines=baselines)
         # Of the links of all labels: each head minus uniform attention, and minus attention at each place.
         shape = (layers, self.encoder.heads, 1 + len(PLACES))
         self.differences = Moments(len(HALVES), shape, "fraction", (-1, 1))
@@ -252,7 +252,7 @@ class Relations(MapMeasure):
 
     def result(self) -> Result:
         means = self.numbers.means()
-        beside = self.numbers.means("uniform").at(0)  # uniform attention in each layer, and each place
+        beside = self.numbers.means("baselines").at(0)  # uniform attention in each layer, and each place
         frames: list[pd.DataFrame] = []
         tests: list[_HalfTest] = []
         for number, label in enumerate(self._labels):
@@ -524,7 +524,7 @@ class Linguistic(MapMeasure):
             )
         self._absent = sorted(absent)
         units: dict[str, Unit] = dict.fromkeys([*_COLUMNS, *CLASS_PAIRS], "fraction")
-        self.numbers = HeadMeans(self.encoder, units, uniform=self.encoder.layers)
+        self.numbers = HeadMeans(self.encoder, units, baselines=self.encoder.layers)
 
     def update_layer(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         if not layer:
@@ -554,7 +554,7 @@ class Linguistic(MapMeasure):
         return {f"to_{name}": means[name] for name in _COLUMNS}
 
     def result(self) -> Result:
-        uniform_means = self.numbers.means("uniform")
+        uniform_means = self.numbers.means("baselines")
         by_layer = uniform_means.over().value  # [layers, classes and pairs]
         uniform = dict(zip(self.numbers.units, by_layer.T.tolist(), strict=True))
         at_once = self.numbers.over_at_once()

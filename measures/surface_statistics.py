@@ -93,7 +93,7 @@ class Surface(MapMeasure):
     def begin(self) -> None:
         highest = [1.0 if unit == "fraction" else np.inf for unit in UNITS.values()]
         # One row of uniform attention for each layer, and one over the whole input.
-        self.numbers = HeadMeans(self.encoder, UNITS, (0, highest), uniform=self.encoder.layers + 1)
+        self.numbers = HeadMeans(self.encoder, UNITS, (0, highest), baselines=self.encoder.layers + 1)
 
     def update_layer(self, batch: SegmentBatch, layer: int, weights: Tensor) -> None:
         self.numbers.add(self._statistics(batch, weights))
@@ -135,7 +135,7 @@ class Surface(MapMeasure):
 
     def _uniform(self) -> dict[str, Floats]:
         """Return the statistics of uniform attention: one number for each layer, and last one over the whole input."""
-        estimates = by_name(self.numbers.means("uniform"), STATISTICS)
+        estimates = by_name(self.numbers.means("baselines"), STATISTICS)
         return {name: estimate.value for name, estimate in estimates.items()}
 
     def _broad_from(self) -> Floats:
