@@ -314,7 +314,7 @@ def _make_random_splits(data: AttentionDataModule[Any], files: Mapping[str, Path
     return data.make_splits(stores, "random_init")
 
 
-def specify(data: AttentionDataModule[Any], path: Path, source: EncoderSource | None) -> Extraction:
+def _specify(data: AttentionDataModule[Any], path: Path, source: EncoderSource | None) -> Extraction:
     """Return the specification for extracting the attention to a corpus file, within the limit of a datamodule.
 
     Args:
@@ -326,16 +326,8 @@ def specify(data: AttentionDataModule[Any], path: Path, source: EncoderSource | 
     return replace(extraction, reader={**extraction.reader, **data.limit_of_file.identity})
 
 
-def read_within_limit(data: AttentionDataModule[Any], path: Path) -> Treebank | Documents:
-    """Read a corpus file, and return the items that a datamodule uses of it: those within its limit.
-
-    Args:
-        data: The datamodule.
-        path: The corpus file.
-
-    Raises:
-        CorpusError: The file is absent or malformed.
-    """
+def _read_within_limit(data: AttentionDataModule[Any], path: Path) -> Treebank | Documents:
+    """Read a corpus file, and return the items that a datamodule uses of it: those within its limit."""
     return data.limit_of_file.apply(data.read(path))
 
 
@@ -350,7 +342,7 @@ def _open_or_make_stores(
     stores: dict[Path, Store] = {}
     parsed: dict[Path, tuple[Extraction, Treebank | Documents]] = {}
     for path in paths:
-        extraction = specify(data, path, source)
+        extraction = _specify(data, path, source)
         companion = extraction.companion
         if not path.is_file() or (companion is not None and not companion.is_file()):
             data.read(path)  # raises the error that names the file and the remedy
@@ -358,7 +350,7 @@ def _open_or_make_stores(
         if source is None or not data.streams:
             store = open_store(extraction, data.cache, digests)
         if store is None:
-            parsed[path] = extraction, read_within_limit(data, path)
+            parsed[path] = extraction, _read_within_limit(data, path)
         else:
             data.accept(path, store)
             stores[path] = store
@@ -392,10 +384,25 @@ def cut_ahead(data: AttentionDataModule[Any], stage: str, encoder: Encoder) -> I
     splits_of_paths: dict[Path, list[Split]] = {}
     for split in reads:
         splits_of_paths.setdefault(files[split], []).append(split)
-    corpora = {path: read_within_limit(data, path) for path in splits_of_paths}
+    corpora = {path: _read_within_limit(data, path) for path in splits_of_paths}
     for path, splits in splits_of_paths.items():
-        extraction = specify(data, path, encoder.source)
+        extraction = _specify(data, path, encoder.source)
         yield splits, _cut_items(data, path, extraction, corpora.pop(path), encoder)
+
+
+def items_of_file(data: AttentionDataModule[Any], path: Path, encoder: Encoder) -> Items:
+    """Read a corpus file within the limit of a datamodule, and return its items, cut for an encoder.
+
+    Args:
+        data: The datamodule.
+        path: The corpus file.
+        encoder: The encoder; its weights are not needed.
+
+    Raises:
+        CorpusError: The file is absent or malformed.
+    """
+    extraction = _specify(data, path, encoder.source)
+    return _cut_items(data, path, extraction, _read_within_limit(data, path), encoder)
 
 
 def _cut_items(

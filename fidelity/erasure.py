@@ -20,7 +20,15 @@ from attention_probing.fidelity.contract import (
     means,
     proportions,
 )
-from attention_probing.fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings, divide_among
+from attention_probing.fidelity.saliency import (
+    RANKINGS,
+    Explainer,
+    Saliency,
+    check_rankings,
+    count_copies,
+    count_orders,
+    divide_among,
+)
 from attention_probing.metrics.distributions import jsd
 from attention_probing.metrics.statistics import Ratio, median
 from attention_probing.results import Curves, Figure, Floats, Spreads, Table
@@ -164,11 +172,18 @@ class SetErasure(FidelityTest):
         ),
         "never_flips": Reading("↓"),
     }
+    why_at_most = "a decision that flips is not tried further"
 
     @checked
     def __init__(self, rankings: Sequence[str | Explainer] = RANKINGS, last: Last = "erase") -> None:
         self.rankings = check_rankings("erasure: rankings", rankings)
         self.last = last
+
+    def changed_copies(self, classified: ClassifiedBatch) -> float:
+        longest = int(classified.mask.sum(1).max())
+        numbers = longest if self.last == "erase" else longest - 1
+        orders = count_orders(self.rankings, self.draws)
+        return orders * len(classified.mask) * numbers + count_copies(self.rankings, classified)
 
     def _columns_of(self, ranking: str, column: str) -> list[str]:
         """Return the names of a column of a ranking, one for each of its orders."""

@@ -1,6 +1,5 @@
 """Rationales, the words that a ranking puts first: faithfulness and plausibility (DeYoung et al. 2020)."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import ClassVar
@@ -21,7 +20,15 @@ from attention_probing.fidelity.contract import (
     proportions,
 )
 from attention_probing.fidelity.removal_orders import EVERY_LENGTH, SHARE_COLUMNS, EveryLength
-from attention_probing.fidelity.saliency import RANKINGS, Explainer, Saliency, check_rankings, mean_over_orders
+from attention_probing.fidelity.saliency import (
+    RANKINGS,
+    Explainer,
+    Saliency,
+    check_rankings,
+    count_copies,
+    count_orders,
+    mean_over_orders,
+)
 from attention_probing.metrics.statistics import mean
 from attention_probing.results import Flags, Floats, Integers, Table, Unit
 from attention_probing.results.options import checked
@@ -32,8 +39,6 @@ MEANS = ("comprehensiveness", "sufficiency", *PLAUSIBILITY)
 """Columns of each ranking whose means are scores."""
 MAIN = ("comprehensiveness", "naopc")
 """Measures whose scores are main scores."""
-READ_ONCE_MORE = {"attention_norm", "attention_gradient", "attention_times_gradient"}
-"""Rankings that classify each text once more, with its own attention."""
 OVERLAP = 0.5
 """Least intersection ÷ union of a predicted span and a marked one (DeYoung et al. 2020, §4.1)."""
 
@@ -103,16 +108,10 @@ class Rationale(FidelityTest):
         self.every_length = every_length
 
     def changed_copies(self, classified: ClassifiedBatch) -> float:
-        if any(isinstance(ranking, Explainer) for ranking in self.rankings.values()):
-            return math.inf  # its scores may need any number of copies
         sizes = classified.words.sum(1).tolist()
-        orders = len(self.rankings)
-        if "random" in self.rankings:
-            orders += self.draws - 1
-        copies = 2 * len(self.fractions) * orders * len(sizes)
-        copies += len(sizes) * len(READ_ONCE_MORE & self.rankings.keys())
-        if "leave_one_out" in self.rankings:
-            copies += sum(sizes)
+        orders = count_orders(self.rankings, self.draws)
+        copies = count_copies(self.rankings, classified)
+        copies += 2 * len(self.fractions) * orders * len(sizes)
         if self.every_length:
             copies += sum(self.every_length.changed_copies(size, orders, self.removal) for size in sizes)
         return copies

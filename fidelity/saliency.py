@@ -1,5 +1,6 @@
 """Importance of each word for a decision: gradients, leave-one-out, rollout, scores from a file or of another class."""
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,9 @@ OF_LAYERS = ("rollout",)
 """Rankings and measures that read all layers of a transformer; no test uses them by default."""
 KNOWN: tuple[str, ...] = tuple(dict.fromkeys((*RANKINGS, *MEASURES, *OF_LAYERS, PLANTED)))
 """Rankings that are computed here; `file:PATH` reads others (`fidelity.explanations`), an `Explainer` computes them."""
+
+READ_ONCE_MORE = {"attention_norm", "attention_gradient", "attention_times_gradient"}
+"""Rankings that classify each text once more at most, with its own attention."""
 
 TOKENS = 1024  # most tokens of a pass of integrated gradients, padding included; larger passes leave the cache of a CPU
 
@@ -418,6 +422,22 @@ def _check_scores(explainer: Explainer, classified: ClassifiedBatch) -> Tensor:
 def is_ranking(name: str | Explainer) -> bool:
     """Return True for a ranking that `Saliency` computes; some tests have further rankings."""
     return isinstance(name, Explainer) or name.startswith(FILE) or name in KNOWN
+
+
+def count_orders(rankings: Mapping[str, str | Explainer], draws: int) -> int:
+    """Return the number of orders of rankings: `draws` of `random`, and one of every other ranking."""
+    return len(rankings) + (draws - 1 if "random" in rankings else 0)
+
+
+def count_copies(rankings: Mapping[str, str | Explainer], classified: ClassifiedBatch) -> float:
+    """Return the most changed copies of texts that are classified for rankings; infinite if objects compute some."""
+    if any(isinstance(ranking, Explainer) for ranking in rankings.values()):
+        return math.inf  # its scores may need any number of copies
+    words = classified.words.sum(1)
+    copies = len(words) * len(READ_ONCE_MORE & rankings.keys())
+    if "leave_one_out" in rankings:
+        copies += int(words.sum())
+    return copies
 
 
 def name_of(ranking: str | Explainer) -> str:

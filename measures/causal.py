@@ -28,7 +28,7 @@ from attention_probing.datamodules import (
     PairDataModule,
     PairSplit,
 )
-from attention_probing.datamodules.attention import read_within_limit, specify
+from attention_probing.datamodules.attention import items_of_file
 from attention_probing.datamodules.batches import LengthBatches, Ranks
 from attention_probing.datamodules.dependency import DependencySplit, Field, check_relations
 from attention_probing.measures.head_sets import DRAWS, REFERENCES, TaskOutputs, make_ablation, random_sets
@@ -95,9 +95,7 @@ WordsOf = tuple[int, NDArray[np.int64]]
 
 def pieces_of(data: DependencyDataModule, split: Split, encoder: Encoder) -> Sequence[AlignedPieces]:
     """Return the subword pieces of each sentence of a split, by the tokenizer of an encoder."""
-    path = data.files()[split]
-    extraction = specify(data, path, encoder.source)
-    return data.items(extraction, read_within_limit(data, path), encoder).inputs
+    return items_of_file(data, data.files()[split], encoder).inputs
 
 
 def words_of(gold: DependencySplit, relation: int) -> list[WordsOf]:

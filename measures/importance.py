@@ -35,6 +35,7 @@ from attention_probing.results import (
 from attention_probing.results.errors import setting
 from attention_probing.results.heads import head_map
 from attention_probing.results.options import Positive, checked
+from attention_probing.results.progress import Progress
 from attention_probing.results.sentences import clear_largest
 
 TOKEN_CLASSES = ("start", "end", "punctuation", "first", "rest")
@@ -57,6 +58,7 @@ INCOMPLETE = 0.05
 FITTED = 2000
 """Random texts of the train split for the logistic regression."""
 
+_INTEGRATED = "Integrated gradients of a batch, inputs in each layer"
 _CELLS = 1 << 25  # weights of all layers, or logits, in memory during one pass: 128 MB
 
 
@@ -218,6 +220,7 @@ class Importance(MapMeasure):
 
     def begin(self) -> None:
         self._task = self._make_task()
+        self._progress = Progress(_INTEGRATED, 0)
         self.numbers = HeadMeans(self.encoder, dict.fromkeys(TOKEN_CLASSES, "nats"), (0, np.inf))
         self._losses = Moments(2, (len(LOSS_UNITS),), tuple(LOSS_UNITS.values()), bounds=(0, [np.inf, 1.0]))
         if self.method == "integrated_gradients":
@@ -252,6 +255,7 @@ class Importance(MapMeasure):
         means = []
         losses = []
         completeness = []
+        self._progress.begin(_INTEGRATED, len(batch.index) * self.encoder.layers)
         with recorded_gradients():
             # Tensors of inference mode have no gradient; their copies do.
             parts = {name: torch.split(column.clone(), rows) for name, column in columns.items()}
@@ -302,6 +306,7 @@ class Importance(MapMeasure):
         completeness = []
         for layer, of_layer in enumerate(weights):
             integrated = integrated_attention(self._task, inputs, of_layer, layer, self.ig_steps)
+            self._progress.advance(len(losses))
             attributions.append(integrated.attributions)
             completeness.append(torch.stack([integrated.change.abs(), integrated.errors.abs()], 1))
         means = self._means(inputs, attributions, losses)

@@ -20,9 +20,18 @@ from attention_probing.metrics.distributions import jsd, tvd
 from attention_probing.models.text_classifier import WORD
 from attention_probing.results import Curves
 from attention_probing.results.errors import UserError
-from attention_probing.results.progress import Progress
 from tests.fidelity import tiny
-from tests.fidelity.tiny import KINDS, TEXTS, Kind, classified, close, measurements, one_by_one, with_constants
+from tests.fidelity.tiny import (
+    KINDS,
+    TEXTS,
+    Kind,
+    classified,
+    close,
+    copies_of,
+    measurements,
+    one_by_one,
+    with_constants,
+)
 from tests.models.batches import VOCABULARY, batch_of
 
 
@@ -228,24 +237,13 @@ def test_several_distributions_a_text_are_refused_with_a_remedy() -> None:
         measurements(Adversary(steps=1), classified("han", level=WORD))
 
 
-class Count(Progress):
-    """The copies that were classified."""
-
-    total = 0.0
-
-    def advance(self, amount: float = 1.0, note: str = "") -> None:
-        self.total += amount
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("search", ["best", "published"])
 def test_the_number_of_changed_copies_is_known_before(kind: Kind, search: Search) -> None:
     options = {"copies": 3, "draws": 20, "ascents": 4, "ascent_steps": 5}
     adversary = with_constants(Adversary(search, steps=7), **options)
-    text = classified(kind)
-    progress = Count("adversary", math.inf, "it is counted")
-    measurements(adversary, replace(text, progress=progress))
-    assert progress.total == adversary.changed_copies(text) > 0
+    done, before = copies_of(adversary, classified(kind))
+    assert done == before > 0
 
 
 def result(variant: str, seed: int, values: list[tuple[float, float, float]]) -> CheckpointResult:

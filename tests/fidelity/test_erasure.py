@@ -109,6 +109,23 @@ def test_fraction_mass_and_never_flips_are_those_of_a_loop(kind: Kind, level: st
     assert (at_last > 0) == (last == "erase")
 
 
+@pytest.mark.parametrize("last", RULES)
+@pytest.mark.parametrize(("kind", "level"), LEVELS)
+def test_changed_copies_are_at_most_what_is_said_before_and_as_many_if_no_decision_flips(
+    kind: Kind, level: str | None, last: Last
+) -> None:
+    test = SetErasure(last=last)
+    done, before = tiny.copies_of(test, classified(kind, time=9, level=level))
+    assert 0 < done < before
+    certain = deepcopy(on_the_edge(kind))
+    *_, bias = certain.model.parameters()
+    bias[0] += 100
+    _, text = classify(replace(certain, level=level), texts(kind, [2]), seed=0, vocabulary=VOCABULARY)
+    assert text is not None
+    done, before = tiny.copies_of(SetErasure(["random", "attention"], last), text)
+    assert done == before
+
+
 def scattered(found: ClassifiedBatch, orders: int) -> torch.Tensor:
     """Random orders in which two positions are equal."""
     values = found.noise("some orders", orders)

@@ -20,7 +20,6 @@ from attention_probing.fidelity.saliency import RANKINGS
 from attention_probing.fidelity.single_token import SingleToken
 from attention_probing.results import Flags, Floats
 from attention_probing.results.errors import UserError
-from attention_probing.results.progress import Progress
 from tests.fidelity import tiny
 from tests.fidelity.tiny import (
     SENTENCES,
@@ -344,35 +343,18 @@ def test_texts_searched_together_have_the_bounds_of_each_by_itself(monkeypatch: 
         monkeypatch.undo()
 
 
-class Count(Progress):
-    """The copies that were classified."""
-
-    total = 0.0
-
-    def advance(self, amount: float = 1.0, note: str = "") -> None:
-        self.total += amount
-
-
-def copies_of(test: Rationale, texts: ClassifiedBatch) -> tuple[float, float]:
-    """Return the number of changed copies that are classified, and that which was said before."""
-    progress = Count("rationale", math.inf, "it is counted")
-    counted = replace(texts, progress=progress)
-    measurements(test, counted)
-    return progress.total, test.changed_copies(counted)
-
-
 @pytest.mark.parametrize("kind", tiny.KINDS)
 @pytest.mark.parametrize("removal", ["delete", "mask"])
 def test_the_number_of_changed_copies_is_known_before_if_no_copy_is_met_twice(kind: Kind, removal: Removal) -> None:
     for every_length in (None, EveryLength()):
-        done, before = copies_of(Rationale(["random", "attention"], removal, every_length), classified(kind))
+        done, before = tiny.copies_of(Rationale(["random", "attention"], removal, every_length), classified(kind))
         assert done == before > 0
 
 
 def test_the_number_of_changed_copies_of_a_beam_search_is_at_most_what_is_said_before() -> None:
     every_length = EveryLength(exact=2, beam=2)
-    done, before = copies_of(Rationale(every_length=every_length), classified("flat", time=9))
+    done, before = tiny.copies_of(Rationale(every_length=every_length), classified("flat", time=9))
     assert 0.8 * before < done <= before
     widest = Rationale(["attention"], every_length=EveryLength(exact=2, beam=1000))  # all sets, as in an exact search
     exact = Rationale(["attention"], every_length=EveryLength())
-    assert copies_of(widest, classified("flat", time=9)) == copies_of(exact, classified("flat", time=9))
+    assert tiny.copies_of(widest, classified("flat", time=9)) == tiny.copies_of(exact, classified("flat", time=9))

@@ -32,6 +32,7 @@ from attention_probing.models import (
 )
 from attention_probing.models.text_classifier import WORD, TextSizes
 from attention_probing.results import Estimate
+from attention_probing.results.progress import Progress
 from tests import tiny
 from tests.models.batches import VOCABULARY, batch_of
 
@@ -117,6 +118,23 @@ def saliency_of(batch: ClassifiedBatch) -> Saliency:
 
 def measurements(test: FidelityTest, batch: ClassifiedBatch) -> dict[str, Tensor]:
     return dict(test.measure(batch, saliency_of(batch)))
+
+
+class Count(Progress):
+    """The copies that were classified."""
+
+    total = 0.0
+
+    def advance(self, amount: float = 1.0, note: str = "") -> None:
+        self.total += amount
+
+
+def copies_of(test: FidelityTest, batch: ClassifiedBatch) -> tuple[float, float]:
+    """Return the number of changed copies that are classified, and that which was said before."""
+    progress = Count(test.name, math.inf, "it is counted")
+    counted = replace(batch, progress=progress)
+    measurements(test, counted)
+    return progress.total, test.changed_copies(counted)
 
 
 def prepared(test: Test, classes: int = CLASSES, positive: int | None = None) -> Test:

@@ -1,3 +1,4 @@
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -363,6 +364,21 @@ def test_integrated_gradients_come_with_their_completeness(tmp_path: Path, recwa
     assert "|α ∫ ∂L/∂α|" in result.answer
     assert "the attributions miss changes of the loss of " in result.answer
     assert not [one for one in recwarn if "integrated gradients" in str(one.message)]
+
+
+def test_integrated_gradients_of_a_long_batch_say_how_far_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("attention_probing.results.progress.FIRST", 0)
+    monkeypatch.setattr("attention_probing.results.progress.EVERY", 0)
+    one = language_model("bert", tmp_path)
+    for method, lines in (("gradient", 0), ("integrated_gradients", one.layers - 1)):  # none where all is done
+        caplog.clear()
+        found = begin(Importance(method=method, ig_steps=2), one, TEXTS)  # type: ignore[arg-type]
+        with caplog.at_level("INFO", "attention_probing.progress"):
+            found.update(labelled(one))
+        assert caplog.text.count("Integrated gradients of a batch, inputs in each layer: ") == lines
+    assert re.search(r"inputs in each layer: 8 of 16 \(50%\) in .* a second, about 0:\d\d:\d\d to go\.", caplog.text)
 
 
 def test_too_few_points_are_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
