@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attention_probing.attention.capture import FLOAT32, NAME, LayerCall, MismatchError, measuring, tap
-from attention_probing.attention.loading import quiet_transformers
+from attention_probing.attention.loading import quantisation_of, quiet_transformers
 from attention_probing.attention.source import EncoderError, Scores
 
 if TYPE_CHECKING:
@@ -267,6 +267,13 @@ def _read_eager(model: "PreTrainedModel", texts: _Texts, name: str) -> dict[str,
         eager[padding] = texts.cut(readings, padding)
     tolerance = min(_PADDED * _loose(eager["alone"][0].state), _MOST_PADDED)
     fault = find_difference(eager["right"], eager["alone"], tolerance, order=2)
+    quantised = quantisation_of(model)
+    if fault and quantised:
+        raise EncoderError(
+            f"{name}: padding a batch changes {fault}. The weights are quantised ({quantised}), and such a model may "
+            "round its activations by batch, as bitsandbytes does with 8 bits. Give the model with plain weights, or "
+            "with 4 bits."
+        )
     if fault:
         raise EncoderError(f"{name} mixes padding into the text: padding a batch changes {fault}. {_OTHER}")
     return eager

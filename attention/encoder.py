@@ -31,6 +31,7 @@ from attention_probing.attention.loading import (
     load_language_model,
     load_tokenizer,
     longest_input,
+    quantisation_of,
     quiet_transformers,
     refuse_surplus,
     usable_device,
@@ -172,10 +173,9 @@ class LoadedEncoder:
         }
         if self.causal:
             description["causal"] = True
-        quantisation = getattr(self.model.config, "quantization_config", None)
-        method = getattr(quantisation, "quant_method", None)
-        if method is not None:
-            description["quantised"] = str(getattr(method, "value", method))
+        quantised = quantisation_of(self.model)
+        if quantised:
+            description["quantised"] = quantised
         return description
 
     def inputs(self, tokens: Tensor, mask: Tensor, segments: Tensor) -> dict[str, Tensor]:

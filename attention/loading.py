@@ -103,6 +103,15 @@ def usable_device(name: torch.device | str) -> torch.device:
     return device
 
 
+def quantisation_of(model: "PreTrainedModel") -> str:
+    """Return how the weights of a model are quantised, such as `bitsandbytes`; empty if they are not."""
+    quantisation = getattr(model.config, "quantization_config", None)
+    method = getattr(quantisation, "quant_method", None)
+    if method is None:
+        return ""
+    return str(getattr(method, "value", method))
+
+
 def load_tokenizer(source: EncoderSource) -> PreTrainedTokenizerFast:
     """Return the tokenizer of an encoder.
 

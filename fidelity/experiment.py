@@ -53,9 +53,9 @@ class Fidelity(Measure[ClassificationDataModule]):
 
     Args:
         checkpoints: One or several files of trained classifiers; a folder stands for all checkpoints below
-            it. A folder with config.json is a Hugging Face classifier, and so is `owner/name`
-            on the hub, if there is no such local path. Checkpoints that differ only in the seed are one
-            variant. The variant of the first checkpoint is the reference with which all others are compared.
+            it. A folder with config.json is a Hugging Face classifier; if there is no such local path, so is the name
+            of a folder in `$PROBING_MODELS`, and `owner/name` on the hub. Checkpoints that differ only in the seed are
+            one variant. The variant of the first checkpoint is the reference with which all others are compared.
         tests: The tests to run.
         level: Level of attention to test: `word` or `sentence`, or heads of a transformer: `6-1`, `6` for
             all heads of a layer, `all` for those of all layers. None tests the sentences of a hierarchical

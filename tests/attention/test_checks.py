@@ -1,6 +1,8 @@
 """Models that are read wrongly by a check on one short text without padding."""
 
+import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -155,6 +157,18 @@ def test_a_refusal_names_the_reason(model_type: str, message: str, tmp_path: Pat
 def test_padding_that_reaches_the_text_is_seen_in_half_precision_too(dtype: str, tmp_path: Path) -> None:
     with pytest.raises(EncoderError, match="mixes padding into the text"):
         Encoder(EncoderSpec(str(save(tmp_path, "convbert")), dtype=dtype))  # type: ignore[arg-type]
+
+
+def test_a_quantised_model_that_depends_on_padding_is_not_blamed_on_its_architecture() -> None:
+    model = matrix.build("convbert")
+    model.config.quantization_config = SimpleNamespace(quant_method="bitsandbytes")
+    with pytest.raises(EncoderError) as refusal:
+        check(model, "mine")
+    message = str(refusal.value)
+    assert re.search(r"^mine \(ConvBertModel\): padding a batch changes attention weights by \d", message)
+    assert "weights are quantised (bitsandbytes)" in message
+    assert message.endswith("Give the model with plain weights, or with 4 bits.")
+    assert "architecture" not in message
 
 
 def test_sinks_too_small_to_be_seen_in_sums_are_sinks(tmp_path: Path) -> None:

@@ -412,6 +412,26 @@ def test_what_cannot_be_tested_is_told_with_the_folder_and_a_remedy(
     )
 
 
+def test_a_name_without_a_path_is_a_folder_of_models(
+    folders: Mapping[str, Path], corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("PROBING_MODELS", str(folders["bert"].parent))
+    _, by_path = run_over([folders["bert"]], only("Perturbation"), *options(corpus, tmp_path), folder=tmp_path / "path")
+    _, by_name = run_over(["my-bert"], only("Perturbation"), *options(corpus, tmp_path), folder=tmp_path / "name")
+    assert by_name["scores"] == by_path["scores"]
+    assert list(by_name["audit"]["checkpoints"]) == ["my-bert"]
+    nowhere = folders["bert"].parent / "nowhere"
+    with pytest.raises(
+        UserError, match=rf"nowhere: there is no such checkpoint, and no model {nowhere} \(\$PROBING_MODELS\)"
+    ):
+        files_of(Path("nowhere"))
+    monkeypatch.delenv("PROBING_MODELS")
+    with pytest.raises(UserError, match=r"my-bert: there is no such checkpoint\. Give"):
+        files_of(Path("my-bert"))
+
+
 def test_a_name_of_the_hub_is_one_that_is_no_path(
     folders: Mapping[str, Path], corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
