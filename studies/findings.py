@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -91,6 +92,7 @@ class Published:
         differences: Text above the findings on which models differ.
         rule: Text on how a cell is read, and how a finding is judged.
         models: Heading of the column of an encoder; that of the default encoder has the key "".
+        instead: Row of the plan that is run in place of another one, by encoder and name of the other.
         findings: The findings, as mappings.
     """
 
@@ -99,6 +101,7 @@ class Published:
     differences: str = ""
     rule: str = ""
     models: dict[str, str] = field(default_factory=dict)
+    instead: dict[str, dict[str, str]] = field(default_factory=dict)
     findings: list[dict] = field(default_factory=list)  # type: ignore[type-arg]
 
 
@@ -112,6 +115,7 @@ def read_published(path: Path) -> tuple[Path, Published, list[Finding]]:
     content = parse_mapping(Published, read_yaml(path), str(path))
     plan = (path.parent / content.plan).resolve()
     rows = [row.name for row in read_sweep(plan).rows]
+    _check_exchanged(content, rows, path)
     found = []
     for position, entry in enumerate(content.findings, 1):
         where = f"{path}: finding {position} ({entry.get('paper')}: {entry.get('item')})"
@@ -136,6 +140,14 @@ def read_published(path: Path) -> tuple[Path, Published, list[Finding]]:
                 raise UserError(f"{where}: {plan.name} has no row {row!r}{near(row, rows)}, which {place!r} names")
         found.append(one)
     return plan, content, found
+
+
+def _check_exchanged(content: Published, rows: Sequence[str], path: Path) -> None:
+    """Raise UserError if an encoder has a row in place of another, and the plan lacks one of the two."""
+    for encoder, instead in content.instead.items():
+        for row in [*instead, *instead.values()]:
+            if row not in rows:
+                raise UserError(f"{path}: `instead`, {encoder}: {content.plan} has no row {row!r}{near(row, rows)}")
 
 
 class Judgement(NamedTuple):

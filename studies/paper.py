@@ -9,7 +9,7 @@ import argparse
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -190,7 +190,8 @@ def write_page(path: Path, folder: Path, out: Path, options: Options | None = No
     found = encoders_of(runs.values()) | before.keys()
     rows: dict[str, Sequence[Row]] = {}
     for encoder in [*named, *sorted(found - named.keys())]:
-        rows[encoder] = read_sweep(plan, _with_encoder(options or {}, encoder)).rows
+        of_plan = read_sweep(plan, _with_encoder(options or {}, encoder)).rows
+        rows[encoder] = _exchange(of_plan, published.instead.get(encoder, {}))
     models = {}
     for encoder, of_model in rows.items():
         models[encoder] = Numbers.from_rows(of_model, runs, before.get(encoder, {}), notes)
@@ -212,6 +213,16 @@ def _with_encoder(options: Options, encoder: str) -> Options:
     if not encoder:
         return options
     return {**options, ENCODER: encoder}
+
+
+def _exchange(rows: Sequence[Row], instead: Mapping[str, str]) -> list[Row]:
+    """Return the rows, some with the runs of another row: `instead` has the name of the other by that of the row."""
+    by_name = {row.name: row for row in rows}
+    exchanged = []
+    for row in rows:
+        other = by_name[instead.get(row.name, row.name)]
+        exchanged.append(replace(other, labels=row.labels))
+    return exchanged
 
 
 def _list_strange(runs: Mapping[str, Record], rows: Iterable[Sequence[Row]], folder: Path, plan: Path) -> list[str]:

@@ -225,6 +225,21 @@ def test_runs_of_another_encoder_have_a_column_of_their_own(tmp_path: Path) -> N
     assert len(calls) == 5
 
 
+def test_a_model_may_have_another_row_in_place_of_one(tmp_path: Path) -> None:
+    swept(tmp_path)
+    swept(tmp_path, "--", "--data.init_args.encoder.name=bert")
+    file = tmp_path / "published.yaml"
+    published = {**yaml.safe_load(file.read_text(encoding="utf-8")), "instead": {"bert": {"words": "probe"}}}
+    file.write_text(yaml.safe_dump(published), encoding="utf-8")
+    write_page(file, tmp_path / "out", tmp_path / "index.md")
+    far = table(tmp_path / "index.md", "[a]").set_index("BERT, WSJ").loc["far"]
+    assert [cell[:6] for cell in far[["default encoder", "bert"]]] == ["✗ 50.0", "✗ 55.0"]
+    published["instead"] = {"bert": {"words": "prob"}}
+    file.write_text(yaml.safe_dump(published), encoding="utf-8")
+    with pytest.raises(UserError, match=r"`instead`, bert: plan\.yaml has no row 'prob' \(did you mean `probe`\?\)"):
+        read_published(file)
+
+
 def test_findings_on_which_models_differ_begin_the_page(tmp_path: Path) -> None:
     swept(tmp_path)
     swept(tmp_path, "--", "--data.init_args.encoder.name=bert")
