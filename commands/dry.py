@@ -67,23 +67,34 @@ class RunCosts:
     @property
     def on_device(self) -> int:
         """Peak of the weights and the forward passes, in bytes."""
-        passes = max(costs.memory for costs in self.costs.values())
-        peak = self.encoders * self.encoder.weights + passes
-        if self.device == "cpu" and self.encoders > 1:
-            spare = max(costs.spare for costs in self.costs.values())  # left by the passes of the encoder before
-            peak = max(peak, self._while_drawing + spare)
-        return peak
+        if self.device != "cpu":
+            return self._of_passes
+        return max(self._of_passes, self._while_drawing)
+
+    @property
+    def is_of_drawing(self) -> bool:
+        """True if most memory of a CPU is needed where the encoder of random weights is made."""
+        return self.device == "cpu" and self._while_drawing > self._of_passes
+
+    @property
+    def _of_passes(self) -> int:
+        """Bytes of weights and forward passes."""
+        return self.encoders * self.encoder.weights + max(costs.memory for costs in self.costs.values())
 
     @property
     def _while_drawing(self) -> int:
-        """Bytes of weights while the encoder of random weights is made, on the CPU, also for a GPU.
+        """Bytes of weights while the encoder of random weights is made, on the CPU, also for a GPU; 0 if there is none.
 
         Pretrained weights are read, whose files are mapped until all are converted; then random ones are drawn beside
-        them, which get their embeddings. On a CPU the first encoder is there too.
+        them, which get their embeddings. On a CPU the first encoder is there too, and memory that its passes have left.
         """
+        if self.encoders == 1:
+            return 0
         weights = self.encoder.weights
-        first = weights if self.device == "cpu" else 0
-        return first + weights + max(weights, self.mapped)
+        read_and_drawn = weights + max(weights, self.mapped)
+        if self.device != "cpu":
+            return read_and_drawn
+        return weights + read_and_drawn + max(costs.spare for costs in self.costs.values())
 
     @property
     def on_host(self) -> int:
@@ -97,7 +108,7 @@ class RunCosts:
         later = self.host + (self.encoders - 1) * self.beside
         if self.device == "cpu":
             later += self.on_device
-        elif self.encoders > 1:
+        else:
             later += self._while_drawing
         return max(loading, later)
 
@@ -280,7 +291,10 @@ def describe(prediction: RunCosts) -> dict[str, str]:
 def _describe_memory(prediction: RunCosts) -> str:
     if prediction.device == "cpu":
         own = decimal(prediction.host)
-        return f"{decimal(prediction.memory)} at the peak, {own} of it for program, tokenizer and corpus"
+        peak = f"{decimal(prediction.memory)} at the peak, {own} of it for program, tokenizer and corpus"
+        if prediction.is_of_drawing:
+            peak += "; most is needed where random weights are drawn beside the pretrained ones, which are read again"
+        return peak
     return f"{decimal(prediction.memory)} of each GPU at the peak, and {decimal(prediction.on_host)} of the host"
 
 

@@ -112,7 +112,11 @@ def test_each_encoder_has_a_tokenizer(line: list[str]) -> None:
     twice = replace(predict(data, "test", "cpu"), beside=0)
     assert replace(twice, beside=10**9).memory == twice.host + 10**9 + twice.on_device
     spare = max(one.spare for one in twice.costs.values())
-    assert replace(twice, mapped=10**9).on_device == 2 * twice.encoder.weights + 10**9 + spare
+    drawing = replace(twice, mapped=10**9)
+    assert drawing.on_device == 2 * twice.encoder.weights + 10**9 + spare
+    assert describe(drawing)["memory"].endswith("beside the pretrained ones, which are read again")
+    once = predict(DependencyDataModule(trees, encoder=EncoderSpec(folder)), "test", "cpu")
+    assert describe(once)["memory"].endswith("for program, tokenizer and corpus")
 
 
 def test_a_gpu_that_is_not_here_has_memory_and_no_speed(line: list[str]) -> None:
