@@ -26,6 +26,10 @@ $(BERTVIZ): $(INSTALLED)
 
 demo: $(INSTALLED)
 	$(BIN)/python train.py fit --config configs/demo.yaml
+	@echo
+	@echo "The folder above has page.html, with everything on one page. Go on with:"
+	@echo "    source .venv/bin/activate"
+	@echo "    probing measure clark2019/heads --corpus sample    # every head, on each relation; docs/index.md has more"
 
 test: $(INSTALLED) $(BERTVIZ)
 	$(PYTEST) $(PRODUCT) -m "core or not slow" --durations 10

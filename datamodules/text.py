@@ -256,7 +256,7 @@ class TextDataModule(CorpusDataModule[SegmentBatch]):
             if next(segments.read(audit), None) is None:
                 raise _no_segment(self.files()[name], audit)
         self._sha256 = {corpus.name: corpus.sha256(digests) for corpus in self._corpora}
-        ready = f"{', '.join(self.names)} in segments of at most {self.max_length} tokens"
+        ready = f"{', '.join(self.names)} in segments of at most {self.max_length} tokens, read by {self.encoder.name}"
         inform(f"Data ready in {time.perf_counter() - began:.1f} s: {ready}.")
 
     @property

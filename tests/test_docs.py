@@ -490,6 +490,9 @@ def test_the_site_is_found_and_searched_from_a_file_without_a_network(open_site:
     ("asked", "heading"),
     [
         ("run out of memory", "a-run-has-run-out-of-memory-or-was-killed"),
+        ("GPU memory", "a-run-has-run-out-of-memory-or-was-killed"),
+        ("quantized", "quantised-models-bitsandbytes-gguf-awq-gptq"),
+        ("cite", "cite-how-to-cite-the-tool-and-the-methods"),
         ("one-sided", "are-the-p-values-one-sided-or-two-sided"),
         ("how many sentences", "how-many-sentences-are-enough"),
         ("Windows", "windows"),
