@@ -203,11 +203,9 @@ class AttentionDataModule(CorpusDataModule[Item]):
         for path, splits in splits_of_paths.items():
             items = pluralize(len(by_path[path]), self.unit.removesuffix("s"))
             sizes.append(f"{' and '.join(splits)} {items}")
-        names = dict.fromkeys(corpus_of(path)["corpus"] for path in splits_of_paths)
+        names = " and ".join(dict.fromkeys(corpus_of(path)["corpus"] for path in splits_of_paths))
         reader = "" if self.encoder is None else f", read by {self.encoder.name}"
-        inform(
-            f"Data ready in {time.perf_counter() - began:.1f} s: {', '.join(sizes)} of {' and '.join(names)}{reader}."
-        )
+        inform(f"Data ready in {time.perf_counter() - began:.1f} s: {', '.join(sizes)} of {names}{reader}.")
 
     def test_dataloader(self) -> list[BatchLoader[Item]]:
         """Return one loader for dev and one for test.

@@ -204,9 +204,8 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         entered = time.perf_counter()
         pairs = PairSplit(self.files()["test"], self.read(), Encoder(resolve(self.encoder), self.device))
         self.splits["test"] = pairs
-        inform(
-            f"Data ready in {time.perf_counter() - entered:.1f} s: {len(pairs):,} minimal pairs, read by {self.encoder.name}."
-        )
+        seconds = time.perf_counter() - entered
+        inform(f"Data ready in {seconds:.1f} s: {len(pairs):,} minimal pairs, read by {self.encoder.name}.")
 
     def test_dataloader(self) -> list[BatchLoader[PairBatch]]:
         """Return one loader of all pairs."""
