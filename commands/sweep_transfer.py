@@ -2,7 +2,8 @@
 
 Heads and probe that were chosen or trained on the source language are compared with those of each other language on the
 same sentences: paired bootstrap, random swaps of sentences, Holm's correction over the languages. A relation counts in
-a language with at least `LEAST` words in test. Of several seeds only the first is read.
+a language with at least `LEAST` words in test, and a head with at least `FEW` words in the dev split on which it was
+chosen. Of several seeds only the first is read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from attention_probing.metrics.draws import TEST_DRAWS
 from attention_probing.metrics.p_values import holm, p_units
 from attention_probing.results import Estimate, HeatMap, Provenance, Result, Table, Unit
 from attention_probing.results.errors import list_first, pluralize
+from attention_probing.results.estimates import FEW
 from attention_probing.results.record import NAN, Record, RecordError
 from attention_probing.results.sentences import LEVEL, fill_sentence
 from attention_probing.results.tables import DASH, format_number
@@ -140,7 +142,7 @@ _NOT_COMPARED = dict.fromkeys(_DIFFERENCE, NAN)
 def compare_heads(languages: Languages) -> tuple[pd.DataFrame, Refusals]:
     """Return the best head of each language and relation, that of the source, and their difference on test.
 
-    A relation has a row if it counts in the language and one of the two heads could be chosen on dev.
+    A relation has a row if it counts in the language and one of the two heads was chosen on enough words of dev.
 
     Returns:
         The relations by which two runs could not be compared, by language and reason, after a table with these columns:
@@ -187,13 +189,12 @@ def _records_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _rows_of_heads(run: Record | None) -> dict[str, Mapping[str, Any]]:
-    """Return the rows of the best heads of a run, by relation, for which a head was chosen and that count."""
+    """Return the rows of the best heads of a run, by relation, that count and whose head was chosen on enough words."""
     if run is None:
         return {}
     rows: dict[str, Mapping[str, Any]] = {}
     for row in _records_of(run.table("best_heads")):
-        is_chosen = isinstance(row["head"], str)  # nan without words in dev
-        if row["relation"] != PLAIN and row["n"] >= LEAST and is_chosen:
+        if row["relation"] != PLAIN and row["n"] >= LEAST and row["n_dev"] >= FEW:
             rows[str(row["relation"])] = row
     return rows
 
@@ -437,7 +438,8 @@ def _answer_of_heads(best: pd.DataFrame, source: str) -> str:
     worse = int((clear["difference"] < 0).sum())
     better = int((clear["difference"] > 0).sum())
     return (
-        f"the head of {source} for a relation is worse than the own one in {worse} of {len(tested)} cells, and better "
+        f"the head of {source} for a relation is worse than the own one in {worse} of "
+        f"{pluralize(len(tested), 'cell')}, and better "
         f"in {better} (p < .05 after Holm over the languages, by relation)"
     )
 
@@ -454,37 +456,65 @@ def _answer_of_shared(shared: pd.DataFrame) -> str:
 
 
 def describe_blanks(languages: Languages) -> list[str]:
-    """Return a sentence for each language without own heads, or whose own heads are blank for some relations.
+    """Return sentences on blank cells: languages without own heads, rare relations, heads that were chosen on few words.
 
-    A head is chosen where dev has a word of the relation, and counts with at least `LEAST` words in test.
+    A relation counts with at least `LEAST` words in test, and a head with at least `FEW` words in the dev split on which
+    it was chosen.
     """
-    words: dict[str, dict[str, int]] = {}  # in test, by language and relation
-    unseen: dict[str, list[str]] = {}  # relations without a word in dev, by language
+    sentences = []
+    for language in languages.test_alone:
+        sentences.append(f"{language} has a test split alone, so it has no own heads and no own probe.")
+    numbers = _count_words(languages)
+    relations: dict[str, None] = {}  # those of any language, in the order of the tables
+    for of_language in numbers.values():
+        relations |= dict.fromkeys(of_language)
+    for language, of_language in numbers.items():
+        reasons = []
+        for relation in relations:
+            in_test, in_dev = of_language.get(relation, (0, 0))
+            if in_test < LEAST:
+                reasons.append(f"{relation} ({in_test or 'none'})")
+            elif in_dev < FEW:
+                reasons.append(f"{relation} ({in_dev or 'none'} in dev)")
+        if reasons:
+            few = f"relations with fewer than {LEAST} words in test, or {FEW} in dev, are blank"
+            sentences.append(f"{language}: {few}: {', '.join(reasons)}.")
+    not_transferred = _describe_rare_in_source(languages)
+    if not_transferred:
+        sentences.append(not_transferred)
+    return sentences
+
+
+def _count_words(languages: Languages) -> dict[str, dict[str, tuple[int, int]]]:
+    """Return the numbers of words in test and in dev of each relation, by language with own heads."""
+    numbers: dict[str, dict[str, tuple[int, int]]] = {}
     for language in languages.runs:
         own = languages.find_own(language, OWN)
         if own is None:
             continue
-        best = own.table("best_heads").set_index("relation")
-        words[language] = {str(relation): int(count) for relation, count in best["n"].items()}
-        unseen[language] = list(best.index[best["head"].isna()])
-    relations: dict[str, None] = {}  # those of any language, in the order of the tables
-    for of_language in words.values():
-        relations |= dict.fromkeys(of_language)
-    sentences = []
-    for language in languages.test_alone:
-        sentences.append(f"{language} has a test split alone, so it has no own heads and no own probe.")
-    for language, of_language in words.items():
-        reasons = []
-        for relation in relations:
-            number = of_language.get(relation, 0)
-            if number < LEAST:
-                reasons.append(f"{relation} ({number or 'none'})")
-            elif relation in unseen[language]:
-                reasons.append(f"{relation} (none in dev)")
-        if reasons:
-            few = f"relations with fewer than {LEAST} words in test, or none in dev, are blank"
-            sentences.append(f"{language}: {few}: {', '.join(reasons)}.")
-    return sentences
+        numbers[language] = {}
+        for row in _records_of(own.table("best_heads")):
+            numbers[language][str(row["relation"])] = (int(row["n"]), int(row["n_dev"]))
+    return numbers
+
+
+def _describe_rare_in_source(languages: Languages) -> str:
+    """Return a sentence on relations of other languages whose head was chosen on too few words of the source."""
+    rare: dict[str, int] = {}  # words in dev of the source, by relation
+    for language in languages.runs:
+        transferred = languages.find_transferred(language, OWN)
+        if transferred is None or language == languages.source:
+            continue
+        for row in _records_of(transferred.table("best_heads")):
+            if row["n"] >= LEAST and row["n_dev"] < FEW:
+                rare[str(row["relation"])] = int(row["n_dev"])
+    if not rare:
+        return ""
+    reasons = ", ".join(f"{relation} ({number or 'none'})" for relation, number in rare.items())
+    return (
+        f"{languages.source}: the heads of relations with fewer than {FEW} words in its dev split are not transferred: "
+        f"{reasons}."
+    )
 
 
 def _describe_refusals(refusals: Refusals, source: str, learned: str) -> list[str]:

@@ -63,7 +63,9 @@ def run(language: str, kind: str) -> Result:
         }
     )
     if language == "Hebrew":  # its dev has no det, and that of English no obj, so that no head was chosen
-        best.loc[best["relation"] == ("det" if kind == OWN else "obj"), "head"] = np.nan
+        unseen = best["relation"] == ("det" if kind == OWN else "obj")
+        best.loc[unseen, "head"] = np.nan
+        best.loc[unseen, "n_dev"] = 0
     shares = ("dev", "test", "offset", "random_init", "over_offset", "dev_gap", "p_offset", "p_holm", "p_shuffled")
     tables = {} if "probe" in kind else {"best_heads": Table(best, dict.fromkeys(shares, "fraction"), "test")}
     return Result(kind.replace(" ", "_"), scores, tables, items=items, ratios=ratios, shares=tuple(ratios))
@@ -151,10 +153,40 @@ def test_where_no_head_was_chosen_none_is_compared_or_shared(tmp_path: Path) -> 
 
 
 def test_blank_cells_have_their_reasons(result: Result, tmp_path: Path) -> None:
-    few = "relations with fewer than 50 words in test, or none in dev, are blank"
+    few = "relations with fewer than 50 words in test, or 20 in dev, are blank"
     assert result.audit["blank"] == [f"Basque: {few}: det (49)."]
     languages = languages_of(tmp_path, ["English", "Hebrew"])
-    assert compare(languages).audit["blank"] == [f"Hebrew: {few}: det (none in dev)."]
+    assert compare(languages).audit["blank"] == [
+        f"Hebrew: {few}: det (none in dev).",
+        "English: the heads of relations with fewer than 20 words in its dev split are not transferred: obj (none).",
+    ]
+
+
+@pytest.mark.parametrize(("words", "counts"), [(19, False), (20, True)])
+def test_a_head_that_was_chosen_on_few_words_of_dev_is_neither_shown_nor_compared(
+    words: int, counts: bool, tmp_path: Path
+) -> None:
+    languages = languages_of(tmp_path, ["English", "German", "Basque"])
+    learned_on_english = [languages.runs["English"][OWN]]
+    learned_on_english += [languages.runs[language][TRANSFERRED] for language in ("German", "Basque")]
+    for record in learned_on_english:
+        for path in record.path.parent.rglob("best_heads.csv"):
+            frame = pd.read_csv(path)
+            frame.loc[frame["relation"] == "obj", "n_dev"] = words
+            frame.to_csv(path, index=False)
+    result = compare(languages)
+    transfer = result.tables["transfer"].frame.set_index("relation")
+    assert ("obj" in transfer.index) == counts
+    assert ("English" in result.tables["heads"].frame.query("relation == 'obj'")["language"].tolist()) == counts
+    assert result.tables["own"].frame.set_index("relation").loc["obj", "German"] == "2-2 75.0↑"
+    cells = "2 of 3 cells" if counts else "1 of 1 cell,"
+    assert f"worse than the own one in {cells}" in result.answer
+    reasons = [
+        "English: relations with fewer than 50 words in test, or 20 in dev, are blank: obj (19 in dev).",
+        "English: the heads of relations with fewer than 20 words in its dev split are not transferred: obj (19).",
+    ]
+    blank = cast(list[str], result.audit["blank"])
+    assert [reason in blank for reason in reasons] == [not counts] * 2
 
 
 @pytest.mark.parametrize("shorter", [TRANSFERRED, OWN])
