@@ -95,7 +95,7 @@ def main(
                 _write_json(out / LANGUAGES_FILE, {"source": plan.source, "languages": plan.languages})
             sweeper.run(options.row)
         elif not sweeper.records:
-            raise UserError(f"{out}: no run of this plan has finished. Leave out --table to start the runs")
+            raise _no_run_error(sweeper, out)
     except KeyboardInterrupt:
         of_jobs = " The jobs on SLURM go on; scancel ends them." if options.executor == "slurm" else ""
         console.print(Text(f"Stopped.{of_jobs} The same command goes on from here.", "yellow"))
@@ -169,6 +169,13 @@ def _languages_of(options: Any, plan: Plan, out: Path) -> tuple[Corpora | None, 
     if not isinstance(content, dict) or not isinstance(content.get("languages"), dict):
         raise UserError(f"{path} has no `languages`. {remedy}")
     return content["languages"], str(content.get("source", ""))
+
+
+def _no_run_error(sweeper: Sweeper, out: Path) -> UserError:
+    """Return the error for the table of a sweep of which no run has finished, with the reasons of those that failed."""
+    message = f"{out}: no run of this plan has finished. Leave out --table to start the runs"
+    faults = _list_failures("failed before", sweeper.failed_before, sweeper)
+    return UserError("\n".join([message, *faults]))
 
 
 def _write_plan(path: Path, plan: Plan, out: Path) -> None:
@@ -246,9 +253,10 @@ def _report(sweep: Sweep, sweeper: Sweeper, out: Path, rows: Sequence[str]) -> l
     console = sweeper.console
     result, provenance = collect(sweep, sweeper.records, out)
     audit = cast(Mapping[str, list[str]], result.audit)
-    faults = _list_failures(sweeper)
+    faults = _list_failures("failed", sweeper.failed, sweeper)
+    faults += _list_failures("failed before", sweeper.failed_before, sweeper)
     faults += audit["faults"]
-    faults += [f"not begun, because others failed: {sweeper.title(key)}" for key in sweeper.left]
+    faults += [f"not begun, because others failed: {sweeper.title(key)}" for key in _list_left(sweeper)]
     counts = {"runs": len(sweeper.runs), "done": len(sweeper.records), **result.audit, "faults": faults}
     unwritten = write(out, replace(result, audit=counts), provenance)
     console.print(Text(f"\n{result.answer}\n", "bold"))
@@ -262,18 +270,42 @@ def _report(sweep: Sweep, sweeper: Sweeper, out: Path, rows: Sequence[str]) -> l
         console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
     for fault in faults:
         console.print(Text(fault, "red"), soft_wrap=True)
-    done = f"{len(sweeper.records)} done ({sweeper.begun} begun now), {len(sweeper.failed)} failed"
-    console.print(Text(f"{pluralize(len(sweeper.runs), 'run')}: {done}"))
+    console.print(Text(_count_runs(sweeper)))
     console.print(Text(f"Written to {out}"), soft_wrap=True)
     return faults
 
 
-def _list_failures(sweeper: Sweeper) -> list[str]:
+def _list_failures(when: str, reasons: Mapping[str, str], sweeper: Sweeper) -> list[str]:
     """Return a message for each reason for which runs failed, with their titles."""
     titles: dict[str, list[str]] = {}
-    for key, reason in sweeper.failed.items():
+    for key, reason in reasons.items():
         titles.setdefault(reason, []).append(sweeper.title(key))
-    return [f"failed: {list_first(of_reason)}: {reason}" for reason, of_reason in titles.items()]
+    return [f"{when}: {list_first(of_reason)}: {reason}" for reason, of_reason in titles.items()]
+
+
+def _list_left(sweeper: Sweeper) -> list[str]:
+    """Return the keys of the runs that cannot begin because a run that they read failed, in this call or before."""
+    failed = {*sweeper.failed, *sweeper.failed_before}
+    left: list[str] = []
+    for key, run in sweeper.runs.items():  # a run after those that it reads
+        is_open = key not in sweeper.records and key not in failed
+        if is_open and any(other.key in failed or other.key in left for other in run.needed):
+            left.append(key)
+    return left
+
+
+def _count_runs(sweeper: Sweeper) -> str:
+    """Return how many runs are done, failed, and not finished."""
+    total = len(sweeper.runs)
+    done = len(sweeper.records)
+    text = f"{pluralize(total, 'run')}: {done} done ({sweeper.begun} begun now), {len(sweeper.failed)} failed"
+    before = len(sweeper.failed_before)
+    if before:
+        text += f", {before} failed before"
+    unfinished = total - done - len(sweeper.failed) - before
+    if unfinished:
+        text += f", {unfinished} not finished"
+    return text
 
 
 def _compare_languages(sweep: Sweep, sweeper: Sweeper, out: Path) -> dict[str, str]:

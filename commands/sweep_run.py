@@ -23,6 +23,9 @@ from attention_probing.results.tables import DASH, format_number
 
 PROGRAM = (sys.executable, str(Path(attention_probing.__file__).with_name("__main__.py")))
 
+FAILED_FILE = "failed.txt"
+"""File in the folder of a run that failed, or that could not begin, with the reason; it goes when the run is begun."""
+
 Check = Callable[[Iterable[list[str]]], Iterable[str | None]]
 """Function that returns the fault of each command line, or None."""
 
@@ -41,6 +44,7 @@ class Sweeper:
     Attributes:
         records: Results of the finished runs, by key.
         failed: Why each run failed that did, by key.
+        failed_before: Why each run failed that an earlier call began and this one did not, by key.
         left: Keys of the runs that are not begun because a run that they read failed.
         begun: Number of runs begun.
     """
@@ -68,15 +72,19 @@ class Sweeper:
         self.folders = {key: _folder_of(key, out, beside) for key in self.runs}
         self.records: dict[str, Record] = {}
         self.failed: dict[str, str] = {}
+        self.failed_before: dict[str, str] = {}
         self.left: list[str] = []
         self.begun = 0
         self._reported: set[str] = set()  # messages about scores that runs do not have
 
     def read(self) -> None:
-        """Read the results of all finished runs of the sweep from their folders."""
+        """Read the results of all finished runs of the sweep from their folders, and why the others failed."""
         for key, folder in self.folders.items():
+            reason = folder / FAILED_FILE
             if results_of(folder) is not None:
                 self._finish(key, "done before")
+            elif reason.is_file():
+                self.failed_before[key] = reason.read_text(encoding="utf-8").strip()
 
     def check(self, rows: Sequence[str], check: Check) -> None:
         """Report how many runs are to be executed, and check them.
@@ -161,6 +169,7 @@ class Sweeper:
             lines = [f"{', '.join(names)}: {fault}" for fault, names in rows.items()]
             raise UserError("\n".join(["no run was started, because some command lines are invalid:", *lines]))
         for key, fault in spared.items():
+            _write_reason(self.folders[key], fault)
             self._fail(key, fault, f"not begun: {fault}")
 
     def _begin(self, waiting: Sequence[str], most: int) -> list[str]:
@@ -192,6 +201,7 @@ class Sweeper:
         run = self.runs[key]
         folder = self.folders[key]
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / FAILED_FILE).unlink(missing_ok=True)
         verb, config, *options = run.arguments
         quiet = "--trainer.enable_progress_bar=false"  # options of the run come later and override it
         command = [*self.program, verb, config, quiet, *options, f"--trainer.default_root_dir={folder}"]
@@ -218,6 +228,7 @@ class Sweeper:
             if lines:
                 last = lines[-1]
         reason = f"{self.executor.ending(folder)}: {last}"
+        _write_reason(folder, reason)
         self._fail(key, reason, f"no results after {took}, {reason} ({log})")
 
     def _finish(self, key: str, how: str) -> None:
@@ -230,6 +241,7 @@ class Sweeper:
             self._fail(key, str(error), f"{error}. To run it again, remove {self.folders[key]} and repeat the command")
             return
         self.records[key] = record
+        self.failed_before.pop(key, None)
         parts = [how]
         for name in _scores_of(self.rows[key].values()):
             if name in record.scores:
@@ -247,6 +259,7 @@ class Sweeper:
 
     def _fail(self, key: str, reason: str, message: str) -> None:
         self.failed[key] = reason
+        self.failed_before.pop(key, None)
         self._say(key, message, "red")
 
     def title(self, key: str) -> str:
@@ -272,6 +285,12 @@ def _folder_of(key: str, out: Path, beside: Sequence[Path]) -> Path:
         if folder.is_dir():
             return folder
     return out / "runs" / key
+
+
+def _write_reason(folder: Path, reason: str) -> None:
+    """Write into the folder of a run why it failed or could not begin."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FAILED_FILE).write_text(f"{reason}\n", encoding="utf-8")
 
 
 def _may_fail(rows: Iterable[Row], source: str) -> bool:

@@ -456,10 +456,10 @@ def _answer_of_shared(shared: pd.DataFrame) -> str:
 
 
 def describe_blanks(languages: Languages) -> list[str]:
-    """Return sentences on blank cells: languages without own heads, rare relations, heads that were chosen on few words.
+    """Return sentences on blank cells: languages without own heads, rare relations, heads chosen on few words.
 
-    A relation counts with at least `LEAST` words in test, and a head with at least `FEW` words in the dev split on which
-    it was chosen.
+    A relation counts with at least `LEAST` words in test, and a head with at least `FEW` words in the dev split on
+    which it was chosen.
     """
     sentences = []
     for language in languages.test_alone:

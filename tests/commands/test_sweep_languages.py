@@ -201,6 +201,10 @@ def test_a_language_whose_files_are_missing_is_left_out_and_the_others_go_on(tmp
         ("Breton", "transferred heads"): False,
         ("Breton", "transferred probe"): False,
     }
+    code, printed = sweep(spec, "--table")
+    assert code == 1
+    assert re.search(rf"\nfailed before: {titles}: there is no ud_thai\n", printed)
+    assert "6 runs: 4 done (0 begun now), 0 failed, 2 failed before" in printed
     # With the file there, only what is missing is run.
     code, printed = sweep(spec)
     assert code == 0

@@ -125,9 +125,25 @@ def test_a_failed_run_is_told_and_the_others_go_on(tmp_path: Path) -> None:
     assert "[4/4] afterwards, afterwards, seed 0: 0 s; uas 50.0" in told
     assert "4 runs: 1 done (4 begun now), 3 failed" in told
     assert pd.read_csv(tmp_path / "out" / "spec.csv")["seeds"].tolist() == [0, 0, 0, 1]
+    # The table alone has the reasons too, and counts them.
+    code, told = sweep(tmp_path / "spec.yaml", "--table")
+    assert code == 1
+    assert "\nfailed before: [1/4] fail, fail, seed 0: exit code 3: Error: nothing comes of nothing\n" in told
+    assert "4 runs: 1 done (0 begun now), 0 failed, 3 failed before\n" in told
     # They are run again, and what was done is not.
     assert sweep(tmp_path / "spec.yaml")[0] == 1
     assert len(calls(tmp_path)) == 7
+    # A row that is run alone leaves the reasons of the others.
+    code, told = sweep(tmp_path / "spec.yaml", "--row=silent")
+    assert "4 runs: 1 done (1 begun now), 1 failed, 2 failed before\n" in told
+    # A run that has come to its end has no reason any more.
+    key = next((tmp_path / "out" / "runs").glob("*/failed.txt")).parent
+    done = next((tmp_path / "out" / "runs").glob("*/Probe"))
+    done.rename(key / "Probe")
+    assert (
+        "4 runs: 1 done (0 begun now), 0 failed, 2 failed before, 1 not finished\n"
+        in sweep(tmp_path / "spec.yaml", "--table")[1]
+    )
 
 
 def test_no_run_is_begun_where_a_command_line_is_invalid(tmp_path: Path) -> None:
@@ -344,7 +360,8 @@ def test_a_row_tests_the_checkpoints_of_others(tmp_path: Path) -> None:
     found = json.loads(call["checkpoints"])
     assert len(found) == 2
     assert {*map(Path, found)} < {*trained}
-    assert "not begun, because others failed: [5/5] nothing, b, seed 0" in told
+    for text in (told, sweep(tmp_path / "spec.yaml", "--table")[1]):
+        assert "not begun, because others failed: [5/5] nothing, b, seed 0" in text
 
 
 def test_a_run_gets_what_the_run_of_its_seed_made(tmp_path: Path) -> None:
