@@ -180,6 +180,9 @@ class Numbers:
         keys = " ".join(self.keys[row_of(place)] for place in places)
         kept = self.before.get(name)
         if all(row_of(place) in self.runs for place in places):
+            if len(places) == 1:
+                # What the results lack is kept, too: the page without the runs has the same dash.
+                self.now[name] = Number(math.nan, None, None, "fraction", keys, self._versions(places))
             self.now[name] = self._compute(places, keys)
         elif kept is not None and kept.keys == keys:
             self.now[name] = kept
@@ -192,11 +195,15 @@ class Numbers:
         row, _, score = places[0].partition("@")
         is_difference = len(places) > 1
         found = difference(places, self.runs) if is_difference else over_seeds(self.runs[row], score)
+        return Number(found.value, found.low, found.high, found.unit, keys, self._versions(places))
+
+    def _versions(self, places: Sequence[str]) -> str:
+        """Return the versions of the program that made the results of places."""
         versions = set()
         for place in places:
             for record in self.runs[row_of(place)]:
                 versions.add(str(record.versions.get("attention-probing", "unknown")))
-        return Number(found.value, found.low, found.high, found.unit, keys, ", ".join(sorted(versions)))
+        return ", ".join(sorted(versions))
 
     def paired(self, ours: str, other: str) -> Estimate | None:
         """Return the difference of two scores by a paired test; None unless both have counts for the same items."""
