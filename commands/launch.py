@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,14 +45,14 @@ def main(args: Sequence[str] | None = None) -> Any:  # noqa: ANN401
 def start(
     line: CommandLine,
     *,
-    cli: "type[ProbingCLI] | None" = None,
+    cli: "Callable[..., ProbingCLI] | None" = None,
     measuring: Callable[[CommandLine], object] = measure.run,
 ) -> Any:  # noqa: ANN401
     """Run a command line.
 
     Args:
         line: The command line.
-        cli: Class of the command line of all but measure; None for `ProbingCLI`.
+        cli: Class of the command line of all but measure, or function that makes it; None for `ProbingCLI`.
         measuring: Function that runs measure.
 
     Returns:
@@ -86,19 +87,25 @@ def run(line: CommandLine) -> int:
     return 0
 
 
-def check(words: Sequence[str]) -> str | None:
-    """Return the message of the first error in a command line, without running it; None if it is valid."""
+def check(words: Sequence[str], inspect: measure.Inspect | None = None) -> str | None:
+    """Return the message of the first error in a command line, without running it; None if it is valid.
+
+    Args:
+        words: Words of the command line.
+        inspect: Function that reads the data files; None to check only that they exist.
+    """
     printed = io.StringIO()
     cli = None
     if words[:1] != ["measure"]:
-        cli = import_module("attention_probing.commands.lightning").CheckedCLI
+        checked = import_module("attention_probing.commands.lightning").CheckedCLI
+        cli = partial(checked, inspect=inspect)
     try:
         with redirect_stderr(printed), redirect_stdout(printed), command_line():
             line = CommandLine.from_words(words)
             message = wrong_option(line)
             if message is not None:
                 return message
-            start(line, cli=cli, measuring=measure.check)
+            start(line, cli=cli, measuring=partial(measure.check, inspect=inspect))
     except SystemExit:  # of the command line's parser
         return printed.getvalue().partition("error: ")[2].strip()
     except Exception as error:

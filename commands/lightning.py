@@ -17,7 +17,7 @@ from rich.console import Console
 from attention_probing.commands.command_line import CommandLine
 from attention_probing.commands.faults import find_user_error, full_disk, not_installed, trainer_fault
 from attention_probing.commands.lightning_private import PublicCLI
-from attention_probing.commands.measure import QUIET, TRUST
+from attention_probing.commands.measure import QUIET, TRUST, Inspect
 from attention_probing.commands.parser import Parser
 from attention_probing.commands.state import RunState, open_state, run_digest, sources_of
 from attention_probing.commands.tasks import check_tasks, refuse_shell
@@ -319,11 +319,17 @@ class CheckedCLI(ProbingCLI):
 
     No model or data are loaded. The only file that may be written is the sample corpus, in the cache. All command
     lines of a process share the parser, because making it takes most of the time.
+
+    Args:
+        line: The command line.
+        writer: Ignored.
+        inspect: Function that reads the data files too; None for none.
     """
 
     _parsers: ClassVar[dict[str, Any]] = {}
 
-    def __init__(self, line: CommandLine, writer: object = None) -> None:
+    def __init__(self, line: CommandLine, writer: object = None, inspect: Inspect | None = None) -> None:
+        self.inspect = inspect
         super().__init__(line, load_from_checkpoint_support=False)
 
     def setup_parser(
@@ -347,8 +353,11 @@ class CheckedCLI(ProbingCLI):
         """
         self.check_model()
         if isinstance(self.datamodule, CorpusDataModule):  # not of another package
-            for absent in self.datamodule.absent((str(self.subcommand), "test")):
+            stages = (str(self.subcommand), "test")
+            for absent in self.datamodule.absent(stages):
                 raise absent
+            if self.inspect is not None:
+                self.inspect(self.datamodule, stages)
 
     def run_command(self) -> None:
         """Do nothing: the command line is only checked."""

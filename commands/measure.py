@@ -2,6 +2,7 @@
 
 import os
 import random
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 QUIET = "Print only the main scores, the folder and warnings: no progress, no tables."
 TRUST = "Python modules of your own that configs and checkpoints may import."
+Inspect = Callable[[object, Sequence[str]], None]
+"""Function that reads the files of a datamodule for some stages, and raises a `CorpusError` if one is damaged."""
 PRECISIONS = Literal["16-true", "16-mixed", "bf16-true", "bf16-mixed", "32-true", "64-true"]
 
 
@@ -197,14 +200,21 @@ def measure_class(path: str) -> type[Measure[Any]] | None:
     return None
 
 
-def check(line: CommandLine) -> None:
+def check(line: CommandLine, inspect: Inspect | None = None) -> None:
     """Check options, classes and the existence of the data files; run nothing.
+
+    Args:
+        line: The command line.
+        inspect: Function that reads the data files too; None for none.
 
     Raises:
         UserError: One of them is wrong.
     """
     parser, settings = parse(line)
-    refuse_unfit(parser.instantiate(settings))
+    objects = parser.instantiate(settings)
+    refuse_unfit(objects)
+    if inspect is not None:
+        inspect(objects.data, ("test",))
 
 
 def refuse_unfit(objects: Any) -> None:  # noqa: ANN401 # a namespace

@@ -25,7 +25,7 @@ from attention_probing.commands.sweep_rows import Sweep
 from attention_probing.commands.sweep_run import PROGRAM, Check, Sweeper
 from attention_probing.commands.sweep_table import collect
 from attention_probing.commands.sweep_transfer import Languages, compare_languages
-from attention_probing.results import Table, UserError
+from attention_probing.results import Provenance, Result, Table, UserError
 from attention_probing.results.errors import list_first, near, pluralize
 from attention_probing.results.files import check_writable, write_atomically
 from attention_probing.results.settings import read_yaml
@@ -89,7 +89,8 @@ def main(
     try:
         sweeper.read()
         if not options.table:
-            sweeper.check(options.row, check or partial(check_all, named=list(extra.values())))
+            check = check or partial(check_all, named=list(extra.values()), reads_files=bool(plan.languages))
+            sweeper.check(options.row, check)
             _write_json(out / OPTIONS_FILE, extra)
             if plan.languages:
                 _write_json(out / LANGUAGES_FILE, {"source": plan.source, "languages": plan.languages})
@@ -223,24 +224,29 @@ def _read_options(out: Path) -> dict[str, str]:
     return extra
 
 
-def check_all(lines: Iterable[list[str]], named: Iterable[object] = ()) -> list[str | None]:
+def check_all(
+    lines: Iterable[list[str]], named: Iterable[object] = (), *, reads_files: bool = False
+) -> list[str | None]:
     """Return the fault of each command line, or None; run nothing.
 
     Args:
         lines: The command lines, made from a plan, which somebody else may have written.
         named: Values that the user gives for every run. Besides the config of a line, they alone may name a file of
             settings.
+        reads_files: True to read the corpus files too, each once, so that a damaged one is a fault.
     """
     from attention_probing.commands.launch import check  # takes seconds
+    from attention_probing.commands.sweep_files import FileInspector
     from attention_probing.models.configs import only_named_files
 
+    inspect = FileInspector() if reads_files else None
     seed = os.environ.pop(SEED, None)
     faults = []
     try:
         for line in lines:
             _, config, *_ = line
             with only_named_files([config.removeprefix("--config="), *named]):
-                faults.append(check(line))
+                faults.append(check(line, inspect))
         return faults
     finally:  # a check sets the seed of its run, and a sweep has none
         os.environ.pop(SEED, None)
@@ -252,6 +258,11 @@ def _report(sweep: Sweep, sweeper: Sweeper, out: Path, rows: Sequence[str]) -> l
     """Write the table, print all of it or some rows, and return its faults."""
     console = sweeper.console
     result, provenance = collect(sweep, sweeper.records, out)
+    compared = None
+    if sweep.source:
+        compared = compare_languages(Languages.from_sweep(sweep, sweeper.records))
+    if compared is not None and compared[0].answer:  # its own comparison says more than a range of scores
+        result = replace(result, answer=compared[0].answer)
     audit = cast(Mapping[str, list[str]], result.audit)
     faults = _list_failures("failed", sweeper.failed, sweeper)
     faults += _list_failures("failed before", sweeper.failed_before, sweeper)
@@ -263,9 +274,12 @@ def _report(sweep: Sweep, sweeper: Sweeper, out: Path, rows: Sequence[str]) -> l
     for name, table in _tables_to_print(sweep, result.tables, rows).items():
         console.print(data_table(name, table, f"{name}.csv", console.width))
         console.print()
-    unwritten |= _compare_languages(sweep, sweeper, out)
+    warnings = [*audit["warnings"]]
+    if compared is not None:
+        unwritten |= _write_comparison(*compared, sweep.source, out, console)
+        warnings += cast(list[str], compared[0].audit["warnings"])
     console.print(Text(LEGEND))
-    warnings = [*audit["warnings"], *(f"{name}: {fault}" for name, fault in unwritten.items())]
+    warnings += [f"{name}: {fault}" for name, fault in unwritten.items()]
     for warning in warnings:
         console.print(Text(f"Warning: {warning}", "yellow"), soft_wrap=True)
     for fault in faults:
@@ -308,21 +322,15 @@ def _count_runs(sweeper: Sweeper) -> str:
     return text
 
 
-def _compare_languages(sweep: Sweep, sweeper: Sweeper, out: Path) -> dict[str, str]:
-    """Write and print the comparison of the languages of a sweep, if it has any; return faults of its files."""
-    if not sweep.source:
-        return {}
-    compared = compare_languages(Languages.from_sweep(sweep, sweeper.records))
-    if compared is None:
-        return {}
-    result, provenance = compared
-    console = sweeper.console
+def _write_comparison(
+    result: Result, provenance: Provenance, source: str, out: Path, console: Console
+) -> dict[str, str]:
+    """Write and print the comparison of the languages of a sweep; return faults of its files."""
     unwritten = write(out / COMPARED, result, provenance)
-    console.print(Text(f"{result.answer}\n", "bold"), soft_wrap=True)
     for name, table in result.tables.items():
         if not table.main:
             continue
-        title = _TITLES[name].format(source=sweep.source)
+        title = _TITLES[name].format(source=source)
         parts = divide_languages(table, console.width) if name in ("own", "transfer") else [table]
         for part in parts:
             console.print(data_table(title, part, f"{name}.csv", console.width))

@@ -38,6 +38,9 @@ from attention_probing.results.errors import pluralize
 from attention_probing.results.record import NAN, Record, RecordError
 from attention_probing.results.sentences import UNDEFINED
 
+MOST_RANGES = 4
+"""Largest number of scores whose ranges are in the answer of a grid."""
+
 Records = Mapping[str, Record]  # results of finished runs, by key
 
 
@@ -67,7 +70,7 @@ def collect(sweep: Sweep, records: Records, out: Path) -> tuple[Result, Provenan
         sweep.name: _make_table(sweep, records, scores, units),
         f"{sweep.name}_runs": Table(_list_runs(sweep, records, out), {"epochs": "count", **units}),
     }
-    answer = _answer(sweep.rows, scores)
+    answer = _answer(sweep, scores)
     if sweep.reference:
         compared = differences_table(sweep, records, units, faults)
         tables[f"{sweep.name}_differences"] = compared
@@ -133,15 +136,25 @@ def _make_table(
     return Table(frame, units, interval, main)
 
 
-def _answer(rows: Sequence[Row], scores: Mapping[str, Estimate]) -> str:
-    """Return the range of the first score over the rows that have it."""
-    name = next(iter(rows[0].scores))
-    defined = {}
-    for row in rows:
+def _answer(sweep: Sweep, scores: Mapping[str, Estimate]) -> str:
+    """Return the range of the first column over the rows that have it.
+
+    A row of a grid is compared only with rows that take the column from the same score: its axes may have one of
+    questions, such as accuracy of one task and correlation of another, and then each score has a range of its own.
+    """
+    name = next(iter(sweep.rows[0].scores))
+    is_grid = len(sweep.labels) > 1
+    groups: dict[str, dict[str, Estimate]] = {}
+    for row in sweep.rows:
         score = scores[f"{row.name}.{name}"]
         if not math.isnan(score.value):
-            defined[row.name] = score
-    return range_answer(name, defined)
+            group = row.scores[name] if is_grid else name
+            groups.setdefault(group, {})[row.name] = score
+    if len(groups) < 2:
+        return range_answer(name, next(iter(groups.values()), {}))
+    if len(groups) > MOST_RANGES:
+        return f"the rows have {len(groups)} different scores as {name}, which are not compared with each other"
+    return "; ".join(range_answer(group, of_group) for group, of_group in groups.items())
 
 
 def _answer_of_differences(table: Table, score: str) -> str:

@@ -16,6 +16,7 @@ import pandas as pd
 from attention_probing.commands.comparison import Side, shared_items
 from attention_probing.commands.sweep_languages import AXIS
 from attention_probing.commands.sweep_rows import Sweep
+from attention_probing.corpora.splits import SPLITS
 from attention_probing.metrics.attachment import ALL, PLAIN
 from attention_probing.metrics.differences import paired_bootstrap
 from attention_probing.metrics.draws import TEST_DRAWS
@@ -310,7 +311,8 @@ def compare_languages(languages: Languages) -> tuple[Result, Provenance] | None:
           itself stands in parentheses, in the source the head;
         - `heads` (`compare_heads`), with all numbers.
 
-        The audit has `blank`, sentences for each language with blank cells or without a comparison.
+        The audit has `blank`, sentences for each language with blank cells or without a comparison, and `warnings`, on
+        languages with the same files.
     """
     best, refusals_of_heads = compare_heads(languages)
     of_probes, refusals_of_probes = compare_probes(languages)
@@ -339,11 +341,12 @@ def compare_languages(languages: Languages) -> tuple[Result, Provenance] | None:
         shares = ("dev", "test", "offset", "over_offset", "transferred", "difference")
         tables["heads"] = _make_table(best, shares, LEAST_P)
         answers.append(_answer_of_heads(best, languages.source))
-    answer = fill_sentence("; ".join(part for part in answers if part), {})
+    parts = [part for part in answers if part]
+    answer = fill_sentence("; ".join(parts), {}) if parts else ""
     blank = describe_blanks(languages)
     blank += _describe_refusals(refusals_of_heads, languages.source, "head")
     blank += _describe_refusals(refusals_of_probes, languages.source, "probe")
-    audit = {"blank": blank}
+    audit = {"blank": blank, "warnings": _find_same_files(languages)}
     result = Result("transfer", {}, tables, figures, audit=audit, answer=answer)
     record = next(run for runs in languages.runs.values() for run in runs.values())
     return result, Provenance(record.encoder, {}, {})
@@ -494,7 +497,9 @@ def _count_words(languages: Languages) -> dict[str, dict[str, tuple[int, int]]]:
             continue
         numbers[language] = {}
         for row in _records_of(own.table("best_heads")):
-            numbers[language][str(row["relation"])] = (int(row["n"]), int(row["n_dev"]))
+            in_test = int(row["n"])
+            in_dev = int(row["n_dev"]) if in_test else 0  # the row of a relation that test does not have is blank
+            numbers[language][str(row["relation"])] = (in_test, in_dev)
     return numbers
 
 
@@ -524,3 +529,27 @@ def _describe_refusals(refusals: Refusals, source: str, learned: str) -> list[st
         by = list_first(scores)
         sentences.append(f"{language}: the {learned} of {source} is not compared with the own one by {by}: {reason}.")
     return sentences
+
+
+def _find_same_files(languages: Languages) -> list[str]:
+    """Return a warning for each group of languages with the same file, by its SHA-256, as train, dev or test."""
+    groups: dict[tuple[str, str], dict[str, None]] = {}  # languages, by split and SHA-256
+    for language, runs in languages.runs.items():
+        for kind, run in runs.items():
+            for split, description in run.splits:
+                is_of_source = kind in (TRANSFERRED, TRANSFERRED_PROBE) and split != "test"
+                sha256 = description.get("sha256")
+                if sha256 and split in SPLITS and not is_of_source:
+                    groups.setdefault((split, str(sha256)), {})[language] = None
+    splits: dict[tuple[str, ...], list[str]] = {}  # by languages
+    for (split, _), names in groups.items():
+        if len(names) > 1:
+            splits.setdefault(tuple(names), []).append(split)
+    warnings = []
+    for same, of_same in splits.items():
+        files = ", ".join(split for split in SPLITS if split in of_same)
+        warnings.append(
+            f"{', '.join(same)} have the same file as {files}, but count as {len(same)} languages. Leave all but one "
+            "out, or correct the paths"
+        )
+    return warnings

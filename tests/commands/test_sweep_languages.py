@@ -10,11 +10,13 @@ import yaml
 from rich.console import Console
 
 from attention_probing.commands import CONFIGS
-from attention_probing.commands.sweep import divide_languages, main
+from attention_probing.commands.sweep import check_all, divide_languages, main
 from attention_probing.commands.sweep_languages import has_test_alone, read_languages
 from attention_probing.commands.sweep_plan import make_sweep, read_plan, read_sweep, with_languages
-from attention_probing.commands.sweep_transfer import KINDS, OWN, PROBE, TRANSFERRED, TRANSFERRED_PROBE
-from attention_probing.results import Table
+from attention_probing.commands.sweep_transfer import KINDS, OWN, PROBE, TRANSFERRED, TRANSFERRED_PROBE, Languages
+from attention_probing.corpora.sentence import Treebank
+from attention_probing.datamodules import DependencyDataModule
+from attention_probing.results import Provenance, Result, Table
 from attention_probing.results.errors import UserError
 from attention_probing.results.tables import data_table
 from tests.commands.sweeps import write_program, write_spec
@@ -278,3 +280,58 @@ def test_own_languages_are_compared_in_one_command(
     assert transfer["Breton"].to_dict()["all"] == f"({found.split()[1].rstrip('↑')})"
     printed = capsys.readouterr().out
     assert "Breton has a test split alone, so it has no own heads and no own probe." in printed
+    assert len(pd.read_csv(tmp_path / "out/tables/languages_runs.csv")) == 4
+
+
+def test_the_answer_of_languages_is_that_of_their_comparison_and_wrapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = f"The head of Greek is worse {'than the own one ' * 20}in 2 of 3 cells."
+
+    def compare(languages: Languages) -> tuple[Result, Provenance]:
+        assert languages.source == "Greek"
+        audit = {"blank": [], "warnings": ["Thai, Breton have the same file"]}
+        return Result("transfer", {}, audit=audit, answer=answer), Provenance({}, {}, {})
+
+    monkeypatch.setattr("attention_probing.commands.sweep.compare_languages", compare)
+    _, printed = sweep(write_spec(tmp_path, GRID, a="checkpoint"))
+    assert " ".join(printed.split()).count(answer) == 1
+    assert answer not in printed, "its lines end where the terminal ends"
+    assert "goes from" not in printed
+    assert "\nWarning: Thai, Breton have the same file\n" in printed
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["answer"] == answer
+
+
+def test_a_damaged_file_of_a_language_is_found_before_the_first_run(
+    corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = tmp_path / "el-dev.conllu"
+    damaged.write_text("1\ta\n", encoding="utf-8")
+    files = {split: corpus.format(split=split) for split in ("train", "dev", "test")}
+    plan = CONFIGS / "languages.yaml"
+    languages = {"Latin": corpus, "Greek": {**files, "dev": str(damaged)}}
+    sweep = make_sweep(with_languages(read_plan(plan), plan, languages, "Latin"), plan)
+    runs = {row.name: run for row in sweep.rows for run in row.all_runs() if not run.needs}
+    reads: list[Path] = []
+    read = DependencyDataModule.read
+
+    def count(data: DependencyDataModule, path: Path) -> Treebank:
+        reads.append(path)
+        return read(data, path)
+
+    monkeypatch.setattr(DependencyDataModule, "read", count)
+    faults = dict(zip(runs, check_all((run.arguments for run in runs.values()), reads_files=True), strict=True))
+    of_greek = faults["Greek × own heads"]
+    assert of_greek is not None
+    assert of_greek.startswith(f"{damaged}:1: the row has 2 columns instead of 10")
+    assert faults == {
+        "Latin × own heads": None,
+        "Latin × own probe": None,
+        "Greek × own heads": of_greek,
+        "Greek × transferred heads": None,  # it reads test of Greek alone
+        "Greek × own probe": of_greek,
+    }
+    assert sorted(reads) == sorted([damaged, *map(Path, files.values())]), "each once"
+    reads.clear()
+    assert set(check_all(run.arguments for run in runs.values())) == {None}
+    assert not reads, "other plans do not read their files"

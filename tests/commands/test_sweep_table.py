@@ -249,6 +249,36 @@ def test_the_range_of_rows_has_no_intervals() -> None:
     assert range_answer("uas", {}) == "undefined"
 
 
+@pytest.mark.parametrize(
+    ("scores", "answer"),
+    [
+        ({"a": "x", "b": "x"}, "Over 4 rows all goes from 10.0 % (a × 0) to 40.0 % (b × 1)."),
+        (
+            {"a": "x", "b": "y"},
+            "Over 2 rows x goes from 10.0 % (a × 0) to 20.0 % (a × 1); over 2 rows y goes from 30.0 % (b × 0) to "
+            "40.0 % (b × 1).",
+        ),
+        (
+            {name: name for name in "abcde"},
+            "The rows have 5 different scores as all, which are not compared with each other.",
+        ),
+    ],
+)
+def test_rows_of_a_grid_with_different_scores_have_no_common_range(
+    scores: Mapping[str, str], answer: str, tmp_path: Path
+) -> None:
+    rows = []
+    records = {}
+    for place, (question, score) in enumerate(scores.items()):
+        for model in (0, 1):
+            one = run(0, f"{question}{model}")
+            rows.append(Row((question, str(model)), {0: (one,)}, {"all": score}))
+            records[one.key] = record(tmp_path, one.key, {score: 0.1 * (2 * place + model + 1)})
+    columns = columns_of(["question", "model"], ["all"], [], "here")
+    result, _ = collect(Sweep("table", ("question", "model"), tuple(rows), columns), records, tmp_path)
+    assert result.answer == answer
+
+
 def test_rows_that_cannot_be_compared_are_told(tmp_path: Path) -> None:
     rows = [Row((name,), {0: (run(0, name),)}, {"uas": "uas"}) for name in ("a", "b", "c")]
     own = {"a": [*"wxyz"], "b": [*"abcd"], "c": [*"aacd"]}

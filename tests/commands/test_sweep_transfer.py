@@ -189,6 +189,37 @@ def test_a_head_that_was_chosen_on_few_words_of_dev_is_neither_shown_nor_compare
     assert [reason in blank for reason in reasons] == [not counts] * 2
 
 
+def test_a_relation_that_test_does_not_have_is_none(tmp_path: Path) -> None:
+    languages = languages_of(tmp_path, ["English", "German"])
+    (path,) = languages.runs["German"][OWN].path.parent.rglob("best_heads.csv")
+    frame = pd.read_csv(path)
+    row = frame["relation"] == "det"
+    frame.loc[row, frame.columns != "relation"] = np.nan  # as `keep_relations` leaves it
+    frame.loc[row, "n"] = 0
+    frame.to_csv(path, index=False)
+    (blank,) = cast(list[str], compare(languages).audit["blank"])
+    assert blank.endswith(": det (none).")
+
+
+def test_languages_with_the_same_files_are_told(tmp_path: Path) -> None:
+    languages = languages_of(tmp_path, ["English", "German", "Basque"])
+    files = {"English": ("1", "2"), "German": ("3", "4"), "Basque": ("1", "2")}
+    runs: dict[str, dict[str, Record]] = {}
+    for language, of_language in languages.runs.items():
+        runs[language] = {}
+        for kind, record in of_language.items():
+            dev, test = files[language]
+            if kind in (TRANSFERRED, TRANSFERRED_PROBE):
+                dev, _ = files["English"]  # that of the source is no file of the language
+            data = {"dev": {"file": "d", "sha256": dev}, "test": {"file": "t", "sha256": test}}
+            runs[language][kind] = record.model_copy(update={"data": {**record.data, **data}})
+    assert compare(Languages("English", runs)).audit["warnings"] == [
+        "English, Basque have the same file as dev, test, but count as 2 languages. Leave all but one out, or correct "
+        "the paths"
+    ]
+    assert compare(languages).audit["warnings"] == []
+
+
 @pytest.mark.parametrize("shorter", [TRANSFERRED, OWN])
 def test_runs_with_other_sentences_are_not_compared_and_the_other_languages_are(shorter: str, tmp_path: Path) -> None:
     languages = languages_of(tmp_path, ["English", "German", "Basque"])
