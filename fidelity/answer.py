@@ -1,7 +1,7 @@
 """The answer of a run of fidelity tests in a few sentences."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from attention_probing.results.errors import pluralize
 from attention_probing.results.printed_names import printed_name
 from attention_probing.results.sentences import (
     LEVEL,
+    Difference,
     describe_difference,
     describe_differences,
     format_difference,
@@ -34,23 +35,22 @@ from attention_probing.results.sentences import (
 
 
 def answer(results: Sequence[CheckpointResult], tests: Sequence[FidelityTest], main_scores: Collection[str]) -> str:
-    """Return the answer: which classifiers are at chance, the first claim of the tests, and the best ranking.
+    """Return the answer: which classifiers are at chance, the first claim of the tests, attention, the best ranking.
 
-    The best ranking is by the first main measure with a direction, of the first variant that has it. Rankings of a
-    classifier that is not above the most frequent label are not named: it may have no decisions to explain. If all
-    classifiers are so, there is no claim either.
+    Attention is compared with random words, and the best ranking with attention, by the first main measure with a
+    direction, of the first variant that has it. Rankings of a classifier that is not above the most frequent label are
+    not named: it may have no decisions to explain. If all classifiers are so, there is no claim either.
     """
     at_chance = _classifiers_at_chance(results)
     if len(at_chance) == len(by_variant(results)):
         return _join_sentences(_describe_chance(results, at_chance))
-    best = _describe_best_ranking(results, tests, main_scores, at_chance)
-    claim = _describe_first_claim(results, tests, before_rankings=bool(best))
-    start = _describe_texts(results)
+    rankings = _describe_rankings(results, tests, main_scores, at_chance)
+    claim = _describe_first_claim(results, tests, before_rankings=bool(rankings))
+    clauses = [claim, *rankings] if claim else rankings
     sentences = _describe_chance(results, at_chance)
-    if claim:
-        sentences.append(f"{start}, {claim}")
-    if best:
-        sentences.append(f"of {best}" if claim else f"{start}, of {best}")
+    if clauses:
+        sentences.append(f"{_describe_texts(results)}, {clauses[0]}")
+        sentences.extend(clauses[1:])
     return _join_sentences(sentences)
 
 
@@ -185,19 +185,19 @@ def _describe_claim(
     return f"{text}; {describe_differences(differences, corrected, noun, f'differ from {first}')}"
 
 
-# The best ranking
+# Attention among the rankings
 
 
-def _describe_best_ranking(
+def _describe_rankings(
     results: Sequence[CheckpointResult],
     tests: Sequence[FidelityTest],
     main_scores: Collection[str],
     at_chance: Collection[str],
-) -> str:
-    """Return the clause about the best ranking by the first main measure that has a direction and two rankings.
+) -> list[str]:
+    """Return a clause about attention and one about the best ranking, of the first variant that is measured.
 
-    A ranking is called the best only if its difference to random is significant, and no other ranking has its value.
-    Interval and p-value of this difference hold for all rankings at once.
+    The measure is the first main one that has a direction and two rankings. There is no clause about attention if it
+    is not among the rankings.
 
     Args:
         results: Results of all checkpoints.
@@ -207,41 +207,116 @@ def _describe_best_ranking(
     """
     ranked = RankingScores.from_results(results, tests)
     measure = _first_comparable_measure(ranked, main_scores)
-    if measure is None or ranked.first_variant(measure) in at_chance:
-        return ""
+    if measure is None:
+        return []
     variant = ranked.first_variant(measure)
-    best, *others = ranked.sort_rankings(measure)
-    score = ranked.scores[Key(variant, measure, best)]
+    if variant in at_chance:
+        return []
+    judged = _Judged.from_ranked(ranked, variant, measure, smallest_p(results))
     test_name, _, name = measure.rpartition(".")
-    printed = printed_name(name)
-    of_variant = f" for {variant}" if _is_one_of_several(results) else ""
-    start = f"{1 + len(others)} rankings{of_variant}"
+    (test,) = (test for test in tests if test.name == test_name)
+    reading = test.readings.get(name, Reading())
+    clauses = [_describe_attention(judged, reading), _describe_best_ranking(judged, reading)]
+    if _is_one_of_several(results):
+        clauses = [f"in {variant}, {clause}" for clause in clauses if clause]
+    return [clause for clause in clauses if clause]
 
-    values = {ranking: ranked.scores[Key(variant, measure, ranking)].value for ranking in others}
-    equal = [ranking for ranking in others if abs(values[ranking] - score.value) <= TIE]
+
+@dataclass(frozen=True)
+class _Judged:
+    """Rankings of one variant by one measure.
+
+    Attributes:
+        printed: The name of the measure in print.
+        scores: Score of each ranking, the best first.
+        sign: 1 if high values are better, −1 if low ones are.
+        to_random: Difference of each ranking to `random`, with the interval and the p-value for all at once; empty
+            without this ranking.
+        to_attention: The same to `attention`.
+    """
+
+    printed: str
+    scores: Mapping[str, Estimate]
+    sign: int
+    to_random: Mapping[str, Difference]
+    to_attention: Mapping[str, Difference]
+
+    @classmethod
+    def from_ranked(cls, ranked: RankingScores, variant: str, measure: str, least: float) -> "_Judged":
+        """Select the scores of a variant by a measure; `least` is the smallest possible p-value."""
+        scores = {}
+        for ranking in ranked.sort_rankings(measure):
+            scores[ranking] = ranked.scores[Key(variant, measure, ranking)]
+        differences: dict[str, dict[str, Difference]] = {BASELINE: {}, ATTENTION: {}}
+        for baseline, of_rankings in differences.items():
+            contrasts = ranked.contrasts_with(baseline, least)
+            for ranking in scores:
+                contrast = contrasts.get(Key(variant, measure, ranking))
+                if contrast is not None:
+                    of_rankings[ranking] = contrast.for_all(baseline, len(scores) - 1)
+        printed = printed_name(measure.rpartition(".")[2])
+        sign = 1 if ranked.directions[measure] == "↑" else -1
+        return cls(printed, scores, sign, differences[BASELINE], differences[ATTENTION])
+
+
+def _describe_attention(judged: _Judged, reading: Reading) -> str:
+    """Return the clause that compares attention with random words; empty if one of them is not among the rankings."""
+    difference = judged.to_random.get(ATTENTION)
+    if difference is None:
+        return ""
+    clause = reading.attention or f"attention has {judged.printed} {{attention}}, random words {{random}}"
+    for ranking in (ATTENTION, BASELINE):
+        number = _without_interval(judged.scores[ranking])
+        clause = clause.replace(f"{{{ranking}}}", number)
+        clause = clause.replace(f"{{{ranking}:points}}", number.replace(" %", " points"))
+    verdict = "difference"
+    p = difference.value.p
+    if p is None or not p < LEVEL:
+        verdict = "no significant difference,"
+    elif judged.sign * difference.value.value < 0:
+        verdict = "attention is worse, difference"
+    return f"{clause}: {verdict} {describe_difference(difference)}"
+
+
+def _describe_best_ranking(judged: _Judged, reading: Reading) -> str:
+    """Return the clause about the best ranking, with its difference to attention, or to random without attention.
+
+    A ranking is called the best only if its difference to random is significant, and no other ranking has its value.
+    Others with the same number in print are named, too.
+    """
+    best, *others = judged.scores
+    score = judged.scores[best]
+    value = _without_interval(score)
+    start = f"of {1 + len(others)} rankings"
+
+    equal = []
+    alike = []
+    for ranking in others:
+        other = judged.scores[ranking]
+        if abs(other.value - score.value) <= TIE:
+            equal.append(ranking)
+        elif _without_interval(other) == value:
+            alike.append(printed_name(ranking))
     if equal:
         names = ", ".join(map(printed_name, (best, *equal)))
-        return f"{start}, {1 + len(equal)} share the best {printed} ({names}): {_without_interval(score)}"
+        return f"{start}, {1 + len(equal)} share the best {judged.printed} ({names}): {value}"
 
-    differences = {}
-    for baseline in (BASELINE, ATTENTION):
-        if baseline in others:
-            contrasts = ranked.contrasts_with(baseline, smallest_p(results))
-            differences[baseline] = contrasts[Key(variant, measure, best)].for_all(baseline, len(others))
-    to_random = differences.get(BASELINE)
+    to_random = judged.to_random.get(best)
     if best != BASELINE and to_random is None:
         return f"{start}, none is compared with random words, so none is named"
     p = None if to_random is None else to_random.value.p
     if p is None or not p < LEVEL:
-        return f"{start}, none is better than random by {printed} (p < .05, all at once)"
+        return f"{start}, none is better than random by {judged.printed} (p < .05, all at once)"
 
-    (test,) = (test for test in tests if test.name == test_name)
-    reading = test.readings.get(name, Reading())
-    does = reading.claim or f"has the best {printed}"
-    clauses = [f"{start}, {printed_name(best)} {does}: {_without_interval(score)}"]
-    for baseline in reversed(differences):
-        clauses.append(f"difference to {baseline} {describe_difference(differences[baseline])}")
-    return "; ".join(clauses)
+    does = reading.claim or f"has the best {judged.printed}"
+    like = f", like {' and '.join(alike)}" if alike else ""
+    clause = f"{start}, {printed_name(best)} {does}: {value}{like}"
+    difference = judged.to_attention.get(best)
+    if difference is None and best != ATTENTION:
+        difference = to_random
+    if difference is None:
+        return clause
+    return f"{clause}; difference to {difference.name} {describe_difference(difference)}"
 
 
 def _first_comparable_measure(ranked: RankingScores, main_scores: Collection[str]) -> str | None:

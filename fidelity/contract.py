@@ -61,11 +61,14 @@ class Reading(NamedTuple):
             best ranking by a measure does. A run uses the first claim that it has a number for.
         beside: Measures of rankings that must be read together with this one; the printed table has them for the best
             ranking, attention and random.
+        attention: Clause of the answer: what a measure of rankings says of attention and of random words, with the
+            numbers `{attention}` and `{random}`. `{attention:points}` and `{random:points}` are shares in points.
     """
 
     better: Literal["↑", "↓", ""] = ""
     claim: str = ""
     beside: Sequence[str] = ()
+    attention: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -168,7 +168,11 @@ class SetErasure(FidelityTest):
     name = "erasure"
     readings: ClassVar = {
         "median_fraction": Reading(
-            "↓", "flips decisions with the smallest share of weights erased", beside=("never_flips", "last_flips")
+            "↓",
+            "flips decisions with the smallest share of weights erased",
+            beside=("never_flips", "last_flips"),
+            attention="erasing the highest weights first flips the median decision at {attention} of the weights, "
+            "a random order at {random}",
         ),
         "never_flips": Reading("↓"),
     }

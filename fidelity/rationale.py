@@ -84,10 +84,21 @@ class Rationale(FidelityTest):
 
     name = "rationale"
     readings: ClassVar = {
-        "comprehensiveness": Reading("↑", "finds the words whose removal costs most", beside=("sufficiency",)),
+        "comprehensiveness": Reading(
+            "↑",
+            "finds the words whose removal costs most",
+            beside=("sufficiency",),
+            attention="removing the words with most attention lowers P(class) by {attention:points}, "
+            "random words by {random:points}",
+        ),
         "sufficiency": Reading("↓"),
         "aopc": Reading("↑"),
-        "naopc": Reading("↑", "orders words best (NAOPC)", beside=("comprehensiveness", "sufficiency")),
+        "naopc": Reading(
+            "↑",
+            "orders words best (NAOPC)",
+            beside=("comprehensiveness", "sufficiency"),
+            attention="words in the order of attention have a NAOPC of {attention}, in random order of {random}",
+        ),
         "naopc_ascending": Reading("↓"),
         "auprc": Reading("↑"),
         "iou_f1": Reading("↑"),

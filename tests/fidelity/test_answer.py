@@ -9,7 +9,7 @@ import pytest
 from attention_probing import fidelity
 from attention_probing.fidelity.answer import answer
 from attention_probing.fidelity.comparison import PRINTED, comparison_table, fidelity_table
-from attention_probing.fidelity.contract import CheckpointResult
+from attention_probing.fidelity.contract import CheckpointResult, FidelityTest, Reading
 from attention_probing.metrics.bootstrap import resample
 from attention_probing.metrics.differences import difference, with_interval_and_p
 from attention_probing.metrics.seeds import pool_seeds
@@ -31,39 +31,72 @@ from tests.fidelity.written_out import (
 )
 
 
-def test_the_answer_compares_the_best_ranking_with_attention_and_random() -> None:
+def in_words(apart: Estimate) -> str:
+    """A difference of two at once, with interval and p."""
+    both = with_interval_and_p(apart, 2)
+    assert apart.p is not None
+    assert both.p == min(1, 2 * apart.p)
+    low, high = (100 * end for end in both.interval)
+    sign = "≤" if apart.p < 3 / 1001 else "="
+    p = format_number(both.p, "p", missing="")
+    return f"{100 * apart.value:+.1f} points [{low:.1f}, {high:.1f}], p {sign} {p}"
+
+
+def test_the_answer_compares_attention_with_random_and_the_best_ranking_with_attention() -> None:
     assert PRINTED >= 20  # seven rankings by two measures, and six other scores
     down = Described("rationale", JUDGED_RANKINGS, {"naopc": "↓"}, {"naopc": "is lowest"})
     said = answer(RESULTS, [down], MAIN)
-    value, _ = slow("base", "file.v2", "naopc")
-    start = "On 40 texts (means of up to 2 seeds), of 3 rankings for base, file.v2 is lowest: "
-    start += f"{100 * value:.1f} %; "  # its interval would not hold for the best of several
-    for baseline in ("attention", "random"):
-        theirs, _ = slow("base", baseline, "naopc")
-        apart = difference(
-            over_seeds_of("base", "file.v2", "naopc"), over_seeds_of("base", baseline, "naopc"), same_runs=True
-        )
-        # For two differences at once.
-        both = with_interval_and_p(apart, 2)
-        assert apart.p is not None
-        assert both.p == min(1, 2 * apart.p)
-        low, high = (100 * end for end in both.interval)
-        sign = "≤" if apart.p < 3 / 1001 else "="
-        start += f"difference to {baseline} {100 * (value - theirs):+.1f} points [{low:.1f}, {high:.1f}], "
-        start += f"p {sign} {format_number(both.p, 'p', missing='')}; "
-    assert said == f"{start.removesuffix('; ')}."
+    values = {name: slow("base", name, "naopc")[0] for name in JUDGED_RANKINGS}
+    over_seeds = {name: over_seeds_of("base", name, "naopc") for name in JUDGED_RANKINGS}
+    to_random = difference(over_seeds["attention"], over_seeds["random"], same_runs=True)
+    to_attention = difference(over_seeds["file.v2"], over_seeds["attention"], same_runs=True)
+    # Their intervals would not hold for the best of several.
+    assert said == (
+        f"On 40 texts (means of up to 2 seeds), in base, attention has NAOPC {100 * values['attention']:.1f} %, "
+        f"random words {100 * values['random']:.1f} %: attention is worse, difference {in_words(to_random)}. "
+        f"In base, of 3 rankings, file.v2 is lowest: {100 * values['file.v2']:.1f} %; "
+        f"difference to attention {in_words(to_attention)}."
+    )
     # Attention is best, and compared with random alone; without a claim the measure is named; one variant has no name.
     up = answer(RESULTS[:2], JUDGED, MAIN)
-    assert up.startswith("On 40 texts (means of 2 seeds), of 3 rankings, attention has the best NAOPC: ")
-    assert "difference to attention" not in up
-    assert "difference to random" in up
+    assert up == (
+        f"On 40 texts (means of 2 seeds), attention has NAOPC {100 * values['attention']:.1f} %, "
+        f"random words {100 * values['random']:.1f} %: difference {in_words(to_random)}. "
+        f"Of 3 rankings, attention has the best NAOPC: {100 * values['attention']:.1f} %."
+    )
+
+
+def test_a_reading_words_the_comparison_of_attention_with_random() -> None:
+    words = "without attention {attention:points} are lost, without random words {random}"
+    test = Described("rationale", JUDGED_RANKINGS, {"naopc": "↑"})
+    test.readings["naopc"] = Reading("↑", attention=words)  # type: ignore[index]
+    said = answer(RESULTS[:2], [test], MAIN)
+    values = {name: f"{100 * slow('base', name, 'naopc')[0]:.1f}" for name in JUDGED_RANKINGS}
+    start = f"without attention {values['attention']} points are lost, without random words {values['random']} %: "
+    assert said.startswith(f"On 40 texts (means of 2 seeds), {start}difference +")
+
+
+@pytest.mark.parametrize("test", [fidelity.Rationale(), fidelity.SetErasure()])
+def test_readings_of_the_tests_name_both_numbers(test: FidelityTest) -> None:
+    words = [reading.attention for reading in test.readings.values() if reading.claim]
+    assert words
+    for clause in words:
+        assert clause.count("{attention") == clause.count("{random") == 1
+
+
+def test_rankings_with_the_number_of_the_best_in_print_are_named() -> None:
+    scores = RESULTS[0].scores
+    best = scores["rationale.attention.naopc"]
+    near = replace(best, value=best.value - 1e-6)
+    said = answer([replace(RESULTS[0], scores={**scores, "rationale.file.v2.naopc": near})], JUDGED, MAIN)
+    assert said.endswith(f" Of 3 rankings, attention has the best NAOPC: {100 * best.value:.1f} %, like file.v2.")
 
 
 def test_of_rankings_that_share_the_best_value_none_is_named() -> None:
     same = {"rationale.file.v2.naopc": RESULTS[0].scores["rationale.attention.naopc"]}
     equal = answer([replace(RESULTS[0], scores={**RESULTS[0].scores, **same})], JUDGED, MAIN)
     value = RESULTS[0].scores["rationale.attention.naopc"].value
-    assert equal == f"On 40 texts, of 3 rankings, 2 share the best NAOPC (attention, file.v2): {100 * value:.1f} %."
+    assert equal.endswith(f" Of 3 rankings, 2 share the best NAOPC (attention, file.v2): {100 * value:.1f} %.")
 
 
 def shifted(attention: float, file: float) -> CheckpointResult:
@@ -76,7 +109,7 @@ def shifted(attention: float, file: float) -> CheckpointResult:
 
 
 def test_a_ranking_that_is_not_significantly_better_than_random_is_not_named() -> None:
-    none = "On 40 texts, of 3 rankings, none is better than random by NAOPC (p < .05, all at once)."
+    none = " Of 3 rankings, none is better than random by NAOPC (p < .05, all at once)."
     ps = {}
     for attention in np.arange(0.005, 0.3, 0.005).tolist():
         one = shifted(attention, -0.5)
@@ -84,13 +117,17 @@ def test_a_ranking_that_is_not_significantly_better_than_random_is_not_named() -
         assert apart.p is not None
         ps[apart.p] = said = answer([one], JUDGED, MAIN)
         if 2 * apart.p < 0.05:
-            assert said.startswith("On 40 texts, of 3 rankings, attention has the best NAOPC: ")
+            assert " Of 3 rankings, attention has the best NAOPC: " in said
+            assert " %: difference +" in said
         else:
-            assert said == none
+            assert said.endswith(none)
+            assert " %: no significant difference, " in said
     # Between: alone it would be significant, as the best of two it is not.
     assert [p for p in ps if 0.025 < p < 0.05]
     assert min(ps) < 0.025
-    assert answer([shifted(-0.2, -0.5)], JUDGED, MAIN) == none  # random is best
+    worse = answer([shifted(-0.2, -0.5)], JUDGED, MAIN)  # random is best
+    assert worse.endswith(none)
+    assert " %: attention is worse, difference -" in worse
 
 
 def test_rankings_that_are_not_compared_with_random_are_not_praised() -> None:
@@ -174,7 +211,7 @@ def test_a_measure_that_the_first_variant_lacks_is_answered_for_the_first_that_h
     other = {name: score for name, score in RESULTS[0].scores.items() if name.endswith(".sufficiency")}
     tying, bare = replace(RESULTS[2], scores={**RESULTS[2].scores, **f1}), replace(RESULTS[0], scores=f1 | other)
     alone, both = answer([tying], JUDGED, MAIN), answer([bare, tying], JUDGED, MAIN)
-    assert both == alone.replace(" of 3 rankings,", " of 3 rankings for tying,")
+    assert both == alone.replace("texts, ", "texts, in tying, ").replace("Of 3", "In tying, of 3")
     assert both != alone
     of_both, of_one = (fidelity_table(some, JUDGED, ["f1", *MAIN]).frame for some in ([bare, tying], [tying]))
     assert of_both["test"].tolist() == of_one["test"].tolist()
@@ -217,7 +254,7 @@ def test_the_answer_compares_a_claim_between_the_variants() -> None:
     claim = Described("soft", (), {}, {"attention.only": "{} alone"})
     assert answer(RESULTS, [claim, JUDGED[1]], MAIN).startswith("On 40 texts (means of up to 2 seeds), 1950.0 %")
     assert answer(RESULTS, [JUDGED[1], claim], MAIN).startswith(
-        "On 40 texts (means of up to 2 seeds), of 3 rankings for "
+        "On 40 texts (means of up to 2 seeds), in base, attention has NAOPC "
     )
     assert answer(RESULTS, [JUDGED[0], claim], MAIN).startswith("On 40 texts (means of up to 2 seeds), 1950.0 %")
     assert answer(RESULTS, [JUDGED[0]], MAIN) == ""
