@@ -12,7 +12,7 @@ from attention_probing.fidelity.contract import CheckpointResult, FidelityTest, 
 from attention_probing.metrics.contrasts import Contrast, contrast_with
 from attention_probing.metrics.p_values import least_p
 from attention_probing.metrics.seeds import pool_seeds
-from attention_probing.results import Estimate, Table, Unit, numbers
+from attention_probing.results import Estimate, Table, Unit, number_of_items, numbers
 from attention_probing.results.printed_names import printed_name
 
 BASELINE = "random"
@@ -374,16 +374,20 @@ def fidelity_table(
     arrows, companions = _describe_measures(tests)
     texts = _label_scores(RankingScores.from_results(results, tests), scores, main_scores, arrows, companions)
     rows = []
+    items: dict[str, list[float]] = {variant: [] for variant in by_variant(results)}
     for name, text in texts.items():
         variants = scores[name]
         in_nats = unit_of_score(variants) == "nats"
         row: dict[str, object] = {"test": f"{text} (nats)" if in_nats else text}
-        row |= numbers({variant: _mean_over_seeds(seeds) for variant, seeds in variants.items()})
+        means = {variant: _mean_over_seeds(seeds) for variant, seeds in variants.items()}
+        row |= numbers(means)
         row["score"] = name
         rows.append(row)
+        for variant, of_rows in items.items():
+            of_rows.append(number_of_items(means[variant]) if variant in means else math.nan)
     units_of_rows = [unit_of_score(scores[name]) for name in texts]
     units = dict.fromkeys(by_variant(results), units_of_rows)
-    return Table(pd.DataFrame(rows), units, main=("test", *units))
+    return Table(pd.DataFrame(rows), units, main=("test", *units), items=items)
 
 
 def _describe_measures(tests: Sequence[FidelityTest]) -> tuple[dict[str, str], dict[str, list[str]]]:

@@ -25,7 +25,7 @@ from attention_probing.models import TrainedModule, recorded_gradients
 from attention_probing.models.trained import epochs_of
 from attention_probing.probes import HeadSelectionProbe, StructuralDistanceProbe, StructuralProbe
 from attention_probing.probes.frozen import MonitorMode
-from attention_probing.results import Bars, Estimate, Result, Table, Unit, fill_sentence, numbers
+from attention_probing.results import Bars, Estimate, Result, Table, Unit, fill_sentence, number_of_items, numbers
 from attention_probing.results.errors import UserError, pluralize
 from attention_probing.results.options import Positive, checked
 
@@ -283,17 +283,22 @@ class ControlTask(ProbeMeasure):
         scores: dict[str, Estimate] = {}
         rows: list[dict[str, Any]] = []
         shares: list[str] = []
+        compared = ("task", "control", "selectivity")
+        items_of_rows: dict[str, list[float]] = {column: [] for column in compared}
         for name in names:
             columns = selectivity(task, control, name)
             rows.append({"score": name, **numbers(columns)})
+            for column in compared:
+                items_of_rows[column].append(number_of_items(columns[column]))
             scores[name] = columns["task"]
             scores[f"control.{name}"] = columns["control"]
             scores["selectivity" if name == headline else f"{name}.selectivity"] = columns["selectivity"]
             if name in task.shares:
                 shares.extend([name, f"control.{name}"])
-        compared = ("task", "control", "selectivity")
         units = [task.scores[name].unit for name in names]
-        table = Table(pd.DataFrame(rows), dict.fromkeys(compared, units), main=("score", *compared))
+        table = Table(
+            pd.DataFrame(rows), dict.fromkeys(compared, units), main=("score", *compared), items=items_of_rows
+        )
         items, ratios = _items_of_both(task, control, names)
         audit = {
             **task.audit,

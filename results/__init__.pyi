@@ -9,6 +9,7 @@ from .estimates import (
     Integers as Integers,
     Table as Table,
     Unit as Unit,
+    number_of_items as number_of_items,
     numbers as numbers,
 )
 from .figures import (

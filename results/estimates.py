@@ -131,6 +131,11 @@ def numbers(scores: Mapping[str, Estimate]) -> dict[str, float]:
     return by_name
 
 
+def number_of_items(score: Estimate) -> float:
+    """Return the number of items of a score, `inputs`; nan if it is unknown."""
+    return np.nan if score.inputs is None else float(score.inputs)
+
+
 def score_rows(scores: Mapping[str, Estimate]) -> list[dict[str, object]]:
     """Return a row for each score, with the keys `score, value, low, high, sd, p, unit`.
 
@@ -162,6 +167,8 @@ class Table:
         main: Columns that answer the question of the experiment. A table is printed only if it has such
             columns, and these are printed at any width of the terminal. Every table is written to a file.
         note: Sentence below the table, on what its rows would be misread for; it may be empty.
+        items: Number of items of each row, by column, where it differs between columns and the frame has no column
+            `n`; nan if it is unknown.
 
     Raises:
         ValueError: A column of floats has no unit, `units`, `interval` or `main` names a column that does
@@ -173,6 +180,7 @@ class Table:
     interval: str | None = None
     main: Sequence[str] = ()
     note: str = ""
+    items: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         columns = [str(column) for column in self.frame]
@@ -205,7 +213,8 @@ class Table:
             units[name] = unit
             if not isinstance(unit, str):
                 units[name] = [unit[row] for row in places]
-        return replace(self, frame=frame, units=units)
+        items = {name: [numbers[row] for row in places] for name, numbers in self.items.items()}
+        return replace(self, frame=frame, units=units, items=items)
 
     def estimate(self, row: int, column: str) -> Estimate:
         """Return the number in a row, counted from 0, and a column, with its interval and its unit."""

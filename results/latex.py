@@ -20,9 +20,9 @@ from attention_probing.results.tables import (
     answering_columns,
     columns_of_p_values,
     format_cells,
+    has_star,
     lacks_interval,
     needed_width,
-    rows_of_few_items,
 )
 
 MISSING = "--"
@@ -146,7 +146,7 @@ def _caption(table: Table, columns: Collection[str], title: str, left_out: Mappi
         notes.append(rf"$^\dagger$\,{WHY_NO_INTERVAL}")
     if any("holm" in column for column in of_p_values):
         notes.append("Holm: corrected for multiple tests")
-    if rows_of_few_items(table):
+    if has_star(table):
         notes.append(rf"*\,is fewer than {FEW} items")
     for place, rows in left_out.items():
         if rows > 0:

@@ -25,7 +25,7 @@ def format_cells(table: Table, *, missing: str) -> dict[str, list[str]]:
     """Format a table as strings, and return a list of cells for each column, by name.
 
     Intervals are in the cells of their numbers, for instance `54.3 [53.5, 55.1]`. In the column `n`, numbers of items
-    below `FEW` have a star: `6*`.
+    below `FEW` have a star: `6*`; so have shares of so few items by `Table.items`.
 
     Args:
         table: The table.
@@ -44,6 +44,8 @@ def format_cells(table: Table, *, missing: str) -> dict[str, list[str]]:
         if column in units and pd.api.types.is_float_dtype(frame[column]):
             numbers = frame[[column, *intervals.get(column, ())]].to_numpy(dtype=float).tolist()
             cells[column] = [_cell(row, unit, missing) for row, unit in zip(numbers, units[column], strict=True)]
+            for row in _shares_of_few_items(table, column):
+                cells[column][row] += "*"
         else:
             texts = [str(value) for value in frame[column]]
             for row in np.flatnonzero(frame[column].isna()).tolist():
@@ -104,6 +106,26 @@ def rows_of_few_items(table: Table) -> list[int]:
         return []
     items = table.frame["n"].astype(float)
     return np.flatnonzero((items > 0) & (items < FEW)).tolist()
+
+
+def _shares_of_few_items(table: Table, column: str) -> list[int]:
+    """Return the numbers, from 0, of the rows of a column with a share of fewer than `FEW` items, by `Table.items`."""
+    if column not in table.items:
+        return []
+    units = table.unit_rows()[column]
+    values = table.frame[column].tolist()
+    rows = []
+    for row, (value, unit, items) in enumerate(zip(values, units, table.items[column], strict=True)):
+        if unit == "fraction" and value == value and items < FEW:
+            rows.append(row)
+    return rows
+
+
+def has_star(table: Table) -> bool:
+    """Return True if a cell of the table has a star for few items."""
+    if rows_of_few_items(table):
+        return True
+    return any(_shares_of_few_items(table, column) for column in table.items)
 
 
 def format_number(value: float, unit: Unit, *, missing: str) -> str:

@@ -17,6 +17,7 @@ from attention_probing.metrics.bootstrap import resample
 from attention_probing.metrics.differences import difference
 from attention_probing.metrics.statistics import mean
 from attention_probing.results import Estimate
+from attention_probing.results.tables import DASH, format_cells
 from tests.fidelity.tiny import Described
 from tests.fidelity.written_out import (
     JUDGED,
@@ -198,6 +199,14 @@ def test_the_main_table_has_a_row_for_a_score_and_the_best_ranking_first(monkeyp
     assert fidelity_table(RESULTS, down, ["rationale.random.naopc"]).frame["test"].tolist() == [
         f"NAOPC ↓, {ranking}" for ranking in reversed(values)
     ]
+
+
+def test_scores_of_few_texts_have_a_star_in_the_main_table() -> None:
+    few = [replace(RESULTS[0], scores={name: replace(s, inputs=19) for name, s in RESULTS[0].scores.items()})]
+    for results, star in ((few, "*"), (RESULTS[:1], "")):
+        cells = format_cells(fidelity_table(results, JUDGED, MAIN), missing=DASH)["base"]
+        assert len(cells) == 3
+        assert all(cell.endswith(f"]{star}") for cell in cells)
 
 
 def test_measures_to_read_together_with_a_main_measure_have_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -461,3 +461,17 @@ def test_scores_of_few_items_are_marked() -> None:
         ["few", "100.0 [54.1, 100.0]*"],
         ["enough", "100.0 [83.2, 100.0]"],
     ]
+
+
+def test_shares_of_few_items_are_marked_in_a_table_without_n() -> None:
+    frame = pd.DataFrame({"test": ["f1", "nats", "f1", "none"], "base": [0.5, 0.5, 0.5, np.nan], "tying": 0.25})
+    of_rows: list[Unit] = ["fraction", "nats", "fraction", "fraction"]
+    units = {"base": of_rows, "tying": of_rows}
+    items = {"base": [6, 6, 20, 6], "tying": [np.nan, np.nan, 19, 20]}
+    table = Table(frame, units, main=("test", "base", "tying"), items=items)
+    expected = {"base": ["50.0*", "0.5", "50.0", DASH], "tying": ["25.0", "0.25", "25.0*", "25.0"]}
+    assert format_cells(table, missing=DASH) == {"test": frame["test"].tolist(), **expected}
+    assert format_cells(table.rows([2, 0]), missing=DASH)["tying"] == ["25.0*", "25.0"]
+    text = latex_table(table, "probe", "t", "T") or ""
+    assert r"*\,is fewer than 20 items" in text
+    assert r"*\,is" not in (latex_table(table.rows([1]), "probe", "t", "T") or "")
