@@ -31,7 +31,13 @@ from attention_probing.commands.training import (
 )
 from attention_probing.datamodules.corpus import CorpusDataModule
 from attention_probing.models import TrainedModule, TrainingError, ignore_signals, refuse_untrained
-from attention_probing.models.checkpoints import checkpoint_file, configured_model, read_checkpoint
+from attention_probing.models.checkpoints import (
+    CHECKPOINTS,
+    checkpoint_file,
+    configured_model,
+    read_checkpoint,
+    warn_of_interrupted_training,
+)
 from attention_probing.models.progress import ProgressLines
 from attention_probing.results.errors import UserError, lacks_memory
 from attention_probing.results.figure_files import FigureFiles
@@ -192,7 +198,7 @@ class ProbingCLI(PublicCLI):
         self.checkpoints = RunCheckpoints()
         trainer.strategy.checkpoint_io = self.checkpoints
         for checkpoint in model_checkpoints(trainer):
-            checkpoint.dirpath = checkpoint.dirpath or str(folder / "checkpoints")
+            checkpoint.dirpath = checkpoint.dirpath or str(folder / CHECKPOINTS)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
             parser = self.parser_of(str(self.subcommand))
@@ -387,6 +393,7 @@ def check_checkpoint(path: Path, model: Mapping[str, Any], command: str) -> None
             "its run, which lies beside checkpoints/."
         )
     if command != "fit":
+        warn_of_interrupted_training(path, content)
         return  # the module's own check suffices for scoring
     options = dict(named_leaves(trained_model.get("init_args", {})))
     for name, value in named_leaves(model.get("init_args", {})):

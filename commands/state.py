@@ -17,7 +17,7 @@ from filelock import FileLock
 from jsonargparse import ArgumentParser, Namespace
 
 from attention_probing.datamodules.corpus import CorpusDataModule
-from attention_probing.models.checkpoints import damage
+from attention_probing.models.checkpoints import CHECKPOINTS, LAST, damage
 from attention_probing.models.configs import with_short_classes
 from attention_probing.results.digests import source_digest
 from attention_probing.results.errors import UserError
@@ -104,7 +104,7 @@ class RunState:
     @property
     def checkpoint(self) -> Path:
         """Path of the checkpoint that `Resume` writes after each epoch."""
-        return self.folder / "last.ckpt"
+        return self.folder / LAST
 
     @property
     def log(self) -> Path:
@@ -127,7 +127,7 @@ class RunState:
 
     def prepare(self) -> None:
         """Delete what the continued run must not find: temporary files, a damaged checkpoint, later rows of the log."""
-        for folder in (self.run, self.folder, self.run / "checkpoints"):
+        for folder in (self.run, self.folder, self.run / CHECKPOINTS):
             remove_leftovers(folder)
         if self.training is None:
             self.checkpoint.unlink(missing_ok=True)
@@ -235,7 +235,7 @@ def remove_run(folder: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     for name in ("config.yaml", "metrics.csv"):
         (folder / name).unlink(missing_ok=True)
-    for path in (folder / "checkpoints", folder, folder.parent):
+    for path in (folder / CHECKPOINTS, folder, folder.parent):
         with suppress(OSError):
             path.rmdir()
 

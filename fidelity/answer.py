@@ -310,7 +310,8 @@ def _describe_best_ranking(judged: _Judged, reading: Reading) -> str:
 
     does = reading.claim or f"has the best {judged.printed}"
     like = f", like {' and '.join(alike)}" if alike else ""
-    clause = f"{start}, {printed_name(best)} {does}: {value}{like}"
+    number = "" if best == ATTENTION else f": {value}"  # that of attention stands in its own clause
+    clause = f"{start}, {printed_name(best)} {does}{number}{like}"
     difference = judged.to_attention.get(best)
     if difference is None and best != ATTENTION:
         difference = to_random

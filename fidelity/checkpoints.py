@@ -16,7 +16,13 @@ from attention_probing.corpora.registry import CORPORA
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.datamodules.tokenization import piece_vocabulary
 from attention_probing.models import AttentionClassifier, Origin, TextClassifier, TransformerClassifier
-from attention_probing.models.checkpoints import checkpoint_file, config_of, instantiate, read_checkpoint
+from attention_probing.models.checkpoints import (
+    checkpoint_file,
+    config_of,
+    instantiate,
+    read_checkpoint,
+    training_fault,
+)
 from attention_probing.models.text_classifier import TextSizes
 from attention_probing.results.digests import Digests
 from attention_probing.results.errors import UserError, setting
@@ -42,6 +48,7 @@ class Checkpoint:
         variant: Name shared by checkpoints that differ only in the seed, for instance `tying`.
         model: The classifier in evaluation mode; its parameters have no gradients.
         level: Level of attention to test, see `Fidelity`; None for the classifier's own.
+        fault: Warning that the training has not ended; empty if it has, or if that is not known.
     """
 
     path: Path
@@ -51,6 +58,7 @@ class Checkpoint:
     variant: str
     model: TextClassifier
     level: str | None = None
+    fault: str = ""
 
     @property
     def seed(self) -> int:
@@ -221,6 +229,7 @@ class _Loaded:
         config: Configuration of the training run.
         model: The classifier.
         digest: SHA-256 of the file, or of the weights.
+        fault: Warning that the training has not ended; see `Checkpoint`.
     """
 
     path: Path
@@ -228,17 +237,21 @@ class _Loaded:
     config: Config
     model: TextClassifier
     digest: str
+    fault: str = ""
 
 
 def _load_file(path: Path, place: int, data: ClassificationDataModule, level: str | None, *, first: bool) -> _Loaded:
+    fault = ""
     if is_model(path):
         config, model, digest = _from_transformers(path, data)
     else:
-        config, model, digest = _from_run(path, data, first=first)
+        config, content = read_run(path)
+        fault = training_fault(path, content)
+        model, digest = _from_run(path, config, content, data, first=first)
     if level is not None and isinstance(model, TransformerClassifier):
         model.expose([level], "model.level")
     model.eval().requires_grad_(False)
-    return _Loaded(path, place, config, model, digest)
+    return _Loaded(path, place, config, model, digest, fault)
 
 
 def _refuse_same_content(loaded: Sequence[_Loaded]) -> None:
@@ -266,7 +279,7 @@ def _name_checkpoints(loaded: Sequence[_Loaded], level: str | None) -> list[Chec
             raise UserError(
                 f"{one.path} and {twin.path} have the same settings and seed ({name}). Give only one of them."
             )
-        checkpoints[name] = Checkpoint(one.path, one.digest, one.config, name, variant, one.model, level)
+        checkpoints[name] = Checkpoint(one.path, one.digest, one.config, name, variant, one.model, level, one.fault)
     return list(checkpoints.values())
 
 
@@ -316,8 +329,9 @@ def _model_alone(path: Path) -> tuple[TextClassifier, Config]:
     return model, _config_of_model(spec)
 
 
-def _from_run(path: Path, data: ClassificationDataModule, *, first: bool) -> tuple[Config, TextClassifier, str]:
-    config, content = read_run(path)
+def _from_run(
+    path: Path, config: Config, content: Mapping[str, Any], data: ClassificationDataModule, *, first: bool
+) -> tuple[TextClassifier, str]:
     model = classifier_of(path, config)
     try:
         with isolate_rng():
@@ -327,7 +341,7 @@ def _from_run(path: Path, data: ClassificationDataModule, *, first: bool) -> tup
         elsewhere = "" if first else " Test classifiers of different data in separate runs."
         raise UserError(f"{path}: {error}{elsewhere}") from None
     model.load_state_dict(content["state_dict"])
-    return config, model, Digests(data.cache).of_file(path)
+    return model, Digests(data.cache).of_file(path)
 
 
 def _from_transformers(path: Path, data: ClassificationDataModule) -> tuple[Config, TextClassifier, str]:

@@ -317,6 +317,9 @@ class Fidelity(Measure[ClassificationDataModule]):
         for checkpoint, result in zip(self.checkpoints, results, strict=True):
             checkpoints[checkpoint.name] = self._audit_of(checkpoint, result)
         audit["checkpoints"] = checkpoints
+        faults = [checkpoint.fault for checkpoint in self.checkpoints if checkpoint.fault]
+        if faults:
+            audit["warnings"] = faults
         sets = len({tuple(result.tested) for result in results})
         if sets > 1:
             audit["compared_over_different_texts"] = f"{sets} sets, for their levels of attention differ"

@@ -23,6 +23,7 @@ from attention_probing.models.configs import (
 from attention_probing.models.parser_messages import explain_error
 from attention_probing.results.errors import UserError, refuse_lack_of_memory
 from attention_probing.results.files import check_regular
+from attention_probing.results.progress import warn
 from attention_probing.results.settings import PACKAGE, ROOMS, BoundedLoader, leaves, with_new_names
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ CHECKPOINT_FORMAT = 1
 LOCAL = frozenset({"root", "cache", "device_map"})
 """Options of data, and of encoders in them, that name places or resources of a machine; the command line has its own,
 and takes no other's."""
+CHECKPOINTS = "checkpoints"
+"""Folder of the checkpoints in the folder of a run."""
+LAST = "last.ckpt"
+"""File with the saved training in the folder `state-…` of an unfinished run."""
 _SIZE = re.compile(r"\b(layers|hidden|size|filters|kernels|project|ranks|vocabulary|vectors|classes)\b")
 NOT_OF_A_RUN = "this is not a checkpoint of a run. Give a file that `probing fit` has written to checkpoints/."
 _OTHER_FILE = "Give a file that `probing fit` has written to checkpoints/ of its run, or train again."
@@ -95,6 +100,43 @@ def read_checkpoint(path: Path) -> Mapping[str, Any]:
         _parse(LightningModule, "model", path, model or {})  # names an option that there is no more
         raise TrainingError(f"{path}: version 0.x of this program wrote the checkpoint. Train the model again.")
     return content
+
+
+def training_fault(path: Path, content: Mapping[str, Any]) -> str:
+    """Return a warning if the run in whose folder a checkpoint lies has not ended its training; else an empty string.
+
+    Such a run keeps its saved state in the folder `state-…` beside `checkpoints/` until its test has ended. A
+    checkpoint that was moved elsewhere does not tell.
+
+    Args:
+        path: The checkpoint.
+        content: Its content, from `read_checkpoint`.
+    """
+    run = path.absolute().parent.parent
+    states = sorted(run.glob("state-*")) if path.absolute().parent.name == CHECKPOINTS else []
+    if not states:
+        return ""
+    epochs = content["epoch"] + 1
+    last = states[-1] / LAST
+    if last.is_file() and damage(last) is None:
+        saved = torch.load(last, map_location="cpu", weights_only=True, mmap=True)
+        if saved["resume"]["ended"]:
+            return ""
+        epochs = max(epochs, saved["epoch"])
+    trainer = config_of(content).get("trainer")
+    most = trainer.get("max_epochs") if isinstance(trainer, Mapping) else None
+    of_epochs = f" of at most {most}" if isinstance(most, int) and most > 0 else ""
+    return (
+        f"{path}: the training of this checkpoint was interrupted or still goes on (epoch {epochs}{of_epochs}; no "
+        "results.json), so its scores are not those of a trained model. The same `fit` command goes on from there"
+    )
+
+
+def warn_of_interrupted_training(path: Path, content: Mapping[str, Any]) -> None:
+    """Log the warning of `training_fault`, if there is one."""
+    fault = training_fault(path, content)
+    if fault:
+        warn(f"{fault}.")
 
 
 def _refuse_sizes(path: Path, content: Mapping[str, Any]) -> None:

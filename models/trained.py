@@ -21,6 +21,7 @@ from attention_probing.models.checkpoints import (
     configured_model,
     instantiate,
     read_checkpoint,
+    warn_of_interrupted_training,
 )
 from attention_probing.models.losses import device_count
 from attention_probing.results import Result
@@ -258,6 +259,7 @@ class TrainedModule(LightningModule, ABC, Generic[Data, ModuleSizes]):
         device = usable_device(map_location or "cpu")
         path = Path(checkpoint_path)
         content = read_checkpoint(path)
+        warn_of_interrupted_training(path, content)
         with isolate_rng():  # initial parameters leave the random numbers of the caller unchanged
             module = instantiate(cls, path, configured_model(path, content), options)
             try:

@@ -12,16 +12,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from pytorch_lightning import Trainer
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from attention_probing import commands
 from attention_probing.attention import EncoderSpec
 from attention_probing.commands import CONFIGS, launch
+from attention_probing.commands.training import Resume
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity import Fidelity, Roar, SingleWeight
 from attention_probing.fidelity.checkpoints import files_of, load_checkpoints, read_run
 from attention_probing.measures import measure
 from attention_probing.models import TextClassifier
+from attention_probing.models.checkpoints import CHECKPOINTS, read_checkpoint, training_fault
 from attention_probing.results.errors import UserError
 from tests import tiny
 from tests.fidelity.trained import Data, fitted, recipe_of
@@ -453,3 +456,45 @@ def test_a_name_of_the_hub_is_one_that_is_no_path(
     assert list(found["audit"]["checkpoints"]) == ["name"]
     assert found["encoder"]["origin"] == "hub"
     assert found["encoder"]["name"] == "owner/name"
+
+
+class Killed(BaseException):
+    """The end of a process from outside."""
+
+
+@pytest.mark.parametrize(("hook", "is_interrupted"), [("on_train_epoch_start", True), ("on_train_end", False)])
+def test_a_training_that_has_not_ended_is_named_with_the_answer(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    hook: str,
+    is_interrupted: bool,
+) -> None:
+    whole = getattr(Resume, hook)
+
+    def kill(self: Resume, trainer: Trainer, module: TextClassifier) -> None:
+        whole(self, trainer, module)
+        if trainer.current_epoch >= 2:
+            raise Killed
+
+    monkeypatch.setattr(Resume, hook, kill)
+    with pytest.raises(Killed):
+        fitted(tmp_path, "run", epochs=3)
+    monkeypatch.undo()
+    assert list((tmp_path / "run").rglob("last.ckpt"))
+    (file,) = files_of(tmp_path / "run")
+    epochs = 2 if is_interrupted else 3
+    said = f"{file}: the training of this checkpoint was interrupted or still goes on (epoch {epochs} of at most 3; "
+    data = ClassificationDataModule(
+        str(tmp_path / "texts" / "{split}.tsv"), positive="good", cache=str(tmp_path / "stores")
+    )
+    warnings = measure(data, measurements=Fidelity([str(file)], [SingleWeight()])).audit.get("warnings", [])
+    assert [warning.startswith(said) for warning in warnings] == [True] * is_interrupted  # type: ignore[attr-defined]
+    TextClassifier.load_from_checkpoint(file)
+    assert (said in caplog.text) == is_interrupted
+
+
+def test_an_ended_training_has_no_fault(runs: Path) -> None:
+    file = one(runs, "base-0")
+    assert file.parent.name == CHECKPOINTS
+    assert training_fault(file, read_checkpoint(file)) == ""
