@@ -306,11 +306,19 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         warn_of_records(str(self.corpus if self._known_labels else path), corpus.audit)
         warn_of_split(split, shared, len(data), self.unit)
         data.warn_of_unknown(str(path))
-        train = self.splits.get("train")
-        if self._pieces is None and train is not None and not train.counts["unknown_tokens"]:
-            data.warn_of_untrained(str(path))
+        self._warn_of_vocabulary(data, str(path))
         counts_of_labels = describe_labels(labels, self.labels)
         self._audit[split] = {**corpus.audit, **data.counts, **shared, "labels": counts_of_labels}
+
+    def _warn_of_vocabulary(self, data: TextSplit, where: str) -> None:
+        """Warn of tokens of a split that train has too seldom; once if train itself has many unknown tokens."""
+        train = self.splits.get("train")
+        if self._pieces is not None or train is None:
+            return
+        if not train.counts["unknown_tokens"]:
+            data.warn_of_untrained(where)
+        elif data is train or not train.has_many_unknown():
+            data.warn_of_rare(where, self.min_count)
 
     def _build_vocabulary(self, tokens: TokenizedTexts) -> Vocabulary:
         """Return the vocabulary of train, or that of the tokenizer."""

@@ -18,6 +18,10 @@ SHARED_SHARE = 0.05
 """Warn if a larger share of a split also stands in an earlier split. In the test split of UD EWT it is 4.5 %."""
 UNKNOWN_SHARE = 0.01
 """Warn if a larger share of the words contains the unknown token."""
+RARE_SHARE = 0.2
+"""Warn if a larger share of the tokens of texts is not in the vocabulary of train. With words that occur twice it is
+9.5 % in the test split of SST-2, 7.2 % in the sample of IMDB, 11.7 % in that of AG News, 13.5 % in TREC; with 240 texts
+of SST-2 for the training it is 38 %."""
 NORMALISED_SHARE = 0.05
 """Warn if a larger share of the words loses letters to the tokenizer's normalisation. With all-MiniLM-L6-v2 it is 0 in
 the test split of UD EWT, 7 % in German GSD, and 75 % in Vietnamese VTB."""

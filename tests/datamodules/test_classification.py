@@ -114,6 +114,26 @@ def test_the_audit_counts_what_is_unknown_cut_and_repeated(tmp_path: Path, caplo
     assert not [message for message in caplog.messages if "not trained" in message]
 
 
+def test_many_words_that_train_has_too_seldom_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    frequent = ("0", "good bad " * 8, "")
+    few = (("1", "fine", ""), ("0", "poor", ""))
+    texts: dict[Split, tuple[Row, ...]] = {"train": (frequent, *few), "dev": DEV, "test": (frequent, *few, *few)}
+    # 2 of 18 tokens of train, 4 of 20 of test are unknown; of dev, 3 of 6.
+    module = opened(tmp_path / "test", texts, min_count=2)
+    told = [message for message in caplog.messages if "fewer than" in message]
+    assert told == [
+        f"{tmp_path / 'test/dev.tsv'}: 3 of 6 tokens (50%) are unknown, because they occur fewer than 2 times in "
+        "train, so a classifier cannot tell them apart. Train on more texts, lower `min_count`, or read the pieces of "
+        "a tokenizer: `tokenizer`."
+    ]
+    assert audit(module, "test")["unknown_tokens"] == 4  # a fifth, and not more
+    caplog.clear()
+    many = {**texts, "train": (("0", "good bad " * 3, ""), *few)}
+    opened(tmp_path / "train", many, min_count=2)
+    told = [message.partition(" ")[0] for message in caplog.messages if "fewer than" in message]
+    assert told == [f"{tmp_path / 'train/train.tsv'}:"]
+
+
 def test_pairs_are_told_apart(tmp_path: Path) -> None:
     for split in ROWS:
         lines = "label\ttext\tother\n0\ta b .\tc d\n1\te\tf\n"
