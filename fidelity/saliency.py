@@ -45,6 +45,8 @@ KNOWN: tuple[str, ...] = tuple(dict.fromkeys((*RANKINGS, *MEASURES, *OF_LAYERS, 
 READ_ONCE_MORE = {"attention_norm", "attention_gradient", "attention_times_gradient"}
 """Rankings that classify each text once more at most, with its own attention."""
 
+POINTS = 50
+"""Points on the path of integrated gradients."""
 TOKENS = 1024  # most tokens of a pass of integrated gradients, padding included; larger passes leave the cache of a CPU
 
 
@@ -181,7 +183,7 @@ class Saliency:
 
     classified: ClassifiedBatch
     files: Mapping[str, Explainer] = field(default_factory=dict)
-    points: int = 50
+    points: int = POINTS
     seconds: dict[str, float] = field(default_factory=dict)
     _of_explainers: dict[Explainer, Tensor] = field(default_factory=dict, init=False)
 
@@ -252,6 +254,7 @@ class Saliency:
             logits: Tensor = classified.checkpoint.model(select_texts(texts, places), embedded=changed).logits
             chosen = classified.predicted[rows, None]
             others = logits.scatter(1, chosen, -torch.inf).logsumexp(1)
+            classified.progress.advance(len(changed))
             return logits.gather(1, chosen).squeeze(1) - others
 
         for rows in passes(batch.lengths, TOKENS):
@@ -437,6 +440,8 @@ def count_copies(rankings: Mapping[str, str | Explainer], classified: Classified
     copies = len(words) * len(READ_ONCE_MORE & rankings.keys())
     if "leave_one_out" in rankings:
         copies += int(words.sum())
+    if "integrated_gradients" in rankings:
+        copies += (POINTS + 2) * len(words)  # with both ends, whose difference the sum is compared with
     return copies
 
 

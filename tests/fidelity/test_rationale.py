@@ -16,7 +16,7 @@ from attention_probing.fidelity import removal_orders as removal_module
 from attention_probing.fidelity.classified import ClassifiedBatch, Removal
 from attention_probing.fidelity.rationale import Rationale, plausibility, rationale_lengths
 from attention_probing.fidelity.removal_orders import EveryLength, removal_bounds, search_bounds
-from attention_probing.fidelity.saliency import RANKINGS
+from attention_probing.fidelity.saliency import RANKINGS, count_copies
 from attention_probing.fidelity.single_token import SingleToken
 from attention_probing.results import Flags, Floats
 from attention_probing.results.errors import UserError
@@ -358,3 +358,10 @@ def test_the_number_of_changed_copies_of_a_beam_search_is_at_most_what_is_said_b
     widest = Rationale(["attention"], every_length=EveryLength(exact=2, beam=1000))  # all sets, as in an exact search
     exact = Rationale(["attention"], every_length=EveryLength())
     assert tiny.copies_of(widest, classified("flat", time=9)) == tiny.copies_of(exact, classified("flat", time=9))
+
+
+def test_integrated_gradients_count_each_point_of_the_path_and_its_ends() -> None:
+    found = classified("flat")
+    progress = tiny.Count("count", 1000)
+    tiny.saliency_of(replace(found, progress=progress)).signed_values("integrated_gradients")
+    assert progress.total == count_copies({"integrated_gradients": "integrated_gradients"}, found) > 0
