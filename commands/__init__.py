@@ -51,6 +51,12 @@ COMMANDS = dict(re.findall(r"^  (\w+) +(.+)$", HELP.partition("A config")[0], re
 RUNS = ("fit", "validate", "test", "predict", "measure")
 GOES_ON = "The same command goes on from what is kept."
 """What is said of a run that was ended from outside."""
+STARTS_AGAIN = "The same command starts again."
+_AFTER_INTERRUPT = {
+    "fit": GOES_ON,
+    "measure": f"{STARTS_AGAIN} Stores of attention and models that it trained are kept.",
+}
+"""What the same command does after Ctrl-C, as in docs/cluster.md; other commands start again."""
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 
 
@@ -162,5 +168,5 @@ def _run(words: Sequence[str]) -> int:
         if not is_interrupt:
             raise
         if is_first():
-            print(f"Interrupted. {GOES_ON}", file=sys.stderr)
+            print(f"Interrupted. {_AFTER_INTERRUPT.get(words[0], STARTS_AGAIN)}", file=sys.stderr)
         return 130

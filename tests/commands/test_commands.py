@@ -93,12 +93,20 @@ def test_a_fault_of_the_input_ends_a_command_with_code_1(tmp_path: Path, capsys:
         assert len(said.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("fit", "The same command goes on from what is kept."),
+        ("test", "The same command starts again."),
+        ("measure", "The same command starts again. Stores of attention and models that it trained are kept."),
+    ],
+)
 def test_ctrl_c_before_the_trainer_begins_is_told_in_a_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("attention_probing.commands.launch.run", Mock(side_effect=KeyboardInterrupt))
-    assert commands.main(["fit"]) == 130
-    assert capsys.readouterr().err == "Interrupted. The same command goes on from what is kept.\n"
+    assert commands.main([command]) == 130
+    assert capsys.readouterr().err == f"Interrupted. {said}\n"
 
 
 def test_measure_names_the_splits_there_are_before_it_loads_anything(tmp_path: Path) -> None:

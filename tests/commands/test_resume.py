@@ -468,9 +468,16 @@ def interrupt(probe: AttentionOnlyProbe, batch: object) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("config", ["clark2019/attention_only.yaml", "hewitt2019/control.yaml"])
-def test_ctrl_c_in_a_training_says_that_the_same_command_goes_on(
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("clark2019/attention_only.yaml", "goes on from what is kept."),
+        ("hewitt2019/control.yaml", "starts again. Stores of attention and models that it trained are kept."),
+    ],
+)
+def test_ctrl_c_in_a_training_says_what_the_same_command_keeps(
     config: str,
+    said: str,
     corpus: str,
     bert: Path,
     cache: str,
@@ -484,7 +491,7 @@ def test_ctrl_c_in_a_training_says_that_the_same_command_goes_on(
         patched.setattr(AttentionOnlyProbe, "training_step", interrupt)
         assert commands.main(command) == 130
     signal.signal(signal.SIGINT, handler)  # Lightning ignores it from now on
-    assert capsys.readouterr().err.endswith("Interrupted. The same command goes on from what is kept.\n")
+    assert capsys.readouterr().err.endswith(f"Interrupted. The same command {said}\n")
     assert commands.main(command) == 0
 
 

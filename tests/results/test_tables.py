@@ -467,7 +467,7 @@ def test_shares_of_few_items_are_marked_in_a_table_without_n() -> None:
     frame = pd.DataFrame({"test": ["f1", "nats", "f1", "none"], "base": [0.5, 0.5, 0.5, np.nan], "tying": 0.25})
     of_rows: list[Unit] = ["fraction", "nats", "fraction", "fraction"]
     units = {"base": of_rows, "tying": of_rows}
-    items = {"base": [6, 6, 20, 6], "tying": [np.nan, np.nan, 19, 20]}
+    items = {"base": [6.0, 6, 20, 6], "tying": [np.nan, np.nan, 19, 20]}
     table = Table(frame, units, main=("test", "base", "tying"), items=items)
     expected = {"base": ["50.0*", "0.5", "50.0", DASH], "tying": ["25.0", "0.25", "25.0*", "25.0"]}
     assert format_cells(table, missing=DASH) == {"test": frame["test"].tolist(), **expected}
