@@ -39,7 +39,7 @@ from attention_probing.datamodules.tokenization import (
     Vocabulary,
 )
 from attention_probing.datamodules.vectors import vocabulary_vectors
-from attention_probing.datamodules.warnings import count_shared, warn_of_split
+from attention_probing.datamodules.warnings import count_shared, has_many_rare, warn_of_rare, warn_of_split
 from attention_probing.results import Integers, Provenance
 from attention_probing.results.digests import Digests
 from attention_probing.results.errors import pluralize, setting
@@ -317,8 +317,8 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             return
         if not train.counts["unknown_tokens"]:
             data.warn_of_untrained(where)
-        elif data is train or not train.has_many_unknown():
-            data.warn_of_rare(where, self.min_count)
+        elif data is train or not has_many_rare(train.counts):
+            warn_of_rare(where, data.counts, self.min_count)
 
     def _build_vocabulary(self, tokens: TokenizedTexts) -> Vocabulary:
         """Return the vocabulary of train, or that of the tokenizer."""

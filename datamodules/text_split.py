@@ -20,7 +20,7 @@ from attention_probing.datamodules.tokenization import (
     Vocabulary,
     Words,
 )
-from attention_probing.datamodules.warnings import RARE_SHARE, UNKNOWN_SHARE
+from attention_probing.datamodules.warnings import UNKNOWN_SHARE
 from attention_probing.results import Integers
 from attention_probing.results.digests import digest
 from attention_probing.results.errors import setting
@@ -141,26 +141,6 @@ class TextSplit(Dataset[TextBatch]):
                 f"the embedding of unknown words is not trained. {setting('data.min_count', '2')} trains it on rare "
                 f"words."
             )
-
-    def has_many_unknown(self) -> bool:
-        """Return True if more than the fraction `RARE_SHARE` of the tokens is unknown."""
-        return self.counts["unknown_tokens"] > RARE_SHARE * self.counts["tokens"]
-
-    def warn_of_rare(self, where: str, min_count: int) -> None:
-        """Log a warning if many tokens are unknown, see `has_many_unknown`, because train has too few of them.
-
-        Args:
-            where: Description of the texts, for the message.
-            min_count: Lowest frequency in train of a word in the vocabulary.
-        """
-        if not self.has_many_unknown():
-            return
-        unknown, tokens = self.counts["unknown_tokens"], self.counts["tokens"]
-        warn(
-            f"{where}: {unknown:,} of {tokens:,} tokens ({unknown / tokens:.0%}) are unknown, because they occur fewer "
-            f"than {min_count} times in train, so a classifier cannot tell them apart. Train on more texts, lower "
-            f"{setting('data.min_count')}, or read the pieces of a tokenizer: {setting('data.tokenizer.name')}."
-        )
 
     def __len__(self) -> int:
         return len(self.lengths)

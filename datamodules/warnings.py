@@ -126,6 +126,30 @@ def warn_of_words(path: Path, words: pa.Array, unknown: int, source: EncoderSour
         )
 
 
+def has_many_rare(counts: Mapping[str, int]) -> bool:
+    """Return True if more than the fraction `RARE_SHARE` of the tokens is unknown, by the `counts` of a `TextSplit`."""
+    return counts["unknown_tokens"] > RARE_SHARE * counts["tokens"]
+
+
+def warn_of_rare(where: str, counts: Mapping[str, int], min_count: int) -> None:
+    """Log a warning if many tokens are unknown, see `has_many_rare`, because train has too few of them.
+
+    Args:
+        where: Description of the texts, for the message.
+        counts: The `counts` of their `TextSplit`.
+        min_count: Lowest frequency in train of a word in the vocabulary.
+    """
+    if not has_many_rare(counts):
+        return
+    unknown = counts["unknown_tokens"]
+    tokens = counts["tokens"]
+    warn(
+        f"{where}: {unknown:,} of {tokens:,} tokens ({unknown / tokens:.0%}) are unknown, because they occur fewer "
+        f"than {min_count} times in train, so a classifier cannot tell them apart. Train on more texts, lower "
+        f"{setting('data.min_count')}, or read the pieces of a tokenizer: {setting('data.tokenizer.name')}."
+    )
+
+
 def _advise(encoder: object) -> str:
     """Return the advice to choose an encoder of the language, with a multilingual one unless it is that already."""
     advice = "Choose an encoder that was trained on this language"
