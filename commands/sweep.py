@@ -109,9 +109,14 @@ def _split(args: Sequence[str]) -> tuple[list[str], list[str] | None]:
     """Return the words of the sweep itself, and those of every run, which follow `--`; None without `--`.
 
     Raises:
-        UserError: An option of the languages is among those of every run.
+        UserError: An option of the languages is among those of every run, or `--dry` is given.
     """
     words = list(args)
+    if "--dry" in words:
+        raise UserError(
+            "--dry is an option of one command, and a sweep has many. Predict the costs of one of its runs, for "
+            "example with `probing measure clark2019/heads --corpus my/tb-{split}.conllu --dry`"
+        )
     if "--" not in words:
         return words, None
     place = words.index("--")

@@ -4,6 +4,7 @@ Every job imports this module, so it imports little itself.
 """
 
 import ctypes
+import io
 import json
 import os
 import re
@@ -13,7 +14,7 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -245,7 +246,8 @@ class SlurmJobs(Executor):
             UserError: sbatch refuses them.
         """
         try:
-            jobs = self._executor.submit_array(calls)
+            with redirect_stderr(io.StringIO()):  # submitit prints the message of sbatch that its error has too
+                jobs = self._executor.submit_array(calls)
         except RuntimeError as error:
             raise _slurm_error(error) from None
         for job, call in zip(jobs, calls, strict=True):

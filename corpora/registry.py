@@ -196,7 +196,7 @@ def find(name: str) -> Corpus:
     if name not in CORPORA:
         wrong = "no corpus has this name"
         if "." in name:
-            wrong = "this is one file, but a corpus has a file a split"
+            wrong = "this is one file, but a corpus has a file for each split"
         raise CorpusError(
             f"{name}: {wrong}{near(name, ('sample', *CORPORA))}. `probing fetch --list` lists the public "
             "corpora. For files of your own give a path with `{split}` in the place of train, dev and test, or a "

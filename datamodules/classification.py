@@ -136,6 +136,10 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
     holds = "labelled texts"
     batch = TextBatch
     suffix = "tsv"
+    divides = (
+        ". If it has a column that says train, dev or test of each text, name that column: "
+        f"{setting('data.columns.split', 'split')}; without one, add it, and draw the splits at random"
+    )
     always = ("train",)
     splits: dict[Split, TextSplit]
     sample = (f"reviews-{SAMPLE_VERSION}", write_sample_reviews)

@@ -76,6 +76,15 @@ def _no_split(data: "CorpusDataModule[Any]", split: Split, files: Mapping[str, P
     )
 
 
+def _one_file(data: "CorpusDataModule[Any]", path: Path) -> CorpusError:
+    """Return the error for a corpus that is the path of one file."""
+    advice = f"Give a path with `{{split}}` in the place of train, dev and test, or a mapping: {mapping_of(data)}"
+    if data.borrows and data.option == "corpus":
+        test_alone = setting(data.option, f"{{test: {path}}}")
+        advice += f". If it is the test split, give {test_alone}{data.borrows}"
+    return CorpusError(f"{path}: this is one file, but a corpus has a file for each split. {advice}{data.divides}.")
+
+
 class CorpusDataModule(DataModule, Generic[Item]):
     """Base class of all datamodules: a corpus in splits, served as batches.
 
@@ -103,6 +112,7 @@ class CorpusDataModule(DataModule, Generic[Item]):
         suffix: Usual suffix of the corpus files, for messages.
         option: Option of the data that holds `corpus`, for messages.
         borrows: Advice for messages on a corpus without some split, if `transfer_from` can be given; else empty.
+        divides: Advice for messages on a corpus that is one file, if it may hold all splits; else empty.
         transfer_from: Corpus, in the same form as `corpus`, whose train and dev replace those of `corpus`; None for
             none.
         always: Splits that every stage reads.
@@ -119,6 +129,7 @@ class CorpusDataModule(DataModule, Generic[Item]):
     suffix: ClassVar[str] = "conllu"
     option: str = "corpus"
     borrows: ClassVar[str] = ""
+    divides: ClassVar[str] = ""
     transfer_from: str | dict[str, str] | None = None
     always: ClassVar[tuple[Split, ...]] = ()
     sample: ClassVar[tuple[str, Callable[[Path], Mapping[str, Path]]]]
@@ -191,6 +202,9 @@ class CorpusDataModule(DataModule, Generic[Item]):
             return write_sample(self.cache / folder)
         if not isinstance(self.corpus, str) or "{split}" in self.corpus:
             return files_by_split(self.corpus, self.option)
+        path = Path(self.corpus).expanduser()
+        if path.is_file():
+            raise _one_file(self, path)
         return locate(self.corpus, self.root)
 
     def with_corpus_of(self, split: str) -> Self:

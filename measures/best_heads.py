@@ -369,18 +369,25 @@ def heads_answer(best: Table, punctuation: Collection[str] = ()) -> str:
     if tested.empty:
         return answer
     beat = (tested["p_holm"] < LEVEL) & (tested["over_offset"] > 0)
-    number = f"{int(beat.sum()) or 'none'} of {pluralize(len(tested), 'relation')}"
-    if frame["relation"].isin(punctuation).any():
-        number += " without punctuation"
-    verb = "heads beat" if beat.any() else "do heads beat"
-    family = f"p < .05 after Holm over {pluralize(rows, 'row')}, n ≥ {FEW}"
-    text = f"in {number} {verb} the offset ({family})"
+    text = _count_relations(tested, beat, bool(frame["relation"].isin(punctuation).any()))
+    text += f" (p < .05 after Holm over {pluralize(rows, 'row')}, n ≥ {FEW})"
     top = _widest_on_dev(tested) if held_out else None
     if top is None or not beat[top]:
         return f"{answer} {fill_sentence(text, {})}"
     relation = frame["relation"][top]
     text += f"; the widest gap on dev is in `{relation}`: head {{head}} finds {_accuracies_text(best)}"
     return f"{answer} {_fill_row(best, text, top)}"
+
+
+def _count_relations(tested: pd.DataFrame, beat: "pd.Series[bool]", without_punctuation: bool) -> str:
+    """Return in how many relations heads beat the offset; of one relation alone, whether its head does."""
+    of_which = " without punctuation" if without_punctuation else ""
+    if len(tested) == 1:
+        does = "beats" if beat.any() else "does not beat"
+        return f"the head of `{tested['relation'].iloc[0]}`, the only relation{of_which} that counts, {does} the offset"
+    number = f"{int(beat.sum()) or 'none'} of {pluralize(len(tested), 'relation')}{of_which}"
+    verb = "heads beat" if beat.any() else "do heads beat"
+    return f"in {number} {verb} the offset"
 
 
 def _accuracies_text(best: Table) -> str:

@@ -172,6 +172,12 @@ def test_faults_of_a_plan_of_languages(text: str, options: list[str], message: s
         main([str(spec), f"--out={tmp_path}/out", *options])
 
 
+@pytest.mark.parametrize("words", [["--dry"], ["--", "--dry"], ["--", "--encoder", "x", "--dry"]])
+def test_the_costs_of_a_sweep_are_those_of_its_runs(words: list[str]) -> None:
+    with pytest.raises(UserError, match=r"--dry is an option of one command, .* `probing measure .*\.conllu --dry`$"):
+        main(["languages", *words])
+
+
 def sweep(path: Path, *words: str, faulty: str = "nothing") -> tuple[int, str]:
     """Run a sweep of the stand-in; a command line with the text `faulty` is invalid."""
 

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from rich.console import Console
 
 from attention_probing.commands import CONFIGS
 from attention_probing.commands.sweep import check_all, main
-from attention_probing.commands.sweep_jobs import Call, Processes
+from attention_probing.commands.sweep_jobs import Call, Processes, SlurmJobs
 from attention_probing.commands.sweep_plan import NEEDS, read_sweep
 from attention_probing.results.digests import digest
 from attention_probing.results.errors import UserError
@@ -346,6 +346,21 @@ def test_sweeps_in_their_own_places_share_runs(tmp_path: Path, monkeypatch: pyte
     folders = pd.read_csv(tmp_path / "runs" / "two" / "tables" / "two_runs.csv")["folder"]
     assert folders[0].startswith("../../one/runs/")
     assert (tmp_path / "runs" / "two" / "runs" / folders[0] / "results.json").is_file()
+
+
+def test_what_sbatch_says_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "sbatch").write_text("#!/bin/sh\necho there is no cluster >&2\nexit 1\n", encoding="utf-8")
+    (programs / "srun").write_text("#!/bin/sh\n", encoding="utf-8")
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    printed = io.StringIO()
+    call = Call(tmp_path, tmp_path / "a.yaml", "", ["true"], {})
+    with redirect_stderr(printed), pytest.raises(UserError, match=r"^--executor slurm: there is no cluster$"):
+        SlurmJobs(tmp_path / "jobs", {}).start([call])
+    assert not printed.getvalue()
 
 
 def test_a_row_tests_the_checkpoints_of_others(tmp_path: Path) -> None:

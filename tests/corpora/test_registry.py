@@ -199,7 +199,7 @@ def test_a_path_tells_the_corpus_it_would_belong_to_unless_many_have_a_file_of_i
         ("sst", r"no corpus has this name \(did you mean `sst2` or `glue_sst2`\?\)\. "),
         (
             "my.conllu",
-            r"this is one file, but a corpus has a file a split\. .* a path with `{split}` in the place of train, d",
+            r"this is one file, but a corpus has a file for each split\. .* a path with `{split}` in the place",
         ),
     ],
 )

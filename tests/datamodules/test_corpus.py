@@ -12,7 +12,7 @@ from attention_probing.attention.source import EncoderSpec
 from attention_probing.corpora.files import files_by_split
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.splits import corpus_of
-from attention_probing.datamodules import CoreferenceDataModule, DependencyDataModule
+from attention_probing.datamodules import ClassificationDataModule, CoreferenceDataModule, DependencyDataModule
 from tests.datamodules.conftest import Kind, Module
 
 Make = Callable[..., Module]
@@ -46,6 +46,25 @@ def test_a_file_that_a_mapping_names_must_be_there(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").touch()
     with pytest.raises(CorpusError, match=r"nope.tsv: there is no such file. Check the path, or leave test out of the"):
         files_by_split({"train": str(tmp_path / "train.tsv"), "test": str(tmp_path / "nope.tsv")})
+
+
+@pytest.mark.parametrize(
+    ("kind", "remedies"),
+    [
+        (DependencyDataModule, ["If it is the test split, give ", "transfer_from"]),
+        (ClassificationDataModule, ["a column that says train, dev or test of each text, name that column: ", "split"]),
+    ],
+)
+def test_one_file_for_all_splits_has_its_remedies(
+    kind: type[DependencyDataModule | ClassificationDataModule], remedies: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "one.csv"
+    file.touch()
+    with pytest.raises(CorpusError) as caught:
+        kind(str(file)).files()
+    message = str(caught.value)
+    assert message.startswith(f"{file}: this is one file, but a corpus has a file for each split. Give a path with")
+    assert all(remedy in message for remedy in remedies)
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,16 @@ def test_no_relation_is_named_that_is_not_clearly_ahead(changed: dict[str, objec
     )
 
 
+@pytest.mark.parametrize(("over_offset", "does"), [(0.3, "beats"), (-0.3, "does not beat")])
+def test_of_one_relation_the_answer_is_in_plain_words(over_offset: float, does: str) -> None:
+    best = best_of("test", n=[1300, 1241, 241, 19, 19], over_offset=[0.1, 0.1, over_offset, 0.1, 0.0])
+    relation = best.frame["relation"][2]
+    assert heads_answer(best).endswith(
+        f"The head of `{relation}`, the only relation that counts, {does} the offset (p < .05 after Holm over 5 rows, "
+        "n ≥ 20)."
+    )
+
+
 def test_where_dev_is_scored_no_relation_is_named() -> None:
     nothing = dict.fromkeys(("low", "high", "over_offset.low", "over_offset.high", "random_init"), np.nan)
     assert heads_answer(best_of("dev", **nothing)) == (
