@@ -174,7 +174,7 @@ def test_a_training_makes_the_store_of_test_too(
     module.trainer = trainer()
     with caplog.at_level("INFO", "pytorch_lightning"):
         module.setup("fit")
-    assert "train 41 sentences, dev 13 sentences, test 17 sentences." in caplog.text
+    assert "train 41 sentences, dev 13 sentences, test 17 sentences of tiny, read by " in caplog.text
     assert set(module.stores) == set(module.splits) == {"train", "dev"}
     monkeypatch.setattr("attention_probing.datamodules.attention.Encoder", None)
     monkeypatch.setattr(DependencyDataModule, "read", None)
@@ -307,7 +307,7 @@ def test_few_sentences_are_warned_of(few: int, said: str, tmp_path: Path, caplog
         f"test has {said}: intervals are often too narrow. Give 20 or more.",
     ]
     assert [one for one in caplog.messages if "Give 20" in one] == (told if few < 20 else [])
-    assert f"s: dev {said}, test {said}." in caplog.text
+    assert f"s: dev {said}, test {said} of " in caplog.text
 
 
 @pytest.mark.parametrize(("repeated", "warned"), [(3, True), (2, False)])
