@@ -42,11 +42,13 @@ def test_every_module_of_the_wheel_is_imported() -> None:
 
 
 @installed
-def test_the_wheel_has_one_name_all_data_and_at_most_a_megabyte() -> None:
+def test_the_wheel_has_one_name_all_data_and_no_large_file() -> None:
+    """It is source code, 1.0 MB in version 3.1, of which no file takes over 50 kB; a corpus or a model would."""
     (wheel,) = ROOT.glob("*.whl")
-    assert wheel.stat().st_size <= 1_000_000
+    assert wheel.stat().st_size <= 1_500_000
     with ZipFile(wheel) as archive:
         names = archive.namelist()
+        assert max(file.compress_size for file in archive.infolist()) <= 50_000
     tops = {name.partition("/")[0] for name in names}
     version = attention_probing.__version__
     assert tops == {"attention_probing", f"attention_probing-{version}.dist-info"}
