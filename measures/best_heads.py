@@ -26,11 +26,13 @@ from attention_probing.metrics.heads import (
     permutation_p,
 )
 from attention_probing.metrics.p_values import DRAWS_OF_ROW, draws_for, holm, least_p, max_sign_flip_p, p_units
+from attention_probing.metrics.stability import choose_again, stability_columns, warn_of_choice
 from attention_probing.results import Estimate, Flags, Floats, Table, Unit
 from attention_probing.results.errors import pluralize
 from attention_probing.results.estimates import FEW
 from attention_probing.results.heads import HeadNames, heads_table
 from attention_probing.results.sentences import LEVEL, fill_sentence, format_difference
+from attention_probing.results.tables import ARROWS
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,11 +146,14 @@ class ChosenHeads:
                 head holds for the best of all on the same words;
             - `n_dev`, `dev_gap`: number of words of the group in dev, and accuracy of the head minus that of the best
                 fixed offset there;
+            - `chosen`, `rivals`: number of 100 resamples of dev on which the same head is chosen in the same direction,
+                and those that are chosen instead (`metrics.stability`); blank if the words of dev are of one unit;
             - `offset`, `best_offset`: accuracy, on the scored split, of the fixed offset that is best on
                 dev, and this offset; if `transferred`, also `own_offset` and `best_own_offset`, of the fixed offset
                 that is best on the scored split;
             - `random_init`: accuracy, on the scored split, of the head with random weights that is best
                 on dev; nan without a control;
+            - `random_init_chosen`, only with a control: `chosen` of this head with random weights;
             - `over_offset`, with its interval: accuracy of the head minus that of the offset, on the scored split; if
                 `transferred`, minus `own_offset`;
             - `p_offset`: two-sided p-value of this difference, by flips of its sign in each unit (document or
@@ -170,8 +175,7 @@ class ChosenHeads:
         frame["direction"] = [self.direction(head) for head in self.heads.values()]
         frame["dev"] = _accuracies(dev, self.heads)
         frame["test"] = np.nan
-        frame["low"] = np.nan
-        frame["high"] = np.nan
+        frame[["low", "high"]] = np.nan
         if self.split == "test":
             frame["test"] = _accuracies(scored, self.heads)
             frame["low"], frame["high"] = self.intervals(groups, self.heads.values())
@@ -184,6 +188,7 @@ class ChosenHeads:
         if control is not None:
             random_heads = {group: control.dev.best(group) for group in self.heads}
             frame["random_init"] = _accuracies(control.scored, random_heads)
+            frame["random_init_chosen"] = _stability(control, random_heads)["chosen"]
         frame["n_dev"] = [int(np.count_nonzero(dev.groups[group])) for group in self.heads]
         frame["dev_gap"] = frame["dev"] - _accuracies(dev.by_offset, self.offsets)
         over_offset = _over_offset(self, draws)
@@ -192,6 +197,7 @@ class ChosenHeads:
         frame["p_offset"] = over_offset.p
         frame["p_holm"] = holm(frame["p_offset"].tolist())
         frame["p_shuffled"] = _p_shuffled(self, permutations)
+        frame = frame.assign(**_stability(self, self.heads))
         frame = _with_blank_rows(frame, self)
         units = _units(self, frame, draws, permutations)
         main = ["relation", "head", "direction", self.split, "own_offset" if self.transferred else "offset"]
@@ -283,6 +289,19 @@ class ChosenHeads:
         return table
 
 
+def _stability(heads: ChosenHeads, chosen: Mapping[str, int]) -> dict[str, object]:
+    """Return the columns `chosen` and `rivals` of the heads that are chosen on dev for each group of words."""
+
+    def name(predictor: int) -> str:
+        return f"{heads.name(predictor)}{ARROWS[heads.direction(predictor)]}"
+
+    cells = []
+    for group, predictor in chosen.items():
+        again = choose_again(*heads.dev.count_units(group), seed=heads.seed)
+        cells.append(again.describe(predictor, name))
+    return stability_columns(cells)
+
+
 def _units(heads: ChosenHeads, frame: pd.DataFrame, draws: int, permutations: int) -> dict[str, Unit | Sequence[Unit]]:
     """Return the units of the columns of `best_heads`, whose p-values have a least value."""
     shares = ["dev", "test", "offset", "random_init", "dev_gap", "over_offset"]
@@ -352,6 +371,7 @@ def heads_answer(best: Table, punctuation: Collection[str] = ()) -> str:
 
     If heads were chosen on dev and scored on test, the second sentence names the relation whose head is farthest above
     the offset on dev, with its numbers on test. If dev is scored, no relation is named, as the choice has no interval.
+    A head that is chosen again in fewer than half of the resamples of dev is said to be one.
 
     Args:
         best: The table.
@@ -362,8 +382,9 @@ def heads_answer(best: Table, punctuation: Collection[str] = ()) -> str:
     rows = int(frame["p_holm"].count())
     plain = frame.index[frame["relation"] == PLAIN][0]
     start = "chosen on dev" if held_out else "chosen and scored on dev"
-    text = f"{start}, head {{head}} finds the governors of {_accuracies_text(best)}; the best head with random weights "
-    answer = _fill_row(best, text + "{random_init}", plain)
+    text = f"{start}, head {{head}}{{again}} finds the governors of {_accuracies_text(best)}; "
+    text += "the best head with random weights {random_init}"
+    answer = _fill_row(best, text, plain)
     tested = frame[(frame["n"] >= FEW) & ~frame["relation"].isin([ALL, PLAIN, *punctuation])]
     tested = tested.dropna(subset="p_offset")
     if tested.empty:
@@ -375,7 +396,7 @@ def heads_answer(best: Table, punctuation: Collection[str] = ()) -> str:
     if top is None or not beat[top]:
         return f"{answer} {fill_sentence(text, {})}"
     relation = frame["relation"][top]
-    text += f"; the widest gap on dev is in `{relation}`: head {{head}} finds {_accuracies_text(best)}"
+    text += f"; the widest gap on dev is in `{relation}`: head {{head}}{{again}} finds {_accuracies_text(best)}"
     return f"{answer} {_fill_row(best, text, top)}"
 
 
@@ -409,7 +430,9 @@ def _fill_row(best: Table, text: str, row: int) -> str:
     gain = format_difference(best.estimate(row, "over_offset"), best.estimate(row, "p_offset"))
     if best.interval == "dev":
         gain += " one-sided"
-    return fill_sentence(text, scores, head=best.frame["head"][row], n=int(best.frame["n"][row]), gain=gain)
+    again = warn_of_choice(best.frame["chosen"][row])
+    n = int(best.frame["n"][row])
+    return fill_sentence(text, scores, head=best.frame["head"][row], again=again, n=n, gain=gain)
 
 
 def _widest_on_dev(tested: pd.DataFrame) -> int | None:

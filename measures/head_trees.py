@@ -21,6 +21,7 @@ from attention_probing.metrics.attachment import (
     baseline_scores,
     compare_found,
     count,
+    count_found,
     edges_found,
     found_shares,
     offset_heads,
@@ -30,12 +31,20 @@ from attention_probing.metrics.attachment import (
 from attention_probing.metrics.heads import DIRECTIONS, most_attended
 from attention_probing.metrics.p_values import DRAWS_OF_ROW, draws_for, holm, least_p, p_units
 from attention_probing.metrics.rows import Rows
+from attention_probing.metrics.stability import (
+    NO_CHOICE,
+    StabilityCells,
+    choose_again,
+    stability_columns,
+    warn_of_choice,
+)
 from attention_probing.metrics.trees import gold_in_rooted_trees, gold_in_trees, neighbour_edges
 from attention_probing.results import Estimate, Flags, Floats, Integers, Result, Table, Unit, fill_sentence
 from attention_probing.results.errors import pluralize
 from attention_probing.results.estimates import FEW
 from attention_probing.results.heads import HeadNames, head_map
 from attention_probing.results.sentences import LEVEL, format_difference
+from attention_probing.results.tables import ARROWS
 
 UNDIRECTED = "undirected"
 ROOTED = "rooted"
@@ -275,6 +284,24 @@ class ChosenEdges:
         """
         return int(self.dev.shares(way, dev_words).argmax())
 
+    def describe_choice(self, way: str, place: int, dev_words: Flags | None = None) -> StabilityCells:
+        """Return how often the head at a place is chosen again on resamples of dev, and its rivals.
+
+        Args:
+            way: `undirected`, `rooted` or `max`.
+            place: The place that `best` returns.
+            dev_words: Words of dev whose edges count, bool `[words]`; None for all.
+        """
+        words = self.dev.counted if dev_words is None else self.dev.counted & dev_words
+        found, counted = count_found(self.dev.arcs, words, self.dev.found(way)[words])
+
+        def name(rival: int) -> str:
+            direction = self.direction(way, rival)
+            sign = "" if direction is None else ARROWS[direction]
+            return f"{self.name(way, rival)}{sign}"
+
+        return choose_again(found, counted, self.seed).describe(place, name)
+
     def name(self, way: str, place: int) -> str:
         """Return the name of the head at a place, such as `6-1`."""
         return self.names.head(place % len(self.names)) if way == ROOTED else self.names.head(place)
@@ -300,7 +327,9 @@ def best_trees(edges: ChosenEdges, control: ChosenEdges | None) -> Table:
         - `right_branching`: UUAS of right branching on test;
         - `random_init`: UUAS, on test, of the head with random weights that is best on dev; nan without a control;
         - `over_right_branching`, with its interval: UUAS of the head minus that of right branching;
-        - `p`, `p_holm`: its two-sided p-value, and that after Holm's correction for the rows.
+        - `p`, `p_holm`: its two-sided p-value, and that after Holm's correction for the rows;
+        - `chosen`, `rivals`: number of 100 resamples of dev on which the same head is chosen, and those that are chosen
+            instead (`metrics.stability`).
     """
     ways = (UNDIRECTED, ROOTED)
     test = edges.test
@@ -321,6 +350,7 @@ def best_trees(edges: ChosenEdges, control: ChosenEdges | None) -> Table:
     by_neighbours = [test.by_neighbours] * len(ways)
     difference = compare_found(test.arcs, found, by_neighbours, counted, draws=DRAWS, seed=edges.seed)
     units = _add_difference(frame, "over_right_branching", difference, DRAWS, edges)
+    frame = frame.assign(**stability_columns([edges.describe_choice(way, best[way]) for way in ways]))
     for name in ("dev", "test", "right_branching", "random_init"):
         units[name] = "fraction"
     main = ["tree", "head", "direction", "test", "right_branching", "p_holm"]
@@ -347,7 +377,9 @@ def best_relations(edges: ChosenEdges, control: ChosenEdges | None, groups: Mapp
             dev, and this distance;
         - `random_init`: share that the best head with random weights finds; nan without a control;
         - `over_distance`, with its interval: share of the head minus that of the distance;
-        - `p`, `p_holm`: its two-sided p-value, and that after Holm's correction for the rows.
+        - `p`, `p_holm`: its two-sided p-value, and that after Holm's correction for the rows;
+        - `chosen`, `rivals`: number of 100 resamples of dev on which the same head is chosen, and those that are chosen
+            instead.
 
         A relation without edges on dev is blank but for `n`: no head can be chosen.
     """
@@ -369,6 +401,7 @@ def best_relations(edges: ChosenEdges, control: ChosenEdges | None, groups: Mapp
     draws = draws_for(len(heads), arcs.number_of_units, DRAWS, each=DRAWS_OF_ROW)
     difference = compare_found(arcs, found, by_distance, words, draws=draws, seed=edges.seed)
     units = _add_difference(frame, "over_distance", difference, draws, edges)
+    frame = frame.assign(**stability_columns([head.stability for head in heads]))
     for name in ("dev", "test", "distance", "random_init"):
         units[name] = "fraction"
     return Table(frame, units, interval="test", main=["relation", "head", "test", "distance", "p_holm"])
@@ -386,6 +419,7 @@ class _RelationHead:
         dev: Share of the edges of dev that the head finds.
         best_distance: The distance at which most edges of dev are.
         random_init: Share of the edges of test that the best head with random weights finds.
+        stability: How often the head is chosen again on resamples of dev, and its rivals.
     """
 
     found: Flags
@@ -395,6 +429,7 @@ class _RelationHead:
     dev: float = np.nan
     best_distance: int | None = None
     random_init: float = np.nan
+    stability: StabilityCells = NO_CHOICE
 
 
 def _head_of_relation(edges: ChosenEdges, control: ChosenEdges | None, relation: int | None) -> _RelationHead:
@@ -418,6 +453,7 @@ def _head_of_relation(edges: ChosenEdges, control: ChosenEdges | None, relation:
         dev=float(edges.dev.shares(MAX, on_dev)[place]),
         best_distance=DISTANCES[distance],
         random_init=random_init,
+        stability=edges.describe_choice(MAX, place, on_dev),
     )
 
 
@@ -460,9 +496,9 @@ def trees_answer(best: Table, relations: Table) -> str:
         relations: The table `best_relations`.
     """
     text = (
-        "chosen on dev, the spanning trees of head {undirected_head} find {undirected} of {n} edges, right branching "
-        "{right_branching} ({undirected_gain}); from the gold root, those of head {rooted_head} find {rooted} "
-        "({rooted_gain})"
+        "chosen on dev, the spanning trees of head {undirected_head}{undirected_again} find {undirected} of {n} edges, "
+        "right branching {right_branching} ({undirected_gain}); from the gold root, those of head "
+        "{rooted_head}{rooted_again} find {rooted} ({rooted_gain})"
     )
     words: dict[str, Estimate | str | int] = {
         "n": int(best.frame["n"][0]),
@@ -471,6 +507,7 @@ def trees_answer(best: Table, relations: Table) -> str:
     for row, tree in enumerate(best.frame["tree"]):
         words[tree] = best.estimate(row, "test")
         words[f"{tree}_head"] = str(best.frame["head"][row])
+        words[f"{tree}_again"] = warn_of_choice(best.frame["chosen"][row])
         words[f"{tree}_gain"] = format_difference(best.estimate(row, "over_right_branching"), best.estimate(row, "p"))
     tested = relations.frame[(relations.frame["n"] >= FEW) & (relations.frame["relation"] != ALL)]
     tested = tested.dropna(subset="p")

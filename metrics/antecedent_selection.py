@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attention_probing.metrics.attachment import sums_by
 from attention_probing.metrics.bootstrap import bootstrap_ratio
+from attention_probing.metrics.stability import ChoiceStability, choose_again
 from attention_probing.results import Estimate, Flags, Floats, Integers
 
 ANTECEDENT_DIRECTIONS = ("mention→antecedent", "antecedent→mention")
@@ -201,6 +202,25 @@ def accuracies(
     total = _sum_units(count_groups(links), names)
     total = total.reshape(len(total), *same_for_all_predictors, -1)
     return bootstrap_ratio(right, np.broadcast_to(total, right.shape), share=True, draws=draws, seed=seed)
+
+
+def choose_predictors_again(
+    hits: Integers, links: Integers, units: Sequence[str], *, seed: int = 0
+) -> list[ChoiceStability]:
+    """Choose the most accurate predictor anew on resamples of the documents, for each of the `ANTECEDENT_GROUPS`.
+
+    Args:
+        hits: Number of right choices of each predictor in each document, `[documents, predictors, 4]`.
+        links: Number of links in each document by mention type, `[documents, 4]`.
+        units: Name of the whole document of each.
+        seed: Seed of the resamples.
+    """
+    right = _sum_units(count_groups(hits), units)
+    total = _sum_units(count_groups(links), units)
+    stabilities = []
+    for group in range(len(ANTECEDENT_GROUPS)):
+        stabilities.append(choose_again(right[..., group], total[:, group], seed))
+    return stabilities
 
 
 def count_groups(counts: Integers) -> Integers:

@@ -529,6 +529,27 @@ def count_units(arcs: Arcs, of_words: Floats | NDArray[np.bool_]) -> Floats:
     return sums_by(arcs.units, count(arcs, of_words)[:, None])[:, 0]
 
 
+def count_found(arcs: Arcs, words: Flags, found: Flags) -> tuple[Floats, Floats]:
+    """Count the words that each candidate finds, and the words that count, in each unit of intervals and tests.
+
+    Args:
+        arcs: Gold arcs, which give the unit of each word.
+        words: The n words that count, bool `[words]`.
+        found: True for those that each candidate finds, `[n, candidates]`.
+
+    Returns:
+        Two arrays of float64: `[units, candidates]` and `[units]`.
+    """
+    unit = arcs.units_of_words[words]
+    counted = np.bincount(unit, minlength=arcs.number_of_units).astype(np.float64)
+    of_units = np.zeros((len(counted), found.shape[1]))
+    if len(unit):
+        by_unit = np.argsort(unit, kind="stable")
+        units, starts = np.unique(unit[by_unit], return_index=True)
+        of_units[units] = np.add.reduceat(found[by_unit], starts, axis=0, dtype=np.int64)
+    return of_units, counted
+
+
 def sums_by(units: NDArray[Any], values: Floats) -> Floats:
     """Sum rows `[rows, columns]` that have the same unit; return float64 `[units, columns]`, sorted by unit.
 

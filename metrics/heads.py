@@ -15,7 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attention_probing.metrics.attachment import OFFSETS, Arcs, attached, edges_found, groups_of, offset_heads
+from attention_probing.metrics.attachment import (
+    OFFSETS,
+    Arcs,
+    attached,
+    count_found,
+    edges_found,
+    groups_of,
+    offset_heads,
+)
 from attention_probing.results import Flags, Floats, Integers
 from attention_probing.results.progress import Progress
 
@@ -291,6 +299,18 @@ class Predictions:
             group: Name of a group that has words, a relation for instance.
         """
         return int(self.counts[group].argmax())
+
+    def count_units(self, group: str) -> tuple[Floats, Floats]:
+        """Return the hits of each predictor, and the number of words of a group, in each unit of intervals and tests.
+
+        They are float64 `[units, K]` and `[units]`; see `metrics.stability`, which chooses predictors on resamples.
+
+        Args:
+            group: Name of a group that has words, a relation for instance.
+        """
+        words = self.groups[group]
+        found = self.predicted[words] == self.arcs.head[words, None]
+        return count_found(self.arcs, words, found)
 
     def accuracies(self, group: str) -> Floats:
         """Return the accuracy of each predictor on a group of words, `[K]`; nan for an empty group."""

@@ -25,11 +25,13 @@ from attention_probing.metrics.antecedent_selection import (
     accuracies,
     antecedent_hits,
     antecedent_hits_among_words,
+    choose_predictors_again,
     count_by_type,
     count_groups,
     find_links,
 )
 from attention_probing.metrics.rows import ITEM, Rows
+from attention_probing.metrics.stability import StabilityCells, stability_columns, warn_of_choice
 from attention_probing.probes.rule_baselines import head_match, nearest, sieve
 from attention_probing.results import (
     FEW,
@@ -49,6 +51,7 @@ from attention_probing.results import (
 from attention_probing.results.errors import UserError, pluralize, setting
 from attention_probing.results.heads import HeadNames, head_map, heads_table
 from attention_probing.results.progress import warn
+from attention_probing.results.tables import ARROWS
 
 SelectionMode = Literal["held_out", "paper"]
 """`held_out` chooses the best heads on dev and scores them on test; `paper` chooses and scores on dev, as Clark et al.
@@ -216,9 +219,12 @@ def evaluate_links(
         warn("No mention of dev has an antecedent in its window, so no head is chosen.")
     best = np.nan_to_num(dev, nan=-1.0).argmax(0).tolist()
     all_heads = _all_heads_table(names, dev, heads, of_scored.links, scored)
-    of_best_overall = _predictors_table(all_heads, names, [best[0]] * len(best), others, scored)
+    stability = _describe_choices(of_dev, whole_documents(data.splits["dev"].documents), best, names, seed)
+    of_best_overall = _predictors_table(
+        all_heads, names, [best[0]] * len(best), [stability[0]] * len(best), others, scored
+    )
     _blank_heads(of_best_overall, np.full(len(best), has_best[0]))
-    of_best_by_type = _predictors_table(all_heads, names, best, others, scored)
+    of_best_by_type = _predictors_table(all_heads, names, best, stability, others, scored)
     _blank_heads(of_best_by_type, has_best)
     tables = {
         "antecedent": of_best_overall,
@@ -245,7 +251,7 @@ def evaluate_links(
         experiment=experiment,
         scores=scores,
         headline=[f"{name}.all" for name in right_choices],
-        answer=_answer(scores, int(of_scored.links.sum()), str(of_best_overall.frame["head"][0]), scored),
+        answer=_answer(scores, int(of_scored.links.sum()), of_best_overall.frame, scored),
         tables=tables,
         figures=_figures(of_best_overall, heads.value, best, has_best, names, scored) if has_best[0] else {},
         audit={
@@ -292,14 +298,24 @@ def _count_left_out(
     return audit
 
 
-def _answer(scores: Mapping[str, Estimate], links: int, head: str, split: Split) -> str:
-    """Return the answer of the result, one sentence."""
+def _answer(scores: Mapping[str, Estimate], links: int, best: pd.DataFrame, split: Split) -> str:
+    """Return the answer of the result, one sentence.
+
+    Args:
+        scores: The scores.
+        links: Number of links of the scored split.
+        best: Frame of the table of the head that is best on dev for all mentions, the first row.
+        split: The scored split.
+    """
+    head = str(best["head"][0])
+    again = warn_of_choice(best["chosen"][0])
     if f"{TRAINED}.all" in scores:
-        text = "the probe is right on {antecedent_trained.all} of {n} mentions; head {head} on {antecedent.all}"
+        text = "the probe is right on {antecedent_trained.all} of {n} mentions; head {head}{again} on {antecedent.all}"
     else:
-        text = f"head {{head}} (best on dev) finds an antecedent of {{antecedent.all}} of {{n}} {split} mentions"
+        again = again or " (best on dev)"
+        text = f"head {{head}}{{again}} finds an antecedent of {{antecedent.all}} of {{n}} {split} mentions"
     text += "; the nearest mention {nearest.all}, with the same head word {head_match.all}; the sieve {sieve.all}"
-    return fill_sentence(text, scores, n=links, head=head)
+    return fill_sentence(text, scores, n=links, head=head, again=again)
 
 
 def _all_heads_table(names: HeadNames, dev: Floats, scored: Estimate[Floats], links: Integers, split: Split) -> Table:
@@ -320,18 +336,21 @@ def _predictors_table(
     all_heads: Table,
     names: HeadNames,
     chosen: Sequence[int],
+    stability: Sequence[StabilityCells],
     others: Mapping[str, Estimate[Floats]],
     split: Split,
 ) -> Table:
     """Return `mentions, n, head, direction, dev, test, low, high` of one head for each group of mentions.
 
     The other predictors have columns `name, name.low, name.high`: a trained probe, `trained`, before the head, the
-    baselines behind it. Where dev is scored, `test` is nan, and the interval belongs to `dev`.
+    baselines behind it, and last `chosen` and `rivals`, the stability of the choice of the head. Where dev is scored,
+    `test` is nan, and the interval belongs to `dev`.
 
     Args:
         all_heads: Table of all heads, from `_all_heads_table`.
         names: Names of the heads.
         chosen: Head of each group, `direction · heads + head`.
+        stability: How often this head is chosen again on resamples of dev, and its rivals, for each group.
         others: Accuracies of the other predictors on the scored split, `[4]` each.
         split: The scored split.
     """
@@ -346,9 +365,33 @@ def _predictors_table(
     for name, accuracy in others.items():
         if name != TRAINED:
             frame = frame.assign(**accuracy.columns(name))
+    frame = frame.assign(**stability_columns(stability))
     columns = ["trained" if name == TRAINED else name for name in others]
     units: dict[str, Unit] = dict.fromkeys(("dev", "test", *columns), "fraction")
     return Table(frame, units, interval=split, main=("mentions", "head", "direction", split, *columns))
+
+
+def _describe_choices(
+    dev: LinkCounts, units: Sequence[str], best: Sequence[int], names: HeadNames, seed: int
+) -> list[StabilityCells]:
+    """Return how often the best head of each group of mentions is chosen again on resamples of dev, and its rivals.
+
+    Args:
+        dev: Counts of dev.
+        units: Name of the whole document of each document of dev.
+        best: Head of each group, `direction · heads + head`.
+        names: Names of the heads.
+        seed: Seed of the resamples.
+    """
+
+    def name(predictor: int) -> str:
+        direction, head = names.split(predictor)
+        return f"{names.head(head)}{ARROWS[ANTECEDENT_DIRECTIONS[direction]]}"
+
+    cells = []
+    for again, head in zip(choose_predictors_again(dev.heads, dev.links, units, seed=seed), best, strict=True):
+        cells.append(again.describe(head, name))
+    return cells
 
 
 def _undefined_where(accuracy: Estimate[Floats], *, value: bool, interval: bool) -> Estimate[Floats]:
@@ -364,6 +407,7 @@ def _undefined_where(accuracy: Estimate[Floats], *, value: bool, interval: bool)
 def _blank_heads(table: Table, has_best: Flags) -> None:
     """Blank the head of the groups without a best one, in place."""
     table.frame.loc[~has_best, ["head", "direction", "test", "low", "high"]] = np.nan
+    table.frame.loc[~has_best, ["chosen", "rivals"]] = None
 
 
 def _figures(

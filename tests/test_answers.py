@@ -218,7 +218,7 @@ def heads_table(rng: np.random.Generator, split: str) -> Table:
         rows.append((relation, n, n_dev, "1-1", *(np.full(10, np.nan) if blank else numbers)))
     columns = ["relation", "n", "n_dev", "head", split, "low", "high", "offset", "over_offset", "over_offset.low"]
     columns += ["over_offset.high", "p_offset", "p_holm", "dev_gap"]
-    frame = pd.DataFrame(rows, columns=columns).assign(random_init=np.nan)
+    frame = pd.DataFrame(rows, columns=columns).assign(random_init=np.nan, chosen=100)
     shares = ("offset", "over_offset", "dev_gap", "random_init", split)
     return Table(frame, {**dict.fromkeys(shares, "fraction"), "p_offset": "p", "p_holm": "p"}, split)
 

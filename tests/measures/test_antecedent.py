@@ -12,7 +12,7 @@ import pytest
 
 from attention_probing.attention import Options
 from attention_probing.attention.source import EncoderSpec
-from attention_probing.corpora.document import MENTION_TYPES
+from attention_probing.corpora.document import MENTION_TYPES, whole_documents
 from attention_probing.datamodules import CoreferenceDataModule
 from attention_probing.datamodules.coreference import CoreferenceSplit
 from attention_probing.measures import AntecedentHeads
@@ -22,6 +22,7 @@ from attention_probing.probes import antecedent_evaluation
 from attention_probing.probes.antecedent_evaluation import LinkCounts, take_counts
 from tests import documents
 from tests.printed import share
+from tests.resampled import choose_by_hand
 from tests.tiny import save_gpt2
 from tests.trainers import scored
 
@@ -117,7 +118,7 @@ def test_a_type_without_a_link_on_dev_has_no_best_head(
     result = scored(AntecedentHeads(), data)
     row = result.tables["antecedent_by_type"].frame.set_index("mentions").loc[kind]
     assert row["n"] == kinds.loc[kind, "n"]
-    assert row[["head", "direction", "dev", "test", "low", "high"]].isna().all()
+    assert row[["head", "direction", "dev", "test", "low", "high", "chosen", "rivals"]].isna().all()
     assert f"heads_{kind}" not in result.figures
     assert "heads_all" in result.figures
     calls, forgotten = [], list(range(len(MENTION_TYPES)))
@@ -128,6 +129,36 @@ def test_a_type_without_a_link_on_dev_has_no_best_head(
     assert nothing.numbers["nearest.all"] == result.numbers["nearest.all"]
     assert "antecedent.all" not in nothing.ratios
     assert nothing.answer.startswith("The nearest mention ")
+
+
+def test_heads_are_chosen_again_on_resampled_documents_of_dev(
+    files: dict[str, str], bert: Path, cache: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[LinkCounts] = []
+
+    def keep(rows: Rows, documents: int) -> LinkCounts:
+        counts.append(take_counts(rows, documents))
+        return counts[-1]
+
+    monkeypatch.setattr(antecedent_evaluation, "take_counts", keep)
+    data = datamodule(files, bert, cache)
+    result = scored(AntecedentHeads(), data)
+    dev, _ = counts
+    by_name = np.argsort(whole_documents(data.splits["dev"].documents))
+    found = dev.heads.sum(axis=-1)[by_name]
+    counted = np.broadcast_to(dev.links.sum(axis=-1)[by_name, None], found.shape)
+    times, _, _ = choose_by_hand(found.tolist(), counted.tolist(), seed=0)
+    best = int(found.sum(axis=0).argmax())
+    for name in ("antecedent", "antecedent_by_type"):
+        row = result.tables[name].frame.set_index("mentions").loc["all"]
+        assert row["chosen"] == times[best]
+        rival = int(np.argsort(-np.where(np.arange(16) == best, -1, times), kind="stable")[0])
+        arrow = "→←"[rival // 8]
+        assert row["rivals"].startswith(f"{rival % 8 // 4 + 1}-{rival % 4 + 1}{arrow} {times[rival]}")
+    overall = result.tables["antecedent"].frame
+    assert overall["chosen"].nunique() == 1
+    unstable = "chosen again in" in result.answer
+    assert unstable == (times[best] < 50)
 
 
 @pytest.mark.parametrize("candidates", ["mentions", "words"])

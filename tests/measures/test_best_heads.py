@@ -13,6 +13,7 @@ from attention_probing.metrics.heads import Predictions
 from attention_probing.results import Table, Unit
 from attention_probing.results.heads import HeadNames
 from tests.measures.intervals import interval_by_hand, p_at, signed_interval_by_hand, sums_of_subsets
+from tests.resampled import choose_by_hand
 
 
 def of_few(differences: list[int]) -> ChosenHeads:
@@ -144,6 +145,7 @@ def best_of(split: str, **changed: object) -> Table:
         "random_init": [0.1, 0.094, 0.1, 0.1, 0.1],
         "p_offset": [0.0004, 0.0004, 0.0004, 0.25, 0.0004],
         "p_holm": [0.0004, 0.0004, 0.0008, 0.25, 0.0004],
+        "chosen": pd.array([100, 100, 50, 1, None], dtype="Int64"),
     }
     names = (split, "offset", "own_offset", "over_offset", "random_init", "dev_gap")
     units: dict[str, Unit] = {name: "fraction" for name in names if name in columns | changed}
@@ -167,6 +169,64 @@ def test_the_answer_is_of_all_words_and_of_the_relation_with_the_widest_gap() ->
         " of 19 words, the best fixed offset 30.9 % (+10.0 points [9.3, 10.7], p < .001); "
         "the best head with random weights 9.4 %."
     )
+
+
+def test_a_head_that_another_sample_would_replace_is_said_to_be_one() -> None:
+    answer = heads_answer(best_of("test", chosen=[100, 38, 49, 100, 100]))
+    assert "Chosen on dev, head 3-2 (chosen again in 38 of 100 resamples of dev) finds the governors of" in answer
+    assert "in `det`: head 3-9 (chosen again in 49 of 100 resamples of dev) finds 70.5 %" in answer
+
+
+def dev_of(hits: list[tuple[int, int]], documents: list[int] | None = None) -> ChosenHeads:
+    """Sentences of two words; in each, two heads find the governor of the second word, or do not."""
+    count = len(hits)
+    found = [[(-1, -1), (first or -1, second or -1)] for first, second in hits]
+    document = None if documents is None else np.repeat(documents, 2)
+    arcs = Arcs(
+        np.repeat(np.arange(count), 2),
+        np.tile([1, 2], count),
+        np.full(2 * count, 2),
+        np.tile([0, 1], count),
+        np.tile([0, 1], count),
+        np.zeros(2 * count, np.bool_),
+        document,
+    )
+    # Two heads in two directions; the second direction finds nothing.
+    predicted = np.concatenate([np.reshape(found, (-1, 2)), np.full((2 * count, 2), -1)], axis=1)
+    predictions = Predictions(arcs, ["root", "r"], predicted)
+    return ChosenHeads(predictions, replace(predictions), HeadNames((0,), (0, 1)), seed=5)
+
+
+@pytest.mark.parametrize("documents", [None, [0, 1, 0, 2, 2, 3, 1, 4]])
+def test_heads_are_chosen_again_on_resampled_documents_or_sentences(documents: list[int] | None) -> None:
+    hits = [(1, 0), (0, 1), (1, 0), (0, 1), (1, 1), (1, 0), (0, 1), (0, 0)]
+    units = documents or list(range(len(hits)))
+    found = np.zeros((max(units) + 1, 4))
+    counted = np.zeros((max(units) + 1, 4))
+    for unit, pair in zip(units, hits, strict=True):
+        found[unit, :2] += pair
+        counted[unit] += 1
+    times, _, _ = choose_by_hand(found.tolist(), counted.tolist(), seed=5)
+    assert 0 < times[1] < 100  # head 1-1 is the best on dev, or the first of equals
+    row = dev_of(hits, documents).best_heads(None, 9).frame.set_index("relation").loc["r"]
+    assert (row["head"], row["chosen"]) == ("1-1", times[0])
+    assert row["rivals"] == f"1-2→ {times[1]}"
+
+
+def test_of_one_document_no_head_can_be_chosen_again() -> None:
+    frame = dev_of([(1, 0), (0, 1), (1, 1)], [0, 0, 0]).best_heads(None, 9).frame
+    assert frame[["chosen", "rivals"]].isna().all(axis=None)
+    assert frame["head"].notna().all()
+
+
+def test_the_best_head_with_random_weights_is_chosen_again_too() -> None:
+    """A head that always finds the governor is as stable with random weights: stability alone says nothing."""
+    random = dev_of([(0, 1)] * 6)
+    plain = dev_of([(1, 0)] * 3 + [(0, 1)] * 3)
+    frame = plain.best_heads(random, 9).frame.set_index("relation")
+    assert frame.loc["r", "random_init_chosen"] == 100
+    assert frame.loc["r", "chosen"] < 100
+    assert "random_init_chosen" not in plain.best_heads(None, 9).frame
 
 
 @pytest.mark.parametrize(

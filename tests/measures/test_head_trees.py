@@ -23,6 +23,7 @@ from attention_probing.results import Estimate, Floats, Result, Table, Unit
 from attention_probing.results.errors import UserError
 from attention_probing.results.heads import HeadNames
 from tests.measures.counted import CountedSplit, Edges, MakeData
+from tests.resampled import choose_by_hand
 from tests.trainers import scored
 
 NAMES = HeadNames((0, 1), (0, 1, 2, 3))
@@ -183,6 +184,36 @@ def test_most_attended_words_equal_counting_by_relation(result: Result, splits: 
     assert result.numbers["heads.max_uuas"] == table["test"][0]
 
 
+def check_choice(row: "pd.Series[Any]", dev: Counted, edges_of: list[Callable[[int], Edges]], relation: str) -> None:
+    """Compare a row with choosing again among predictors, each given by the edges that it finds in a sentence."""
+    by_sentence = np.stack([dev.by_sentence(edges, relation) for edges in edges_of], axis=2)  # [sentences, 2, heads]
+    times, tied, without = choose_by_hand(by_sentence[:, 0].tolist(), by_sentence[:, 1].tolist(), seed=0)
+    found = by_sentence[:, 0].sum(axis=0)
+    k = int(found.argmax())
+    assert row["chosen"] == times[k]
+    rivals = sorted((number for place, number in enumerate(times) if number and place != k), reverse=True)[:3]
+    numbers = [*rivals, *([without] if without else [])]
+    as_good = sum(number >= 50 for number in tied)
+    expected = [*map(str, numbers), *(["good"] if as_good else [])]
+    assert [part.split()[-1] for part in row["rivals"].split(", ") if part] == expected
+
+
+@pytest.mark.parametrize("tree", ["undirected", "rooted"])
+def test_the_head_of_the_best_trees_is_chosen_again(tree: str, result: Result, splits: tuple[Counted, Counted]) -> None:
+    dev, _ = splits
+    edges_of: list[Callable[[int], Edges]] = [partial(dev.undirected, head=k) for k in range(8)]
+    if tree == "rooted":
+        edges_of = [partial(dev.rooted, predictor=k) for k in range(16)]
+    check_choice(result.tables["best_trees"].frame.set_index("tree").loc[tree], dev, edges_of, "all")
+
+
+def test_the_heads_of_relations_are_chosen_again(result: Result, splits: tuple[Counted, Counted]) -> None:
+    dev, _ = splits
+    edges_of: list[Callable[[int], Edges]] = [partial(dev.most_attended, head=k) for k in range(8)]
+    for relation, row in result.tables["relations"].frame.set_index("relation").iterrows():
+        check_choice(row, dev, edges_of, str(relation))
+
+
 def test_the_test_of_relations_draws_no_more_than_fits_into_memory(
     make_data: MakeData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,5 +280,9 @@ def test_the_answer_counts_relations_of_enough_words(result: Result) -> None:
     units: dict[str, Unit] = {"over_distance": "fraction", "p": "p", "p_holm": "p"}
     answer = trees_answer(best, Table(frame, units))
     assert "beat the best distance in 1 of 3 relations (p < .05 after Holm, n ≥ 20)" in answer
+    unstable = Table(best.frame.assign(chosen=[38, 50]), best.units, best.interval)
+    answer = trees_answer(unstable, Table(frame, units))
+    assert f"head {best.frame['head'][0]} (chosen again in 38 of 100 resamples of dev) find " in answer
+    assert answer.count("chosen again") == 1
     none = frame.assign(over_distance=-0.1)
     assert "in none of 3 relations" in trees_answer(best, Table(none, units))

@@ -7,11 +7,13 @@ from attention_probing.metrics.antecedent_selection import (
     accuracies,
     antecedent_hits,
     antecedent_hits_among_words,
+    choose_predictors_again,
     count_by_type,
     find_links,
 )
 from attention_probing.metrics.bootstrap import bootstrap_ratio
 from attention_probing.results import Integers
+from tests.resampled import choose_by_hand
 
 Window = tuple[Integers, Integers, Integers]
 
@@ -157,3 +159,21 @@ def test_accuracies_have_intervals_over_whole_documents(divided: bool) -> None:
             assert found.value[predictor, group] == pytest.approx(expected.value)
             ends = tuple(end[predictor, group] for end in found.interval)
             assert ends == pytest.approx(expected.interval)
+
+
+def test_predictors_are_chosen_again_on_whole_documents() -> None:
+    """Two of the seven documents are parts of one; the fourth type counts among all alone."""
+    rng = np.random.default_rng(0)
+    links = rng.integers(0, 6, (7, 4))
+    hits = rng.binomial(links[:, None], 0.4, (7, 3, 4))
+    units = ["a", "b", "b", "c", "d", "e", "f"]
+    merge = np.array([[name == unit for unit in units] for name in "abcdef"], np.int64)
+    of_groups = choose_predictors_again(hits, links, units, seed=2)
+    assert len(of_groups) == 4
+    for group, again in enumerate(of_groups):
+        kinds = range(4) if group == 0 else [group - 1]
+        found = sum(merge @ hits[..., kind] for kind in kinds)
+        counted = sum(merge @ links[:, kind] for kind in kinds)
+        times, tied, without = choose_by_hand(found.tolist(), [[n] * 3 for n in counted.tolist()], seed=2)
+        assert (again.times.tolist(), again.tied.tolist()) == (times, tied)
+        assert sum(times) + without == 100
