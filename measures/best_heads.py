@@ -166,14 +166,13 @@ class ChosenHeads:
             A relation that no word of dev has is left blank but for `n`: no head can be chosen.
         """
         draws = draws_for(len(self.groups), self.scored.arcs.number_of_units, permutations, each=DRAWS_OF_ROW)
-        dev = self.dev
         scored = self.scored
         groups = [self.groups[group] for group in self.heads]
         frame = pd.DataFrame({"relation": list(self.heads)})
         frame["n"] = [int(np.count_nonzero(words)) for words in groups]
         frame["head"] = [self.name(head) for head in self.heads.values()]
         frame["direction"] = [self.direction(head) for head in self.heads.values()]
-        frame["dev"] = _accuracies(dev, self.heads)
+        frame["dev"] = _accuracies(self.dev, self.heads)
         frame["test"] = np.nan
         frame[["low", "high"]] = np.nan
         if self.split == "test":
@@ -188,9 +187,8 @@ class ChosenHeads:
         if control is not None:
             random_heads = {group: control.dev.best(group) for group in self.heads}
             frame["random_init"] = _accuracies(control.scored, random_heads)
-            frame["random_init_chosen"] = _stability(control, random_heads)["chosen"]
-        frame["n_dev"] = [int(np.count_nonzero(dev.groups[group])) for group in self.heads]
-        frame["dev_gap"] = frame["dev"] - _accuracies(dev.by_offset, self.offsets)
+        frame["n_dev"] = [int(np.count_nonzero(self.dev.groups[group])) for group in self.heads]
+        frame["dev_gap"] = frame["dev"] - _accuracies(self.dev.by_offset, self.offsets)
         over_offset = _over_offset(self, draws)
         frame["over_offset"] = over_offset.value
         frame["over_offset.low"], frame["over_offset.high"] = over_offset.interval
@@ -198,6 +196,8 @@ class ChosenHeads:
         frame["p_holm"] = holm(frame["p_offset"].tolist())
         frame["p_shuffled"] = _p_shuffled(self, permutations)
         frame = frame.assign(**_stability(self, self.heads))
+        if control is not None:
+            frame["random_init_chosen"] = _stability(control, random_heads)["chosen"]
         frame = _with_blank_rows(frame, self)
         units = _units(self, frame, draws, permutations)
         main = ["relation", "head", "direction", self.split, "own_offset" if self.transferred else "offset"]

@@ -47,6 +47,7 @@ from attention_probing.metrics.differences import against_random_draws, differen
 from attention_probing.metrics.heads import Predictions, most_attended
 from attention_probing.metrics.p_values import holm, p_units
 from attention_probing.metrics.rows import ITEM, Rows
+from attention_probing.metrics.stability import resampled_shares, set_overlap
 from attention_probing.metrics.statistics import Statistic
 from attention_probing.models.checkpoints import checkpoint_file, data_settings, datamodule_from, read_checkpoint
 from attention_probing.probes.head_selection import HeadSelectionProbe
@@ -74,6 +75,8 @@ class RelationHeads:
             as many heads.
         heads: Names of these best heads, best first, separated by spaces.
         best_of_all: Name of the head that finds the relation best in any layer.
+        overlap: Mean overlap of the best heads with those of 100 resamples of dev
+            (`metrics.stability.set_overlap`); nan if dev is a single unit.
     """
 
     relation: str
@@ -81,6 +84,7 @@ class RelationHeads:
     sets: tuple[Heads, ...]
     heads: str
     best_of_all: str
+    overlap: float
 
     @property
     def random_among_best(self) -> int:
@@ -96,6 +100,12 @@ WordsOf = tuple[int, NDArray[np.int64]]
 def pieces_of(data: DependencyDataModule, split: Split, encoder: Encoder) -> Sequence[AlignedPieces]:
     """Return the subword pieces of each sentence of a split, by the tokenizer of an encoder."""
     return items_of_file(data, data.files()[split], encoder).inputs
+
+
+def _of_better_direction(accuracies: Floats) -> Floats:
+    """Return the accuracy of each head in its better direction, `[…, heads]`, from those of both, `[…, 2·heads]`."""
+    better: Floats = np.maximum(*np.split(accuracies, 2, axis=-1))
+    return better
 
 
 def words_of(gold: DependencySplit, relation: int) -> list[WordsOf]:
@@ -547,6 +557,7 @@ class CausalCheck(ProbeMeasure):
             heads = by_relation[relation]
             row["heads"] = heads.heads
             row["best_of_all"] = heads.best_of_all
+            row["overlap"] = heads.overlap
             if name in ablated_scores:
                 columns, beyond = ablated_scores[name].measure(heads, self.device, self.data.ranks)
                 row.update(columns)
@@ -556,6 +567,7 @@ class CausalCheck(ProbeMeasure):
         frame["n"] = frame["n"].astype("Int64")
         frame["p_holm"] = frame.groupby("measure")["p"].transform(lambda column: holm(column.tolist()))
         columns_units: dict[str, Unit | Sequence[Unit]] = dict.fromkeys(_CHANGES, units)
+        columns_units["overlap"] = "fraction"
         columns_units |= dict.fromkeys(("p", "p_holm"), p_units(frame["p"], 2 / (1 + DRAWS)))
         return Table(frame, columns_units, main=("measure", "relation", "heads", "beyond", "p_holm")), scores
 
@@ -570,18 +582,44 @@ class CausalCheck(ProbeMeasure):
         for place, relation in enumerate(self.relations):
             if relation in self._absent:
                 continue
-            accuracies = dev.accuracies(relation).reshape(2, -1).max(0)
-            order = np.argsort(-accuracies, kind="stable").tolist()
-            ranked = [divmod(head, len(data.heads)) for head in order]
-            below = [(layer, head) for layer, head in ranked if layer < len(data.layers) - self._upper]
-            best = below[: self.heads]
+            accuracies = _of_better_direction(dev.accuracies(relation))
+            order = self._rank_below(accuracies)
+            best = [divmod(head, len(data.heads)) for head in order[: self.heads]]
             generator = np.random.default_rng([self.seed, place])
             random = random_sets(frozenset(best), len(data.heads), self.random, generator)
             sets = (frozenset[Head](), frozenset(best), *random)
             heads = " ".join(head_name(*head) for head in best)
             number = data.relations.index(relation)
-            chosen.append(RelationHeads(relation, number, sets, heads, names.head(order[0])))
+            best_of_all = names.head(int(accuracies.argmax()))
+            overlap = self._overlap(dev, relation, order[: self.heads])
+            chosen.append(RelationHeads(relation, number, sets, heads, best_of_all, overlap))
         return chosen
+
+    def _rank_below(self, accuracies: Floats) -> list[int]:
+        """Return the heads below the layers that the probe reads, counted layer by layer, the most accurate first.
+
+        Args:
+            accuracies: Accuracy of every head, `[heads]`.
+        """
+        below = len(self.data.heads) * (len(self.data.layers) - self._upper)
+        order: list[int] = np.argsort(-accuracies[:below], kind="stable").tolist()
+        return order
+
+    def _overlap(self, dev: Predictions, relation: str, best: Sequence[int]) -> float:
+        """Return the mean overlap of the best heads of a relation with those of resamples of dev.
+
+        The set of a resample without words of the relation is empty.
+        """
+        found, counted = dev.count_units(relation)
+        if np.count_nonzero(counted) < 2:
+            return np.nan
+        accuracies = _of_better_direction(resampled_shares(found, counted, seed=0))
+        resampled = np.zeros(accuracies.shape, np.bool_)
+        for place in np.flatnonzero(~np.isnan(accuracies).any(axis=1)).tolist():
+            resampled[place, self._rank_below(accuracies[place])[: self.heads]] = True
+        chosen = np.zeros(accuracies.shape[1], np.bool_)
+        chosen[list(best)] = True
+        return set_overlap(chosen, resampled)
 
     def _warn_of_absent_relations(self) -> None:
         """Warn of relations without words.
@@ -702,7 +740,8 @@ def causal_bars(table: pd.DataFrame, name: str, score: AblatedScore) -> Bars:
         name: Name of the score in the table.
         score: The score.
     """
-    units: dict[str, Unit] = {**dict.fromkeys(_CHANGES, score.task.unit), "p": "p", "p_holm": "p"}
+    units: dict[str, Unit] = dict.fromkeys(_CHANGES, score.task.unit)
+    units |= {"overlap": "fraction", "p": "p", "p_holm": "p"}
     has_words = table["n"] > 0  # others have no bars
     rows = Table(table[(table["measure"] == name) & has_words], units)
     label = f"change of the {score.label}"

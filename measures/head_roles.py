@@ -1,17 +1,26 @@
 """Roles of attention heads: positional and syntactic heads, and what heads do where their function does not apply."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 
 from attention_probing.measures.best_heads import ChosenHeads
-from attention_probing.metrics.attachment import ALL, PLAIN, Arcs, count, sums_by
+from attention_probing.metrics.attachment import ALL, PLAIN, Arcs, count, count_found, sums_by
 from attention_probing.metrics.bootstrap import bootstrap_ratio
 from attention_probing.metrics.heads import DIRECTIONS, Predictions, offset_shares
+from attention_probing.metrics.stability import (
+    NO_CHOICE,
+    count_choices,
+    resampled_shares,
+    set_overlap,
+    stability_columns,
+)
 from attention_probing.metrics.statistics import ratio
-from attention_probing.results import Estimate, Flags, Floats, Table, Unit
+from attention_probing.results import Estimate, Flags, Floats, Integers, Table, Unit
+from attention_probing.results.tables import ARROWS
 
 POSITIONAL = 0.9
 """Share of words of a positional head (Voita et al. 2019, §5)."""
@@ -53,7 +62,8 @@ def head_roles(
 
     Returns:
         A table with a row for each head, and the scores `positional_heads` and `syntactic_heads`,
-        shares of all heads. The columns are:
+        shares of all heads; `positional_heads.overlap` and `syntactic_heads.overlap` are the mean overlaps of the set
+        of these heads with those of 100 resamples of dev (`metrics.stability.set_overlap`). The columns are:
 
         - `head` and `confidence`;
         - `offset`, `offset_share`, `positional`: the most frequent offset, the share of words with
@@ -62,7 +72,13 @@ def head_roles(
             head's accuracy exceeds the best fixed offset's most, the difference of the two
             accuracies on dev, and True if the head is syntactic;
         - `accuracy`, `low`, `high`, `fixed_offset`: on this relation in the scored split, the
-            accuracy of the head with its interval, and the accuracy of the offset.
+            accuracy of the head with its interval, and the accuracy of the offset;
+        - `positional_again`, `syntactic_again`: number of the resamples of dev on which the head has this role, at its
+            offset on dev, and with any relation;
+        - `chosen`, `rivals`: number of them on which its largest margin is that of the same relation and direction,
+            and the relations that are chosen instead.
+
+        These last numbers are blank, and the overlaps nan, if dev is a single unit.
     """
     dev = heads.dev
     scored = heads.scored
@@ -88,12 +104,91 @@ def head_roles(
     frame["low"], frame["high"] = heads.intervals(words, predictors)
     frame["fixed_offset"] = [_offset_accuracy(heads, relation) for relation in relations]
 
+    again = _RolesAgain.from_dev(heads, offsets, minimum)
+    frame = frame.assign(**again.columns(functions))
+
     scores: dict[str, Estimate] = {}
     for role in ("positional", "syntactic"):
         scores[f"{role}_heads"] = Estimate(float(frame[role].mean()), unit="fraction")
+        overlap = again.overlap(role, frame[role].to_numpy())
+        scores[f"{role}_heads.overlap"] = Estimate(overlap, unit="fraction")
     units: dict[str, Unit] = dict.fromkeys(("offset_share", "margin", "accuracy", "fixed_offset"), "fraction")
     units["confidence"] = unit
     return Table(frame, units, interval="accuracy"), scores
+
+
+@dataclass(frozen=True, eq=False)
+class _RolesAgain:
+    """Roles of attention heads on resamples of dev.
+
+    Attributes:
+        positional: True for positional heads, `[resamples, heads]`.
+        margins: Margin of each head in each direction over the best fixed offset, `[resamples, heads, functions]`.
+        functions: Relation and direction of each index of the last axis; of equals, `_function` takes the first.
+        is_defined: False if dev is a single unit.
+    """
+
+    positional: Flags
+    margins: Floats
+    functions: Sequence[tuple[str, str]]
+    is_defined: bool
+
+    @classmethod
+    def from_dev(cls, heads: ChosenHeads, offsets: Integers, minimum: int) -> Self:
+        """Count the resamples of dev.
+
+        Args:
+            heads: Predictions of all heads on dev.
+            offsets: Most frequent offset of each head on dev, `[heads]`.
+            minimum: Least number of words of a relation on dev.
+        """
+        dev = heads.dev
+        arcs = dev.arcs
+        number = len(heads.names)
+        words = arcs.length > 1
+        predicted = dev.predicted[words, :number]
+        at_offset = (predicted > 0) & (predicted - arcs.word[words, None] == offsets)
+        positional = resampled_shares(*count_found(arcs, words, at_offset), heads.seed) >= POSITIONAL
+        margins = [np.empty((len(positional), number, 0))]
+        functions = []
+        for relation in sorted(_counted_relations(dev, minimum), reverse=True):
+            accuracies = resampled_shares(*dev.count_units(relation), heads.seed)
+            of_offsets = resampled_shares(*dev.by_offset.count_units(relation), heads.seed)
+            of_relation = accuracies - of_offsets.max(axis=1, keepdims=True)
+            for direction in (1, 0):
+                functions.append((relation, DIRECTIONS[direction]))
+                margins.append(of_relation[:, direction * number : (direction + 1) * number, None])
+        return cls(positional, np.concatenate(margins, axis=2), functions, arcs.number_of_units > 1)
+
+    @property
+    def syntactic(self) -> Flags:
+        """True for syntactic heads, `[resamples, heads]`."""
+        syntactic: Flags = (self.margins >= MARGIN).any(axis=2)
+        return syntactic
+
+    def overlap(self, role: str, chosen: Flags) -> float:
+        """Return the mean overlap of the heads with a role on dev with those on resamples; nan if it is undefined."""
+        if not self.is_defined:
+            return np.nan
+        return set_overlap(chosen, self.positional if role == "positional" else self.syntactic)
+
+    def columns(self, chosen: Sequence[HeadFunction]) -> dict[str, object]:
+        """Return the columns of the table of roles; `chosen` is the function of each head on dev."""
+        cells = [NO_CHOICE] * len(chosen)
+        times: dict[str, object] = {}
+        for role, has_role in {"positional": self.positional, "syntactic": self.syntactic}.items():
+            counts = np.count_nonzero(has_role, axis=0)
+            times[f"{role}_again"] = pd.array([int(n) if self.is_defined else None for n in counts], dtype="Int64")
+        if self.functions and self.is_defined:
+            for head, function in enumerate(chosen):
+                again = count_choices(self.margins[:, head])
+                place = self.functions.index((function.relation, function.direction))
+                cells[head] = again.describe(place, self._name)
+        return times | stability_columns(cells)
+
+    def _name(self, function: int) -> str:
+        relation, direction = self.functions[function]
+        return f"{relation}{ARROWS[direction]}"
 
 
 def _offset_accuracy(heads: ChosenHeads, relation: str) -> float:
@@ -106,14 +201,22 @@ def _offset_accuracy(heads: ChosenHeads, relation: str) -> float:
 def _margins(dev: Predictions, minimum: int) -> dict[str, Floats]:
     """Return the accuracy of each predictor minus that of the best fixed offset, `[K]`, by relation that counts."""
     margins = {}
+    for relation in _counted_relations(dev, minimum):
+        best_offset = dev.by_offset.best(relation)
+        margins[relation] = dev.accuracies(relation) - dev.by_offset.accuracy(relation, best_offset)
+    return margins
+
+
+def _counted_relations(dev: Predictions, minimum: int) -> list[str]:
+    """Return the relations that count for roles: with enough words that are no punctuation, and with governors."""
+    counted = []
     for relation, words in dev.groups.items():
         is_relation = relation not in (ALL, PLAIN)
         has_words = np.count_nonzero(words & ~dev.arcs.punctuation) >= minimum
         has_governors = dev.arcs.head[words].any()
         if is_relation and has_words and has_governors:
-            best_offset = dev.by_offset.best(relation)
-            margins[relation] = dev.accuracies(relation) - dev.by_offset.accuracy(relation, best_offset)
-    return margins
+            counted.append(relation)
+    return counted
 
 
 def _function(head: int, heads: int, margins: Mapping[str, Floats]) -> HeadFunction:

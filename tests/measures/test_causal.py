@@ -23,6 +23,7 @@ from attention_probing.measures.causal import causal_answer
 from attention_probing.measures.head_sets import random_sets
 from attention_probing.metrics.differences import with_interval_and_p
 from attention_probing.metrics.p_values import holm
+from attention_probing.metrics.stability import draw_resamples
 from attention_probing.models import TransformerClassifier
 from attention_probing.probes import AttentionOnlyProbe, DistancesWordsProbe
 from attention_probing.results import Bars, Estimate, Table, UserError
@@ -112,6 +113,39 @@ def sets_of(data: DependencyDataModule, relation: str, layers: int, heads: int) 
     return [frozenset(), best, *random_sets(best, heads, RANDOM, drawn)]
 
 
+def overlap_by_hand(data: DependencyDataModule, dev: Sequence[Sentence], relation: str, layers: int) -> float:
+    """Mean overlap of the best heads of lower layers on dev with those on resamples of its sentences."""
+    store = data.splits["dev"].store
+    found = []
+    words = []
+    for item, sentence in enumerate(dev):
+        weights = store.read("attention", item)[:layers, :, 1:-1, 1:-1].clone()
+        weights.diagonal(dim1=2, dim2=3).fill_(-1)
+        both = torch.stack([weights, weights.mT])
+        ours = [place for place, label in enumerate(sentence.relations) if label == relation]
+        governors = torch.tensor([sentence.heads[place] - 1 for place in ours], dtype=torch.int64)
+        most, place = both.max(-1)
+        right = (place[..., ours] == governors) & (most[..., ours] > 0)  # a weight of zero predicts nothing
+        found.append(right.sum(-1).flatten(1).tolist())
+        words.append(len(ours))
+
+    def best(times: Sequence[int]) -> set[int]:
+        if not sum(number * count for number, count in zip(times, words, strict=True)):
+            return set()
+        of_heads = []
+        for head in range(len(found[0][0])):
+            right = [sum(n * one[way][head] for n, one in zip(times, found, strict=True)) for way in (0, 1)]
+            of_heads.append(max(right))
+        return set(sorted(range(len(of_heads)), key=lambda head: -of_heads[head])[:HEADS])
+
+    chosen = best([1] * len(dev))
+    overlaps = []
+    for times in draw_resamples(len(dev)).tolist():
+        again = best(times)
+        overlaps.append(len(chosen & again) / len(chosen | again))
+    return float(np.mean(overlaps))
+
+
 def hold(row: Mapping[Any, Any], values: Iterable[float], tolerance: float = 1e-9) -> None:
     """A row is of these scores: of the whole model, with the best heads off, and with each random set off."""
     whole, best, *random = values
@@ -168,6 +202,9 @@ def test_the_probe_reads_the_attention_of_an_encoder_whose_heads_are_off(
         [row] = frame[(frame["measure"] == "probe") & (frame["relation"] == relation)].to_dict("records")
         assert row["n"] == words
         assert row["heads"].split() == [f"{layer + 1}-{head + 1}" for layer, head in best_heads(data, relation, 2)]
+        by_hand = overlap_by_hand(data, [sentence for sentence, _ in dev], relation, 2)
+        assert 0 < by_hand < 1
+        assert row["overlap"] == pytest.approx(by_hand)
         hold(row, right / words)
         assert result.scores[f"probe.{relation}"].value == row["beyond"]
         moved += len(set(right)) > 1

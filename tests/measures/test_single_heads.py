@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, product
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from attention_probing.metrics.bootstrap import bootstrap_ratio
 from attention_probing.metrics.draws import resamples
 from attention_probing.metrics.heads import DIRECTIONS, Predictions, most_attended
 from attention_probing.metrics.rows import Rows
+from attention_probing.metrics.stability import draw_resamples
 from attention_probing.results import AttentionLines, Bars, Estimate, HeatMap, Result
 from attention_probing.results.errors import UserError
 from attention_probing.results.heads import HeadNames
@@ -35,6 +37,7 @@ from tests.trainers import changed, scored
 
 BEST = "relation n head direction dev test low high offset best_offset random_init"
 BEST += " n_dev dev_gap over_offset over_offset.low over_offset.high p_offset p_holm p_shuffled"
+BEST += " chosen rivals random_init_chosen"
 NAMES = HeadNames((0, 1), (0, 1, 2, 3))
 FORTH, BACK = DIRECTIONS
 
@@ -107,7 +110,8 @@ class Counted(CountedSplit):
 
 
 ROLES = (
-    "head confidence offset offset_share positional relation direction margin syntactic accuracy low high fixed_offset"
+    "head confidence offset offset_share positional relation direction margin syntactic accuracy low high fixed_offset "
+    "positional_again syntactic_again chosen rivals"
 )
 
 
@@ -369,7 +373,8 @@ def test_the_relations_that_are_named_are_shown_with_the_same_numbers(result: Re
         table = result.tables[name].frame
         rows = [row for relation in names for row in table[table["relation"] == relation].to_dict("records")]
         assert {row["relation"] for row in rows} == set(names[2:] if name == "ensembles" else names)
-        pd.testing.assert_frame_equal(found.tables[name].frame, pd.DataFrame(rows, columns=list(table)))
+        expected = pd.DataFrame(rows, columns=list(table)).astype(table.dtypes)
+        pd.testing.assert_frame_equal(found.tables[name].frame, expected)
     bars = found.figures["best_heads"]
     assert isinstance(bars, Bars)
     assert len(bars.categories) == 4
@@ -593,3 +598,52 @@ def test_roles_know_positional_and_syntactic_heads() -> None:
     table, shares = roles(99, *["amod"] * 8)
     assert table["margin"].isna().all()
     assert shares["syntactic_heads"].value == 0
+
+
+def test_roles_on_resamples_are_those_of_the_drawn_sentences() -> None:
+    """A resample is a split in which a sentence stands as often as it was drawn."""
+    rng = np.random.default_rng(4)
+    heads = np.array([[0, 1, 1, 2, 2, 1]] * 9)
+    names = np.array([["root", *rng.permutation(["obj", "obj", "det", "det", "amod"])] for _ in range(9)])
+    offsets = rng.choice([-1, -2, 1, 2], (9, 6, 8), p=[0.4, 0.2, 0.2, 0.2])
+    offsets[..., 0] = -1  # one positional head, and one that is it on some resamples
+    offsets[..., 1] = np.where(rng.random((9, 6)) < 0.92, 2, -1)
+    follows = rng.random((9, 6, 8)) < np.linspace(0, 0.5, 8)
+    forward = np.where(follows, heads[..., None], np.arange(1, 7)[:, None] + offsets)
+    predicted = np.concatenate([forward, rng.integers(1, 7, (9, 6, 8))], axis=2)
+    known = ("root", "obj", "det", "amod")
+
+    def roles(drawn: Sequence[int]) -> tuple[pd.DataFrame, dict[str, Estimate]]:
+        relations = [[known.index(name) for name in names[sentence]] for sentence in drawn]
+        gold = arcs(heads[list(drawn)].tolist(), relations=relations, punctuation=[[False] * 6] * len(drawn))
+        split = Predictions(gold, known, predicted[list(drawn)].reshape(-1, 16))
+        table, scores = head_roles(ChosenHeads(split, split, NAMES, seed=3), np.zeros((2, 4)), 1)
+        return table.frame, scores
+
+    dev, scores = roles(range(9))
+    again = dict.fromkeys(("positional_again", "syntactic_again", "chosen"), np.zeros(8, np.int64))
+    overlaps: dict[str, list[float]] = {"positional": [], "syntactic": []}
+    for times in draw_resamples(9, seed=3):
+        frame, _ = roles(np.repeat(np.arange(9), times).tolist())
+        same = (frame["relation"] == dev["relation"]) & (frame["direction"] == dev["direction"])
+        again["chosen"] = again["chosen"] + same.to_numpy()
+        for role, values in overlaps.items():
+            again[f"{role}_again"] = again[f"{role}_again"] + frame[role].to_numpy()
+            union = (frame[role] | dev[role]).sum()
+            values.append((frame[role] & dev[role]).sum() / union if union else 1.0)
+    for name, expected in again.items():
+        assert dev[name].tolist() == expected.tolist()
+        assert 0 < expected.min() < 100 or 0 < expected[1] < 100
+    for role, values in overlaps.items():
+        assert scores[f"{role}_heads.overlap"].value == pytest.approx(np.mean(values))
+        assert 0 < np.mean(values) < 1
+    assert dev["rivals"].str.contains(r"(?:obj|det|amod)[→←] \d").any()
+
+
+def test_roles_of_one_document_are_not_resampled() -> None:
+    gold = arcs([[0, 1, 1, 2]] * 3, relations=[[0, 1, 1, 1]] * 3, punctuation=[[False] * 4] * 3)
+    split = Predictions(replace(gold, document=np.zeros(12, np.int64)), ("root", "obj"), np.ones((12, 16), np.int16))
+    table, scores = head_roles(ChosenHeads(split, split, NAMES), np.zeros((2, 4)), 1)
+    columns = ["positional_again", "syntactic_again", "chosen", "rivals"]
+    assert table.frame[columns].isna().all(axis=None)
+    assert np.isnan(scores["syntactic_heads.overlap"].value)
