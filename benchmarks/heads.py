@@ -1,7 +1,8 @@
 """All heads on all relations in one pass over the store, against the original way: head after head, word after word.
 
-Two steps that grow with heads and with the length of a text, each against a plain way: the permutation test, and the
-reduction of attention from pieces to words.
+The stability of the chosen heads, against the pass that gathers what it is computed from. Two steps that grow with
+heads and with the length of a text, each against a plain way: the permutation test, and the reduction of attention
+from pieces to words.
 
 `python -m benchmarks.heads [--json FILE]`
 """
@@ -22,6 +23,7 @@ from attention_probing.datamodules import DependencyDataModule
 from attention_probing.metrics.attachment import ALL, PLAIN, add_arcs, groups_of, take_arcs
 from attention_probing.metrics.heads import Predictions, _Offsets, hit_counts, most_attended, permutation_p
 from attention_probing.metrics.rows import Rows
+from attention_probing.metrics.stability import RESAMPLES, choose_again
 from attention_probing.results import Integers
 from benchmarks.harness import Report, Settings, Treebanks, alternate, command, timed
 
@@ -146,6 +148,19 @@ def _permutations(settings: Settings, report: Report, found: Predictions) -> Non
     report.seconds("permutations_reference_s", seconds["reference"], "predictor by predictor")
 
 
+def _stability(settings: Settings, report: Report, found: Predictions, one_pass: OnePass) -> None:
+    """Choosing the head of every relation again on 100 resamples, against the pass that gathers the predictions."""
+
+    def choose() -> None:
+        for group in found.groups:
+            choose_again(*found.count_units(group))
+
+    seconds = alternate(settings.rounds, one_pass=timed(one_pass), again=timed(choose))
+    meaning = f"choosing all heads again on {RESAMPLES} resamples ÷ one pass over the store"
+    report.ratio("stability_over_pass", seconds["again"], seconds["one_pass"], meaning, wanted="≤ .2")
+    report.seconds("stability_s", seconds["again"], "for all relations")
+
+
 def _reduction(settings: Settings, report: Report) -> None:
     """The reduction of one layer of a long input, by sums against the product with factors of zeros and ones.
 
@@ -203,6 +218,7 @@ def measure(settings: Settings, folder: Path, report: Report) -> None:
     report.seconds("one_pass_s", seconds["ours"], "from the opened store to the counts")
     report.seconds("reference_s", seconds["reference"], "the original way, all weights in memory beforehand")
     assert ours.predictions is not None
+    _stability(settings, report, ours.predictions, ours)
     _permutations(settings, report, ours.predictions)
     _reduction(settings, report)
 

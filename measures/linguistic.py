@@ -16,7 +16,10 @@ from attention_probing.corpora.texts import HALVES, Link, Passage
 from attention_probing.datamodules import SegmentBatch
 from attention_probing.measures.by_head import HeadMeans, best_audit, best_head, by_class, by_name, head_rows
 from attention_probing.measures.contract import MapMeasure
+from attention_probing.metrics.attachment import sums_by
 from attention_probing.metrics.moments import Means, Moments
+from attention_probing.metrics.rows import ITEM, Rows
+from attention_probing.metrics.stability import ChoiceStability, choose_again, warn_of_choice
 from attention_probing.results import (
     Estimate,
     Floats,
@@ -147,7 +150,8 @@ class Relations(MapMeasure):
     The best head is chosen on one half of the passages and tested on the other (`Passage.half`): the attention of the
     best of many heads on the passages on which it was chosen is too high. Beside it stand uniform attention, and the
     best fixed place, chosen on the same half: a head that gives all its attention to the token so many positions
-    before, or to the first word (`PLACES`).
+    before, or to the first word (`PLACES`). The head is chosen again on resamples of its half (`metrics.stability`), by
+    documents where all passages have one, else by segments.
 
     As in the paper, links are left out if they are in a passage of more than `MAX_WORDS` words, have
     more than `MAX_ELEMENT` words at one end, or have ends less than `MIN_DISTANCE` words apart. The
@@ -163,7 +167,9 @@ class Relations(MapMeasure):
     def begin(self) -> None:
         self._counts = Counter(dict.fromkeys(("links", "long_passage", "long_element", "near"), 0))
         labels: set[str] = set()
+        documents: dict[str | None, int] = {}
         for passage in chain.from_iterable(self.data.passages()):
+            documents.setdefault(passage.document, len(documents))
             for link in _links_of(passage):
                 self._counts["links"] += 1
                 reason = _reason_to_leave_out(passage, link)
@@ -179,6 +185,8 @@ class Relations(MapMeasure):
                 f"framenet."
             )
         self._labels = [ALL_LABELS, *sorted(labels)]
+        self._documents = {} if None in documents else documents
+        self._dev_rows = Rows()  # a row for each segment of the half that heads are chosen on, if it has links
         layers = self.encoder.layers
         groups = len(HALVES) * len(self._labels)
         baselines = layers + len(PLACES)  # uniform attention in each layer, and attention at each place
@@ -201,7 +209,34 @@ class Relations(MapMeasure):
         at_places = self._largest_weights(attention_at_places(batch))
         possible = torch.cat([uniform, torch.ones_like(at_places)], 1)
         self.numbers.close(self._groups, torch.cat([uniform, at_places], 1), possible)
+        self._add_dev_rows(batch)
         self._subtract(uniform[..., 0], at_places[..., 0])
+
+    def _add_dev_rows(self, batch: SegmentBatch) -> None:
+        """Add the attention of each head along the links of all labels, for the segments that heads are chosen on."""
+        if not self._dev_segments:
+            return
+        documents = []
+        for segment in self._dev_segments.values():
+            document = batch.passages[segment][0].document
+            documents.append(self._documents.get(document, -1))
+        self._dev_rows.add(
+            batch.index[list(self._dev_segments.values())],
+            document=torch.tensor(documents, dtype=torch.int64),
+            attention=torch.stack(self._layers, 1)[list(self._dev_segments)],
+        )
+
+    def _choose_again(self) -> ChoiceStability:
+        """Choose the best head, counted layer by layer, on resamples of its half; every process must call it."""
+        rows = self._dev_rows.take()
+        segments = len(rows[ITEM])
+        if not segments:
+            nothing = np.zeros(self.encoder.layers * self.encoder.heads, np.int64)
+            return ChoiceStability(nothing, nothing, is_defined=False)
+        attention = rows["attention"].reshape(segments, -1)
+        units = rows["document"] if self._documents else rows[ITEM]
+        is_defined = ~np.isnan(attention)
+        return choose_again(sums_by(units, np.nan_to_num(attention)), sums_by(units, is_defined.astype(np.float64)))
 
     def _subtract(self, uniform: Tensor, at_places: Tensor) -> None:
         """Add the differences of a batch along the links of all labels.
@@ -222,6 +257,7 @@ class Relations(MapMeasure):
     def _find_cells(self, batch: SegmentBatch) -> tuple[Tensor, Cells]:
         """Return the group of each label of each segment `[owners]`, and the cells from starts to ends of links."""
         groups: list[int] = []
+        self._dev_segments: dict[int, int] = {}  # segment of each owner that heads are chosen on
         cells: list[tuple[int, int, int, int]] = []
         for row, (tokens, passages) in enumerate(zip(tokens_of_words(batch), batch.passages, strict=True)):
             owners: dict[str, int] = {}
@@ -231,6 +267,8 @@ class Relations(MapMeasure):
                     if label not in owners:
                         owners[label] = len(groups)
                         groups.append(len(HALVES) * self._labels.index(label) + half)
+                        if groups[-1] == _DEV:
+                            self._dev_segments[owners[label]] = row
                     cells.extend((owners[label], row, source, target) for source, target in pairs)
         device = batch.tokens.device
         return torch.tensor(groups, dtype=torch.int64, device=device), Cells.from_rows(len(groups), cells, device)
@@ -271,9 +309,13 @@ class Relations(MapMeasure):
         attention = by_name(means, WAYS, of_all, heads)["attention"]
         place, best = best_head(attention)
         test = tests[0]
+        again = self._choose_again()
+        chosen = test.head[0] * self.encoder.heads + test.head[1]
+        times, rivals = again.describe(chosen, lambda head: head_name(*divmod(head, self.encoder.heads)))
         scores = {ALL_LABELS: best, **test.scores(self.differences.compute())}
+        scores["chosen"] = Estimate(np.nan if times is None else times, unit="count")
         if test.is_defined:
-            answer = test.answer(heads)
+            answer = test.answer(heads, warn_of_choice(times, "this half"))
         else:
             by_chance = Estimate(float(beside.over(of_all).value[place[0]]), unit="fraction")
             text = f"of {heads} heads, {head_name(*place)} attends most along links on these {{n}} passages, {{best}} "
@@ -299,6 +341,7 @@ class Relations(MapMeasure):
                 "min_distance": MIN_DISTANCE,
                 "labels": len(frames) - 1,
                 "best_head": head_name(*place),
+                "rivals": rivals or "",
                 **self._counts,
             },
         )
@@ -371,9 +414,16 @@ class _HalfTest:
             return scores
         return {name: Estimate(np.nan, np.nan, np.nan, unit="fraction") for name in scores}
 
-    def answer(self, heads: int) -> str:
-        """Return the answer: the best head on dev, its attention on test, and what stands beside it."""
-        text = f"of {heads} heads, {head_name(*self.head)} attends most along links on one half of the passages; "
+    def answer(self, heads: int, again: str) -> str:
+        """Return the answer: the best head on dev, its attention on test, and what stands beside it.
+
+        Args:
+            heads: Number of heads.
+            again: Words behind the name of a head that is seldom chosen again; see `warn_of_choice`.
+        """
+        text = (
+            f"of {heads} heads, {head_name(*self.head)} attends most along links on one half of the passages{again}; "
+        )
         text += "on the {n} of the other half its largest weight is {test} on average, that of uniform attention "
         text += "{uniform}, that of a head that always attends to one place ({place}) {at_place}"
         return fill_sentence(

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from attention_probing.metrics.bootstrap import bootstrap_ratio
@@ -541,13 +542,10 @@ def count_found(arcs: Arcs, words: Flags, found: Flags) -> tuple[Floats, Floats]
         Two arrays of float64: `[units, candidates]` and `[units]`.
     """
     unit = arcs.units_of_words[words]
-    counted = np.bincount(unit, minlength=arcs.number_of_units).astype(np.float64)
-    of_units = np.zeros((len(counted), found.shape[1]))
-    if len(unit):
-        by_unit = np.argsort(unit, kind="stable")
-        units, starts = np.unique(unit[by_unit], return_index=True)
-        of_units[units] = np.add.reduceat(found[by_unit], starts, axis=0, dtype=np.int64)
-    return of_units, counted
+    units = arcs.number_of_units
+    is_in_unit = csr_array((np.ones(len(unit)), (unit, np.arange(len(unit)))), shape=(units, len(unit)))
+    counted = np.bincount(unit, minlength=units).astype(np.float64)
+    return is_in_unit @ found.astype(np.float64), counted
 
 
 def sums_by(units: NDArray[Any], values: Floats) -> Floats:

@@ -15,6 +15,7 @@ weights as well (Méloux et al. 2025, "The dead salmons of AI interpretability",
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import pandas as pd
@@ -35,6 +36,7 @@ StabilityCells = tuple[int | None, str | None]
 NO_CHOICE: StabilityCells = (None, None)
 
 
+@lru_cache(maxsize=1)  # choices on the same split are made one after another
 def draw_resamples(units: int, seed: int = 0) -> Integers:
     """Draw as many units as there are, with replacement, `RESAMPLES` times.
 

@@ -63,6 +63,7 @@ BENCHMARKS: dict[ModuleType, tuple[dict[str, str], Numbers]] = {
     heads: (
         {
             "over_reference": "reference_s / one_pass_s",
+            "stability_over_pass": "",
             "permutations_over_reference": "permutations_reference_s / permutations_s",
             "reduction_over_product": "reduction_product_s / reduction_s",
         },

@@ -19,6 +19,7 @@ from attention_probing.corpora.texts import Link, Passage, read_enhanced
 from attention_probing.datamodules import SegmentBatch
 from attention_probing.measures import Linguistic, Relations
 from attention_probing.measures.linguistic import PLACES, attention_at_places
+from attention_probing.metrics.stability import draw_resamples
 from attention_probing.results.errors import UserError
 from tests.measures.intervals import at_once_by_hand
 from tests.measures.passes import ENCODERS, TREES, batch_of, begin, encoder, passage, show, uniform
@@ -299,10 +300,12 @@ def linked_passages() -> list[Passage]:
     return [passage(text, (links[place % 3 % 2],)) for place, text in enumerate(words)]
 
 
-@pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_the_best_head_of_one_half_is_tested_on_the_other(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "documents"), [("bert", 0), ("gpt2", 0), ("bert", 12)])
+def test_the_best_head_of_one_half_is_tested_on_the_other(kind: str, documents: int, tmp_path: Path) -> None:
     one = encoder(kind, tmp_path)
     passages = linked_passages()
+    if documents:
+        passages = [replace(text, document=str(place % documents)) for place, text in enumerate(passages)]
     analysis = begun_linked(one, passages)
     batch = batch_of(one, *passages)
     passed = torch.stack(show(one, batch, analysis), 1).double().numpy()  # [batch, layers, heads, from, to]
@@ -311,8 +314,12 @@ def test_the_best_head_of_one_half_is_tested_on_the_other(kind: str, tmp_path: P
         [],
         [],
     ]  # heads, uniform, distances 1 to 11, first word
+    units = []  # of the half on which heads are chosen
     for row in range(len(passages)):
-        digest = hashlib.sha256(" ".join(passages[row].words).encode()).digest()
+        key = f"document {passages[row].document}" if documents else " ".join(passages[row].words)
+        digest = hashlib.sha256(key.encode()).digest()
+        if not digest[0] % 2:
+            units.append(row % documents if documents else row)
         cells = [
             (i, j)
             for _, start, end in links_of(batch, row)
@@ -349,6 +356,21 @@ def test_the_best_head_of_one_half_is_tested_on_the_other(kind: str, tmp_path: P
         assert score.high is not None
         assert score.low <= score.value <= score.high
         assert (score.high - score.low) / 2 == pytest.approx(margin, rel=0.1)  # on a scale within −1 and 1
+
+    times = [0] * heads
+    known = sorted(set(units))
+    assert not documents or 1 < len(known) < 7
+    for drawn in draw_resamples(len(known)).tolist():
+        of_unit = dict(zip(known, drawn, strict=True))
+        weights = np.array([of_unit[unit] for unit in units])
+        times[int((weights @ dev[:, :heads] / weights.sum()).argmax())] += 1
+    assert scores["chosen"].value == times[best]
+    second = max((number, -place) for place, number in enumerate(times) if place != best)
+    layer, head = divmod(-second[1], one.heads)
+    rival = f"{layer + 1}-{head + 1} {second[0]}" if second[0] else ""
+    assert str(result.audit["rivals"]).startswith(rival)
+    assert (times[best] < 100) == (kind == "bert")
+    assert ("of 100 resamples of this half)" in result.answer) == (times[best] < 50)
 
     table = result.tables["relation_tests"].frame
     [of_all] = table[table["label"] == "all"].to_dict("records")
