@@ -195,7 +195,7 @@ class ChosenHeads:
         frame["p_offset"] = over_offset.p
         frame["p_holm"] = holm(frame["p_offset"].tolist())
         frame["p_shuffled"] = _p_shuffled(self, permutations)
-        frame = frame.assign(**_stability(self, self.heads))
+        frame = frame.join(_stability(self, self.heads))
         if control is not None:
             frame["random_init_chosen"] = _stability(control, random_heads)["chosen"]
         frame = _with_blank_rows(frame, self)
@@ -289,7 +289,7 @@ class ChosenHeads:
         return table
 
 
-def _stability(heads: ChosenHeads, chosen: Mapping[str, int]) -> dict[str, object]:
+def _stability(heads: ChosenHeads, chosen: Mapping[str, int]) -> pd.DataFrame:
     """Return the columns `chosen` and `rivals` of the heads that are chosen on dev for each group of words."""
 
     def name(predictor: int) -> str:

@@ -105,7 +105,7 @@ def head_roles(
     frame["fixed_offset"] = [_offset_accuracy(heads, relation) for relation in relations]
 
     again = _RolesAgain.from_dev(heads, offsets, minimum)
-    frame = frame.assign(**again.columns(functions))
+    frame = frame.join(again.columns(functions))
 
     scores: dict[str, Estimate] = {}
     for role in ("positional", "syntactic"):
@@ -163,7 +163,7 @@ class _RolesAgain:
     @property
     def syntactic(self) -> Flags:
         """True for syntactic heads, `[resamples, heads]`."""
-        syntactic: Flags = (self.margins >= MARGIN).any(axis=2)
+        syntactic: Flags = np.any(self.margins >= MARGIN, axis=2)
         return syntactic
 
     def overlap(self, role: str, chosen: Flags) -> float:
@@ -172,10 +172,10 @@ class _RolesAgain:
             return np.nan
         return set_overlap(chosen, self.positional if role == "positional" else self.syntactic)
 
-    def columns(self, chosen: Sequence[HeadFunction]) -> dict[str, object]:
+    def columns(self, chosen: Sequence[HeadFunction]) -> pd.DataFrame:
         """Return the columns of the table of roles; `chosen` is the function of each head on dev."""
         cells = [NO_CHOICE] * len(chosen)
-        times: dict[str, object] = {}
+        times = pd.DataFrame()
         for role, has_role in {"positional": self.positional, "syntactic": self.syntactic}.items():
             counts = np.count_nonzero(has_role, axis=0)
             times[f"{role}_again"] = pd.array([int(n) if self.is_defined else None for n in counts], dtype="Int64")
@@ -184,7 +184,7 @@ class _RolesAgain:
                 again = count_choices(self.margins[:, head])
                 place = self.functions.index((function.relation, function.direction))
                 cells[head] = again.describe(place, self._name)
-        return times | stability_columns(cells)
+        return times.join(stability_columns(cells))
 
     def _name(self, function: int) -> str:
         relation, direction = self.functions[function]

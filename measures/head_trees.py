@@ -350,7 +350,7 @@ def best_trees(edges: ChosenEdges, control: ChosenEdges | None) -> Table:
     by_neighbours = [test.by_neighbours] * len(ways)
     difference = compare_found(test.arcs, found, by_neighbours, counted, draws=DRAWS, seed=edges.seed)
     units = _add_difference(frame, "over_right_branching", difference, DRAWS, edges)
-    frame = frame.assign(**stability_columns([edges.describe_choice(way, best[way]) for way in ways]))
+    frame = frame.join(stability_columns([edges.describe_choice(way, best[way]) for way in ways]))
     for name in ("dev", "test", "right_branching", "random_init"):
         units[name] = "fraction"
     main = ["tree", "head", "direction", "test", "right_branching", "p_holm"]
@@ -401,7 +401,7 @@ def best_relations(edges: ChosenEdges, control: ChosenEdges | None, groups: Mapp
     draws = draws_for(len(heads), arcs.number_of_units, DRAWS, each=DRAWS_OF_ROW)
     difference = compare_found(arcs, found, by_distance, words, draws=draws, seed=edges.seed)
     units = _add_difference(frame, "over_distance", difference, draws, edges)
-    frame = frame.assign(**stability_columns([head.stability for head in heads]))
+    frame = frame.join(stability_columns([head.stability for head in heads]))
     for name in ("dev", "test", "distance", "random_init"):
         units[name] = "fraction"
     return Table(frame, units, interval="test", main=["relation", "head", "test", "distance", "p_holm"])

@@ -166,16 +166,14 @@ def set_overlap(chosen: Flags, resampled: Flags) -> float:
     return float(overlaps.mean())
 
 
-def stability_columns(cells: Sequence[StabilityCells]) -> dict[str, object]:
+def stability_columns(cells: Sequence[StabilityCells]) -> pd.DataFrame:
     """Return the columns `chosen` and `rivals` of a table with a choice in each row.
 
     Args:
         cells: The two cells of each row, as from `ChoiceStability.describe`; `NO_CHOICE` for a row without a choice.
     """
-    return {
-        "chosen": pd.array([again for again, _ in cells], dtype="Int64"),
-        "rivals": [rivals for _, rivals in cells],
-    }
+    times = pd.array([again for again, _ in cells], dtype="Int64")
+    return pd.DataFrame({"chosen": times, "rivals": [rivals for _, rivals in cells]})
 
 
 def warn_of_choice(times: float | None, split: str = "dev") -> str:

@@ -365,7 +365,7 @@ def _predictors_table(
     for name, accuracy in others.items():
         if name != TRAINED:
             frame = frame.assign(**accuracy.columns(name))
-    frame = frame.assign(**stability_columns(stability))
+    frame = frame.join(stability_columns(stability))
     columns = ["trained" if name == TRAINED else name for name in others]
     units: dict[str, Unit] = dict.fromkeys(("dev", "test", *columns), "fraction")
     return Table(frame, units, interval=split, main=("mentions", "head", "direction", split, *columns))

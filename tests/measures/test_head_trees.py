@@ -1,6 +1,6 @@
 """Trees of single heads and their most attended words, against networkx and counting in the store."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -184,7 +184,7 @@ def test_most_attended_words_equal_counting_by_relation(result: Result, splits: 
     assert result.numbers["heads.max_uuas"] == table["test"][0]
 
 
-def check_choice(row: "pd.Series[Any]", dev: Counted, edges_of: list[Callable[[int], Edges]], relation: str) -> None:
+def check_choice(row: Mapping[Any, Any], dev: Counted, edges_of: list[Callable[[int], Edges]], relation: str) -> None:
     """Compare a row with choosing again among predictors, each given by the edges that it finds in a sentence."""
     by_sentence = np.stack([dev.by_sentence(edges, relation) for edges in edges_of], axis=2)  # [sentences, 2, heads]
     times, tied, without = choose_by_hand(by_sentence[:, 0].tolist(), by_sentence[:, 1].tolist(), seed=0)
@@ -204,14 +204,15 @@ def test_the_head_of_the_best_trees_is_chosen_again(tree: str, result: Result, s
     edges_of: list[Callable[[int], Edges]] = [partial(dev.undirected, head=k) for k in range(8)]
     if tree == "rooted":
         edges_of = [partial(dev.rooted, predictor=k) for k in range(16)]
-    check_choice(result.tables["best_trees"].frame.set_index("tree").loc[tree], dev, edges_of, "all")
+    [row] = result.tables["best_trees"].frame.query("tree == @tree").to_dict("records")
+    check_choice(row, dev, edges_of, "all")
 
 
 def test_the_heads_of_relations_are_chosen_again(result: Result, splits: tuple[Counted, Counted]) -> None:
     dev, _ = splits
     edges_of: list[Callable[[int], Edges]] = [partial(dev.most_attended, head=k) for k in range(8)]
-    for relation, row in result.tables["relations"].frame.set_index("relation").iterrows():
-        check_choice(row, dev, edges_of, str(relation))
+    for row in result.tables["relations"].frame.to_dict("records"):
+        check_choice(row, dev, edges_of, row["relation"])
 
 
 def test_the_test_of_relations_draws_no_more_than_fits_into_memory(

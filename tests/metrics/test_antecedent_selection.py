@@ -171,9 +171,9 @@ def test_predictors_are_chosen_again_on_whole_documents() -> None:
     of_groups = choose_predictors_again(hits, links, units, seed=2)
     assert len(of_groups) == 4
     for group, again in enumerate(of_groups):
-        kinds = range(4) if group == 0 else [group - 1]
-        found = sum(merge @ hits[..., kind] for kind in kinds)
-        counted = sum(merge @ links[:, kind] for kind in kinds)
+        kinds = list(range(4)) if group == 0 else [group - 1]
+        found = merge @ hits[..., kinds].sum(axis=-1)
+        counted = merge @ links[:, kinds].sum(axis=-1)
         times, tied, without = choose_by_hand(found.tolist(), [[n] * 3 for n in counted.tolist()], seed=2)
         assert (again.times.tolist(), again.tied.tolist()) == (times, tied)
         assert sum(times) + without == 100
