@@ -23,7 +23,9 @@ from attention_probing.measures.task import data_of_checkpoint, draw_texts, load
 from attention_probing.metrics.differences import difference
 from attention_probing.metrics.moments import Moments
 from attention_probing.metrics.p_values import draws_for, holm, least_p, p_units
+from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.metrics.seeds import pool_seeds
+from attention_probing.metrics.stability import resampled_shares, set_overlap
 from attention_probing.models import recorded_gradients
 from attention_probing.models.checkpoints import checkpoint_file
 from attention_probing.results import Curves, Estimate, Figure, Floats, Result, Table, Unit, numbers
@@ -97,8 +99,8 @@ def head_confidences(run: Callable[[Mapping[str, Tensor]], Tensor], inputs: Mapp
 
 
 def normalise(importance: Floats) -> Floats:
-    """Divide the importance of heads, `[layers, heads]`, by the ℓ2 norm of their layer (Michel et al. 2019, §4.1)."""
-    norm = np.sqrt(np.square(importance).sum(1, keepdims=True))
+    """Divide importances of heads, `[…, layers, heads]`, by the ℓ2 norm of their layer (Michel et al. 2019, §4.1)."""
+    norm = np.sqrt(np.square(importance).sum(-1, keepdims=True))
     shares: Floats = np.divide(importance, norm, out=np.zeros_like(importance), where=norm > 0)
     return shares
 
@@ -111,7 +113,9 @@ class Pruning(Measure[CorpusDataModule[Any]]):
     averaged over the words of the same texts, lowest first (Voita et al. 2019). `random` is a random order. A layer
     may lose all its heads, as by default in the released code of Michel et al.
 
-    The outputs of pruned heads are set to zero, which gives the same scores as a model without them.
+    The outputs of pruned heads are set to zero, which gives the same scores as a model without them. The column
+    `overlap` is that of the pruned heads with those that are pruned by importance, or confidence, on resamples of the
+    texts of train (`metrics.stability.set_overlap`); it is blank for `random`, and for importance with `exact`.
 
     Args:
         checkpoint: Checkpoint of a `TransformerClassifier`; `--data` defaults to the texts it was
@@ -168,8 +172,10 @@ class Pruning(Measure[CorpusDataModule[Any]]):
         # Every process has the same batches, and sums some of them.
         batches = draw_texts(self.task, self.data, "train", self.texts, self.seed)
         self._train = batches[self.ranks.rank :: self.ranks.world]
-        self._importance = self._measure_importance(WHOLE)
-        self._confidence = self._measure_confidence()
+        self._importance, importances = self._measure_importance(WHOLE)
+        confidence, confidences = self._measure_confidence()
+        self._confidence = confidence.value
+        self._resampled = {"importance": normalise(importances), "confidence": confidences}
         self._by_importance = self._order_by_importance()
         self._orders = {ranking: self._orders_of(ranking) for ranking in self.rankings}
         sets: dict[Heads, None] = {}
@@ -202,29 +208,63 @@ class Pruning(Measure[CorpusDataModule[Any]]):
             points.append([frozenset(order[:count]) for order in self._orders[ranking]])
         return points
 
-    def _measure_importance(self, off: Heads) -> Estimate[Floats]:
-        """Return mean |∂L/∂ξ| over texts of train, `[layers, heads]`, with some heads off."""
+    def _measure_importance(self, off: Heads) -> tuple[Estimate[Floats], Floats]:
+        """Return mean |∂L/∂ξ| over texts of train, with some heads off; see `_mean`."""
 
         def derivatives(inputs: Mapping[str, Tensor]) -> Tensor:
             return head_derivatives(self._losses, inputs, off).abs()
 
         return self._mean(derivatives, self.task.loss_unit, np.inf)
 
-    def _measure_confidence(self) -> Floats:
-        """Return the largest weight of a head, averaged over all words of texts of train, `[layers, heads]`."""
+    def _measure_confidence(self) -> tuple[Estimate[Floats], Floats]:
+        """Return the largest weight of a head, averaged over all words of texts of train; see `_mean`."""
 
         def confidences(inputs: Mapping[str, Tensor]) -> Tensor:
             return head_confidences(self.task.outputs, inputs)
 
-        return self._mean(confidences, "fraction", 1).value
+        return self._mean(confidences, "fraction", 1)
 
-    def _mean(self, values: Callable[[Mapping[str, Tensor]], Tensor], unit: Unit, most: float) -> Estimate[Floats]:
-        """Return the mean of numbers in 0…most of the texts of train, `[…, layers, heads]`, with its interval."""
-        moments = Moments(1, (self.task.layers, self.task.heads), unit, (0, most)).to(self.device)
-        for inputs in self._train:
-            rows = values(inputs).flatten(0, -3)
+    def _mean(
+        self, values: Callable[[Mapping[str, Tensor]], Tensor], unit: Unit, most: float
+    ) -> tuple[Estimate[Floats], Floats]:
+        """Return the mean of numbers of the texts of train, and its values on resamples of the texts.
+
+        Args:
+            values: Function that returns the numbers of a batch, `[batch, …, layers, heads]`; nan is left out.
+            unit: Unit of the numbers.
+            most: Largest possible number; the least is 0.
+
+        Returns:
+            The mean with its interval, `[layers, heads]`, and `[resamples, layers, heads]`.
+        """
+        shape = (self.task.layers, self.task.heads)
+        moments = Moments(1, shape, unit, (0, most)).to(self.device)
+        texts = Rows()
+        for number, inputs in enumerate(self._train):
+            of_texts = values(inputs)
+            rows = of_texts.flatten(0, -3)
             moments.update(torch.zeros(len(rows), dtype=torch.int64, device=self.device), rows)
-        return moments.compute().over()
+            of_texts = of_texts.reshape(len(of_texts), -1, *shape)
+            batch = torch.full((len(of_texts),), number * self.ranks.world + self.ranks.rank)
+            items = torch.stack([batch, torch.arange(len(of_texts))], dim=1)
+            texts.add(items, sums=of_texts.nansum(1), counts=(~of_texts.isnan()).sum(1))
+        columns = texts.take()
+        number_of_texts = len(columns[ITEM])
+        sums = columns["sums"].reshape(number_of_texts, -1)
+        counts = columns["counts"].reshape(number_of_texts, -1).astype(np.float64)
+        resampled = resampled_shares(sums, counts, self.seed)
+        return moments.compute().over(), resampled.reshape(-1, *shape)
+
+    def _overlap(self, ranking: Ranking, pruned: Heads) -> float:
+        """Return the mean overlap of pruned heads with as many on resamples of the texts; nan if it is not measured."""
+        if ranking == "random" or (ranking == "importance" and self.exact) or self._importance.inputs.max() < 2:
+            return np.nan
+        numbers_of_heads = self._resampled[ranking].reshape(-1, len(self._heads))
+        lowest = np.argsort(numbers_of_heads, axis=1, kind="stable")[:, : len(pruned)]
+        resampled = np.zeros(numbers_of_heads.shape, np.bool_)
+        np.put_along_axis(resampled, lowest, True, axis=1)
+        chosen = np.array([head in pruned for head in self._heads])
+        return set_overlap(chosen, resampled)
 
     def _losses(self, inputs: Mapping[str, Tensor]) -> Tensor:
         return self.task.losses(self.task.outputs(inputs), self.task.gold(inputs))
@@ -235,7 +275,8 @@ class Pruning(Measure[CorpusDataModule[Any]]):
         importance = self._importance.value
         for count in self._counts[1:]:
             if self.exact and order:
-                importance = self._measure_importance(frozenset(order)).value
+                measured, _ = self._measure_importance(frozenset(order))
+                importance = measured.value
                 importance[tuple(np.transpose(order))] = 0  # heads that are gone are in no norm
             normalised = normalise(importance)
             others = [head for head in self._heads if head not in order]
@@ -259,7 +300,8 @@ class Pruning(Measure[CorpusDataModule[Any]]):
                 score = pool_seeds([scores_of_sets[heads] for heads in sets])
                 change = difference(score, whole, fixed=True)
                 columns = numbers({"score": score, "difference": change})
-                rows.append({"ranking": ranking, "pruned": share, **columns, "heads": len(sets[0])})
+                overlap = self._overlap(ranking, sets[0])
+                rows.append({"ranking": ranking, "pruned": share, **columns, "heads": len(sets[0]), "overlap": overlap})
         frame = pd.DataFrame(rows).rename(columns=_SHORT_NAMES)
         frame["p_holm"] = holm(frame["p"].where(frame["heads"] > 0).tolist())
         scores = {self.task.score: whole}
@@ -290,6 +332,8 @@ class Pruning(Measure[CorpusDataModule[Any]]):
         units["difference"] = self.task.unit
         units["p"] = p_units(frame["p"], least)
         units["p_holm"] = units["p"]
+        main = ("ranking", *units)
+        units["overlap"] = "fraction"
         order = np.empty((self.task.layers, self.task.heads), np.int64)
         order[tuple(np.transpose(self._by_importance))] = range(1, order.size + 1)
         columns: dict[str, Estimate[Floats] | NDArray[Any]] = {
@@ -300,7 +344,7 @@ class Pruning(Measure[CorpusDataModule[Any]]):
         }
         of_heads: dict[str, Unit] = {"importance": self.task.loss_unit, "normalised": "ratio", "confidence": "fraction"}
         return {
-            "pruning": Table(frame, units, interval="score", main=("ranking", *units)),
+            "pruning": Table(frame, units, interval="score", main=main),
             "importance": Table(head_rows(columns), of_heads),
         }
 

@@ -21,8 +21,9 @@ from attention_probing.datamodules import ClassificationDataModule, TextDataModu
 from attention_probing.measures import HeadAblation, measure
 from attention_probing.measures.head_sets import random_sets
 from attention_probing.measures.pruning import PRUNED_SHARES, Pruning, head_confidences, head_derivatives, normalise
-from attention_probing.measures.task import LanguageModelling
+from attention_probing.measures.task import LanguageModelling, draw_texts, load_task
 from attention_probing.metrics.p_values import holm
+from attention_probing.metrics.stability import draw_resamples
 from attention_probing.models import TransformerClassifier
 from attention_probing.models.transformer import SequenceClassifier
 from attention_probing.results import UserError, format_difference
@@ -258,6 +259,13 @@ def slow_importance(
     checkpoint: Path, data: ClassificationDataModule, gone: list[tuple[int, int]]
 ) -> NDArray[np.float64]:
     """Mean |output · gradient of the output| over single texts of train, `[layers, heads]`."""
+    return np.mean([*slow_importances(checkpoint, data, gone).values()], axis=0)
+
+
+def slow_importances(
+    checkpoint: Path, data: ClassificationDataModule, gone: list[tuple[int, int]]
+) -> dict[tuple[int, ...], NDArray[np.float64]]:
+    """|output · gradient of the output| `[layers, heads]` by the tokens of each text of train."""
     model: Any = TransformerClassifier.load_from_checkpoint(checkpoint).classifier.model
     read: list[Tensor] = []
 
@@ -266,14 +274,17 @@ def slow_importance(
         return read[-1]
 
     texts = data.splits["train"]
-    total = np.zeros((2, 4))
+    found = {}
     for text in range(len(texts)):
         read.clear()
+        of_text = np.zeros((2, 4))
         with off(model, gone), seeing(model, keep):
             loss = nn.functional.cross_entropy(model(texts[[text]].tokens).logits, texts[[text]].labels)
         for layer, gradient in enumerate(torch.autograd.grad(loss, read)):
-            total[layer] += (gradient * read[layer]).view(-1, 4, 8).sum((0, 2)).abs().detach().numpy()
-    return total / len(texts)
+            of_text[layer] = (gradient * read[layer]).view(-1, 4, 8).sum((0, 2)).abs().detach().numpy()
+        found[tuple(texts[[text]].tokens[0].tolist())] = of_text
+    assert len(found) == len(texts)
+    return found
 
 
 def place_of(importance: pd.DataFrame) -> dict[tuple[int, int], int]:
@@ -319,6 +330,39 @@ def test_the_curve_is_that_of_zeroed_heads(checkpoint: Path, data: Classificatio
         "it falls "
         f"below this interval: {', '.join(leaves)}."
     )
+
+
+def test_the_overlap_is_that_of_heads_pruned_on_resampled_texts(
+    checkpoint: Path, data: ClassificationDataModule
+) -> None:
+    frame = scored(Pruning(str(checkpoint), seeds=2), data).tables["pruning"].frame
+    importances = slow_importances(checkpoint, data, [])
+    task = load_task("Pruning", str(checkpoint), data, torch.device("cpu"), 0)
+    of_texts = []
+    for batch in draw_texts(task, data, "train", 1000, 0):
+        for tokens, real in zip(batch["input_ids"], batch["attention_mask"], strict=True):
+            of_texts.append(importances[tuple(tokens[real.bool()].tolist())])
+    assert len(of_texts) == len(importances)
+
+    def ranked(weights: NDArray[Any]) -> list[tuple[int, int]]:
+        mean = normalise(np.tensordot(weights, np.array(of_texts), 1) / weights.sum())
+        return sorted(HEADS, key=lambda head: mean[head])
+
+    whole = ranked(np.ones(len(of_texts)))
+    for row in frame[frame["ranking"] == "importance"].to_dict("records"):
+        pruned = {*whole[: row["heads"]]}
+        overlaps = []
+        for times in draw_resamples(len(of_texts), 0):
+            again = {*ranked(times)[: row["heads"]]}
+            overlaps.append(len(pruned & again) / len(pruned | again) if pruned else 1.0)
+        assert row["overlap"] == pytest.approx(np.mean(overlaps), abs=0.02)  # a near tie may be broken by rounding
+    assert frame.loc[frame["ranking"] == "random", "overlap"].isna().all()
+    for ranking in ("importance", "confidence"):
+        overlaps = frame[frame["ranking"] == ranking]["overlap"].tolist()
+        assert overlaps[0] == overlaps[-1] == 1  # no head, and all heads
+        assert 0 < min(overlaps) < 1
+    exact = scored(Pruning(str(checkpoint), ["importance"], exact=True), data).tables["pruning"].frame
+    assert exact["overlap"].isna().all()
 
 
 def test_exact_importance_is_estimated_without_the_heads_that_are_gone(
