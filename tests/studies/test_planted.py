@@ -229,11 +229,13 @@ def test_single_heads_find_what_is_planted_and_nothing_in_the_null_model(tmp_pat
             row = table.loc[relation]
             if heads:
                 assert (row["head"], row["direction"], row["p_shuffled"]) == (head, "dependent→head", 0.01)
+                assert (row["chosen"], row["rivals"]) == (100, "")
                 assert row["test"] > max(row["offset"] + 0.15, SHARES[relation] - 0.05)
                 assert row["p_offset"] == pytest.approx(2 / (1 + 200 * len(table)))  # the least of a two-sided test
             else:
                 assert row["over_offset"] < -0.1  # a small p says here that the head is worse
                 assert row["test"] < row["offset"] - 0.1
+                assert row["chosen"] < 95  # though one head may be a little better than the others here, too
 
 
 def head_parts(made: PlantedModel, layer: int, head: int) -> tuple[Tensor, Tensor]:
