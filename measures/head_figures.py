@@ -13,6 +13,7 @@ from attention_probing.measures.best_heads import ChosenHeads
 from attention_probing.metrics.attachment import ALL, PLAIN
 from attention_probing.metrics.heads import DIRECTIONS
 from attention_probing.metrics.relations import MOST_RELATIONS
+from attention_probing.metrics.stability import RESAMPLES
 from attention_probing.results import AttentionLines, Bars, HeatMap, Integers, Table, on_one_scale
 from attention_probing.results.figures import TitlePart
 from attention_probing.results.heads import head_map
@@ -146,6 +147,36 @@ def best_bars(best: Table) -> Bars | None:
     table = replace(table, frame=frame.assign(name=frame["relation"] + " " + frame["head"]))
     label = "relation and its best head (layer-head)"
     return Bars.from_table(title, table, "name", series, "accuracy (%)", label, title_says=title_says)
+
+
+def stability_bars(best: Table) -> Bars | None:
+    """Return a bar chart of how often the best head of each of the most frequent relations is chosen again.
+
+    A second bar per relation is of the best head of an encoder with random weights, if it was computed.
+
+    Args:
+        best: Table that `ChosenHeads.best_heads` returns.
+
+    Returns:
+        The chart; None if no head can be chosen again.
+    """
+    frame = best.frame
+    is_defined = frame["chosen"].notna()
+    rows = frame[is_defined & frame.index.isin(find_rows_with_hits(frame).index)].head(MOST_RELATIONS)
+    if rows.empty:
+        return None
+    series = {"best head": rows["chosen"].astype(float).tolist()}
+    if "random_init_chosen" in rows:
+        series["best head, random weights"] = rows["random_init_chosen"].astype(float).tolist()
+    return Bars(
+        "Best single head per relation, chosen again on resamples of dev",
+        tuple(rows["relation"] + " " + rows["head"]),
+        series,
+        f"times chosen in {RESAMPLES} resamples",
+        unit="count",
+        category_label="relation and its best head (layer-head)",
+        title_says="split",
+    )
 
 
 def find_rows_with_hits(best: pd.DataFrame) -> pd.DataFrame:

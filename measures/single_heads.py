@@ -15,7 +15,7 @@ from attention_probing.datamodules.dependency import DependencySplit, check_arcs
 from attention_probing.measures.best_heads import ChosenHeads, heads_answer
 from attention_probing.measures.contract import Measure
 from attention_probing.measures.ensembles import ensembles_table
-from attention_probing.measures.head_figures import accuracy_maps, best_bars, example_sentences
+from attention_probing.measures.head_figures import accuracy_maps, best_bars, example_sentences, stability_bars
 from attention_probing.measures.head_roles import head_roles, no_op
 from attention_probing.measures.head_trees import UNDIRECTED, ChosenEdges, HeadEdges
 from attention_probing.metrics.attachment import (
@@ -224,11 +224,11 @@ class SingleHeads(Measure[DependencyDataModule]):
         return items, {f"heads.{name}": pair for name, pair in columns.items()}
 
     def _figures(self, heads: ChosenHeads, best: Table) -> dict[str, Figure]:
-        """Return bars of the best heads, maps of the accuracy of all heads, and example sentences."""
+        """Return bars of the best heads and of their stability, maps of the accuracy of all heads, and examples."""
         figures: dict[str, Figure] = {}
-        bars = best_bars(best)
-        if bars is not None:
-            figures["best_heads"] = bars
+        for name, bars in {"best_heads": best_bars(best), "stability": stability_bars(best)}.items():
+            if bars is not None:
+                figures[name] = bars
         figures.update(accuracy_maps(heads, best.frame, self.maps))
         figures.update(example_sentences(heads, best.frame, self._split, self.minimum))
         return figures

@@ -19,6 +19,7 @@ from attention_probing.datamodules import AttentionBatch, DependencyDataModule
 from attention_probing.datamodules.dependency import DependencySplit
 from attention_probing.measures import Baselines, Measure, SingleHeads
 from attention_probing.measures.best_heads import ChosenHeads
+from attention_probing.measures.head_figures import stability_bars
 from attention_probing.measures.head_roles import head_roles
 from attention_probing.metrics.attachment import add_arcs, take_arcs
 from attention_probing.metrics.bootstrap import bootstrap_ratio
@@ -647,3 +648,15 @@ def test_roles_of_one_document_are_not_resampled() -> None:
     columns = ["positional_again", "syntactic_again", "chosen", "rivals"]
     assert table.frame[columns].isna().all(axis=None)
     assert np.isnan(scores["syntactic_heads.overlap"].value)
+
+
+def test_bars_show_how_often_heads_are_chosen_again(result: Result) -> None:
+    bars = result.figures["stability"]
+    assert isinstance(bars, Bars)
+    frame = result.tables["best_heads"].frame
+    assert bars.categories == tuple(frame["relation"] + " " + frame["head"])
+    assert bars.series["best head"] == frame["chosen"].tolist()
+    assert bars.series["best head, random weights"] == frame["random_init_chosen"].tolist()
+    assert bars.unit == "count"
+    unknown = frame.assign(chosen=pd.array([None] * len(frame), dtype="Int64"))
+    assert stability_bars(replace(result.tables["best_heads"], frame=unknown)) is None
