@@ -244,7 +244,7 @@ class Pruning(Measure[CorpusDataModule[Any]]):
             of_texts = values(inputs)
             rows = of_texts.flatten(0, -3)
             moments.update(torch.zeros(len(rows), dtype=torch.int64, device=self.device), rows)
-            of_texts = of_texts.reshape(len(of_texts), -1, *shape)
+            of_texts = of_texts.reshape(len(of_texts), -1, *shape).float()
             batch = torch.full((len(of_texts),), number * self.ranks.world + self.ranks.rank)
             items = torch.stack([batch, torch.arange(len(of_texts))], dim=1)
             texts.add(items, sums=of_texts.nansum(1), counts=(~of_texts.isnan()).sum(1))

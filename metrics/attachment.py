@@ -24,6 +24,7 @@ ALL = "all"
 PLAIN = "all (no punctuation)"
 """Group of the words other than punctuation."""
 OFFSETS = (-3, -2, -1, 1, 2, 3)  # of the fixed-offset baseline (Clark et al. 2019, §4.2)
+_BLOCK = 1 << 12  # words that are added up at once, to bound memory
 LONGEST_SENTENCE = 32_766
 """Most words of a sentence: a position and an offset fit 16 bits, and one number is left for none."""
 
@@ -542,10 +543,14 @@ def count_found(arcs: Arcs, words: Flags, found: Flags) -> tuple[Floats, Floats]
         Two arrays of float64: `[units, candidates]` and `[units]`.
     """
     unit = arcs.units_of_words[words]
-    units = arcs.number_of_units
-    is_in_unit = csr_array((np.ones(len(unit)), (unit, np.arange(len(unit)))), shape=(units, len(unit)))
-    counted = np.bincount(unit, minlength=units).astype(np.float64)
-    return is_in_unit @ found.astype(np.float64), counted
+    counted = np.bincount(unit, minlength=arcs.number_of_units).astype(np.float64)
+    found_in_units = np.zeros((len(counted), found.shape[1]))
+    for start in range(0, len(unit), _BLOCK):
+        of_block = unit[start : start + _BLOCK]
+        rows = np.arange(len(of_block))
+        is_in_unit = csr_array((np.ones(len(rows)), (of_block, rows)), shape=(len(counted), len(rows)))
+        found_in_units += is_in_unit @ found[start : start + _BLOCK].astype(np.float64)
+    return found_in_units, counted
 
 
 def sums_by(units: NDArray[Any], values: Floats) -> Floats:

@@ -6,8 +6,8 @@ A resample draws as many units (documents, or sentences where no documents are m
 and the choice is made on it anew. Nothing is predicted again: the units' counts are added up, each as often as its unit
 was drawn. The number of resamples, the names of rivals and the blank for a single unit are of this application.
 
-A resample is as large as the data, unlike the subsets of `metrics.draws`. Those are made for tests, with which their
-intervals must agree; of ten documents they would also be too few halves to choose on.
+A resample is as large as the data, because the choice on dev was made on so many units. The subsets of `metrics.draws`
+keep half of the units on average, so that intervals agree with tests by flips of signs.
 
 Stability is no evidence of a function: a head that is best for a trivial reason returns too, in an encoder with random
 weights as well (Méloux et al. 2025, "The dead salmons of AI interpretability", abstract).
@@ -50,7 +50,9 @@ def draw_resamples(units: int, seed: int = 0) -> Integers:
     """
     rng = np.random.default_rng(seed)
     equal = np.full(units, 1 / max(units, 1))
-    return rng.multinomial(units, equal, size=RESAMPLES)
+    times = rng.multinomial(units, equal, size=RESAMPLES)
+    times.setflags(write=False)  # it is shared
+    return times
 
 
 def resampled_shares(found: Floats, counted: Floats, seed: int = 0) -> Floats:

@@ -16,6 +16,7 @@ from attention_probing.metrics.attachment import (
     attachment_scores,
     best_offsets,
     compare_found,
+    count_found,
     count_gains,
     count_units,
     edges_found,
@@ -365,3 +366,19 @@ def test_numbers_of_several_predictors_take_two_bytes_each() -> None:
     gold, columns = take_arcs(rows)
     assert columns["heads"].dtype == np.int16
     assert_same((gold, columns), (TREEBANK, predicted))
+
+
+@pytest.mark.parametrize("block", [1, 2, 100])
+def test_what_candidates_find_is_counted_by_document(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents alternate, and one has no word that counts."""
+    monkeypatch.setattr("attention_probing.metrics.attachment._BLOCK", block)
+    gold = arcs([[0, 1], [0, 1, 2], [0], [2, 0]], documents=[1, 0, 2, 1])
+    words = np.array([True, True, False, True, True, False, True, False])
+    rng = np.random.default_rng(0)
+    found = rng.random((5, 3)) < 0.5
+    of_units, counted = count_found(gold, words, found)
+    document = [1, 1, 0, 0, 1]
+    assert counted.tolist() == [2, 3, 0]
+    for unit in range(3):
+        rows = [row for row, own in enumerate(document) if own == unit]
+        assert of_units[unit].tolist() == [sum(int(found[row, k]) for row in rows) for k in range(3)]
