@@ -259,7 +259,8 @@ def slow_importance(
     checkpoint: Path, data: ClassificationDataModule, gone: list[tuple[int, int]]
 ) -> NDArray[np.float64]:
     """Mean |output · gradient of the output| over single texts of train, `[layers, heads]`."""
-    return np.mean([*slow_importances(checkpoint, data, gone).values()], axis=0)
+    mean: NDArray[np.float64] = np.mean([*slow_importances(checkpoint, data, gone).values()], axis=0)
+    return mean
 
 
 def slow_importances(
@@ -337,7 +338,7 @@ def test_the_overlap_is_that_of_heads_pruned_on_resampled_texts(
 ) -> None:
     frame = scored(Pruning(str(checkpoint), seeds=2), data).tables["pruning"].frame
     importances = slow_importances(checkpoint, data, [])
-    task = load_task("Pruning", str(checkpoint), data, torch.device("cpu"), 0)
+    task = load_task("Pruning", checkpoint, data, torch.device("cpu"), 0)
     of_texts = []
     for batch in draw_texts(task, data, "train", 1000, 0):
         for tokens, real in zip(batch["input_ids"], batch["attention_mask"], strict=True):
