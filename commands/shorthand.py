@@ -12,6 +12,7 @@ from attention_probing.results.settings import PIPES, read_yaml
 _ENCODERS = {
     "TransformerClassifier": "data.tokenizer.name",
     "Fidelity": "data.tokenizer.name",
+    "ErrorPrediction": "data.tokenizer.name",
     "": "data.encoder.name",
 }
 _CHECKPOINTS = {
@@ -20,6 +21,7 @@ _CHECKPOINTS = {
     "test": "ckpt_path",
     "predict": "ckpt_path",
     "Fidelity": "model.checkpoints",
+    "ErrorPrediction": "model.checkpoints",
     "": "model.checkpoint",
 }
 SHORT: Mapping[str, Mapping[str, str]] = {

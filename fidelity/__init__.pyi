@@ -10,6 +10,7 @@ from .contract import (
 from .correlation import Correlation as Correlation
 from .effects import EffectProbe as EffectProbe, Effects as Effects
 from .erasure import SetErasure as SetErasure, SingleWeight as SingleWeight
+from .error_prediction import ErrorPrediction as ErrorPrediction
 from .experiment import Fidelity as Fidelity
 from .guided_mlp import GuidedMLP as GuidedMLP
 from .permutation import Permutation as Permutation

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from copy import copy, deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from jsonargparse import Namespace
 from pytorch_lightning.utilities.seed import isolate_rng
 
 from attention_probing.attention.inputs import TextTokenizer
@@ -19,6 +20,7 @@ from attention_probing.models import AttentionClassifier, Origin, TextClassifier
 from attention_probing.models.checkpoints import (
     checkpoint_file,
     config_of,
+    data_settings,
     instantiate,
     read_checkpoint,
     training_fault,
@@ -99,6 +101,72 @@ class Checkpoint:
         if isinstance(model, TransformerClassifier) and isinstance(self.model, TransformerClassifier):
             model.levels = self.model.levels
         return model
+
+    def make_random(self, data: ClassificationDataModule, seed: int) -> TextClassifier:
+        """Return a classifier of the same architecture with random weights, in evaluation mode, on the CPU.
+
+        Unlike `make_untrained`, it draws the weights of a pretrained transformer too. Word embeddings and word vectors
+        stay those of the files.
+
+        Args:
+            data: Datamodule with the vocabulary and the labels.
+            seed: Seed of the random weights.
+        """
+        if data.tokenizer is not None and isinstance(self.model, TransformerClassifier):
+            assert self.model.sizes.tokenizer is not None
+            data = copy(data)
+            data.tokenizer = replace(self.model.sizes.tokenizer, weights="random", seed=seed)
+        return self.make_untrained(data, seed).eval().requires_grad_(False)
+
+
+def paths_of(checkpoints: Sequence[str] | str) -> list[Path]:
+    """Return the paths of one or several checkpoints, as a measurement takes them."""
+    names = [checkpoints] if isinstance(checkpoints, str) else checkpoints
+    return [Path(name).expanduser() for name in names]
+
+
+def check_paths(paths: Sequence[Path]) -> None:
+    """Raise a UserError if no checkpoint is given, or if there is no classifier at one of the paths."""
+    if not paths:
+        raise UserError(f"No checkpoint is given. Give one or more with {setting('checkpoints')}.")
+    for path in paths:
+        files_of(path)
+
+
+def data_of_checkpoints(paths: Sequence[Path], given: Namespace | None) -> Namespace | None:
+    """Return the given data settings; without `--data`, those stored in the first checkpoint of a run.
+
+    Without a given tokenizer, that of the first Hugging Face model is used.
+
+    Args:
+        paths: Checkpoint files, folders, and names of models on the hub.
+        given: Settings of `--data`; None if it is not given.
+
+    Returns:
+        The settings; None if neither they nor a checkpoint are given.
+
+    Raises:
+        UserError: There is no such checkpoint, it is not one of a text classifier, or no settings are given and no
+            checkpoint has any.
+    """
+    files = [file for path in paths for file in files_of(path)]
+    models = [file for file in files if is_model(file)]
+    if given is not None:
+        options: Any = given.get("init_args") or {}
+        if models and "tokenizer" in options and options.tokenizer is None:
+            tokenizer = EncoderSpec(str(models[0]))
+            options.tokenizer = Namespace(vars(tokenizer))  # type: ignore[no-untyped-call]
+        return given
+    trained_here = [file for file in files if not is_model(file)]
+    if trained_here:
+        first = trained_here[0]
+        return data_settings(first, read_run(first)[1])
+    if files:
+        raise UserError(
+            f"{files[0]}: a Hugging Face classifier does not say which texts to test on. Give "
+            f"{setting('data', 'ClassificationDataModule')}, and its corpus with {setting('corpus')}."
+        )
+    return None
 
 
 def seed_of(config: Config) -> int:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -13,11 +13,16 @@ from lightning_utilities.core.rank_zero import rank_zero_warn
 from numpy.typing import NDArray
 from torch import nn
 
-from attention_probing.attention import EncoderSpec
 from attention_probing.datamodules import ClassificationDataModule, TextBatch
 from attention_probing.datamodules.text_split import TextSplit
 from attention_probing.fidelity.answer import answer
-from attention_probing.fidelity.checkpoints import Checkpoint, files_of, is_model, load_checkpoints, read_run
+from attention_probing.fidelity.checkpoints import (
+    Checkpoint,
+    check_paths,
+    data_of_checkpoints,
+    load_checkpoints,
+    paths_of,
+)
 from attention_probing.fidelity.classified import UNCOUNTED, ClassifiedBatch, classify
 from attention_probing.fidelity.comparison import comparison_table, fidelity_table, judge_tables, result_scores
 from attention_probing.fidelity.contract import CheckpointResult, FidelityTest, by_variant, check_columns
@@ -32,7 +37,6 @@ from attention_probing.metrics.p_values import draws_for
 from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.metrics.statistics import proportion
 from attention_probing.models import recorded_gradients
-from attention_probing.models.checkpoints import data_settings
 from attention_probing.results import Estimate, Figure, Result
 from attention_probing.results.errors import UserError, check_names, pluralize, setting
 from attention_probing.results.options import NonNegative, Positive, checked
@@ -85,11 +89,8 @@ class Fidelity(Measure[ClassificationDataModule]):
         if seed is not None:
             self.seed = seed
         check_names(setting("model.tests"), [test.name for test in tests])
-        self.paths = _paths(checkpoints)
-        if not self.paths:
-            raise UserError(f"No checkpoint is given. Give one or more with {setting('checkpoints')}.")
-        for path in self.paths:
-            files_of(path)  # before the data are read
+        self.paths = paths_of(checkpoints)
+        check_paths(self.paths)  # before the data are read
         self.tests = tests
         self.level = level
         self.texts = texts
@@ -100,38 +101,14 @@ class Fidelity(Measure[ClassificationDataModule]):
     def data_of(cls, arguments: Namespace | Self, given: Namespace | None) -> Namespace | None:
         """Return the given data settings; without `--data`, those stored in the first checkpoint of a run.
 
-        Without a given tokenizer, that of the first Hugging Face model is used.
+        See `fidelity.checkpoints.data_of_checkpoints`.
 
         Args:
             arguments: The measurement, or its arguments from the command line, with `checkpoints`.
             given: Settings of `--data`; None if it is not given.
-
-        Returns:
-            The settings; None if neither they nor a checkpoint are given.
-
-        Raises:
-            UserError: There is no such checkpoint, it is not one of a text classifier, or no settings are
-                given and no checkpoint has any.
         """
-        paths = _paths(arguments.checkpoints) if isinstance(arguments, Namespace) else arguments.paths
-        files = [file for path in paths for file in files_of(path)]
-        models = [file for file in files if is_model(file)]
-        if given is not None:
-            options: Any = given.get("init_args") or {}
-            if models and "tokenizer" in options and options.tokenizer is None:
-                tokenizer = EncoderSpec(str(models[0]))
-                options.tokenizer = Namespace(vars(tokenizer))  # type: ignore[no-untyped-call]
-            return given
-        trained_here = [file for file in files if not is_model(file)]
-        if trained_here:
-            first = trained_here[0]
-            return data_settings(first, read_run(first)[1])
-        if files:
-            raise UserError(
-                f"{files[0]}: a Hugging Face classifier does not say which texts to test on. Give "
-                f"{setting('data', 'ClassificationDataModule')}, and its corpus with {setting('corpus')}."
-            )
-        return None
+        paths = paths_of(arguments.checkpoints) if isinstance(arguments, Namespace) else arguments.paths
+        return data_of_checkpoints(paths, given)
 
     def begin(self) -> None:
         """Load the classifiers, and prepare all tests; some of them train models.
@@ -400,8 +377,3 @@ def _decision_frame(rows: Rows) -> pd.DataFrame:
     columns = rows.take()
     texts = columns.pop(ITEM)
     return pd.DataFrame(columns, index=texts).astype(np.float64)
-
-
-def _paths(checkpoints: Sequence[str] | str) -> list[Path]:
-    names = [checkpoints] if isinstance(checkpoints, str) else checkpoints
-    return [Path(name).expanduser() for name in names]

@@ -105,15 +105,27 @@ def auroc(gold: Integers, probabilities: Floats, positive: int | None, weights: 
         mean; nan if no class has an area.
     """
     if positive is not None:
-        return _area(gold == positive, probabilities[:, positive], weights)
+        return area_under_roc(np.column_stack([gold == positive, probabilities[:, positive]]), weights)
     areas = []
     for label in range(probabilities.shape[1]):
-        areas.append(_area(gold == label, probabilities[:, label], weights))
+        areas.append(area_under_roc(np.column_stack([gold == label, probabilities[:, label]]), weights))
     return _mean(np.stack(areas, axis=-1))
 
 
-def _area(is_class: NDArray[np.bool_], ranking: Floats, counts: Floats) -> Floats:
-    """Return Mann–Whitney U over the number of pairs, `[draws]`."""
+def area_under_roc(values: Floats, counts: Floats) -> Floats:
+    """Return the area under the ROC curve of a number that ranks texts: Mann–Whitney U over the number of pairs.
+
+    It is a statistic for `resample`.
+
+    Args:
+        values: Two columns, `[texts, 2]`: 1 for texts of the class, else 0; and the number, higher for the class.
+        counts: Number of times that each text was drawn, `[draws, texts]`.
+
+    Returns:
+        Areas `[draws]`; nan if no text is of the class, or all are.
+    """
+    is_class = values[:, 0] > 0
+    ranking = values[:, 1]
     order = np.argsort(ranking, kind="stable")
     ascending = ranking[order]
     if not len(order):

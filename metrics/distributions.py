@@ -38,6 +38,14 @@ def entropy(p: Tensor) -> Tensor:
     return -(p * torch.where(p > 0, p, 1.0).log()).sum(-1)
 
 
+def renyi_entropy(p: Tensor) -> Tensor:
+    """Return the Rényi entropy of order 2, −log Σ p², `[...]` in nats, of distributions `[..., positions]`.
+
+    It is the logarithm of the number of positions that would have this entropy if all had the same weight.
+    """
+    return -2 * torch.linalg.vector_norm(p, dim=-1).log()  # without a tensor of the squares
+
+
 def kl(p: Tensor, q: Tensor) -> Tensor:
     """Return the Kullback–Leibler divergence Σ p log(p / q), `[...]` in nats, of distributions `[..., positions]`.
 

@@ -144,10 +144,9 @@ class SequenceClassifier(nn.Module):
                 attention from the piece that the classification head reads, without being normalised and
                 without dropout. All other rows, heads and layers keep their attention.
         """
-        last = mask.sum(1) - 1
-        rows = _Rows(last if self._reads_last else torch.zeros_like(last), heads, imposed or {})
+        rows = _Rows(self.decision_positions(mask), heads, imposed or {})
         with intervening(rows):
-            logits = self._logits(embedded, mask, segments, last)
+            logits = self._logits(embedded, mask, segments, mask.sum(1) - 1)
         return Decision(logits, rows.weights, rows.values)
 
     def logits(self, tokens: Tensor, mask: Tensor, segments: Tensor) -> Tensor:
@@ -182,11 +181,19 @@ class SequenceClassifier(nn.Module):
             through.append(mixing)
             return weights, None
 
-        last = mask.sum(1) - 1
         with intervening(multiply):
-            self._logits(embedded, mask, segments, last)
-        rows = last if self._reads_last else torch.zeros_like(last)
+            self._logits(embedded, mask, segments, mask.sum(1) - 1)
+        rows = self.decision_positions(mask)
         return through[0][torch.arange(len(rows), device=rows.device), rows]
+
+    def decision_positions(self, mask: Tensor) -> Tensor:
+        """Return the position of the piece that the classification head reads, int64 `[batch]`.
+
+        Args:
+            mask: Bool `[batch, pieces]`, True for real pieces.
+        """
+        last = mask.sum(1) - 1
+        return last if self._reads_last else torch.zeros_like(last)
 
     def _logits(self, embedded: Tensor, mask: Tensor, segments: Tensor, last: Tensor) -> Tensor:
         inputs = {"inputs_embeds": embedded, "attention_mask": mask.long()}
