@@ -23,11 +23,13 @@ from attention_probing.fidelity.checkpoints import (
 from attention_probing.fidelity.error_regression import (
     LEAST,
     Design,
+    Known,
     Predictor,
     auroc_of_errors,
     can_be_fitted,
     fit_predictor,
     fit_shuffled,
+    join_predictor,
     score_texts,
 )
 from attention_probing.measures.contract import Measure
@@ -55,9 +57,11 @@ CONFIDENCE = "confidence"
 LENGTH = "length"
 ATTENTION = "attention"
 WITH_CONFIDENCE = "attention_confidence"
-RANDOM = "random_init"
-RANDOM_WITH_CONFIDENCE = "random_init_confidence"
+RANDOM = "random_weights"
+RANDOM_WITH_CONFIDENCE = "random_weights_confidence"
 SHUFFLED = "shuffled"
+JOINED = {ATTENTION: WITH_CONFIDENCE, RANDOM: RANDOM_WITH_CONFIDENCE}
+"""Name of the predictor that has the confidence too, by the name of the one that has not."""
 
 DRAWS = 1000
 
@@ -72,9 +76,9 @@ class ErrorPrediction(Measure[ClassificationDataModule]):
     - `confidence`: the probability of the predicted class, low for errors; nothing is fitted;
     - `length`: the number of tokens;
     - `attention`: the features of all heads;
-    - `attention_confidence`: these, and the log-odds of the predicted class. Its AUROC minus that of `confidence`
-      tells what attention adds;
-    - `random_init`, `random_init_confidence`: the same, with features of the attention of a model with random weights
+    - `attention_confidence`: the score of `attention` and the log-odds of the predicted class, in a second regression
+      (`error_regression.join_predictor`). Its AUROC minus that of `confidence` tells what attention adds;
+    - `random_weights`, `random_weights_confidence`: the same, with features of the attention of a model with random weights
       on the same texts; the decisions and the confidence stay those of the classifier;
     - `shuffled`: the features of `attention`, fitted to labels of error in random order; a mean.
 
@@ -97,7 +101,7 @@ class ErrorPrediction(Measure[ClassificationDataModule]):
         features: Features of each head.
         rows: Rows of a transformer that features are means of: `all` real tokens, or that of the `decision`, the token
             that the classification head reads.
-        random_init: False to leave out the model with random weights, which reads all texts too.
+        random_weights: False to leave out the model with random weights, which reads all texts too.
         halves: Number of random halves of dev that each regression is fitted to again, for the intervals.
         shuffles: Number of random orders of the labels of error.
         eval_tokens: Largest size of a batch, in tokens with padding; None for the datamodule's.
@@ -112,7 +116,7 @@ class ErrorPrediction(Measure[ClassificationDataModule]):
         checkpoints: list[str] | str,
         features: Sequence[Feature] = FEATURES,
         rows: Literal["all", "decision"] = "all",
-        random_init: bool = True,
+        random_weights: bool = True,
         halves: Positive = 50,
         shuffles: Positive = 20,
         eval_tokens: Positive | None = None,
@@ -124,7 +128,7 @@ class ErrorPrediction(Measure[ClassificationDataModule]):
             raise UserError(f"{setting('model.features')} is empty. Give one or more of {', '.join(FEATURES)}.")
         self.features = tuple(features)
         self.rows = rows
-        self.random_init = random_init
+        self.random_weights = random_weights
         self.halves = halves
         self.shuffles = shuffles
         self.eval_tokens = eval_tokens
@@ -163,7 +167,7 @@ class ErrorPrediction(Measure[ClassificationDataModule]):
         rows = nn.ModuleDict()
         for number, checkpoint in enumerate(self.checkpoints):
             models[f"{number}"] = checkpoint.model
-            if self.random_init:
+            if self.random_weights:
                 models[f"{number} random"] = checkpoint.make_random(self.data, self.seed + number)
             for split in ("dev", "test"):
                 rows[f"{number} {split}"] = Rows()
@@ -183,7 +187,7 @@ class ErrorPrediction(Measure[ClassificationDataModule]):
             self._heads[number] = reading.heads
             columns = {"logits": reading.logits, "gold": batch.labels, "length": batch.lengths}
             columns[ATTENTION] = reading.features
-            if self.random_init:
+            if self.random_weights:
                 columns[RANDOM] = self._read(f"{number} random", batch).features
             rows = self._rows[f"{number} {batch.split}"]
             assert isinstance(rows, Rows)
@@ -198,7 +202,7 @@ class ErrorPrediction(Measure[ClassificationDataModule]):
 
     def result(self) -> Result:
         tested = [self._test(number) for number in range(len(self.checkpoints))]
-        variants: dict[str, list[TestedCheckpoint]] = {}
+        variants: dict[str, list[CheckpointErrors]] = {}
         for checkpoint, of_checkpoint in zip(self.checkpoints, tested, strict=True):
             variants.setdefault(checkpoint.variant, []).append(of_checkpoint)
         comparisons = {variant: Comparison.of(of_variant) for variant, of_variant in variants.items()}
@@ -229,7 +233,7 @@ class ErrorPrediction(Measure[ClassificationDataModule]):
         assert isinstance(rows, Rows)
         return Texts(rows.take())
 
-    def _test(self, number: int) -> "TestedCheckpoint":
+    def _test(self, number: int) -> "CheckpointErrors":
         """Fit the regressions of a checkpoint to dev, and score the texts of test."""
         dev, test = self._take(number, "dev"), self._take(number, "test")
         if self._is_one_file:
@@ -240,17 +244,17 @@ class ErrorPrediction(Measure[ClassificationDataModule]):
         for head in self._heads.get(number, ()):
             names += [(head, feature) for feature in self.features]
         draws = draws_for(5, len(test), DRAWS)
-        tested = TestedCheckpoint(self.checkpoints[number].name, dev, test, names, draws)
+        tested = CheckpointErrors(self.checkpoints[number].name, dev, test, names, draws)
         tested.fit(self.halves, self.shuffles, self.seed)
         return tested
 
-    def _warn_of_faults(self, tested: "Sequence[TestedCheckpoint]") -> None:
+    def _warn_of_faults(self, tested: "Sequence[CheckpointErrors]") -> None:
         faults = [f"{one.name}: {one.fault}" for one in tested if one.fault]
         if faults:
             warn(f"AUROC is undefined. {list_first(faults)}.")
 
     def _figures(
-        self, comparisons: "Mapping[str, Comparison]", of_first: "Sequence[TestedCheckpoint]"
+        self, comparisons: "Mapping[str, Comparison]", of_first: "Sequence[CheckpointErrors]"
     ) -> dict[str, Figure]:
         """Return bars of the AUROC of all predictors, and a map of the weights of heads for a transformer."""
         predictors = tuple(next(iter(comparisons.values())).numbers)
@@ -282,7 +286,7 @@ class ErrorPrediction(Measure[ClassificationDataModule]):
             )
         return figures
 
-    def _audit(self, tested: "Sequence[TestedCheckpoint]") -> dict[str, object]:
+    def _audit(self, tested: "Sequence[CheckpointErrors]") -> dict[str, object]:
         audit: dict[str, object] = {}
         if self._is_one_file:
             audit["dev_and_test"] = "one file, of whose texts a random half was fitted, and the other tested"
@@ -302,7 +306,7 @@ class ErrorPrediction(Measure[ClassificationDataModule]):
         audit["checkpoints"] = checkpoints
         return audit
 
-    def _items(self, number: int, tested: "TestedCheckpoint") -> pd.DataFrame:
+    def _items(self, number: int, tested: "CheckpointErrors") -> pd.DataFrame:
         """Return a row for each text of test, with the scores of all predictors, higher for errors."""
         test = tested.test
         ids = self.data.splits["test"].ids
@@ -425,17 +429,15 @@ class Texts:
 
         Features that no text has, such as distances in a classifier without a row for each token, are 0.
         """
-        log_odds = self.log_odds[:, None]
         designs = {LENGTH: Design(self.length[:, None].astype(np.float64), self.wrong)}
-        for name, with_confidence in ((ATTENTION, WITH_CONFIDENCE), (RANDOM, RANDOM_WITH_CONFIDENCE)):
+        for name in (ATTENTION, RANDOM):
             if name in self._columns:
                 features = np.nan_to_num(self._columns[name].reshape(len(self), -1))
                 designs[name] = Design(features, self.wrong)
-                designs[with_confidence] = Design(np.hstack([features, log_odds]), self.wrong)
         return designs
 
 
-class TestedCheckpoint:
+class CheckpointErrors:
     """Predictors of the errors of one checkpoint, fitted to dev and tested on test.
 
     Args:
@@ -450,8 +452,6 @@ class TestedCheckpoint:
         predictors: Predictors by name, of all but `shuffled`.
         shuffled: AUROC of each fit to shuffled labels.
     """
-
-    __test__ = False  # no test of pytest
 
     def __init__(self, name: str, dev: Texts, test: Texts, names: Sequence[tuple[str, Feature]], draws: int) -> None:
         self.name = name
@@ -476,8 +476,12 @@ class TestedCheckpoint:
         self.predictors[CONFIDENCE] = Predictor(unsure, auroc_of_errors(unsure, wrong, self.draws))
         of_dev = self.dev.designs()
         of_test = self.test.designs()
+        known = Known(self.dev.log_odds, self.test.log_odds)
         for name in of_dev:
-            self.predictors[name] = fit_predictor(of_dev[name], of_test[name], halves, self.draws, seed)
+            data = of_dev[name], of_test[name]
+            self.predictors[name] = fit_predictor(*data, halves, self.draws, seed)
+            if name in JOINED:
+                self.predictors[JOINED[name]] = join_predictor(self.predictors[name], known, *data, self.draws, seed)
         regression = self.predictors[ATTENTION].regression
         if regression is None:
             self.shuffled = [self.predictors[ATTENTION].auroc] * shuffles
@@ -536,7 +540,7 @@ class Comparison:
     chosen: Mapping[str, float]
 
     @classmethod
-    def of(cls, seeds: Sequence[TestedCheckpoint]) -> Self:
+    def of(cls, seeds: Sequence[CheckpointErrors]) -> Self:
         """Compare the predictors of checkpoints that differ only in the seed."""
         numbers = {}
         chosen = {}
@@ -606,7 +610,7 @@ class Comparison:
                 f"attention beside the confidence changes it by {format_difference(gain, p)}: {_verdict(gain)}"
             )
         if RANDOM in self.numbers:
-            parts.append("the attention of random weights reaches {random_init.auroc}")
+            parts.append("the attention of random weights reaches {random_weights.auroc}")
         answer = fill_sentence("; ".join(parts), scores, n=self.texts, errors=self.errors)
         if reasons:
             answer = f"{answer} AUROC is undefined: {'; '.join(reasons)}."
@@ -616,10 +620,10 @@ class Comparison:
 def _verdict(gain: Estimate) -> str:
     """Return what the difference between the AUROC with attention and without says."""
     if gain.p is None or not gain.p < LEVEL:
-        return "no evidence that it knows more"
+        return "no evidence that attention knows more"
     if gain.value > 0:
-        return "it knows more"
-    return "the regression with attention is worse"
+        return "attention knows more"
+    return "attention makes it worse"
 
 
 def errors_table(comparisons: Mapping[str, Comparison]) -> Table:
@@ -661,7 +665,7 @@ def errors_table(comparisons: Mapping[str, Comparison]) -> Table:
     return Table(pd.DataFrame(rows), of_columns, interval="auroc", main=tuple(main), note=note)
 
 
-def heads_table(tested: Sequence[TestedCheckpoint]) -> Table | None:
+def heads_table(tested: Sequence[CheckpointErrors]) -> Table | None:
     """Return the table `heads`: the coefficients of `attention` that are not 0, the largest of each checkpoint first.
 
     Columns: `checkpoint`, `head`, `feature`; `coefficient` of the standardised feature, above 0 if it is higher for

@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_predict
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -44,6 +45,12 @@ def make_regression(strength: float) -> Pipeline:
     return make_pipeline(StandardScaler(), regression)
 
 
+def _folds(wrong: Flags, seed: int) -> StratifiedKFold:
+    """Return random folds that all have errors and right decisions."""
+    rarer = min(int(wrong.sum()), int((~wrong).sum()))
+    return StratifiedKFold(min(FOLDS, rarer), shuffle=True, random_state=seed)
+
+
 def choose_strength(features: Floats, wrong: Flags, seed: int) -> float:
     """Return the C in `STRENGTHS` with the highest mean AUROC in cross-validation; of equal ones the lowest.
 
@@ -52,12 +59,24 @@ def choose_strength(features: Floats, wrong: Flags, seed: int) -> float:
         wrong: Bool `[texts]`, True for errors of the model; at least `LEAST` are True, and `LEAST` are False.
         seed: Seed of the folds.
     """
-    rarer = min(int(wrong.sum()), int((~wrong).sum()))
-    folds = StratifiedKFold(min(FOLDS, rarer), shuffle=True, random_state=seed)
     name = f"{LogisticRegression.__name__.lower()}__C"
-    search = GridSearchCV(make_regression(1.0), {name: STRENGTHS}, scoring="roc_auc", cv=folds, refit=False)
+    search = GridSearchCV(
+        make_regression(1.0), {name: STRENGTHS}, scoring="roc_auc", cv=_folds(wrong, seed), refit=False
+    )
     search.fit(features, wrong)
     return float(search.best_params_[name])
+
+
+class Half(NamedTuple):
+    """A random half of the texts, and the regression that was fitted to it.
+
+    Attributes:
+        texts: Places of its texts, int64 `[texts of the half]`.
+        pipeline: The regression; None if the half has too few errors.
+    """
+
+    texts: Integers
+    pipeline: Pipeline | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +86,12 @@ class ErrorRegression:
     Attributes:
         strength: C, chosen by cross-validation.
         pipeline: The fitted regression.
-        halves: The same regression fitted to random halves of the texts; None for a half with too few errors.
+        halves: The same regression fitted to random halves of the texts.
     """
 
     strength: float
     pipeline: Pipeline
-    halves: tuple[Pipeline | None, ...] = ()
+    halves: tuple[Half, ...] = ()
 
     @property
     def coefficients(self) -> Floats:
@@ -82,7 +101,7 @@ class ErrorRegression:
     @property
     def chosen(self) -> Floats:
         """Share of the halves in whose fit the coefficient is not 0, `[features]`; nan without halves."""
-        flags = [coefficients_of(half) != 0 for half in self.halves if half is not None]
+        flags = [coefficients_of(half.pipeline) != 0 for half in self.halves if half.pipeline is not None]
         if not flags:
             return np.full_like(self.coefficients, np.nan)
         return np.mean(flags, axis=0)
@@ -117,7 +136,7 @@ def fit_regression(features: Floats, wrong: Flags, halves: int, seed: int) -> Er
         fit = None
         if can_be_fitted(wrong[half]):
             fit = make_regression(2 * strength).fit(features[half], wrong[half])
-        fits.append(fit)
+        fits.append(Half(half, fit))
     return ErrorRegression(strength, pipeline, tuple(fits))
 
 
@@ -219,7 +238,58 @@ def fit_predictor(dev: Design, test: Design, halves: int, draws: int, seed: int)
     regression = fit_regression(dev.features, dev.wrong, halves, seed)
     of_halves = []
     for half in regression.halves:
-        scores = undefined if half is None else score_texts(half, test.features)
+        scores = undefined if half.pipeline is None else score_texts(half.pipeline, test.features)
         of_halves.append(auroc_of_errors(scores, test.wrong, _DRAWS_OF_HALF))
     scores = score_texts(regression.pipeline, test.features)
     return Predictor(scores, auroc_of_errors(scores, test.wrong, draws), regression, tuple(of_halves))
+
+
+class Known(NamedTuple):
+    """A number of each text that is known without a fit, such as the confidence of the model, on dev and on test.
+
+    Attributes:
+        dev: `[texts of dev]`.
+        test: `[texts of test]`.
+    """
+
+    dev: Floats
+    test: Floats
+
+
+def join_predictor(predictor: Predictor, known: Known, dev: Design, test: Design, draws: int, seed: int) -> Predictor:
+    """Return a predictor of errors by the scores of another one together with a known number.
+
+    The two are the inputs of a second logistic regression, with the weak ℓ2 penalty that scikit-learn has by default.
+    It is fitted to dev, where the score of a text comes from a fit to the other folds (stacking, Wolpert 1992). If the
+    known number were one more feature of the sparse regression, many features that tell nothing would hide what a few
+    add to it, or the penalty would remove all of them.
+
+    Args:
+        predictor: Predictor that was fitted to `dev` and scores the texts of `test`.
+        known: The number that is known.
+        dev: Texts to fit.
+        test: Texts to score.
+        draws: Number of draws over the texts of test.
+        seed: Seed of the folds.
+    """
+    regression = predictor.regression
+    if regression is None:
+        return predictor
+    scores = _join(regression.pipeline, known, dev, test, 1.0, seed)
+    of_halves = []
+    for half in regression.halves:
+        of_half = np.full(len(test.wrong), np.nan)
+        if half.pipeline is not None:
+            own = Design(dev.features[half.texts], dev.wrong[half.texts])
+            of_half = _join(half.pipeline, Known(known.dev[half.texts], known.test), own, test, 2.0, seed)
+        of_halves.append(auroc_of_errors(of_half, test.wrong, _DRAWS_OF_HALF))
+    return Predictor(scores, auroc_of_errors(scores, test.wrong, draws), halves=tuple(of_halves))
+
+
+def _join(fitted: Pipeline, known: Known, dev: Design, test: Design, strength: float, seed: int) -> Floats:
+    """Return the scores `[texts of test]` of the second regression of `join_predictor`; `strength` is its C."""
+    folds = _folds(dev.wrong, seed)
+    of_dev = cross_val_predict(clone(fitted), dev.features, dev.wrong, cv=folds, method="decision_function")
+    second = make_pipeline(StandardScaler(), LogisticRegression(C=strength))
+    second.fit(np.column_stack([of_dev, known.dev]), dev.wrong)
+    return score_texts(second, np.column_stack([score_texts(fitted, test.features), known.test]))

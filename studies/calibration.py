@@ -18,10 +18,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from scipy.special import expit
 from scipy.stats import binomtest, norm
 
 from attention_probing.commands.sweep_transfer import find_shared_heads
 from attention_probing.fidelity.correlation import agreements
+from attention_probing.fidelity.error_regression import auroc_of_errors
 from attention_probing.measures import clusters
 from attention_probing.measures.best_heads import ChosenHeads
 from attention_probing.measures.head_sets import random_sets
@@ -37,6 +39,7 @@ from attention_probing.metrics.differences import (
 from attention_probing.metrics.heads import Predictions
 from attention_probing.metrics.moments import Moments
 from attention_probing.metrics.p_values import holm
+from attention_probing.metrics.refits import FittedNumber
 from attention_probing.metrics.seeds import mean_over_seeds, pool_seeds
 from attention_probing.metrics.statistics import mean, median, pearson, proportion, spearman
 from attention_probing.results import Estimate, Floats
@@ -264,6 +267,47 @@ def any_of_four(rng: Draw, effect: float) -> float:
     return float(holm([two_runs(rng, effect * (place == 0)) for place in range(4)]).min())
 
 
+def told_errors(rng: Draw, effects: Sequence[float], texts: int = 200) -> list[FittedNumber]:
+    """AUROC of errors by sets of eight features: a weighted sum of each, fitted to texts of dev and tested on others.
+
+    The weights are the differences of the means of errors and right decisions, which are fitted at once. The last
+    number is that of a confidence without a fit, which tells nothing.
+
+    Args:
+        rng: Random generator.
+        effects: What the first feature of each set tells of errors, on the scale of log-odds.
+        texts: Number of texts of dev, and of test.
+    """
+    sets = rng.normal(0, 1, (2, len(effects), texts, 8))
+    log_odds = np.full((2, texts), -1.0)
+    for number, effect in enumerate(effects):
+        log_odds += effect * sets[:, number, :, 0]
+    dev, test = rng.random((2, texts)) < expit(log_odds)
+    halves = [np.flatnonzero(rng.integers(2, size=texts)) for _ in range(20)]
+    told = []
+    for of_dev, of_test in zip(*sets, strict=True):
+        areas = []
+        for fitted in (np.arange(texts), *halves):
+            wrong = dev[fitted]
+            weights = of_dev[fitted][wrong].mean(axis=0) - of_dev[fitted][~wrong].mean(axis=0)
+            areas.append(auroc_of_errors(of_test @ weights, test, 100 if areas else DRAWS))
+        told.append(FittedNumber.from_seeds(areas[:1], [areas[1:]]))
+    confidence = auroc_of_errors(rng.normal(0, 1, texts), test, DRAWS)
+    return [*told, FittedNumber.from_seeds([confidence])]
+
+
+def errors_by_features(rng: Draw, effect: float) -> float:
+    """Return p of two sets of features that tell errors equally well, or one of them better."""
+    one, other, _ = told_errors(rng, (0.4 + effect, 0.4))
+    return one.minus(other).p or 0.0
+
+
+def errors_beside_confidence(rng: Draw, effect: float) -> float:
+    """Return p of features that are fitted, against a confidence that is not, and tells nothing."""
+    features, confidence = told_errors(rng, (effect,))
+    return features.minus(confidence).p or 0.0
+
+
 class Case(NamedTuple):
     """Simulated verdicts of one p-value.
 
@@ -365,6 +409,8 @@ CASES: Mapping[str, Case] = {
     ),
     "heads of a layer": Case("measures/clusters.py: p", layers, 0.5),
     "fine-tuning": Case("measures/attention_analyses.py: p", inputs, 0.02),
+    "errors, by two fits": Case("fidelity/error_prediction.py: p", errors_by_features, 0.6),
+    "errors, by a fit and without": Case("fidelity/error_prediction.py: p", errors_beside_confidence, 0.6),
     "Kendall's τ in a text": Case("fidelity/correlation.py: .p", ranks, 0.6),
     "Holm, any of four pairs of runs": Case(
         "holm.p and p_holm, beyond_random_p_holm of other families: the least of a family", any_of_four, 0.12
@@ -491,6 +537,12 @@ def score_over_seeds(rng: Draw, number: int, spread: float = 0.01) -> tuple[Esti
     return pool_seeds(found), float(np.mean(np.clip(_EASE + spread * _SHIFTS[:, None], 0, 1)))
 
 
+def area_of_errors(rng: Draw, number: int) -> tuple[Estimate, float]:
+    """AUROC of features that are fitted to texts, and tell nothing of the errors on others."""
+    features, _ = told_errors(rng, (0.0,), number)
+    return features.estimate, 0.5
+
+
 _EASE = np.random.default_rng(1).beta(4, 1, 20_000)
 _SHIFTS = norm.ppf((np.arange(50) + 0.5) / 50)
 
@@ -538,6 +590,7 @@ COVERED: Mapping[str, Covered] = {
     "Pearson's r of .99": Covered(partial(correlation, rho=0.99)),
     "Spearman's ρ of .5": Covered(partial(correlation, ranked=True)),
     "Spearman's ρ of .99": Covered(partial(correlation, rho=0.99, ranked=True)),
+    "AUROC of errors, by chance": Covered(area_of_errors, (100, 300)),
     "number over seeds": Covered(area_over_seeds, (3, 5)),
     "accuracy over seeds": Covered(score_over_seeds, (3, 5)),
     "difference over seeds": Covered(gain_over_seeds, (3, 5)),

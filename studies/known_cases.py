@@ -27,6 +27,7 @@ from attention_probing.datamodules import ClassificationDataModule, DependencyDa
 from attention_probing.fidelity import (
     Adversary,
     Correlation,
+    ErrorPrediction,
     Fidelity,
     FidelityTest,
     Permutation,
@@ -138,6 +139,7 @@ PLANTED: Mapping[str, Planted] = {
         (PlantedHead("2-1", "relation", 0.9, relation="obj"), PlantedHead("2-2", "relation", 0.9, relation="det")),
         "2-1",
     ),
+    "repeats": ("bert", (PlantedHead("2-1", "same_word", 0.9), PlantedHead("3-1", "opinion", 0.9)), "3-1"),
     "with values": ("bert", (PlantedHead("2-1", "relation", 0.9, relation="obj"),), None),
     "zero values": ("bert", (PlantedHead("2-1", "relation", 0.9, relation="obj", values=False),), None),
 }
@@ -490,6 +492,64 @@ def fidelity(case: Case) -> Iterator[Trial]:
         yield Trial("fidelity", "erasure by norm: fewer words than random", f"attends to {target}", truth, True, found)
 
 
+def write_errors(folder: Path, seed: int, *, told: float, texts: int = 150) -> str:
+    """Write texts of which the model `repeats` gets some labels wrong; return their path with `{split}`.
+
+    Each text has nine different words, one of which is of praise or blame, so the model is right about its label. In
+    a third of the texts one of the others occurs twice, which head 2-1 attends to, and no decision depends on. Labels
+    that are to be missed are turned.
+
+    Args:
+        folder: Folder for the files.
+        seed: Seed of the texts.
+        told: Share of the texts with a repeated word whose labels are turned; 0 to turn those of a third of all texts
+            at random.
+        texts: Number of texts of dev, and of test.
+    """
+    random = np.random.default_rng(seed)
+    symbols = sample_vocabulary()
+    opinions = [[word for word, own in symbols.items() if not own.isdisjoint(kind)] for kind in (BLAME, PRAISE)]
+    others = sorted(word for word in symbols if word.isalpha() and word not in opinions[0] + opinions[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, number in (("train", 20), ("dev", texts), ("test", texts)):
+        rows = []
+        for _ in range(number):
+            words = random.permutation(others)[:8].tolist()
+            is_repeated = random.random() < 1 / 3
+            if is_repeated:
+                words[1] = words[5]
+            label = int(random.integers(2))
+            words.insert(int(random.integers(9)), str(random.choice(opinions[label])))
+            is_turned = random.random() < told if is_repeated else False
+            if not told:
+                is_turned = random.random() < 1 / 3
+            rows.append({"label": LABELS[label != is_turned], "text": " ".join(words)})
+        pd.DataFrame(rows).to_csv(folder / f"{split}.tsv", sep="\t", index=False)
+    return str(folder / "{split}.tsv")
+
+
+def errors(case: Case) -> Iterator[Trial]:
+    """Yield verdicts of `ErrorPrediction` on texts whose errors a head tells, and on texts whose errors are random."""
+    model = case.model("repeats")
+    for told in (True, False):
+        corpus = write_errors(case.folder / f"errors-{told}", case.seed, told=0.9 * told)
+        data = ClassificationDataModule(corpus, tokenizer=EncoderSpec(model), positive=LABELS[1], cache=case.cache)
+        module = ErrorPrediction(model)
+        module.seed = case.seed
+        result = measured(module, data)
+        kind = "errors told by a head" if told else "random errors"
+        truth = "a head attends to what is repeated in errors" if told else "nothing"
+        found = bool(result.scores["attention.auroc"].interval[0] > 0.5)
+        yield Trial("errors", "AUROC of attention above 50", kind, truth, told, found)
+        gain = result.scores["attention_confidence.minus_confidence"]
+        p = 1.0 if gain.p is None else gain.p
+        yield Trial("errors", "p of what attention adds", kind, truth, told, gain.value > 0 and p <= LEVEL)
+        if told:
+            best = result.tables["heads"].frame["head"].iloc[0]
+            test = "the largest coefficient is of the planted head"
+            yield Trial("errors", test, kind, truth, True, best == "2-1")
+
+
 def _above(one: str, other: str) -> Callable[[Scores], bool]:
     """Return a verdict: the interval of a score lies above the interval of another."""
     return lambda scores: bool(scores[one].interval[0] > scores[other].interval[1])
@@ -523,5 +583,6 @@ CASES: Mapping[str, tuple[Callable[[Case], Iterator[Trial]], int]] = {
     "causal": (causal, 10),
     "quantities": (quantities, 5),
     "fidelity": (fidelity, 10),
+    "errors": (errors, 10),
 }
 """Experiments by name: the function that yields the trials of one seed, and the number of seeds."""
