@@ -33,7 +33,7 @@ from attention_probing.fidelity.error_regression import (
     score_texts,
 )
 from attention_probing.measures.contract import Measure
-from attention_probing.metrics.attention_features import FEATURES, mean_features, row_features
+from attention_probing.metrics.attention_features import FEATURES, Feature, mean_features, row_features
 from attention_probing.metrics.bootstrap import resample
 from attention_probing.metrics.contrasts import Contrast, correct_for_number
 from attention_probing.metrics.differences import against_random_draws
@@ -50,8 +50,6 @@ from attention_probing.results.heads import head_map, head_name
 from attention_probing.results.options import Positive, checked
 from attention_probing.results.progress import inform, warn
 from attention_probing.results.sentences import LEVEL, fill_sentence, format_difference
-
-Feature = Literal["entropy", "first", "distance"]
 
 CONFIDENCE = "confidence"
 LENGTH = "length"
@@ -78,8 +76,8 @@ class ErrorPrediction(Measure[ClassificationDataModule]):
     - `attention`: the features of all heads;
     - `attention_confidence`: the score of `attention` and the log-odds of the predicted class, in a second regression
       (`error_regression.join_predictor`). Its AUROC minus that of `confidence` tells what attention adds;
-    - `random_weights`, `random_weights_confidence`: the same, with features of the attention of a model with random weights
-      on the same texts; the decisions and the confidence stay those of the classifier;
+    - `random_weights`, `random_weights_confidence`: the same, with features of the attention of a model with random
+      weights on the same texts; the decisions and the confidence stay those of the classifier;
     - `shuffled`: the features of `attention`, fitted to labels of error in random order; a mean.
 
     In a transformer a head is an attention head, and its features are means over rows of the text, that is over the
@@ -162,7 +160,8 @@ class ErrorPrediction(Measure[ClassificationDataModule]):
             self.data.eval_tokens = self.eval_tokens
         self.checkpoints = load_checkpoints(self.paths, self.data)
         files = self.data.files()
-        self._is_one_file = files["dev"] == files["test"]
+        has_column_of_splits = bool(self.data.columns.split)
+        self._is_one_file = files["dev"] == files["test"] and not has_column_of_splits
         models = nn.ModuleDict()
         rows = nn.ModuleDict()
         for number, checkpoint in enumerate(self.checkpoints):
@@ -174,10 +173,8 @@ class ErrorPrediction(Measure[ClassificationDataModule]):
         self.models = models.to(self.device).eval()
         self._rows = rows
         self._heads: dict[int, tuple[str, ...]] = {}
-        texts = (
-            f"{pluralize(len(self.data.splits['dev']), 'text')} of dev and {len(self.data.splits['test']):,} of test"
-        )
-        inform(f"Error prediction: {texts}, {pluralize(len(self.checkpoints), 'classifier')}.")
+        dev, test = (pluralize(len(self.data.splits[split]), f"{split} text") for split in ("dev", "test"))
+        inform(f"Error prediction: {dev}, {test}, {pluralize(len(self.checkpoints), 'classifier')}.")
 
     def update(self, batch: TextBatch) -> None:
         if batch.split == "dev" and self._is_one_file:
@@ -606,9 +603,8 @@ class Comparison:
         gain = contrast.difference
         p = None if gain.p is None else Estimate(gain.p, unit=contrast.p_unit)
         if gain.value == gain.value:
-            parts.append(
-                f"attention beside the confidence changes it by {format_difference(gain, p)}: {_verdict(gain)}"
-            )
+            change = format_difference(gain, p)
+            parts.append(f"both together differ from the confidence alone by {change}: {_verdict(gain)}")
         if RANDOM in self.numbers:
             parts.append("the attention of random weights reaches {random_weights.auroc}")
         answer = fill_sentence("; ".join(parts), scores, n=self.texts, errors=self.errors)

@@ -104,7 +104,8 @@ class ErrorRegression:
         flags = [coefficients_of(half.pipeline) != 0 for half in self.halves if half.pipeline is not None]
         if not flags:
             return np.full_like(self.coefficients, np.nan)
-        return np.mean(flags, axis=0)
+        share: Floats = np.mean(flags, axis=0)
+        return share
 
 
 def coefficients_of(pipeline: Pipeline) -> Floats:

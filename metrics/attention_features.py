@@ -1,6 +1,7 @@
 """Features of the attention of each head on a text: spread, sink and distance."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -8,10 +9,12 @@ from torch import Tensor
 from attention_probing.metrics.distributions import renyi_entropy
 from attention_probing.results import Unit
 
-FEATURES = ("entropy", "first", "distance")
+Feature = Literal["entropy", "first", "distance"]
+
+FEATURES: tuple[Feature, ...] = ("entropy", "first", "distance")
 """Rényi-2 entropy of a row, its share to the first position, and its mean distance; see `row_features`."""
 
-FEATURE_UNITS: Mapping[str, Unit] = {"entropy": "nats", "first": "fraction", "distance": "count"}
+FEATURE_UNITS: Mapping[Feature, Unit] = {"entropy": "nats", "first": "fraction", "distance": "count"}
 
 
 def row_features(weights: Tensor, first: Tensor | None = None, scratch: Tensor | None = None) -> Tensor:

@@ -43,7 +43,8 @@ def renyi_entropy(p: Tensor) -> Tensor:
 
     It is the logarithm of the number of positions that would have this entropy if all had the same weight.
     """
-    return -2 * torch.linalg.vector_norm(p, dim=-1).log()  # without a tensor of the squares
+    norm: Tensor = torch.linalg.vector_norm(p, dim=-1)  # without a tensor of the squares
+    return -2 * norm.log()
 
 
 def kl(p: Tensor, q: Tensor) -> Tensor:

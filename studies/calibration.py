@@ -283,10 +283,10 @@ def told_errors(rng: Draw, effects: Sequence[float], texts: int = 200) -> list[F
     for number, effect in enumerate(effects):
         log_odds += effect * sets[:, number, :, 0]
     dev, test = rng.random((2, texts)) < expit(log_odds)
-    halves = [np.flatnonzero(rng.integers(2, size=texts)) for _ in range(20)]
+    halves = [np.flatnonzero(rng.integers(2, size=texts)) for _ in range(10)]
     told = []
     for of_dev, of_test in zip(*sets, strict=True):
-        areas = []
+        areas: list[Estimate] = []
         for fitted in (np.arange(texts), *halves):
             wrong = dev[fitted]
             weights = of_dev[fitted][wrong].mean(axis=0) - of_dev[fitted][~wrong].mean(axis=0)

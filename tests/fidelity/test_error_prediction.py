@@ -1,5 +1,6 @@
 """Errors of classifiers, told by the attention of their heads: planted, random, absent, and too few."""
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,9 +10,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 from attention_probing import measure
 from attention_probing.attention import EncoderSpec
+from attention_probing.commands import CONFIGS, launch
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity import ErrorPrediction
 from attention_probing.fidelity.error_prediction import Texts, read_heads
@@ -41,9 +44,15 @@ def data_of(corpus: str | dict[str, str], model: Path, folder: Path, **options: 
     return ClassificationDataModule(corpus, tokenizer=encoder, positive=LABELS[1], cache=str(folder), **options)
 
 
-def predicted(corpus: str | dict[str, str], model: Path, folder: Path, **options: Any) -> Result:  # noqa: ANN401
-    measurement = ErrorPrediction(str(model), **{"halves": 10, "shuffles": 6, **options})
-    return measure(data_of(corpus, model, folder), measurements=measurement)
+def predicted(
+    corpus: str | dict[str, str],
+    model: Path,
+    folder: Path,
+    columns: dict[str, str] | None = None,
+    **options: Any,  # noqa: ANN401
+) -> Result:
+    measurement = ErrorPrediction(str(model), **{"halves": 10, "shuffles": 6, "random_weights": False, **options})
+    return measure(data_of(corpus, model, folder, columns=columns), measurements=measurement)
 
 
 def relabelled(corpus: str, folder: Path, change: Callable[[int, str, str], str]) -> str:
@@ -60,7 +69,7 @@ def relabelled(corpus: str, folder: Path, change: Callable[[int, str, str], str]
 @pytest.mark.slow
 def test_errors_that_one_head_tells_are_found_and_so_is_the_head(model: Path, tmp_path: Path) -> None:
     corpus = write_errors(tmp_path / "texts", 0, told=1.0)
-    result = predicted(corpus, model, tmp_path)
+    result = predicted(corpus, model, tmp_path, random_weights=True)
     scores = result.scores
     assert scores["attention.auroc"].value > 0.99
     assert scores["attention_confidence.minus_confidence"].value > 0.3
@@ -89,14 +98,15 @@ def test_errors_that_one_head_tells_are_found_and_so_is_the_head(model: Path, tm
     assert items is not None
     assert items["wrong"].tolist() == (items["gold"] != items["predicted"]).tolist()
     assert len(items) == 150
-    above = items.groupby("wrong")["attention.score"].agg(["min", "max"])
-    assert above.loc[1, "min"] > above.loc[0, "max"]
+    of_errors = items["attention.score"][items["wrong"] == 1]
+    others = items["attention.score"][items["wrong"] == 0]
+    assert of_errors.min() > others.max()
     assert {"errors", "heads"} == result.figures.keys()
 
 
 @pytest.mark.slow
 def test_random_errors_are_not_told(model: Path, tmp_path: Path) -> None:
-    result = predicted(write_errors(tmp_path / "texts", 3, told=0), model, tmp_path, random_weights=False)
+    result = predicted(write_errors(tmp_path / "texts", 3, told=0), model, tmp_path)
     low, high = result.scores["attention.auroc"].interval
     assert low < 0.5 < high
     assert (result.scores["attention_confidence.minus_confidence"].p or 0) > 0.05
@@ -109,7 +119,7 @@ def test_a_test_without_errors_is_blank_with_its_reason(model: Path, tmp_path: P
     split = tmp_path / "texts" / "test.tsv"
     frame = pd.read_csv(split, sep="\t", dtype=str)
     frame[frame["text"].map(lambda text: len(set(text.split())) == 9)].to_csv(split, sep="\t", index=False)
-    result = predicted(corpus, model, tmp_path, random_weights=False)
+    result = predicted(corpus, model, tmp_path)
     assert all(np.isnan(score.value) for name, score in result.scores.items() if "auroc" in name or "minus" in name)
     assert result.scores["error_rate"].value == 0
     number = len(result.items if result.items is not None else [])
@@ -133,7 +143,7 @@ def test_a_dev_with_one_error_leaves_the_confidence_alone(model: Path, tmp_path:
     texts = {}
     for split in ("train", "dev", "test"):
         texts[split] = pd.read_csv(corpus.replace("{split}", split), sep="\t", dtype=str)["text"].tolist()
-    result = predicted(relabelled(corpus, tmp_path / "one", right_on_dev), model, tmp_path, random_weights=False)
+    result = predicted(relabelled(corpus, tmp_path / "one", right_on_dev), model, tmp_path)
     assert not np.isnan(result.scores["confidence.auroc"].value)
     assert np.isnan(result.scores["attention.auroc"].value)
     reason = "1 of the 40 decisions on dev is wrong, but a regression needs 2 errors and 2 right decisions"
@@ -142,7 +152,7 @@ def test_a_dev_with_one_error_leaves_the_confidence_alone(model: Path, tmp_path:
 
 
 def test_few_errors_are_marked(model: Path, tmp_path: Path) -> None:
-    result = predicted(write_errors(tmp_path / "texts", 1, told=1.0, texts=40), model, tmp_path, random_weights=False)
+    result = predicted(write_errors(tmp_path / "texts", 1, told=1.0, texts=40), model, tmp_path)
     errors = result.tables["errors"].frame["n"][0]
     assert 2 < errors < 20
     assert result.scores["attention.auroc"].inputs == errors
@@ -151,13 +161,25 @@ def test_few_errors_are_marked(model: Path, tmp_path: Path) -> None:
 def test_of_one_file_a_half_is_fitted_and_the_other_tested(model: Path, tmp_path: Path) -> None:
     corpus = write_errors(tmp_path / "texts", 2, told=1.0, texts=61)
     files = {split: corpus.replace("{split}", split) for split in ("train", "dev")}
-    result = predicted({**files, "test": files["dev"]}, model, tmp_path, random_weights=False)
+    result = predicted({**files, "test": files["dev"]}, model, tmp_path)
     items = result.items
     assert items is not None
     assert len(items) == items["id"].nunique() == 31
     [of_checkpoint] = result.audit["checkpoints"].values()  # type: ignore[attr-defined]
     assert of_checkpoint["dev_texts"] == 30
     assert "a random half was fitted" in str(result.audit["dev_and_test"])
+
+
+def test_a_file_with_a_column_of_splits_is_not_one_split(model: Path, tmp_path: Path) -> None:
+    corpus = write_errors(tmp_path / "texts", 2, told=1.0, texts=40)
+    frames = []
+    for split in ("train", "dev", "test"):
+        frames.append(pd.read_csv(corpus.replace("{split}", split), sep="\t", dtype=str).assign(split=split))
+    file = tmp_path / "all.tsv"
+    pd.concat(frames).to_csv(file, sep="\t", index=False)
+    result = predicted(str(file), model, tmp_path, columns={"split": "split"})
+    assert len(result.items if result.items is not None else []) == 40
+    assert "dev_and_test" not in result.audit
 
 
 @pytest.mark.parametrize("rows", ["all", "decision"])
@@ -236,6 +258,25 @@ def test_each_model_reads_each_text_once(model: Path, tmp_path: Path, monkeypatc
     monkeypatch.setattr(SequenceClassifier, "logits", counted)
     measure(data, measurements=measurement)
     assert sum(read) == 2 * (30 + 30)  # the classifier, and the one with random weights
+
+
+@pytest.mark.slow
+def test_the_config_runs_over_seeds_of_a_classifier_with_one_row(runs: Path, tmp_path: Path) -> None:
+    config = CONFIGS / "ostmeier2026" / "errors.yaml"
+    words = ["measure", f"--config={config}", "--checkpoints", *(str(runs / name) for name in ("base-0", "base-1"))]
+    launch.main([*words, "--model.halves=4", f"--trainer.default_root_dir={tmp_path}", "--trainer.accelerator=cpu"])
+    [file] = tmp_path.rglob("results.json")
+    found = json.loads(file.read_text(encoding="utf-8"))
+    items = pd.read_parquet(file.parent / found["items"])
+    assert items["checkpoint"].nunique() == 2
+    errors = pd.read_csv(file.parent / found["tables"]["errors"]).set_index("predictor")
+    wrong = items.groupby("checkpoint")["wrong"].sum()
+    assert errors["n"].unique().tolist() == [round(wrong.mean())]
+    of_seeds = []
+    for _, of_seed in items.groupby("checkpoint"):
+        of_seeds.append(roc_auc_score(of_seed["wrong"], -of_seed["probability"]))
+    assert found["scores"]["confidence.auroc"] == pytest.approx(np.mean(of_seeds))
+    assert found["scores"]["error_rate"] == pytest.approx(items["wrong"].mean())
 
 
 BAD: Mapping[str, tuple[dict[str, Any], str]] = {
