@@ -22,6 +22,7 @@ from .fidelity import (
     Correlation as Correlation,
     EffectProbe as EffectProbe,
     Effects as Effects,
+    ErrorPrediction as ErrorPrediction,
     Explainer as Explainer,
     Explanation as Explanation,
     Fidelity as Fidelity,

@@ -301,6 +301,9 @@ class ErrorPrediction(Measure[ClassificationDataModule]):
                 of_checkpoint["undefined"] = one.fault
             checkpoints[checkpoint.name] = of_checkpoint
         audit["checkpoints"] = checkpoints
+        faults = [checkpoint.fault for checkpoint in self.checkpoints if checkpoint.fault]
+        if faults:
+            audit["warnings"] = faults
         return audit
 
     def _items(self, number: int, tested: "CheckpointErrors") -> pd.DataFrame:

@@ -590,7 +590,7 @@ COVERED: Mapping[str, Covered] = {
     "Pearson's r of .99": Covered(partial(correlation, rho=0.99)),
     "Spearman's ρ of .5": Covered(partial(correlation, ranked=True)),
     "Spearman's ρ of .99": Covered(partial(correlation, rho=0.99, ranked=True)),
-    "AUROC of errors, by chance": Covered(area_of_errors, (100, 300)),
+    "AUROC of errors, by chance": Covered(area_of_errors, (100,)),
     "number over seeds": Covered(area_over_seeds, (3, 5)),
     "accuracy over seeds": Covered(score_over_seeds, (3, 5)),
     "difference over seeds": Covered(gain_over_seeds, (3, 5)),
