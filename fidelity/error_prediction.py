@@ -62,6 +62,8 @@ JOINED = {ATTENTION: WITH_CONFIDENCE, RANDOM: RANDOM_WITH_CONFIDENCE}
 """Name of the predictor that has the confidence too, by the name of the one that has not."""
 
 DRAWS = 1000
+NO_CONTRAST = Contrast(Estimate(np.nan, np.nan, np.nan, unit="fraction", p=np.nan), np.nan, "p")
+"""Row of a predictor that is not compared with the confidence."""
 
 
 class ErrorPrediction(Measure[ClassificationDataModule]):
@@ -642,19 +644,27 @@ def errors_table(comparisons: Mapping[str, Comparison]) -> Table:
         for predictor in (*comparison.numbers, SHUFFLED):
             estimate = comparison.shuffled if predictor == SHUFFLED else comparison.auroc(predictor)
             low, high = estimate.interval
-            row: dict[str, object] = {"variant": variant, "predictor": predictor, "auroc": estimate.value}
-            row |= {"low": low, "high": high, "chosen": comparison.chosen.get(predictor, np.nan)}
-            row |= dict.fromkeys(("minus_confidence", "minus_confidence.low", "minus_confidence.high"), np.nan)
-            row |= {"p": np.nan, "p_holm": np.nan, "texts": comparison.texts, "n": comparison.errors}
-            units.append("p")
-            if predictor in comparison.contrasts:
-                contrast = comparison.contrasts[predictor]
-                row |= contrast.difference.columns("minus_confidence")
-                row["p"] = row.pop("minus_confidence.p")
-                row["p_holm"] = contrast.p_holm
-                units[-1] = contrast.p_unit
-            row.pop("minus_confidence.sd", None)
-            rows.append(row)
+            contrast = comparison.contrasts.get(predictor, NO_CONTRAST)
+            gain = contrast.difference
+            gain_low, gain_high = gain.interval
+            rows.append(
+                {
+                    "variant": variant,
+                    "predictor": predictor,
+                    "auroc": estimate.value,
+                    "low": low,
+                    "high": high,
+                    "chosen": comparison.chosen.get(predictor, np.nan),
+                    "minus_confidence": gain.value,
+                    "minus_confidence.low": gain_low,
+                    "minus_confidence.high": gain_high,
+                    "p": gain.p,
+                    "p_holm": contrast.p_holm,
+                    "texts": comparison.texts,
+                    "n": comparison.errors,
+                }
+            )
+            units.append(contrast.p_unit)
     main = ["predictor", "auroc", "minus_confidence", "p_holm", "n"]
     if len(comparisons) > 1:
         main = ["variant", *main]
