@@ -5,6 +5,6 @@ All names are imported when they are used: `import attention_probing` alone load
 
 import lazy_loader
 
-__version__ = "3.1.0"
+__version__ = "3.2.0"
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
