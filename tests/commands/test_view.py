@@ -204,7 +204,7 @@ def test_a_corpus_may_be_the_sample_or_a_path_of_splits(
         (("--text", "a", "--layers", "3"), "--layers 3: the encoder has 2 layers"),
         (("--text", "a", "--heads", "1", "0"), "--layers and --heads count from 1, but 0 is given"),
         (("--text", "the fox " * 40), "82 pieces, but .* reads at most 64"),
-        (("--text", "a", "--checkpoints", "none.ckpt"), "none.ckpt: there is no such checkpoint. Give --checkpoints"),
+        (("--text", "a", "--checkpoints", "none.ckpt"), "none.ckpt: there is no such checkpoint"),
         (("--text", "a", "--rankings", "attention"), "--rankings needs a classifier. Give --checkpoints"),
         (("--text", "a", "--budget", "0.0001"), "100 are allowed"),
         (("--corpus", "{corpus}", "--id", "tiny-dev-99"), "no such id .did you mean `tiny-dev-9`.*; --list shows all"),
