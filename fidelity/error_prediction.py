@@ -192,7 +192,7 @@ class ErrorPrediction(Measure[ClassificationDataModule]):
             assert isinstance(rows, Rows)
             rows.add(batch.index, **columns)
 
-    def _read(self, name: str, batch: TextBatch) -> "Reading":
+    def _read(self, name: str, batch: TextBatch) -> "HeadFeatures":
         model = self.models[name]
         assert isinstance(model, TextClassifier)
         reading = read_heads(model, batch, self.rows)
@@ -329,7 +329,7 @@ class ErrorPrediction(Measure[ClassificationDataModule]):
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class HeadFeatures:
     """Decisions of a classifier on a batch, and the features of its heads.
 
     Attributes:
@@ -343,7 +343,7 @@ class Reading:
     features: Tensor
 
 
-def read_heads(model: TextClassifier, batch: TextBatch, rows: Literal["all", "decision"]) -> Reading:
+def read_heads(model: TextClassifier, batch: TextBatch, rows: Literal["all", "decision"]) -> HeadFeatures:
     """Classify a batch in one forward pass, and compute the features of every head while the model runs.
 
     No map of attention is kept beyond its layer.
@@ -356,7 +356,7 @@ def read_heads(model: TextClassifier, batch: TextBatch, rows: Literal["all", "de
     if not isinstance(model, TransformerClassifier):
         output = model(batch)
         of_levels = [_level_features(level) for level in output.levels.values()]
-        return Reading(output.logits, tuple(output.levels), torch.cat(of_levels, 1))
+        return HeadFeatures(output.logits, tuple(output.levels), torch.cat(of_levels, 1))
     chosen = batch.mask
     if rows == "decision":
         position = torch.arange(batch.mask.size(1), device=batch.mask.device)
@@ -376,7 +376,7 @@ def read_heads(model: TextClassifier, batch: TextBatch, rows: Literal["all", "de
     names = []
     for layer, features in enumerate(of_layers):
         names += [head_name(layer, head) for head in range(features.size(1))]
-    return Reading(logits, tuple(names), torch.cat(of_layers, 1))
+    return HeadFeatures(logits, tuple(names), torch.cat(of_layers, 1))
 
 
 def _level_features(level: Level) -> Tensor:
@@ -607,7 +607,7 @@ class Comparison:
         contrast = self.contrasts[WITH_CONFIDENCE]
         gain = contrast.difference
         p = None if gain.p is None else Estimate(gain.p, unit=contrast.p_unit)
-        if gain.value == gain.value:
+        if not np.isnan(gain.value):
             change = format_difference(gain, p)
             parts.append(f"both together differ from the confidence alone by {change}: {_verdict(gain)}")
         if RANDOM in self.numbers:

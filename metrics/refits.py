@@ -35,8 +35,11 @@ class Refits:
             seeds: The number of each fit, with its draws, for each run. All runs have the same halves in the same
                 order.
         """
-        values = [[fit.value for fit in run] for run in seeds]
-        draws = [[fit.draws for fit in run] for run in seeds]
+        values = []
+        draws = []
+        for run in seeds:
+            values.append([fit.value for fit in run])
+            draws.append([fit.draws for fit in run])
         return cls(np.mean(values, axis=0), np.mean(draws, axis=0))
 
     def minus(self, other: "Refits") -> "Refits":
