@@ -7,19 +7,13 @@ from typing import Any, Literal, Self
 import numpy as np
 import pandas as pd
 import torch
-from jsonargparse import Namespace
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp
 from torch import Tensor, nn
 
 from attention_probing.attention.capture import intervening
-from attention_probing.datamodules import ClassificationDataModule, TextBatch
-from attention_probing.fidelity.checkpoints import (
-    check_paths,
-    data_of_checkpoints,
-    load_checkpoints,
-    paths_of,
-)
+from attention_probing.datamodules import TextBatch
+from attention_probing.fidelity.classifier_measure import ClassifierMeasure
 from attention_probing.fidelity.error_regression import (
     LEAST,
     Design,
@@ -32,7 +26,6 @@ from attention_probing.fidelity.error_regression import (
     join_predictor,
     score_texts,
 )
-from attention_probing.measures.contract import Measure
 from attention_probing.metrics.attention_features import FEATURES, Feature, mean_features, row_features
 from attention_probing.metrics.bootstrap import resample
 from attention_probing.metrics.contrasts import Contrast, correct_for_number
@@ -66,7 +59,7 @@ NO_CONTRAST = Contrast(Estimate(np.nan, np.nan, np.nan, unit="fraction", p=np.na
 """Row of a predictor that is not compared with the confidence."""
 
 
-class ErrorPrediction(Measure[ClassificationDataModule]):
+class ErrorPrediction(ClassifierMeasure):
     """Prediction of a classifier's errors from the attention of its heads, and from its own confidence.
 
     The features of each head on a text, see `metrics.attention_features`, are the inputs of a sparse logistic
@@ -108,7 +101,7 @@ class ErrorPrediction(Measure[ClassificationDataModule]):
     """
 
     experiment = "errors"
-    takes = ClassificationDataModule
+    question = "ErrorPrediction asks which decisions are wrong"
 
     @checked
     def __init__(
@@ -121,9 +114,7 @@ class ErrorPrediction(Measure[ClassificationDataModule]):
         shuffles: Positive = 20,
         eval_tokens: Positive | None = None,
     ) -> None:
-        super().__init__()
-        self.paths = paths_of(checkpoints)
-        check_paths(self.paths)  # before the data are read
+        super().__init__(checkpoints, eval_tokens)
         if not features:
             raise UserError(f"{setting('model.features')} is empty. Give one or more of {', '.join(FEATURES)}.")
         self.features = tuple(features)
@@ -131,36 +122,10 @@ class ErrorPrediction(Measure[ClassificationDataModule]):
         self.random_weights = random_weights
         self.halves = halves
         self.shuffles = shuffles
-        self.eval_tokens = eval_tokens
-
-    @classmethod
-    def data_of(cls, arguments: Namespace | Self, given: Namespace | None) -> Namespace | None:
-        """Return the given data settings; without `--data`, those stored in the first checkpoint of a run.
-
-        See `fidelity.checkpoints.data_of_checkpoints`.
-
-        Args:
-            arguments: The measurement, or its arguments from the command line, with `checkpoints`.
-            given: Settings of `--data`; None if it is not given.
-        """
-        paths = paths_of(arguments.checkpoints) if isinstance(arguments, Namespace) else arguments.paths
-        return data_of_checkpoints(paths, given)
 
     def begin(self) -> None:
-        """Load the classifiers, and make those with random weights.
-
-        Raises:
-            UserError: The labels of the data are numbers to predict, not classes; or a checkpoint cannot be used, see
-                `fidelity.checkpoints.load_checkpoints`.
-        """
-        if self.data.regression:
-            raise UserError(
-                "ErrorPrediction asks which decisions are wrong, but the labels of these data are numbers "
-                f"({setting('data.regression')}). Give data whose labels are classes, and checkpoints trained on them."
-            )
-        if self.eval_tokens is not None:
-            self.data.eval_tokens = self.eval_tokens
-        self.checkpoints = load_checkpoints(self.paths, self.data)
+        """Load the classifiers (see `load`), and make those with random weights."""
+        self.load()
         files = self.data.files()
         has_column_of_splits = bool(self.data.columns.split)
         self._is_one_file = files["dev"] == files["test"] and not has_column_of_splits

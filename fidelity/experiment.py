@@ -3,33 +3,25 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import pandas as pd
 import torch
-from jsonargparse import Namespace
 from lightning_utilities.core.rank_zero import rank_zero_warn
 from numpy.typing import NDArray
 from torch import nn
 
-from attention_probing.datamodules import ClassificationDataModule, TextBatch
+from attention_probing.datamodules import TextBatch
 from attention_probing.datamodules.text_split import TextSplit
 from attention_probing.fidelity.answer import answer
-from attention_probing.fidelity.checkpoints import (
-    Checkpoint,
-    check_paths,
-    data_of_checkpoints,
-    load_checkpoints,
-    paths_of,
-)
+from attention_probing.fidelity.checkpoints import Checkpoint
 from attention_probing.fidelity.classified import UNCOUNTED, ClassifiedBatch, classify
+from attention_probing.fidelity.classifier_measure import ClassifierMeasure
 from attention_probing.fidelity.comparison import comparison_table, fidelity_table, judge_tables, result_scores
 from attention_probing.fidelity.contract import CheckpointResult, FidelityTest, by_variant, check_columns
 from attention_probing.fidelity.examples import Example, example_page, examples_of
 from attention_probing.fidelity.explanations import FileExplainer, read_explanations
 from attention_probing.fidelity.saliency import FILE, Explainer, Saliency, is_ranking, name_of
-from attention_probing.measures.contract import Measure
 from attention_probing.metrics.bootstrap import resample
 from attention_probing.metrics.classification import f1_score, mostly_one_label
 from attention_probing.metrics.gathered import gather_items
@@ -38,7 +30,7 @@ from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.metrics.statistics import proportion
 from attention_probing.models import recorded_gradients
 from attention_probing.results import Estimate, Figure, Result
-from attention_probing.results.errors import UserError, check_names, pluralize, setting
+from attention_probing.results.errors import check_names, pluralize, setting
 from attention_probing.results.options import NonNegative, Positive, checked
 from attention_probing.results.progress import inform
 
@@ -49,7 +41,7 @@ EVERY_TEXT = ""
 """Name of the rows of every text, also of texts that no test measures."""
 
 
-class Fidelity(Measure[ClassificationDataModule]):
+class Fidelity(ClassifierMeasure):
     """Tests of attention as an explanation of the decisions of trained classifiers.
 
     Without `--data` it uses the data of the first checkpoint. The tests read the test split. Texts of fewer than two
@@ -73,7 +65,7 @@ class Fidelity(Measure[ClassificationDataModule]):
     """
 
     experiment = "fidelity"
-    takes = ClassificationDataModule
+    question = "Fidelity tests ask whether the predicted class changes"
 
     @checked
     def __init__(
@@ -85,46 +77,17 @@ class Fidelity(Measure[ClassificationDataModule]):
         eval_tokens: Positive | None = None,
         seed: NonNegative | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(checkpoints, eval_tokens)
         if seed is not None:
             self.seed = seed
         check_names(setting("model.tests"), [test.name for test in tests])
-        self.paths = paths_of(checkpoints)
-        check_paths(self.paths)  # before the data are read
         self.tests = tests
         self.level = level
         self.texts = texts
-        self.eval_tokens = eval_tokens
-        self.checkpoints: list[Checkpoint] = []
-
-    @classmethod
-    def data_of(cls, arguments: Namespace | Self, given: Namespace | None) -> Namespace | None:
-        """Return the given data settings; without `--data`, those stored in the first checkpoint of a run.
-
-        See `fidelity.checkpoints.data_of_checkpoints`.
-
-        Args:
-            arguments: The measurement, or its arguments from the command line, with `checkpoints`.
-            given: Settings of `--data`; None if it is not given.
-        """
-        paths = paths_of(arguments.checkpoints) if isinstance(arguments, Namespace) else arguments.paths
-        return data_of_checkpoints(paths, given)
 
     def begin(self) -> None:
-        """Load the classifiers, and prepare all tests; some of them train models.
-
-        Raises:
-            UserError: The labels of the data are numbers to predict, not classes; or a checkpoint cannot be used, see
-                `fidelity.checkpoints.load_checkpoints`.
-        """
-        if self.data.regression:
-            raise UserError(
-                "Fidelity tests ask whether the predicted class changes, but the labels of these data are numbers "
-                f"({setting('data.regression')}). Give data whose labels are classes, and checkpoints trained on them."
-            )
-        self.checkpoints = load_checkpoints(self.paths, self.data, self.level)
-        if self.eval_tokens is not None:
-            self.data.eval_tokens = self.eval_tokens
+        """Load the classifiers (see `load`), and prepare all tests; some of them train models."""
+        self.load(self.level)
         total = len(self.data.splits["test"])
         order = np.random.default_rng(self.seed).permutation(total)
         self._texts = np.sort(order[: self.texts])
