@@ -77,10 +77,10 @@ class Fidelity(ClassifierMeasure):
         eval_tokens: Positive | None = None,
         seed: NonNegative | None = None,
     ) -> None:
+        check_names(setting("model.tests"), [test.name for test in tests])
         super().__init__(checkpoints, eval_tokens)
         if seed is not None:
             self.seed = seed
-        check_names(setting("model.tests"), [test.name for test in tests])
         self.tests = tests
         self.level = level
         self.texts = texts
