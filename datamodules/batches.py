@@ -252,13 +252,16 @@ class PairBatch(Batch):
 
     Attributes:
         index: int64 `[pairs]`, index of each pair among all pairs of the run.
-        lengths: int64 `[2 · pairs]`, number of tokens of each sentence, with the start token.
-        tokens: int64 `[2 · pairs, time]`, ids of the decoder's tokenizer; its padding id in the padding.
+        lengths: int64 `[2 · pairs]`, number of tokens of each sentence, with the start token or the delimiters.
+        tokens: int64 `[2 · pairs, time]`, ids of the encoder's tokenizer; its padding id in the padding.
+        words: int64 `[2 · pairs, time]`, 0-based word of each token, as the tokenizer divides the sentence into words;
+            -1 for delimiters and in the padding. Size 0 for a decoder, which masks no words.
     """
 
     index: Tensor
     lengths: Tensor
     tokens: Tensor
+    words: Tensor = EMPTY
 
     @property
     def mask(self) -> Tensor:

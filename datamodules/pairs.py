@@ -1,14 +1,15 @@
-"""Datamodule of minimal pairs as tokens of a decoder."""
+"""Datamodule of minimal pairs as tokens of a decoder or of a masked language model."""
 
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
@@ -20,7 +21,7 @@ from attention_probing.corpora.records import warn_of_records
 from attention_probing.corpora.registry import CORPORA, locate
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.splits import Split, corpus_of
-from attention_probing.datamodules.batches import BatchLoader, PairBatch
+from attention_probing.datamodules.batches import EMPTY, BatchLoader, Lengths, PairBatch
 from attention_probing.datamodules.corpus import DEFAULT_SPEC, CorpusDataModule
 from attention_probing.datamodules.warnings import warn_of_unknown
 from attention_probing.results import Provenance
@@ -29,101 +30,170 @@ from attention_probing.results.errors import UserError, check_names, one_of, set
 from attention_probing.results.options import Positive, checked
 from attention_probing.results.progress import inform
 
+Masking = Literal["word_l2r", "original"]
+"""Tokens that are masked together with each token of a sentence (Kauf & Ivanova 2023): those of the same word to its
+right, or none (Salazar et al. 2020, §2)."""
+
 
 class PairSplit(Dataset[PairBatch]):
     """Minimal pairs as tokens, indexed by lists of pairs.
 
-    A sentence is read as in lm-evaluation-harness: a blank before it, no delimiters of the tokenizer, and in front the
-    start token, or the end token of a tokenizer without one.
+    For a decoder, a sentence is read as in lm-evaluation-harness: a blank before it, no delimiters of the tokenizer,
+    and in front the start token, or the end token of a tokenizer without one. For a masked language model, it is read
+    as in minicons: as it is, with the delimiters of the tokenizer.
 
     Args:
         path: File of the pairs, for messages.
         pairs: The pairs.
-        encoder: The decoder.
+        encoder: The decoder, or the masked language model.
+        masking: Tokens that are masked together with each token; a decoder masks none.
 
     Attributes:
         pairs: The pairs.
-        encoder: The decoder.
-        lengths: Number of tokens of each pair: twice those of the longer sentence, with the start token, int64
-            `[pairs]`.
+        encoder: The decoder, or the masked language model.
+        masking: Tokens that are masked together; None for a decoder.
+        texts: Number of texts that the model reads for each pair, int64 `[pairs]`: two sentences or, if tokens are
+            masked, one text for each token of both; of two equal sentences only one is masked.
+        lengths: Number of tokens of each pair, int64 `[pairs]`: those of all its texts, each as long as the longer
+            sentence with its delimiters. Both sentences count as the one with more texts.
 
     Raises:
-        UserError: The encoder is no decoder, its tokenizer has neither of these tokens, or a sentence is too long.
+        UserError: A decoder's tokenizer has neither a start nor an end token, a sentence is too long or has no token to
+            mask, or a decoder is to mask tokens as in the original.
     """
 
-    def __init__(self, path: Path, pairs: Sequence[MinimalPair], encoder: Encoder) -> None:
+    def __init__(
+        self, path: Path, pairs: Sequence[MinimalPair], encoder: Encoder, masking: Masking = "word_l2r"
+    ) -> None:
         self.pairs = tuple(pairs)
         self.encoder = encoder
-        tokenizer = encoder.tokenizer
+        self.masking = None if encoder.causal else masking
         name = encoder.source.spec.name
-        if not encoder.causal:
+        if encoder.causal and masking != "word_l2r":
             raise UserError(
-                f"{name} is no decoder: it sees the words on both sides, and gives a sentence no probability. Name a "
-                f"decoder with a language-modelling head (gpt2) with {setting('encoder')}."
+                f"{setting('data.masking', masking)} is for masked language models, but {name} is a decoder, which "
+                "masks no token. Leave it out."
             )
-        start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
-        if start is None:
-            raise UserError(
-                f"{name}: the tokenizer has no start and no end token, so nothing comes before the first token of a "
-                f"sentence, and it has no probability. Name another encoder with {setting('encoder')}."
-            )
-        sentences = []
-        for pair in pairs:
-            sentences += [f" {pair.good}", f" {pair.bad}"]
-        tokens = tokenizer(sentences, add_special_tokens=False, verbose=False)["input_ids"]
-        unknown = sum(tokenizer.unk_token_id in ids for ids in tokens)
-        warn_of_unknown(path, unknown, len(tokens), "sentences", name)
-        self._ids = []
-        for ids in tokens:
-            if ids[:1] != [start]:
-                ids = [start, *ids]
-            self._ids.append(torch.tensor(ids))
+        self._ids: list[Tensor] = []
+        self._words: list[Tensor] = []  # of a masked language model: the word of each token, -1 for delimiters
+        if encoder.causal:
+            self._read_by_decoder(path)
+        else:
+            self._read_to_mask(path)
         longer = np.array([len(ids) for ids in self._ids], np.int64).reshape(-1, 2).max(1)
         if longer.max() > encoder.max_length:
             wrong = f"a sentence has {longer.max()} tokens, but {name} reads {encoder.max_length}"
             raise CorpusError.at(path, pairs[longer.argmax()].line, wrong, "Remove the pair, or name another encoder")
-        self.lengths = 2 * longer
+        self._longest = int(longer.max())
+        by_sentence = self._count_texts(path)
+        self.texts = by_sentence.sum(1)
+        self.lengths = 2 * by_sentence.max(1) * longer
+
+    def _sentences(self, before: str = "") -> list[str]:
+        """Return all sentences, the acceptable one of each pair first, with a string before each."""
+        sentences = []
+        for pair in self.pairs:
+            sentences += [before + pair.good, before + pair.bad]
+        return sentences
+
+    def _warn_of_unknown(self, path: Path, tokens: Sequence[Sequence[int]]) -> None:
+        """Warn if many sentences contain the unknown token."""
+        unknown = sum(self.encoder.tokenizer.unk_token_id in ids for ids in tokens)
+        warn_of_unknown(path, unknown, len(tokens), "sentences", self.encoder.source.spec.name)
+
+    def _read_by_decoder(self, path: Path) -> None:
+        """Tokenize the sentences for a decoder."""
+        tokenizer = self.encoder.tokenizer
+        start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+        if start is None:
+            raise UserError(
+                f"{self.encoder.source.spec.name}: the tokenizer has no start and no end token, so nothing comes "
+                "before the first token of a sentence, and it has no probability. Name another encoder with "
+                f"{setting('encoder')}."
+            )
+        tokens = tokenizer(self._sentences(" "), add_special_tokens=False, verbose=False)["input_ids"]
+        self._warn_of_unknown(path, tokens)
+        for ids in tokens:
+            if ids[:1] != [start]:
+                ids = [start, *ids]
+            self._ids.append(torch.tensor(ids))
+
+    def _read_to_mask(self, path: Path) -> None:
+        """Tokenize the sentences for a masked language model."""
+        encoded = self.encoder.tokenizer(self._sentences(), verbose=False)
+        self._warn_of_unknown(path, encoded["input_ids"])
+        for place, ids in enumerate(encoded["input_ids"]):
+            words = [-1 if word is None else word for word in encoded.word_ids(place)]
+            self._ids.append(torch.tensor(ids))
+            self._words.append(torch.tensor(words))
+
+    def _count_texts(self, path: Path) -> Lengths:
+        """Return how many texts the model reads for the two sentences of each pair, `[pairs, 2]`."""
+        if self.masking is None:
+            return np.ones((len(self.pairs), 2), np.int64)
+        to_mask = np.array([int((words >= 0).sum()) for words in self._words], np.int64).reshape(-1, 2)
+        if not to_mask.all():
+            pair = self.pairs[np.argmin(to_mask.min(1))]
+            wrong = f"{self.encoder.source.spec.name} reads no token in a sentence, so nothing can be masked"
+            raise CorpusError.at(path, pair.line, wrong, "Remove the pair, or name another encoder")
+        for place in range(len(self.pairs)):
+            if self._ids[2 * place].equal(self._ids[2 * place + 1]):
+                to_mask[place, 1] = 0
+        return to_mask
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     def __getitem__(self, items: list[int]) -> PairBatch:
-        ids = []
+        sentences = []
         for item in items:
-            ids += [self._ids[2 * item], self._ids[2 * item + 1]]
+            sentences += [2 * item, 2 * item + 1]
+        ids = [self._ids[place] for place in sentences]
+        words = EMPTY
+        if self.masking is not None:
+            words = _padded([self._words[place] for place in sentences], -1)
         return PairBatch(
             index=torch.tensor(items, dtype=torch.int64),
             lengths=torch.tensor([len(sentence) for sentence in ids], dtype=torch.int64),
-            tokens=pad_sequence(ids, True, self.encoder.pad_id) if ids else torch.zeros(0, 0, dtype=torch.int64),
+            tokens=_padded(ids, self.encoder.pad_id),
+            words=words,
         )
 
     @property
     def bounds(self) -> dict[str, Any]:
         """Options of `LengthBatches` that bound a batch."""
         encoder = self.encoder
-        longest = int(self.lengths.max()) // 2
         # Logits are the largest tensor of a pass. Two copies of a batch run at once.
-        most = pieces_at_once(encoder.device, longest, encoder.heads, len(encoder.tokenizer)) // 2
+        most = pieces_at_once(encoder.device, self._longest, encoder.heads, len(encoder.tokenizer)) // 2
         return {"max_cells": max(most, 1), "max_items": len(self), "cells": "tokens"}
 
 
+def _padded(sentences: Sequence[Tensor], blank: int) -> Tensor:
+    """Return the numbers of some sentences, int64 `[sentences, time]`, with `blank` in the padding."""
+    if not sentences:
+        return torch.zeros(0, 0, dtype=torch.int64)
+    return pad_sequence(list(sentences), True, blank)
+
+
 class PairDataModule(CorpusDataModule[PairBatch]):
-    """Datamodule of minimal pairs, for measurements of a decoder.
+    """Datamodule of minimal pairs, for measurements of a decoder or of a masked language model.
 
     Args:
         corpus: `blimp`, or a JSONL, TSV or CSV file, see `corpora.pairs.read_pairs`.
-        encoder: The decoder.
+        encoder: The decoder, or the masked language model. Its architecture says which it is.
         fields: Fields of grammar to read; None for all.
         per_paradigm: Largest number of pairs of each paradigm, the first of the file; None for all.
         root: Folder of the public corpora; else `$PROBING_DATA`, else `./data`.
         cache: Folder for the checksums of files; else `$PROBING_CACHE`, else `./stores`.
         columns: Names of the columns in a file of another project; None for those of BLiMP.
+        masking: Tokens that a masked language model masks together: with each token those of the same word to its
+            right, `word_l2r` (Kauf & Ivanova 2023), or each token alone, `original` (Salazar et al. 2020).
 
     Attributes:
         audit: Counts of the reader, see `corpora.pairs.read_pairs`; empty before `read`.
 
     Raises:
-        UserError: On `setup`, the file is absent or malformed, a field is unknown, or the decoder cannot read the
+        UserError: On `setup`, the file is absent or malformed, a field is unknown, or the model cannot read the
             pairs.
     """
 
@@ -140,6 +210,7 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         root: str | None = None,
         cache: str | None = None,
         columns: PairColumns | None = None,
+        masking: Masking = "word_l2r",
     ) -> None:
         super().__init__(corpus, root, cache)
         if fields is not None:
@@ -148,6 +219,7 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         self.fields = fields
         self.per_paradigm = per_paradigm
         self.columns = columns or PairColumns()
+        self.masking = masking
         self.audit = Counter[str]()
 
     def files(self) -> Mapping[str, Path]:
@@ -197,15 +269,19 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         return tuple(chosen)
 
     def setup(self, stage: str) -> None:
-        """Load the decoder, and read and tokenize the pairs."""
+        """Load the model, and read and tokenize the pairs."""
         self.splits_of(stage, {})
         if self.splits:
             return
         entered = time.perf_counter()
-        pairs = PairSplit(self.files()["test"], self.read(), Encoder(resolve(self.encoder), self.device))
+        encoder = Encoder(resolve(self.encoder), self.device)
+        pairs = PairSplit(self.files()["test"], self.read(), encoder, self.masking)
         self.splits["test"] = pairs
         seconds = time.perf_counter() - entered
-        inform(f"Data ready in {seconds:.1f} s: {len(pairs):,} minimal pairs, read by {self.encoder.name}.")
+        counted = f"{len(pairs):,} minimal pairs"
+        if pairs.masking is not None:
+            counted += f" in {pairs.texts.sum():,} masked texts"
+        inform(f"Data ready in {seconds:.1f} s: {counted}, read by {self.encoder.name}.")
 
     def test_dataloader(self) -> list[BatchLoader[PairBatch]]:
         """Return one loader of all pairs."""
@@ -213,7 +289,7 @@ class PairDataModule(CorpusDataModule[PairBatch]):
 
     @property
     def provenance(self) -> Provenance:
-        """Description of the decoder and the file, with counts of the pairs by field, and those of the reader."""
+        """Description of the model and the file, with counts of the pairs by field, and those of the reader."""
         path = self.files()["test"]
         digests = Digests(self.cache)
         split = self.splits["test"]

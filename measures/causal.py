@@ -372,7 +372,7 @@ class CausalCheck(ProbeMeasure):
         kind: Replacement of the outputs of attention heads. `mean` (over dev, or the minimal pairs) removes only what
             depends on the sentence; `zero` also shifts the inputs of all later layers.
         max_epochs: Largest number of validation checks of the probe's training.
-        pairs: `blimp`, or a file of minimal pairs (`PairDataModule`), on which the encoder, a decoder with a
+        pairs: `blimp`, or a file of minimal pairs (`PairDataModule`), on which the encoder, with its
             language-modelling head, is scored in place of a `checkpoint`.
         per_paradigm: Largest number of pairs of each paradigm; None for all.
         pair_columns: Names of the columns in a file of minimal pairs; None for those of BLiMP.
@@ -686,7 +686,8 @@ class CausalCheck(ProbeMeasure):
         path = data.files()["test"]
         data.splits["test"] = PairSplit(path, data.read("model.pair_columns"), self._encoder)
         on = f": {corpus_of(path)['corpus']}"
-        return self._on_texts(MinimalPairs(data.splits["test"]), data, "test", "accuracy on minimal pairs", on)
+        task = MinimalPairs.from_split(data.splits["test"])
+        return self._on_texts(task, data, "test", "accuracy on minimal pairs", on)
 
     def _on_texts(
         self, task: Task, data: ClassificationDataModule | PairDataModule, split: Split, label: str, on: str

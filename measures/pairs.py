@@ -1,4 +1,4 @@
-"""Accuracy of a decoder on minimal pairs, by paradigm and field of grammar (Warstadt et al. 2020, BLiMP, TACL 8)."""
+"""Accuracy of a language model on minimal pairs, by paradigm and field (Warstadt et al. 2020, BLiMP, TACL 8)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,18 +20,19 @@ from attention_probing.results.sentences import clear_largest, clear_smallest
 class MinimalPairAccuracy(Measure[PairDataModule]):
     """Share of minimal pairs whose acceptable sentence has the higher probability; see `MinimalPairs`.
 
-    Intervals come from a bootstrap over pairs. Ties count as right, as in lm-evaluation-harness; the audit counts them,
-    and the pairs of equal sentences among them.
+    For a masked language model, pseudo-log-likelihoods are compared; see `MaskedPairs`. Intervals come from a bootstrap
+    over pairs. Ties count as right, as in lm-evaluation-harness; the audit counts them, and the pairs of equal
+    sentences among them.
 
     Raises:
-        UserError: In `begin`: the encoder is no decoder with a language-modelling head.
+        UserError: In `begin`: the encoder has no language-modelling head.
     """
 
     experiment = "pairs"
     takes = PairDataModule
 
     def begin(self) -> None:
-        self.task = MinimalPairs(self.data.splits["test"])
+        self.task = MinimalPairs.from_split(self.data.splits["test"])
         self._outputs = AblatedOutputs(self.task, {Ablation("zero"): [WHOLE]})  # the model is run once, intact
 
     def update(self, batch: PairBatch) -> None:
@@ -52,16 +53,20 @@ class MinimalPairAccuracy(Measure[PairDataModule]):
         at_once = {field: _accuracy_at_once(of_field, len(fields)) for field, of_field in fields.items()}
         ties = int(tables["fields"].frame["ties"].sum())
         equal_sentences = int((pairs["good"] == pairs["bad"]).sum())
+        audit: dict[str, object] = {"pairs": len(pairs), "ties": ties, "equal_sentences": equal_sentences}
+        masking = self.data.splits["test"].masking
+        if masking is not None:
+            audit["masking"] = masking
         return Result(
             self.experiment,
             scores,
             tables,
-            audit={"pairs": len(pairs), "ties": ties, "equal_sentences": equal_sentences},
+            audit=audit,
             items=items,
             ratios=ratios,
             shares=tuple(ratios),
             headline=tuple(scores),
-            answer=fill_sentence(pairs_answer(at_once, ties), scores, n=len(pairs)),
+            answer=fill_sentence(pairs_answer(at_once, ties, masking is not None), scores, n=len(pairs)),
         )
 
 
@@ -100,14 +105,17 @@ def _items(outputs: TaskOutputs, pairs: pd.DataFrame) -> tuple[pd.DataFrame, dic
     return items, ratios
 
 
-def pairs_answer(fields: Mapping[str, Estimate], ties: int = 0) -> str:
+def pairs_answer(fields: Mapping[str, Estimate], ties: int = 0, is_masked: bool = False) -> str:
     """Return the answer, for `fill_sentence`: the accuracy, and the fields where it is clearly highest and lowest.
 
     Args:
         fields: Accuracy in each field, with intervals that hold for all fields at once.
         ties: Number of pairs of equally probable sentences, which count as right.
+        is_masked: True if the model is a masked language model.
     """
     answer = "{pairs.accuracy} of {n} acceptable sentences are at least as probable as their pair"
+    if is_masked:
+        answer += " by pseudo-log-likelihood"
     if ties:
         answer += f" ({pluralize(ties, 'pair')} equally probable)"
     for word, name in (("most", clear_largest(fields)), ("fewest", clear_smallest(fields))):
@@ -117,7 +125,7 @@ def pairs_answer(fields: Mapping[str, Estimate], ties: int = 0) -> str:
 
 
 def _log_probabilities(outputs: TaskOutputs) -> tuple[Floats, Floats]:
-    """Return the log-probabilities of the acceptable and of the other sentences, each `[pairs]`."""
+    """Return the (pseudo-)log-probabilities of the acceptable and of the other sentences, each `[pairs]`."""
     good, bad = outputs.outputs["zero", WHOLE].T
     return good, bad
 

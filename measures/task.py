@@ -1,7 +1,7 @@
 """Tasks: models that are scored on texts, with their inputs, outputs for each text, losses and scores."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -168,9 +168,19 @@ class Task(ABC):
         with torch.autocast(index.device.type, enabled=False):
             rows = {"gold": self.gold(inputs)}
             for ablation, head_sets in sets.items():
-                outputs = self.ablated_model.run(self.outputs, inputs, ablation, head_sets, index.tolist())
+                outputs = self.ablated_outputs(inputs, ablation, head_sets)
                 rows[ablation.kind] = outputs.transpose(0, 1).flatten(1)
         return rows
+
+    def ablated_outputs(self, inputs: Mapping[str, Tensor], ablation: Ablation, sets: Sequence[Heads]) -> Tensor:
+        """Run the model on a batch with each set of heads ablated, and return its outputs, `[sets, batch, width]`.
+
+        Args:
+            inputs: Inputs of a batch, from `inputs`.
+            ablation: Replacement of the outputs of the ablated heads.
+            sets: Sets of heads.
+        """
+        return self.ablated_model.run(self.outputs, inputs, ablation, sets, inputs["index"].tolist())
 
 
 class LabelTask(Task):
@@ -523,10 +533,16 @@ class MinimalPairs(Task):
     ablation `resample` takes the outputs for both from the same texts, and from no sentence of the pair. The outputs
     are both log-probabilities, `[pairs, 2]`, and the gold value is the index of the pair.
 
+    A masked language model gives a sentence no probability; its task is `MaskedPairs`. `from_split` chooses.
+
     Args:
         split: The pairs, as tokens of a decoder whose files hold a head for language modelling.
 
+    Attributes:
+        masks: True if the log-probabilities are those of masked tokens.
+
     Raises:
+        TypeError: The pairs are tokens of a masked language model.
         UserError: The decoder's files hold no such head.
     """
 
@@ -534,13 +550,17 @@ class MinimalPairs(Task):
     score = "pairs.accuracy"
     unit = "fraction"
     width = 2
+    masks: ClassVar[bool] = False
 
     def __init__(self, split: PairSplit) -> None:
+        if self.masks != (split.masking is not None):
+            raise TypeError("MinimalPairs is for decoders, MaskedPairs for other encoders: call from_split.")
         encoder = split.encoder
         reason = lacks_language_modelling(encoder)
         if reason is not None:
             raise UserError(
-                f"{reason}, which minimal pairs need. Name a decoder with one (gpt2) with {setting('encoder')}."
+                f"{reason}, which minimal pairs need. Name a decoder (gpt2) or a masked language model "
+                f"(bert-base-uncased) with a language-modelling head with {setting('encoder')}."
             )
         encoder.require_interface(type(self).__name__)
         assert encoder.language_model is not None
@@ -551,6 +571,11 @@ class MinimalPairs(Task):
         self.layers = encoder.layers
         self.heads = encoder.heads
         self.vocabulary = int(self._language_model.config.vocab_size)
+
+    @staticmethod
+    def from_split(split: PairSplit) -> "MinimalPairs":
+        """Return the task of some pairs: `MaskedPairs` if they are read by a masked language model."""
+        return MinimalPairs(split) if split.masking is None else MaskedPairs(split)
 
     def inputs(self, batch: PairBatch) -> dict[str, Tensor]:
         tokens, targets = _next_tokens(batch)
@@ -579,9 +604,111 @@ class MinimalPairs(Task):
     def draw(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
         pairs = data.splits["test"]  # the only split, whatever `split` says
         order = np.random.default_rng(seed).permutation(len(pairs))
-        places = order[: max(most // 2, 1)].tolist()
+        count = int((pairs.texts[order].cumsum() <= most).sum())
+        places = order[: max(count, 1)].tolist()
         batches = LengthBatches(pairs.lengths, items=places, shuffle=False, **pairs.bounds)
         return [self.inputs(pairs[items].to(self.encoder.device)) for items in batches]
+
+
+class MaskedPairs(MinimalPairs):
+    """Task of giving the acceptable sentence of a minimal pair the higher pseudo-log-likelihood.
+
+    The pseudo-log-likelihood of a sentence is the sum of the log-probabilities of its tokens, each of them masked and
+    predicted from all others (Salazar et al. 2020, §2). The pieces of a rare word give each other away, which makes the
+    word seem probable; so the tokens of the same word to the right are masked too by default (PLL-word-l2r of Kauf &
+    Ivanova 2023). Words are those that the tokenizer cuts into pieces, as in the code of that paper and in minicons:
+    `don't` is three words of BERT and one of XLM-R.
+
+    The inputs have a text for each token to predict, the sentence with this token masked, one sentence after the other,
+    with the index of the pair and
+
+    - `sentence`: number of its sentence in the batch, 2 · pair + 1 for the unacceptable one, int64 `[texts]`. Of two
+      equal sentences only the first has texts, so that they are a tie;
+    - `place` and `target`: position and id of the token to predict, int64 `[texts]`.
+
+    Args:
+        split: The pairs, as tokens of an encoder whose files hold a head for masked language modelling.
+
+    Raises:
+        UserError: The files hold no such head, or the tokenizer has no mask token.
+    """
+
+    masks = True
+
+    def __init__(self, split: PairSplit) -> None:
+        super().__init__(split)
+        self._masking = split.masking
+        self._most = split.bounds["max_cells"]
+
+    def inputs(self, batch: PairBatch) -> dict[str, Tensor]:
+        to_mask = batch.words >= 0
+        is_equal = (batch.tokens[::2] == batch.tokens[1::2]).all(1)
+        to_mask[1::2] &= ~is_equal[:, None]
+        sentence, place = to_mask.nonzero(as_tuple=True)
+        tokens = batch.tokens[sentence]
+        position = torch.arange(tokens.size(1), device=tokens.device)
+        masked = position == place[:, None]
+        if self._masking == "word_l2r":
+            words = batch.words[sentence]
+            is_of_word = words == words.gather(1, place[:, None])
+            masked = is_of_word & (position >= place[:, None])
+        mask = self.encoder.tokenizer.mask_token_id
+        inputs = self.encoder.inputs(
+            tokens.masked_fill(masked, mask), batch.mask[sentence], segments=torch.zeros_like(tokens)
+        )
+        target = tokens.gather(1, place[:, None])[:, 0]
+        index = batch.index[sentence // 2]
+        return {**inputs, "index": index, "sentence": sentence, "place": place, "target": target}
+
+    def gold(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        pairs: Tensor = inputs["index"].unique_consecutive()  # type: ignore[no-untyped-call]
+        return pairs
+
+    def log_probabilities(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Run the model, and return the log-probability of the token to predict in each text, `[texts]`."""
+        logits = self._language_model(**_of_model(inputs)).logits
+        texts = torch.arange(len(logits), device=logits.device)
+        at_place = _precise(logits[texts, inputs["place"]])
+        return -nn.functional.cross_entropy(at_place, inputs["target"], reduction="none")
+
+    def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        parts = [self.log_probabilities(part) for part in self._in_parts(inputs)]
+        return _sum_by_pair(torch.cat(parts)[None], inputs["sentence"])[0]
+
+    def ablated_outputs(self, inputs: Mapping[str, Tensor], ablation: Ablation, sets: Sequence[Heads]) -> Tensor:
+        parts = []
+        for part in self._in_parts(inputs):
+            index = part["index"].tolist()
+            parts.append(self.ablated_model.run(self.log_probabilities, part, ablation, sets, index))
+        return _sum_by_pair(torch.cat(parts, 1), inputs["sentence"])
+
+    def _in_parts(self, inputs: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+        """Yield the inputs of as many texts at a time as the datamodule has tokens in a batch."""
+        texts, longest = inputs["input_ids"].shape
+        at_once = max(self._most // longest, 1)
+        for first in range(0, texts, at_once):
+            yield {name: tensor[first : first + at_once] for name, tensor in inputs.items()}
+
+    def draw(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
+        parts: list[dict[str, Tensor]] = []
+        for inputs in super().draw(data, split, most, seed):
+            parts.extend(self._in_parts(inputs))
+        return parts
+
+
+def _sum_by_pair(log_probabilities: Tensor, sentence: Tensor) -> Tensor:
+    """Sum log-probabilities of tokens by sentence, and return those of both sentences of each pair, `[sets, pairs, 2]`.
+
+    Args:
+        log_probabilities: `[sets, texts]`.
+        sentence: Number of the sentence of each text; see `MaskedPairs`.
+    """
+    pairs = int(sentence.max()) // 2 + 1
+    sums = log_probabilities.new_zeros(len(log_probabilities), 2 * pairs)
+    sums.index_add_(1, sentence, log_probabilities)
+    good, bad = sums.view(-1, pairs, 2).unbind(2)
+    has_texts = sentence.bincount(minlength=2 * pairs)[1::2] > 0
+    return torch.stack([good, bad.where(has_texts, good)], 2)
 
 
 first_output_per_gold = Ratio(lambda values: (values[:, 1], values[:, 0]))
@@ -650,7 +777,7 @@ def load_task(
         labelled.eval_tokens = PIECES.get(device.type, PIECES["cuda"]) // 2
         return Classification.from_data(checkpoint, labelled, device)
     if isinstance(data, PairDataModule):
-        return MinimalPairs(data.splits["test"])
+        return MinimalPairs.from_split(data.splits["test"])
     texts = data_for(f"{measurement} without a checkpoint", TextDataModule, data)
     if len(texts.encoders) > 1 or texts.quantity != "attention":
         raise UserError(
