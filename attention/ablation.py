@@ -1,4 +1,4 @@
-"""Ablation of attention heads: their outputs are replaced, and the model runs from the lowest replaced layer on.
+"""Interventions on attention heads: their outputs are replaced, and the model runs from the lowest replaced layer on.
 
 A batch passes through the intact model once. For each layer, copies of the batch then start from this layer, with
 different heads replaced in each copy: the outputs of the layers below are computed once.
@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import accumulate, chain, product
 from typing import Any, Literal
 
 import numpy as np
@@ -18,11 +18,20 @@ from torch import Tensor, nn
 from attention_probing.attention.capture import Mixture, replacing
 from attention_probing.attention.heads import Heads
 from attention_probing.attention.masks import uniform_attention
-from attention_probing.results.options import checked
+from attention_probing.attention.source import EncoderError
+from attention_probing.results.options import Rate, checked
 
-Kind = Literal["zero", "uniform", "mean", "resample"]
-"""Replacement of a head's output: zeros; the mean of the values that it may attend to (Kovaleva et al. 2019, §4.6); its
-mean over reference texts at the same position; its output in another text, position by position."""
+OffKind = Literal["zero", "uniform", "mean", "resample"]
+"""Replacement that switches a head off: zeros; the mean of the values that it may attend to (Kovaleva et al. 2019,
+§4.6); its mean over reference texts at the same position; its output in another text, position by position."""
+
+Kind = Literal[OffKind, "scale", "patch"]
+"""Replacement of a head's output: one that switches it off; the output times a factor; or the head's output in the
+other sentence of a minimal pair (activation patching, also called interchange intervention)."""
+
+Sources = tuple[Tensor, Tensor]
+"""Where replacements come from: for every position of a batch a text, and a position in it, each int64
+`[batch, pieces]`. The text is a kept reference text of `resample`, or a row of the batch of `patch`."""
 
 RunModel = Callable[[Mapping[str, Tensor]], Tensor]
 """Runs a model on inputs, each `[batch, …]`, and returns numbers for each text, `[batch, …]`."""
@@ -34,7 +43,9 @@ CELLS = 1 << 28
 MOST_BYTES = 512 << 20
 """Largest size in bytes of the outputs that are kept for `resample`."""
 
-_TOLERANCE = 1e-4  # for a pass that starts from a layer, relative to the largest output
+# Tolerances relative to the largest output.
+_TOLERANCE = 1e-4  # for a pass that starts from a layer
+_UNCHANGED = 1e-6  # for a pass with the heads' own outputs
 
 
 def pieces_at_once(device: torch.device, longest: int, heads: int, width: int = 0) -> int:
@@ -137,7 +148,7 @@ class ReferenceOutputs:
             numbers=numbers,
         )
 
-    def positions(self, index: Sequence[int], time: int, seed: int) -> tuple[Tensor, Tensor]:
+    def positions(self, index: Sequence[int], time: int, seed: int) -> Sources:
         """Draw, for every position of a batch of texts, a kept reference text and a position in it.
 
         For each text, the kept texts other than itself are put into a random order that depends only on the seed and
@@ -171,48 +182,111 @@ class ReferenceOutputs:
         return torch.from_numpy(texts).to(device), torch.from_numpy(places).to(device)
 
 
+def partners_of_pairs(tokens: Tensor, lengths: Tensor) -> Sources:
+    """Return, for every position of pairs of texts, the position of the partner whose output `patch` takes.
+
+    The tokens at the start that both texts of a pair share are partners, and so are those at the end. Between them,
+    tokens are partners from the left. A position without a partner, in the longer text, keeps its own output, and so
+    does the padding. Texts of the same length are thus aligned position by position.
+
+    Args:
+        tokens: Tokens of the texts, int64 `[2 · pairs, pieces]`; the texts of a pair stand one after the other.
+        lengths: Number of tokens of each text, int64 `[2 · pairs]`, at least 1.
+
+    Returns:
+        Rows of the batch, and positions in them.
+    """
+    own_rows = torch.arange(len(tokens), device=tokens.device)
+    other_rows = own_rows ^ 1
+    other_lengths = lengths[other_rows]
+    shorter = torch.minimum(lengths, other_lengths)
+    places = torch.arange(tokens.size(1), device=tokens.device)
+    real = places < shorter[:, None]
+
+    same = (tokens == tokens[other_rows]) & real
+    shared_at_start = same.cumprod(1).sum(1)
+    from_end = tokens.gather(1, (lengths[:, None] - 1 - places).clamp(min=0))
+    same_from_end = (from_end == from_end[other_rows]) & real
+    shared_at_end = same_from_end.cumprod(1).sum(1)
+    shared_at_end = torch.minimum(shared_at_end, shorter - shared_at_start)
+
+    end = (lengths - shared_at_end)[:, None]
+    other_end = (other_lengths - shared_at_end)[:, None]
+    positions = torch.where(places < end, places, places - end + other_end)
+    has_partner = (places < torch.minimum(end, other_end)) | ((places >= end) & (places < lengths[:, None]))
+    rows = torch.where(has_partner, other_rows[:, None], own_rows[:, None])
+    return rows, torch.where(has_partner, positions, places)
+
+
 @checked
 @dataclass(frozen=True, eq=False)
 class Ablation:
-    """Replacement of the outputs of ablated attention heads.
+    """Replacement of the outputs of some attention heads.
+
+    The four kinds that switch a head off:
+
+    - `zero`: zeros (Michel et al. 2019, §2.2);
+    - `uniform`: the mean of the values that a position may attend to (Kovaleva et al. 2019, §4.6);
+    - `mean`: the head's mean output over reference texts;
+    - `resample`: its output in another reference text.
+
+    Two kinds keep it on:
+
+    - `scale`: its own output times a factor, as Kumon and Yanaka (2026, arXiv 2604.22166) strengthen heads on BLiMP
+      by 1.5. A factor of 0 is `zero`, and 1 changes nothing.
+    - `patch`: its output in the intact model for the other text of a pair, at the position that
+      `partners_of_pairs` gives (activation patching, Vig et al. 2020; Wang et al. 2023, §3). The pairs are of the
+      kind that Zhang and Nanda (2024, §2) call symmetric token replacement. Both texts of a pair are patched at once,
+      each in its own pass: what changes one of them cannot change the other, so the effect on a difference of the two
+      is the effect on one text minus the effect on the other. If several heads are patched, those of the higher layers
+      get the intact outputs as well, whatever the lower ones have changed.
 
     Args:
-        kind: `zero` replaces the outputs by zeros, `uniform` by the mean of the values that a position may attend to,
-            `mean` by the head's mean output over reference texts, `resample` by its outputs in another reference
-            text.
+        kind: Kind of the replacement.
         reference: Outputs on reference texts, for `mean` and `resample`; `resample` needs the outputs of at least two
             texts.
         seed: Seed of the draws of `resample`.
+        factor: Factor of `scale`, for which 1.5 stands for one and a half times the output.
     """
 
     kind: Kind
     reference: ReferenceOutputs | None = None
     seed: int = 0
+    factor: Rate = 1.0
 
-    def outputs(self, layer: int, heads: Tensor, references: tuple[Tensor, Tensor], uniform: Tensor) -> Tensor:
+    @property
+    def name(self) -> str:
+        """Name among other ablations: the kind, such as `zero`, or kind and factor, such as `scale_0.5`."""
+        if self.kind == "scale":
+            return f"scale_{self.factor:g}"
+        return self.kind
+
+    def outputs(self, layer: int, heads: Tensor, given: Tensor, sources: Sources) -> Tensor:
         """Return the replacement outputs of some heads of a layer.
 
         Args:
             layer: 0-based index of the layer.
             heads: 0-based indices of the heads, int64 `[heads]`.
-            references: Reference text, and position in it, for every position, each int64 `[batch, pieces]`,
-                from `ReferenceOutputs.positions`. Only `resample` uses the values; `mean` uses the
-                shape.
-            uniform: Outputs `[batch, all heads, pieces, dim]` of the layer with uniform attention; used
-                only by `uniform`.
+            given: Outputs of the layer, `[batch, all heads, pieces, dim]`: for `uniform` those with uniform attention,
+                for `patch` those of the intact model, for other kinds those that are replaced.
+            sources: Where `resample` and `patch` take their outputs from.
 
         Returns:
             The outputs `[batch, heads, pieces, dim]`, or a tensor that broadcasts to this shape.
         """
-        texts, positions = references
         if self.kind == "zero":
-            return torch.zeros((), device=heads.device)
+            return given.new_zeros(())
+        if self.kind == "scale":
+            return given[:, heads] * self.factor
         if self.kind == "uniform":
-            return uniform[:, heads]
+            return given[:, heads]
+        texts, positions = sources
+        if self.kind == "patch":
+            return given[texts[:, None], heads[None, :, None], positions[:, None]]
         assert self.reference is not None
         if self.kind == "mean":
             mean = self.reference.mean[layer, heads]
-            places = torch.arange(texts.size(1), device=heads.device).clamp(max=mean.size(1) - 1)
+            places = torch.arange(given.size(2), device=heads.device).clamp(max=mean.size(1) - 1)
             return mean[None, :, places]
         return self.reference.outputs[texts[:, None], layer, heads[None, :, None], positions[:, None]]
 
@@ -242,7 +316,7 @@ class _Batch:
     run: RunModel
     inputs: Mapping[str, Tensor]
     ablation: Ablation
-    references: tuple[Tensor, Tensor]  # see `Ablation.outputs`
+    sources: Sources
     result: Tensor = field(default_factory=lambda: torch.empty(0))
     outputs: list[Tensor] = field(default_factory=list)  # by layer [batch, heads, pieces, dim]
     uniform: dict[int, Tensor] = field(default_factory=dict)  # by layer, as `outputs`
@@ -277,6 +351,7 @@ class AblatedModel:
         self.width = width
         self._blocks: list[nn.Module] = []
         self._projections: list[list[nn.Module]] = []  # by layer
+        self._exact: set[Kind] = set()  # kinds that leave the model as it is if they give it its own outputs
         if share:
             self._find()
             if not self._starts_anywhere():
@@ -298,10 +373,13 @@ class AblatedModel:
         ablation: Ablation,
         sets: Sequence[Heads],
         index: Sequence[int] | None = None,
+        partners: Sources | None = None,
     ) -> Tensor:
         """Return the output of the model with each set of attention heads ablated, `[sets, batch, …]`.
 
         For the empty set, the output equals that of the intact model bit for bit.
+
+        The first run with `scale` or `patch` checks that factor 1, or a text as its own partner, changes nothing.
 
         Args:
             run: Function that runs the model on inputs, and returns its output `[batch, …]`.
@@ -309,18 +387,28 @@ class AblatedModel:
             ablation: Replacement of the outputs of the ablated heads.
             sets: Sets of 0-based (layer, head) pairs to ablate together.
             index: Index of every text, on which the draws of `resample` depend; by default its position in the batch.
+            partners: Rows of the batch, and positions in them, from which `patch` takes the outputs; of texts in pairs
+                those of `partners_of_pairs`.
+
+        Raises:
+            EncoderError: The model changes if its heads get their own outputs.
         """
         mask = inputs["attention_mask"]
-        references = mask, mask
+        sources = mask, mask
+        if ablation.kind in ("scale", "patch"):
+            self._require_exact(ablation.kind)
+        if ablation.kind == "patch":
+            assert partners is not None
+            sources = partners
         if ablation.kind == "resample":
             assert ablation.reference is not None
             numbers = range(len(mask)) if index is None else index
-            references = ablation.reference.positions(numbers, mask.size(1), ablation.seed)
+            sources = ablation.reference.positions(numbers, mask.size(1), ablation.seed)
         by_layer: defaultdict[int, list[int]] = defaultdict(list)
         for place, heads in enumerate(sets):
             lowest = min(heads)[0] if heads else self.layers
             by_layer[lowest].append(place)
-        batch = _Batch(run, inputs, ablation, references)
+        batch = _Batch(run, inputs, ablation, sources)
         uniform_layers: set[int] = set()
         if ablation.kind == "uniform":
             uniform_layers.update(by_layer)
@@ -338,10 +426,10 @@ class AblatedModel:
         """Run one pass with nothing replaced; also keep the outputs under uniform attention of layers `uniform`."""
 
         def replace(layer: int, module: nn.Module, mixture: Mixture) -> Tensor:
-            if self.shares:
+            if self.shares or batch.ablation.kind == "patch":
                 batch.outputs.append(mixture.outputs)
-                if layer in uniform:
-                    batch.uniform[layer] = uniform_outputs(mixture, batch.mask)
+            if self.shares and layer in uniform:
+                batch.uniform[layer] = uniform_outputs(mixture, batch.mask)
             return mixture.outputs
 
         def keep_state(module: nn.Module, args: object, output: object) -> None:
@@ -373,19 +461,20 @@ class AblatedModel:
                 outputs = mixture.outputs.clone()
             else:
                 return mixture.outputs
-            uniform = outputs
-            if batch.ablation.kind == "uniform":
-                mask = repeated["attention_mask"].bool()
-                uniform = batch.uniform[layer] if is_start else uniform_outputs(mixture, mask)
             by_copy = outputs.view(copies, size, *outputs.shape[1:])
+            given = by_copy
+            if batch.ablation.kind == "patch":
+                given = batch.outputs[layer].expand_as(by_copy)
+            elif batch.ablation.kind == "uniform" and is_start:
+                given = batch.uniform[layer].expand_as(by_copy)
+            elif batch.ablation.kind == "uniform":
+                mask = repeated["attention_mask"].bool()
+                given = uniform_outputs(mixture, mask).view_as(by_copy)
             for copy, heads in enumerate(heads_by_copy):
                 if not heads:
                     continue
-                rows = slice(None)
-                if not is_start:
-                    rows = slice(copy * size, (copy + 1) * size)
                 places = torch.tensor(heads, device=outputs.device)
-                replacement = batch.ablation.outputs(layer, places, batch.references, uniform[rows])
+                replacement = batch.ablation.outputs(layer, places, given[copy], batch.sources)
                 by_copy[copy, :, places] = replacement.to(outputs.dtype)
             return outputs
 
@@ -456,6 +545,33 @@ class AblatedModel:
         if len(self._blocks) != self.layers:
             return False
         return all(self._starts_as_whole_pass(inputs) for inputs in self._samples())
+
+    def _require_exact(self, kind: Kind) -> None:
+        """Raise EncoderError if a model changes when all of its heads, or those of one layer, get their own outputs."""
+        if kind in self._exact:
+            return
+        self._exact.add(kind)
+        every_layer = frozenset(product(range(self.layers), range(self.heads)))
+        middle_layer = frozenset(product([self.layers // 2], range(self.heads)))
+
+        def run(inputs: Mapping[str, Tensor]) -> Tensor:
+            output: Tensor = self.model(**inputs)[0]
+            return output
+
+        for inputs in self._samples():
+            texts, pieces = inputs["input_ids"].shape
+            places = torch.arange(pieces, device=inputs["input_ids"].device).expand(texts, -1)
+            rows = torch.arange(texts, device=places.device)[:, None].expand(-1, pieces)
+            expected = run(inputs)
+            for heads in (every_layer, middle_layer):
+                [found] = self.run(run, inputs, Ablation(kind), [heads], partners=(rows, places))
+                gap = float((found - expected).abs().max() / expected.abs().max())
+                if not gap <= max(_UNCHANGED, torch.finfo(expected.dtype).eps):  # also if it is not a number
+                    raise EncoderError(
+                        f"{type(self.model).__name__} cannot be changed by `{kind}`: with the heads' own outputs in "
+                        f"place of themselves its output differs by {gap:.1e} of the largest. Choose another kind of "
+                        "ablation, or another architecture."
+                    )
 
     def _starts_as_whole_pass(self, inputs: Mapping[str, Tensor]) -> bool:
         """Return True if passes from each layer on give the output of whole passes for these inputs."""

@@ -1,4 +1,4 @@
-"""Score of a task with heads ablated: each head, each layer, and named sets (Kovaleva et al. 2019)."""
+"""Score of a task with heads off, scaled or patched: each head, each layer, and named sets (Kovaleva et al. 2019)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from jsonargparse import Namespace
 from lightning_utilities.core.rank_zero import rank_zero_warn
 from torch import Tensor
 
-from attention_probing.attention.ablation import Kind
+from attention_probing.attention.ablation import Ablation, Kind
 from attention_probing.attention.heads import Heads, parse_heads
 from attention_probing.datamodules import PairBatch, PairDataModule, SegmentBatch, TextBatch
 from attention_probing.datamodules.corpus import CorpusDataModule
@@ -26,7 +26,7 @@ from attention_probing.measures.head_sets import (
     make_ablation,
     random_sets,
 )
-from attention_probing.measures.task import MinimalPairs, data_of_checkpoint, draw_texts, has_split, load_task
+from attention_probing.measures.task import MinimalPairs, Task, data_of_checkpoint, draw_texts, has_split, load_task
 from attention_probing.metrics.differences import against_random_draws, difference, with_interval_and_p
 from attention_probing.metrics.draws import EXACT
 from attention_probing.metrics.p_values import draws_for, holm, least_p, p_units
@@ -34,7 +34,7 @@ from attention_probing.models.checkpoints import checkpoint_file
 from attention_probing.results import Bars, Estimate, Figure, Result, Table, Unit, numbers
 from attention_probing.results.errors import UserError, check_names, pluralize, setting
 from attention_probing.results.heads import head_map
-from attention_probing.results.options import Several, checked
+from attention_probing.results.options import Rate, Several, checked
 from attention_probing.results.progress import Progress, inform
 from attention_probing.results.sentences import LEVEL, Difference, describe_differences, fill_sentence
 
@@ -69,26 +69,30 @@ _SHORT_NAMES = {
     "difference.p": "p",
     "beyond_random.p": "beyond_random_p",
 }
-Differences = dict[tuple[str, Kind], dict[str, Estimate]]
-"""Tested differences by the name of the set, for each table and kind of ablation."""
+Differences = dict[tuple[str, str], dict[str, Estimate]]
+"""Tested differences by the name of the set, for each table and name of an ablation."""
+Scores = Mapping[str, Estimate]
+"""Scores of the intact model, by name: the first is that of the task, and others are its further scores."""
 
 
 class HeadAblation(Measure[CorpusDataModule[Any]]):
-    """Scores of a model without some of its attention heads.
+    """Scores of a model without some of its attention heads, or with heads that are scaled or patched.
 
     It ablates each head alone, each layer alone, and each set of heads that the user names. Named
     sets are compared with random sets; a small p-value means that the difference is larger than two things explain:
     the variation of random sets, and the variation of texts (`metrics.differences.against_random_draws`). A paired
     bootstrap over texts tests the difference between each score and the score of the intact model. Holm's method (1979)
-    adjusts the p-values over all rows of a table that have the same kind of ablation.
+    adjusts the p-values over all rows of a table that have the same kind of ablation, so over all factors of `scale`.
 
-    On minimal pairs the table `fields` has a row for each named set and field of grammar.
+    On minimal pairs the table `fields` has a row for each named set and field of grammar, and all tables have the mean
+    log-ratio of the two sentences, `log_ratio`, and its change; see `MinimalPairs`.
 
     Args:
         checkpoint: Checkpoint of a `TransformerClassifier`, scored on its own texts; None for
             language modelling or minimal pairs.
         kinds: Replacements of the outputs of heads; `uniform` as in Kovaleva et al. (2019), `zero`
-            as in Michel et al. (2019).
+            as in Michel et al. (2019). `scale` multiplies the outputs, and `patch` takes them from the other sentence
+            of a minimal pair; see `attention.ablation.Ablation`.
         heads: True to ablate each head alone.
         layers: True to ablate each layer alone, that is all heads of the layer.
         sets: Named sets: the heads of each set, by name of the set. A head is written `layer-head`,
@@ -99,10 +103,11 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
             replacements from at most 1,000 texts of dev; if dev is scored, the mean thus includes
             the scored text, and `resample` never takes the scored text. Minimal pairs have no dev: the
             texts are sentences of the scored pairs.
+        factors: Factors of `scale`, each with rows of its own; 1 changes nothing.
 
     Raises:
-        UserError: There is nothing to ablate, `kinds` has duplicates, the data do not fit the
-            checkpoint, or the model has no such head.
+        UserError: There is nothing to ablate, `kinds` or `factors` has duplicates, the data do not fit the
+            checkpoint, the model has no such head, or the texts of `patch` are no minimal pairs.
     """
 
     experiment = "ablation"
@@ -118,9 +123,11 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
         sets: dict[str, list[str | int]] | None = None,
         random: Several = 20,
         split: Literal["dev", "test"] = "dev",
+        factors: Sequence[Rate] = (0.5, 1.5, 2.0),
     ) -> None:
         super().__init__()
         check_names(setting("model.kinds"), kinds)
+        check_names(setting("model.factors"), [f"{factor:g}" for factor in factors])
         if not (heads or layers or sets):
             raise UserError("Nothing is ablated. Give `heads` or `layers` true, or `sets` of heads.")
         self.checkpoint = None if checkpoint is None else checkpoint_file(checkpoint)
@@ -130,6 +137,7 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
         self.named = dict(sets or {})
         self.random = random
         self.split = split
+        self.factors = tuple(factors)
 
     @classmethod
     def data_of(cls, arguments: Namespace | Self, given: Namespace | None) -> Namespace | None:
@@ -137,11 +145,17 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
 
     def begin(self) -> None:
         self.task = load_task(type(self).__name__, self.checkpoint, self.data, self.device, self.seed)
+        if "patch" in self.kinds and not self.task.has_partners:
+            why = "the data are no minimal pairs"
+            if isinstance(self.task, MinimalPairs):
+                why = "a masked language model reads a sentence once for each of its tokens"
+            raise UserError(
+                "The kind of ablation `patch` takes the outputs of heads from the other sentence of a minimal pair, "
+                f"but {why}. Leave it out of {setting('model.kinds')}, or name a decoder and minimal pairs: "
+                f"{setting('data', 'PairDataModule')}."
+            )
         self.head_sets = self._make_head_sets()
-        with torch.inference_mode():
-            self.ablations = [
-                make_ablation(kind, self.task.outputs, self._draw_references, self.seed) for kind in self.kinds
-            ]
+        self.ablations = self._make_ablations()
         sets: list[Heads] = []
         for head_set in self.head_sets:
             sets.append(head_set.heads)
@@ -153,7 +167,7 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
         shared = "layers below the ablated ones are computed once per batch"
         if not self.task.ablated_model.shares:
             shared = "each needs a full forward pass"
-        inform(f"Ablating {pluralize(len(self.kinds) * len(sets), 'set')} of heads; {shared}.")
+        inform(f"Ablating {pluralize(len(self.ablations) * len(sets), 'set')} of heads; {shared}.")
 
     def _make_head_sets(self) -> list[HeadSet]:
         """Return the sets of single heads, of layers and of the user, which have random sets beside them."""
@@ -174,6 +188,18 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
             sets.append(HeadSet("sets", {"set": name, "heads": len(named)}, named, random))
         return sets
 
+    @torch.inference_mode()
+    def _make_ablations(self) -> list[Ablation]:
+        """Return an ablation of each kind, and for `scale` one of each factor."""
+        ablations = []
+        for kind in self.kinds:
+            ablation = make_ablation(kind, self.task.outputs, self._draw_references, self.seed)
+            if kind == "scale":
+                ablations += [replace(ablation, factor=factor) for factor in self.factors]
+            else:
+                ablations.append(ablation)
+        return ablations
+
     def _draw_references(self) -> list[dict[str, Tensor]]:
         """Return batches of the texts that replacements of the outputs of heads are taken from."""
         return draw_texts(self.task, self.data, "dev", REFERENCES, self.seed)
@@ -183,42 +209,49 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
 
     def result(self) -> Result:
         outputs = self._outputs.take()
-        heads = self.task.layers * self.task.heads
-        draws = draws_for(heads, len(outputs), DRAWS)
-        least = min(1.0, heads * _smallest_p(len(outputs), draws))
+        tests = self.task.layers * self.task.heads
+        if "scale" in self.kinds:
+            tests *= len(self.factors)
+        draws = draws_for(tests, len(outputs), DRAWS)
+        least = min(1.0, tests * _smallest_p(len(outputs), draws))
         can_be_significant = not self.each_head or least < LEVEL
         if not can_be_significant:
-            self._warn_of_least_p(len(outputs), draws)
-        outputs.warn_of_one_label(self.kinds[0])
-        whole = outputs.score(self.kinds[0], WHOLE, draws)
-        tables, differences = self._tables(outputs, whole)
-        scores = {self.task.score: whole}
-        headline = [self.task.score]
+            self._warn_of_least_p(len(outputs), draws, tests)
+        first = self.ablations[0].name
+        outputs.warn_of_one_label(first)
+        whole = outputs.score(first, WHOLE, draws)
+        further = outputs.further_scores(first, WHOLE, draws)
+        tables, differences = self._tables(outputs, {self.task.score: whole, **further})
+        scores = {self.task.score: whole, **further}
+        headline = [*scores]
         figures: dict[str, Figure] = {}
-        for kind in self.kinds:
+        for ablation in self.ablations:
             if self.each_head:
-                rows = tables["ablation"].frame.query("kind == @kind")
-                scores |= self._count_heads(kind, rows, can_be_significant)
-                headline += [f"{kind}.heads_that_help", f"{kind}.heads_that_hurt"]
-            figures |= self._figures(kind, tables)
+                rows = _rows_of(tables["ablation"].frame, ablation)
+                scores |= self._count_heads(ablation.name, rows, can_be_significant)
+                headline += [f"{ablation.name}.heads_that_help", f"{ablation.name}.heads_that_hurt"]
+            figures |= self._figures(ablation, tables)
         audit: dict[str, object] = {"texts": len(outputs), "draws": draws, **self._audit_of_references()}
         audit["score"] = self.task.score
         audit["lower_is_better"] = self.task.lower_is_better
         if self.each_head:
             audit["least_p_holm"] = least
+        if "patch" in self.kinds and isinstance(self.task, MinimalPairs):
+            audit |= self.task.audit_of_patch(outputs.items)
         score = self.task.score.rpartition(".")[2]
         items = "pairs" if isinstance(self.task, MinimalPairs) else "texts"
         answer = f"the {score} of the intact model is {{{self.task.score}}} over {{n}} {items}"
         if can_be_significant:
-            answer += f"; ablated alone ({self.kinds[0]}), {self._describe_changes(tables, differences)}"
+            answer += f"; ablated alone ({_describe(self.ablations[0])}), {self._describe_changes(tables, differences)}"
         answer = fill_sentence(answer, scores, n=len(outputs))
         return Result(self.experiment, scores, tables, figures, audit, headline=headline, answer=answer)
 
-    def _warn_of_least_p(self, texts: int, draws: int) -> None:
+    def _warn_of_least_p(self, texts: int, draws: int, tests: int) -> None:
         """Warn that no head can be significant after Holm's correction."""
+        what = "combinations of head and factor" if "scale" in self.kinds else "heads"
         rank_zero_warn(
             f"With {texts} texts the smallest p is {_smallest_p(texts, draws):.2g}, so none of "
-            f"{self.task.layers * self.task.heads} heads can be significant after Holm's correction. The counts of "
+            f"{tests} {what} can be significant after Holm's correction. The counts of "
             f"significant heads stay empty. To get them, score {'more' if texts <= EXACT else 'fewer'} texts."
         )
 
@@ -226,22 +259,23 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
         """Return how many sets, heads or layers matter if ablated by the first kind, and the one that changes most."""
         nouns = {"sets": "set", "ablation": "head", "layers": "layer"}
         name = next(name for name in nouns if name in tables)
-        kind = self.kinds[0]
-        rows = tables[name].frame.query("kind == @kind")
+        ablation = self.ablations[0]
+        rows = _rows_of(tables[name].frame, ablation)
         p = "p_holm"
         than = ""
         if name == "sets" and "beyond_random" in rows and rows["beyond_random"].notna().any():
             p = "beyond_random_p_holm"
             than = " otherwise than random heads of the same layers"
         units = tables[name].unit_rows()[p]
-        tests = max(1, int(rows[p].notna().sum()))
+        is_tested = tables[name].frame["kind"] == ablation.kind
+        tests = max(1, int(tables[name].frame[p][is_tested].notna().sum()))
         family = []
-        for row, (set_name, change) in zip(rows.index, differences[name, kind].items(), strict=True):
+        for row, (set_name, change) in zip(rows.index, differences[name, ablation.name].items(), strict=True):
             at_once = with_interval_and_p(change, tests) if change.draws.size else change
             family.append(Difference(set_name, at_once, p_unit=units[row]))
         return describe_differences(family, rows[p].tolist(), nouns[name], "change it", than)
 
-    def _tables(self, outputs: TaskOutputs, whole: Estimate) -> tuple[dict[str, Table], Differences]:
+    def _tables(self, outputs: TaskOutputs, whole: Scores) -> tuple[dict[str, Table], Differences]:
         """Return the tables of heads, layers and named sets with a row for each kind; the smallest is printed.
 
         Beside them are the tested differences of each table and kind.
@@ -251,22 +285,27 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
         """
         rows: dict[str, list[dict[str, object]]] = {}
         differences: Differences = {}
-        fields: dict[str, tuple[TaskOutputs, Estimate]] = {}
+        first = self.ablations[0].name
+        score = whole[self.task.score]
+        draws = len(score.draws)
+        fields: dict[str, tuple[TaskOutputs, Scores]] = {}
         for field, texts in self.task.groups(outputs.items).items():
             of_field = outputs.only(texts)
-            fields[field] = (of_field, of_field.score(self.kinds[0], WHOLE, len(whole.draws)))
-        progress = Progress("Scores and their intervals", len(self.kinds) * len(self.head_sets))
-        for kind, head_set in product(self.kinds, self.head_sets):
-            row, change = _score_row(outputs, kind, head_set, whole)
+            score_of_field = of_field.score(first, WHOLE, draws)
+            further = of_field.further_scores(first, WHOLE, draws)
+            fields[field] = (of_field, {self.task.score: score_of_field, **further})
+        progress = Progress("Scores and their intervals", len(self.ablations) * len(self.head_sets))
+        for ablation, head_set in product(self.ablations, self.head_sets):
+            row, change = _score_row(outputs, ablation, head_set, whole)
             rows.setdefault(head_set.table, []).append(row)
-            differences.setdefault((head_set.table, kind), {})[head_set.name] = change
+            differences.setdefault((head_set.table, ablation.name), {})[head_set.name] = change
             if head_set.table == "sets":
                 for field, (of_field, whole_of_field) in fields.items():
-                    row, _ = _score_row(of_field, kind, head_set, whole_of_field)
+                    row, _ = _score_row(of_field, ablation, head_set, whole_of_field)
                     rows.setdefault("fields", []).append({"field": field, "n": len(of_field), **row})
             progress.advance()
-        least = least_p(whole.units or 0, len(whole.draws))
-        tables = {name: _table(of_table, self.task.unit, least) for name, of_table in rows.items()}
+        least = least_p(score.units or 0, draws)
+        tables = {name: _table(of_table, self.task, least) for name, of_table in rows.items()}
         *others, _ = tables
         for name in others:
             tables[name] = replace(tables[name], main=())
@@ -289,7 +328,7 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
             "means_include_scored_texts": scores_dev or source != "dev",
         }
 
-    def _count_heads(self, kind: Kind, rows: pd.DataFrame, can_be_significant: bool) -> dict[str, Estimate]:
+    def _count_heads(self, ablation: str, rows: pd.DataFrame, can_be_significant: bool) -> dict[str, Estimate]:
         """Count the heads that help, that hurt, and that are undecided after Holm's correction.
 
         The counts are nan if no p-value can be small enough.
@@ -305,29 +344,38 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
         }
         scores: dict[str, Estimate] = {}
         for name, number in counts.items():
-            scores[f"{kind}.{name}"] = Estimate(number if can_be_significant else np.nan, unit="count")
+            scores[f"{ablation}.{name}"] = Estimate(number if can_be_significant else np.nan, unit="count")
         unit = self.task.unit
-        scores[f"{kind}.lowest_difference"] = Estimate(rows["difference"].min(), unit=unit)
-        scores[f"{kind}.highest_difference"] = Estimate(rows["difference"].max(), unit=unit)
+        scores[f"{ablation}.lowest_difference"] = Estimate(rows["difference"].min(), unit=unit)
+        scores[f"{ablation}.highest_difference"] = Estimate(rows["difference"].max(), unit=unit)
         return scores
 
-    def _figures(self, kind: Kind, tables: Mapping[str, Table]) -> dict[str, Figure]:
+    def _figures(self, ablation: Ablation, tables: Mapping[str, Table]) -> dict[str, Figure]:
         """Draw a map of the differences of all heads, and a bar for each layer."""
         task = self.task
         figures: dict[str, Figure] = {}
         label = f"change of {task.score}"
+        name = ablation.name
+        change = "off"
+        detail = f"{name}, {self.split}"
+        if ablation.kind == "scale":
+            change = f"times {ablation.factor:g}"
+            detail = self.split
+        elif ablation.kind == "patch":
+            change = "patched"
+            detail = self.split
         if "ablation" in tables:
-            rows = tables["ablation"].frame.query("kind == @kind")
+            rows = _rows_of(tables["ablation"].frame, ablation)
             values = rows["difference"].to_numpy().reshape(task.layers, task.heads)
-            title = f"Heads off, one at a time ({kind}, {self.split})"
+            title = f"Heads {change}, one at a time ({detail})"
             heat_map = head_map(title, values, value_label=label, unit=task.unit, title_says="split")
-            figures[f"ablation_{kind}"] = replace(heat_map, diverging=True)
+            figures[f"ablation_{name}"] = replace(heat_map, diverging=True)
         if "layers" in tables:
-            rows = tables["layers"].frame.query("kind == @kind")
+            rows = _rows_of(tables["layers"].frame, ablation)
             table = tables["layers"].rows(rows.index.tolist())
-            title = f"All heads of a layer off ({kind}, {self.split})"
-            figures[f"layers_{kind}"] = Bars.from_table(
-                title, table, "layer", {kind: "difference"}, label, "layer", title_says="split"
+            title = f"All heads of a layer {change} ({detail})"
+            figures[f"layers_{name}"] = Bars.from_table(
+                title, table, "layer", {_describe(ablation): "difference"}, label, "layer", title_says="split"
             )
         return figures
 
@@ -337,38 +385,73 @@ def _smallest_p(texts: int, draws: int) -> float:
     return float(max(2 / (1 + draws), 2 * 0.5**texts))
 
 
+def _describe(ablation: Ablation) -> str:
+    """Return an ablation in words, such as `zero` or `scale 0.5`."""
+    return ablation.name.replace("_", " ")
+
+
+def _rows_of(frame: pd.DataFrame, ablation: Ablation) -> pd.DataFrame:
+    """Return the rows of a table that belong to an ablation."""
+    is_own = frame["kind"] == ablation.kind
+    if ablation.kind == "scale":
+        is_own &= frame["factor"] == ablation.factor
+    return frame[is_own]
+
+
 def _score_row(
-    outputs: TaskOutputs, kind: Kind, head_set: HeadSet, whole: Estimate
+    outputs: TaskOutputs, ablation: Ablation, head_set: HeadSet, whole: Scores
 ) -> tuple[dict[str, object], Estimate]:
     """Return the row of a table for a set of heads, and its tested difference.
 
     The difference is to the intact model, or to random sets if there are any.
     """
-    draws = len(whole.draws)
-    score = outputs.score(kind, head_set.heads, draws)
-    change = difference(score, whole)
-    row: dict[str, object] = {"kind": kind, **head_set.columns, **numbers({"score": score, "difference": change})}
+    task = outputs.task
+    draws = len(whole[task.score].draws)
+    score = outputs.score(ablation.name, head_set.heads, draws)
+    change = difference(score, whole[task.score])
+    factor = ablation.factor if ablation.kind == "scale" else np.nan
+    row: dict[str, object] = {"kind": ablation.kind, "factor": factor, **head_set.columns}
+    row |= numbers({"score": score, "difference": change})
     if head_set.random:
-        random = [outputs.score(kind, heads, draws) for heads in head_set.random]
+        random = [outputs.score(ablation.name, heads, draws) for heads in head_set.random]
         average, change = against_random_draws(score, random)
         row |= numbers({"random": average, "beyond_random": change})
         row["other_heads"] = np.mean([len(heads - head_set.heads) for heads in head_set.random])
+    for name, estimate in outputs.further_scores(ablation.name, head_set.heads, draws).items():
+        column = _column_of(name)
+        change_of_it = replace(difference(estimate, whole[name]), p=None)
+        row |= numbers({column: estimate, f"{column}_change": change_of_it})
     return row, change
 
 
-def _table(rows: Sequence[dict[str, object]], unit: Unit, least: float) -> Table:
+def _column_of(score: str) -> str:
+    """Return the column of a further score: `log_ratio` for `pairs.log_ratio`."""
+    return score.rpartition(".")[2]
+
+
+def _table(rows: Sequence[dict[str, object]], task: Task, least: float) -> Table:
     """Return a table of scores, with p-values adjusted for all rows of one kind.
 
     Args:
         rows: The rows.
-        unit: Unit of the score.
+        task: The task.
         least: Least p-value that the texts allow.
     """
     frame = pd.DataFrame(rows).rename(columns=_SHORT_NAMES)
     units: dict[str, Unit | Sequence[Unit]] = {}
+    if frame["factor"].isna().all():
+        frame = frame.drop(columns="factor")
+    else:
+        units["factor"] = "ratio"
     for name in ("score", "difference", "random", "beyond_random"):
         if name in frame:
-            units[name] = unit
+            units[name] = task.unit
+    changes = []
+    for name, (_, unit) in task.further_statistics().items():
+        column = _column_of(name)
+        units[column] = unit
+        units[f"{column}_change"] = unit
+        changes.append(f"{column}_change")
     if "other_heads" in frame:
         units["other_heads"] = "count"
     for p in ("p", "beyond_random_p"):
@@ -377,12 +460,13 @@ def _table(rows: Sequence[dict[str, object]], unit: Unit, least: float) -> Table
             frame[f"{p}_holm"] = by_kind.transform(lambda column: holm(column.tolist())).to_numpy()
             units[p] = p_units(frame[p], least)
             units[f"{p}_holm"] = units[p]
-    columns = ["kind", "set", "field", "layer", "head", "difference"]
+    columns = ["kind", "factor", "set", "field", "layer", "head", "difference"]
     if "beyond_random" in frame:
         columns += ["beyond_random", "beyond_random_p_holm"]
     elif "set" in frame:
         columns += ["score", "p_holm"]
     else:
         columns.append("p_holm")
+    columns += changes
     main = [column for column in columns if column in frame]
     return Table(frame, units, interval="score", main=main)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attention_probing.attention import Encoder, EncoderSpec, resolve
-from attention_probing.attention.ablation import PIECES, Ablation, Kind
+from attention_probing.attention.ablation import PIECES, Ablation, OffKind
 from attention_probing.attention.alignment import AlignedPieces, FromPieces, Reduction, reduction
 from attention_probing.attention.extraction import pad
 from attention_probing.attention.heads import Head, Heads
@@ -308,7 +308,7 @@ class AblatedScore:
         """
         words = self.words(chosen.number)
         outputs = self._outputs(words, chosen.sets, device, ranks)
-        intact, best, *random = (outputs.score(self.ablation.kind, heads, DRAWS) for heads in chosen.sets)
+        intact, best, *random = (outputs.score(self.ablation.name, heads, DRAWS) for heads in chosen.sets)
         average, beyond = against_random_draws(best, random)
         columns = {
             "intact": intact,
@@ -393,7 +393,7 @@ class CausalCheck(ProbeMeasure):
         checkpoint: str | None = None,
         heads: Positive = 3,
         random: Several = 5,
-        kind: Kind = "mean",
+        kind: OffKind = "mean",
         max_epochs: int = 100,
         pairs: str | None = None,
         per_paradigm: Positive | None = None,

@@ -19,7 +19,8 @@ from attention_probing.measures.task import Task
 from attention_probing.metrics.bootstrap import resample
 from attention_probing.metrics.classification import mostly_one_label
 from attention_probing.metrics.rows import ITEM, Rows
-from attention_probing.results import Estimate, Flags, Floats, Integers, UserError
+from attention_probing.metrics.statistics import Statistic
+from attention_probing.results import Estimate, Flags, Floats, Integers, Unit, UserError
 
 WHOLE: Heads = frozenset()
 """The empty set: no head is ablated."""
@@ -66,13 +67,13 @@ class TaskOutputs:
         task: The task.
         items: Index of each text in its split, `[texts]`.
         gold: Gold value of each text, `[texts]`.
-        outputs: Outputs `[texts, width]`, by kind of ablation and set of heads.
+        outputs: Outputs `[texts, width]`, by name of the ablation and set of heads.
     """
 
     task: Task
     items: Integers
     gold: Floats
-    outputs: Mapping[tuple[Kind, Heads], Floats]
+    outputs: Mapping[tuple[str, Heads], Floats]
 
     @classmethod
     def from_rows(cls, task: Task, rows: Mapping[str, NDArray[Any]], sets: Mapping[Ablation, Sequence[Heads]]) -> Self:
@@ -83,11 +84,11 @@ class TaskOutputs:
             rows: Columns of all texts, by name.
             sets: Sets of heads for each ablation, as given to `Task.rows`.
         """
-        outputs: dict[tuple[Kind, Heads], Floats] = {}
+        outputs: dict[tuple[str, Heads], Floats] = {}
         for ablation, head_sets in sets.items():
-            by_set = rows[ablation.kind].reshape(-1, len(head_sets), task.width)
+            by_set = rows[ablation.name].reshape(-1, len(head_sets), task.width)
             for place, heads in enumerate(head_sets):
-                outputs[ablation.kind, heads] = by_set[:, place]
+                outputs[ablation.name, heads] = by_set[:, place]
         return cls(task, rows[ITEM], rows["gold"], outputs)
 
     def __len__(self) -> int:
@@ -98,18 +99,28 @@ class TaskOutputs:
         outputs = {key: numbers[texts] for key, numbers in self.outputs.items()}
         return replace(self, items=self.items[texts], gold=self.gold[texts], outputs=outputs)
 
-    def score(self, kind: Kind, heads: Heads, draws: int) -> Estimate:
+    def score(self, ablation: str, heads: Heads, draws: int) -> Estimate:
         """Return the score with a set of heads ablated, and its bootstrap interval over texts.
 
         Args:
-            kind: Kind of the ablation.
+            ablation: Name of the ablation.
             heads: The set; empty for the intact model.
             draws: Number of bootstrap draws.
 
         Raises:
             UserError: An output is NaN.
         """
-        values = np.column_stack([self.gold, self.outputs[kind, heads]])
+        return self._estimate(self.task.statistic(), self.task.unit, ablation, heads, draws)
+
+    def further_scores(self, ablation: str, heads: Heads, draws: int) -> dict[str, Estimate]:
+        """Return the other scores of the task, by name, as `score` returns the first one."""
+        scores = {}
+        for name, (statistic, unit) in self.task.further_statistics().items():
+            scores[name] = self._estimate(statistic, unit, ablation, heads, draws)
+        return scores
+
+    def _estimate(self, statistic: Statistic, unit: Unit, ablation: str, heads: Heads, draws: int) -> Estimate:
+        values = np.column_stack([self.gold, self.outputs[ablation, heads]])
         undefined = int(np.isnan(values).any(1).sum())
         if undefined:
             when = "when some heads are ablated" if heads else "even without ablation"
@@ -117,15 +128,15 @@ class TaskOutputs:
                 f"The model output is nan for {undefined} of {len(values)} texts {when}. Use another model, or another "
                 "kind of ablation."
             )
-        return resample(self.task.statistic(), values, self.task.unit, draws=draws)
+        return resample(statistic, values, unit, draws=draws)
 
-    def warn_of_one_label(self, kind: Kind) -> None:
+    def warn_of_one_label(self, ablation: str) -> None:
         """Warn if the intact model predicts the same label for almost every text.
 
         Args:
-            kind: Kind of ablation whose sets include the empty one, the intact model.
+            ablation: Name of an ablation whose sets include the empty one, the intact model.
         """
-        predicted = self.outputs[kind, WHOLE].argmax(1)
+        predicted = self.outputs[ablation, WHOLE].argmax(1)
         one_label = mostly_one_label(self.gold.astype(np.int64), predicted, self.task.labels)
         if one_label:
             rank_zero_warn(f"The model without ablation {one_label}, so ablation can change little. Train it longer.")
@@ -134,7 +145,7 @@ class TaskOutputs:
 def make_ablation(
     kind: Kind, run: RunModel, texts: Callable[[], Sequence[Mapping[str, Tensor]]], seed: int
 ) -> Ablation:
-    """Create an ablation of the heads of a model.
+    """Create an ablation of the heads of a model; that of `scale` has the factor 1.
 
     Args:
         kind: Replacement of the outputs of heads.
@@ -146,7 +157,7 @@ def make_ablation(
     Raises:
         UserError: For `resample` there are fewer than two texts.
     """
-    if kind in ("zero", "uniform"):
+    if kind not in ("mean", "resample"):
         return Ablation(kind)
     reference = ReferenceOutputs.from_batches(run, texts(), RESAMPLED if kind == "resample" else 0)
     count = len(reference.lengths)

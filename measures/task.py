@@ -17,7 +17,14 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 from attention_probing.attention import Encoder
-from attention_probing.attention.ablation import PIECES, AblatedModel, Ablation, pieces_at_once
+from attention_probing.attention.ablation import (
+    PIECES,
+    AblatedModel,
+    Ablation,
+    Sources,
+    partners_of_pairs,
+    pieces_at_once,
+)
 from attention_probing.attention.heads import Heads
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import (
@@ -63,6 +70,7 @@ class Task(ABC):
         unit: Unit of the score.
         loss_unit: Unit of the losses.
         lower_is_better: True if the score is a loss.
+        has_partners: True if each text has another one, whose outputs the ablation `patch` takes.
     """
 
     name: str
@@ -76,6 +84,7 @@ class Task(ABC):
     unit: Unit
     loss_unit: Unit = "nats"
     lower_is_better: ClassVar[bool] = False
+    has_partners: ClassVar[bool] = False
 
     @abstractmethod
     def inputs(self, batch: Any) -> dict[str, Tensor]:  # noqa: ANN401 # each task has its own
@@ -104,6 +113,18 @@ class Task(ABC):
         gold value, followed by its outputs. The second says how often each text occurs in each draw,
         `[draws, texts]`. The function returns the scores `[draws]`.
         """
+
+    def further_statistics(self) -> Mapping[str, tuple[Statistic, Unit]]:
+        """Return functions of further scores, as `statistic` returns that of the first, and their units, by name."""
+        return {}
+
+    def partners(self, inputs: Mapping[str, Tensor]) -> Sources:
+        """Return, for each position of the inputs, the row and position whose output `patch` takes.
+
+        Args:
+            inputs: Inputs of a batch, from `inputs`.
+        """
+        raise TypeError(f"{type(self).__name__} has no pairs of texts.")
 
     def losses(self, outputs: Tensor, gold: Tensor) -> Tensor:
         """Return the loss of each text, `[batch]`; nan for a text in which nothing is to be predicted.
@@ -160,7 +181,7 @@ class Task(ABC):
             sets: Sets of heads for each ablation.
 
         Returns:
-            Columns by name: `gold`, the gold values `[batch]`; and for each kind of ablation, such as
+            Columns by name: `gold`, the gold values `[batch]`; and for each ablation, by its name such as
             `zero`, the outputs with each of its sets ablated, one set after the other,
             `[batch, sets × width]`.
         """
@@ -169,7 +190,7 @@ class Task(ABC):
             rows = {"gold": self.gold(inputs)}
             for ablation, head_sets in sets.items():
                 outputs = self.ablated_outputs(inputs, ablation, head_sets)
-                rows[ablation.kind] = outputs.transpose(0, 1).flatten(1)
+                rows[ablation.name] = outputs.transpose(0, 1).flatten(1)
         return rows
 
     def ablated_outputs(self, inputs: Mapping[str, Tensor], ablation: Ablation, sets: Sequence[Heads]) -> Tensor:
@@ -180,7 +201,8 @@ class Task(ABC):
             ablation: Replacement of the outputs of the ablated heads.
             sets: Sets of heads.
         """
-        return self.ablated_model.run(self.outputs, inputs, ablation, sets, inputs["index"].tolist())
+        partners = self.partners(inputs) if ablation.kind == "patch" else None
+        return self.ablated_model.run(self.outputs, inputs, ablation, sets, inputs["index"].tolist(), partners)
 
 
 class LabelTask(Task):
@@ -533,6 +555,13 @@ class MinimalPairs(Task):
     ablation `resample` takes the outputs for both from the same texts, and from no sentence of the pair. The outputs
     are both log-probabilities, `[pairs, 2]`, and the gold value is the index of the pair.
 
+    A further score is `pairs.log_ratio`, the mean of log p(acceptable) − log p(unacceptable) in nats. Unlike the
+    accuracy it shows a change that turns no decision. Zhang and Nanda (2024, §4) recommend the difference of two logits
+    for patching; it stands here between whole sentences, as the accuracy does.
+
+    The ablation `patch` exchanges the outputs between the two sentences of a pair. Nothing differs before the first
+    token that the sentences do not share, so patching can change only the probabilities of the tokens after it.
+
     A masked language model gives a sentence no probability; its task is `MaskedPairs`. `from_split` chooses.
 
     Args:
@@ -550,6 +579,7 @@ class MinimalPairs(Task):
     score = "pairs.accuracy"
     unit = "fraction"
     width = 2
+    has_partners = True
     masks: ClassVar[bool] = False
 
     def __init__(self, split: PairSplit) -> None:
@@ -564,6 +594,7 @@ class MinimalPairs(Task):
             )
         encoder.require_interface(type(self).__name__)
         assert encoder.language_model is not None
+        self._split = split
         self.pairs = split.pairs
         self.encoder = encoder
         self._language_model = encoder.language_model
@@ -595,6 +626,38 @@ class MinimalPairs(Task):
 
     def statistic(self) -> Statistic:
         return _first_is_more_probable
+
+    def further_statistics(self) -> Mapping[str, tuple[Statistic, Unit]]:
+        return {"pairs.log_ratio": (log_ratio, "nats")}
+
+    def partners(self, inputs: Mapping[str, Tensor]) -> Sources:
+        return partners_of_pairs(inputs["input_ids"], inputs["attention_mask"].sum(1))
+
+    def audit_of_patch(self, items: Integers) -> dict[str, object]:
+        """Return what `patch` can change of some pairs.
+
+        Args:
+            items: Indices of the pairs.
+
+        Returns:
+            Entries of the audit: the number of pairs whose sentences have different numbers of tokens, and of the
+            positions in them that have no partner and so keep their own outputs; how many of the tokens that are
+            predicted stand behind the first difference, so that `patch` can change their probability; and the number
+            of pairs without such tokens.
+        """
+        batch = self._split[items.tolist()]
+        rows, _ = partners_of_pairs(batch.tokens, batch.lengths)
+        alone = (rows == torch.arange(len(rows))[:, None]) & batch.mask
+        lengths = batch.lengths.view(-1, 2)
+        good, bad = batch.tokens.view(-1, 2, batch.tokens.size(1)).unbind(1)
+        shared = (good == bad).cumprod(1).sum(1)  # tokens at the start
+        behind = (lengths - 1 - shared[:, None]).clamp(min=0)
+        return {
+            "pairs_of_unequal_length": int((lengths[:, 0] != lengths[:, 1]).sum()),
+            "positions_without_partner": int(alone.sum()),
+            "tokens_patch_can_change": f"{int(behind.sum()):,} of {int((lengths - 1).sum()):,}",
+            "pairs_patch_cannot_change": int((behind == 0).all(1).sum()),
+        }
 
     def groups(self, items: Integers) -> Mapping[str, Flags]:
         """Return the pairs of each field of grammar, bool `[pairs]`."""
@@ -633,6 +696,7 @@ class MaskedPairs(MinimalPairs):
         UserError: The files hold no such head, or the tokenizer has no mask token.
     """
 
+    has_partners = False  # a sentence is read once for each token, and so is its partner, with other tokens masked
     masks = True
 
     def __init__(self, split: PairSplit) -> None:
@@ -717,6 +781,10 @@ first_output_per_gold = Ratio(lambda values: (values[:, 1], values[:, 0]))
 In language modelling this is the mean loss of a token: the first output of a text is the sum of its losses, and the
 gold value is the number of its tokens to predict.
 """
+
+log_ratio = Ratio(lambda values: (values[:, 1] - values[:, 2], np.ones(len(values))))
+"""Statistic of the mean difference of two outputs of each text, the second and third column, such as log p(good) − log
+p(bad)."""
 
 found_of_asked = Ratio(first_output_per_gold.counts, share=True)
 """Statistic of the share of the words asked for, the first column, that are found, the second."""

@@ -32,6 +32,36 @@ def seeing(model: PreTrainedModel, see: Callable[[int, Tensor], Tensor]) -> Iter
         hook.remove()
 
 
+def scaled(model: PreTrainedModel, heads: Collection[Head], factor: float) -> Any:  # noqa: ANN401
+    """Multiply the columns of these heads by a factor."""
+
+    def see(layer: int, outputs: Tensor) -> Tensor:
+        outputs = outputs.clone()
+        for of, head in heads:
+            if of == layer:
+                outputs[..., head * DIM : (head + 1) * DIM] *= factor
+        return outputs
+
+    return seeing(model, see)
+
+
+def patched(
+    model: PreTrainedModel, heads: Collection[Head], others: Sequence[Tensor], partners: Sequence[int | None]
+) -> Any:  # noqa: ANN401
+    """Set columns of these heads to those of another text, `others` by layer, at the partner of each position."""
+
+    def see(layer: int, outputs: Tensor) -> Tensor:
+        outputs = outputs.clone()
+        for of, head in heads:
+            for place, partner in enumerate(partners):
+                if of == layer and partner is not None:
+                    columns = slice(head * DIM, (head + 1) * DIM)
+                    outputs[0, place, columns] = others[layer][0, partner, columns]
+        return outputs
+
+    return seeing(model, see)
+
+
 def off(model: PreTrainedModel, heads: Collection[Head], means: Sequence[Tensor] | None = None) -> Any:  # noqa: ANN401
     """Set columns of these heads to zero, or to their means `[positions, heads · dim]` by layer."""
 

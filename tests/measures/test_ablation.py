@@ -177,6 +177,12 @@ def test_random_sets_are_all_different_and_each_other_set_is_as_likely() -> None
         ({"kinds": ()}, "^`kinds` is empty"),
         ({"heads": False, "layers": False}, "Nothing is ablated"),
         ({"random": 1}, "random is 1, but must be at least 2"),
+        ({"factors": [1, 0.5, 1]}, "^`factors` lists 1 more than once"),
+        ({"factors": [-1]}, "factors is .*, but must be a list, each at least 0"),
+        (
+            {"kinds": ["zero", "patch"]},
+            r"^The kind of ablation `patch` takes .* but the data are no minimal pairs\. Leave it out of",
+        ),
     ],
 )
 def test_what_cannot_be_ablated_is_refused(

@@ -19,10 +19,11 @@ from scipy.stats import binomtest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from attention_probing.attention import Encoder, resolve
-from attention_probing.attention.ablation import Kind
+from attention_probing.attention.ablation import Ablation, Kind
 from attention_probing.attention.heads import Head
 from attention_probing.attention.source import EncoderSpec
 from attention_probing.commands import CONFIGS
@@ -35,7 +36,8 @@ from attention_probing.measures.task import MinimalPairs
 from attention_probing.metrics.p_values import holm
 from attention_probing.results import Estimate, Result, UserError
 from studies.blank import blank_model
-from tests.measures.heads_off import off
+from tests.attention.test_ablation import slow_partner
+from tests.measures.heads_off import off, patched, scaled, seeing
 from tests.measures.test_ablation import rows_of
 from tests.measures.test_causal import HEADS, RELATIONS, check, sets_of
 from tests.measures.test_importance import language_model
@@ -72,11 +74,38 @@ def loaded(folder: Path) -> tuple[Any, Encoder]:
     return model, Encoder(resolve(EncoderSpec(str(folder))))
 
 
-def slow(folder: Path, sentence: str, heads: Sequence[tuple[int, int]] = ()) -> float:
-    """Log-probability of a sentence, from a pass of its own and a loop over its tokens."""
-    model, encoder = loaded(folder)
-    ids = [encoder.tokenizer.bos_token_id, *encoder.tokenizer(f" {sentence}", add_special_tokens=False)["input_ids"]]
-    with off(model, set(heads)) if heads else nullcontext(), torch.no_grad():
+def ids_of(folder: Path, sentence: str) -> list[int]:
+    """Tokens of a sentence, with the start token."""
+    _, encoder = loaded(folder)
+    return [encoder.tokenizer.bos_token_id, *encoder.tokenizer(f" {sentence}", add_special_tokens=False)["input_ids"]]
+
+
+def slow(
+    folder: Path,
+    sentence: str,
+    heads: Sequence[tuple[int, int]] = (),
+    factor: float = 0.0,
+    partner: str | None = None,
+) -> float:
+    """Log-probability of a sentence, from a pass of its own and a loop over its tokens.
+
+    The heads are multiplied by a factor, or, with a partner, they write what they write in the partner.
+    """
+    model, _ = loaded(folder)
+    ids = ids_of(folder, sentence)
+    others: list[Tensor] = []
+
+    def keep(layer: int, outputs: Tensor) -> Tensor:
+        others.append(outputs.clone())
+        return outputs
+
+    changing: Any = scaled(model, set(heads), factor) if factor else off(model, set(heads))
+    if partner is not None:
+        other = ids_of(folder, partner)
+        with seeing(model, keep), torch.no_grad():
+            model(torch.tensor([other]))
+        changing = patched(model, heads, others, [slow_partner(ids, other, place) for place in range(len(ids))])
+    with changing if heads else nullcontext(), torch.no_grad():
         logits = model(torch.tensor([ids])).logits[0].double()
     return sum(float(logits[place - 1].log_softmax(0)[ids[place]]) for place in range(1, len(ids)))
 
@@ -244,6 +273,114 @@ def test_heads_off_are_those_of_a_loop_by_field(tmp_path: Path) -> None:
         assert score == pytest.approx(own[of].mean())
         assert difference == pytest.approx((own - whole)[of].mean())
     np.testing.assert_allclose(table["beyond_random_p_holm"], holm(table["beyond_random_p"].tolist()))
+
+
+def test_scaled_and_patched_heads_are_those_of_a_loop(tmp_path: Path) -> None:
+    language_model("gpt2", tmp_path / "model")
+    rows = some_pairs()
+    rows[3] = (*rows[3][:3], f"{rows[3][3]} dogs")  # of unequal length
+    data = data_of(tmp_path, rows)
+    kinds: tuple[Kind, ...] = ("zero", "scale", "patch")
+    heads = HeadAblation(kinds=kinds, layers=False, sets={"own": ["1-2", "2-3"]}, random=2, factors=[0.5, 2])
+    found = scored(heads, data)
+    model = tmp_path / "model"
+
+    def both(**given: Any) -> Any:  # noqa: ANN401
+        """Log-probabilities of both sentences with the first head and its partner's output, `[pairs, 2]`."""
+        with_partner = given.pop("patch", False)
+        rows_of_both = []
+        for _, _, good, bad in rows:
+            partners = (bad, good) if with_partner else (None, None)
+            rows_of_both.append(
+                [slow(model, one, partner=other, **given) for one, other in zip((good, bad), partners, strict=True)]
+            )
+        return np.array(rows_of_both)
+
+    def accuracy(values: Any) -> float:  # noqa: ANN401
+        return float((values[:, 0] >= values[:, 1]).mean())
+
+    def log_ratio(values: Any) -> float:  # noqa: ANN401
+        return float((values[:, 0] - values[:, 1]).mean())
+
+    intact = both()
+    assert found.numbers["pairs.log_ratio"] == pytest.approx(log_ratio(intact), abs=1e-5)
+    expected: dict[tuple[str, float | None], dict[str, Any]] = {
+        ("zero", None): {},
+        ("scale", 0.5): {"factor": 0.5},
+        ("scale", 2): {"factor": 2.0},
+        ("patch", None): {"patch": True},
+    }
+    for table, chosen, off_heads in (
+        ("ablation", "layer == 2 and head == 3", [(1, 2)]),
+        ("sets", "heads == 2", [(0, 1), (1, 2)]),
+    ):
+        frame = found.tables[table].frame.query(chosen)
+        assert len(frame) == 4
+        for row, ((kind, factor), given) in zip(frame.to_dict("records"), expected.items(), strict=True):
+            values = both(heads=off_heads, **given)
+            assert row["kind"] == kind
+            assert row["factor"] == factor or (factor is None and np.isnan(row["factor"]))
+            assert row["score"] == pytest.approx(accuracy(values))
+            assert row["difference"] == pytest.approx(accuracy(values) - accuracy(intact))
+            assert row["log_ratio"] == pytest.approx(log_ratio(values), abs=1e-5)
+            assert row["log_ratio_change"] == pytest.approx(log_ratio(values) - log_ratio(intact), abs=1e-5)
+            assert row["log_ratio_change"] != 0
+    frame = found.tables["ablation"].frame
+    for kind in kinds:  # the family of `scale` has all factors
+        of_kind = frame[frame["kind"] == kind]
+        np.testing.assert_allclose(of_kind["p_holm"], holm(of_kind["p"].tolist()))
+    assert {"scale_0.5.lowest_difference", "patch.lowest_difference"} <= found.numbers.keys()
+    assert {"ablation_scale_0.5", "ablation_scale_2", "ablation_patch"} <= found.figures.keys()
+    assert found.audit["pairs_of_unequal_length"] == 1
+    assert found.audit["positions_without_partner"] == 1
+    assert found.audit["pairs_patch_cannot_change"] == 1  # the equal sentences
+    can_change, predicted = 0, 0
+    for pair in rows:
+        good, bad = ids_of(model, pair[2]), ids_of(model, pair[3])
+        predicted += len(good) + len(bad) - 2
+        differing = [place for place, (a, b) in enumerate(zip(good, bad, strict=False)) if a != b]
+        if differing:
+            can_change += len(good) + len(bad) - 2 * (differing[0] + 1)
+    assert found.audit["tokens_patch_can_change"] == f"{can_change} of {predicted}"
+
+
+def test_a_masked_language_model_is_not_patched(tmp_path: Path) -> None:
+    language_model("bert", tmp_path / "model")
+    with pytest.raises(
+        UserError, match=r"^The kind of ablation `patch` .* but a masked language model reads a sentence"
+    ):
+        scored(HeadAblation(kinds=["patch"]), data_of(tmp_path, some_pairs()))
+    found = scored(HeadAblation(kinds=["scale"], factors=[0]), data_of(tmp_path, some_pairs()))
+    off = scored(HeadAblation(kinds=["zero"]), data_of(tmp_path, some_pairs()))
+    for column in ("score", "log_ratio"):
+        np.testing.assert_allclose(
+            found.tables["ablation"].frame[column], off.tables["ablation"].frame[column], atol=1e-5
+        )
+
+
+def test_factor_1_changes_nothing(tmp_path: Path) -> None:
+    language_model("llama", tmp_path / "model")
+    found = scored(HeadAblation(kinds=["scale"], factors=[1]), data_of(tmp_path, some_pairs()))
+    for table in ("ablation", "layers"):
+        frame = found.tables[table].frame
+        np.testing.assert_allclose(frame[["difference", "log_ratio_change"]], 0, atol=1e-6)
+
+
+def test_a_sentence_of_a_pair_is_patched_whatever_the_other_becomes(tmp_path: Path) -> None:
+    """Each sentence of a pair is changed as if it alone were patched; so one batch measures both directions."""
+    language_model("gpt2", tmp_path / "model")
+    data = data_of(tmp_path, some_pairs())
+    data.setup("test")
+    task = MinimalPairs(data.splits["test"])
+    sets = [frozenset[Head](), frozenset({(0, 0)})]
+    inputs = task.inputs(data.splits["test"][[2, 5]])
+    both = task.rows(inputs, {Ablation("patch"): sets})["patch"].reshape(2, 2, 2)
+    rows, places = task.partners(inputs)
+    rows[1::2] = torch.arange(4)[1::2, None]  # the second sentences keep their own outputs
+    places[1::2] = torch.arange(places.size(1))
+    one = task.ablated_model.run(task.outputs, inputs, Ablation("patch"), sets, partners=(rows, places))
+    torch.testing.assert_close(one[1, :, 0], both[:, 1, 0])
+    torch.testing.assert_close(one[1, :, 1], both[:, 0, 1])
 
 
 @pytest.mark.slow
