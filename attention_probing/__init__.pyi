@@ -28,6 +28,7 @@ from .fidelity import (
     Fidelity as Fidelity,
     FidelityTest as FidelityTest,
     GuidedMLP as GuidedMLP,
+    PairErrorPrediction as PairErrorPrediction,
     Permutation as Permutation,
     Perturbation as Perturbation,
     Rationale as Rationale,

@@ -13,6 +13,7 @@ from .erasure import SetErasure as SetErasure, SingleWeight as SingleWeight
 from .error_prediction import ErrorPrediction as ErrorPrediction
 from .experiment import Fidelity as Fidelity
 from .guided_mlp import GuidedMLP as GuidedMLP
+from .pair_errors import PairErrorPrediction as PairErrorPrediction
 from .permutation import Permutation as Permutation
 from .perturbation import Perturbation as Perturbation
 from .rationale import Rationale as Rationale

@@ -1,5 +1,6 @@
 """Sparse logistic regression that tells the errors of a model from features of its inputs, and its AUROC."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -257,40 +258,76 @@ class Known(NamedTuple):
     test: Floats
 
 
-def join_predictor(predictor: Predictor, known: Known, dev: Design, test: Design, draws: int, seed: int) -> Predictor:
-    """Return a predictor of errors by the scores of another one together with a known number.
+class Part(NamedTuple):
+    """A predictor that is joined with others.
 
-    The two are the inputs of a second logistic regression, with the weak ℓ2 penalty that scikit-learn has by default.
+    Attributes:
+        predictor: Predictor that was fitted to `dev` and scores the texts of `test`.
+        dev: Texts to fit, with its features.
+        test: Texts to score, with its features.
+    """
+
+    predictor: Predictor
+    dev: Design
+    test: Design
+
+
+def join_predictors(parts: Sequence[Part], known: Known, draws: int, seed: int) -> Predictor:
+    """Return a predictor of errors by the scores of other ones together with a known number.
+
+    They are the inputs of a second logistic regression, with the weak ℓ2 penalty that scikit-learn has by default.
     It is fitted to dev, where the score of a text comes from a fit to the other folds (stacking, Wolpert 1992). If the
     known number were one more feature of the sparse regression, many features that tell nothing would hide what a few
     add to it, or the penalty would remove all of them.
 
     Args:
-        predictor: Predictor that was fitted to `dev` and scores the texts of `test`.
+        parts: Predictors by features of the same texts, with the same number of halves.
         known: The number that is known.
-        dev: Texts to fit.
-        test: Texts to score.
         draws: Number of draws over the texts of test.
         seed: Seed of the folds.
     """
-    regression = predictor.regression
-    if regression is None:
-        return predictor
-    scores = _join(regression.pipeline, known, dev, test, 1.0, seed)
+    first = parts[0]
+    wrong = first.test.wrong
+    regressions = [part.predictor.regression for part in parts]
+    fitted = [regression for regression in regressions if regression is not None]
+    if len(fitted) < len(parts):
+        return first.predictor
+    columns = []
+    for part, regression in zip(parts, fitted, strict=True):
+        columns.append(_Column(regression.pipeline, part.dev, part.test))
+    scores = _join(columns, known, 1.0, seed)
     of_halves = []
-    for half in regression.halves:
-        of_half = np.full(len(test.wrong), np.nan)
+    for place, half in enumerate(fitted[0].halves):
+        of_half = np.full(len(wrong), np.nan)
         if half.pipeline is not None:
-            own = Design(dev.features[half.texts], dev.wrong[half.texts])
-            of_half = _join(half.pipeline, Known(known.dev[half.texts], known.test), own, test, 2.0, seed)
-        of_halves.append(auroc_of_errors(of_half, test.wrong, _DRAWS_OF_HALF))
-    return Predictor(scores, auroc_of_errors(scores, test.wrong, draws), halves=tuple(of_halves))
+            columns = []
+            for part, regression in zip(parts, fitted, strict=True):
+                own = Design(part.dev.features[half.texts], part.dev.wrong[half.texts])
+                pipeline = regression.halves[place].pipeline
+                assert pipeline is not None  # the halves are the same texts
+                columns.append(_Column(pipeline, own, part.test))
+            of_half = _join(columns, Known(known.dev[half.texts], known.test), 2.0, seed)
+        of_halves.append(auroc_of_errors(of_half, wrong, _DRAWS_OF_HALF))
+    return Predictor(scores, auroc_of_errors(scores, wrong, draws), halves=tuple(of_halves))
 
 
-def _join(fitted: Pipeline, known: Known, dev: Design, test: Design, strength: float, seed: int) -> Floats:
-    """Return the scores `[texts of test]` of the second regression of `join_predictor`; `strength` is its C."""
-    folds = _folds(dev.wrong, seed)
-    of_dev = cross_val_predict(clone(fitted), dev.features, dev.wrong, cv=folds, method="decision_function")
+class _Column(NamedTuple):
+    """Input of the second regression: the scores of a fitted one."""
+
+    fitted: Pipeline
+    dev: Design
+    test: Design
+
+
+def _join(columns: Sequence[_Column], known: Known, strength: float, seed: int) -> Floats:
+    """Return the scores `[texts of test]` of the second regression of `join_predictors`; `strength` is its C."""
+    wrong = columns[0].dev.wrong
+    folds = _folds(wrong, seed)
+    of_dev = []
+    of_test = []
+    for fitted, dev, test in columns:
+        of_dev.append(cross_val_predict(clone(fitted), dev.features, wrong, cv=folds, method="decision_function"))
+        of_test.append(score_texts(fitted, test.features))
     second = make_pipeline(StandardScaler(), LogisticRegression(C=strength))
-    second.fit(np.column_stack([of_dev, known.dev]), dev.wrong)
-    return score_texts(second, np.column_stack([score_texts(fitted, test.features), known.test]))
+    second.fit(np.column_stack([*of_dev, known.dev]), wrong)
+    return score_texts(second, np.column_stack([*of_test, known.test]))

@@ -10,11 +10,19 @@ from attention_probing.metrics.distributions import renyi_entropy
 from attention_probing.results import Unit
 
 Feature = Literal["entropy", "first", "distance"]
+AnswerFeature = Literal["entropy", "first", "distance", "lookback"]
 
 FEATURES: tuple[Feature, ...] = ("entropy", "first", "distance")
 """Rényi-2 entropy of a row, its share to the first position, and its mean distance; see `row_features`."""
+ANSWER_FEATURES: tuple[AnswerFeature, ...] = (*FEATURES, "lookback")
+"""The same, and the lookback ratio of a text that continues another; see `lookback_ratios`."""
 
-FEATURE_UNITS: Mapping[Feature, Unit] = {"entropy": "nats", "first": "fraction", "distance": "count"}
+FEATURE_UNITS: Mapping[AnswerFeature, Unit] = {
+    "entropy": "nats",
+    "first": "fraction",
+    "distance": "count",
+    "lookback": "fraction",
+}
 
 
 def row_features(weights: Tensor, first: Tensor | None = None, scratch: Tensor | None = None) -> Tensor:
@@ -47,8 +55,30 @@ def row_features(weights: Tensor, first: Tensor | None = None, scratch: Tensor |
     return torch.stack([entropy, weights[..., 0], distance], -1)
 
 
+def lookback_ratios(weights: Tensor, context: Tensor) -> Tensor:
+    """Return how much each row looks at the context rather than at what follows it, `[batch, heads, from]`.
+
+    It is c / (c + g), with c the mean weight of the positions of the context, and g that of the positions from the end
+    of the context up to the row (Chuang et al. 2024, arXiv 2407.07071, §2.1): 0 to 1, and nan for rows in the context.
+    The row of the last position read so far predicts the next token, so it is one of the positions that follow.
+
+    Args:
+        weights: Attention of a decoder `[batch, heads, from, to]`.
+        context: Number of positions of the context, at least 1, int64 `[batch]`.
+    """
+    position = torch.arange(weights.size(-1), device=weights.device)
+    is_context = (position < context[:, None]).to(weights.dtype)
+    to_context = torch.einsum("bhft,bt->bhf", weights, is_context)
+    to_others = weights.sum(-1) - to_context
+    others = (position + 1 - context[:, None])[:, None]  # [batch, 1, from], below 1 in the context
+    mean_to_context = to_context / context[:, None, None]
+    mean_to_others = to_others / others
+    ratios = mean_to_context / (mean_to_context + mean_to_others)
+    return ratios.masked_fill(others < 1, torch.nan)
+
+
 def mean_features(features: Tensor, rows: Tensor) -> Tensor:
-    """Return the mean of the features over some rows of each text, `[batch, heads, features]`.
+    """Return the mean of the features over some rows of each text, `[batch, heads, features]`; nan without any row.
 
     Args:
         features: Features of the rows, `[batch, heads, from, features]`; those of other rows may be undefined.

@@ -409,8 +409,8 @@ CASES: Mapping[str, Case] = {
     ),
     "heads of a layer": Case("measures/clusters.py: p", layers, 0.5),
     "fine-tuning": Case("measures/attention_analyses.py: p", inputs, 0.02),
-    "errors, by two fits": Case("fidelity/error_prediction.py: p", errors_by_features, 0.6),
-    "errors, by a fit and without": Case("fidelity/error_prediction.py: p", errors_beside_confidence, 0.6),
+    "errors, by two fits": Case("fidelity/error_comparison.py: p", errors_by_features, 0.6),
+    "errors, by a fit and without": Case("fidelity/error_comparison.py: p", errors_beside_confidence, 0.6),
     "Kendall's τ in a text": Case("fidelity/correlation.py: .p", ranks, 0.6),
     "Holm, any of four pairs of runs": Case(
         "holm.p and p_holm, beyond_random_p_holm of other families: the least of a family", any_of_four, 0.12

@@ -4,6 +4,7 @@ A function for each experiment yields trials. A trial is one verdict of one test
 something to find, and negative otherwise.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict
@@ -23,13 +24,19 @@ from attention_probing.attention import EncoderSpec, Options
 from attention_probing.attention.quantities import QUANTITIES, QuantityName
 from attention_probing.corpora.sample import write_sample_reviews, write_sample_treebank
 from attention_probing.corpora.sample_grammar import sample_vocabulary
-from attention_probing.datamodules import ClassificationDataModule, DependencyDataModule, TextDataModule
+from attention_probing.datamodules import (
+    ClassificationDataModule,
+    DependencyDataModule,
+    PairDataModule,
+    TextDataModule,
+)
 from attention_probing.fidelity import (
     Adversary,
     Correlation,
     ErrorPrediction,
     Fidelity,
     FidelityTest,
+    PairErrorPrediction,
     Permutation,
     Perturbation,
     Rationale,
@@ -59,7 +66,7 @@ from attention_probing.probes.frozen import MonitorMode
 from attention_probing.results import Estimate, Result, Table
 from attention_probing.results.progress import quiet
 from studies.blank import Architecture
-from studies.planted import BLAME, LABELS, PRAISE, PlantedHead, planted_model
+from studies.planted import BLAME, LABELS, PRAISE, PlantedHead, planted_model, unigram_decoder
 
 _REVIEWS = 150  # of train, dev and test
 _DECODERS = 20  # seeds
@@ -140,6 +147,7 @@ PLANTED: Mapping[str, Planted] = {
         "2-1",
     ),
     "repeats": ("bert", (PlantedHead("2-1", "same_word", 0.9), PlantedHead("3-1", "opinion", 0.9)), "3-1"),
+    "repeats in a decoder": ("llama", (PlantedHead("2-1", "same_word", 0.9),), None),
     "with values": ("bert", (PlantedHead("2-1", "relation", 0.9, relation="obj"),), None),
     "zero values": ("bert", (PlantedHead("2-1", "relation", 0.9, relation="obj", values=False),), None),
 }
@@ -550,6 +558,81 @@ def errors(case: Case) -> Iterator[Trial]:
             yield Trial("errors", test, kind, truth, True, best == "2-1")
 
 
+def write_pair_errors(folder: Path, seed: int, *, told: float, pairs: int = 300, by_paradigm: bool = False) -> str:
+    """Write a decoder, and minimal pairs some of which it gets wrong; return the folder.
+
+    Both sentences have the same eight words, and one more, which is a word of praise in one and a word of blame in the
+    other. The decoder prefers praise, so it is right where the sentence with praise is called acceptable. In a third
+    of the pairs one of the eight words occurs twice, which head 2-1 attends to, and no probability depends on. Where an
+    error is wanted, the sentences are exchanged.
+
+    Args:
+        folder: Folder for the files `model` and `pairs.jsonl`.
+        seed: Seed of the decoder and the pairs.
+        told: Share of the pairs with a repeated word that are decided wrongly; 0 for a third of all pairs at random.
+        pairs: Number of pairs, of two paradigms.
+        by_paradigm: True if one paradigm has all pairs with a repeated word, and no others. Then six in ten of its
+            pairs are wrong, and one in ten of the other, whatever `told` is.
+    """
+    random = np.random.default_rng(seed)
+    symbols = sample_vocabulary()
+    blame, praise = (sorted(word for word, own in symbols.items() if own & kind) for kind in (BLAME, PRAISE))
+    others = sorted(word for word in symbols if word.isalpha() and word not in blame + praise)
+    log_odds = dict(zip(praise, random.uniform(2, 6, len(praise)), strict=True))
+    log_odds |= dict(zip(blame, random.uniform(-2, 2, len(blame)), strict=True))
+    kind, heads, _ = PLANTED["repeats in a decoder"]
+    unigram_decoder(planted_model(kind, heads, seed), log_odds).save(folder / "model")
+    lines = []
+    for number in range(pairs):
+        words = random.permutation(others)[:8].tolist()
+        is_repeated = random.random() < 1 / 3
+        if is_repeated:
+            words[1] = words[5]
+        paradigm = ["one", "two"][number % 2]
+        is_wrong = random.random() < (told if is_repeated else 0)
+        if by_paradigm:
+            paradigm = "repeated" if is_repeated else "plain"
+            is_wrong = random.random() < (0.6 if is_repeated else 0.1)
+        elif not told:
+            is_wrong = random.random() < 1 / 3
+        place = int(random.integers(2, 8))
+        good, bad = ([*words[:place], str(random.choice(kind)), *words[place:]] for kind in (praise, blame))
+        if is_wrong:
+            good, bad = bad, good
+        pair = {"sentence_good": " ".join(good), "sentence_bad": " ".join(bad), "pairID": str(number)}
+        lines.append(json.dumps({**pair, "UID": paradigm, "field": "opinion"}))
+    (folder / "pairs.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    return str(folder)
+
+
+def pair_errors(case: Case) -> Iterator[Trial]:
+    """Yield verdicts of `PairErrorPrediction` on pairs whose errors a head, the paradigm alone, or nothing tells."""
+    kinds = {
+        "pairs whose errors a head tells": "a head attends to what is repeated in errors",
+        "pairs with random errors": "nothing",
+        "pairs of a hard paradigm": "nothing beyond the paradigm",
+    }
+    for kind, truth in kinds.items():
+        told = 0.9 if "head" in kind else 0.0
+        name = kind.replace(" ", "-")
+        folder = write_pair_errors(case.folder / name, case.seed, told=told, by_paradigm="hard" in kind)
+        data = PairDataModule(f"{folder}/pairs.jsonl", EncoderSpec(f"{folder}/model"), cache=case.cache)
+        module = PairErrorPrediction(random_weights=False)
+        module.seed = case.seed
+        result = measured(module, data)
+        gain = result.scores["attention_paradigm_confidence.minus_paradigm_confidence"]
+        p = 1.0 if gain.p is None else gain.p
+        test = "p of what attention adds to confidence and paradigm"
+        yield Trial("pair_errors", test, kind, truth, bool(told), gain.value > 0 and p <= LEVEL)
+        if "hard" not in kind:
+            found = bool(result.scores["attention.auroc"].interval[0] > 0.5)
+            yield Trial("pair_errors", "AUROC of attention above 50", kind, truth, bool(told), found)
+        if told:
+            best = result.tables["heads"].frame["head"].iloc[0]
+            test = "the largest coefficient is of the planted head"
+            yield Trial("pair_errors", test, kind, truth, True, best == "2-1")
+
+
 def _above(one: str, other: str) -> Callable[[Scores], bool]:
     """Return a verdict: the interval of a score lies above the interval of another."""
     return lambda scores: bool(scores[one].interval[0] > scores[other].interval[1])
@@ -584,5 +667,6 @@ CASES: Mapping[str, tuple[Callable[[Case], Iterator[Trial]], int]] = {
     "quantities": (quantities, 5),
     "fidelity": (fidelity, 10),
     "errors": (errors, 10),
+    "pair_errors": (pair_errors, 10),
 }
 """Experiments by name: the function that yields the trials of one seed, and the number of seeds."""

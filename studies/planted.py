@@ -27,12 +27,14 @@ Decoys are made of the same parts:
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from attention_probing.attention.heads import Head, parse_heads
 from attention_probing.corpora.sample_grammar import sample_vocabulary
@@ -252,6 +254,27 @@ def planted_model(
             weights[name] = torch.full_like(parameter, _NORM / math.sqrt(_HIDDEN))
     set_weights(blank.model, weights | writer.classifier())
     return PlantedModel(blank.model, blank.tokenizer, f"{counter[0] + 1}-{counter[1] + 1}" if counter else None)
+
+
+def unigram_decoder(planted: PlantedModel, log_odds: Mapping[str, float]) -> WordModel:
+    """Return a planted Llama as a language model by which no word depends on the words before it.
+
+    Its heads attend as before, and no probability depends on them.
+
+    Args:
+        planted: The Llama; it is not changed.
+        log_odds: Logits of words, in lower case; those of all others are 0.
+    """
+    config = deepcopy(planted.model.config)
+    config.tie_word_embeddings = False
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    model.base_model.load_state_dict(planted.model.base_model.state_dict())
+    rows = torch.zeros(len(planted.tokenizer), _HIDDEN)
+    [one] = _features("llama", (), counts=False)["one"]  # every token has it, in the same dimension of every model
+    for word, logit in log_odds.items():
+        rows[planted.tokenizer.convert_tokens_to_ids(word)] = logit * one
+    set_weights(model, {"lm_head.weight": rows})
+    return WordModel(model.eval(), planted.tokenizer)  # type: ignore[no-untyped-call]
 
 
 def _checked(kind: Architecture, heads: Sequence[PlantedHead], layers: int) -> dict[Head, PlantedHead]:

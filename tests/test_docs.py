@@ -53,6 +53,7 @@ RUN_BY = {
     "measures/test_causal.py": [("measure", "clark2019/causal.yaml")],
     "measures/test_pairs.py": [("measure", "sashida2026/pairs.yaml"), ("measure", "sashida2026/heads_off.yaml")],
     "fidelity/test_error_prediction.py": [("measure", "ostmeier2026/errors.yaml")],
+    "fidelity/test_pair_errors.py": [("measure", "ostmeier2026/pair_errors.yaml")],
     "fidelity/test_experiment.py": [
         *(("measure", f"{name}.yaml") for name in ("fidelity/all", "fidelity/quick", "judge")),
         *(("measure", f"{name}/fidelity.yaml") for name in ("jain2019", "serrano2019", "tutek2020", "wiegreffe2019")),

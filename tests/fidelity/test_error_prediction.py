@@ -17,7 +17,7 @@ from attention_probing.attention import EncoderSpec
 from attention_probing.commands import CONFIGS, launch
 from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.fidelity import ErrorPrediction
-from attention_probing.fidelity.error_prediction import Texts, read_heads
+from attention_probing.fidelity.error_prediction import decisions_of, read_heads
 from attention_probing.models import HierarchicalClassifier, TransformerClassifier
 from attention_probing.models.transformer import SequenceClassifier
 from attention_probing.results import Result
@@ -235,12 +235,12 @@ def test_words_of_a_hierarchical_classifier_have_a_row_for_each_sentence() -> No
 
 def test_log_odds_are_those_of_the_class_that_is_predicted() -> None:
     logits = np.array([[1.0, 3.0, 0.5], [40.0, -5.0, -6.0], [0.0, 0.0, 0.0]])
-    texts = Texts({"item": np.arange(3), "logits": logits, "gold": np.array([1, 1, 0]), "length": np.arange(3)})
+    columns = {"item": np.arange(3), "logits": logits, "gold": np.array([1, 1, 0]), "length": np.arange(3)}
+    texts = decisions_of(columns)
     shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     expected = [np.log(row.max() / (row.sum() - row.max())) for row in shares[[0, 2]]]
     assert texts.log_odds[[0, 2]] == pytest.approx(expected)
     assert texts.log_odds[1] == pytest.approx(45 - np.log(1 + np.exp(-1)))  # not infinite, as log(p / (1 − p))
-    assert texts.predicted.tolist() == [1, 0, 0]
     assert texts.wrong.tolist() == [False, True, False]
 
 

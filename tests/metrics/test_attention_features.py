@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from attention_probing.metrics.attention_features import FEATURE_UNITS, FEATURES, mean_features, row_features
+from attention_probing.metrics.attention_features import (
+    ANSWER_FEATURES,
+    FEATURE_UNITS,
+    FEATURES,
+    lookback_ratios,
+    mean_features,
+    row_features,
+)
 from attention_probing.metrics.distributions import renyi_entropy
 
 LENGTHS = (5, 2, 4)
@@ -37,7 +44,7 @@ def test_the_features_are_those_of_loops_over_real_rows() -> None:
     for text, n in enumerate(LENGTHS):
         for head in range(3):
             assert found[text, head].tolist() == pytest.approx(by_loops(weights[text, head], n))
-    assert list(FEATURE_UNITS) == list(FEATURES)
+    assert list(FEATURE_UNITS) == list(ANSWER_FEATURES) == [*FEATURES, "lookback"]
 
 
 def test_known_rows_have_known_features() -> None:
@@ -70,3 +77,25 @@ def test_rows_that_belong_to_no_position_have_a_first_position_and_no_distance()
     assert features[0, 0, :, 0].tolist() == pytest.approx([-math.log(0.0625 + 0.5625), math.log(2)])
     assert features[0, 0, :, 1].tolist() == [0.25, 0.5]
     assert features[..., 2].isnan().all()
+
+
+def test_lookback_is_that_of_loops_over_the_answer() -> None:
+    random = torch.Generator().manual_seed(1)
+    scores = torch.randn(3, 2, 6, 6, generator=random, dtype=torch.float64)
+    weights = scores.masked_fill(torch.ones(6, 6, dtype=torch.bool).triu(1), -torch.inf).softmax(-1)
+    context = torch.tensor([1, 3, 5])
+    found = lookback_ratios(weights, context)
+    for text, n in enumerate(context.tolist()):
+        for head in range(2):
+            for row in range(6):
+                if row < n:
+                    assert math.isnan(found[text, head, row])
+                    continue
+                own = weights[text, head, row].tolist()
+                to_context = sum(own[:n]) / n
+                to_answer = sum(own[n : row + 1]) / (row + 1 - n)
+                assert float(found[text, head, row]) == pytest.approx(to_context / (to_context + to_answer))
+    even = torch.ones(1, 1, 4, 4).tril()
+    even = even / even.sum(-1, keepdim=True)
+    assert lookback_ratios(even, torch.tensor([2]))[0, 0, 2:].tolist() == pytest.approx([0.5, 0.5])
+    torch.testing.assert_close(lookback_ratios(weights / 5, context), found, equal_nan=True)  # the rest to a sink

@@ -1,0 +1,480 @@
+"""Predictors of a model's errors beside each other: does attention tell more than the model's own confidence?"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from attention_probing.fidelity.error_regression import (
+    LEAST,
+    Design,
+    Known,
+    Part,
+    Predictor,
+    auroc_of_errors,
+    can_be_fitted,
+    fit_predictor,
+    fit_shuffled,
+    join_predictors,
+    score_texts,
+)
+from attention_probing.metrics.bootstrap import resample
+from attention_probing.metrics.contrasts import Contrast, correct_for_number
+from attention_probing.metrics.differences import against_random_draws
+from attention_probing.metrics.p_values import draws_for, least_p
+from attention_probing.metrics.refits import FittedNumber
+from attention_probing.metrics.seeds import pool_seeds
+from attention_probing.metrics.statistics import proportion
+from attention_probing.results import Bars, Estimate, Figure, Flags, Floats, Integers, Result, Table, Unit
+from attention_probing.results.errors import list_first, pluralize
+from attention_probing.results.heads import head_map
+from attention_probing.results.progress import warn
+from attention_probing.results.sentences import LEVEL, fill_sentence, format_difference
+
+CONFIDENCE = "confidence"
+LENGTH = "length"
+PARADIGM = "paradigm"
+ATTENTION = "attention"
+RANDOM = "random_weights"
+SHUFFLED = "shuffled"
+WITH_CONFIDENCE = "attention_confidence"
+PARADIGM_CONFIDENCE = "paradigm_confidence"
+WITH_ALL = "attention_paradigm_confidence"
+JOINED = {
+    PARADIGM_CONFIDENCE: (PARADIGM,),
+    WITH_CONFIDENCE: (ATTENTION,),
+    WITH_ALL: (PARADIGM, ATTENTION),
+    "random_weights_confidence": (RANDOM,),
+}
+"""Predictors that are joined with the confidence, by the name of what they make together."""
+
+DRAWS = 1000
+NO_CONTRAST = Contrast(Estimate(np.nan, np.nan, np.nan, unit="fraction", p=np.nan), np.nan, "p")
+"""Row of a predictor that is not compared with the confidence."""
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """Decisions of a model, and features that may tell which of them are wrong.
+
+    Attributes:
+        items: Index of each text or pair in its split, int64 `[items]`.
+        wrong: Bool `[items]`, True if the decision is wrong.
+        log_odds: Log-odds of the decision by the model, its confidence, `[items]`.
+        length: Number of tokens, `[items]`.
+        features: Features of each predictor that is fitted, `[items, features]` by its name: `attention`, and those of
+            controls. Features that no item has are 0.
+    """
+
+    items: Integers
+    wrong: Flags
+    log_odds: Floats
+    length: Floats
+    features: Mapping[str, Floats] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def select(self, places: Integers) -> "Decisions":
+        """Return some of the decisions, by their places in this order."""
+        features = {name: of_items[places] for name, of_items in self.features.items()}
+        return Decisions(self.items[places], self.wrong[places], self.log_odds[places], self.length[places], features)
+
+    def designs(self) -> dict[str, Design]:
+        """Return the features of each predictor that is fitted, `length` first."""
+        designs = {LENGTH: Design(self.length[:, None].astype(np.float64), self.wrong)}
+        for name, features in self.features.items():
+            designs[name] = Design(features, self.wrong)
+        return designs
+
+
+class FittedErrors:
+    """Predictors of the errors of one model, fitted to dev and tested on test.
+
+    Args:
+        name: Name of the model.
+        dev: Decisions to fit.
+        test: Decisions to test.
+        names: Head and feature of each column of the attention features.
+
+    Attributes:
+        fault: Why AUROC, or the AUROC of what is fitted, is undefined; empty if it is defined.
+        predictors: Predictors by name, of all but `shuffled`.
+        shuffled: AUROC of each fit to shuffled labels.
+    """
+
+    def __init__(self, name: str, dev: Decisions, test: Decisions, names: Sequence[tuple[str, str]]) -> None:
+        self.name = name
+        self.dev = dev
+        self.test = test
+        self.names = names
+        compared = {*test.features, LENGTH}
+        joined = [name for name, parts in JOINED.items() if compared.issuperset(parts)]
+        self.draws = draws_for(len(compared) + len(joined), len(test), DRAWS)
+        self.fault = _fault(dev, test)
+        self.predictors: dict[str, Predictor] = {}
+        self.shuffled: list[Estimate] = []
+
+    def fit(self, halves: int, shuffles: int, seed: int) -> None:
+        """Fit all predictors, and compute their AUROC.
+
+        Args:
+            halves: Number of random halves of dev.
+            shuffles: Number of random orders of the labels of error.
+            seed: Seed of folds, halves and orders.
+        """
+        wrong = self.test.wrong
+        unsure = -self.test.log_odds
+        self.predictors[CONFIDENCE] = Predictor(unsure, auroc_of_errors(unsure, wrong, self.draws))
+        of_dev = self.dev.designs()
+        of_test = self.test.designs()
+        known = Known(self.dev.log_odds, self.test.log_odds)
+        fitted: dict[str, Part] = {}
+        for name in of_dev:
+            predictor = fit_predictor(of_dev[name], of_test[name], halves, self.draws, seed)
+            self.predictors[name] = predictor
+            fitted[name] = Part(predictor, of_dev[name], of_test[name])
+            for joined, names in JOINED.items():
+                if name == names[-1] and fitted.keys() >= set(names):
+                    parts = [fitted[part] for part in names]
+                    self.predictors[joined] = join_predictors(parts, known, self.draws, seed)
+        regression = self.predictors[ATTENTION].regression
+        if regression is None:
+            self.shuffled = [self.predictors[ATTENTION].auroc] * shuffles
+            return
+        for fit in fit_shuffled(regression, *of_dev[ATTENTION], shuffles, seed):
+            scores = score_texts(fit, of_test[ATTENTION].features)
+            self.shuffled.append(auroc_of_errors(scores, wrong, self.draws))
+
+    def weights_of_heads(self) -> Floats:
+        """Return the sum of the absolute coefficients of the features of each head, `[heads]`; 0 without a fit."""
+        heads = len({head for head, _ in self.names})
+        regression = self.predictors[ATTENTION].regression
+        if regression is None:
+            return np.zeros(heads)
+        weights: Floats = np.abs(regression.coefficients).reshape(heads, -1).sum(axis=1)
+        return weights
+
+    def audit(self, noun: str) -> dict[str, object]:
+        """Return what was fitted, for the audit of a result.
+
+        Args:
+            noun: What is decided, in the plural.
+        """
+        strengths = {}
+        for name, predictor in self.predictors.items():
+            if predictor.regression is not None:
+                strengths[name] = predictor.regression.strength
+        audit: dict[str, object] = {f"dev_{noun}": len(self.dev), "dev_errors": int(self.dev.wrong.sum())}
+        audit["strength"] = strengths
+        if self.fault:
+            audit["undefined"] = self.fault
+        return audit
+
+    def frame(self, **columns: Sequence[object] | NDArray[Any]) -> pd.DataFrame:
+        """Return a row for each decision on test, with the scores of all predictors, higher for errors.
+
+        Args:
+            **columns: First columns by name.
+        """
+        frame = pd.DataFrame(columns)
+        frame["wrong"] = self.test.wrong.astype(np.int64)
+        frame["probability"] = expit(self.test.log_odds)
+        frame["tokens"] = self.test.length
+        for name, predictor in self.predictors.items():
+            frame[f"{name}.score"] = predictor.scores
+        return frame
+
+
+def _fault(dev: Decisions, test: Decisions) -> str:
+    """Return why AUROC is undefined; empty if it is not."""
+    errors = int(test.wrong.sum())
+    if errors in (0, len(test)):
+        count = "all" if errors else "none"
+        return f"{count} of the {pluralize(len(test), 'decision')} on test {'are' if errors else 'is'} wrong"
+    if not can_be_fitted(dev.wrong):
+        errors = int(dev.wrong.sum())
+        return (
+            f"{errors} of the {pluralize(len(dev), 'decision')} on dev {'is' if errors == 1 else 'are'} wrong, but a "
+            f"regression needs {LEAST} errors and {LEAST} right decisions"
+        )
+    return ""
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Predictors of the errors of one variant, as means over its seeds.
+
+    Attributes:
+        numbers: AUROC by predictor, of all but `shuffled`.
+        contrasts: AUROC minus that of `confidence`, by predictor, of all but `confidence` and `shuffled`.
+        gain: What attention adds to the confidence, or to the confidence and the paradigm together.
+        controls: AUROC of `attention` minus that of controls, and of what attention adds to other predictors, by name
+            of the score, with p.
+        shuffled: Mean AUROC of the fits to shuffled labels.
+        error_rate: Share of the decisions on test that are wrong.
+        decisions: Number of decisions on test.
+        errors: Number of errors on test, mean over the seeds.
+        chosen: Number of coefficients that are not 0, by predictor, mean over the seeds.
+    """
+
+    numbers: Mapping[str, FittedNumber]
+    contrasts: Mapping[str, Contrast]
+    gain: Contrast
+    controls: Mapping[str, Estimate]
+    shuffled: Estimate
+    error_rate: Estimate
+    decisions: int
+    errors: int
+    chosen: Mapping[str, float]
+
+    @classmethod
+    def of(cls, seeds: Sequence[FittedErrors]) -> Self:
+        """Compare the predictors of checkpoints that differ only in the seed."""
+        numbers = {}
+        chosen = {}
+        for name in seeds[0].predictors:
+            of_seeds = [seed.predictors[name] for seed in seeds]
+            halves = [of_seed.halves for of_seed in of_seeds if of_seed.halves]
+            numbers[name] = FittedNumber.from_seeds([of_seed.auroc for of_seed in of_seeds], halves)
+            fits = [of_seed.regression for of_seed in of_seeds if of_seed.regression is not None]
+            if fits:
+                chosen[name] = float(np.mean([np.count_nonzero(fit.coefficients) for fit in fits]))
+        base = numbers[CONFIDENCE]
+        differences = {name: number.minus(base) for name, number in numbers.items() if name != CONFIDENCE}
+        units = base.pool.units or 0
+        least = least_p(units, seeds[0].draws)
+        corrected = correct_for_number(list(differences.values()), [least] * len(differences))
+        contrasts = dict(zip(differences, corrected, strict=True))
+        gain = contrasts[WITH_CONFIDENCE]
+        shuffles = [pool_seeds(of_order) for of_order in zip(*(seed.shuffled for seed in seeds), strict=True)]
+        attention = numbers[ATTENTION].pool
+        shuffled, beyond = against_random_draws(attention, shuffles)
+        controls = {f"{ATTENTION}.minus_{SHUFFLED}": beyond}
+        if RANDOM in numbers:
+            controls[f"{ATTENTION}.minus_{RANDOM}"] = numbers[ATTENTION].minus(numbers[RANDOM])
+        if PARADIGM in numbers:
+            added = numbers[WITH_ALL].minus(numbers[PARADIGM_CONFIDENCE])
+            controls[f"{WITH_ALL}.minus_{PARADIGM_CONFIDENCE}"] = added
+            [gain] = correct_for_number([added], [least])
+        rates = [resample(proportion, seed.test.wrong[:, None], "fraction", draws=seed.draws) for seed in seeds]
+        errors = round(float(np.mean([seed.test.wrong.sum() for seed in seeds])))
+        return cls(
+            numbers,
+            contrasts,
+            gain,
+            controls,
+            shuffled,
+            pool_seeds(rates),
+            len(seeds[0].test),
+            errors,
+            chosen,
+        )
+
+    def auroc(self, predictor: str) -> Estimate:
+        """Return the AUROC of a predictor, with its interval."""
+        return self.numbers[predictor].estimate
+
+    def scores(self) -> dict[str, Estimate]:
+        """Return the scores of a result by name."""
+        scores = {f"{predictor}.auroc": self.auroc(predictor) for predictor in self.numbers}
+        scores[f"{SHUFFLED}.auroc"] = replace(self.shuffled, sd=None)
+        for predictor, contrast in self.contrasts.items():
+            scores[f"{predictor}.minus_confidence"] = contrast.difference
+        scores |= self.controls
+        scores["error_rate"] = self.error_rate
+        return scores
+
+    def answer(self, faults: Sequence[str]) -> str:
+        """Return what tells the errors, and whether attention adds to the confidence.
+
+        Args:
+            faults: Why AUROC is undefined, for each checkpoint; empty if it is defined.
+        """
+        reasons = list(dict.fromkeys(fault for fault in faults if fault))
+        scores = self.scores()
+        predictors = (
+            "attention tells the errors with an AUROC of {attention.auroc}, the model's own confidence with "
+            "{confidence.auroc}"
+        )
+        if PARADIGM in self.numbers:
+            predictors += ", the paradigm with {paradigm.auroc}"
+        parts = ["of {n} decisions {errors} are wrong", predictors]
+        gain = self.gain.difference
+        if not np.isnan(gain.value):
+            compared = "both together differ from the confidence alone"
+            if PARADIGM in self.numbers:
+                compared = "all three differ from confidence and paradigm"
+            p = None if gain.p is None else Estimate(gain.p, unit=self.gain.p_unit)
+            parts.append(f"{compared} by {format_difference(gain, p)}: {_verdict(gain)}")
+        if RANDOM in self.numbers:
+            parts.append("the attention of random weights reaches {random_weights.auroc}")
+        answer = fill_sentence("; ".join(parts), scores, n=self.decisions, errors=self.errors)
+        if reasons:
+            answer = f"{answer} AUROC is undefined: {'; '.join(reasons)}."
+        return answer
+
+
+def _verdict(gain: Estimate) -> str:
+    """Return what the difference between the AUROC with attention and without says."""
+    if gain.p is None or not gain.p < LEVEL:
+        return "no evidence that attention knows more"
+    if gain.value > 0:
+        return "attention knows more"
+    return "attention makes it worse"
+
+
+def errors_table(comparisons: Mapping[str, Comparison], noun: str = "texts") -> Table:
+    """Return the table `errors`, with a row for each variant and predictor.
+
+    Columns:
+
+    - `auroc`: AUROC of errors on test, with the interval `low` and `high`; of `shuffled` the mean of the fits;
+    - `minus_confidence`: the same minus that of `confidence`, with its interval, `p`, and `p_holm`, corrected for the
+      number of predictors of the variant;
+    - `chosen`: number of coefficients that are not 0, mean over seeds;
+    - `texts`, or what else `noun` is: number of decisions; `n`: number of errors among them, mean over seeds.
+
+    Args:
+        comparisons: The predictors of each variant.
+        noun: What is decided, in the plural.
+    """
+    rows = []
+    units: list[Unit] = []
+    for variant, comparison in comparisons.items():
+        for predictor in (*comparison.numbers, SHUFFLED):
+            estimate = comparison.shuffled if predictor == SHUFFLED else comparison.auroc(predictor)
+            low, high = estimate.interval
+            contrast = comparison.contrasts.get(predictor, NO_CONTRAST)
+            gain = contrast.difference
+            gain_low, gain_high = gain.interval
+            rows.append(
+                {
+                    "variant": variant,
+                    "predictor": predictor,
+                    "auroc": estimate.value,
+                    "low": low,
+                    "high": high,
+                    "chosen": comparison.chosen.get(predictor, np.nan),
+                    "minus_confidence": gain.value,
+                    "minus_confidence.low": gain_low,
+                    "minus_confidence.high": gain_high,
+                    "p": gain.p,
+                    "p_holm": contrast.p_holm,
+                    noun: comparison.decisions,
+                    "n": comparison.errors,
+                }
+            )
+            units.append(contrast.p_unit)
+    main = ["predictor", "auroc", "minus_confidence", "p_holm", "n"]
+    if len(comparisons) > 1:
+        main = ["variant", *main]
+    of_columns: dict[str, Unit | Sequence[Unit]] = {"auroc": "fraction", "minus_confidence": "fraction"}
+    of_columns |= {"chosen": "count", "p": units, "p_holm": units}
+    note = "n counts the errors. AUROC is the probability that an error ranks above a right decision; 50 is chance."
+    return Table(pd.DataFrame(rows), of_columns, interval="auroc", main=tuple(main), note=note)
+
+
+def heads_table(tested: Sequence[FittedErrors]) -> Table | None:
+    """Return the table `heads`: the coefficients of `attention` that are not 0, the largest of each checkpoint first.
+
+    Columns: `checkpoint`, `head`, `feature`; `coefficient` of the standardised feature, above 0 if it is higher for
+    errors; and `halves`, the share of the fits to halves of dev that choose it too. It is None if nothing was fitted,
+    or no coefficient is left.
+    """
+    rows = []
+    for checkpoint in tested:
+        regression = checkpoint.predictors[ATTENTION].regression
+        if regression is None:
+            continue
+        coefficients = regression.coefficients
+        for place in np.argsort(-np.abs(coefficients), kind="stable"):
+            if coefficients[place] == 0:
+                break
+            head, feature = checkpoint.names[place]
+            row: dict[str, object] = {"checkpoint": checkpoint.name, "head": head, "feature": feature}
+            row |= {"coefficient": coefficients[place], "halves": regression.chosen[place]}
+            rows.append(row)
+    if not rows:
+        return None
+    main = ["head", "feature", "coefficient", "halves"]
+    if len(tested) > 1:
+        main = ["checkpoint", *main]
+    return Table(pd.DataFrame(rows), {"coefficient": "ratio", "halves": "fraction"}, main=tuple(main))
+
+
+def report_errors(
+    experiment: str,
+    variants: Mapping[str, Sequence[FittedErrors]],
+    items: pd.DataFrame,
+    audit: dict[str, object],
+    *,
+    noun: str,
+    sizes: tuple[int, int] | None,
+) -> Result:
+    """Return the result of a measurement of what tells a model's errors.
+
+    Args:
+        experiment: Name of the measurement.
+        variants: Models that differ only in the seed, by the name of what they share; the first one has the answer.
+        items: A row for each decision on test.
+        audit: Audit of the result.
+        noun: What is decided, in the plural: `texts` or `pairs`.
+        sizes: Number of layers and of heads of each layer, for a map of the heads; None for a model without them.
+    """
+    comparisons = {variant: Comparison.of(seeds) for variant, seeds in variants.items()}
+    first = next(iter(variants))
+    scores: dict[str, Estimate] = {}
+    for variant, comparison in comparisons.items():
+        prefix = "" if variant == first else f"{variant}."
+        for name, score in comparison.scores().items():
+            scores[f"{prefix}{name}"] = score
+    tested = [seed for seeds in variants.values() for seed in seeds]
+    faults = [f"{one.name}: {one.fault}" for one in tested if one.fault]
+    if faults:
+        warn(f"AUROC is undefined. {list_first(faults)}.")
+    tables = {"errors": errors_table(comparisons, noun)}
+    heads = heads_table(tested)
+    if heads is not None:
+        tables["heads"] = heads
+    figures: dict[str, Figure] = {"errors": _bars(comparisons)}
+    if sizes is not None:
+        weights = np.mean([seed.weights_of_heads() for seed in variants[first]], axis=0)
+        figures["heads"] = head_map(
+            "Heads that tell errors", weights.reshape(sizes), value_label="sum of |coefficients|", unit="ratio"
+        )
+    return Result(
+        experiment,
+        scores,
+        tables,
+        figures,
+        audit,
+        items,
+        headline=["error_rate", *comparisons[first].controls],
+        answer=comparisons[first].answer([seed.fault for seed in variants[first]]),
+    )
+
+
+def _bars(comparisons: Mapping[str, Comparison]) -> Bars:
+    """Return bars of the AUROC of all predictors."""
+    predictors = tuple(next(iter(comparisons.values())).numbers)
+    heights = {}
+    intervals = {}
+    for variant, comparison in comparisons.items():
+        estimates = [comparison.auroc(predictor) for predictor in predictors]
+        heights[variant] = [estimate.value for estimate in estimates]
+        ends = [estimate.interval for estimate in estimates]
+        intervals[variant] = [low for low, _ in ends], [high for _, high in ends]
+    return Bars(
+        "What tells that the model errs",
+        predictors,
+        heights,
+        "AUROC of errors (%)",
+        intervals,
+        unit="fraction",
+        category_label="predictor",
+    )

@@ -1,0 +1,264 @@
+"""Errors of decoders on minimal pairs, told by the attention of their heads: planted, random, absent, and too few."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from attention_probing import measure
+from attention_probing.attention import EncoderSpec
+from attention_probing.commands import CONFIGS
+from attention_probing.datamodules import PairDataModule
+from attention_probing.fidelity import PairErrorPrediction
+from attention_probing.fidelity.head_features import head_names, reading_heads
+from attention_probing.fidelity.pair_errors import PairReader, PairRows, halve_groups, numbers_of_pairs
+from attention_probing.measures import MinimalPairAccuracy
+from attention_probing.results import Result
+from attention_probing.results.errors import UserError
+from studies.known_cases import write_pair_errors
+from tests.glossary import unexplained
+from tests.tiny import save_bert
+
+
+def data_of(folder: str | Path, pairs: str = "pairs.jsonl", **options: Any) -> PairDataModule:  # noqa: ANN401
+    return PairDataModule(f"{folder}/{pairs}", EncoderSpec(f"{folder}/model"), cache=str(folder), **options)
+
+
+def predicted(folder: str, pairs: str = "pairs.jsonl", **options: Any) -> Result:  # noqa: ANN401
+    measurement = PairErrorPrediction(**{"halves": 8, "shuffles": 5, "random_weights": False, **options})
+    return measure(data_of(folder, pairs), measurements=measurement)
+
+
+def keep_pairs(folder: str, keep: Callable[[int, Mapping[str, str]], bool]) -> str:
+    """Write some of the pairs, and return the name of the file."""
+    kept = []
+    for number, line in enumerate((Path(folder) / "pairs.jsonl").read_text(encoding="utf-8").splitlines()):
+        if keep(number, json.loads(line)):
+            kept.append(line)
+    (Path(folder) / "some.jsonl").write_text("\n".join([*kept, ""]), encoding="utf-8")
+    return "some.jsonl"
+
+
+def has_repeated_word(pair: Mapping[str, str]) -> bool:
+    words = pair["sentence_good"].split()
+    return len(set(words)) < len(words)
+
+
+@pytest.mark.core
+@pytest.mark.slow
+def test_errors_that_one_head_tells_are_found_and_so_is_the_head(tmp_path: Path) -> None:
+    result = predicted(write_pair_errors(tmp_path / "told", 0, told=1.0), random_weights=True)
+    scores = result.scores
+    assert scores["attention.auroc"].value > 0.99
+    gain = scores["attention_paradigm_confidence.minus_paradigm_confidence"]
+    assert gain.value > 0.3
+    assert (gain.p or 1) < 0.01
+    assert abs(scores["confidence.auroc"].value - 0.5) < 0.2
+    assert result.tables["heads"].frame["head"][0] == "2-1"
+    assert "all three differ from confidence and paradigm by +" in result.answer
+    assert "attention knows more" in result.answer
+    errors = result.tables["errors"].frame.set_index("predictor")
+    assert list(errors.index) == [
+        "confidence",
+        "length",
+        "paradigm",
+        "paradigm_confidence",
+        "attention",
+        "attention_confidence",
+        "attention_paradigm_confidence",
+        "random_weights",
+        "random_weights_confidence",
+        "shuffled",
+    ]
+    assert errors["pairs"].unique().tolist() == [150]
+    assert errors["n"].unique().tolist() == [round(scores["error_rate"].value * 150)]
+    assert not unexplained(result.experiment, {name: score.unit for name, score in scores.items()})
+    assert result.audit["dev_pairs"] == 150
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_paradigm", [False, True])
+def test_random_errors_and_those_of_a_hard_paradigm_are_not_told(by_paradigm: bool, tmp_path: Path) -> None:
+    result = predicted(write_pair_errors(tmp_path / "pairs", 1, told=0, by_paradigm=by_paradigm))
+    scores = result.scores
+    assert (scores["attention_paradigm_confidence.minus_paradigm_confidence"].p or 0) > 0.05
+    assert "no evidence that attention knows more" in result.answer
+    # Attention shows the paradigm, and so the errors; but no more than the name of the paradigm does.
+    assert (scores["attention.auroc"].interval[0] > 0.5) == by_paradigm
+    assert (scores["paradigm.auroc"].interval[0] > 0.5) == by_paradigm
+    assert not any("random_weights" in name for name in scores)
+
+
+def test_the_decisions_are_those_of_the_accuracy_on_pairs(tmp_path: Path) -> None:
+    folder = write_pair_errors(tmp_path / "pairs", 2, told=1.0, pairs=61)
+    items = predicted(folder).items
+    plain = measure(data_of(folder), measurements=MinimalPairAccuracy()).items
+    assert items is not None
+    assert plain is not None
+    assert len(items) == items["id"].nunique() == 30
+    plain = plain.set_index("id").loc[items["id"]]
+    np.testing.assert_allclose(items[["good", "bad"]], plain[["good", "bad"]], rtol=1e-6)
+    assert (items["wrong"] == 1 - plain["right"].to_numpy()).all()
+    apart = (items["good"] - items["bad"]).abs()
+    np.testing.assert_allclose(items["probability"], 1 / (1 + np.exp(-apart)))
+    assert set(items["tokens"]) == {10.0}
+
+
+@pytest.mark.parametrize("rows", ["all", "answer", "context"])
+def test_features_are_those_of_the_maps_that_transformers_returns(rows: PairRows, tmp_path: Path) -> None:
+    folder = write_pair_errors(tmp_path / "pairs", 3, told=1.0, pairs=8)
+    file = Path(folder) / "pairs.jsonl"
+    pair = {
+        "sentence_good": "the dog",
+        "sentence_bad": "the dog saw the cat",
+        "UID": "one",
+        "field": "f",
+        "pairID": "8",
+    }
+    same = {**pair, "sentence_bad": "the dog", "pairID": "9"}
+    lines = [json.dumps(pair), json.dumps(same)]
+    file.write_text("\n".join([file.read_text(encoding="utf-8").strip(), *lines, ""]), encoding="utf-8")
+    data = data_of(folder)
+    data.setup("test")
+    split = data.splits["test"]
+    batch = split[list(range(10))]
+    reader = PairReader(batch, rows)
+    language_model = split.encoder.language_model
+    assert language_model is not None
+    with torch.no_grad(), reading_heads(reader.reduce) as of_layers:
+        language_model(input_ids=batch.tokens, attention_mask=batch.mask.long())
+    features = torch.cat(of_layers, 1)
+    assert head_names(of_layers)[:5] == ("1-1", "1-2", "1-3", "1-4", "2-1")
+    eager = AutoModelForCausalLM.from_pretrained(f"{folder}/model", attn_implementation="eager")
+    for sentence, n in enumerate(batch.lengths.tolist()):
+        ids = batch.tokens[sentence, :n]
+        other = batch.tokens[sentence ^ 1, : batch.lengths[sentence ^ 1]].tolist()
+        context = 0
+        while context < n - 1 and ids[: context + 1].tolist() == other[: context + 1]:
+            context += 1
+        assert int(reader.context[sentence]) == context
+        start, end = {"all": (0, n), "answer": (context, n), "context": (0, context)}[rows]
+        with torch.no_grad():
+            maps = eager(ids[None], output_attentions=True).attentions
+        for place in range(12):
+            expected = maps[place // 4][0, place % 4]
+            entropy, first, distance, lookback = features[sentence, place].tolist()
+            of_rows = expected[start:end]
+            assert entropy == pytest.approx(float(-of_rows.square().sum(1).log().mean()), abs=1e-4)
+            assert first == pytest.approx(float(of_rows[:, 0].mean()), abs=1e-4)
+            apart = [sum(float(w) * abs(i - j) for j, w in enumerate(expected[i])) for i in range(start, end)]
+            assert distance == pytest.approx(np.mean(apart), abs=1e-3)
+            ratios = []
+            for i in range(max(start, context), end):
+                to_context = float(expected[i, :context].mean())
+                ratios.append(to_context / (to_context + float(expected[i, context : i + 1].mean())))
+            if rows == "context":
+                assert np.isnan(lookback)
+            else:
+                assert lookback == pytest.approx(np.mean(ratios), abs=1e-4)
+
+
+def test_exchanging_the_sentences_changes_no_feature() -> None:
+    numbers = torch.randn(8, 3, 2, generator=torch.Generator().manual_seed(0))
+    log_probabilities = torch.tensor([[-3.0, -4.0], [-5.0, -2.0], [-1.0, -1.0], [-7.0, -6.0]])
+    exchanged = numbers.view(4, 2, 3, 2).flip(1).flatten(0, 1)
+    for sentences in ("mean", "chosen"):
+        found = numbers_of_pairs(numbers, log_probabilities, sentences)
+        other = numbers_of_pairs(exchanged, log_probabilities.flip(1), sentences)
+        torch.testing.assert_close(found, other)
+    of_chosen = numbers_of_pairs(numbers, log_probabilities, "chosen")
+    torch.testing.assert_close(of_chosen[:2], torch.stack([numbers[0], numbers[3]]))
+    torch.testing.assert_close(of_chosen[2], numbers[4:6].mean(0))
+
+
+def test_halves_have_half_of_each_group() -> None:
+    groups = np.repeat(["a", "b", "c"], [10, 7, 1])
+    one, other = halve_groups(groups, 0)
+    assert sorted([*one, *other]) == list(range(18))
+    for group in ("a", "b", "c"):
+        sizes = [int((groups[half] == group).sum()) for half in (one, other)]
+        assert abs(sizes[0] - sizes[1]) <= 1
+    assert (one != halve_groups(groups, 1)[0]).any()
+
+
+def test_pairs_without_an_error_are_blank_with_their_reason(tmp_path: Path, caplog: Any) -> None:  # noqa: ANN401
+    folder = write_pair_errors(tmp_path / "pairs", 4, told=1.0, pairs=40)
+    result = predicted(folder, keep_pairs(folder, lambda _, pair: not has_repeated_word(pair)))
+    assert all(np.isnan(score.value) for name, score in result.scores.items() if "auroc" in name or "minus" in name)
+    reason = f"none of the {len(result.items if result.items is not None else [])} decisions on test is wrong"
+    assert f"AUROC is undefined: {reason}." in result.answer
+    assert reason in caplog.text
+    assert result.audit["undefined"] == reason
+
+
+def test_pairs_of_one_paradigm_have_none_to_be_told_by(tmp_path: Path) -> None:
+    folder = write_pair_errors(tmp_path / "pairs", 5, told=1.0, pairs=120)
+    result = predicted(folder, keep_pairs(folder, lambda number, _: number % 2 == 0))
+    assert not any("paradigm" in name for name in result.scores)
+    assert "both together differ from the confidence alone" in result.answer
+
+
+@pytest.mark.parametrize("random_weights", [False, True])
+def test_each_model_reads_each_pair_once(random_weights: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    folder = write_pair_errors(tmp_path / "pairs", 6, told=1.0, pairs=20)
+    data = data_of(folder)
+    measurement = PairErrorPrediction(halves=1, shuffles=1, random_weights=random_weights)
+
+    def count(module: torch.nn.Module, args: object, kwargs: Mapping[str, torch.Tensor]) -> None:
+        read.append(len(kwargs["input_ids"]))
+
+    begin = PairErrorPrediction.begin
+
+    def begin_and_count(self: PairErrorPrediction) -> None:
+        begin(self)
+        for encoder in (self.task.encoder, self._random):
+            if encoder is not None:
+                encoder.model.register_forward_pre_hook(count, with_kwargs=True)
+
+    monkeypatch.setattr(PairErrorPrediction, "begin", begin_and_count)
+    measure(data, measurements=measurement)
+    assert sum(read) == 2 * 20 * (1 + random_weights)
+
+
+def test_a_model_that_sees_both_sides_is_refused_in_a_line(tmp_path: Path) -> None:
+    folder = write_pair_errors(tmp_path / "pairs", 7, told=1.0, pairs=4)
+    save_bert(Path(folder) / "bert")
+    data = PairDataModule(f"{folder}/pairs.jsonl", EncoderSpec(f"{folder}/bert"), cache=folder)
+    with pytest.raises(UserError, match=r"sees the words on both sides.* Name a decoder"):
+        measure(data, measurements=PairErrorPrediction())
+
+
+BAD: Mapping[str, tuple[dict[str, Any], str]] = {
+    "no feature": ({"features": []}, r"`features` is empty\. Give one or more of entropy, first, distance, lookback\."),
+    "other feature": ({"features": ["width"]}, "width"),
+    "other rows": ({"rows": "decision"}, "decision"),
+    "no halves": ({"halves": 0}, "halves is 0, but must be at least 1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_options_are_told_in_a_line(name: str) -> None:
+    options, message = BAD[name]
+    with pytest.raises(UserError, match=message):
+        PairErrorPrediction(**options)
+
+
+@pytest.mark.slow
+def test_the_config_runs(run_config: Callable[..., Any], tmp_path: Path) -> None:
+    folder = write_pair_errors(tmp_path / "pairs", 8, told=0.7, pairs=80)
+    arguments = ["measure", f"--config={CONFIGS / 'ostmeier2026/pair_errors.yaml'}", f"--data.cache={tmp_path}"]
+    arguments += [f"--data.corpus={folder}/pairs.jsonl", f"--data.encoder.name={folder}/model"]
+    arguments += ["--model.halves=3", "--model.shuffles=2", "--model.sentences=chosen", "--model.rows=answer"]
+    _, found, at = run_config(*arguments, own_data=True)
+    assert found["scores"]["attention.auroc"] > 0.6
+    items = pd.read_parquet(at / found["items"])
+    assert found["scores"]["error_rate"] == pytest.approx(items["wrong"].mean())
+    assert re.match(r"Of 40 decisions \d+ are wrong", found["answer"])
