@@ -2,12 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 from lightning_utilities.core.rank_zero import rank_zero_warn
 
-from attention_probing.attention.ablation import Kind
+from attention_probing.attention.ablation import OffKind
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import AttentionBatch, DependencyDataModule
 from attention_probing.datamodules.corpus import STAGES
@@ -50,7 +51,7 @@ class HeadAgreement(Measure[DependencyDataModule]):
     takes = DependencyDataModule
 
     @checked
-    def __init__(self, ablation: str, kind: Kind = "uniform", relation: str = ALL) -> None:
+    def __init__(self, ablation: str, kind: Literal[OffKind, "patch"] = "uniform", relation: str = ALL) -> None:
         super().__init__()
         self.lost = lost_without(Path(ablation).expanduser(), kind)
         self.ablation, self.kind, self.relation = ablation, kind, relation

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pytorch_lightning.utilities.seed import isolate_rng
 
 from attention_probing.attention import EncoderSpec, Options
+from attention_probing.attention.ablation import Kind
 from attention_probing.attention.quantities import QUANTITIES, QuantityName
 from attention_probing.corpora.sample import write_sample_reviews, write_sample_treebank
 from attention_probing.corpora.sample_grammar import sample_vocabulary
@@ -67,6 +68,7 @@ from attention_probing.results import Estimate, Result, Table
 from attention_probing.results.progress import quiet
 from studies.blank import Architecture
 from studies.planted import BLAME, LABELS, PRAISE, PlantedHead, planted_model, unigram_decoder
+from studies.planted_agreement import Paradigm, agreement_model, write_agreement_pairs
 
 _REVIEWS = 150  # of train, dev and test
 _DECODERS = 20  # seeds
@@ -633,6 +635,36 @@ def pair_errors(case: Case) -> Iterator[Trial]:
             yield Trial("pair_errors", test, kind, truth, True, best == "2-1")
 
 
+def agreement(case: Case) -> Iterator[Trial]:
+    """Yield verdicts of `HeadAblation` on minimal pairs that one head decides, with heads that are off or patched.
+
+    The pairs differ in the verb for heads that are off. For patching they differ in the subject, as nothing before the
+    first difference can be patched. The other heads attend to the subject too, or write where nothing reads.
+    """
+    model = agreement_model(case.seed)
+    encoder = EncoderSpec(str(model.save(case.folder / "agreement")))
+    kinds: Mapping[Paradigm, Kind] = {"verb": "zero", "subject": "patch"}
+    for paradigm, kind in kinds.items():
+        pairs = write_agreement_pairs(case.folder / f"{paradigm}.jsonl", paradigm, case.seed)
+        module = HeadAblation(kinds=[kind], layers=False)
+        module.seed = case.seed
+        result = measured(module, PairDataModule(str(pairs), encoder, cache=case.cache))
+        intact = result.scores["pairs.log_ratio"].value
+        rows = result.tables["ablation"].frame
+        is_needed = rows["layer"].astype(str) + "-" + rows["head"].astype(str) == model.needed
+        for positive, truth in ((True, "the agreement head is needed"), (False, "no other head is needed")):
+            heads = rows[is_needed == positive]
+            change = heads["log_ratio_change"] / intact
+            lost = bool((heads["difference"] <= (-0.2 if positive else -0.02)).any())
+            found = bool((heads["p_holm"] <= LEVEL).any())
+            reversed_ = bool((change < (-1.9 if positive else -0.02)).any())
+            yield Trial("agreement", f"{kind}: 20 points are lost (other heads: 2)", "agreement", truth, positive, lost)
+            yield Trial("agreement", f"p after Holm, {kind}", "agreement", truth, positive, found)
+            if kind == "patch":
+                test = "patch: the log-ratio is reversed (other heads: 2 %)"
+                yield Trial("agreement", test, "agreement", truth, positive, reversed_)
+
+
 def _above(one: str, other: str) -> Callable[[Scores], bool]:
     """Return a verdict: the interval of a score lies above the interval of another."""
     return lambda scores: bool(scores[one].interval[0] > scores[other].interval[1])
@@ -668,5 +700,6 @@ CASES: Mapping[str, tuple[Callable[[Case], Iterator[Trial]], int]] = {
     "fidelity": (fidelity, 10),
     "errors": (errors, 10),
     "pair_errors": (pair_errors, 10),
+    "agreement": (agreement, 10),
 }
 """Experiments by name: the function that yields the trials of one seed, and the number of seeds."""

@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -20,11 +19,11 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from attention_probing.attention import Encoder, resolve
 from attention_probing.attention.ablation import Ablation, Kind
-from attention_probing.attention.heads import Head
+from attention_probing.attention.heads import Head, parse_heads
 from attention_probing.attention.source import EncoderSpec
 from attention_probing.commands import CONFIGS
 from attention_probing.corpora.pairs import PairColumns
@@ -35,7 +34,7 @@ from attention_probing.measures.pairs import _accuracy_at_once, pairs_answer
 from attention_probing.measures.task import MinimalPairs
 from attention_probing.metrics.p_values import holm
 from attention_probing.results import Estimate, Result, UserError
-from studies.blank import blank_model
+from studies.planted_agreement import AgreementModel, Paradigm, agreement_model, write_agreement_pairs
 from tests.attention.test_ablation import slow_partner
 from tests.measures.heads_off import off, patched, scaled, seeing
 from tests.measures.test_ablation import rows_of
@@ -424,67 +423,65 @@ def test_both_sentences_of_a_pair_have_the_same_replacements_from_other_pairs(tm
         make_ablation("resample", task.outputs, lambda: task.draw(one, "test", 100, 0), 0)
 
 
-def planted(folder: Path) -> Rows:
-    """Write a Llama in which head 2-3 alone copies the number of the subject to the verb; return pairs of agreement.
-
-    The residual stream has dimensions for: one, subject, number, ballast, the verb's number, and codes of words. Heads
-    2-1 and 2-4 attend like 2-3; 2-1 has no output, and 2-4 writes the number where nothing reads it. The heads of
-    layer 1 write noise a thousand times smaller. Between subject and verb stand two nouns of the other number.
-    """
-    nouns = {f"{kind}{number}{name}": (kind, number) for kind, number, name in product("sd", "gp", range(6))}
-    words, size, random = [*nouns, "runs", "run"], 32, torch.Generator().manual_seed(0)
-    sizes = {"hidden_size": size, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4}
-    sizes |= {"head_dim": 8, "intermediate_size": 8, "max_position_embeddings": 32}
-    tokenizer = blank_model("llama", words, sizes, ["no", "yes"]).tokenizer
-    ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
-    theta = {"rope_theta": 1e38, "rope_type": "default"}  # dimensions 1 to 3 of a head do not rotate
-    config: Any = AutoConfig.for_model(
-        "llama", vocab_size=len(tokenizer), tie_word_embeddings=False, rope_parameters=theta, **ids, **sizes
-    )
-    model: Any = LlamaForCausalLM(config)
-    embeddings = torch.zeros(len(tokenizer), size)
-    embeddings[:, 0] = 1
-    embeddings[:, 5:] = 0.1 * torch.randn(len(tokenizer), size - 5, generator=random)
-    for word, (kind, number) in nouns.items():
-        embeddings[tokenizer.convert_tokens_to_ids(word), 1:3] = torch.tensor([kind == "s", 1 if number == "g" else -1])
-    embeddings[:, 3] = (16 - embeddings.square().sum(1)).sqrt()  # all norms are equal
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.fill_(1.0 if "norm" in name else 0.0)
-        model.model.embed_tokens.weight.copy_(embeddings)
-        for layer, head in product(range(2), range(4)):
-            part, own = model.model.layers[layer].self_attn, slice(8 * head, 8 * head + 8)
-            if layer == 0:
-                part.v_proj.weight[own, 5:] = torch.randn(8, size - 5, generator=random)
-                part.o_proj.weight[4:5, own] = 1e-3 * torch.randn(1, 8, generator=random)
-            elif head != 1:
-                part.q_proj.weight[8 * head + 1, 0] = part.k_proj.weight[8 * head + 1, 1] = 10
-                part.v_proj.weight[8 * head, 2] = 1
-                part.o_proj.weight[{0: 31, 2: 4, 3: 30}[head], 8 * head] = float(head > 0)
-        for word, sign in (("runs", 1), ("run", -1)):
-            model.lm_head.weight[tokenizer.convert_tokens_to_ids(word), 4] = 9 * sign
-    model.save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
-    rows: Rows = []
-    for place, (number, other) in product(range(30), (("g", "p"), ("p", "g"))):
-        start = [f"s{number}{place % 6}", f"d{other}{place // 6}", f"d{other}{(place + 1) % 6}"]
-        verbs = ("runs", "run") if number == "g" else ("run", "runs")
-        rows.append(("agreement", "morphology", *(" ".join([*start, verb]) for verb in verbs)))  # type: ignore[arg-type]
-    return rows
+def planted(folder: Path, paradigm: Paradigm) -> tuple[AgreementModel, PairDataModule]:
+    """A model that one head of layer 2 decides, and pairs that differ in the verb or in the subject."""
+    model = agreement_model(1)
+    model.save(folder / "model")
+    pairs = write_agreement_pairs(folder / "pairs.jsonl", paradigm)
+    return model, PairDataModule(str(pairs), EncoderSpec(str(folder / "model")), cache=str(folder))
 
 
 def test_the_head_that_a_pair_needs_costs_20_points_and_no_other_2(tmp_path: Path) -> None:
-    data = data_of(tmp_path, planted(tmp_path))
-    kinds: tuple[Kind, ...] = ("mean", "uniform")
-    found = scored(HeadAblation(kinds=kinds, layers=False, sets={"needed": ["2-3"]}, random=3), data)
+    model, data = planted(tmp_path, "verb")
+    kinds: tuple[Kind, ...] = ("mean", "uniform", "zero")
+    found = scored(HeadAblation(kinds=kinds, layers=False, sets={"needed": [model.needed]}, random=3), data)
     assert found.numbers["pairs.accuracy"] == 1
     for row in rows_of(found.tables["ablation"].frame):
-        assert row.difference <= -0.2 if (row.layer, row.head) == (2, 3) else row.difference >= -0.02
+        assert row.difference <= -0.2 if f"{row.layer}-{row.head}" == model.needed else row.difference >= -0.02
     for row in rows_of(found.tables["fields"].frame):
         assert row.beyond_random <= -0.2
         assert row.beyond_random_p_holm < 0.05
     assert found.audit["reference"] == "120 texts of the pairs, 0 to resample"
     assert found.audit["means_include_scored_texts"] is True
+
+
+def test_patching_the_needed_head_reverses_the_log_ratio_and_no_other_changes_it(tmp_path: Path) -> None:
+    model, data = planted(tmp_path, "subject")
+    found = scored(HeadAblation(kinds=["patch", "scale"], factors=[0.5], layers=False), data)
+    intact = found.numbers["pairs.log_ratio"]
+    assert intact > 20
+    for row in rows_of(found.tables["ablation"].frame):
+        is_needed = f"{row.layer}-{row.head}" == model.needed
+        if row.kind == "patch" and is_needed:
+            assert row.difference == -1
+            assert row.log_ratio == pytest.approx(-intact, rel=0.02)
+        elif row.kind == "patch":
+            assert row.difference == 0
+            assert abs(row.log_ratio_change) < 0.02 * intact
+        elif is_needed:  # half of the output
+            assert row.difference == 0
+            assert row.log_ratio == pytest.approx(intact / 2, rel=0.1)
+
+
+def test_a_sentence_with_the_head_of_its_partner_is_as_probable_as_the_partner(tmp_path: Path) -> None:
+    """A sentence is restored by the agreement head alone, and not at all if the pair differs in the verb."""
+    model, data = planted(tmp_path, "subject")
+    data.setup("test")
+    task = MinimalPairs(data.splits["test"])
+    names = (model.needed, *model.decoys)
+    sets = [frozenset[Head](), *(parse_heads([name], 2, 4, "") for name in names)]
+    inputs = task.inputs(data.splits["test"][[*range(60)]])
+    intact, needed, *decoys = task.rows(inputs, {Ablation("patch"): sets})["patch"].view(60, 5, 2).unbind(1)
+    assert ((intact[:, 0] - intact[:, 1]) > 20).all()
+    torch.testing.assert_close(needed, intact.flip(1), atol=1.5, rtol=0)
+    for decoy in decoys:
+        torch.testing.assert_close(decoy, intact, atol=1.5, rtol=0)
+    (tmp_path / "verb").mkdir()
+    _, data = planted(tmp_path / "verb", "verb")
+    found = scored(HeadAblation(kinds=["patch"], layers=False), data)
+    assert (found.tables["ablation"].frame["log_ratio_change"] == 0).all()
+    assert found.audit["pairs_patch_cannot_change"] == 60
+    assert found.audit["tokens_patch_can_change"] == "0 of 480"
 
 
 @pytest.mark.parametrize(
