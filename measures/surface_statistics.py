@@ -1,6 +1,8 @@
 """Surface statistics of every head (Clark et al. 2019, §3): neighbours, delimiters, punctuation, sinks, and breadth."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -10,7 +12,16 @@ from attention_probing.attention.masks import uniform_attention
 from attention_probing.datamodules import SegmentBatch
 from attention_probing.measures.by_head import HeadMeans, HeadNumbers, by_name, head_rows, without_interval
 from attention_probing.measures.contract import MapMeasure
-from attention_probing.metrics.attention_mass import PLAIN, STATISTICS, UNITS, VARIED, TokenKinds, surface_statistics
+from attention_probing.metrics.attention_mass import (
+    EPSILON,
+    PLAIN,
+    STATISTICS,
+    UNITS,
+    VARIED,
+    TokenKinds,
+    surface_statistics,
+)
+from attention_probing.metrics.shares import share_interval
 from attention_probing.results import (
     Curves,
     Estimate,
@@ -23,6 +34,7 @@ from attention_probing.results import (
     on_one_scale,
 )
 from attention_probing.results.heads import head_map
+from attention_probing.results.options import Probability, checked
 from attention_probing.results.sentences import clear_largest
 from attention_probing.results.tables import DASH, format_number
 
@@ -70,6 +82,9 @@ _LABELS = {
     "next": "next token",
     "self": "the token itself",
 }
+_ENDING = "entropy is {entropy}; {sink} of heads are sinks"
+_FIRST = STATISTICS.index("first")
+_SINK = STATISTICS.index("sink")
 
 
 class Surface(MapMeasure):
@@ -80,15 +95,22 @@ class Surface(MapMeasure):
     that can only be 0 is left blank, such as the attention of a decoder to the next token, or the entropy of its
     first.
 
+    Among them is the sink rate (Gu et al. 2025, §3): the share of inputs on which the rows of a head attend to the
+    first position with a mean weight above ε; for a layer and the model, the mean share over their heads. The paper has
+    inputs of 64 tokens; here they have their own lengths.
+
     Args:
         smoothed: Compute entropies of smoothed weights, as the code released with the paper does.
+        epsilon: Threshold ε of the sink rate.
     """
 
     experiment = "surface"
 
-    def __init__(self, smoothed: bool = False) -> None:
+    @checked
+    def __init__(self, smoothed: bool = False, epsilon: Probability = EPSILON) -> None:
         super().__init__()
         self.smoothed = smoothed
+        self.epsilon = epsilon
 
     def begin(self) -> None:
         highest = [1.0 if unit == "fraction" else np.inf for unit in UNITS.values()]
@@ -100,7 +122,7 @@ class Surface(MapMeasure):
 
     def _statistics(self, batch: SegmentBatch, weights: Tensor) -> Tensor:
         tokens = TokenKinds(batch.mask, batch.start, batch.end, batch.punctuation)
-        return surface_statistics(weights, tokens, self.smoothed)
+        return surface_statistics(weights, tokens, self.smoothed, self.epsilon)
 
     def update(self, batch: SegmentBatch) -> None:
         masks, of_layers = self.encoder.allowed(batch.mask)
@@ -109,11 +131,13 @@ class Surface(MapMeasure):
         uniform = uniform[:, [*of_layers.tolist(), masks.size(1)]]
         # Another column of the heads may be the heaviest than of uniform attention.
         possible = torch.cat([uniform[..., : -len(VARIED)], uniform[..., : len(VARIED)]], -1)
+        # Heads may be sinks wherever they can attend to the first position, also where uniform attention is none.
+        possible[..., _SINK] = uniform[..., _FIRST]
         self.numbers.close(batch.index % 2, uniform, possible)
 
     def by_head(self) -> Mapping[str, HeadNumbers]:
         statistics = self.numbers.by_head()
-        numbers: dict[str, HeadNumbers] = {name: statistics[name] for name in PLAIN}
+        numbers: dict[str, HeadNumbers] = {name: statistics[name] for name in PLAIN if name != "sink"}
         shape = statistics["entropy"].over().value.shape
         bound = np.broadcast_to(self._broad_from()[:, None], shape)
         numbers["broad_from"] = without_interval(bound, "nats")
@@ -153,9 +177,9 @@ class Surface(MapMeasure):
         `_without_heaviest`. The scores are means over all heads of the model. There are figures by layer
         and by head.
         """
-        heads = self.numbers.over("heads")
-        layers = self.numbers.over("layers")
-        model = self.numbers.over("model")
+        heads = {**self.numbers.over("heads"), "sink": self._sink_rates("heads")}
+        layers = {**self.numbers.over("layers"), "sink": self._sink_rates("layers")}
+        model = {**self.numbers.over("model"), "sink": self._sink_rates("model")}
         uniform = self._uniform()
         inputs = {name: int(model[name].inputs) for name in ("first", "start", "end", "punctuation")}
         headline = _headline(inputs)
@@ -167,13 +191,29 @@ class Surface(MapMeasure):
             scores={f"surface.{name}": model[name] for name in PLAIN},
             tables={
                 "surface": _head_table(heads, uniform),
-                "layers": Table(head_rows(layers), UNITS, main=("layer", *headline)),
+                "layers": Table(head_rows(layers), UNITS, main=("layer", *headline, "sink")),
             },
             figures=_figures(heads, layers, uniform["entropy"][:-1]),
             audit=audit,
-            headline=[f"surface.{name}" for name in headline],
-            answer=fill_sentence(f"{self._answer(headline, inputs, uniform)}; entropy is {{entropy}}", model),
+            headline=[f"surface.{name}" for name in (*headline, "sink")],
+            answer=fill_sentence(f"{self._answer(headline, inputs, uniform)}; {_ENDING}", model),
         )
+
+    def _sink_rates(self, level: Literal["heads", "layers", "model"]) -> Estimate[Any]:
+        """Return the sink rate of each head or layer, or of the model.
+
+        If a rate is 0 or 1 on all inputs, its interval is exact, with the inputs as trials.
+        """
+        means = self.numbers.means(level).at(_SINK)
+        rates = means.over()
+        inputs = means.counts.sum(0)
+        found = means.sums.sum(0)
+        at_bound = (inputs > 0) & ((found == 0) | (found == inputs))
+        _, exact_low, exact_high = share_interval(found[None], inputs[None])
+        student_low, student_high = rates.interval
+        low: Floats = np.where(at_bound, exact_low, student_low)
+        high: Floats = np.where(at_bound, exact_high, student_high)
+        return replace(rates, low=low, high=high)[()]
 
     def _answer(self, headline: Sequence[str], inputs: Mapping[str, int], uniform: Mapping[str, Floats]) -> str:
         """Return `surface_answer` with intervals that hold for all kinds of tokens, and all layers, at once.
@@ -260,6 +300,7 @@ def _figures(
             title = f"Attention to the {_LABELS[name].removeprefix('the ')}"
             maps[f"{name}_by_head"] = head_map(title, heads[name].value, value_label="share of attention")
     figures.update(on_one_scale(maps))
+    figures["sinks_by_head"] = head_map("Sinks", heads["sink"].value, value_label="share of inputs")
     return figures
 
 

@@ -13,9 +13,12 @@ first; to the previous token, the next token and itself; to the end delimiters, 
 other rows."""
 ENTROPIES = ("entropy", "start_entropy")
 """Mean entropy of a row, and entropy of the row of the start delimiter."""
-SINKS = ("first", "heaviest", "heaviest_end")
+SINKS = ("first", "heaviest", "heaviest_end", "sink")
 """Mean attention to the first position, to the column with most attention in this input and head (Xiao et al. 2023),
-and to the end delimiter with most (Kovaleva et al. 2019, §4.4)."""
+and to the end delimiter with most (Kovaleva et al. 2019, §4.4); 1 if the first of these is above ε, so that the mean
+over inputs and heads is the sink rate (Gu et al. 2025, §3), else 0."""
+EPSILON = 0.3
+"""Mean attention to the first position above which a head is a sink on an input (Gu et al. 2025, §3)."""
 VARIANTS = ("", "_without_first", "_without_heaviest")
 
 VARIED = (*MASSES, *ENTROPIES)
@@ -55,7 +58,7 @@ class TokenKinds:
     punctuation: Tensor
 
 
-def surface_statistics(weights: Tensor, tokens: TokenKinds, smoothed: bool = False) -> Tensor:
+def surface_statistics(weights: Tensor, tokens: TokenKinds, smoothed: bool = False, epsilon: float = EPSILON) -> Tensor:
     """Return statistics of the attention of every head on every input, in the order of `STATISTICS`.
 
     The statistics are mean attention to kinds of tokens, to the previous and next token, to the token
@@ -73,6 +76,7 @@ def surface_statistics(weights: Tensor, tokens: TokenKinds, smoothed: bool = Fal
         tokens: Kinds of the tokens.
         smoothed: True to compute entropies of .9999 α + .0001 / n over n tokens, as Clark et al.'s
             released code does, unlike their paper.
+        epsilon: Threshold ε of the sink rate.
 
     Returns:
         float32 `[batch, heads, statistics]`, masses as fractions and entropies in nats; nan if an
@@ -88,6 +92,7 @@ def surface_statistics(weights: Tensor, tokens: TokenKinds, smoothed: bool = Fal
     received = (real[:, None, None] @ weights).squeeze(2)  # [batch, heads, to]
     to_ends = received.where(tokens.end[:, None], 0)
     sinks = torch.stack([received[..., 0], received.amax(-1), to_ends.amax(-1)], -1) / real.sum(-1)[:, None, None]
+    is_sink = (sinks[..., :1] > epsilon).to(sinks.dtype)
     # Columns that a variant reads, [batch, heads, variants, to].
     columns = real[:, None, None].repeat(1, weights.size(1), len(VARIANTS), 1)
     columns[:, :, 1, 0] = 0
@@ -117,7 +122,7 @@ def surface_statistics(weights: Tensor, tokens: TokenKinds, smoothed: bool = Fal
     entropies = means[..., 6, 0:4:3]
     statistics = torch.cat([mass + absent, rest, neighbours, to_end, entropies], -1)
     plain, *others = statistics.unbind(2)
-    return torch.cat([plain, sinks, *others], -1)
+    return torch.cat([plain, sinks, is_sink, *others], -1)
 
 
 def _near(previous: Tensor, following: Tensor, same: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.spatial.distance import jensenshannon, pdist, squareform
+from scipy.stats import binomtest
 from torch import Tensor, nn
 
 from attention_probing.attention import Encoder
@@ -17,7 +18,7 @@ from attention_probing.measures import Bags, Clusters, Surface
 from attention_probing.measures.clusters import CLUSTERS, PERMUTATIONS, cut_tree, layer_test, places, tree_of
 from attention_probing.measures.surface_statistics import surface_answer
 from attention_probing.metrics.attention_mass import PLAIN, STATISTICS
-from attention_probing.results import Curves, Estimate, Floats
+from attention_probing.results import Curves, Estimate, Floats, UserError
 from tests import tiny
 from tests.attention.test_checks import save
 from tests.measures.intervals import at_once_by_hand
@@ -44,8 +45,10 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
 
     def possible(found: dict[str, float], even: dict[str, float]) -> dict[str, float]:
         """Without what can only be 0: what is 0 if attention is uniform, with no column but the first removed."""
+        other = {"sink": "first"}  # a head may be a sink where uniform attention is none
         return {
-            name: value if even[name.removesuffix("_without_heaviest")] else np.nan for name, value in found.items()
+            name: value if even[other.get(name, name.removesuffix("_without_heaviest"))] else np.nan
+            for name, value in found.items()
         }
 
     for batch in batches(model):
@@ -101,7 +104,7 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
         ]
         assert score.value == pytest.approx(mean(known(of_inputs)), abs=2e-5, nan_ok=True)
     assert (result.audit["inputs"], result.audit["inputs with punctuation"]) == (7, 6)
-    *compared, _ = result.headline
+    *compared, _, _ = result.headline
     top = max(compared, key=lambda name: result.numbers[name]).removeprefix("surface.")
     names = {"start": "start delimiter", "first": "first token", "end": "end delimiters"}
     names["punctuation"] = "full stops and commas"
@@ -122,6 +125,10 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
         f"On {inputs_with} inputs {100 * of_top.value:.1f} % [{first}, {last}] of attention goes to the {names[top]}; "
         f"entropy is {result.numbers['surface.entropy']:.4g} nats ["
     )
+    sinks = result.scores["surface.sink"]
+    ends_of_sinks = ", ".join(f"{100 * end:.1f}" for end in sinks.interval)
+    assert result.answer.endswith(f"]; {100 * sinks.value:.1f} % [{ends_of_sinks}] of heads are sinks.")
+    assert result.figures["sinks_by_head"].values.ravel().tolist() == table["sink"].tolist()  # type: ignore[attr-defined]
     assert ("end_delimiters" in result.figures) == ("bert" in kind)
     blank = {name for name in PLAIN if table[name].isna().all()}
     assert blank == {
@@ -138,6 +145,35 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
     layers_of_line, line = entropy.lines["uniform attention"]
     assert layers_of_line == [1, 2]
     assert line == pytest.approx([mean(uniform[layer, "entropy"]) for layer in range(2)], abs=2e-5)
+
+
+def test_a_head_is_a_sink_above_the_threshold_and_rates_of_0_and_1_have_exact_intervals(tmp_path: Path) -> None:
+    model = encoder("bert", tmp_path)
+    firsts: list[Tensor] = []  # mean attention to the first position, `[layers, heads]` of each input
+    for batch in batches(model):
+        passed = show(model, batch)
+        for item, length in enumerate(batch.lengths.tolist()):
+            firsts.append(torch.stack([weights[item, :, :length, 0].mean(-1) for weights in passed]))
+    means = torch.stack(firsts).numpy()
+    for epsilon in (0.0, float(np.median(means)), 0.999):
+        surface = begin(Surface(epsilon=epsilon), model)
+        for batch in batches(model):
+            show(model, batch, surface)
+        result = surface.result()
+        table = result.tables["surface"].frame
+        expected = (means > epsilon).mean(0)
+        assert table["sink"].tolist() == pytest.approx(expected.ravel().tolist())
+        assert result.tables["layers"].frame["sink"].tolist() == pytest.approx(expected.mean(1).tolist())
+        assert result.numbers["surface.sink"] == pytest.approx(expected.mean())
+        for row in table.to_dict("records"):
+            found = round(7 * row["sink"])
+            if found in (0, 7):
+                ends = binomtest(found, 7).proportion_ci(method="exact")
+                assert (row["sink.low"], row["sink.high"]) == pytest.approx((ends.low, ends.high))
+            else:
+                assert 0 < row["sink.low"] < row["sink"] < row["sink.high"] < 1
+    with pytest.raises(UserError, match=r"epsilon is 1, but must be at least 0 and below 1"):
+        Surface(epsilon=1)
 
 
 def test_a_layer_is_named_if_it_is_clearly_ahead() -> None:

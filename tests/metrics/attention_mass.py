@@ -12,7 +12,9 @@ def mean(numbers: Sequence[float]) -> float:
     return sum(numbers) / len(numbers) if numbers else math.nan
 
 
-def statistics(rows: list[list[float]], kinds: dict[str, list[bool]], smoothed: bool = False) -> dict[str, float]:
+def statistics(
+    rows: list[list[float]], kinds: dict[str, list[bool]], smoothed: bool = False, epsilon: float = 0.3
+) -> dict[str, float]:
     """Of the rows of the real tokens over the real tokens, by name."""
     n = len(rows)
     received = [sum(row[column] for row in rows) for column in range(n)]
@@ -22,6 +24,7 @@ def statistics(rows: list[list[float]], kinds: dict[str, list[bool]], smoothed: 
         "first": received[0] / n,
         "heaviest": received[heaviest] / n,
         "heaviest_end": max(to_ends, default=math.nan),
+        "sink": float(received[0] / n > epsilon),
     }
     for variant, sink in (("", None), ("_without_first", 0), ("_without_heaviest", heaviest)):
         for name, number in without(rows, kinds, sink, smoothed).items():
