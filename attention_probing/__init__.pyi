@@ -51,6 +51,7 @@ from .measures import (
     Clusters as Clusters,
     ControlTask as ControlTask,
     DescriptionLength as DescriptionLength,
+    GrammarHeads as GrammarHeads,
     HeadAblation as HeadAblation,
     HeadTrees as HeadTrees,
     Importance as Importance,

@@ -3,8 +3,11 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
+from jsonargparse import Namespace
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
@@ -17,6 +20,8 @@ from attention_probing.commands import measure
 from attention_probing.commands.command_line import CommandLine
 from attention_probing.datamodules.attention import AttentionDataModule, cut_ahead
 from attention_probing.datamodules.corpus import STAGES
+from attention_probing.measures.contract import Measure
+from attention_probing.measures.loop import begin_measurement
 from attention_probing.results.errors import UserError, pluralize, setting
 from attention_probing.results.memory import peak_resident_bytes, resident_bytes
 
@@ -141,29 +146,36 @@ class RunCosts:
 
 
 def run(line: CommandLine) -> None:
-    """Predict what a command line will need, and print it.
+    """Predict what a command line will need, and print it; a measurement that tells its time is begun for it.
 
     Raises:
         UserError: The command line is wrong, or its data are of a kind that cannot be predicted.
     """
     planned = replace(line, words=tuple(word for word in line.words if word != OPTION))
-    data, stage, accelerator = _objects_of(planned)
     console = Console()
-    console.print(layout(predict(data, stage, accelerator)))
+    objects = _objects_of(planned)
+    if isinstance(objects.model, Measure) and objects.model.tells_time:
+        objects.trainer.fabric().launch(partial(begin_measurement, objects.model, objects.data))
+        console.print("Only a few passes were timed, and nothing was stored.")
+        return
+    console.print(layout(predict(objects.data, objects.stage, objects.accelerator)))
     console.print("Nothing was computed or stored, and no weights were read.")
 
 
-def _objects_of(line: CommandLine) -> tuple[object, str, str]:
-    """Return the datamodule of a command line, the stage that it runs, and the accelerator that it asks for."""
+def _objects_of(line: CommandLine) -> Any:  # noqa: ANN401 # a namespace
+    """Return `model`, `data` and `trainer` of a command line, the `stage` that it runs, and its `accelerator`."""
     if line.command == "measure":
         parser, settings = measure.parse(line)
         objects = parser.instantiate(settings)
         measure.refuse_unfit(objects)
-        return objects.data, "test", objects.trainer.accelerator
+        objects.stage = "test"
+        objects.accelerator = objects.trainer.accelerator
+        return objects
     from attention_probing.commands.lightning import CheckedCLI
 
     checked = CheckedCLI(line)
-    return checked.datamodule, line.command, str(checked.settings.trainer.accelerator)
+    accelerator = str(checked.settings.trainer.accelerator)
+    return Namespace(model=checked.model, data=checked.datamodule, stage=line.command, accelerator=accelerator)
 
 
 def predict(data: object, stage: str, accelerator: str = "auto") -> RunCosts:

@@ -8,6 +8,7 @@ from .causal import CausalCheck as CausalCheck
 from .change import Change as Change
 from .clusters import Clusters as Clusters
 from .contract import MapMeasure as MapMeasure, Measure as Measure
+from .grammar_heads import GrammarHeads as GrammarHeads
 from .head_trees import HeadTrees as HeadTrees
 from .importance import Importance as Importance
 from .linguistic import Linguistic as Linguistic, Relations as Relations

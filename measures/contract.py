@@ -27,6 +27,7 @@ class Measure(nn.Module, Generic[Data]):
     Attributes:
         experiment: Name of the measurement in `results.json`.
         takes: Class of the datamodule that the measurement reads.
+        tells_time: True if `begin` says how long the measurement will take, after which `--dry` ends.
         seed: Seed of all random draws of the measurement; by default the seed of the run.
         data: The datamodule. `measure` sets it and the attributes below.
         device: Device of this process.
@@ -36,6 +37,7 @@ class Measure(nn.Module, Generic[Data]):
 
     experiment: ClassVar[str]
     takes: ClassVar[type[Any]]
+    tells_time: ClassVar[bool] = False
     data: Data
 
     def __init__(self) -> None:

@@ -143,6 +143,16 @@ def run_measurement(
         return measurement.result()
 
 
+def begin_measurement(measurement: Measure[Any], data: CorpusDataModule[Any], devices: "Fabric | OneProcess") -> None:
+    """Set up the data on the devices, and begin a measurement."""
+    measurement.data = data_for(type(measurement).__name__, measurement.takes, data)
+    measurement.device = devices.device
+    measurement.ranks = Ranks(devices.global_rank, devices.world_size)
+    data.place(measurement.ranks, measurement.device)
+    data.setup("test")
+    measurement.begin()
+
+
 def run_together(
     measurements: Sequence[Measure[Any]],
     data: CorpusDataModule[Any],
@@ -167,12 +177,7 @@ def _read_batches(
     bar: bool,
 ) -> None:
     """Set up the data, begin a measurement, and show it all batches."""
-    measurement.data = data_for(type(measurement).__name__, measurement.takes, data)
-    measurement.device = devices.device
-    measurement.ranks = Ranks(devices.global_rank, devices.world_size)
-    data.place(measurement.ranks, measurement.device)
-    data.setup("test")
-    measurement.begin()
+    begin_measurement(measurement, data, devices)
     measurement.to(devices.device).eval()
     loaders = data.test_dataloader()
     limits = [_batches_to_read(loader, limit) for loader in loaders]

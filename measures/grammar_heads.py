@@ -1,0 +1,750 @@
+"""Heads that a decoder's grammar depends on: effects of every head on every paradigm of minimal pairs."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import product
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.cluster.hierarchy import leaves_list
+from torch import Tensor
+
+from attention_probing.attention.ablation import Ablation
+from attention_probing.attention.heads import Heads
+from attention_probing.datamodules import PairBatch, PairDataModule
+from attention_probing.datamodules.batches import LengthBatches
+from attention_probing.measures.attribution import estimate_effects, head_gradients
+from attention_probing.measures.clusters import PERMUTATIONS
+from attention_probing.measures.contract import Measure
+from attention_probing.measures.head_sets import DRAWS, WHOLE, TaskOutputs, random_sets
+from attention_probing.measures.kept_batches import Columns, KeptBatches
+from attention_probing.measures.pair_times import PassTimes
+from attention_probing.measures.paradigm_clusters import FEWEST, ParadigmClusters
+from attention_probing.measures.task import MinimalPairs
+from attention_probing.metrics.bootstrap import resample
+from attention_probing.metrics.head_effects import (
+    HeadEffect,
+    are_right,
+    choosing_half,
+    effect_of_head,
+    preferences,
+    reason_not_to_test,
+)
+from attention_probing.metrics.p_values import draws_for, holm, least_p, p_units
+from attention_probing.metrics.rows import ITEM, Rows
+from attention_probing.metrics.shares import share_interval
+from attention_probing.metrics.stability import NO_CHOICE, choose_again, stability_columns
+from attention_probing.metrics.statistics import mean, proportion, rank_correlations
+from attention_probing.results import Estimate, Figure, Flags, Floats, HeatMap, Integers, Result, Table, Unit, numbers
+from attention_probing.results.errors import check_names, pluralize, setting
+from attention_probing.results.heads import HeadNames
+from attention_probing.results.options import Several, checked
+from attention_probing.results.progress import Progress, inform
+from attention_probing.results.sentences import LEVEL, fill_sentence, format_p
+
+GrammarKind = Literal["zero", "patch"]
+"""Kinds of `attention.ablation.Ablation` whose effects can be estimated without other texts than the pairs."""
+
+_TIMED_TOKENS = 256  # of the batch whose passes are timed
+_SHORT_NAMES = {"effect.p": "p", "beyond_random.p": "beyond_random_p"}
+_EFFECT_COLUMNS = (
+    "effect",
+    "effect.low",
+    "effect.high",
+    "effect.p",
+    "random",
+    "random.low",
+    "random.high",
+    "random.sd",
+    "beyond_random",
+    "beyond_random.low",
+    "beyond_random.high",
+    "beyond_random.p",
+    "accuracy_effect",
+    "accuracy_effect.low",
+    "accuracy_effect.high",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Paradigm:
+    """Pairs that one template made, and how the intact model does on them.
+
+    Attributes:
+        name: Name of the paradigm.
+        field: Field of grammar.
+        number: Number of the paradigm, for seeds.
+        chooses: Bool, True for the measured pairs that choose a head, `[pairs]`.
+        tests: The same for the pairs that test it.
+        accuracy: Accuracy of the intact model over both.
+        reason: Reason why no head is tested; empty if one is.
+    """
+
+    name: str
+    field: str
+    number: int
+    chooses: Flags
+    tests: Flags
+    accuracy: Estimate
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class ChosenHead:
+    """The head with the largest effect on the choosing half of a paradigm.
+
+    Attributes:
+        paradigm: The paradigm.
+        ablation: Replacement of its output.
+        head: Index of the head, counted layer by layer from 0.
+        heads: The set of this head alone.
+        random: Random heads of the same layer, each a set.
+        again: On how many of 100 resamples of the choosing half it is chosen again; None if undefined.
+        rivals: Heads that are chosen instead.
+    """
+
+    paradigm: Paradigm
+    ablation: Ablation
+    head: int
+    heads: Heads
+    random: tuple[Heads, ...]
+    again: int | None
+    rivals: str | None
+
+
+class GrammarHeads(Measure[PairDataModule]):
+    """Effect of every attention head of a decoder on every paradigm of minimal pairs.
+
+    The effect of a head is a number of the intact model minus the same number with the head's output replaced
+    (`attention.ablation.Ablation`): the *preference*, that is the log-probability of the acceptable sentence minus that
+    of the other in nats, and the accuracy.
+
+    For each paradigm a random half of the pairs chooses the head with the largest effect on the preference. The other half
+    tests it, exactly: against the intact model, and against random heads of the same layer
+    (`metrics.differences.against_random_draws`). Holm's method adjusts each kind of p-value over all paradigms. A
+    paradigm is tested if it has 20 pairs, and if the intact model's accuracy on all of them is above chance: the
+    interval lies above .5.
+
+    A small p says that the head matters more than the other heads of its layer. That one head of a layer matters most is
+    true of every model, also of a random one; compare the number of such paradigms with that of random weights.
+
+    Paradigms that share heads are those whose effects over all heads correlate (`ParadigmClusters`).
+
+    A run that was interrupted goes on where it was, if the same command is given again.
+
+    Args:
+        kinds: Replacements: `zero` switches the head off, `patch` gives it its output in the other sentence of the pair.
+        choose: How the effects of all heads are found. `gradient` estimates them to first order, in one pass forward and
+            back for each pair (`measures.attribution`). `exact` replaces every head of every layer in a pass of its own;
+            it also scores how well the gradient would have done.
+        random: Number of random heads of the same layer beside each chosen one; fewer if the layer has fewer.
+
+    Raises:
+        UserError: `kinds` has duplicates. In `begin`: the encoder is no decoder with a language-modelling head.
+    """
+
+    experiment = "grammar_heads"
+    takes = PairDataModule
+    tells_time = True
+
+    @checked
+    def __init__(
+        self,
+        kinds: Sequence[GrammarKind] = ("zero", "patch"),
+        choose: Literal["gradient", "exact"] = "gradient",
+        random: Several = 20,
+    ) -> None:
+        super().__init__()
+        check_names(setting("model.kinds"), kinds)
+        self.ablations = [Ablation(kind) for kind in kinds]
+        self.choose = choose
+        self.random = random
+
+    def begin(self) -> None:
+        self.task = MinimalPairs(self.data.splits["test"])
+        every_head = product(range(self.task.layers), range(self.task.heads))
+        self._heads: list[Heads] = [frozenset({head}) for head in every_head]
+        self._names = HeadNames(tuple(range(self.task.layers)), tuple(range(self.task.heads)))
+        self._every_set = {ablation: [WHOLE, *self._heads] for ablation in self.ablations}
+        self._kept = KeptBatches(self.kept)
+        self._rows = Rows()
+        self.times = self._time_passes()
+        inform(f"{self._describe_work()}: about {_describe_time(self.predict_seconds())} if nothing else runs here.")
+
+    def update(self, batch: PairBatch) -> None:
+        if len(batch.index):
+            columns = self._kept.take("effects", batch.index, partial(self._measure, batch))
+            self._rows.add(batch.index, **columns)
+
+    def _measure(self, batch: PairBatch) -> Columns:
+        """Return the log-probabilities of the pairs, and the effects of all heads on them."""
+        inputs = self.task.inputs(batch)
+        columns = self._estimate(inputs)
+        if self.choose == "exact":
+            columns |= self.task.rows(inputs, self._every_set)
+        return columns
+
+    def _estimate(self, inputs: Mapping[str, Tensor]) -> Columns:
+        """Return the log-probabilities `[pairs, 2]`, and estimated effects `[pairs, heads]` by kind."""
+
+        def preference(outputs: Tensor) -> Tensor:
+            return outputs[:, 0] - outputs[:, 1]
+
+        with torch.autocast(inputs["index"].device.type, enabled=False):
+            log_probabilities, outputs, gradients = head_gradients(self.task.outputs, preference, inputs)
+            columns = {"intact": log_probabilities}
+            for ablation in self.ablations:
+                of_texts = estimate_effects(outputs, gradients, ablation, self.task.partners(inputs))
+                of_pairs = of_texts.view(len(log_probabilities), 2, -1).sum(1)
+                columns[_estimated(ablation)] = of_pairs
+        return columns
+
+    def result(self) -> Result:
+        columns = self._rows.take()
+        if self._kept.read:
+            inform(f"{pluralize(self._kept.read, 'batch', 'batches')} of an interrupted run of this command were used.")
+        measured = self._effects_of(columns)
+        chosen = []
+        for ablation, paradigm in product(self.ablations, measured.paradigms):
+            chosen += measured.choose(ablation, paradigm, self.random)
+        if self.choose == "exact":
+            outputs = TaskOutputs.from_rows(self.task, columns, self._every_set)
+            tested = [(one, outputs.only(one.paradigm.tests)) for one in chosen]
+        else:
+            tested = self._test(measured, chosen)
+        return GrammarReport(measured, tested, self.choose).result()
+
+    def _effects_of(self, columns: Mapping[str, Floats]) -> "PairEffects":
+        """Return the effects of all heads on all pairs that were read."""
+        intact = columns["intact"]
+        estimated = {ablation: columns[_estimated(ablation)] for ablation in self.ablations}
+        exact = {}
+        if self.choose == "exact":
+            outputs = TaskOutputs.from_rows(self.task, columns, self._every_set)
+            for ablation in self.ablations:
+                before = preferences(outputs.outputs[ablation.name, WHOLE])
+                after = [preferences(outputs.outputs[ablation.name, heads]) for heads in self._heads]
+                exact[ablation] = before[:, None] - np.stack(after, 1)
+        return PairEffects(self.task, self._names, columns[ITEM], intact, estimated, exact, self.seed)
+
+    def _test(self, measured: "PairEffects", chosen: Sequence[ChosenHead]) -> list[tuple[ChosenHead, TaskOutputs]]:
+        """Run the model with each chosen head and its random heads replaced, on the pairs that test it.
+
+        The paradigms are divided among the processes.
+        """
+        inform(
+            f"Testing {pluralize(len(chosen), 'chosen head')}: about {_describe_time(self._seconds_of_tests(measured, chosen))}."
+        )
+        progress = Progress("Testing heads, pairs", sum(int(one.paradigm.tests.sum()) for one in chosen))
+        tested = []
+        for place, one in enumerate(chosen):
+            sets = {one.ablation: [WHOLE, one.heads, *one.random]}
+            rows = Rows()
+            if place % self.ranks.world == self.ranks.rank:
+                for batch in self._batches(measured.items[one.paradigm.tests]):
+                    compute = partial(self._replace, batch, sets)
+                    part = f"{one.ablation.name}-{self._names.head(one.head)}"
+                    rows.add(batch.index, **self._kept.take(part, batch.index, compute))
+                    progress.advance(len(batch.index))
+            tested.append((one, TaskOutputs.from_rows(self.task, rows.take(), sets)))
+        return tested
+
+    def _batches(self, items: Integers) -> Iterator[PairBatch]:
+        """Yield batches of some pairs."""
+        pairs = self.data.splits["test"]
+        for places in LengthBatches(pairs.lengths, items=items.tolist(), shuffle=False, **pairs.bounds):
+            yield pairs[places].to(self.device)
+
+    def _replace(self, batch: PairBatch, sets: Mapping[Ablation, Sequence[Heads]]) -> Columns:
+        return self.task.rows(self.task.inputs(batch), sets)
+
+    def _time_passes(self) -> PassTimes:
+        """Time passes over a few pairs of medium length."""
+        pairs = self.data.splits["test"]
+        by_length = np.argsort(pairs.lengths, kind="stable")
+        longest = int(pairs.lengths[by_length[len(by_length) // 2]])
+        middle = max(len(by_length) // 2 - _TIMED_TOKENS // longest, 0)
+        items = by_length[middle : len(by_length) // 2 + 1]
+        batch = pairs[items.tolist()].to(self.device)
+        inputs = self.task.inputs(batch)
+
+        def replace_heads(sets: Sequence[Heads]) -> None:
+            self.task.rows(inputs, dict.fromkeys(self.ablations, sets))
+
+        def estimate() -> None:
+            self._estimate(inputs)
+
+        return PassTimes.measure(estimate, replace_heads, batch.tokens.numel(), self.task.layers, self.device)
+
+    def predict_seconds(self) -> float:
+        """Return the time of all passes; every paradigm is assumed to be tested, with heads of all layers."""
+        pairs = self.data.splits["test"]
+        times = self.times
+        tokens = self._tokens(range(len(pairs)))
+        seconds = tokens * times.estimate
+        if self.choose == "exact":
+            return seconds + tokens * (times.intact + len(self._heads) * times.replaced_on_average)
+        heads = 1 + min(self.random, self.task.heads - 1)
+        return seconds + tokens / 2 * (times.intact + heads * times.replaced_on_average)
+
+    def _seconds_of_tests(self, measured: "PairEffects", chosen: Sequence[ChosenHead]) -> float:
+        """Return the time of the passes that test the chosen heads."""
+        seconds = 0.0
+        for one in chosen:
+            tokens = self._tokens(measured.items[one.paradigm.tests])
+            [(layer, _)] = one.heads
+            heads = 1 + len(one.random)
+            passes = self.times.intact + heads * self.times.replaced(layer)
+            seconds += tokens * passes / len(self.ablations)
+        return seconds
+
+    def _tokens(self, items: Sequence[int] | Integers) -> int:
+        """Return the number of tokens of the batches of some pairs, padding included, for each process."""
+        pairs = self.data.splits["test"]
+        tokens = 0
+        for places in LengthBatches(pairs.lengths, items=list(items), shuffle=False, **pairs.bounds):
+            tokens += len(places) * int(pairs.lengths[places].max())
+        return tokens // self.ranks.world
+
+    def _describe_work(self) -> str:
+        """Return what will be done, for the first message."""
+        pairs = pluralize(len(self.data.splits["test"]), "pair")
+        heads = pluralize(len(self._heads), "head")
+        kinds = " and ".join(ablation.name for ablation in self.ablations)
+        if self.choose == "exact":
+            return f"Effects of {heads} ({kinds}) on {pairs}, a pass for each head"
+        return f"Effects of {heads} ({kinds}) on {pairs}, estimated by gradients; then tests of the chosen heads"
+
+
+def _describe_time(seconds: float) -> str:
+    """Return a time in words, such as `21 min`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 100 * 60:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def _estimated(ablation: Ablation) -> str:
+    """Return the column of estimated effects."""
+    return f"estimated_{ablation.name}"
+
+
+@dataclass(frozen=True, eq=False)
+class PairEffects:
+    """Effects of all heads on the preferences of all measured pairs.
+
+    Attributes:
+        task: The task.
+        names: Names of the heads.
+        items: Index of each pair, int64 `[pairs]`.
+        intact: Log-probabilities of both sentences in the intact model, `[pairs, 2]`.
+        estimated: First-order effects in nats, `[pairs, heads]`, by ablation.
+        exact: Exact effects, the same; empty if they were not measured.
+        seed: Seed of the halves, the random heads and the permutations.
+        paradigms: The paradigms, by field and name.
+    """
+
+    task: MinimalPairs
+    names: HeadNames
+    items: Integers
+    intact: Floats
+    estimated: Mapping[Ablation, Floats]
+    exact: Mapping[Ablation, Floats]
+    seed: int
+
+    @cached_property
+    def _fields_and_names(self) -> list[tuple[str, str]]:
+        """Field and name of the paradigm of each pair."""
+        pairs = [self.task.pairs[item] for item in self.items]
+        return [(pair.field, pair.paradigm) for pair in pairs]
+
+    @cached_property
+    def _paradigm_numbers(self) -> Integers:
+        """Number of the paradigm of each pair, `[pairs]`: its place among all, by field and name."""
+        known = sorted(set(self._fields_and_names))
+        return np.array([known.index(of_pair) for of_pair in self._fields_and_names])
+
+    @cached_property
+    def paradigms(self) -> list[Paradigm]:
+        """The paradigms of the measured pairs, by field and name."""
+        right = are_right(self.intact)
+        paradigms = []
+        for number, (field, name) in enumerate(sorted(set(self._fields_and_names))):
+            is_of = self._paradigm_numbers == number
+            own = right[is_of]
+            share, low, high = share_interval(own, np.ones_like(own))
+            accuracy = Estimate(share, low, high, unit="fraction")
+            reason = reason_not_to_test(own)
+            chooses = is_of & self.chooses
+            tests = is_of & ~self.chooses
+            paradigms.append(Paradigm(name, field, number, chooses, tests, accuracy, reason))
+        return paradigms
+
+    def effects(self, ablation: Ablation) -> Floats:
+        """Return the effects that choose heads, `[pairs, heads]`: the exact ones, if there are any."""
+        return self.exact.get(ablation, self.estimated[ablation])
+
+    def reason(self, ablation: Ablation, paradigm: Paradigm) -> str:
+        """Return the reason why no head of a paradigm is tested; empty if one is."""
+        if not paradigm.reason and not self.effects(ablation)[paradigm.chooses].any():
+            return "no head changes a pair"
+        return paradigm.reason
+
+    def choose(self, ablation: Ablation, paradigm: Paradigm, random: int) -> list[ChosenHead]:
+        """Choose the head with the largest effect on the choosing half; of a paradigm that is not tested, none.
+
+        Args:
+            ablation: Replacement of the outputs.
+            paradigm: The paradigm.
+            random: Largest number of random heads of the same layer.
+        """
+        if self.reason(ablation, paradigm):
+            return []
+        effects = self.effects(ablation)[paradigm.chooses]
+        best = int(effects.mean(0).argmax())
+        stability = choose_again(effects, np.ones(len(effects)), self.seed)
+        again, rivals = stability.describe(best, self.names.head)
+        heads = frozenset({divmod(best, self.task.heads)})
+        generator = np.random.default_rng([self.seed, paradigm.number])
+        others = random_sets(heads, self.task.heads, random, generator)
+        return [ChosenHead(paradigm, ablation, best, heads, others, again, rivals)]
+
+    @cached_property
+    def chooses(self) -> Flags:
+        """True for the pairs that choose heads, `[pairs]`."""
+        return choosing_half(self._paradigm_numbers, self.seed)
+
+    def matrix(self, ablation: Ablation, pairs: Flags | None = None) -> Floats:
+        """Return the mean effect of each head on each paradigm, `[paradigms, heads]`.
+
+        Args:
+            ablation: Replacement of the outputs.
+            pairs: Bool `[pairs]`, the pairs to average over; None for all.
+        """
+        effects = self.effects(ablation)
+        rows = []
+        for paradigm in self.paradigms:
+            is_of = self._paradigm_numbers == paradigm.number
+            if pairs is not None:
+                is_of = is_of & pairs
+            rows.append(effects[is_of].mean(0) if is_of.any() else np.full(effects.shape[1], np.nan))
+        return np.stack(rows)
+
+    def clusters(self, ablation: Ablation) -> tuple[list[Paradigm], ParadigmClusters | None]:
+        """Return the tested paradigms, and clusters of those that share heads; None for fewer than `FEWEST`."""
+        effects = self.effects(ablation)
+        tested = []
+        for paradigm in self.paradigms:
+            if not self.reason(ablation, paradigm) and effects[paradigm.tests].any():
+                tested.append(paradigm)
+        if len(tested) < FEWEST:
+            return tested, None
+        places = [paradigm.number for paradigm in tested]
+        choosing = self.matrix(ablation, self.chooses)[places]
+        testing = self.matrix(ablation, ~self.chooses)[places]
+        fields = [paradigm.field for paradigm in tested]
+        return tested, ParadigmClusters.from_effects(choosing, testing, fields, self.seed)
+
+    def agreement(self, ablation: Ablation) -> tuple[Floats, Flags]:
+        """Return how well estimated effects rank heads beside exact ones, on the choosing half of tested paradigms.
+
+        Returns:
+            Spearman's ρ over heads, and True where both choose the same head, each `[paradigms]`.
+        """
+        correlations = []
+        same = []
+        for paradigm in self.paradigms:
+            if not self.reason(ablation, paradigm):
+                estimated = self.estimated[ablation][paradigm.chooses].mean(0)
+                exact = self.exact[ablation][paradigm.chooses].mean(0)
+                correlations.append(rank_correlations(estimated, exact))
+                same.append(estimated.argmax() == exact.argmax())
+        return np.array(correlations), np.array(same, np.bool_)
+
+
+@dataclass(frozen=True, eq=False)
+class GrammarReport:
+    """Tables, figures and scores of the effects of heads on paradigms.
+
+    Attributes:
+        measured: Effects of all heads on all pairs.
+        tested: The chosen heads, each with the outputs of the model on the pairs that test it.
+        choose: How heads were chosen.
+    """
+
+    measured: PairEffects
+    tested: Sequence[tuple[ChosenHead, TaskOutputs]]
+    choose: str
+
+    def result(self) -> Result:
+        measured = self.measured
+        task = measured.task
+        values = np.column_stack([measured.items, measured.intact])
+        scores = {task.score: resample(task.statistic(), values, task.unit, draws=DRAWS)}
+        figures: dict[str, Figure] = {}
+        heads = self._heads_table()
+        cluster_rows = []
+        for ablation in measured.estimated:
+            scores |= self._counts(ablation.name, heads.frame)
+            if measured.exact:
+                scores |= self._agreement(ablation)
+            tested, clusters = measured.clusters(ablation)
+            if clusters is not None:
+                scores |= _cluster_scores(ablation.name, clusters)
+                cluster_rows += _cluster_rows(ablation.name, tested, clusters)
+                figures[f"shared_{ablation.name}"] = _shared_figure(ablation.name, tested, clusters)
+            chosen = [one for one, _ in self.tested if one.ablation is ablation]
+            if chosen:
+                figures[f"heads_{ablation.name}"] = self._matrix_figure(ablation, chosen)
+        tables = {"heads": heads, "paradigms": self._paradigms_table(), "matrix": self._matrix_table()}
+        if cluster_rows:
+            tables["clusters"] = Table(pd.DataFrame(cluster_rows), {"reliability": "ratio"})
+        headline = [task.score, *(name for name in scores if name.endswith((".with_head", ".beyond_random")))]
+        answer = fill_sentence(self._answer(scores), scores, n=len(measured.items))
+        return Result(GrammarHeads.experiment, scores, tables, figures, self._audit(), headline=headline, answer=answer)
+
+    @property
+    def _draws(self) -> int:
+        """Number of bootstrap draws, so that p-values can be small after Holm's correction."""
+        most = max((len(outputs) for _, outputs in self.tested), default=0)
+        return draws_for(len(self.measured.paradigms), most, DRAWS)
+
+    def _heads_table(self) -> Table:
+        """Return a row for each kind and paradigm, with the chosen head and its tested effects; blank with a reason."""
+        tested = {(one.ablation, one.paradigm.number): (one, outputs) for one, outputs in self.tested}
+        draws = self._draws
+        progress = Progress("Effects and their intervals", len(tested))
+        rows = []
+        stability = []
+        least = []
+        for ablation, paradigm in product(self.measured.estimated, self.measured.paradigms):
+            row: dict[str, object] = {"kind": ablation.name, "field": paradigm.field, "paradigm": paradigm.name}
+            cells = NO_CHOICE
+            row["n"] = 0
+            row["accuracy"] = paradigm.accuracy.value
+            row["head"] = None
+            numbers_of_head = dict.fromkeys(_EFFECT_COLUMNS, np.nan)
+            if (ablation, paradigm.number) in tested:
+                one, outputs = tested[ablation, paradigm.number]
+                row["n"] = len(outputs)
+                row["head"] = self.measured.names.head(one.head)
+                numbers_of_head |= _numbers_of(_tested_effect(one, outputs, draws))
+                cells = (one.again, one.rivals)
+                progress.advance()
+            row |= numbers_of_head
+            row["reason"] = self.measured.reason(ablation, paradigm)
+            rows.append(row)
+            stability.append(cells)
+            least.append(least_p(int(row["n"]), draws))
+        frame = pd.concat([pd.DataFrame(rows).rename(columns=_SHORT_NAMES), stability_columns(stability)], axis=1)
+        return _with_corrected_p(frame, least)
+
+    def _paradigms_table(self) -> Table:
+        """Return the accuracy of the intact model on each paradigm."""
+        rows = []
+        for paradigm in self.measured.paradigms:
+            pairs = int(paradigm.chooses.sum() + paradigm.tests.sum())
+            row: dict[str, object] = {"field": paradigm.field, "paradigm": paradigm.name, "n": pairs}
+            row |= paradigm.accuracy.columns("accuracy")
+            row["reason"] = paradigm.reason
+            rows.append(row)
+        return Table(pd.DataFrame(rows), {"accuracy": "fraction"})
+
+    def _matrix_table(self) -> Table:
+        """Return the mean effect of each head on each paradigm, on each half of the pairs and on all."""
+        measured = self.measured
+        heads = [measured.names.head(head) for head in range(len(measured.names))]
+        frames = []
+        for ablation in measured.estimated:
+            choosing = measured.matrix(ablation, measured.chooses)
+            testing = measured.matrix(ablation, ~measured.chooses)
+            every = measured.matrix(ablation)
+            for paradigm in measured.paradigms:
+                columns = {
+                    "kind": ablation.name,
+                    "paradigm": paradigm.name,
+                    "head": heads,
+                    "effect": every[paradigm.number],
+                    "choosing": choosing[paradigm.number],
+                    "testing": testing[paradigm.number],
+                }
+                frames.append(pd.DataFrame(columns))
+        units = dict.fromkeys(("effect", "choosing", "testing"), "nats")
+        return Table(pd.concat(frames, ignore_index=True), units)
+
+    def _matrix_figure(self, ablation: Ablation, chosen: Sequence[ChosenHead]) -> HeatMap:
+        """Return a map of tested paradigms × the heads that one of them has chosen."""
+        names = self.measured.names
+        heads = sorted({one.head for one in chosen})
+        paradigms = [one.paradigm for one in chosen]
+        values = self.measured.matrix(ablation)[[paradigm.number for paradigm in paradigms]][:, heads]
+        how = "exact" if self.measured.exact else "first-order"
+        return HeatMap(
+            title=f"Effects of the chosen heads on the preference for the acceptable sentence ({ablation.name}, {how})",
+            values=values,
+            row_labels=[f"{paradigm.name} ({paradigm.field})" for paradigm in paradigms],
+            column_labels=[names.head(head) for head in heads],
+            row_label="paradigm",
+            column_label="layer-head",
+            value_label="effect (nats)",
+            unit="nats",
+            diverging=True,
+        )
+
+    def _counts(self, kind: str, heads: pd.DataFrame) -> dict[str, Estimate]:
+        """Count the tested paradigms, and those whose head has an effect, and one beyond random heads."""
+        rows = heads[heads["kind"] == kind]
+        helps = (rows["p_holm"] < LEVEL) & (rows["effect"] > 0)
+        is_beyond = (rows["beyond_random_p_holm"] < LEVEL) & (rows["beyond_random"] > 0)
+        counts = {
+            "tested": int(rows["head"].notna().sum()),
+            "with_head": int(helps.sum()),
+            "beyond_random": int((helps & is_beyond).sum()),
+        }
+        return {f"{kind}.{name}": Estimate(number, unit="count") for name, number in counts.items()}
+
+    def _agreement(self, ablation: Ablation) -> dict[str, Estimate]:
+        """Return how well estimated effects rank the heads, and how often they choose the same, over paradigms."""
+        correlations, same = self.measured.agreement(ablation)
+        if len(same) < 2:
+            return {}
+        return {
+            f"{ablation.name}.spearman": resample(mean, correlations[:, None], "ratio", draws=DRAWS),
+            f"{ablation.name}.same_head": resample(proportion, same[:, None], "fraction", draws=DRAWS),
+        }
+
+    def _audit(self) -> dict[str, object]:
+        """Return what was left out, and how the numbers were made."""
+        measured = self.measured
+        reasons: Counter[str] = Counter(paradigm.reason for paradigm in measured.paradigms if paradigm.reason)
+        good, bad = measured.intact.T
+        audit: dict[str, object] = {
+            "pairs": len(measured.items),
+            "choosing_pairs": int(measured.chooses.sum()),
+            "paradigms": len(measured.paradigms),
+            **{reason.replace(" ", "_"): count for reason, count in sorted(reasons.items())},
+            "ties": int((good == bad).sum()),
+            "chosen_by": "exact effects" if measured.exact else "first-order effects",
+            "draws": self._draws,
+        }
+        if any(ablation.kind == "patch" for ablation in measured.estimated):
+            audit |= measured.task.audit_of_patch(measured.items)
+        return audit
+
+    def _answer(self, scores: Mapping[str, Estimate]) -> str:
+        """Return the answer for `fill_sentence`: accuracy first, then the heads, then what paradigms share."""
+        measured = self.measured
+        above = sum(not paradigm.reason for paradigm in measured.paradigms)
+        paradigms = pluralize(len(measured.paradigms), "paradigm")
+        parts = [f"the accuracy is {{pairs.accuracy}} over {{n}} pairs, above chance in {above} of {paradigms}"]
+        for ablation in measured.estimated:
+            kind = ablation.name
+            tested = int(scores[f"{kind}.tested"].value)
+            if not tested:
+                continue
+            does = {"zero": "switched off", "patch": "patched"}[kind]
+            with_head = int(scores[f"{kind}.with_head"].value)
+            beyond = int(scores[f"{kind}.beyond_random"].value)
+            parts.append(
+                f"{does}, the head chosen on one half of the pairs lowers the preference on the other in "
+                f"{with_head or 'none'} of {tested} (p < .05 after Holm), in {beyond or 'none'} of them more than random "
+                "heads of its layer"
+            )
+            if f"{kind}.cluster_p" in scores:
+                p = scores[f"{kind}.cluster_p"]
+                parts.append(
+                    f"paradigms share heads in clusters that other pairs confirm with {format_p(p.value, p.unit)}"
+                )
+        return "; ".join(parts)
+
+
+def _numbers_of(effect: HeadEffect) -> dict[str, float]:
+    by_name = {
+        "effect": effect.effect,
+        "random": effect.random,
+        "beyond_random": effect.beyond_random,
+        "accuracy_effect": effect.accuracy,
+    }
+    return numbers(by_name)
+
+
+def _tested_effect(one: ChosenHead, outputs: TaskOutputs, draws: int) -> HeadEffect:
+    """Return the effects of a chosen head on the pairs that test it."""
+    of_sets = outputs.outputs
+    name = one.ablation.name
+    others = [of_sets[name, heads] for heads in one.random]
+    return effect_of_head(of_sets[name, WHOLE], of_sets[name, one.heads], others, draws)
+
+
+def _with_corrected_p(frame: pd.DataFrame, least: Sequence[float]) -> Table:
+    """Return the table of chosen heads, with p-values adjusted over the paradigms of each kind.
+
+    Args:
+        frame: The rows.
+        least: Least p-value that the pairs of each row allow.
+    """
+    units: dict[str, Unit | Sequence[Unit]] = {"accuracy": "fraction", "accuracy_effect": "fraction"}
+    units |= dict.fromkeys(("effect", "random", "beyond_random"), "nats")
+    for p in ("p", "beyond_random_p"):
+        by_kind = frame.groupby("kind", sort=False)[p]
+        frame[f"{p}_holm"] = by_kind.transform(lambda column: holm(column.tolist()))
+        of_rows: list[Unit] = []
+        for value, smallest in zip(frame[p], least, strict=True):
+            of_rows += p_units([value], smallest)
+        units[p] = of_rows
+        units[f"{p}_holm"] = of_rows
+    main = ("kind", "paradigm", "head", "effect", "p_holm", "beyond_random", "beyond_random_p_holm")
+    return Table(frame, units, main=main)
+
+
+def _cluster_scores(kind: str, clusters: ParadigmClusters) -> dict[str, Estimate]:
+    """Return how well the effects of paradigms are repeated, and the tests of clusters and fields."""
+    least = 1 / (1 + PERMUTATIONS)
+    number = int(clusters.clusters.max())
+    return {
+        f"{kind}.reliability": Estimate(float(np.median(clusters.reliability)), unit="ratio"),
+        f"{kind}.clusters": Estimate(number, unit="count"),
+        f"{kind}.within_cluster": Estimate(1 - clusters.within, unit="ratio"),
+        f"{kind}.between_clusters": Estimate(1 - clusters.between, unit="ratio"),
+        f"{kind}.cluster_p": Estimate(clusters.p, unit=p_units([clusters.p], least)[0]),
+        f"{kind}.field_p": Estimate(clusters.p_of_fields, unit=p_units([clusters.p_of_fields], least)[0]),
+    }
+
+
+def _cluster_rows(kind: str, tested: Sequence[Paradigm], clusters: ParadigmClusters) -> list[dict[str, object]]:
+    """Return the cluster of each tested paradigm, and the reliability of its effects."""
+    rows: list[dict[str, object]] = []
+    for paradigm, cluster, reliability in zip(tested, clusters.clusters, clusters.reliability, strict=True):
+        rows.append(
+            {
+                "kind": kind,
+                "cluster": int(cluster),
+                "field": paradigm.field,
+                "paradigm": paradigm.name,
+                "reliability": float(reliability),
+            }
+        )
+    return rows
+
+
+def _shared_figure(kind: str, tested: Sequence[Paradigm], clusters: ParadigmClusters) -> HeatMap:
+    """Return the correlations of paradigms between the halves of the pairs, in the order of the tree."""
+    order = leaves_list(clusters.tree)
+    labels = [f"{tested[place].name} ({clusters.clusters[place]})" for place in order]
+    return HeatMap(
+        title=f"Paradigms that share heads ({kind}): correlation of effects between halves of the pairs",
+        values=clusters.correlations[np.ix_(order, order)],
+        row_labels=labels,
+        column_labels=labels,
+        row_label="paradigm (cluster), choosing half",
+        column_label="testing half",
+        value_label="Pearson's r",
+        unit="ratio",
+        diverging=True,
+        limits=(-1.0, 1.0),
+    )

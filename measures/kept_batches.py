@@ -1,0 +1,53 @@
+"""Numbers of batches that are kept on disk while a measurement runs, so that one that was interrupted goes on."""
+
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+
+from safetensors.torch import load, save
+from torch import Tensor
+
+from attention_probing.results.files import keep, read_kept
+
+Columns = dict[str, Tensor]
+"""Numbers of the items of a batch, by name, each `[items, …]`."""
+
+
+class KeptBatches:
+    """Files with the numbers of batches, each with a checksum; a damaged one is made again.
+
+    Args:
+        folder: `Measure.kept`, which is named by the command and deleted at the end; None keeps nothing.
+
+    Attributes:
+        read: Number of batches that were read, not computed.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self.read = 0
+
+    def take(self, part: str, items: Tensor, compute: Callable[[], Columns]) -> Columns:
+        """Return the numbers of a batch: those of an earlier run of the same command, else computed and kept.
+
+        Args:
+            part: Part of the measurement; with the items it identifies the numbers.
+            items: Items of the batch, int64 `[items]`.
+            compute: Function that computes the numbers.
+        """
+        if self._folder is None:
+            return compute()
+        path = self._folder / f"{part}-{_digest(items)}.safetensors"
+        content = read_kept(path)
+        if content is not None:
+            self.read += 1
+            return {name: column.to(items.device) for name, column in load(bytes(content)).items()}
+        columns = compute()
+        on_host = {name: column.cpu().contiguous() for name, column in columns.items()}
+        self._folder.mkdir(parents=True, exist_ok=True)
+        keep(path, save(on_host))
+        return columns
+
+
+def _digest(items: Tensor) -> str:
+    return blake2b(items.cpu().numpy().tobytes(), digest_size=8).hexdigest()

@@ -1,0 +1,110 @@
+"""Effects of heads on minimal pairs: half of the pairs choose a head, and the other half tests it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from attention_probing.metrics.bootstrap import resample
+from attention_probing.metrics.differences import against_random_draws, difference, with_interval_and_p
+from attention_probing.metrics.shares import share_interval
+from attention_probing.metrics.statistics import mean, proportion
+from attention_probing.results import Estimate, Flags, Floats, Integers
+
+LEAST_PAIRS = 20
+"""Fewest pairs of a paradigm whose heads are tested: ten to choose, and ten to test."""
+CHANCE = 0.5
+
+
+def choosing_half(paradigms: Integers, seed: int) -> Flags:
+    """Return a random half of the pairs of each paradigm, bool `[pairs]`; the odd pair is in the other half.
+
+    Args:
+        paradigms: Number of the paradigm of each pair, `[pairs]`.
+        seed: Seed of the halves, with the number of the paradigm.
+    """
+    chooses = np.zeros(len(paradigms), np.bool_)
+    for paradigm in np.unique(paradigms).tolist():
+        pairs = np.flatnonzero(paradigms == paradigm)
+        order = np.random.default_rng([seed, paradigm]).permutation(len(pairs))
+        chooses[pairs[order[: len(pairs) // 2]]] = True
+    return chooses
+
+
+def are_right(log_probabilities: Floats) -> Floats:
+    """Return 1 for each pair whose acceptable sentence is at least as probable as the other, `[…, pairs]`.
+
+    Args:
+        log_probabilities: Of the acceptable and of the other sentence, `[…, pairs, 2]`.
+    """
+    right: Floats = (log_probabilities[..., 0] >= log_probabilities[..., 1]).astype(np.float64)
+    return right
+
+
+def preferences(log_probabilities: Floats) -> Floats:
+    """Return the log-probability of the acceptable sentence minus that of the other, in nats, `[…, pairs]`.
+
+    Args:
+        log_probabilities: Of the acceptable and of the other sentence, `[…, pairs, 2]`.
+    """
+    difference_in_nats: Floats = log_probabilities[..., 0] - log_probabilities[..., 1]
+    return difference_in_nats
+
+
+def reason_not_to_test(right: Floats) -> str:
+    """Return the reason why the heads of a paradigm are not tested; empty if they are.
+
+    Args:
+        right: 1 for each pair that the intact model gets right, else 0, `[pairs]`.
+    """
+    if len(right) < LEAST_PAIRS:
+        return f"fewer than {LEAST_PAIRS} pairs"
+    _, low, high = share_interval(right, np.ones_like(right))
+    if high < CHANCE:
+        return "below chance"
+    if low <= CHANCE:
+        return "at chance"
+    return ""
+
+
+@dataclass(frozen=True, eq=False)
+class HeadEffect:
+    """Effect of a head on the pairs of a paradigm, beside the effects of random heads of its layer.
+
+    An effect is the number of the intact model minus that of the changed one: above 0 the head helps.
+
+    Attributes:
+        effect: Mean effect on the preference, in nats, with interval and p over pairs.
+        random: Mean effect of the random heads.
+        beyond_random: Difference of both, with interval and p over heads and pairs (`against_random_draws`).
+        accuracy: Effect on the accuracy, with interval.
+    """
+
+    effect: Estimate
+    random: Estimate
+    beyond_random: Estimate
+    accuracy: Estimate
+
+
+def effect_of_head(intact: Floats, changed: Floats, others: Sequence[Floats], draws: int) -> HeadEffect:
+    """Test the effect of a head on pairs by which it was not chosen.
+
+    Args:
+        intact: Log-probabilities of both sentences in the intact model, `[pairs, 2]`.
+        changed: The same with the head replaced.
+        others: The same with each of the random heads replaced.
+        draws: Number of bootstrap draws.
+    """
+
+    def mean_effect(log_probabilities: Floats) -> Estimate:
+        of_pairs = preferences(intact) - preferences(log_probabilities)
+        return resample(mean, of_pairs[:, None], "nats", draws=draws)
+
+    effect = mean_effect(changed)
+    random, beyond_random = against_random_draws(effect, [mean_effect(other) for other in others])
+    before, after = (
+        resample(proportion, are_right(log_probabilities)[:, None], "fraction", draws=draws)
+        for log_probabilities in (intact, changed)
+    )
+    accuracy = replace(difference(before, after), p=None)
+    return HeadEffect(with_interval_and_p(effect), random, beyond_random, accuracy)
