@@ -40,7 +40,7 @@ from attention_probing.metrics.shares import share_interval
 from attention_probing.metrics.stability import NO_CHOICE, choose_again, stability_columns
 from attention_probing.metrics.statistics import mean, proportion, rank_correlations
 from attention_probing.results import Estimate, Figure, Flags, Floats, HeatMap, Integers, Result, Table, Unit, numbers
-from attention_probing.results.errors import check_names, pluralize, setting
+from attention_probing.results.errors import UserError, check_names, pluralize, setting
 from attention_probing.results.heads import HeadNames
 from attention_probing.results.options import Several, checked
 from attention_probing.results.progress import Progress, inform
@@ -120,27 +120,27 @@ class GrammarHeads(Measure[PairDataModule]):
     """Effect of every attention head of a decoder on every paradigm of minimal pairs.
 
     The effect of a head is a number of the intact model minus the same number with the head's output replaced
-    (`attention.ablation.Ablation`): the *preference*, that is the log-probability of the acceptable sentence minus that
-    of the other in nats, and the accuracy.
+    (`attention.ablation.Ablation`). The number is the *preference*, which is the log-probability of the acceptable
+    sentence minus that of the other in nats; or the accuracy.
 
-    For each paradigm a random half of the pairs chooses the head with the largest effect on the preference. The other half
-    tests it, exactly: against the intact model, and against random heads of the same layer
-    (`metrics.differences.against_random_draws`). Holm's method adjusts each kind of p-value over all paradigms. A
-    paradigm is tested if it has 20 pairs, and if the intact model's accuracy on all of them is above chance: the
-    interval lies above .5.
+    For each paradigm a random half of the pairs chooses the head with the largest effect on the preference. The other
+    half tests it, exactly: against the intact model, and against random heads of the same layer
+    (`metrics.differences.against_random_draws`). Holm's method adjusts each of the two p-values over all paradigms.
+    A paradigm is tested if it has 20 pairs or more, and if the intact model's accuracy on all of them is above chance:
+    its interval lies above .5.
 
-    A small p says that the head matters more than the other heads of its layer. That one head of a layer matters most is
-    true of every model, also of a random one; compare the number of such paradigms with that of random weights.
+    A small p says that the head matters, or that it matters more than the other heads of its layer. Some head of a
+    layer matters most in every model, also in one with random weights.
 
     Paradigms that share heads are those whose effects over all heads correlate (`ParadigmClusters`).
 
     A run that was interrupted goes on where it was, if the same command is given again.
 
     Args:
-        kinds: Replacements: `zero` switches the head off, `patch` gives it its output in the other sentence of the pair.
-        choose: How the effects of all heads are found. `gradient` estimates them to first order, in one pass forward and
-            back for each pair (`measures.attribution`). `exact` replaces every head of every layer in a pass of its own;
-            it also scores how well the gradient would have done.
+        kinds: Replacements: `zero` switches the head off, `patch` gives it its output in the other sentence.
+        choose: How the effects of all heads are found. `gradient` estimates them to first order, in one pass forward
+            and back for each pair (`measures.attribution`). `exact` replaces every head in a pass of its own, and also
+            scores how well the gradient would have ranked the heads.
         random: Number of random heads of the same layer beside each chosen one; fewer if the layer has fewer.
 
     Raises:
@@ -165,7 +165,13 @@ class GrammarHeads(Measure[PairDataModule]):
         self.random = random
 
     def begin(self) -> None:
-        self.task = MinimalPairs(self.data.splits["test"])
+        pairs = self.data.splits["test"]
+        if pairs.masking is not None:
+            raise UserError(
+                f"{type(self).__name__} reads decoders, but {pairs.encoder.source.spec.name} is a masked language "
+                f"model. Name a decoder (gpt2) with {setting('encoder')}, or ablate heads with HeadAblation."
+            )
+        self.task = MinimalPairs(pairs)
         every_head = product(range(self.task.layers), range(self.task.heads))
         self._heads: list[Heads] = [frozenset({head}) for head in every_head]
         self._names = HeadNames(tuple(range(self.task.layers)), tuple(range(self.task.heads)))
@@ -236,9 +242,8 @@ class GrammarHeads(Measure[PairDataModule]):
 
         The paradigms are divided among the processes.
         """
-        inform(
-            f"Testing {pluralize(len(chosen), 'chosen head')}: about {_describe_time(self._seconds_of_tests(measured, chosen))}."
-        )
+        seconds = self._seconds_of_tests(measured, chosen)
+        inform(f"Testing {pluralize(len(chosen), 'chosen head')}: about {_describe_time(seconds)}.")
         progress = Progress("Testing heads, pairs", sum(int(one.paradigm.tests.sum()) for one in chosen))
         tested = []
         for place, one in enumerate(chosen):
@@ -651,9 +656,9 @@ class GrammarReport:
             with_head = int(scores[f"{kind}.with_head"].value)
             beyond = int(scores[f"{kind}.beyond_random"].value)
             parts.append(
-                f"{does}, the head chosen on one half of the pairs lowers the preference on the other in "
-                f"{with_head or 'none'} of {tested} (p < .05 after Holm), in {beyond or 'none'} of them more than random "
-                "heads of its layer"
+                f"{does}, the head that one half of the pairs chooses lowers the preference on the other half in "
+                f"{with_head or 'none'} of {tested} (p < .05 after Holm), in {beyond or 'none'} of them more than "
+                "random heads of its layer"
             )
             if f"{kind}.cluster_p" in scores:
                 p = scores[f"{kind}.cluster_p"]
@@ -705,15 +710,15 @@ def _with_corrected_p(frame: pd.DataFrame, least: Sequence[float]) -> Table:
 def _cluster_scores(kind: str, clusters: ParadigmClusters) -> dict[str, Estimate]:
     """Return how well the effects of paradigms are repeated, and the tests of clusters and fields."""
     least = 1 / (1 + PERMUTATIONS)
-    number = int(clusters.clusters.max())
-    return {
-        f"{kind}.reliability": Estimate(float(np.median(clusters.reliability)), unit="ratio"),
-        f"{kind}.clusters": Estimate(number, unit="count"),
-        f"{kind}.within_cluster": Estimate(1 - clusters.within, unit="ratio"),
-        f"{kind}.between_clusters": Estimate(1 - clusters.between, unit="ratio"),
-        f"{kind}.cluster_p": Estimate(clusters.p, unit=p_units([clusters.p], least)[0]),
-        f"{kind}.field_p": Estimate(clusters.p_of_fields, unit=p_units([clusters.p_of_fields], least)[0]),
+    scores = {
+        "reliability": Estimate(float(np.median(clusters.reliability)), unit="ratio"),
+        "clusters": Estimate(int(clusters.clusters.max()), unit="count"),
+        "within_clusters": Estimate(1 - clusters.within, unit="ratio"),
+        "between_clusters": Estimate(1 - clusters.between, unit="ratio"),
+        "cluster_p": Estimate(clusters.p, unit=p_units([clusters.p], least)[0]),
+        "field_p": Estimate(clusters.p_of_fields, unit=p_units([clusters.p_of_fields], least)[0]),
     }
+    return {f"{kind}.{name}": score for name, score in scores.items()}
 
 
 def _cluster_rows(kind: str, tested: Sequence[Paradigm], clusters: ParadigmClusters) -> list[dict[str, object]]:
