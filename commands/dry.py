@@ -4,10 +4,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from jsonargparse import Namespace
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
@@ -175,7 +175,8 @@ def _objects_of(line: CommandLine) -> Any:  # noqa: ANN401 # a namespace
 
     checked = CheckedCLI(line)
     accelerator = str(checked.settings.trainer.accelerator)
-    return Namespace(model=checked.model, data=checked.datamodule, stage=line.command, accelerator=accelerator)
+    data = checked.datamodule
+    return SimpleNamespace(model=checked.model, data=data, stage=line.command, accelerator=accelerator)
 
 
 def predict(data: object, stage: str, accelerator: str = "auto") -> RunCosts:

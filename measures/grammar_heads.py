@@ -5,11 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from scipy.cluster.hierarchy import leaves_list
 from torch import Tensor
 
@@ -31,7 +32,7 @@ from attention_probing.metrics.head_effects import (
     are_right,
     choosing_half,
     effect_of_head,
-    preferences,
+    log_ratios,
     reason_not_to_test,
 )
 from attention_probing.metrics.p_values import draws_for, holm, least_p, p_units
@@ -120,10 +121,10 @@ class GrammarHeads(Measure[PairDataModule]):
     """Effect of every attention head of a decoder on every paradigm of minimal pairs.
 
     The effect of a head is a number of the intact model minus the same number with the head's output replaced
-    (`attention.ablation.Ablation`). The number is the *preference*, which is the log-probability of the acceptable
+    (`attention.ablation.Ablation`). The number is the *log-ratio*, which is the log-probability of the acceptable
     sentence minus that of the other in nats; or the accuracy.
 
-    For each paradigm a random half of the pairs chooses the head with the largest effect on the preference. The other
+    For each paradigm a random half of the pairs chooses the head with the largest effect on the log-ratio. The other
     half tests it, exactly: against the intact model, and against random heads of the same layer
     (`metrics.differences.against_random_draws`). Holm's method adjusts each of the two p-values over all paradigms.
     A paradigm is tested if it has 20 pairs or more, and if the intact model's accuracy on all of them is above chance:
@@ -197,11 +198,11 @@ class GrammarHeads(Measure[PairDataModule]):
     def _estimate(self, inputs: Mapping[str, Tensor]) -> Columns:
         """Return the log-probabilities `[pairs, 2]`, and estimated effects `[pairs, heads]` by kind."""
 
-        def preference(outputs: Tensor) -> Tensor:
+        def log_ratio(outputs: Tensor) -> Tensor:
             return outputs[:, 0] - outputs[:, 1]
 
         with torch.autocast(inputs["index"].device.type, enabled=False):
-            log_probabilities, outputs, gradients = head_gradients(self.task.outputs, preference, inputs)
+            log_probabilities, outputs, gradients = head_gradients(self.task.outputs, log_ratio, inputs)
             columns = {"intact": log_probabilities}
             for ablation in self.ablations:
                 of_texts = estimate_effects(outputs, gradients, ablation, self.task.partners(inputs))
@@ -224,7 +225,7 @@ class GrammarHeads(Measure[PairDataModule]):
             tested = self._test(measured, chosen)
         return GrammarReport(measured, tested, self.choose).result()
 
-    def _effects_of(self, columns: Mapping[str, Floats]) -> "PairEffects":
+    def _effects_of(self, columns: Mapping[str, NDArray[Any]]) -> "PairEffects":
         """Return the effects of all heads on all pairs that were read."""
         intact = columns["intact"]
         estimated = {ablation: columns[_estimated(ablation)] for ablation in self.ablations}
@@ -232,8 +233,8 @@ class GrammarHeads(Measure[PairDataModule]):
         if self.choose == "exact":
             outputs = TaskOutputs.from_rows(self.task, columns, self._every_set)
             for ablation in self.ablations:
-                before = preferences(outputs.outputs[ablation.name, WHOLE])
-                after = [preferences(outputs.outputs[ablation.name, heads]) for heads in self._heads]
+                before = log_ratios(outputs.outputs[ablation.name, WHOLE])
+                after = [log_ratios(outputs.outputs[ablation.name, heads]) for heads in self._heads]
                 exact[ablation] = before[:, None] - np.stack(after, 1)
         return PairEffects(self.task, self._names, columns[ITEM], intact, estimated, exact, self.seed)
 
@@ -341,7 +342,7 @@ def _estimated(ablation: Ablation) -> str:
 
 @dataclass(frozen=True, eq=False)
 class PairEffects:
-    """Effects of all heads on the preferences of all measured pairs.
+    """Effects of all heads on the log-ratios of all measured pairs.
 
     Attributes:
         task: The task.
@@ -455,22 +456,6 @@ class PairEffects:
         fields = [paradigm.field for paradigm in tested]
         return tested, ParadigmClusters.from_effects(choosing, testing, fields, self.seed)
 
-    def agreement(self, ablation: Ablation) -> tuple[Floats, Flags]:
-        """Return how well estimated effects rank heads beside exact ones, on the choosing half of tested paradigms.
-
-        Returns:
-            Spearman's ρ over heads, and True where both choose the same head, each `[paradigms]`.
-        """
-        correlations = []
-        same = []
-        for paradigm in self.paradigms:
-            if not self.reason(ablation, paradigm):
-                estimated = self.estimated[ablation][paradigm.chooses].mean(0)
-                exact = self.exact[ablation][paradigm.chooses].mean(0)
-                correlations.append(rank_correlations(estimated, exact))
-                same.append(estimated.argmax() == exact.argmax())
-        return np.array(correlations), np.array(same, np.bool_)
-
 
 @dataclass(frozen=True, eq=False)
 class GrammarReport:
@@ -496,8 +481,7 @@ class GrammarReport:
         cluster_rows = []
         for ablation in measured.estimated:
             scores |= self._counts(ablation.name, heads.frame)
-            if measured.exact:
-                scores |= self._agreement(ablation)
+            scores |= self._agreement(ablation)
             tested, clusters = measured.clusters(ablation)
             if clusters is not None:
                 scores |= _cluster_scores(ablation.name, clusters)
@@ -530,13 +514,15 @@ class GrammarReport:
         for ablation, paradigm in product(self.measured.estimated, self.measured.paradigms):
             row: dict[str, object] = {"kind": ablation.name, "field": paradigm.field, "paradigm": paradigm.name}
             cells = NO_CHOICE
-            row["n"] = 0
+            pairs = 0  # that test a head
+            row["n"] = pairs
             row["accuracy"] = paradigm.accuracy.value
             row["head"] = None
             numbers_of_head = dict.fromkeys(_EFFECT_COLUMNS, np.nan)
             if (ablation, paradigm.number) in tested:
                 one, outputs = tested[ablation, paradigm.number]
-                row["n"] = len(outputs)
+                pairs = len(outputs)
+                row["n"] = pairs
                 row["head"] = self.measured.names.head(one.head)
                 numbers_of_head |= _numbers_of(_tested_effect(one, outputs, draws))
                 cells = (one.again, one.rivals)
@@ -545,7 +531,7 @@ class GrammarReport:
             row["reason"] = self.measured.reason(ablation, paradigm)
             rows.append(row)
             stability.append(cells)
-            least.append(least_p(int(row["n"]), draws))
+            least.append(least_p(pairs, draws))
         frame = pd.concat([pd.DataFrame(rows).rename(columns=_SHORT_NAMES), stability_columns(stability)], axis=1)
         return _with_corrected_p(frame, least)
 
@@ -579,7 +565,7 @@ class GrammarReport:
                     "testing": testing[paradigm.number],
                 }
                 frames.append(pd.DataFrame(columns))
-        units = dict.fromkeys(("effect", "choosing", "testing"), "nats")
+        units: dict[str, Unit] = dict.fromkeys(("effect", "choosing", "testing"), "nats")
         return Table(pd.concat(frames, ignore_index=True), units)
 
     def _matrix_figure(self, ablation: Ablation, chosen: Sequence[ChosenHead]) -> HeatMap:
@@ -590,7 +576,7 @@ class GrammarReport:
         values = self.measured.matrix(ablation)[[paradigm.number for paradigm in paradigms]][:, heads]
         how = "exact" if self.measured.exact else "first-order"
         return HeatMap(
-            title=f"Effects of the chosen heads on the preference for the acceptable sentence ({ablation.name}, {how})",
+            title=f"Effects of the chosen heads on the log-ratio ({ablation.name}, {how})",
             values=values,
             row_labels=[f"{paradigm.name} ({paradigm.field})" for paradigm in paradigms],
             column_labels=[names.head(head) for head in heads],
@@ -614,14 +600,37 @@ class GrammarReport:
         return {f"{kind}.{name}": Estimate(number, unit="count") for name, number in counts.items()}
 
     def _agreement(self, ablation: Ablation) -> dict[str, Estimate]:
-        """Return how well estimated effects rank the heads, and how often they choose the same, over paradigms."""
-        correlations, same = self.measured.agreement(ablation)
-        if len(same) < 2:
+        """Return how well estimates rank heads beside exact effects, over paradigms.
+
+        They are compared on the pairs that test a head, over all heads that were replaced there.
+        """
+        correlations = []
+        same = []
+        for one, outputs in self.tested:
+            if one.ablation is ablation:
+                estimated, exact = self._both_effects(one, outputs)
+                correlations.append(rank_correlations(estimated, exact))
+                same.append(estimated.argmax() == exact.argmax())
+        if not same:
             return {}
         return {
-            f"{ablation.name}.spearman": resample(mean, correlations[:, None], "ratio", draws=DRAWS),
-            f"{ablation.name}.same_head": resample(proportion, same[:, None], "fraction", draws=DRAWS),
+            f"{ablation.name}.spearman": resample(mean, np.array(correlations)[:, None], "ratio", draws=DRAWS),
+            f"{ablation.name}.same_head": resample(proportion, np.array(same)[:, None], "fraction", draws=DRAWS),
         }
+
+    def _both_effects(self, one: ChosenHead, outputs: TaskOutputs) -> tuple[Floats, Floats]:
+        """Return the estimated and the exact mean effects of the heads that were replaced, each `[heads]`."""
+        name = one.ablation.name
+        intact = log_ratios(outputs.outputs[name, WHOLE])
+        of_pairs = self.measured.estimated[one.ablation][one.paradigm.tests]
+        estimated = []
+        exact = []
+        for of_ablation, heads in outputs.outputs:
+            if of_ablation == name and heads:
+                [(layer, head)] = heads
+                estimated.append(of_pairs[:, layer * self.measured.task.heads + head].mean())
+                exact.append((intact - log_ratios(outputs.outputs[name, heads])).mean())
+        return np.array(estimated), np.array(exact)
 
     def _audit(self) -> dict[str, object]:
         """Return what was left out, and how the numbers were made."""
@@ -656,14 +665,17 @@ class GrammarReport:
             with_head = int(scores[f"{kind}.with_head"].value)
             beyond = int(scores[f"{kind}.beyond_random"].value)
             parts.append(
-                f"{does}, the head that one half of the pairs chooses lowers the preference on the other half in "
+                f"{does}, the head that one half of the pairs chooses lowers the log-ratio on the other half in "
                 f"{with_head or 'none'} of {tested} (p < .05 after Holm), in {beyond or 'none'} of them more than "
                 "random heads of its layer"
             )
             if f"{kind}.cluster_p" in scores:
-                p = scores[f"{kind}.cluster_p"]
+                clusters = scores[f"{kind}.cluster_p"]
+                fields = scores[f"{kind}.field_p"]
                 parts.append(
-                    f"paradigms share heads in clusters that other pairs confirm with {format_p(p.value, p.unit)}"
+                    "paradigms that share heads on one half share them on the other: "
+                    f"{format_p(clusters.value, clusters.unit)}; paradigms of a field share more heads than others: "
+                    f"{format_p(fields.value, fields.unit)}"
                 )
         return "; ".join(parts)
 

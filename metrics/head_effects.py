@@ -41,7 +41,7 @@ def are_right(log_probabilities: Floats) -> Floats:
     return right
 
 
-def preferences(log_probabilities: Floats) -> Floats:
+def log_ratios(log_probabilities: Floats) -> Floats:
     """Return the log-probability of the acceptable sentence minus that of the other, in nats, `[…, pairs]`.
 
     Args:
@@ -74,7 +74,7 @@ class HeadEffect:
     An effect is the number of the intact model minus that of the changed one: above 0 the head helps.
 
     Attributes:
-        effect: Mean effect on the preference, in nats, with interval and p over pairs.
+        effect: Mean effect on the log-ratio, in nats, with interval and p over pairs.
         random: Mean effect of the random heads.
         beyond_random: Difference of both, with interval and p over heads and pairs (`against_random_draws`).
         accuracy: Effect on the accuracy, with interval.
@@ -97,7 +97,7 @@ def effect_of_head(intact: Floats, changed: Floats, others: Sequence[Floats], dr
     """
 
     def mean_effect(log_probabilities: Floats) -> Estimate:
-        of_pairs = preferences(intact) - preferences(log_probabilities)
+        of_pairs = log_ratios(intact) - log_ratios(log_probabilities)
         return resample(mean, of_pairs[:, None], "nats", draws=draws)
 
     effect = mean_effect(changed)

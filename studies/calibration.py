@@ -27,6 +27,7 @@ from attention_probing.fidelity.error_regression import auroc_of_errors
 from attention_probing.measures import clusters
 from attention_probing.measures.best_heads import ChosenHeads
 from attention_probing.measures.head_sets import random_sets
+from attention_probing.measures.paradigm_clusters import ParadigmClusters
 from attention_probing.metrics.attachment import Arcs
 from attention_probing.metrics.bootstrap import bootstrap_ratio, resample
 from attention_probing.metrics.classification import accuracy_drop, f1_score
@@ -36,6 +37,7 @@ from attention_probing.metrics.differences import (
     paired_bootstrap,
     with_interval_and_p,
 )
+from attention_probing.metrics.head_effects import HeadEffect, choosing_half, effect_of_head
 from attention_probing.metrics.heads import Predictions
 from attention_probing.metrics.moments import Moments
 from attention_probing.metrics.p_values import holm
@@ -308,6 +310,54 @@ def errors_beside_confidence(rng: Draw, effect: float) -> float:
     return features.minus(confidence).p or 0.0
 
 
+def chosen_head(rng: Draw, effect: float, heads: int = 8, cost: float = 0.0, pairs: int = 40) -> HeadEffect:
+    """Return the tested effect of the head of five layers that half of the pairs of a paradigm choose.
+
+    Effects are what the log-ratio of a pair loses without each head. Part of them is the same for
+    all heads of a pair.
+
+    Args:
+        rng: Random generator.
+        effect: Mean effect of the first head, beyond that of all others.
+        heads: Number of heads of a layer.
+        cost: Mean effect of every head.
+        pairs: Number of pairs.
+    """
+    shape = (5, heads, pairs)
+    lost = cost + rng.normal(0, 0.2, pairs) + rng.normal(0, 0.4, shape)
+    lost[0, 0] += effect
+    intact = np.stack([rng.normal(2, 2, pairs), np.zeros(pairs)], 1)
+    chooses = choosing_half(np.zeros(pairs, np.int64), int(rng.integers(1 << 31)))
+    layer, best = np.unravel_index(lost[..., chooses].mean(2).argmax(), shape[:2])
+    sets = []
+    for head in (best, *(head for head in range(heads) if head != best)):
+        without = intact - np.stack([lost[layer, head], np.zeros(pairs)], 1)
+        sets.append(without[~chooses])
+    return effect_of_head(intact[~chooses], sets[0], sets[1:], DRAWS)
+
+
+def clusters_of_paradigms(rng: Draw, effect: float) -> float:
+    """Return p of clusters of twelve paradigms; without an effect their effects are those of all, and noise."""
+    own = effect * rng.exponential(1, (12, 40)) * (rng.random((12, 40)) < 0.2)
+    return _paradigm_clusters(rng, own).p
+
+
+def fields_of_paradigms(rng: Draw, effect: float) -> float:
+    """Return p of three fields of twelve paradigms, each with heads of its own; with an effect, also of its field."""
+    own = rng.exponential(1, (12, 40)) * (rng.random((12, 40)) < 0.2)
+    of_fields = rng.exponential(1, (3, 40)) * (rng.random((3, 40)) < 0.2)
+    return _paradigm_clusters(rng, own + effect * of_fields.repeat(4, axis=0)).p_of_fields
+
+
+def _paradigm_clusters(rng: Draw, own: Floats) -> ParadigmClusters:
+    """Return clusters by effects of heads on all paradigms, and effects of their own, on two halves of the pairs."""
+    of_all = rng.exponential(1, 40) * (rng.random(40) < 0.2)
+    choosing, testing = of_all + own + rng.normal(0, 0.3, (2, *own.shape))
+    return ParadigmClusters.from_effects(
+        choosing, testing, ["a"] * 4 + ["b"] * 4 + ["c"] * 4, int(rng.integers(1 << 31))
+    )
+
+
 class Case(NamedTuple):
     """Simulated verdicts of one p-value.
 
@@ -407,6 +457,23 @@ CASES: Mapping[str, Case] = {
         5.0,
         conservative=True,
     ),
+    "head chosen on other pairs": Case(
+        "measures/grammar_heads.py: p", lambda rng, effect: chosen_head(rng, effect).effect.p or 0.0, 0.35
+    ),
+    "head chosen on other pairs, beyond 7 other heads": Case(
+        "measures/grammar_heads.py: beyond_random_p",
+        lambda rng, effect: chosen_head(rng, effect, cost=0.2).beyond_random.p or 0.0,
+        0.5,
+        conservative=True,
+    ),
+    "head chosen on other pairs, beyond 3 other heads": Case(
+        "measures/grammar_heads.py: beyond_random_p",
+        lambda rng, effect: chosen_head(rng, effect, 4, 0.2).beyond_random.p or 0.0,
+        0.7,
+        conservative=True,
+    ),
+    "clusters of paradigms": Case("measures/grammar_heads.py: cluster_p", clusters_of_paradigms, 0.5),
+    "fields of paradigms": Case("measures/grammar_heads.py: field_p", fields_of_paradigms, 0.5),
     "heads of a layer": Case("measures/clusters.py: p", layers, 0.5),
     "fine-tuning": Case("measures/attention_analyses.py: p", inputs, 0.02),
     "errors, by two fits": Case("fidelity/error_comparison.py: p", errors_by_features, 0.6),

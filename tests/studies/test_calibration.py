@@ -16,6 +16,7 @@ COLUMN = re.compile(r"(?:\w+[._])?p(?:_[a-z]+)*|\.p(?:_[a-z]+)?")
 UNWRITTEN = {
     "beyond.p": "a name of `Estimate.columns`, renamed to p",
     "beyond_random.p": "renamed to beyond_random_p",
+    "effect.p": "renamed to p",
     "difference.p": "renamed to p",
     "least_p_holm": "the least p_holm that is possible",
     "least_p": "a unit",

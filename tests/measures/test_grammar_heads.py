@@ -1,0 +1,386 @@
+"""Heads that grammar depends on: effects against heads that are off by hand, a planted head, and interrupted runs."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attention_probing import commands
+from attention_probing.attention.ablation import Ablation
+from attention_probing.attention.capture import Mixture, replacing
+from attention_probing.attention.source import EncoderSpec
+from attention_probing.commands import CONFIGS
+from attention_probing.corpora.pairs import PairColumns
+from attention_probing.datamodules import PairDataModule
+from attention_probing.measures import GrammarHeads, measure
+from attention_probing.measures.attribution import estimate_effects, head_gradients
+from attention_probing.measures.kept_batches import KeptBatches
+from attention_probing.measures.pair_times import PassTimes
+from attention_probing.measures.paradigm_clusters import ParadigmClusters
+from attention_probing.measures.task import MinimalPairs
+from attention_probing.metrics.differences import against_random_draws
+from attention_probing.metrics.head_effects import choosing_half, effect_of_head, reason_not_to_test
+from attention_probing.metrics.p_values import holm
+from attention_probing.results import Result, UserError
+from tests.measures.test_importance import language_model
+from tests.measures.test_pairs import WORDS, Rows, data_of, planted, slow, some_pairs, write
+from tests.tiny import save_bert
+
+LAYERS, HEADS = 2, 4
+PAIRS = 24  # of each paradigm
+RIGHT = 22  # of them, which the model gets right
+NAMES = ("p0", "p1", "p2")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny GPT-2, a language model."""
+    folder = tmp_path_factory.mktemp("grammar")
+    language_model("gpt2", folder / "model")
+    return folder
+
+
+@cache
+def preferred_pairs(folder: Path) -> Rows:
+    """Pairs of three paradigms, of which the model prefers the first sentence in all but two of each."""
+    random = np.random.default_rng(0)
+    rows: Rows = []
+    for name in NAMES:
+        for place in range(PAIRS):
+            start = int(random.integers(len(WORDS) - 8))
+            one = WORDS[start : start + 5 + place % 3]
+            other = [*one[:2], one[3], one[2], *one[4:]]
+            pair = [" ".join(one), " ".join(other)]
+            if (slow(folder / "model", pair[0]) >= slow(folder / "model", pair[1])) != (place < RIGHT):
+                pair.reverse()
+            rows.append((name, "syntax" if name == "p0" else "semantics", *pair))  # type: ignore[arg-type]
+    return rows
+
+
+def log_ratio(folder: Path, row: tuple[str, ...], heads: tuple[tuple[int, int], ...] = ()) -> float:
+    """Log-probability of the first sentence of a pair minus that of the second, with heads off by hand."""
+    return slow(folder / "model", row[2], heads) - slow(folder / "model", row[3], heads)
+
+
+@cache
+def effects_by_hand(folder: Path) -> Any:  # noqa: ANN401
+    """The intact model's log-ratio minus that without each head, `[pairs, heads]`, from passes of one sentence."""
+    rows = preferred_pairs(folder)
+    heads = list(product(range(LAYERS), range(HEADS)))
+    return np.array([[log_ratio(folder, row) - log_ratio(folder, row, (head,)) for head in heads] for row in rows])
+
+
+def rows_of(result: Result, kind: str = "zero") -> list[dict[Any, Any]]:
+    heads = result.tables["heads"].frame
+    return heads[heads["kind"] == kind].to_dict("records")
+
+
+@pytest.fixture(scope="module")
+def exact(folder: Path) -> Result:
+    return measure(data_of(folder, preferred_pairs(folder)), measurements=GrammarHeads(choose="exact"))
+
+
+def test_effects_are_those_of_heads_that_are_off_by_hand(folder: Path, exact: Result) -> None:
+    of_pairs = effects_by_hand(folder)
+    matrix = exact.tables["matrix"].frame.query("kind == 'zero'")
+    for place, name in enumerate(NAMES):
+        of_paradigm = of_pairs[place * PAIRS : (place + 1) * PAIRS]
+        effects = matrix.loc[matrix["paradigm"] == name, "effect"]
+        np.testing.assert_allclose(effects, of_paradigm.mean(0), atol=1e-4)
+
+
+def test_one_half_chooses_and_the_other_tests(folder: Path, exact: Result) -> None:
+    of_pairs = effects_by_hand(folder)
+    paradigms = np.repeat([2, 0, 1], PAIRS)  # semantics before syntax
+    chooses = choosing_half(paradigms, 0)
+    assert [int(chooses[paradigms == number].sum()) for number in range(3)] == [PAIRS // 2] * 3
+    by_name = {row["paradigm"]: row for row in rows_of(exact)}
+    p_values = []
+    for number, name in ((2, "p0"), (0, "p1"), (1, "p2")):
+        row = by_name[name]
+        choosing = of_pairs[(paradigms == number) & chooses]
+        testing = of_pairs[(paradigms == number) & ~chooses]
+        best = int(choosing.mean(0).argmax())
+        assert row["head"] == f"{best // HEADS + 1}-{best % HEADS + 1}"
+        assert row["n"] == PAIRS // 2
+        assert row["effect"] == pytest.approx(testing[:, best].mean(), abs=1e-4)
+        others = [head for head in range(8) if head // HEADS == best // HEADS and head != best]
+        assert row["random"] == pytest.approx(testing[:, others].mean(), abs=1e-4)
+        assert row["beyond_random"] == pytest.approx(row["effect"] - row["random"], abs=1e-6)
+        p_values.append(row["beyond_random_p"])
+        own = [entry for entry in preferred_pairs(folder) if entry[0] == name]
+        tested = [entry for entry, choose in zip(own, chooses[paradigms == number], strict=True) if not choose]
+        off = ((best // HEADS, best % HEADS),)
+        lost = [(log_ratio(folder, entry) >= 0) - (log_ratio(folder, entry, off) >= 0) for entry in map(tuple, tested)]
+        assert row["accuracy_effect"] == pytest.approx(np.mean(np.array(lost, float)))
+    found = [by_name[name]["beyond_random_p_holm"] for name in NAMES]
+    np.testing.assert_allclose(found, holm(p_values))
+    assert exact.numbers["pairs.accuracy"] == pytest.approx(RIGHT / PAIRS)
+
+
+def test_the_gradient_tests_the_same_heads_exactly(folder: Path, exact: Result) -> None:
+    """Gradients choose; the chosen head is then replaced, so equal heads have equal rows."""
+    found = measure(data_of(folder, preferred_pairs(folder)), measurements=GrammarHeads())
+    compared = 0
+    for kind in ("zero", "patch"):
+        for row, expected in zip(rows_of(found, kind), rows_of(exact, kind), strict=True):
+            if row["head"] == expected["head"]:
+                compared += 1
+                for column in ("effect", "random", "beyond_random", "accuracy_effect", "effect.low", "p"):
+                    assert row[column] == pytest.approx(expected[column], abs=2e-3), column
+    assert compared >= 4
+    assert exact.numbers["zero.spearman"] > 0.8
+    assert exact.numbers["patch.spearman"] > 0.9
+    assert found.numbers["zero.spearman"] > 0.7
+
+
+@pytest.mark.parametrize("kind", ["zero", "patch"])
+def test_estimates_are_derivatives_by_finite_differences(kind: Any, folder: Path) -> None:  # noqa: ANN401
+    data = data_of(folder, preferred_pairs(folder)[:4])
+    data.setup("test")
+    task = MinimalPairs(data.splits["test"])
+    assert task.encoder.language_model is not None
+    task.encoder.language_model.double()
+    inputs = task.inputs(data.splits["test"][[0, 1, 2, 3]])
+    ablation = Ablation(kind)
+    partners = task.partners(inputs)
+
+    def log_ratios(outputs: Tensor) -> Tensor:
+        return outputs[:, 0] - outputs[:, 1]
+
+    _, outputs, gradients = head_gradients(task.outputs, log_ratios, inputs)
+    estimated = estimate_effects(outputs, gradients, ablation, partners).view(4, 2, LAYERS, HEADS).sum(1)
+
+    def moved(layer: int, head: int, step: float) -> Tensor:
+        def move(place: int, module: nn.Module, mixture: Mixture) -> Tensor:
+            own = mixture.outputs.clone()
+            if place == layer:
+                replacement = ablation.outputs(layer, torch.tensor([head]), outputs[layer], partners)
+                own[:, [head]] += step * (replacement - own[:, [head]])
+            return own
+
+        with torch.no_grad(), replacing(move):
+            return log_ratios(task.outputs(inputs))
+
+    step = 1e-4
+    for layer, head in product(range(LAYERS), range(HEADS)):
+        slope = (moved(layer, head, step) - moved(layer, head, -step)) / (2 * step)
+        np.testing.assert_allclose(estimated[:, layer, head], -slope, rtol=2e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("choose", ["gradient", "exact"])
+def test_a_planted_head_is_chosen_and_no_decoy(choose: Any, tmp_path: Path) -> None:  # noqa: ANN401
+    found = measure(data_of(tmp_path, planted(tmp_path)), measurements=GrammarHeads(choose=choose))
+    [row] = rows_of(found)
+    assert row["head"] == "2-3"
+    assert row["chosen"] == 100
+    assert row["accuracy_effect"] >= 0.2
+    assert row["p_holm"] < 0.05
+    assert row["beyond_random_p_holm"] < 0.05
+    assert abs(row["random"]) < 0.02 * row["effect"]
+    assert found.numbers["zero.with_head"] == found.numbers["zero.beyond_random"] == 1
+
+
+def test_paradigms_that_are_not_tested_are_blank_with_the_reason(folder: Path) -> None:
+    rows = preferred_pairs(folder)
+    turned = [(*row[:2], row[3], row[2]) for row in rows[PAIRS : 2 * PAIRS]]
+    mixed = [(*row[:2], *(row[2:] if place % 2 else row[:1:-1])) for place, row in enumerate(rows[2 * PAIRS :])]
+    few = [("p3", *row[1:]) for row in rows[:19]]
+    found = measure(data_of(folder, [*rows[:PAIRS], *turned, *mixed, *few]), measurements=GrammarHeads())
+    reasons = {row["paradigm"]: row["reason"] for row in rows_of(found)}
+    assert reasons == {"p0": "", "p1": "below chance", "p2": "at chance", "p3": "fewer than 20 pairs"}
+    for row in rows_of(found):
+        is_blank = [pd.isna(row[column]) for column in ("head", "effect", "p", "p_holm", "chosen")]
+        assert is_blank == [bool(row["reason"])] * 5
+    assert found.audit["at_chance"] == found.audit["below_chance"] == found.audit["fewer_than_20_pairs"] == 1
+    assert "above chance in 1 of 4 paradigms" in found.answer
+
+
+def test_without_any_tested_paradigm_the_accuracy_is_left(folder: Path) -> None:
+    found = measure(data_of(folder, some_pairs()), measurements=GrammarHeads())
+    assert "above chance in 0 of 3 paradigms" in found.answer
+    assert "lowers" not in found.answer
+    assert found.numbers["zero.tested"] == 0
+
+
+def test_pairs_without_paradigms_are_one(folder: Path, tmp_path: Path) -> None:
+    path = write(tmp_path, preferred_pairs(folder))
+    columns = PairColumns(paradigm=None, field=None, id=None)
+    data = PairDataModule(str(path), EncoderSpec(str(folder / "model")), cache=str(tmp_path), columns=columns)
+    [row] = rows_of(measure(data, measurements=GrammarHeads()))
+    assert (row["paradigm"], row["n"], row["reason"]) == ("all", 36, "")
+
+
+def test_pairs_that_patching_cannot_change_have_the_reason(folder: Path) -> None:
+    rows: Rows = []
+    for place in range(PAIRS):
+        start = WORDS[place : place + 4]
+        pair = [" ".join([*start, word]) for word in ("dogs", "the")]  # of one token each
+        pair.sort(key=lambda sentence: -slow(folder / "model", sentence))
+        rows.append(("last", "syntax", *pair))  # type: ignore[arg-type]
+    found = measure(data_of(folder, rows), measurements=GrammarHeads())
+    assert rows_of(found)[0]["reason"] == ""
+    assert rows_of(found, "patch")[0]["reason"] == "no head changes a pair"
+
+
+def test_a_masked_language_model_and_a_kind_given_twice_are_refused(tmp_path: Path) -> None:
+    save_bert(tmp_path / "model")
+    with pytest.raises(UserError, match=r"reads decoders, but .* is a masked language model\. Name a decoder"):
+        measure(data_of(tmp_path, some_pairs()), measurements=GrammarHeads())
+    with pytest.raises(UserError, match="zero"):
+        GrammarHeads(kinds=["zero", "zero"])
+
+
+def test_an_interrupted_measurement_goes_on(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = preferred_pairs(folder)
+    calls = 0
+    last = 1000
+    run = MinimalPairs.rows
+
+    def interrupted(task: MinimalPairs, *args: Any) -> dict[str, Tensor]:  # noqa: ANN401
+        nonlocal calls
+        calls += 1
+        if calls > last:
+            raise KeyboardInterrupt
+        return run(task, *args)
+
+    def begun() -> GrammarHeads:
+        measurement = GrammarHeads()
+        measurement.kept = tmp_path / "kept"
+        monkeypatch.setattr(measurement, "_time_passes", lambda: PassTimes(0, 0, 0, 0, LAYERS))
+        return measurement
+
+    monkeypatch.setattr(MinimalPairs, "rows", interrupted)
+    whole = begun()
+    whole.kept = None
+    expected = measure(data_of(folder, rows), measurements=whole)
+    needed = calls
+    calls = 0
+    last = 2
+    with pytest.raises(KeyboardInterrupt):
+        measure(data_of(folder, rows), measurements=begun())
+    kept = sorted((tmp_path / "kept").iterdir())
+    assert len(kept) == last + len([path for path in kept if path.name.startswith("effects-")])
+    kept[0].write_bytes(b"damaged")
+    calls = 0
+    last = 1000
+    passes: list[int] = []
+    monkeypatch.setattr("attention_probing.measures.grammar_heads.head_gradients", counted(head_gradients, passes))
+    found = measure(data_of(folder, rows), measurements=begun())
+    assert calls == needed - 2
+    assert len(passes) == 1  # of the damaged file
+    assert "batches of an interrupted run" in caplog.text
+    pd.testing.assert_frame_equal(found.tables["heads"].frame, expected.tables["heads"].frame, rtol=1e-6)
+
+
+def counted(function: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:  # noqa: ANN401
+        calls.append(1)
+        return function(*args)
+
+    return call
+
+
+def test_kept_batches_are_told_apart_by_part_and_items(tmp_path: Path) -> None:
+    kept = KeptBatches(tmp_path)
+    one, other = torch.tensor([1, 2]), torch.tensor([2, 1])
+    for part, items, number in (("a", one, 1.0), ("a", other, 2.0), ("b", one, 3.0)):
+        kept.take(part, items, partial(dict, x=torch.tensor([number])))
+    again = KeptBatches(tmp_path)
+    assert again.take("a", other, dict)["x"].tolist() == [2.0]
+    assert again.take("b", one, dict)["x"].tolist() == [3.0]
+    assert again.read == 2
+    assert KeptBatches(None).take("a", one, lambda: {"x": one})["x"] is one
+
+
+def test_the_time_is_that_of_the_passes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two layers of four heads: 3 s for an estimate, 1 s intact, and 1 or .5 s with a head replaced, a token each."""
+    times = PassTimes(3, 1, 1, 0.5, LAYERS)
+    assert [times.replaced(layer) for layer in range(2)] == [1, 0.5]
+    monkeypatch.setattr(GrammarHeads, "_time_passes", lambda measurement: times)
+    rows = preferred_pairs(folder)
+    predicted = {}
+    for choose in ("gradient", "exact"):
+        measurement = GrammarHeads(kinds=["zero"], choose=choose)
+        result = measure(data_of(folder, rows), measurements=measurement)
+        assert len(result.tables["paradigms"].frame) == 3
+        tokens = measurement._tokens(range(len(rows)))
+        predicted[choose] = measurement.predict_seconds() / tokens
+    assert predicted["gradient"] == 3 + (1 + 4 * 0.75) / 2
+    assert predicted["exact"] == 3 + 1 + 8 * 0.75
+
+
+def test_reasons_and_effects_of_arrays() -> None:
+    assert reason_not_to_test(np.ones(19)) == "fewer than 20 pairs"
+    assert reason_not_to_test(np.ones(20)) == ""
+    assert reason_not_to_test(np.zeros(20)) == "below chance"
+    assert reason_not_to_test(np.repeat([1.0, 0.0], [13, 7])) == "at chance"
+    random = np.random.default_rng(0)
+    intact = random.normal((2, 0), size=(30, 2))
+    sets = [intact + random.normal(size=(30, 2)) for _ in range(4)]
+    found = effect_of_head(intact, sets[0], sets[1:], 999)
+    lost = [(intact - one) @ [1, -1] for one in sets]
+    assert found.effect.value == pytest.approx(lost[0].mean())
+    assert found.random.value == pytest.approx(np.mean(lost[1:]))
+    assert found.beyond_random.value == pytest.approx(lost[0].mean() - np.mean(lost[1:]))
+    assert found.accuracy.value == pytest.approx(
+        (intact[:, 0] >= intact[:, 1]).mean() - (sets[0][:, 0] >= sets[0][:, 1]).mean()
+    )
+    assert found.beyond_random.p is not None
+    assert found.accuracy.p is None
+    _, alone = against_random_draws(replace(found.effect), [])
+    assert np.isnan(alone.value)
+
+
+def test_clusters_are_made_on_one_half_and_tested_on_the_other() -> None:
+    random = np.random.default_rng(0)
+    shared = random.normal(size=(2, 40))
+    groups = np.repeat([0, 1], 6)
+    choosing = shared[groups] + random.normal(0, 0.3, (12, 40))
+    testing = shared[groups] + random.normal(0, 0.3, (12, 40))
+    fields = ["a", "b"] * 6
+    found = ParadigmClusters.from_effects(choosing, testing, fields, 0)
+    assert len({*found.clusters[:6].tolist()} & {*found.clusters[6:].tolist()}) == 0
+    assert found.p < 0.01
+    assert found.p_of_fields > 0.05
+    assert found.within < 0.2 < 0.7 < found.between
+    expected = [np.corrcoef(choosing[place], testing[place])[0, 1] for place in range(12)]
+    np.testing.assert_allclose(found.reliability, expected)
+    assert found.correlations[0, 1] == pytest.approx(np.corrcoef(choosing[0], testing[1])[0, 1])
+    noise = ParadigmClusters.from_effects(random.normal(size=(12, 40)), random.normal(size=(12, 40)), fields, 0)
+    assert noise.p > 0.05
+
+
+def test_dry_tells_the_time_and_stores_nothing(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    pairs = write(tmp_path, preferred_pairs(folder))
+    words = ["measure", "grammar", "--corpus", str(pairs), "--encoder", str(folder / "model")]
+    words += ["--data.cache", str(tmp_path / "cache"), "--trainer.default_root_dir", str(tmp_path / "runs"), "--dry"]
+    commands.main(words)
+    assert "Only a few passes were timed, and nothing was stored." in capsys.readouterr().out
+    assert "Effects of 8 heads (zero and patch) on 72 pairs, estimated by gradients" in caplog.text
+    assert not (tmp_path / "cache").exists()
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_two_processes_write_what_one_does(folder: Path, run_config: Callable[..., Any], tmp_path: Path) -> None:
+    arguments = ["measure", f"--config={CONFIGS / 'grammar.yaml'}"]
+    arguments += [f"--data.corpus={write(tmp_path, preferred_pairs(folder))}"]
+    arguments += [f"--data.encoder.name={folder / 'model'}", f"--data.cache={tmp_path}"]
+    _, one, at_one = run_config(*arguments, own_data=True)
+    _, two, at_two = run_config(*arguments, own_data=True, processes=2)
+    assert one["scores"] == pytest.approx(two["scores"], nan_ok=True)
+    heads = [pd.read_csv(at / "heads.csv") for at in (at_one, at_two)]
+    pd.testing.assert_frame_equal(heads[0], heads[1], rtol=1e-4)
