@@ -176,17 +176,19 @@ def test_estimates_are_derivatives_by_finite_differences(kind: Any, folder: Path
         np.testing.assert_allclose(estimated[:, layer, head], -slope, rtol=2e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize(("kind", "paradigm"), [("zero", "verb"), ("patch", "subject")])
 @pytest.mark.parametrize("choose", ["gradient", "exact"])
-def test_a_planted_head_is_chosen_and_no_decoy(choose: Any, tmp_path: Path) -> None:  # noqa: ANN401
-    found = measure(data_of(tmp_path, planted(tmp_path)), measurements=GrammarHeads(choose=choose))
-    [row] = rows_of(found)
-    assert row["head"] == "2-3"
+def test_a_planted_head_is_chosen_and_no_decoy(choose: Any, kind: Any, paradigm: Any, tmp_path: Path) -> None:  # noqa: ANN401
+    model, data = planted(tmp_path, paradigm)
+    found = measure(data, measurements=GrammarHeads(choose=choose))
+    [row] = rows_of(found, kind)
+    assert row["head"] == model.needed
     assert row["chosen"] == 100
     assert row["accuracy_effect"] >= 0.2
     assert row["p_holm"] < 0.05
     assert row["beyond_random_p_holm"] < 0.05
     assert abs(row["random"]) < 0.02 * row["effect"]
-    assert found.numbers["zero.with_head"] == found.numbers["zero.beyond_random"] == 1
+    assert found.numbers[f"{kind}.with_head"] == found.numbers[f"{kind}.beyond_random"] == 1
 
 
 def test_paradigms_that_are_not_tested_are_blank_with_the_reason(folder: Path) -> None:
