@@ -31,7 +31,8 @@ other sentence of a minimal pair (activation patching, also called interchange i
 
 Sources = tuple[Tensor, Tensor]
 """Where replacements come from: for every position of a batch a text, and a position in it, each int64
-`[batch, pieces]`. The text is a kept reference text of `resample`, or a row of the batch of `patch`."""
+`[batch, pieces]`. The text is a kept reference text of `resample`, or a row of the batch of `patch`. Position -1 stands
+for no replacement."""
 
 RunModel = Callable[[Mapping[str, Tensor]], Tensor]
 """Runs a model on inputs, each `[batch, …]`, and returns numbers for each text, `[batch, …]`."""
@@ -186,8 +187,8 @@ def partners_of_pairs(tokens: Tensor, lengths: Tensor) -> Sources:
     """Return, for every position of pairs of texts, the position of the partner whose output `patch` takes.
 
     The tokens at the start that both texts of a pair share are partners, and so are those at the end. Between them,
-    tokens are partners from the left. A position without a partner, in the longer text, keeps its own output, and so
-    does the padding. Texts of the same length are thus aligned position by position.
+    tokens are partners from the left. A position of the longer text may have no partner, and the padding has none: it
+    gets position -1 and keeps its own output. Texts of the same length are thus aligned position by position.
 
     Args:
         tokens: Tokens of the texts, int64 `[2 · pairs, pieces]`; the texts of a pair stand one after the other.
@@ -214,8 +215,7 @@ def partners_of_pairs(tokens: Tensor, lengths: Tensor) -> Sources:
     other_end = (other_lengths - shared_at_end)[:, None]
     positions = torch.where(places < end, places, places - end + other_end)
     has_partner = (places < torch.minimum(end, other_end)) | ((places >= end) & (places < lengths[:, None]))
-    rows = torch.where(has_partner, other_rows[:, None], own_rows[:, None])
-    return rows, torch.where(has_partner, positions, places)
+    return other_rows[:, None].expand_as(positions), positions.where(has_partner, -1)
 
 
 @checked
@@ -261,32 +261,34 @@ class Ablation:
             return f"scale_{self.factor:g}"
         return self.kind
 
-    def outputs(self, layer: int, heads: Tensor, given: Tensor, sources: Sources) -> Tensor:
+    def outputs(self, layer: int, heads: Tensor, own: Tensor, given: Tensor, sources: Sources) -> Tensor:
         """Return the replacement outputs of some heads of a layer.
 
         Args:
             layer: 0-based index of the layer.
             heads: 0-based indices of the heads, int64 `[heads]`.
-            given: Outputs of the layer, `[batch, all heads, pieces, dim]`: for `uniform` those with uniform attention,
-                for `patch` those of the intact model, for other kinds those that are replaced.
+            own: Outputs of the layer that are replaced, `[batch, all heads, pieces, dim]`.
+            given: Outputs of the layer that replace them, for `uniform` and `patch`: those with uniform attention, and
+                those of the intact model.
             sources: Where `resample` and `patch` take their outputs from.
 
         Returns:
             The outputs `[batch, heads, pieces, dim]`, or a tensor that broadcasts to this shape.
         """
         if self.kind == "zero":
-            return given.new_zeros(())
+            return own.new_zeros(())
         if self.kind == "scale":
-            return given[:, heads] * self.factor
+            return own[:, heads] * self.factor
         if self.kind == "uniform":
             return given[:, heads]
         texts, positions = sources
         if self.kind == "patch":
-            return given[texts[:, None], heads[None, :, None], positions[:, None]]
+            of_partner = given[texts[:, None], heads[None, :, None], positions.clamp(min=0)[:, None]]
+            return of_partner.where(positions[:, None, :, None] >= 0, own[:, heads])
         assert self.reference is not None
         if self.kind == "mean":
             mean = self.reference.mean[layer, heads]
-            places = torch.arange(given.size(2), device=heads.device).clamp(max=mean.size(1) - 1)
+            places = torch.arange(own.size(2), device=heads.device).clamp(max=mean.size(1) - 1)
             return mean[None, :, places]
         return self.reference.outputs[texts[:, None], layer, heads[None, :, None], positions[:, None]]
 
@@ -474,7 +476,7 @@ class AblatedModel:
                 if not heads:
                     continue
                 places = torch.tensor(heads, device=outputs.device)
-                replacement = batch.ablation.outputs(layer, places, given[copy], batch.sources)
+                replacement = batch.ablation.outputs(layer, places, by_copy[copy], given[copy], batch.sources)
                 by_copy[copy, :, places] = replacement.to(outputs.dtype)
             return outputs
 

@@ -646,8 +646,8 @@ class MinimalPairs(Task):
             of pairs without such tokens.
         """
         batch = self._split[items.tolist()]
-        rows, _ = partners_of_pairs(batch.tokens, batch.lengths)
-        alone = (rows == torch.arange(len(rows))[:, None]) & batch.mask
+        _, positions = partners_of_pairs(batch.tokens, batch.lengths)
+        alone = (positions < 0) & batch.mask
         lengths = batch.lengths.view(-1, 2)
         good, bad = batch.tokens.view(-1, 2, batch.tokens.size(1)).unbind(1)
         shared = (good == bad).cumprod(1).sum(1)  # tokens at the start

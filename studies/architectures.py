@@ -29,7 +29,13 @@ from attention_probing.attention.checks import AttentionLayers, check, read_atte
 from attention_probing.attention.quantities import LayerParts, Norms, find_parts
 from attention_probing.attention.source import EncoderError
 from attention_probing.results.errors import UserError
-from studies.by_hand import NoReferenceError, largest_difference, norms_by_hand, run_with_heads_off
+from studies.by_hand import (
+    NoReferenceError,
+    largest_difference,
+    norms_by_hand,
+    run_with_heads_patched,
+    run_with_heads_scaled,
+)
 
 PAGE = Path(__file__).parents[1] / "docs" / "architectures.md"
 MADE, LOWEST = "<!-- made by studies/architectures.py -->", "<!-- lowest version -->"
@@ -284,7 +290,10 @@ def compared(model_type: str, model: PreTrainedModel, eager: PreTrainedModel, la
 
 
 def compare_heads_off(model: PreTrainedModel, eager: PreTrainedModel, layers: AttentionLayers) -> dict[str, Any]:
-    """Return the differences of a model with heads off from zeroing by hand, as attributes of a `Row`."""
+    """Return the differences of a model with heads off, halved and patched from the same by hand, for a `Row`.
+
+    They are attributes of the row; `off` is the largest difference of the three kinds.
+    """
     if layers.tapped:
         return {"unchanged": OWN_WEIGHTS}
     if layers.is_hybrid:
@@ -292,16 +301,26 @@ def compare_heads_off(model: PreTrainedModel, eager: PreTrainedModel, layers: At
     ablated = AblatedModel(model, layers.layers, layers.heads)
     intact = off = 0.0
     for _, inputs, real in texts(model):
+        number, pieces = inputs["input_ids"].shape
+        rows = torch.arange(number).roll(-1)[:, None].expand(-1, pieces)
+        is_real = inputs["attention_mask"].bool()
+        places = torch.arange(pieces).where(is_real & is_real.roll(-1, 0), -1)
+        expected: dict[Ablation, list[Tensor]] = {}
         try:
-            expected = [run_with_heads_off(eager, inputs, heads, layers.layers) for heads in OFF]
+            for factor in (0.0, 0.5):
+                scaled = [run_with_heads_scaled(eager, inputs, heads, layers.layers, factor) for heads in OFF]
+                expected[Ablation("scale", factor=factor) if factor else Ablation("zero")] = scaled
+            expected[Ablation("patch")] = [run_with_heads_patched(eager, inputs, heads, layers.layers) for heads in OFF]
         except NoReferenceError as error:
             return {"unchanged": f"not compared: {error}"}
-        same, *ours = ablated.run(lambda given: model(**given)[0], inputs, Ablation("zero"), [frozenset(), *OFF])
         with torch.inference_mode():
             own = eager(**inputs)[0]
-        intact = max(intact, largest_difference(same, own, real, square=False))
-        for one, other in zip(ours, expected, strict=True):
-            off = max(off, largest_difference(one, other, real, square=False))
+        for ablation, by_hand in expected.items():
+            sets = [frozenset(), *OFF]
+            same, *ours = ablated.run(lambda given: model(**given)[0], inputs, ablation, sets, partners=(rows, places))
+            intact = max(intact, largest_difference(same, own, real, square=False))
+            for one, other in zip(ours, by_hand, strict=True):
+                off = max(off, largest_difference(one, other, real, square=False))
     return {"intact": intact, "off": off, "shares": ablated.shares}
 
 

@@ -1,4 +1,4 @@
-"""Heads switched off, and norms of what heads write, computed by hand in a model's own eager attention.
+"""Heads off, scaled and patched, and norms of what heads write, computed by hand in a model's own eager attention.
 
 These are the references of `studies.architectures`. They share nothing with `attention/` but the model.
 """
@@ -48,36 +48,83 @@ def wrapping_eager_attention(model: PreTrainedModel, wrap: Callable[..., Any]) -
 
 
 @torch.inference_mode()
-def run_with_heads_off(
-    model: PreTrainedModel, inputs: Mapping[str, Tensor], heads: frozenset[tuple[int, int]], layers: int
+def run_with_heads_changed(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Tensor],
+    heads: frozenset[tuple[int, int]],
+    layers: int,
+    change: Callable[[int, int, Tensor], Tensor],
 ) -> Tensor:
-    """Return the last hidden states `[batch, pieces, size]` of a model whose heads write zeros.
+    """Return the last hidden states `[batch, pieces, size]` of a model some of whose heads write something else.
 
     Args:
         model: Model with `attn_implementation="eager"`.
         inputs: Its inputs, each `[batch, pieces]`.
-        heads: 0-based (layer, head) pairs to switch off.
+        heads: 0-based (layer, head) pairs to change.
         layers: Number of layers with attention.
+        change: Function that gets a layer, a head and its outputs `[batch, pieces, dim]`, and returns other outputs.
 
     Raises:
         NoReferenceError: Not every layer calls the eager attention function of its file.
     """
     calls = 0
 
-    def zero(function: Callable[..., Any], *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
+    def replace(function: Callable[..., Any], *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
         nonlocal calls
         outputs, weights = function(*args, **kwargs)
         outputs = outputs.clone()
         for layer, head in heads:
             if layer == calls:
-                outputs[:, :, head] = 0
+                outputs[:, :, head] = change(layer, head, outputs[:, :, head].clone())
         calls += 1
         return outputs, weights
 
-    with wrapping_eager_attention(model, zero):
+    with wrapping_eager_attention(model, replace):
         state: Tensor = model(**inputs)[0]
     _require_calls(calls, layers)
     return state
+
+
+def run_with_heads_scaled(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Tensor],
+    heads: frozenset[tuple[int, int]],
+    layers: int,
+    factor: float,
+) -> Tensor:
+    """Return the last hidden states of a model whose heads write a multiple; see `run_with_heads_changed`.
+
+    Args:
+        model: The model.
+        inputs: Its inputs.
+        heads: The heads.
+        layers: Number of layers with attention.
+        factor: The factor; 0 switches the heads off.
+    """
+    return run_with_heads_changed(model, inputs, heads, layers, lambda _layer, _head, outputs: factor * outputs)
+
+
+def run_with_heads_patched(
+    model: PreTrainedModel, inputs: Mapping[str, Tensor], heads: frozenset[tuple[int, int]], layers: int
+) -> Tensor:
+    """Return the last hidden states of a model whose heads write what they write in the next text of the batch.
+
+    The last text is followed by the first. Positions that are padding in one of the two texts keep their outputs. See
+    `run_with_heads_changed` for the arguments.
+    """
+    is_real = inputs["attention_mask"].bool()
+    is_real = is_real & is_real.roll(-1, 0)
+    intact: dict[tuple[int, int], Tensor] = {}
+
+    def keep(layer: int, head: int, outputs: Tensor) -> Tensor:
+        intact[layer, head] = outputs
+        return outputs
+
+    def patch(layer: int, head: int, outputs: Tensor) -> Tensor:
+        return torch.where(is_real[:, :, None], intact[layer, head].roll(-1, 0), outputs)
+
+    run_with_heads_changed(model, inputs, heads, layers, keep)
+    return run_with_heads_changed(model, inputs, heads, layers, patch)
 
 
 def _require_calls(calls: int, layers: int) -> None:

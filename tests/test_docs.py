@@ -51,7 +51,9 @@ SHIPPED, STUDIES = ROOT / "configs", ROOT / "studies"
 RUN_BY = {
     "measures/test_ablation.py": [("measure", "kovaleva2019/ablation.yaml"), ("measure", "kovaleva2019/layers.yaml")],
     "measures/test_causal.py": [("measure", "clark2019/causal.yaml")],
-    "measures/test_pairs.py": [("measure", "sashida2026/pairs.yaml"), ("measure", "sashida2026/heads_off.yaml")],
+    "measures/test_pairs.py": [
+        *(("measure", f"{name}.yaml") for name in ("sashida2026/pairs", "sashida2026/heads_off", "kumon2026/patch")),
+    ],
     "measures/test_grammar_heads.py": [("measure", "grammar.yaml")],
     "fidelity/test_error_prediction.py": [("measure", "ostmeier2026/errors.yaml")],
     "fidelity/test_pair_errors.py": [("measure", "ostmeier2026/pair_errors.yaml")],

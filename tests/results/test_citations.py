@@ -1,12 +1,14 @@
 import re
 from inspect import isabstract
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
 from pytorch_lightning import LightningModule
 
 from attention_probing import fidelity, measures, models, probes
+from attention_probing.attention.ablation import Kind
 from attention_probing.attention.quantities import QUANTITIES
 from attention_probing.fidelity import FidelityTest
 from attention_probing.fidelity.saliency import KNOWN
@@ -29,7 +31,7 @@ def test_every_experiment_names_its_paper_or_is_our_own() -> None:
     assert not offered - known["names"].keys() - set(known["own"])
     assert not known["names"].keys() & set(known["own"])
     # Nor is anything named that is not there.
-    assert {*known["names"], *known["own"]} <= {*exports(*ROOMS), *QUANTITIES, *KNOWN}
+    assert {*known["names"], *known["own"]} <= {*exports(*ROOMS), *QUANTITIES, *KNOWN, *get_args(Kind)}
 
 
 def test_every_entry_is_whole_and_used() -> None:
