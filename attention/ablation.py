@@ -261,16 +261,16 @@ class Ablation:
             return f"scale_{self.factor:g}"
         return self.kind
 
-    def outputs(self, layer: int, heads: Tensor, own: Tensor, given: Tensor, sources: Sources) -> Tensor:
+    def outputs(self, layer: int, heads: Tensor, own: Tensor, sources: Sources, given: Tensor | None = None) -> Tensor:
         """Return the replacement outputs of some heads of a layer.
 
         Args:
             layer: 0-based index of the layer.
             heads: 0-based indices of the heads, int64 `[heads]`.
             own: Outputs of the layer that are replaced, `[batch, all heads, pieces, dim]`.
-            given: Outputs of the layer that replace them, for `uniform` and `patch`: those with uniform attention, and
-                those of the intact model.
             sources: Where `resample` and `patch` take their outputs from.
+            given: Outputs of the layer that replace them, for `uniform` and `patch`: those with uniform attention, and
+                those of the intact model; by default `own`.
 
         Returns:
             The outputs `[batch, heads, pieces, dim]`, or a tensor that broadcasts to this shape.
@@ -279,6 +279,8 @@ class Ablation:
             return own.new_zeros(())
         if self.kind == "scale":
             return own[:, heads] * self.factor
+        if given is None:
+            given = own
         if self.kind == "uniform":
             return given[:, heads]
         texts, positions = sources
@@ -476,7 +478,7 @@ class AblatedModel:
                 if not heads:
                     continue
                 places = torch.tensor(heads, device=outputs.device)
-                replacement = batch.ablation.outputs(layer, places, by_copy[copy], given[copy], batch.sources)
+                replacement = batch.ablation.outputs(layer, places, by_copy[copy], batch.sources, given[copy])
                 by_copy[copy, :, places] = replacement.to(outputs.dtype)
             return outputs
 
