@@ -36,7 +36,7 @@ TEXTS = SimpleNamespace(names=("texts",))  # encoders with a head for language m
 
 def language_model(kind: str, folder: Path, weights: str = "pretrained") -> Encoder:
     """A tiny encoder whose files hold a head for language modelling."""
-    ENCODERS[kind](folder)
+    getattr(tiny, f"save_{kind}")(folder)
     model = (AutoModelForMaskedLM if "bert" in kind else AutoModelForCausalLM).from_pretrained(folder)
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():

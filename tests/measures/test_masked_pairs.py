@@ -68,7 +68,7 @@ def slow(folder: Path, sentence: str, masking: Masking, heads: Sequence[tuple[in
 
 
 @pytest.mark.parametrize("masking", ["word_l2r", "original"])
-@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "roberta"])
 def test_the_accuracy_is_that_of_a_pass_for_each_token(kind: str, masking: Masking, tmp_path: Path) -> None:
     language_model(kind, tmp_path / "model")
     rows = broken_pairs()
