@@ -56,6 +56,7 @@ class PairSplit(Dataset[PairBatch]):
             masked, one text for each token of both; of two equal sentences only one is masked.
         lengths: Number of tokens of each pair, int64 `[pairs]`: those of all its texts, each as long as the longer
             sentence with its delimiters. Both sentences count as the one with more texts.
+        longest: Number of tokens of the longest sentence, with its delimiters.
 
     Raises:
         UserError: A decoder's tokenizer has neither a start nor an end token, a sentence is too long or has no token to
@@ -84,7 +85,8 @@ class PairSplit(Dataset[PairBatch]):
         if longer.max() > encoder.max_length:
             wrong = f"a sentence has {longer.max()} tokens, but {name} reads {encoder.max_length}"
             raise CorpusError.at(path, pairs[longer.argmax()].line, wrong, "Remove the pair, or name another encoder")
-        self._longest = int(longer.max())
+        self.longest = int(longer.max())
+        self._shortest = min(len(ids) for ids in self._ids)
         by_sentence = self._count_texts(path)
         self.texts = by_sentence.sum(1)
         self.lengths = 2 * by_sentence.max(1) * longer
@@ -160,11 +162,17 @@ class PairSplit(Dataset[PairBatch]):
         )
 
     @property
+    def logits_per_token(self) -> int:
+        """Largest number of logits for each token of a batch; in a masked text, one position has logits."""
+        vocabulary = len(self.encoder.tokenizer)
+        return vocabulary if self.masking is None else vocabulary // self._shortest
+
+    @property
     def bounds(self) -> dict[str, Any]:
         """Options of `LengthBatches` that bound a batch."""
         encoder = self.encoder
         # Logits are the largest tensor of a pass. Two copies of a batch run at once.
-        most = pieces_at_once(encoder.device, self._longest, encoder.heads, len(encoder.tokenizer)) // 2
+        most = pieces_at_once(encoder.device, self.longest, encoder.heads, self.logits_per_token) // 2
         return {"max_cells": max(most, 1), "max_items": len(self), "cells": "tokens"}
 
 

@@ -64,7 +64,7 @@ class Task(ABC):
         layers: Number of attention layers.
         heads: Number of attention heads of each layer.
         width: Number of outputs for each text.
-        vocabulary: Number of logits for each token; 0 for a model without a vocabulary.
+        vocabulary: Largest number of logits for each token; 0 for a model without a vocabulary.
         labels: Names of the classes, if the outputs are logits of classes.
         score: Name of the score.
         unit: Unit of the score.
@@ -689,6 +689,8 @@ class MaskedPairs(MinimalPairs):
       equal sentences only the first has texts, so that they are a tie;
     - `place` and `target`: position and id of the token to predict, int64 `[texts]`.
 
+    Logits are computed at these positions alone, unless the head reads other positions too.
+
     Args:
         split: The pairs, as tokens of an encoder whose files hold a head for masked language modelling.
 
@@ -703,6 +705,43 @@ class MaskedPairs(MinimalPairs):
         super().__init__(split)
         self._masking = split.masking
         self._most = split.bounds["max_cells"]
+        self.vocabulary = split.logits_per_token
+        self._skips_positions = self._can_skip_positions()
+        if not self._skips_positions:
+            self.vocabulary = int(self._language_model.config.vocab_size)
+            self._most = max(self._most // split.longest, 1)
+
+    @torch.inference_mode()
+    def _can_skip_positions(self) -> bool:
+        """Return True if the head reads no other state than that of the position whose token it predicts."""
+        tokens = torch.arange(12, device=self.encoder.device).view(2, 6) % 6 + 1
+        mask = torch.ones_like(tokens, dtype=torch.bool)
+        inputs = self.encoder.inputs(tokens, mask, torch.zeros_like(tokens))
+        place = torch.tensor([1, 4], device=tokens.device)
+        expected = self._language_model(**inputs).logits[[0, 1], place]
+        try:
+            logits = self._logits_at(inputs, place)
+        except Exception:  # of any kind, if the head cannot read one state of each text
+            return False
+        if logits.shape != expected.shape:
+            return False
+        tolerance = torch.finfo(expected.dtype).eps ** 0.5
+        gap = float((logits - expected).abs().max())
+        return bool(gap <= tolerance * max(1.0, float(expected.abs().max())))
+
+    def _logits_at(self, inputs: Mapping[str, Tensor], place: Tensor) -> Tensor:
+        """Return the logits at one position of each text, `[texts, vocabulary]`, computed for no other position."""
+        texts = torch.arange(len(place), device=place.device)
+
+        def keep_places(module: nn.Module, args: object, output: Any) -> None:  # noqa: ANN401 # of a Hugging Face model
+            output["last_hidden_state"] = output.last_hidden_state[texts, place][:, None]
+
+        hook = self.model.register_forward_hook(keep_places)
+        try:
+            logits: Tensor = self._language_model(**_of_model(inputs)).logits
+        finally:
+            hook.remove()
+        return logits.flatten(0, 1)
 
     def inputs(self, batch: PairBatch) -> dict[str, Tensor]:
         to_mask = batch.words >= 0
@@ -730,10 +769,13 @@ class MaskedPairs(MinimalPairs):
 
     def log_probabilities(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Run the model, and return the log-probability of the token to predict in each text, `[texts]`."""
-        logits = self._language_model(**_of_model(inputs)).logits
-        texts = torch.arange(len(logits), device=logits.device)
-        at_place = _precise(logits[texts, inputs["place"]])
-        return -nn.functional.cross_entropy(at_place, inputs["target"], reduction="none")
+        place = inputs["place"]
+        if self._skips_positions:
+            logits = self._logits_at(inputs, place)
+        else:
+            texts = torch.arange(len(place), device=place.device)
+            logits = self._language_model(**_of_model(inputs)).logits[texts, place]
+        return -nn.functional.cross_entropy(_precise(logits), inputs["target"], reduction="none")
 
     def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
         parts = [self.log_probabilities(part) for part in self._in_parts(inputs)]

@@ -85,6 +85,32 @@ def test_the_accuracy_is_that_of_a_pass_for_each_token(kind: str, masking: Maski
     )
 
 
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "roberta"])
+def test_a_head_that_reads_other_positions_too_is_given_all_states(kind: str, tmp_path: Path) -> None:
+    """One that does not computes the logits of the masked positions alone."""
+    language_model(kind, tmp_path / "model")
+    data = data_of(tmp_path, broken_pairs())
+    data.setup("test")
+    inputs_of = data.splits["test"][list(range(8))]
+    by_place = MinimalPairs.from_split(data.splits["test"])
+    head = by_place._language_model.get_output_embeddings()  # type: ignore[no-untyped-call]
+    sizes = []
+    head.register_forward_hook(lambda _, args, output: sizes.append(output.shape[:-1].numel()))
+    inputs = by_place.inputs(inputs_of)
+    expected = by_place.outputs(inputs)
+    assert sum(sizes) == len(inputs["place"])
+
+    def count_positions(_: Any, args: Any) -> Any:  # noqa: ANN401
+        return (args[0] + float(args[0].size(1) == 1),)
+
+    counting = head.register_forward_pre_hook(count_positions)
+    of_whole = MinimalPairs.from_split(data.splits["test"])
+    sizes.clear()
+    np.testing.assert_allclose(of_whole.outputs(inputs), expected, rtol=1e-5)
+    assert sum(sizes) == inputs["input_ids"].numel()
+    counting.remove()
+
+
 @pytest.mark.parametrize(("rows", "are_equal"), [(some_pairs(), True), (broken_pairs(), False)])
 def test_both_ways_to_mask_differ_by_words_of_several_pieces_alone(rows: Rows, are_equal: bool, tmp_path: Path) -> None:
     language_model("bert", tmp_path / "model")
