@@ -190,7 +190,7 @@ class Row:
         gaps: Largest difference of weights by padding and length, such as `left, 5`.
         states: Largest difference of last hidden states, relative to the largest number.
         intact: The same with no head switched off; None if heads cannot be switched off.
-        off: The same with heads switched off, from zeroing by hand; None if heads cannot be switched off.
+        off: The same with heads off, halved or patched, from the same by hand; None if heads cannot be switched off.
         shares: True if the layers below the heads that are off are computed once for all sets of heads.
         unchanged: Why heads cannot be switched off, or their zeroing cannot be compared.
         norms: Largest difference of norms from norms by hand, relative to the largest; None if there are no norms.
@@ -458,8 +458,8 @@ def page(rows: Sequence[Row], seconds: float) -> str:
         f"Weights and last hidden states are compared in single precision, for texts of {short}, {middle} and {long} "
         f"pieces (windows, chunks and top-k are {WINDOW}), alone, padded on the right and padded on the left. "
         f"Equal models differ by at most {largest:.0e}. *By hand* means in the eager attention function of the model's "
-        "own file, without the code of this application: outputs of heads are set to zero, and the value of each head "
-        f"at each position passes through the output projection alone. States and norms differ from those by hand by "
+        "own file, without the code of this application: outputs of heads are set to zero, halved or patched, and the "
+        f"value of each head at each position passes through the output projection alone. States and norms differ from those by hand by "
         f"at most {largest_change:.0e}, relative to the largest number.",
         "",
         LOWEST,

@@ -29,7 +29,7 @@ from attention_probing.models.transformer import SequenceClassifier
 from attention_probing.results import UserError, format_difference
 from tests import tiny
 from tests.measures.classifiers import arguments
-from tests.measures.heads_off import off, seeing
+from tests.measures.heads_off import off, scaled, seeing
 from tests.measures.test_importance import language_model
 from tests.models.corpora import write_texts
 from tests.printed import share
@@ -109,11 +109,11 @@ def test_all_kinds_are_the_same_on_two_processes(
     bert: Path,
     tmp_path: Path,
 ) -> None:
-    kinds = "--model.kinds=[uniform, zero, mean, resample]"
-    given = arguments(CONFIG, checkpoint, bert, tmp_path / "one", kinds)
+    kinds = ("--model.kinds=[uniform, zero, mean, resample, scale]", "--model.factors=[0.5]")
+    given = arguments(CONFIG, checkpoint, bert, tmp_path / "one", *kinds)
     _, one, at_one = run_config(*given, own_data=True)
     _, two, at_two = run_config(
-        *arguments(CONFIG, checkpoint, bert, tmp_path / "two", kinds), own_data=True, processes=2
+        *arguments(CONFIG, checkpoint, bert, tmp_path / "two", *kinds), own_data=True, processes=2
     )
     assert one["scores"] == two["scores"]
     for name in ("ablation", "layers"):
@@ -124,25 +124,30 @@ def test_all_kinds_are_the_same_on_two_processes(
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_the_loss_of_a_language_model_with_a_head_off_is_that_of_a_loop_over_texts(kind: str, tmp_path: Path) -> None:
+def test_the_loss_of_a_language_model_with_a_head_off_or_halved_is_that_of_a_loop_over_texts(
+    kind: str, tmp_path: Path
+) -> None:
     encoder = language_model(kind, tmp_path / "encoder")
     corpus = tmp_path / "texts.txt"
     corpus.write_text("\n".join(TEXTS[:9]), encoding="utf-8")
     data = TextDataModule(str(corpus), EncoderSpec(str(tmp_path / "encoder")))
     with pytest.warns(UserWarning, match="With 4 texts the smallest p is 0.12, so none of 8 heads can be significant"):
         result = scored(HeadAblation(layers=False), data)
+    halved = HeadAblation(kinds=["scale"], factors=[0.5], layers=False)
+    with pytest.warns(UserWarning, match="so none of 8 combinations of head and factor can be significant"):
+        result_of_halved = scored(halved, data)
 
     task = LanguageModelling(encoder, 0)
     kind_of_model = AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM
 
-    def loop(heads: set[tuple[int, int]]) -> float:
+    def loop(heads: set[tuple[int, int]], factor: float = 0) -> float:
         model: Any = kind_of_model.from_pretrained(tmp_path / "encoder", attn_implementation="eager")
         nats = tokens = 0.0
         for batch in data.test_dataloader()[0]:
             inputs = task.inputs(batch)
             read, targets = inputs["input_ids"], inputs["targets"]
             for row, length in enumerate(batch.lengths.tolist()):
-                with off(model, heads), torch.no_grad():
+                with scaled(model, heads, factor), torch.no_grad():
                     logits = model(read[row : row + 1, :length]).logits[0]
                 own = targets[row, :length]
                 nats += float(nn.functional.cross_entropy(logits, own, reduction="sum"))
@@ -152,6 +157,8 @@ def test_the_loss_of_a_language_model_with_a_head_off_is_that_of_a_loop_over_tex
     assert result.numbers["loss"] == pytest.approx(loop(set()), rel=1e-4)
     for row in rows_of(result.tables["ablation"].frame):
         assert row.score == pytest.approx(loop({(row.layer - 1, row.head - 1)}), rel=1e-4)
+    for row in rows_of(result_of_halved.tables["ablation"].frame):
+        assert row.score == pytest.approx(loop({(row.layer - 1, row.head - 1)}, 0.5), rel=1e-4)
 
 
 def test_random_sets_are_all_different_and_each_other_set_is_as_likely() -> None:
