@@ -459,8 +459,8 @@ def page(rows: Sequence[Row], seconds: float) -> str:
         f"pieces (windows, chunks and top-k are {WINDOW}), alone, padded on the right and padded on the left. "
         f"Equal models differ by at most {largest:.0e}. *By hand* means in the eager attention function of the model's "
         "own file, without the code of this application: outputs of heads are set to zero, halved or patched, and the "
-        f"value of each head at each position passes through the output projection alone. States and norms differ from those by hand by "
-        f"at most {largest_change:.0e}, relative to the largest number.",
+        "value of each head at each position passes through the output projection alone. States and norms differ from "
+        f"those by hand by at most {largest_change:.0e}, relative to the largest number.",
         "",
         LOWEST,
         lowest,
