@@ -27,6 +27,7 @@ from attention_probing.measures.pair_times import PassTimes
 from attention_probing.measures.paradigm_clusters import FEWEST, ParadigmClusters
 from attention_probing.measures.task import MinimalPairs
 from attention_probing.metrics.bootstrap import resample
+from attention_probing.metrics.differences import with_interval_and_p
 from attention_probing.metrics.head_effects import (
     HeadEffect,
     are_right,
@@ -45,13 +46,21 @@ from attention_probing.results.errors import UserError, check_names, pluralize, 
 from attention_probing.results.heads import HeadNames
 from attention_probing.results.options import Several, checked
 from attention_probing.results.progress import Progress, inform
-from attention_probing.results.sentences import LEVEL, fill_sentence, format_p
+from attention_probing.results.sentences import (
+    LEVEL,
+    Difference,
+    fill_sentence,
+    format_estimate,
+    format_p,
+    largest_difference,
+)
 
 GrammarKind = Literal["zero", "patch"]
 """Kinds of `attention.ablation.Ablation` whose effects can be estimated without other texts than the pairs."""
 
 _TIMED_TOKENS = 256  # of the batch whose passes are timed
 _SHORT_NAMES = {"effect.p": "p", "beyond_random.p": "beyond_random_p"}
+_COUNTS = ("tested", "with_head", "beyond_random")
 _EFFECT_COLUMNS = (
     "effect",
     "effect.low",
@@ -480,7 +489,9 @@ class GrammarReport:
         heads = self._heads_table()
         cluster_rows = []
         for ablation in measured.estimated:
-            scores |= self._counts(ablation.name, heads.frame)
+            counts = _counts_of(heads.frame[heads.frame["kind"] == ablation.name])
+            for name, number in counts.items():
+                scores[f"{ablation.name}.{name}"] = Estimate(number, unit="count")
             scores |= self._agreement(ablation)
             tested, clusters = measured.clusters(ablation)
             if clusters is not None:
@@ -490,7 +501,12 @@ class GrammarReport:
             chosen = [one for one, _ in self.tested if one.ablation is ablation]
             if chosen:
                 figures[f"heads_{ablation.name}"] = self._matrix_figure(ablation, chosen)
-        tables = {"heads": heads, "paradigms": self._paradigms_table(), "matrix": self._matrix_table()}
+        tables = {
+            "fields": self._fields_table(heads.frame),
+            "heads": heads,
+            "paradigms": self._paradigms_table(),
+            "matrix": self._matrix_table(),
+        }
         if cluster_rows:
             tables["clusters"] = Table(pd.DataFrame(cluster_rows), {"reliability": "ratio"})
         headline = [task.score, *(name for name in scores if name.endswith((".with_head", ".beyond_random")))]
@@ -503,11 +519,45 @@ class GrammarReport:
         most = max((len(outputs) for _, outputs in self.tested), default=0)
         return draws_for(len(self.measured.paradigms), most, DRAWS)
 
+    @cached_property
+    def _effects(self) -> list[HeadEffect]:
+        """Effects of the chosen heads on the pairs that test them, in the order of `tested`."""
+        progress = Progress("Effects and their intervals", len(self.tested))
+        effects = []
+        for one, outputs in self.tested:
+            of_sets = outputs.outputs
+            name = one.ablation.name
+            others = [of_sets[name, heads] for heads in one.random]
+            effects.append(effect_of_head(of_sets[name, WHOLE], of_sets[name, one.heads], others, self._draws))
+            progress.advance()
+        return effects
+
+    def _fields_table(self, heads: pd.DataFrame) -> Table:
+        """Return the counts of paradigms by kind and field, with the accuracy of the intact model.
+
+        Args:
+            heads: Rows of the chosen heads, from `_heads_table`.
+        """
+        measured = self.measured
+        right = are_right(measured.intact)
+        fields = np.array([measured.task.pairs[item].field for item in measured.items])
+        rows = []
+        for (kind, field), of_field in heads.groupby(["kind", "field"], sort=False):
+            own = right[fields == field]
+            share, low, high = share_interval(own, np.ones_like(own))
+            accuracy = Estimate(share, low, high, unit="fraction")
+            row: dict[str, object] = {"kind": kind, "field": field, "n": len(own), **accuracy.columns("accuracy")}
+            row["paradigms"] = len(of_field)
+            row |= _counts_of(of_field)
+            rows.append(row)
+        main = ("kind", "field", "accuracy", "paradigms", *_COUNTS)
+        return Table(pd.DataFrame(rows), {"accuracy": "fraction"}, main=main)
+
     def _heads_table(self) -> Table:
         """Return a row for each kind and paradigm, with the chosen head and its tested effects; blank with a reason."""
-        tested = {(one.ablation, one.paradigm.number): (one, outputs) for one, outputs in self.tested}
-        draws = self._draws
-        progress = Progress("Effects and their intervals", len(tested))
+        tested = {}
+        for (one, outputs), effect in zip(self.tested, self._effects, strict=True):
+            tested[one.ablation, one.paradigm.number] = (one, len(outputs), effect)
         rows = []
         stability = []
         least = []
@@ -520,18 +570,16 @@ class GrammarReport:
             row["head"] = None
             numbers_of_head = dict.fromkeys(_EFFECT_COLUMNS, np.nan)
             if (ablation, paradigm.number) in tested:
-                one, outputs = tested[ablation, paradigm.number]
-                pairs = len(outputs)
+                one, pairs, effect = tested[ablation, paradigm.number]
                 row["n"] = pairs
                 row["head"] = self.measured.names.head(one.head)
-                numbers_of_head |= _numbers_of(_tested_effect(one, outputs, draws))
+                numbers_of_head |= _numbers_of(effect)
                 cells = (one.again, one.rivals)
-                progress.advance()
             row |= numbers_of_head
             row["reason"] = self.measured.reason(ablation, paradigm)
             rows.append(row)
             stability.append(cells)
-            least.append(least_p(pairs, draws))
+            least.append(least_p(pairs, self._draws))
         frame = pd.concat([pd.DataFrame(rows).rename(columns=_SHORT_NAMES), stability_columns(stability)], axis=1)
         return _with_corrected_p(frame, least)
 
@@ -587,18 +635,6 @@ class GrammarReport:
             diverging=True,
         )
 
-    def _counts(self, kind: str, heads: pd.DataFrame) -> dict[str, Estimate]:
-        """Count the tested paradigms, and those whose head has an effect, and one beyond random heads."""
-        rows = heads[heads["kind"] == kind]
-        helps = (rows["p_holm"] < LEVEL) & (rows["effect"] > 0)
-        is_beyond = (rows["beyond_random_p_holm"] < LEVEL) & (rows["beyond_random"] > 0)
-        counts = {
-            "tested": int(rows["head"].notna().sum()),
-            "with_head": int(helps.sum()),
-            "beyond_random": int((helps & is_beyond).sum()),
-        }
-        return {f"{kind}.{name}": Estimate(number, unit="count") for name, number in counts.items()}
-
     def _agreement(self, ablation: Ablation) -> dict[str, Estimate]:
         """Return how well estimates rank heads beside exact effects, over paradigms.
 
@@ -650,6 +686,21 @@ class GrammarReport:
             audit |= measured.task.audit_of_patch(measured.items)
         return audit
 
+    def _largest(self, ablation: Ablation) -> str:
+        """Return the chosen head with the largest effect, for the answer; empty if a sentence may not name it."""
+        of_kind = []
+        for (one, outputs), effect in zip(self.tested, self._effects, strict=True):
+            if one.ablation is ablation:
+                of_kind.append((one, len(outputs), effect.effect))
+        family = []
+        for one, pairs, effect in of_kind:
+            name = f"{self.measured.names.head(one.head)} on {one.paradigm.name}"
+            family.append(Difference(name, with_interval_and_p(effect, len(of_kind)), pairs))
+        top = largest_difference(family)
+        if top is None:
+            return ""
+        return f"; the largest effect is that of {top.name}, {format_estimate(top.value)}"
+
     def _answer(self, scores: Mapping[str, Estimate]) -> str:
         """Return the answer for `fill_sentence`: accuracy first, then the heads, then what paradigms share."""
         measured = self.measured
@@ -664,10 +715,11 @@ class GrammarReport:
             does = {"zero": "switched off", "patch": "patched"}[kind]
             with_head = int(scores[f"{kind}.with_head"].value)
             beyond = int(scores[f"{kind}.beyond_random"].value)
+            largest = self._largest(ablation)
             parts.append(
                 f"{does}, the head that one half of the pairs chooses lowers the log-ratio on the other half in "
                 f"{with_head or 'none'} of {tested} (p < .05 after Holm), in {beyond or 'none'} of them more than "
-                "random heads of its layer"
+                f"random heads of its layer{largest}"
             )
             if f"{kind}.cluster_p" in scores:
                 clusters = scores[f"{kind}.cluster_p"]
@@ -690,12 +742,16 @@ def _numbers_of(effect: HeadEffect) -> dict[str, float]:
     return numbers(by_name)
 
 
-def _tested_effect(one: ChosenHead, outputs: TaskOutputs, draws: int) -> HeadEffect:
-    """Return the effects of a chosen head on the pairs that test it."""
-    of_sets = outputs.outputs
-    name = one.ablation.name
-    others = [of_sets[name, heads] for heads in one.random]
-    return effect_of_head(of_sets[name, WHOLE], of_sets[name, one.heads], others, draws)
+def _counts_of(rows: pd.DataFrame) -> dict[str, int]:
+    """Count the tested paradigms, those whose head lowers the log-ratio, and those whose head does beyond random ones.
+
+    Args:
+        rows: Rows of chosen heads.
+    """
+    helps = (rows["p_holm"] < LEVEL) & (rows["effect"] > 0)
+    is_beyond = (rows["beyond_random_p_holm"] < LEVEL) & (rows["beyond_random"] > 0)
+    numbers_of_paradigms = (rows["head"].notna().sum(), helps.sum(), (helps & is_beyond).sum())
+    return {name: int(number) for name, number in zip(_COUNTS, numbers_of_paradigms, strict=True)}
 
 
 def _with_corrected_p(frame: pd.DataFrame, least: Sequence[float]) -> Table:
@@ -715,8 +771,7 @@ def _with_corrected_p(frame: pd.DataFrame, least: Sequence[float]) -> Table:
             of_rows += p_units([value], smallest)
         units[p] = of_rows
         units[f"{p}_holm"] = of_rows
-    main = ("kind", "paradigm", "head", "effect", "p_holm", "beyond_random", "beyond_random_p_holm")
-    return Table(frame, units, main=main)
+    return Table(frame, units)
 
 
 def _cluster_scores(kind: str, clusters: ParadigmClusters) -> dict[str, Estimate]:
