@@ -626,9 +626,9 @@ class GrammarReport:
         return HeatMap(
             title=f"Effects of the chosen heads on the log-ratio ({ablation.name}, {how})",
             values=values,
-            row_labels=[f"{paradigm.name} ({paradigm.field})" for paradigm in paradigms],
+            row_labels=[paradigm.name for paradigm in paradigms],
             column_labels=[names.head(head) for head in heads],
-            row_label="paradigm",
+            row_label="paradigm, by field",
             column_label="layer-head",
             value_label="effect (nats)",
             unit="nats",

@@ -149,6 +149,12 @@ def _short(name: str, letters: int = NAME_LETTERS) -> str:
     return name if len(name) <= letters else f"{name[: letters - 1]}…"
 
 
+def _tell_apart(names: Sequence[str]) -> list[str]:
+    """Return names as `_short` cuts them, or whole if two of them would then be equal."""
+    short = [_short(name) for name in names]
+    return short if len({*short}) == len({*names}) else list(names)
+
+
 def _longest(names: Iterable[str]) -> int:
     """Return the number of letters of the longest line."""
     lines = "\n".join(names).split("\n")
@@ -227,7 +233,7 @@ def _draw_heat_map(figure: HeatMap) -> Canvas:
     """
     values = _scale(figure.unit) * np.asarray(figure.values, dtype=np.float64)
     rows, columns = values.shape
-    row_names = [_short(name) for name in figure.row_labels]
+    row_names = _tell_apart(figure.row_labels)
     column_names = [_short(name) for name in figure.column_labels]
     around = 1.0 + LETTER * _longest(row_names)
     wide = next((width for width in (COLUMN_WIDTH, PAGE_WIDTH) if (width - around) / columns >= 0.12), PAGE_WIDTH)
