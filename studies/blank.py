@@ -14,6 +14,7 @@ from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 from transformers import (
     AutoConfig,
+    AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     PreTrainedConfig,
@@ -101,6 +102,18 @@ def masked_language_model(words: Sequence[str], sizes: Mapping[str, object]) -> 
     """
     config, tokenizer = _config_and_tokenizer("bert", words, sizes)
     model: PreTrainedModel = AutoModelForMaskedLM.from_config(config)  # type: ignore[no-untyped-call]
+    return WordModel(model.eval(), tokenizer)  # type: ignore[no-untyped-call]
+
+
+def random_decoder(words: Sequence[str], sizes: Mapping[str, object]) -> WordModel:
+    """Return a Llama for language modelling with random weights, drawn from torch's generator.
+
+    Args:
+        words: Vocabulary in lower case.
+        sizes: Options of the config, as in `blank_model`.
+    """
+    config, tokenizer = _config_and_tokenizer("llama", words, sizes)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
     return WordModel(model.eval(), tokenizer)  # type: ignore[no-untyped-call]
 
 

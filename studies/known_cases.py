@@ -50,6 +50,7 @@ from attention_probing.measures import (
     ControlTask,
     DescriptionLength,
     Measure,
+    MinimalPairAccuracy,
     Patterns,
     SingleHeads,
     Surface,
@@ -57,6 +58,7 @@ from attention_probing.measures import (
 )
 from attention_probing.measures.ablation import HeadAblation
 from attention_probing.measures.causal import CausalCheck
+from attention_probing.measures.grammar_heads import GrammarHeads, GrammarKind
 from attention_probing.measures.nested import best_copy, train_copy
 from attention_probing.measures.trainings import nested_trainer, result_of
 from attention_probing.metrics.differences import paired_bootstrap
@@ -66,12 +68,24 @@ from attention_probing.probes import AttentionOnlyProbe, StructuralDistanceProbe
 from attention_probing.probes.frozen import MonitorMode
 from attention_probing.results import Estimate, Result, Table
 from attention_probing.results.progress import quiet
-from studies.blank import Architecture
+from studies.blank import Architecture, random_decoder
 from studies.planted import BLAME, LABELS, PRAISE, PlantedHead, planted_model, unigram_decoder
 from studies.planted_agreement import Paradigm, agreement_model, write_agreement_pairs
 
 _REVIEWS = 150  # of train, dev and test
 _DECODERS = 20  # seeds
+_PARADIGMS, _PAIRS = 10, 40  # of the random decoder
+_WORDS = [f"w{number}" for number in range(60)]
+_DECODER = {
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "head_dim": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 32,
+    "initializer_range": 0.3,
+}
 _COINS = 125  # swapped pairs of one pair of models
 _FEW = 150  # sentences of train, dev and test
 _SIZE, _SMALL, _SHARP = 8, 0.01, 5.0  # of a written classifier: dimensions, noise, and score of the target
@@ -689,6 +703,70 @@ VERDICTS: Mapping[str, Callable[[Scores], bool]] = {
 """
 
 
+def grammar(case: Case) -> Iterator[Trial]:
+    """Yield verdicts of `GrammarHeads` on pairs that one head decides, and on pairs of a decoder with random weights.
+
+    A paradigm of the random decoder contrasts two words in random sentences; the acceptable one is the word that the
+    model prefers in more sentences. So nothing is to be found, but some paradigms are above chance.
+    """
+    model = agreement_model(case.seed)
+    encoder = EncoderSpec(str(model.save(case.folder / "agreement")))
+    kinds: Mapping[Paradigm, GrammarKind] = {"verb": "zero", "subject": "patch"}
+    for paradigm, kind in kinds.items():
+        pairs = write_agreement_pairs(case.folder / f"{paradigm}.jsonl", paradigm, case.seed)
+        measurement = GrammarHeads([kind])
+        measurement.seed = case.seed
+        rows = measured(measurement, PairDataModule(str(pairs), encoder, cache=case.cache)).tables["heads"].frame
+        test = f"the chosen head is the planted one, {kind}"
+        yield Trial("grammar", test, "agreement", "the agreement head", True, rows["head"][0] == model.needed)
+        found = bool(rows["beyond_random_p_holm"][0] <= LEVEL)
+        test = f"p beyond random heads after Holm, {kind}"
+        yield Trial("grammar", test, "agreement", "the agreement head", True, found)
+    with isolate_rng():
+        torch.manual_seed(case.seed)
+        decoder = random_decoder(_WORDS, _DECODER)
+    encoder = EncoderSpec(str(decoder.save(case.folder / "random_decoder")))
+    contrasts = _contrasts(case)
+    intact = measured(MinimalPairAccuracy(), _pairs_of(case, encoder, contrasts)).items
+    assert intact is not None
+    prefers = intact.groupby(intact["id"].str.partition("/")[0])["right"].mean() >= 0.5
+    preferred = []
+    for name, one, other in contrasts:
+        preferred.append((name, one, other) if prefers[name] else (name, other, one))
+    measurement = GrammarHeads(["zero"])
+    measurement.seed = case.seed
+    rows = measured(measurement, _pairs_of(case, encoder, preferred)).tables["heads"].frame
+    for column, test in (("p_holm", "p"), ("beyond_random_p_holm", "p beyond random heads")):
+        for p in rows[column]:
+            yield Trial(
+                "grammar", f"{test} after Holm, zero", "random decoder", "random weights", False, bool(p <= LEVEL)
+            )
+
+
+def _contrasts(case: Case) -> list[tuple[str, str, str]]:
+    """Return the paradigm and the two sentences of each pair of the random decoder."""
+    random = np.random.default_rng(case.seed)
+    contrasts = []
+    for paradigm in range(_PARADIGMS):
+        words = random.choice(_WORDS, 2, replace=False).tolist()
+        for _ in range(_PAIRS):
+            first, second, *rest = random.choice(_WORDS, 4).tolist()
+            one, other = (" ".join([first, second, word, *rest]) for word in words)
+            contrasts.append((f"contrast_{paradigm}", one, other))
+    return contrasts
+
+
+def _pairs_of(case: Case, encoder: EncoderSpec, contrasts: Sequence[tuple[str, str, str]]) -> PairDataModule:
+    """Return the pairs whose first sentence is the acceptable one."""
+    rows = []
+    for place, (paradigm, good, bad) in enumerate(contrasts):
+        names = {"UID": paradigm, "field": "contrasts", "pairID": str(place)}
+        rows.append(json.dumps({**names, "sentence_good": good, "sentence_bad": bad}))
+    path = case.folder / "contrasts.jsonl"
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return PairDataModule(str(path), encoder, cache=case.cache)
+
+
 CASES: Mapping[str, tuple[Callable[[Case], Iterator[Trial]], int]] = {
     "heads": (single_heads, 50),
     "statistics": (attention_statistics, 50),
@@ -701,5 +779,6 @@ CASES: Mapping[str, tuple[Callable[[Case], Iterator[Trial]], int]] = {
     "errors": (errors, 10),
     "pair_errors": (pair_errors, 10),
     "agreement": (agreement, 10),
+    "grammar": (grammar, 10),
 }
 """Experiments by name: the function that yields the trials of one seed, and the number of seeds."""
