@@ -693,9 +693,9 @@ class GrammarReport:
             if one.ablation is ablation:
                 of_kind.append((one, len(outputs), effect.effect))
         family = []
-        for one, pairs, effect in of_kind:
+        for one, pairs, estimate in of_kind:
             name = f"{self.measured.names.head(one.head)} on {one.paradigm.name}"
-            family.append(Difference(name, with_interval_and_p(effect, len(of_kind)), pairs))
+            family.append(Difference(name, with_interval_and_p(estimate, len(of_kind)), pairs))
         top = largest_difference(family)
         if top is None:
             return ""
