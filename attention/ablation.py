@@ -214,7 +214,9 @@ def partners_of_pairs(tokens: Tensor, lengths: Tensor) -> Sources:
     end = (lengths - shared_at_end)[:, None]
     other_end = (other_lengths - shared_at_end)[:, None]
     positions = torch.where(places < end, places, places - end + other_end)
-    has_partner = (places < torch.minimum(end, other_end)) | ((places >= end) & (places < lengths[:, None]))
+    has_partner_from_left = places < torch.minimum(end, other_end)
+    is_shared_end = (places >= end) & (places < lengths[:, None])
+    has_partner = has_partner_from_left | is_shared_end
     return other_rows[:, None].expand_as(positions), positions.where(has_partner, -1)
 
 
@@ -234,12 +236,12 @@ class Ablation:
 
     - `scale`: its own output times a factor, as Kumon and Yanaka (2026, arXiv 2604.22166) strengthen heads on BLiMP
       by 1.5. A factor of 0 is `zero`, and 1 changes nothing.
-    - `patch`: its output in the intact model for the other text of a pair, at the position that
-      `partners_of_pairs` gives (activation patching, Vig et al. 2020; Wang et al. 2023, §3). The pairs are of the
-      kind that Zhang and Nanda (2024, §2) call symmetric token replacement. Both texts of a pair are patched at once,
-      each in its own pass: what changes one of them cannot change the other, so the effect on a difference of the two
-      is the effect on one text minus the effect on the other. If several heads are patched, those of the higher layers
-      get the intact outputs as well, whatever the lower ones have changed.
+    - `patch`: its output in the intact model for the other text of a pair, at the position that `partners_of_pairs`
+      gives (activation patching, Vig et al. 2020). A pair whose texts differ in few tokens is what Zhang and Nanda
+      (2024, §2) call symmetric token replacement. Both texts of a pair are patched at once, each in a pass of its own:
+      what changes one of them cannot change the other, so the effect on a difference of the two is the effect on one
+      text minus the effect on the other. If several heads are patched, those of the higher layers get the intact
+      outputs as well, whatever the lower ones have changed.
 
     Args:
         kind: Kind of the replacement.

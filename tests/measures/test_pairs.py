@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from attention_probing.attention import Encoder, resolve
-from attention_probing.attention.ablation import Ablation, Kind
+from attention_probing.attention.ablation import Ablation, Kind, ReferenceOutputs
 from attention_probing.attention.heads import Head, parse_heads
 from attention_probing.attention.source import EncoderSpec
 from attention_probing.commands import CONFIGS
@@ -460,6 +460,33 @@ def test_patching_the_needed_head_reverses_the_log_ratio_and_no_other_changes_it
         elif is_needed:  # half of the output
             assert row.difference == 0
             assert row.log_ratio == pytest.approx(intact / 2, rel=0.1)
+
+
+def test_the_intact_output_of_the_needed_head_restores_a_model_without_it(tmp_path: Path) -> None:
+    """A damaged copy, whose agreement head reads nothing, gets the output of the intact model back."""
+    model, data = planted(tmp_path, "verb")
+    data.setup("test")
+    task = MinimalPairs(data.splits["test"])
+    [needed, *decoys] = [parse_heads([name], 2, 4, "") for name in (model.needed, *model.decoys)]
+    [(layer, head)] = needed
+    values = task.model.layers[layer].self_attn.v_proj.weight  # type: ignore[union-attr, index]
+    whole = values.detach().clone()
+    for place in range(6):
+        inputs = task.inputs(data.splits["test"][[place]])
+        with torch.no_grad():
+            values.copy_(whole)
+            intact = task.outputs(inputs)
+            # The two sentences share all that precedes the verb, so the mean over both is the output in each.
+            reference = ReferenceOutputs.from_batches(task.outputs, [inputs])
+            values[8 * head : 8 * head + 8] = 0
+        sets = [frozenset[Head](), needed, *decoys]
+        given = {Ablation("mean", reference): sets}
+        damaged, restored, *others = task.rows(inputs, given)["mean"].view(5, 2)
+        assert abs(damaged[0] - damaged[1]) < 1
+        torch.testing.assert_close(restored, intact[0], atol=1e-3, rtol=0)
+        assert intact[0, 0] - intact[0, 1] > 20
+        for other in others:
+            assert abs(other[0] - other[1]) < 1
 
 
 def test_a_sentence_with_the_head_of_its_partner_is_as_probable_as_the_partner(tmp_path: Path) -> None:
