@@ -93,15 +93,19 @@ def blank_model(
     return WordModel(model.eval(), tokenizer)  # type: ignore[no-untyped-call]
 
 
-def masked_language_model(words: Sequence[str], sizes: Mapping[str, object]) -> WordModel:
-    """Return a BERT for masked language modelling with random weights, drawn from torch's generator.
+def language_model(kind: Architecture, words: Sequence[str], sizes: Mapping[str, object]) -> WordModel:
+    """Return a BERT that predicts masked words, or a Llama that predicts next words, with random weights.
+
+    The weights are drawn from torch's generator.
 
     Args:
+        kind: Architecture.
         words: Vocabulary in lower case.
         sizes: Options of the config, as in `blank_model`.
     """
-    config, tokenizer = _config_and_tokenizer("bert", words, sizes)
-    model: PreTrainedModel = AutoModelForMaskedLM.from_config(config)  # type: ignore[no-untyped-call]
+    config, tokenizer = _config_and_tokenizer(kind, words, sizes)
+    auto_class = AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM
+    model: PreTrainedModel = auto_class.from_config(config)  # type: ignore[no-untyped-call]
     return WordModel(model.eval(), tokenizer)  # type: ignore[no-untyped-call]
 
 

@@ -229,11 +229,14 @@ def test_each_model_reads_each_pair_once(random_weights: bool, tmp_path: Path, m
 
 
 def test_a_model_that_sees_both_sides_is_refused_in_a_line(tmp_path: Path) -> None:
-    folder = write_pair_errors(tmp_path / "pairs", 7, told=1.0, pairs=4)
-    save_bert(Path(folder) / "bert")
-    data = PairDataModule(f"{folder}/pairs.jsonl", EncoderSpec(f"{folder}/bert"), cache=folder)
-    with pytest.raises(UserError, match=r"sees the words on both sides.* Name a decoder"):
-        measure(data, measurements=PairErrorPrediction())
+    save_bert(tmp_path / "model")
+    pair = {"sentence_good": "dogs bark", "sentence_bad": "dogs barks", "UID": "one", "field": "f", "pairID": "1"}
+    (tmp_path / "pairs.jsonl").write_text(f"{json.dumps(pair)}\n", encoding="utf-8")
+    message = (
+        r"PairErrorPrediction reads the attention of a decoder, but \S+ sees the words on both sides\. Name a decoder"
+    )
+    with pytest.raises(UserError, match=message):
+        measure(data_of(tmp_path), measurements=PairErrorPrediction())
 
 
 BAD: Mapping[str, tuple[dict[str, Any], str]] = {
