@@ -16,7 +16,7 @@ from attention_probing.fidelity.head_features import reading_heads
 from attention_probing.fidelity.pair_errors import PairReader
 from attention_probing.measures.task import MinimalPairs
 
-ROUNDS = 5
+ROUNDS = 3
 
 
 @torch.inference_mode()
@@ -24,7 +24,7 @@ def main() -> None:
     """Print the ratio."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("encoder")
-    parser.add_argument("--pairs", type=int, default=64, help="number of pairs of a batch")
+    parser.add_argument("--pairs", type=int, default=16, help="number of pairs of a batch")
     options = parser.parse_args()
     data = PairDataModule("blimp", EncoderSpec(options.encoder), per_paradigm=1)
     data.setup("test")
