@@ -253,9 +253,9 @@ def load_whole(source: EncoderSource, *, needs_decoder: bool = True) -> "PreTrai
     if config.is_encoder_decoder and not needs_decoder:
         unused = ("pooler.", "decoder.")
     _refuse_missing(model, source, [name for name in report["missing_keys"] if not name.startswith(unused)])
-    if source.spec.weights == "random":
-        return _randomise(model, source)
-    return model
+    if source.spec.weights == "pretrained":
+        return model
+    return _randomise(model, source)
 
 
 def load_language_model(source: EncoderSource, body: "PreTrainedModel", *, causal: bool) -> "PreTrainedModel | None":
@@ -281,7 +281,7 @@ def load_language_model(source: EncoderSource, body: "PreTrainedModel", *, causa
     _refuse_mismatched(model, source, report)
     if report["missing_keys"] or type(model.base_model) is not type(body):
         return None
-    if source.spec.weights == "random":
+    if source.spec.weights != "pretrained":
         model = _draw_weights(auto_class, model, source)
         # A head that is tied to the embeddings shares their memory, and changes with them.
         model.base_model.load_state_dict(body.state_dict(), strict=False)  # the body may also have a pooler
@@ -296,7 +296,7 @@ def load_classifier(source: EncoderSource, classes: int) -> "tuple[PreTrainedMod
     """Load a sequence classifier with eager attention, in eval mode.
 
     A classification head in the files is loaded; otherwise the head is initialised at random. With `weights: random`
-    the head is always random.
+    or `redrawn` the head is always random.
 
     Args:
         source: Files of the classifier or of an encoder.
@@ -418,20 +418,47 @@ def _refuse_mismatched(model: "PreTrainedModel", source: EncoderSource, report: 
 
 
 def _draw_weights(auto_class: _AutoClass, model: "PreTrainedModel", source: EncoderSource) -> "PreTrainedModel":
-    """Return a model with random weights, with the config and the type of parameters of another.
+    """Return a model whose weights are drawn anew, with the config and the type of parameters of another.
 
-    The weights are drawn in single precision, so that they are the same for every type, but for rounding.
+    With `weights: random` it is an untrained model, with `redrawn` the same model with other numbers. They are drawn in
+    single precision, so that they are the same for every type, but for rounding.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(source.spec.seed)
+        if source.spec.weights == "redrawn":
+            _redraw(model, source)
+            return model
         random_model = _build(auto_class, source, model.config, attn_implementation="eager", dtype=torch.float32)
     return random_model.to(model.dtype)  # type: ignore[arg-type, no-any-return]
 
 
+def _redraw(model: "PreTrainedModel", source: EncoderSource) -> None:
+    """Draw every parameter of a model from a normal distribution with the parameter's own mean and standard deviation.
+
+    A parameter is a whole tensor: a matrix of queries, keys and values in one has one mean. Tied matrices stay tied,
+    and a parameter whose numbers are all equal, such as biases of zero, stays as it is.
+    """
+    for name, weight in model.named_parameters():
+        if not weight.is_floating_point():
+            raise EncoderError(
+                f"{source.spec.name}: its {name} is quantised, so no numbers of its distribution can be drawn. Write "
+                "the model out in half precision with transformers (dequantize), or give `weights: random`."
+            )
+        spread, centre = torch.std_mean(weight.detach().float(), correction=0)
+        drawn = centre + spread * torch.randn(weight.shape)
+        # New memory: that of the parameter may be the file itself.
+        weight.data = drawn.to(weight.dtype)
+
+
 def _randomise(pretrained: "PreTrainedModel", source: EncoderSource) -> "PreTrainedModel":
-    """Return a model with random weights and the pretrained embeddings: the control of Clark et al. (2019, §5)."""
-    random_model = _draw_weights(AutoModel, pretrained, source)
+    """Return a model with the random weights that are asked for.
+
+    With `weights: random` it has the pretrained embeddings: the control of Clark et al. (2019, §5).
+    """
+    if source.spec.weights == "redrawn":
+        return _draw_weights(AutoModel, pretrained, source)
     weights = pretrained.state_dict()
+    random_model = _draw_weights(AutoModel, pretrained, source)
     embeddings = {name: tensor for name, tensor in weights.items() if _is_embedding(name, pretrained)}
     random_model.load_state_dict(embeddings, strict=False)
     return random_model

@@ -53,6 +53,8 @@ Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 """Types of parameters; see `EncoderSpec`."""
 DeviceMap = Literal["auto", "balanced", "sequential"]
 """Ways to divide the layers among devices; see `EncoderSpec`."""
+Weights = Literal["pretrained", "random", "redrawn"]
+"""Whose numbers the parameters have; see `EncoderSpec`."""
 Scores = Literal["model", "float32"]
 """How scores before softmax are computed; see `EncoderSpec`."""
 
@@ -70,8 +72,10 @@ class EncoderSpec:
         name: A local folder, a folder in `$PROBING_MODELS`, or the name of a model on the Hugging Face hub; the first
             of the three that there is. The default encoder is read from an installed package instead of the hub if the
             extra `demo` of this project is installed.
-        weights: `random` replaces all weights but the embeddings by random ones (the control of Clark et
-            al. 2019, §5).
+        weights: `random` replaces all weights but the embeddings by those of an untrained model (the control of Clark
+            et al. 2019, §5). `redrawn` replaces every parameter, embeddings included, by numbers from a normal
+            distribution with the parameter's own mean and standard deviation, as in the release of Heap et al. (2025,
+            arXiv 2501.17727): nothing that was learnt is left but the sizes of the weights.
         seed: Seed of the random weights.
         dtype: Type of the parameters, and so of forward passes; `auto` is the type in which they were saved. Softmax
             and everything after it are in float32.
@@ -91,7 +95,7 @@ class EncoderSpec:
     """
 
     name: str = DEFAULT_NAME
-    weights: Literal["pretrained", "random"] = "pretrained"
+    weights: Weights = "pretrained"
     seed: NonNegative = 0
     dtype: Dtype = "float32"
     scores: Scores = "model"
@@ -99,10 +103,11 @@ class EncoderSpec:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
-        if self.device_map is not None and self.weights == "random":
+        if self.device_map is not None and self.weights != "pretrained":
             raise UserError(
                 f"{setting('data.encoder.device_map')} divides weights while it reads them from files, so it cannot be "
-                "given with `weights: random` or `random_init: true`. Save a model with random weights, and name it."
+                f"given with `weights: {self.weights}` or `random_init: true`. Save a model with random weights, and "
+                "name it."
             )
 
 
@@ -162,8 +167,8 @@ class EncoderSource:
     def identity(self, digests: Digests) -> dict[str, str | int]:
         """Return the values that determine the attention weights.
 
-        They are hashes of the encoder's files, also of its code if that may be run, the kind of weights (`pretrained`
-        or `random`), the seed of random weights, and the precision.
+        They are hashes of the encoder's files, also of its code if that may be run, the kind of weights
+        (`pretrained`, `random` or `redrawn`), the seed of random weights, and the precision.
 
         Args:
             digests: Cache of the SHA-256 of files.
@@ -193,7 +198,7 @@ class EncoderSource:
         code = self.code
         if code:
             identity["code_sha256"] = _joint_hash(digests.of(code), code)
-        if self.spec.weights == "random":
+        if self.spec.weights != "pretrained":
             identity["seed"] = self.spec.seed
         # Options of precision are left out where they are the defaults, so that stores made before them are found.
         if self.spec.dtype != EncoderSpec.dtype:

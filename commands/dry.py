@@ -1,7 +1,7 @@
 """`--dry`: predict the memory, the space on disk and the time of a run, without weights; nothing is stored."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
@@ -18,6 +18,7 @@ from attention_probing.attention.extraction import return_free_memory
 from attention_probing.attention.source import resolve
 from attention_probing.commands import measure
 from attention_probing.commands.command_line import CommandLine
+from attention_probing.commands.twins import TwinName, twins_of
 from attention_probing.datamodules.attention import AttentionDataModule, cut_ahead
 from attention_probing.datamodules.corpus import STAGES
 from attention_probing.measures.contract import Measure
@@ -39,7 +40,10 @@ class RunCosts:
     Attributes:
         encoder: The encoder, without weights.
         costs: Costs of reading each corpus file once, by its splits.
-        readings: Number of encoders that read each file: 2 with `random_init`, of the splits of a test.
+        readings: Number of times that each file is read: 2 with `random_init`, of the splits of a test, and more with
+            null twins.
+        encoders: Number of encoders that are in memory at once: the given one, and with `random_init` one of random
+            weights.
         streams: True if the run stores nothing.
         start: Bytes that the program takes before it loads an encoder.
         host: Bytes that the program, the tokenizer and the corpora take.
@@ -55,6 +59,7 @@ class RunCosts:
     encoder: PlannedEncoder
     costs: Mapping[str, Costs]
     readings: Mapping[str, int]
+    encoders: int
     streams: bool
     start: int
     host: int
@@ -63,11 +68,6 @@ class RunCosts:
     mapped: int
     device: str
     rate: float | None
-
-    @property
-    def encoders(self) -> int:
-        """Number of encoders: the given one, and with `random_init` one of random weights."""
-        return max(self.readings.values())
 
     @property
     def on_device(self) -> int:
@@ -156,36 +156,40 @@ def run(line: CommandLine) -> None:
     objects = _objects_of(planned)
     if isinstance(objects.model, Measure) and objects.model.tells_time:
         objects.trainer.fabric().launch(partial(begin_measurement, objects.model, objects.data))
+        if objects.twins:
+            console.print(f"As long again for each of {pluralize(len(objects.twins), 'null twin')}.")
         console.print("Only a few passes were timed, and nothing was stored.")
         return
-    console.print(layout(predict(objects.data, objects.stage, objects.accelerator)))
+    console.print(layout(predict(objects.data, objects.stage, objects.accelerator, objects.twins)))
     console.print("Nothing was computed or stored, and no weights were read.")
 
 
 def _objects_of(line: CommandLine) -> Any:  # noqa: ANN401 # a namespace
-    """Return `model`, `data` and `trainer` of a command line, the `stage` that it runs, and its `accelerator`."""
+    """Return `model`, `data` and `trainer` of a command line, its `stage`, its `accelerator`, and its null `twins`."""
     if line.command == "measure":
         parser, settings = measure.parse(line)
         objects = parser.instantiate(settings)
         measure.refuse_unfit(objects)
         objects.stage = "test"
         objects.accelerator = objects.trainer.accelerator
+        objects.twins = tuple(twins_of(settings))
         return objects
     from attention_probing.commands.lightning import CheckedCLI
 
     checked = CheckedCLI(line)
     accelerator = str(checked.settings.trainer.accelerator)
     data = checked.datamodule
-    return SimpleNamespace(model=checked.model, data=data, stage=line.command, accelerator=accelerator)
+    return SimpleNamespace(model=checked.model, data=data, stage=line.command, accelerator=accelerator, twins=())
 
 
-def predict(data: object, stage: str, accelerator: str = "auto") -> RunCosts:
+def predict(data: object, stage: str, accelerator: str = "auto", twins: Collection[TwinName] = ()) -> RunCosts:
     """Predict what a stage of a datamodule needs to read its corpora with its encoder.
 
     Args:
         data: The datamodule.
         stage: Stage of Lightning, such as `fit`.
         accelerator: Kind of device, as for Lightning's Trainer.
+        twins: Null twins that are measured after the run.
 
     Raises:
         UserError: The datamodule keeps no attention, or has no encoder.
@@ -213,13 +217,30 @@ def predict(data: object, stage: str, accelerator: str = "auto") -> RunCosts:
     for splits, items in cut_ahead(data, stage, encoder):
         name = " and ".join(splits)
         costs[name] = predict_costs(encoder, items, device)
-        readings[name] = 2 if tests and {*splits} & {*STAGES["test"]} else 1
+        reads = 2 if tests and {*splits} & {*STAGES["test"]} else 1
+        readings[name] = reads + _readings_of_twins(reads, twins, streams=data.streams)
         return_free_memory()  # as before the passes of a run
         host = max(host, resident_bytes())
     mapped = sum(path.stat().st_size for path in encoder.source.weights)
     if mapped >= 0.9 * encoder.weights:  # in their own type they are mapped, not copied
         mapped = 0
-    return RunCosts(encoder, costs, readings, data.streams, start, host, reading, beside, mapped, device, rate)
+    encoders = 2 if tests else 1
+    return RunCosts(
+        encoder, costs, readings, encoders, data.streams, start, host, reading, beside, mapped, device, rate
+    )
+
+
+def _readings_of_twins(reads: int, twins: Collection[TwinName], *, streams: bool) -> int:
+    """Return how often null twins read a file: each as often as the run, but none what is in a store.
+
+    Args:
+        reads: Number of times that the run reads the file.
+        twins: Names of the twins. That of random weights has a store of its own; the other reads those of the run.
+        streams: True if nothing is stored.
+    """
+    if streams:
+        return reads * len(twins)
+    return 1 if "random" in twins else 0
 
 
 def _kind(accelerator: str) -> str:

@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -17,23 +17,26 @@ import yaml
 from jsonargparse import ActionConfigFile, Namespace  # type: ignore[attr-defined] # named in its documentation
 from rich.console import Console
 
+from attention_probing.attention.extraction import return_free_memory
 from attention_probing.commands.command_line import CommandLine
 from attention_probing.commands.faults import full_disk, trainer_fault
 from attention_probing.commands.parser import Parser
 from attention_probing.commands.state import RunState, check_new_folder, new_folder, run_digest, save_config, sources_of
 from attention_probing.commands.tasks import check_tasks, is_launched, refuse_shell
+from attention_probing.commands.twins import USE, WORLDS, TwinName, TwinOption, add_twin, twins_of
 from attention_probing.datamodules.corpus import CorpusDataModule, data_for
 from attention_probing.measures.contract import Measure, check_measurement
 from attention_probing.measures.devices import OneProcess
 from attention_probing.measures.loop import run_measurement
 from attention_probing.models.configs import settings_class
-from attention_probing.results import Result
+from attention_probing.results import Provenance, Result
 from attention_probing.results.errors import UserError
 from attention_probing.results.figure_files import FigureFiles
 from attention_probing.results.files import is_full
 from attention_probing.results.options import Positive, checked
 from attention_probing.results.progress import inform, is_first, quiet
 from attention_probing.results.publication import publish
+from attention_probing.results.reader import TWINS
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -140,6 +143,7 @@ def make_parser() -> Parser:
     parser.add_subclass_arguments(CorpusDataModule, "data", help="The data; by default those of the checkpoint.")
     parser.add_class_arguments(Devices, "trainer")
     parser.add_class_arguments(FigureFiles, "figures")
+    parser.add_argument("--twin", type=TwinOption | None, default=None, help=USE)
     parser.add_argument("--quiet", action="store_true", help=QUIET)
     parser.add_argument("--trust", type=list[str] | str | None, default=None, help=TRUST)
     return parser
@@ -213,6 +217,7 @@ def check(line: CommandLine, inspect: Inspect | None = None) -> None:
     parser, settings = parse(line)
     objects = parser.instantiate(settings)
     refuse_unfit(objects)
+    make_twins(parser, settings)
     if inspect is not None:
         inspect(objects.data, ("test",))
 
@@ -240,6 +245,8 @@ def run(line: CommandLine) -> Result | None:
     fabric = objects.trainer.fabric()
     refuse_unfit(objects)  # before anything is loaded
     measurement = MeasurementRun(parser, settings, objects)
+    measurement.twins = make_twins(parser, settings)
+    del objects  # which the run drops when it has measured
     try:
         with ExitStack() as stack:
             if settings.quiet:
@@ -254,8 +261,24 @@ def run(line: CommandLine) -> Result | None:
     return result
 
 
+def make_twins(parser: Parser, settings: Namespace) -> "dict[TwinName, MeasurementRun]":
+    """Return the runs of the null twins that `--twin` asks for, by their names.
+
+    Raises:
+        UserError: The measurement or its data have no such twin.
+    """
+    runs: dict[TwinName, MeasurementRun] = {}
+    for name, of_twin in twins_of(settings).items():
+        objects = parser.instantiate(of_twin)
+        refuse_unfit(objects)
+        runs[name] = MeasurementRun(parser, of_twin, objects)
+    return runs
+
+
 class MeasurementRun:
     """A measurement over its data, which writes its result into the folder of a run.
+
+    Its twins are measured after it, and written below its folder.
 
     Args:
         parser: Parser of the command.
@@ -266,6 +289,8 @@ class MeasurementRun:
         parent: Folder of the runs of this measurement.
         digest: Digest of the command.
         kept: Folder in which trained models are kept while the measurement runs.
+        twins: Runs of the null twins, by their names.
+        provenance: Description of encoder and data, after `measure` in the first process.
 
     Raises:
         UserError: The folder cannot be written.
@@ -284,37 +309,73 @@ class MeasurementRun:
         self.digest = _digest(parser, settings, self.data)
         self.kept = self.data.cache / "trained" / self.digest
         self.measurement.kept = self.kept
+        self.twins: dict[TwinName, MeasurementRun] = {}
+        self.provenance: Provenance
 
     def work(self, fabric: "Fabric | OneProcess") -> Result | None:
         """Measure, and write the result in the first process; return it if there is no other process."""
+        result = self.measure(fabric)
+        of_twins: dict[TwinName, Result | None] = {}
+        try:
+            for name, twin in self.twins.items():
+                inform(f"{WORLDS[name]}, the same is measured again.")
+                _seed(twin.settings)
+                of_twins[name] = twin.measure(fabric)
+        finally:  # what is known is written if a twin fails
+            for name, of_twin in of_twins.items():
+                if result is not None and of_twin is not None:
+                    result = add_twin(result, name, of_twin)
+            if self.devices.fast_dev_run:
+                inform("One batch of each dataloader was measured, and nothing was written.")
+            elif fabric.global_rank == 0 and result is not None:
+                self.write(result, of_twins)
+        fabric.barrier()  # the first process prints, and deletes what the others may still read
+        if fabric.global_rank == 0:
+            for run in (self, *self.twins.values()):
+                rmtree(run.kept, ignore_errors=True)
+        return result if fabric.world_size == 1 else None
+
+    def measure(self, fabric: "Fabric | OneProcess") -> Result | None:
+        """Measure once, and drop measurement and data; processes but the first may return None."""
         limit = self.devices.limit
         bar = self.devices.enable_progress_bar and not self.settings.quiet and Console().is_terminal
         result = run_measurement(self.measurement, self.data, fabric, limit=limit, bar=bar)
-        if self.devices.fast_dev_run:
-            inform("One batch of each dataloader was measured, and nothing was written.")
-        elif fabric.global_rank == 0 and result is not None:
-            self.write(result)
-        fabric.barrier()  # the first process prints, and deletes what the others may still read
-        if fabric.global_rank == 0:
-            rmtree(self.kept, ignore_errors=True)
-        return result if fabric.world_size == 1 else None
+        if fabric.global_rank == 0 and result is not None and not self.devices.fast_dev_run:
+            self.provenance = self.data.provenance
+        del self.measurement, self.data  # with their encoder, before a twin loads its own
+        return_free_memory()
+        return result
 
-    def write(self, result: Result) -> None:
-        """Write and print the result; continue in the folder of the same command if it was killed while it wrote."""
+    def write(self, result: Result, of_twins: Mapping[TwinName, Result | None]) -> None:
+        """Write and print the results; continue in the folder of the same command if it was killed while it wrote.
+
+        Args:
+            result: The result, with the scores of the twins.
+            of_twins: Results of the twins that were measured.
+        """
         killed = RunState.find(self.parent, self.digest)
         folder = new_folder(self.parent) if killed is None else killed.run
         unfinished = folder / f"state-{self.digest}"  # until all is written
         unfinished.mkdir(exist_ok=True)
+        self.publish(folder, result)
+        for name, of_twin in of_twins.items():
+            if of_twin is not None:
+                Console().print(f"\n{WORLDS[name]}, the same is:\n", style="bold")
+                self.twins[name].publish(folder / TWINS / name, of_twin)
+        unfinished.rmdir()
+
+    def publish(self, folder: Path, result: Result) -> None:
+        """Write the settings and the result into a folder, and print the result."""
+        folder.mkdir(parents=True, exist_ok=True)
         save_config(self.parser, self.settings, folder / "config.yaml")
         publish(
             folder,
             result,
-            self.data.provenance,
+            self.provenance,
             limit=self.devices.limit,
             figures=self.figures,
             quiet=self.settings.quiet,
         )
-        unfinished.rmdir()
 
 
 def _seed(settings: Namespace) -> None:

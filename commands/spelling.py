@@ -41,7 +41,9 @@ def wrong_option(line: CommandLine) -> str | None:
         return fault
     groups = _groups(line.command)
     plain = [*OF_ALL, "dry"]
-    if line.command != "measure":
+    if line.command == "measure":
+        plain.append("twin")
+    else:
         plain.extend(OF_TRAINER)
     for option, value in line.options:
         if not option.startswith("--"):  # -c, or a negative number

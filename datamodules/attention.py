@@ -271,6 +271,9 @@ class AttentionDataModule(CorpusDataModule[Item]):
             audit[split] = {**manifest.audit, **count_shared(texts, split)}
         if self.limit.most is not None:
             audit["limit"] = str(self.limit)
+        if self.shuffle is not None:
+            audit |= self.shuffle.counts
+            data["gold"] = self.shuffle.description
         halved = sum(encoder.halved for encoder in self._loaded)
         if halved:
             audit["batches_halved_for_memory"] = halved
@@ -449,4 +452,6 @@ def _describe_encoder(store: Store) -> dict[str, object]:
         entries["quantity"] = store.manifest.quantity
     if entries.get("weights") == "random":  # only the embeddings of the file were kept
         entries["embeddings_of_sha256"] = entries.pop("weights_sha256")
+    elif entries.get("weights") == "redrawn":  # only the mean and the standard deviation of each parameter
+        entries["statistics_of_sha256"] = entries.pop("weights_sha256")
     return entries

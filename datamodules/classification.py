@@ -29,6 +29,7 @@ from attention_probing.corpora.splits import SPLITS, Split, corpus_of
 from attention_probing.datamodules import tokenization
 from attention_probing.datamodules.batches import BatchLoader, TextBatch
 from attention_probing.datamodules.corpus import CorpusDataModule
+from attention_probing.datamodules.gold import GoldShuffle, classes_of_length
 from attention_probing.datamodules.labels import Labels, describe_labels, find_labels, label_numbers, label_values
 from attention_probing.datamodules.planting import check_planted_words, plant_shortcuts
 from attention_probing.datamodules.text_split import TextSplit
@@ -134,6 +135,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
     unit = "texts"
     limited = "texts"
     holds = "labelled texts"
+    exchanges = "texts"
     batch = TextBatch
     suffix = "tsv"
     divides = (
@@ -263,7 +265,7 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
                 of_labels = self.read(files["train"])
             self.labels, self.positive = find_labels(files["train"], of_labels.texts, self.positive_label)
         for split in missing:  # after the labels were found, of which a small draw may lack one
-            corpora[split] = self.limit.apply(corpora[split])
+            corpora[split] = exchange_labels(self.limit.apply(corpora[split]), split, self.shuffle)
         labels: dict[Split, Labels] = {}
         for split in missing:  # before the texts of any split are tokenized
             path = files[split]
@@ -422,6 +424,9 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
             audit["vectors"] = dict(self.vectors.audit)
         if self.limit.most is not None:
             audit["limit"] = str(self.limit)
+        if self.shuffle is not None:
+            audit |= self.shuffle.counts
+            data["gold"] = self.shuffle.description
         for split in SPLITS:
             if split not in self.splits:
                 continue
@@ -441,6 +446,24 @@ class ClassificationDataModule(CorpusDataModule[TextBatch]):
         if shuffle:
             return self._serve(data, shuffle=True, max_cells=None, max_items=self.batch_size, jitter=_JITTER)
         return self._serve(data, shuffle=False, max_cells=self.eval_tokens, max_items=len(data), cells="tokens")
+
+
+def exchange_labels(corpus: LabelledTexts, split: Split, shuffle: GoldShuffle | None) -> LabelledTexts:
+    """Give each text the label of another text of about the same length; return the texts.
+
+    Args:
+        corpus: Texts of a split.
+        split: Name of the split.
+        shuffle: Draws of the texts; None to leave each text its own label.
+    """
+    if shuffle is None:
+        return corpus
+    lengths = [len(text.text.split()) + len((text.pair or "").split()) for text in corpus.texts]
+    others = shuffle.draw(split, classes_of_length(lengths))
+    texts = []
+    for text, other in zip(corpus.texts, others.tolist(), strict=True):
+        texts.append(replace(text, label=corpus.texts[other].label))
+    return replace(corpus, texts=tuple(texts))
 
 
 def mask_tokens(data: ClassificationDataModule, chosen: Mapping[Split, NDArray[np.bool_]]) -> ClassificationDataModule:

@@ -22,6 +22,7 @@ from attention_probing.corpora.document import (
     MENTION_TYPES,
     Document,
     Documents,
+    Mention,
     Window,
     anaphoric,
     cut_window,
@@ -37,6 +38,7 @@ from attention_probing.corpora.splits import SPLITS, Split
 from attention_probing.datamodules.attention import AttentionDataModule
 from attention_probing.datamodules.batches import AntecedentBatch, BatchLoader, EncoderOf, check_batch
 from attention_probing.datamodules.corpus import mapping_of
+from attention_probing.datamodules.gold import GoldShuffle
 from attention_probing.datamodules.limits import LEFT_OUT, Limit
 from attention_probing.results import Provenance
 from attention_probing.results.errors import UserError, pluralize, setting
@@ -198,6 +200,8 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
         documents = data.documents_of(split, windows, store.manifest.audit.get(LEFT_OUT, 0))
         self._items = [item for item, window in enumerate(windows) if window.number in documents]
         self.windows = [windows[item] for item in self._items]
+        if data.shuffle is not None:
+            self.windows = exchange_clusters(self.windows, split, data.shuffle)
         self.lengths = np.array([len(window) for window in self.windows], np.int64)
         names = {window.number: window.text.id for window in self.windows}
         self.documents = tuple(names.values())
@@ -273,6 +277,30 @@ class CoreferenceSplit(Dataset[AntecedentBatch]):
         return {**counts, "mentions": mentions, "links": links_in_windows + lost, "lost_links": lost}
 
 
+def exchange_clusters(windows: Sequence[Window], split: Split, shuffle: GoldShuffle) -> list[Window]:
+    """Give each mention the cluster of another mention of its type in its window; return the windows.
+
+    So the clusters of a window keep their sizes and the types of their mentions. The counts of lost links stay those of
+    the corpus.
+
+    Args:
+        windows: Windows of a split.
+        split: Name of the split.
+        shuffle: Draws of the mentions.
+    """
+    mentions = [(place, mention) for place, window in enumerate(windows) for mention in window.text.mentions]
+    classes = [(place, MENTION_TYPES.index(mention.type)) for place, mention in mentions]
+    others = shuffle.draw(split, np.array(classes, np.int64).reshape(-1, 2))
+    exchanged: list[list[Mention]] = [[] for _ in windows]
+    for (place, mention), other in zip(mentions, others.tolist(), strict=True):
+        _, source = mentions[other]
+        exchanged[place].append(replace(mention, cluster=source.cluster))
+    return [
+        replace(window, text=replace(window.text, mentions=tuple(own)))
+        for window, own in zip(windows, exchanged, strict=True)
+    ]
+
+
 def divide_documents(genres: Mapping[int, str], shares: Sequence[float], seed: int) -> tuple[frozenset[int], ...]:
     """Divide documents at random into parts, so that every part has nearly its share of every genre.
 
@@ -338,6 +366,7 @@ class CoreferenceDataModule(AttentionDataModule[AntecedentBatch]):
     unit = "windows"
     limited = "documents"
     holds = "mentions"
+    exchanges = "mentions"
     file_warnings = (warn_of_texts,)
     batch = AntecedentBatch
     suffix = "conll"

@@ -19,6 +19,7 @@ from attention_probing.corpora.registry import data_root, locate
 from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.splits import Split
 from attention_probing.datamodules.batches import Batches, BatchLoader, Item, LengthBatches, Ranks, run_seed
+from attention_probing.datamodules.gold import Gold, GoldShuffle
 from attention_probing.datamodules.lightning import DataModule
 from attention_probing.datamodules.limits import Limit, LimitBy
 from attention_probing.datamodules.vectors import VectorSpec, WordVectors
@@ -103,6 +104,10 @@ class CorpusDataModule(DataModule, Generic[Item]):
             None for all.
         limit_by: `random` to draw these items with `seed`, or with seed 0 if that is None, so that runs that differ in
             the seed of the run alone read the same; `first` for the first of each file.
+        gold: `shuffled` to give each item the gold of another of the same split, drawn with `seed` or seed 0: arcs of
+            another sentence of the same length, the label of another text of about the same length, the cluster of
+            another mention of the same type in its window, and by a coin the other sentence of a pair as the good one.
+            What is found then is no knowledge of the gold. Stores of attention are the same.
 
     Attributes:
         unit: Plural noun for the items of a split, for messages.
@@ -118,6 +123,9 @@ class CorpusDataModule(DataModule, Generic[Item]):
         always: Splits that every stage reads.
         sample: Name of the sample corpus's folder in the cache, and the function that writes the files
             into a folder and returns their paths by split.
+        exchanges: Plural noun for the items that exchange their gold with `gold: shuffled`; empty if there is no gold
+            that can be exchanged.
+        shuffle: Draws of these items; None with their own gold.
         vectors: The word vectors, after `setup`.
         splits: Dataset of each split, indexed by lists of items, after `setup`.
     """
@@ -133,6 +141,7 @@ class CorpusDataModule(DataModule, Generic[Item]):
     transfer_from: str | dict[str, str] | None = None
     always: ClassVar[tuple[Split, ...]] = ()
     sample: ClassVar[tuple[str, Callable[[Path], Mapping[str, Path]]]]
+    exchanges: ClassVar[str] = ""
 
     @checked
     def __init__(
@@ -144,6 +153,7 @@ class CorpusDataModule(DataModule, Generic[Item]):
         seed: NonNegative | None = None,
         limit: Positive | None = None,
         limit_by: LimitBy = "random",
+        gold: Gold = "given",
     ) -> None:
         super().__init__()
         self.corpus = corpus
@@ -154,6 +164,12 @@ class CorpusDataModule(DataModule, Generic[Item]):
         self.splits: dict[Split, Any] = {}
         self.seed = seed
         self.limit = Limit(limit, limit_by, seed or 0, self.limited)
+        if gold == "shuffled" and not self.exchanges:
+            raise UserError(
+                f"{type(self).__name__} has no gold that could be shuffled. Compare it with random weights: "
+                f"{setting('data.encoder.weights', 'redrawn')}."
+            )
+        self.shuffle = GoldShuffle(seed or 0, self.exchanges) if gold == "shuffled" else None
         self._ranks = Ranks()
         self._device = torch.device("cpu")
 

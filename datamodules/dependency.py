@@ -82,6 +82,8 @@ class DependencySplit(Dataset[AttentionBatch]):
             self._punctuation = _map_labels(store, "xpos", lambda tag: tag in data.punctuation)
         self.punctuation_words = int(self._punctuation.sum())
         self._heads = labels["heads"].chunk(0).values.to_numpy()
+        if data.shuffle is not None:
+            self._take_gold_of(data.shuffle.draw(split, self.lengths))
         self.arcs = int((self._heads > 0).sum())
         self.reach: NDArray[np.int32] | None = None
         if "reach" in labels.column_names:
@@ -100,6 +102,14 @@ class DependencySplit(Dataset[AttentionBatch]):
                     f"heads_of gives {len(heads)} heads, but must give {self._offsets[-1]}: one for each word"
                 )
             self._heads = np.array(heads, np.int64)
+
+    def _take_gold_of(self, others: NDArray[np.int64]) -> None:
+        """Give each sentence the heads, relations and punctuation of another of the same length, `[sentences]`."""
+        sources = [np.arange(self._offsets[other], self._offsets[other + 1]) for other in others]
+        words = np.concatenate(sources) if sources else np.empty(0, np.int64)
+        self._heads = self._heads[words]
+        self._relations = self._relations[words]
+        self._punctuation = self._punctuation[words]
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -275,6 +285,7 @@ class DependencyDataModule(AttentionDataModule[AttentionBatch]):
     """
 
     holds = "gold arcs"
+    exchanges = "sentences"
     file_warnings = (warn_of_roots, warn_of_texts)
     borrows = f"; train and dev may be another treebank's: {setting('data.transfer_from', 'ud_english_ewt')}"
     batch = AttentionBatch

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from attention_probing.corpora.sentence import CorpusError
 from attention_probing.corpora.splits import Split, corpus_of
 from attention_probing.datamodules.batches import EMPTY, BatchLoader, Lengths, PairBatch
 from attention_probing.datamodules.corpus import DEFAULT_SPEC, CorpusDataModule
+from attention_probing.datamodules.gold import Gold, GoldShuffle
 from attention_probing.datamodules.warnings import warn_of_unknown
 from attention_probing.results import Provenance
 from attention_probing.results.digests import Digests
@@ -196,6 +198,7 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         columns: Names of the columns in a file of another project; None for those of BLiMP.
         masking: Tokens that a masked language model masks together: with each token those of the same word to its
             right, `word_l2r` (Kauf & Ivanova 2023), or each token alone, `original` (Salazar et al. 2020).
+        gold: `shuffled` to take, for each pair by a coin, the unacceptable sentence for the acceptable one.
 
     Attributes:
         audit: Counts of the reader, see `corpora.pairs.read_pairs`; empty before `read`.
@@ -206,6 +209,7 @@ class PairDataModule(CorpusDataModule[PairBatch]):
     """
 
     holds = "minimal pairs"
+    exchanges = "pairs"
     batch = PairBatch
 
     @checked
@@ -219,8 +223,9 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         cache: str | None = None,
         columns: PairColumns | None = None,
         masking: Masking = "word_l2r",
+        gold: Gold = "given",
     ) -> None:
-        super().__init__(corpus, root, cache)
+        super().__init__(corpus, root, cache, gold=gold)
         if fields is not None:
             check_names(setting("data.fields"), fields)
         self.encoder = specification_of(encoder)
@@ -274,6 +279,8 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         for pair, place in zip(pairs, places, strict=True):
             if pair.field in fields and place < most:
                 chosen.append(pair)
+        if self.shuffle is not None:
+            return swap_sentences(chosen, self.shuffle)
         return tuple(chosen)
 
     def setup(self, stage: str) -> None:
@@ -302,6 +309,21 @@ class PairDataModule(CorpusDataModule[PairBatch]):
         digests = Digests(self.cache)
         split = self.splits["test"]
         encoder = {**split.encoder.description, **split.encoder.source.identity(digests)}
-        data = {**corpus_of(path), "file": path.name, "sha256": digests.of_file(path), "pairs": len(split)}
+        test = {**corpus_of(path), "file": path.name, "sha256": digests.of_file(path), "pairs": len(split)}
+        data: dict[str, object] = {"test": test}
         fields = Counter(pair.field for pair in split.pairs)
-        return Provenance(encoder, {"test": data}, {"test": {**fields, **self.audit}})
+        audit: dict[str, object] = {"test": {**fields, **self.audit}}
+        if self.shuffle is not None:
+            audit |= self.shuffle.counts
+            data["gold"] = self.shuffle.description
+        return Provenance(encoder, data, audit)
+
+
+def swap_sentences(pairs: Sequence[MinimalPair], shuffle: GoldShuffle) -> tuple[MinimalPair, ...]:
+    """Return the pairs, in half of which, drawn by a coin, the unacceptable sentence is called the acceptable one."""
+    coins = shuffle.generator("test").integers(2, size=len(pairs))
+    swapped = []
+    for pair, coin in zip(pairs, coins.tolist(), strict=True):
+        swapped.append(replace(pair, good=pair.bad, bad=pair.good) if coin else pair)
+    shuffle.count("test", len(pairs), 0)
+    return tuple(swapped)

@@ -18,11 +18,13 @@ class CaptionSources:
         encoder: Name of the encoder, with what is unusual about it; empty if there is none.
         corpora: Name and tested split of each corpus; the split is None for a corpus without any.
         transfer: Corpus that was learned from, if it is not the tested one; else empty.
+        gold: Whose gold the items have, if it is not their own; else empty.
     """
 
     encoder: str
     corpora: tuple[tuple[str, str | None], ...]
     transfer: str
+    gold: str = ""
 
     @classmethod
     def from_provenance(cls, provenance: Provenance) -> Self:
@@ -32,7 +34,8 @@ class CaptionSources:
         if isinstance(before, Mapping):
             encoder += f" from {_describe_encoder(before)}"
         corpora = tuple(dict.fromkeys(_tested_corpora(provenance.data)))
-        return cls(encoder, corpora, str(provenance.data.get("transfer", "")))
+        transfer = str(provenance.data.get("transfer", ""))
+        return cls(encoder, corpora, transfer, str(provenance.data.get("gold", "")))
 
     def caption(self, title: str, title_says: TitlePart | None = None) -> str:
         """Return a title with the sources added, for instance `… (bert-base-cased; sst2, test)`.
@@ -44,7 +47,7 @@ class CaptionSources:
         parts = [self.encoder]
         if title_says != "corpora":
             parts += self._name_corpora(with_split=title_says != "split")
-        parts.append(self.transfer)
+        parts += [self.transfer, self.gold]
         sources = "; ".join(dict.fromkeys(part for part in parts if part))
         if not sources:
             return title
@@ -63,13 +66,14 @@ class CaptionSources:
 
 
 def add_sources(result: Result, sources: CaptionSources) -> Result:
-    """Return the result with the sources in the title of each figure, and a transfer in its answer."""
+    """Return the result with the sources in the title of each figure; a transfer and foreign gold in its answer."""
     figures = {}
     for name, figure in result.figures.items():
         figures[name] = replace(figure, title=sources.caption(figure.title, figure.title_says))
     answer = result.answer
-    if answer and sources.transfer:
-        answer = f"{answer.removesuffix('.')}; {sources.transfer}."
+    for source in (sources.transfer, sources.gold):
+        if answer and source:
+            answer = f"{answer.removesuffix('.')}; {source}."
     return replace(result, figures=figures, answer=answer)
 
 
@@ -79,8 +83,9 @@ def _describe_encoder(encoder: Mapping[str, object]) -> str:
     if not name:
         return ""
     parts = [name]
-    if encoder.get("weights") == "random":
-        parts.append("random weights")
+    weights = encoder.get("weights")
+    if weights in ("random", "redrawn"):
+        parts.append(f"{weights} weights")
     if encoder.get("quantity"):
         parts.append(str(encoder["quantity"]))
     return ", ".join(parts)

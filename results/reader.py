@@ -17,6 +17,8 @@ from attention_probing.results.settings import SettingsError, read_yaml, score_s
 COLUMNS = ("run", "experiment", "score", "value", *ENDS, "unit", "seed", "encoder", "weights", "epochs")
 """Columns that `load` returns before the options of the runs."""
 OPTIONS = ("model", "data", "trainer")
+TWINS = "twin"
+"""Folder of the null twins of a run, in its folder."""
 
 
 def find_runs(folder: Path) -> dict[str, dict[str, list[Path]]]:
@@ -61,8 +63,9 @@ def load(runs: str | Path | Iterable[str | Path], table: str | None = None) -> p
     A run that cannot be read is left out with a warning.
 
     Args:
-        runs: Folders of runs, folders above them, or patterns such as `runs/**`. For the folder of a sweep,
-            its runs are read, not its table.
+        runs: Folders of runs, folders above them, or patterns such as `runs/*`. For the folder of a sweep,
+            its runs are read, not its table. Null twins of runs, in the folder `twin` of each, are read only if a
+            path or pattern names them.
         table: Name of a table, such as `best_heads`; None for the scores.
 
     Returns:
@@ -138,7 +141,9 @@ def _find_records(patterns: Iterable[str | Path]) -> list[Path]:
     records: list[Path] = []
     for path in matched:
         if path.is_dir():
-            records.extend(sorted(path.rglob(RECORD)))
+            for record in sorted(path.rglob(RECORD)):
+                if TWINS not in record.relative_to(path).parts:
+                    records.append(record)
         elif path.name == RECORD:
             records.append(path)
     return list(dict.fromkeys(records))

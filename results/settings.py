@@ -95,12 +95,17 @@ def named_leaves(settings: object) -> Iterator[tuple[str, object]]:
             yield name, value
 
 
+WITHOUT_EFFECT: Mapping[str, object] = {"data.init_args.gold": "given", "twin": None}
+"""Values of options that change no number: runs that were made before there were these options are equal."""
+
+
 def score_settings(config: object) -> dict[str, object]:
     """Return the settings of a config that affect the scores of a run, by dotted name."""
     neutral = tuple(f"{name}." for name in NEUTRAL)
     scored = dict[str, object]()
     for name, value in named_leaves(config):
-        if not name.endswith(".dirpath") and not f"{name}.".startswith(neutral):
+        has_effect = name not in WITHOUT_EFFECT or value != WITHOUT_EFFECT[name]
+        if has_effect and not name.endswith(".dirpath") and not f"{name}.".startswith(neutral):
             scored[name] = value
     return scored
 

@@ -167,7 +167,47 @@ def test_the_seed_decides_the_random_weights(folder: Path) -> None:
     assert not any(torch.equal(first[name], other[name]) for name in drawn)
 
 
-@pytest.mark.parametrize("weights", ["pretrained", "random"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "llama"])
+def test_redrawn_weights_keep_mean_and_spread_of_each_parameter(name: str, folders: dict[str, Path]) -> None:
+    pretrained = weights_of(load(folders[name]))
+    drawn = weights_of(load(folders[name], weights="redrawn", seed=1))
+    again = weights_of(load(folders[name], weights="redrawn", seed=1))
+    other = weights_of(load(folders[name], weights="redrawn", seed=2))
+    assert pretrained.keys() == drawn.keys()
+    for key, weight in pretrained.items():
+        assert torch.equal(drawn[key], again[key]), key
+        assert not torch.equal(drawn[key], weight), key
+        assert not torch.equal(drawn[key], other[key]), key
+        # The mean and the spread of n numbers vary by σ / √n and by about σ / √2n.
+        error = 5 * float(weight.std()) / weight.numel() ** 0.5
+        assert abs(float(drawn[key].mean() - weight.mean())) < error, key
+        assert abs(float(drawn[key].std() - weight.std())) < error, key
+
+
+def test_redrawing_leaves_the_files_and_equal_numbers_alone(folder: Path) -> None:
+    query = f"{QUERY}.weight"
+
+    def level(weights: dict[str, Tensor]) -> None:
+        weights[query] = torch.full_like(weights[query], 0.5)
+
+    reweigh(level)(folder)
+    before = (folder / WEIGHTS).read_bytes()
+    drawn = weights_of(load(folder, weights="redrawn"))
+    assert (folder / WEIGHTS).read_bytes() == before
+    assert torch.equal(drawn[query], torch.full_like(drawn[query], 0.5))
+
+
+def test_a_head_of_a_redrawn_language_model_is_tied_to_its_embeddings(folders: dict[str, Path]) -> None:
+    encoder = load(folders["gpt2"], weights="redrawn")
+    model = encoder.language_model
+    assert model is not None
+    table = model.get_input_embeddings().weight
+    assert torch.equal(table, encoder.model.get_input_embeddings().weight)
+    assert torch.equal(model.get_output_embeddings().weight, table)
+    assert not torch.equal(table, load(folders["gpt2"]).model.get_input_embeddings().weight)
+
+
+@pytest.mark.parametrize("weights", ["pretrained", "random", "redrawn"])
 @pytest.mark.parametrize("pooler", [True, False], ids=["whole", "without a pooler"])
 def test_loading_leaves_the_callers_random_numbers_alone(weights: str, pooler: bool, folder: Path) -> None:
     if not pooler:

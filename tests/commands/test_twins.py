@@ -1,0 +1,234 @@
+"""`measure --twin`: the same result of a world without the finding, beside the real one."""
+
+import json
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from attention_probing.attention import EncoderSpec
+from attention_probing.commands import launch, main, measure
+from attention_probing.commands.command_line import CommandLine
+from attention_probing.commands.dry import predict
+from attention_probing.commands.measure import make_parser
+from attention_probing.commands.twins import add_twin, twins_of
+from attention_probing.datamodules import DependencyDataModule, attention
+from attention_probing.results import Estimate, Result, UserError
+from attention_probing.results.digests import RECORD
+from attention_probing.results.reader import load
+from attention_probing.results.record import read_record
+from attention_probing.results.settings import score_settings
+
+Options = list[str]
+
+
+@pytest.fixture
+def options(tmp_path: Path, bert: Path, corpus: str, cache: str) -> Options:
+    """Options of a run of single heads on the tiny treebank and BERT."""
+    return [
+        "measure",
+        "clark2019/heads",
+        f"--corpus={corpus}",
+        f"--encoder={bert}",
+        f"--data.cache={cache}",
+        f"--trainer.default_root_dir={tmp_path / 'runs'}",
+        "--trainer.accelerator=cpu",
+        "--figures.formats=[]",
+        "--data.random_init=false",
+    ]
+
+
+def scores_of(folder: Path) -> dict[str, Any]:
+    scores: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))["scores"]
+    return scores
+
+
+def test_twins_are_runs_of_one_other_option(
+    options: Options, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The real scores are those of a run without twins, the twins' those of runs with `redrawn` and `shuffled`."""
+    runs = tmp_path / "runs/SingleHeads"
+    launch.main([*options, "--twin", "both"])
+    said = capsys.readouterr().out
+    launch.main(options)
+    launch.main([*options, "--data.encoder.weights=redrawn"])
+    launch.main([*options, "--data.gold=shuffled"])
+    whole, *alone = (scores_of(runs / f"version_{number}") for number in range(4))
+    real = {name: value for name, value in whole.items() if not name.startswith("twin.")}
+    assert real == alone[0]
+    for twin, scores in zip(("random", "shuffled"), alone[1:], strict=True):
+        assert scores_of(runs / "version_0/twin" / twin) == scores
+        for name in ("heads.uas", "heads.uas.low", "heads.uas.high"):
+            assert whole[f"twin.{twin}.{name}"] == scores[name]
+        assert scores != alone[0]
+    assert whole["twin.random.offset.uas"] == whole["offset.uas"]
+    first, second = said.index("With weights drawn anew, the same is:"), said.index("With the gold of other items, the")
+    assert first < second
+    assert " ".join(said.split()).count("finds the governors of") == 3
+    assert not list(runs.rglob("state-*"))
+
+    config = runs / "version_0/twin/shuffled/config.yaml"
+    launch.main(["measure", str(config)])
+    assert scores_of(runs / "version_4") == alone[2]
+    record = read_record(runs / "version_0/twin/random/results.json")
+    assert record.encoder["weights"] == "redrawn"
+    assert "weights_sha256" not in record.encoder
+    assert read_record(runs / "version_0/results.json").audit["twin.random"] == "twin/random"
+
+
+def test_twins_are_read_only_where_they_are_named(options: Options, tmp_path: Path) -> None:
+    launch.main([*options, "--twin", "shuffled"])
+    runs = tmp_path / "runs"
+    assert set(load(runs)["run"]) == {str(runs / "SingleHeads/version_0")}
+    twin = load(runs / "SingleHeads/version_0/twin")
+    assert set(twin["data.gold"]) == {"shuffled"}
+
+
+def test_a_twin_that_fails_loses_nothing(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    run = measure.run_measurement
+
+    def fail_at_the_second(*given: Any, **named: Any) -> Result | None:  # noqa: ANN401
+        calls.append(given)
+        if len(calls) == 2:
+            raise UserError("the twin fails")
+        return run(*given, **named)
+
+    monkeypatch.setattr(measure, "run_measurement", fail_at_the_second)
+    with pytest.raises(UserError, match="the twin fails"):
+        launch.main([*options, "--twin", "both"])
+    scores = scores_of(tmp_path / "runs/SingleHeads/version_0")
+    assert "heads.uas" in scores
+    assert not [name for name in scores if name.startswith("twin.")]
+
+
+def test_the_encoder_is_gone_before_a_twin_loads_its_own(
+    options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    loaded: list[weakref.ref[Any]] = []
+    alive = []
+    make = attention.Encoder
+
+    def watched(*given: Any) -> Any:  # noqa: ANN401
+        alive.append(sum(one() is not None for one in loaded))
+        encoder = make(*given)
+        loaded.append(weakref.ref(encoder))
+        return encoder
+
+    monkeypatch.setattr(attention, "Encoder", watched)
+    launch.main([*options, "--twin", "random", "--data.store=stream"])
+    assert alive == [0, 0]
+
+
+REFUSED = {
+    "a classifier": (
+        ["measure", "tutek2020/fidelity", "--twin", "random"],
+        r"--twin random: Fidelity measures a trained classifier \(--model.checkpoints\).* give --twin shuffled",
+    ),
+    "a classifier that has random weights beside it": (
+        ["measure", "ostmeier2026/errors", "--twin", "random"],
+        r"--twin random: ErrorPrediction .* compares it with random weights already",
+    ),
+    "texts": (
+        ["measure", "clark2019/surface", "--twin", "shuffled"],
+        r"--twin shuffled .* TextDataModule has no gold\. Give --twin random\.",
+    ),
+    "the atlas": (
+        ["measure", "atlas", "--twin", "both"],
+        r"--twin shuffled .* AtlasDataModule has no gold\. Give --twin random\.",
+    ),
+    "two encoders": (
+        ["measure", "clark2019/surface", "--data.before.name=a", "--twin", "random"],
+        r"one encoder anew, but --data.before names a second one",
+    ),
+    "a run that is its own twin": (
+        ["measure", "clark2019/heads", "--data.encoder.weights=redrawn", "--twin", "random"],
+        r"--data.encoder.weights is redrawn already",
+    ),
+    "gold that is shuffled": (
+        ["measure", "clark2019/heads", "--data.gold=shuffled", "--twin", "shuffled"],
+        r"--data.gold is shuffled already",
+    ),
+    "no encoder": (
+        ["measure", "clark2019/heads", "--data.encoder=null", "--twin", "random"],
+        r"DependencyDataModule reads none",
+    ),
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+def test_what_has_no_twin_is_told_in_a_line(line: str) -> None:
+    words, message = REFUSED[line]
+    settings = make_parser().parse_line(CommandLine.from_words([*words, *_checkpoints(words)]))
+    with pytest.raises(UserError, match=message):
+        twins_of(settings)
+
+
+def _checkpoints(words: Options) -> Options:
+    names = {"tutek2020/fidelity", "ostmeier2026/errors"}
+    return ["--checkpoints", "a.ckpt"] if names & {*words} else []
+
+
+def test_a_wrong_name_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["measure", "clark2019/heads", "--twins", "random"]) == 2
+    assert "did you mean `--twin`" in capsys.readouterr().err
+    assert main(["fit", "demo", "--twin", "random"]) == 2
+    assert "unrecognized arguments: --twin random" in capsys.readouterr().err
+
+
+def some_result(**values: float) -> Result:
+    scores = {name: Estimate(value, value - 0.1, value + 0.1, unit="fraction") for name, value in values.items()}
+    return Result("heads", scores, headline=list(values), answer="The real answer is 1.")
+
+
+def test_the_sentence_names_the_first_score_that_differs() -> None:
+    real = some_result(offset=0.5, uas=0.7)
+    both = add_twin(real, "random", some_result(offset=0.5, uas=0.2))
+    assert both.answer == "The real answer is 1. With weights drawn anew `uas` is 20.0 % [10.0, 30.0]."
+    assert both.headline == ["offset", "uas", "twin.random.uas"]
+    assert both.scores["twin.random.offset"].value == 0.5
+    same = add_twin(real, "shuffled", real)
+    assert same.answer.endswith("With the gold of other items no headline score differs.")
+    nothing = add_twin(real, "shuffled", some_result(offset=0.5, uas=float("nan")))
+    assert nothing.answer.endswith("With the gold of other items `uas` is undefined.")
+    other = replace(some_result(other=0.3), headline=["other"])
+    assert add_twin(real, "random", other).answer.endswith("no headline score differs.")
+
+
+def test_dry_counts_the_passes_of_twins(corpus: str, bert: Path) -> None:
+    def passes(twins: tuple[Any, ...], **options: Any) -> tuple[int, int]:  # noqa: ANN401
+        data = DependencyDataModule(corpus, encoder=EncoderSpec(str(bert)), **options)
+        costs = predict(data, "test", "cpu", twins)
+        return costs.passes, costs.disk
+
+    once, disk = passes(())
+    assert passes(("random",)) == (2 * once, 2 * disk)
+    assert passes(("shuffled",)) == (once, disk)
+    assert passes(("random", "shuffled"), random_init=True) == (3 * once, 3 * disk)
+    assert passes(("random", "shuffled"), store="stream") == (3 * once, 0)
+    assert passes(("shuffled",), store="stream", random_init=True) == (4 * once, 0)
+
+
+def test_dry_takes_the_option(
+    options: Options, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predicted = Mock(side_effect=predict)
+    monkeypatch.setattr("attention_probing.commands.dry.predict", predicted)
+    assert main([*options, "--twin", "both", "--dry"]) == 0
+    assert list(predicted.call_args.args[3]) == ["random", "shuffled"]
+    assert "Nothing was computed or stored" in capsys.readouterr().out
+    assert main([*options, "--twin", "shuffled", "--data.gold=shuffled", "--dry"]) == 1
+
+
+def test_runs_of_earlier_versions_stay_comparable() -> None:
+    """An option that is not given, and was not there before, is no difference."""
+    old = {"data": {"class_path": "DependencyDataModule", "init_args": {"corpus": "sample"}}}
+    new: dict[str, Any] = {"data": {"class_path": "DependencyDataModule", "init_args": {"corpus": "sample"}}}
+    new["data"]["init_args"]["gold"] = "given"
+    new["twin"] = None
+    assert score_settings(new) == score_settings(old)
+    new["twin"] = "random"
+    assert score_settings(new) != score_settings(old)
