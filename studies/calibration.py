@@ -12,6 +12,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from scipy.special import expit
 from scipy.stats import binomtest, norm
 
 from attention_probing.commands.sweep_transfer import find_shared_heads
+from attention_probing.datamodules.gold import other_of_class
 from attention_probing.fidelity.correlation import agreements
 from attention_probing.fidelity.error_regression import auroc_of_errors
 from attention_probing.measures import clusters
@@ -261,6 +263,30 @@ def best(
     return float(heads.best_heads(None, 99).frame.set_index("relation").loc["r", column])  # type: ignore[arg-type]
 
 
+def twin_of(rng: Draw, real: Predictions) -> Predictions:
+    """Return predictions with the arcs of other sentences of the same length, as under `gold: shuffled`."""
+    arcs = real.arcs
+    starts = np.flatnonzero(arcs.word == 1)
+    others = other_of_class(arcs.length[starts], rng)
+    words = np.concatenate([starts[other] + np.arange(arcs.length[starts[other]]) for other in others])
+    return replace(real, arcs=replace(arcs, head=arcs.head[words]))
+
+
+def null_twin(rng: Draw, effect: float, column: str, planted: float = 0.3) -> float:
+    """Return a cell of `best_heads` of heads of which the first finds arcs; without an effect, that of its null twin.
+
+    A head that is worse than the offset, as in most twins, is no finding: the p of a difference below 0 is 1.
+    """
+    splits = [aside(rng, planted), aside(rng, planted)]
+    if not effect:
+        splits = [twin_of(rng, split) for split in splits]
+    heads = ChosenHeads(*splits, HeadNames((0, 1), (0, 1, 2)), int(rng.integers(1 << 30)))
+    row = heads.best_heads(None, 99).frame.set_index("relation").loc["r"]
+    if column == "p_offset" and row["over_offset"] <= 0:
+        return 1.0
+    return float(row[column])
+
+
 def any_of_four(rng: Draw, effect: float) -> float:
     """The least of four p-values of pairs of runs after Holm's correction, one of them with the effect.
 
@@ -389,6 +415,12 @@ CASES: Mapping[str, Case] = {
     ),
     "the same, chosen and scored on dev ": Case(
         "measures/best_heads.py: p_offset", lambda rng, effect: best(rng, level, effect, "p_offset", True), 0.3
+    ),
+    "best head, and its twin with the arcs of others": Case(
+        "measures/best_heads.py: p_shuffled", partial(null_twin, column="p_shuffled"), 1
+    ),
+    "the same, against the best offset": Case(
+        "measures/best_heads.py: p_offset", partial(null_twin, column="p_offset"), 1, conservative=True
     ),
     "pairs of runs": Case("commands/compare.py: permutation.p, commands/sweep_table.py: p", two_runs, 0.08),
     "pairs of runs by F1": Case(

@@ -23,6 +23,7 @@ from pytorch_lightning.utilities.seed import isolate_rng
 from attention_probing.attention import EncoderSpec, Options
 from attention_probing.attention.ablation import Kind
 from attention_probing.attention.quantities import QUANTITIES, QuantityName
+from attention_probing.attention.source import Weights
 from attention_probing.corpora.sample import write_sample_reviews, write_sample_treebank
 from attention_probing.corpora.sample_grammar import sample_vocabulary
 from attention_probing.datamodules import (
@@ -221,6 +222,7 @@ class Case:
         kind: str,
         quantity: QuantityName = "attention",
         most: int | None = None,
+        weights: Weights = "pretrained",
         **options: Any,  # noqa: ANN401 # of the datamodule
     ) -> DependencyDataModule:
         """Return a treebank of the sample grammar, drawn with the seed, read through the model of a kind.
@@ -229,6 +231,7 @@ class Case:
             kind: Kind of the model.
             quantity: What is measured between two words.
             most: Number of sentences of each split; None for all.
+            weights: Whose numbers the weights of the model have.
             options: Further options of the datamodule.
         """
         name = f"first-{most}" if most else "sample"
@@ -237,7 +240,7 @@ class Case:
                 sentences = path.read_text(encoding="utf-8").split("\n\n")[:most]
                 few.write_text("\n\n".join([*sentences, ""]), encoding="utf-8")
         corpus = str(self.folder / f"{name}-{{split}}.conllu")
-        encoder, measured = EncoderSpec(self.model(kind)), Options(quantity=quantity)
+        encoder, measured = EncoderSpec(self.model(kind), weights), Options(quantity=quantity)
         return DependencyDataModule(corpus, encoder=encoder, options=measured, cache=self.cache, **options)
 
     def texts(self, kind: str, limit: int) -> TextDataModule:
@@ -354,6 +357,48 @@ def _nothing_in_heads(best: Mapping[str, Any], roles: Mapping[str, Any]) -> Iter
     for role in ("positional", "syntactic"):
         for row in roles.values():
             yield Trial("heads", role, "null", "nothing", False, row[role])
+
+
+TWINS: Mapping[str, Mapping[str, Any]] = {
+    "weights drawn anew": {"weights": "redrawn"},
+    "arcs of other sentences": {"gold": "shuffled"},
+}
+"""Options of the treebank of each null twin."""
+
+
+def null_twins(case: Case) -> Iterator[Trial]:
+    """Yield verdicts of `SingleHeads` and `HeadAblation` on planted models, and on their null twins."""
+    worlds: dict[str, Mapping[str, Any]] = {"": {}, **TWINS}
+    for world, options in worlds.items():
+        module = SingleHeads(trees=False)
+        module.ensemble, module.maps, module.permutations, module.seed = 1, 0, 100, case.seed
+        best = _rows(measured(module, case.treebank("planted", **options)).tables["best_heads"], "relation")
+        kind = f"planted, {world}" if world else "planted"
+        truth = "nothing" if world else "heads attend from obj and det to their heads"
+        for relation in ("obj", "det") if not world else best:
+            row = best[relation]
+            if not np.isnan(row["p_shuffled"]):
+                yield Trial("twins", "p_shuffled of a head", kind, truth, not world, row["p_shuffled"] <= LEVEL)
+            if not np.isnan(row["p_holm"]):
+                found = row["over_offset"] > 0 and row["p_holm"] <= LEVEL
+                yield Trial("twins", "above the offset after Holm", kind, truth, not world, found)
+    yield from _ablated_twins(case)
+
+
+def _ablated_twins(case: Case) -> Iterator[Trial]:
+    """Yield verdicts on the head that a classifier reads, with the labels of the texts and with those of others."""
+    checkpoint, data = case.classifier("planted")
+    for world, gold in (("", "given"), ("labels of other texts", "shuffled")):
+        of_world = ClassificationDataModule(
+            str(data.corpus), tokenizer=data.tokenizer, positive=LABELS[1], cache=case.cache, gold=gold
+        )
+        module = HeadAblation(checkpoint, kinds=["zero"], layers=False)
+        module.seed = case.seed
+        row = _rows(measured(module, of_world).tables["ablation"], "layer", "head")["3-1"]
+        kind = f"planted, {world}" if world else "planted"
+        truth = "nothing" if world else "the decision is read from a head"
+        found = row["difference"] < 0 and row["p_holm"] <= LEVEL
+        yield Trial("twins", "loss of a head after Holm", kind, truth, not world, found)
 
 
 def attention_statistics(case: Case) -> Iterator[Trial]:
@@ -769,6 +814,7 @@ def _pairs_of(case: Case, encoder: EncoderSpec, contrasts: Sequence[tuple[str, s
 
 CASES: Mapping[str, tuple[Callable[[Case], Iterator[Trial]], int]] = {
     "heads": (single_heads, 50),
+    "twins": (null_twins, 25),
     "statistics": (attention_statistics, 50),
     "probes": (attention_probe, 8),
     "structural": (structural_probe, 5),

@@ -48,7 +48,7 @@ def test_the_options_of_fixed_names_are_those_of_the_parser(command: str) -> Non
     parser: jsonargparse.ArgumentParser = measure.make_parser()
     if command == "measure":
         assert groups == {"trainer": arguments_of(measure.Devices), "figures": arguments_of(FigureFiles)}
-        plain = {*spelling.OF_ALL}
+        plain = {*spelling.OF_ALL, "twin"}
     else:
         parser = lightning.CheckedCLI(CommandLine.from_words(["fit", "demo"])).parser_of(command)
         classes = {"trainer": Trainer, "checkpoint": ModelCheckpoint, "figures": FigureFiles}
