@@ -54,7 +54,7 @@ def twins_of(settings: Namespace) -> dict[TwinName, Namespace]:
 
 def _with_redrawn_weights(settings: Namespace) -> Namespace:
     """Return the settings of a run with `data.encoder.weights: redrawn`."""
-    twin = settings.clone()  # type: ignore[no-untyped-call]
+    twin = settings.clone()
     twin.twin = None
     measurement = _short_name(settings.model)
     for name in _TRAINED:
@@ -103,7 +103,7 @@ def _with_shuffled_gold(settings: Namespace) -> Namespace:
             f"--twin shuffled gives items the gold of others, but {_short_name(settings.data)} has no gold. Give "
             "--twin random."
         )
-    twin = settings.clone()  # type: ignore[no-untyped-call]
+    twin = settings.clone()
     twin.twin = None
     arguments = _arguments_of(twin.data)
     if arguments.get("gold") == "shuffled":

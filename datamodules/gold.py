@@ -72,7 +72,10 @@ class GoldShuffle:
     @property
     def counts(self) -> dict[str, object]:
         """Entry of the audit of a datamodule: `gold`, with the counts of each split."""
-        return {"gold": {"shuffled": self.unit, **self.audit}}
+        of_splits: dict[str, object] = {"shuffled": self.unit}
+        for split, numbers in self.audit.items():
+            of_splits[split] = numbers
+        return {"gold": of_splits}
 
 
 def other_of_class(classes: ArrayLike, rng: np.random.Generator) -> Integers:

@@ -63,7 +63,7 @@ def load(runs: str | Path | Iterable[str | Path], table: str | None = None) -> p
     A run that cannot be read is left out with a warning.
 
     Args:
-        runs: Folders of runs, folders above them, or patterns such as `runs/*`. For the folder of a sweep,
+        runs: Folders of runs, folders above them, or patterns such as `runs/**`. For the folder of a sweep,
             its runs are read, not its table. Null twins of runs, in the folder `twin` of each, are read only if a
             path or pattern names them.
         table: Name of a table, such as `best_heads`; None for the scores.
@@ -132,20 +132,17 @@ def _describe_lack(table: str | None, tables: set[str], faults: list[str]) -> st
 
 def _find_records(patterns: Iterable[str | Path]) -> list[Path]:
     """Return the `results.json` that patterns match, or that lie below matching folders; each once, in order."""
-    matched: list[Path] = []
-    for pattern in patterns:
-        if Path(pattern).exists():  # the name of a folder may contain brackets, special characters of a pattern
-            matched.append(Path(pattern))
-        else:
-            matched.extend(Path(name) for name in sorted(glob(str(pattern), recursive=True)))
     records: list[Path] = []
-    for path in matched:
-        if path.is_dir():
-            for record in sorted(path.rglob(RECORD)):
-                if TWINS not in record.relative_to(path).parts:
-                    records.append(record)
-        elif path.name == RECORD:
-            records.append(path)
+    for pattern in patterns:
+        matched = [Path(pattern)]
+        if not Path(pattern).exists():  # the name of a folder may contain brackets, special characters of a pattern
+            matched = [Path(name) for name in sorted(glob(str(pattern), recursive=True))]
+        named = Path(pattern).parts.count(TWINS)
+        for path in matched:
+            found = [path] if path.name == RECORD else []
+            if path.is_dir():
+                found = sorted(path.rglob(RECORD))
+            records.extend(record for record in found if record.parts.count(TWINS) == named)
     return list(dict.fromkeys(records))
 
 

@@ -201,10 +201,11 @@ def test_a_head_of_a_redrawn_language_model_is_tied_to_its_embeddings(folders: d
     encoder = load(folders["gpt2"], weights="redrawn")
     model = encoder.language_model
     assert model is not None
-    table = model.get_input_embeddings().weight
-    assert torch.equal(table, encoder.model.get_input_embeddings().weight)
-    assert torch.equal(model.get_output_embeddings().weight, table)
-    assert not torch.equal(table, load(folders["gpt2"]).model.get_input_embeddings().weight)
+    weights = model.state_dict()
+    table = encoder.model.state_dict()["wte.weight"]
+    assert torch.equal(weights["transformer.wte.weight"], table)
+    assert torch.equal(weights["lm_head.weight"], table)
+    assert not torch.equal(table, load(folders["gpt2"]).model.state_dict()["wte.weight"])
 
 
 @pytest.mark.parametrize("weights", ["pretrained", "random", "redrawn"])

@@ -9,13 +9,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from attention_probing.attention import EncoderSpec
+from attention_probing.attention import Encoder, EncoderSpec
 from attention_probing.commands import launch, main, measure
 from attention_probing.commands.command_line import CommandLine
 from attention_probing.commands.dry import predict
 from attention_probing.commands.measure import make_parser
 from attention_probing.commands.twins import add_twin, twins_of
 from attention_probing.datamodules import DependencyDataModule, attention
+from attention_probing.measures import loop
 from attention_probing.results import Estimate, Result, UserError
 from attention_probing.results.digests import RECORD
 from attention_probing.results.reader import load
@@ -82,14 +83,15 @@ def test_twins_are_runs_of_one_other_option(
 def test_twins_are_read_only_where_they_are_named(options: Options, tmp_path: Path) -> None:
     launch.main([*options, "--twin", "shuffled"])
     runs = tmp_path / "runs"
-    assert set(load(runs)["run"]) == {str(runs / "SingleHeads/version_0")}
-    twin = load(runs / "SingleHeads/version_0/twin")
-    assert set(twin["data.gold"]) == {"shuffled"}
+    for place in (runs, runs / "**", runs / "SingleHeads/version_0", runs / "*/version_0/results.json"):
+        assert set(load(place)["run"]) == {str(runs / "SingleHeads/version_0")}
+    for place in (runs / "SingleHeads/version_0/twin", runs / "**/twin/*"):
+        assert set(load(place)["data.gold"]) == {"shuffled"}
 
 
 def test_a_twin_that_fails_loses_nothing(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    run = measure.run_measurement
+    run = loop.run_measurement
 
     def fail_at_the_second(*given: Any, **named: Any) -> Result | None:  # noqa: ANN401
         calls.append(given)
@@ -110,7 +112,7 @@ def test_the_encoder_is_gone_before_a_twin_loads_its_own(
 ) -> None:
     loaded: list[weakref.ref[Any]] = []
     alive = []
-    make = attention.Encoder
+    make = Encoder
 
     def watched(*given: Any) -> Any:  # noqa: ANN401
         alive.append(sum(one() is not None for one in loaded))
