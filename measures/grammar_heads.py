@@ -188,6 +188,8 @@ class GrammarHeads(Measure[PairDataModule]):
         self._every_set = {ablation: [WHOLE, *self._heads] for ablation in self.ablations}
         self._kept = KeptBatches(self.kept)
         self._rows = Rows()
+        if self._kept.found:
+            inform(f"An interrupted run of this command has left {pluralize(self._kept.found, 'batch', 'batches')}.")
         self.times = self._time_passes()
         inform(f"{self._describe_work()}: about {_describe_time(self.predict_seconds())} if nothing else runs here.")
 
@@ -221,8 +223,6 @@ class GrammarHeads(Measure[PairDataModule]):
 
     def result(self) -> Result:
         columns = self._rows.take()
-        if self._kept.read:
-            inform(f"{pluralize(self._kept.read, 'batch', 'batches')} of an interrupted run of this command were used.")
         measured = self._effects_of(columns)
         chosen = []
         for ablation, paradigm in product(self.ablations, measured.paradigms):
@@ -232,7 +232,7 @@ class GrammarHeads(Measure[PairDataModule]):
             tested = [(one, outputs.only(one.paradigm.tests)) for one in chosen]
         else:
             tested = self._test(measured, chosen)
-        return GrammarReport(measured, tested, self.choose).result()
+        return GrammarReport(measured, tested).result()
 
     def _effects_of(self, columns: Mapping[str, NDArray[Any]]) -> "PairEffects":
         """Return the effects of all heads on all pairs that were read."""
@@ -252,8 +252,9 @@ class GrammarHeads(Measure[PairDataModule]):
 
         The paradigms are divided among the processes.
         """
-        seconds = self._seconds_of_tests(measured, chosen)
-        inform(f"Testing {pluralize(len(chosen), 'chosen head')}: about {_describe_time(seconds)}.")
+        if chosen:
+            seconds = self._seconds_of_tests(measured, chosen)
+            inform(f"Testing {pluralize(len(chosen), 'chosen head')}: about {_describe_time(seconds)}.")
         progress = Progress("Testing heads, pairs", sum(int(one.paradigm.tests.sum()) for one in chosen))
         tested = []
         for place, one in enumerate(chosen):
@@ -473,12 +474,10 @@ class GrammarReport:
     Attributes:
         measured: Effects of all heads on all pairs.
         tested: The chosen heads, each with the outputs of the model on the pairs that test it.
-        choose: How heads were chosen.
     """
 
     measured: PairEffects
     tested: Sequence[tuple[ChosenHead, TaskOutputs]]
-    choose: str
 
     def result(self) -> Result:
         measured = self.measured

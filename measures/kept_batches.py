@@ -12,6 +12,8 @@ from attention_probing.results.files import keep, read_kept
 Columns = dict[str, Tensor]
 """Numbers of the items of a batch, by name, each `[items, …]`."""
 
+_SUFFIX = ".safetensors"
+
 
 class KeptBatches:
     """Files with the numbers of batches, each with a checksum; a damaged one is made again.
@@ -20,12 +22,14 @@ class KeptBatches:
         folder: `Measure.kept`, which is named by the command and deleted at the end; None keeps nothing.
 
     Attributes:
-        read: Number of batches that were read, not computed.
+        found: Number of batches that an earlier run has left.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self.read = 0
+        self.found = 0
+        if folder is not None:
+            self.found = len(list(folder.glob(f"*{_SUFFIX}")))
 
     def take(self, part: str, items: Tensor, compute: Callable[[], Columns]) -> Columns:
         """Return the numbers of a batch: those of an earlier run of the same command, else computed and kept.
@@ -37,10 +41,9 @@ class KeptBatches:
         """
         if self._folder is None:
             return compute()
-        path = self._folder / f"{part}-{_digest(items)}.safetensors"
+        path = self._folder / f"{part}-{_digest(items)}{_SUFFIX}"
         content = read_kept(path)
         if content is not None:
-            self.read += 1
             return {name: column.to(items.device) for name, column in load(bytes(content)).items()}
         columns = compute()
         on_host = {name: column.cpu().contiguous() for name, column in columns.items()}
