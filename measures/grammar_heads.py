@@ -51,7 +51,6 @@ from attention_probing.results.sentences import (
     Difference,
     fill_sentence,
     format_estimate,
-    format_p,
     largest_difference,
 )
 
@@ -60,6 +59,7 @@ GrammarKind = Literal["zero", "patch"]
 
 _TIMED_TOKENS = 256  # of the batch whose passes are timed
 _SHORT_NAMES = {"effect.p": "p", "beyond_random.p": "beyond_random_p"}
+_DONE = {"zero": "switched off", "patch": "patched"}
 _COUNTS = ("tested", "with_head", "beyond_random")
 _EFFECT_COLUMNS = (
     "effect",
@@ -235,8 +235,15 @@ class GrammarHeads(Measure[PairDataModule]):
         return GrammarReport(measured, tested).result()
 
     def _effects_of(self, columns: Mapping[str, NDArray[Any]]) -> "PairEffects":
-        """Return the effects of all heads on all pairs that were read."""
+        """Return the effects of all heads on all pairs that were read.
+
+        Raises:
+            UserError: A log-probability is NaN.
+        """
         intact = columns["intact"]
+        undefined = int(np.isnan(intact).any(1).sum())
+        if undefined:
+            raise UserError(f"The model output is nan for {undefined} of {len(intact)} pairs. Use another model.")
         estimated = {ablation: columns[_estimated(ablation)] for ablation in self.ablations}
         exact = {}
         if self.choose == "exact":
@@ -508,7 +515,8 @@ class GrammarReport:
         }
         if cluster_rows:
             tables["clusters"] = Table(pd.DataFrame(cluster_rows), {"reliability": "ratio"})
-        headline = [task.score, *(name for name in scores if name.endswith((".with_head", ".beyond_random")))]
+        endings = (*_COUNTS, "cluster_p", "field_p")
+        headline = [task.score, *(name for name in scores if name.endswith(endings))]
         answer = fill_sentence(self._answer(scores), scores, n=len(measured.items))
         return Result(GrammarHeads.experiment, scores, tables, figures, self._audit(), headline=headline, answer=answer)
 
@@ -698,7 +706,7 @@ class GrammarReport:
         top = largest_difference(family)
         if top is None:
             return ""
-        return f"; the largest effect is that of {top.name}, {format_estimate(top.value)}"
+        return f"the largest effect is that of {top.name}, {format_estimate(top.value)}"
 
     def _answer(self, scores: Mapping[str, Estimate]) -> str:
         """Return the answer for `fill_sentence`: accuracy first, then the heads, then what paradigms share."""
@@ -706,29 +714,20 @@ class GrammarReport:
         above = sum(not paradigm.reason for paradigm in measured.paradigms)
         paradigms = pluralize(len(measured.paradigms), "paradigm")
         parts = [f"the accuracy is {{pairs.accuracy}} over {{n}} pairs, above chance in {above} of {paradigms}"]
-        for ablation in measured.estimated:
-            kind = ablation.name
-            tested = int(scores[f"{kind}.tested"].value)
-            if not tested:
+        tested = [ablation for ablation in measured.estimated if scores[f"{ablation.name}.tested"].value]
+        for ablation in tested:
+            of_kind = {name: int(scores[f"{ablation.name}.{name}"].value) for name in _COUNTS}
+            heads = of_kind["with_head"] or "none"
+            beyond = of_kind["beyond_random"] or "none"
+            if ablation is not tested[0]:
+                parts.append(f"{_DONE[ablation.name]}, in {heads} of {of_kind['tested']} and in {beyond}")
                 continue
-            does = {"zero": "switched off", "patch": "patched"}[kind]
-            with_head = int(scores[f"{kind}.with_head"].value)
-            beyond = int(scores[f"{kind}.beyond_random"].value)
-            largest = self._largest(ablation)
             parts.append(
-                f"{does}, the head that one half of the pairs chooses lowers the log-ratio on the other half in "
-                f"{with_head or 'none'} of {tested} (p < .05 after Holm), in {beyond or 'none'} of them more than "
-                f"random heads of its layer{largest}"
+                f"{_DONE[ablation.name]}, the head chosen on half of the pairs costs log-ratio on the other half in "
+                f"{heads} of {of_kind['tested']} (p < .05 after Holm), in {beyond} more than random heads of its layer"
             )
-            if f"{kind}.cluster_p" in scores:
-                clusters = scores[f"{kind}.cluster_p"]
-                fields = scores[f"{kind}.field_p"]
-                parts.append(
-                    "paradigms that share heads on one half share them on the other: "
-                    f"{format_p(clusters.value, clusters.unit)}; paradigms of a field share more heads than others: "
-                    f"{format_p(fields.value, fields.unit)}"
-                )
-        return "; ".join(parts)
+            parts.append(self._largest(ablation))
+        return "; ".join(filter(None, parts))
 
 
 def _numbers_of(effect: HeadEffect) -> dict[str, float]:

@@ -209,7 +209,7 @@ def test_paradigms_that_are_not_tested_are_blank_with_the_reason(folder: Path) -
 def test_without_any_tested_paradigm_the_accuracy_is_left(folder: Path) -> None:
     found = measure(data_of(folder, some_pairs()), measurements=GrammarHeads())
     assert "above chance in 0 of 3 paradigms" in found.answer
-    assert "lowers" not in found.answer
+    assert "costs" not in found.answer
     assert found.numbers["zero.tested"] == 0
 
 
@@ -239,6 +239,13 @@ def test_a_masked_language_model_and_a_kind_given_twice_are_refused(tmp_path: Pa
         measure(data_of(tmp_path, some_pairs()), measurements=GrammarHeads())
     with pytest.raises(UserError, match="zero"):
         GrammarHeads(kinds=["zero", "zero"])
+
+
+def test_a_model_that_says_nan_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs = MinimalPairs.outputs
+    monkeypatch.setattr(MinimalPairs, "outputs", lambda task, inputs: outputs(task, inputs) * torch.nan)
+    with pytest.raises(UserError, match="The model output is nan for 72 of 72 pairs"):
+        measure(data_of(folder, preferred_pairs(folder)), measurements=GrammarHeads())
 
 
 def test_an_interrupted_measurement_goes_on(
@@ -384,5 +391,5 @@ def test_two_processes_write_what_one_does(folder: Path, run_config: Callable[..
     _, one, at_one = run_config(*arguments, own_data=True)
     _, two, at_two = run_config(*arguments, own_data=True, processes=2)
     assert one["scores"] == pytest.approx(two["scores"], nan_ok=True)
-    heads = [pd.read_csv(at / "heads.csv") for at in (at_one, at_two)]
+    heads = [pd.read_csv(at / one["tables"]["heads"]) for at in (at_one, at_two)]
     pd.testing.assert_frame_equal(heads[0], heads[1], rtol=1e-4)
