@@ -1,7 +1,8 @@
 """Whether attention tells that a decoder errs on a minimal pair (Ostmeier et al. 2026), beside its own confidence."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from attention_probing.fidelity.error_comparison import (
     FittedErrors,
     report_errors,
 )
-from attention_probing.fidelity.head_features import head_names, reading_heads
+from attention_probing.fidelity.head_features import reading_heads
 from attention_probing.measures.contract import Measure
 from attention_probing.measures.task import MinimalPairs
 from attention_probing.metrics.attention_features import (
@@ -32,6 +33,7 @@ from attention_probing.metrics.attention_features import (
 from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.results import Floats, Integers, Result
 from attention_probing.results.errors import UserError, pluralize, setting
+from attention_probing.results.heads import head_name
 from attention_probing.results.options import Positive, checked
 from attention_probing.results.progress import inform
 
@@ -123,7 +125,6 @@ class PairErrorPrediction(Measure[PairDataModule]):
             specification = replace(encoder.source.spec, weights="random", seed=self.seed)
             self._random = Encoder(resolve(specification), self.device)
         self._rows = Rows()
-        self._heads: tuple[str, ...] = ()
         inform(f"Error prediction: {pluralize(len(pairs), 'minimal pair')}.")
 
     def update(self, batch: PairBatch) -> None:
@@ -134,7 +135,6 @@ class PairErrorPrediction(Measure[PairDataModule]):
         with torch.autocast(batch.tokens.device.type, enabled=False):
             with reading_heads(reader.reduce) as of_layers:
                 log_probabilities = self.task.outputs(inputs)
-            self._heads = head_names(of_layers)
             columns = {
                 "log_probabilities": log_probabilities,
                 "length": numbers_of_pairs(batch.lengths.float(), log_probabilities, self.sentences),
@@ -154,23 +154,17 @@ class PairErrorPrediction(Measure[PairDataModule]):
 
     def result(self) -> Result:
         columns = self._rows.take()
-        items: Integers = columns[ITEM]
-        pairs = [self.task.pairs[item] for item in items]
-        good, bad = columns["log_probabilities"].T
+        pairs = [self.task.pairs[item] for item in columns[ITEM]]
         paradigms = np.array([pair.paradigm for pair in pairs])
-        features: dict[str, Floats] = {}
-        kinds = np.unique(paradigms)
-        if len(kinds) > 1:
-            features[PARADIGM] = (paradigms[:, None] == kinds).astype(np.float64)
-        for name in (ATTENTION, RANDOM):
-            if name in columns:
-                features[name] = np.nan_to_num(columns[name].reshape(len(items), -1))
-        decisions = Decisions(items, good < bad, np.abs(good - bad), columns["length"], features)
+        decisions = decisions_on_pairs(columns, paradigms)
         fitted, tested = halve_groups(paradigms, self.seed)
-        names = [(head, feature) for head in self._heads for feature in self.features]
+        names = []
+        for layer, head in product(range(self.task.layers), range(self.task.heads)):
+            names += [(head_name(layer, head), feature) for feature in self.features]
         model = self.task.encoder.source.spec.name
         errors = FittedErrors(model, decisions.select(fitted), decisions.select(tested), names)
         errors.fit(self.halves, self.shuffles, self.seed)
+        good, bad = columns["log_probabilities"].T
         of_test = [pairs[place] for place in tested]
         frame = errors.frame(
             id=[f"{pair.paradigm}/{pair.id}" for pair in of_test],
@@ -183,6 +177,26 @@ class PairErrorPrediction(Measure[PairDataModule]):
         audit["ties"] = int((good == bad).sum())
         sizes = self.task.layers, self.task.heads
         return report_errors(self.experiment, {model: [errors]}, frame, audit, noun="pairs", sizes=sizes)
+
+
+def decisions_on_pairs(columns: Mapping[str, NDArray[Any]], paradigms: NDArray[np.str_]) -> Decisions:
+    """Return the decisions of a decoder; a tie counts as right.
+
+    Args:
+        columns: Columns by name, from `Rows.take`: `log_probabilities` `[pairs, 2]`, of the acceptable sentence first,
+            `length`, and features.
+        paradigms: Paradigm of each pair, `[pairs]`.
+    """
+    items: Integers = columns[ITEM]
+    good, bad = columns["log_probabilities"].T
+    features: dict[str, Floats] = {}
+    kinds = np.unique(paradigms)
+    if len(kinds) > 1:
+        features[PARADIGM] = (paradigms[:, None] == kinds).astype(np.float64)
+    for name in (ATTENTION, RANDOM):
+        if name in columns:
+            features[name] = np.nan_to_num(columns[name].reshape(len(items), -1))
+    return Decisions(items, good < bad, np.abs(good - bad), columns["length"], features)
 
 
 def numbers_of_pairs(numbers: Tensor, log_probabilities: Tensor, sentences: PairSentences) -> Tensor:
