@@ -22,7 +22,7 @@ TwinOption = Literal["random", "shuffled", "both"]
 """Values of `--twin`."""
 WORLDS: Mapping[TwinName, str] = {
     "random": "With weights drawn anew",
-    "shuffled": "With the gold of other items",
+    "shuffled": "With shuffled gold",
 }
 """What differs in a twin; the beginning of a sentence."""
 USE = (

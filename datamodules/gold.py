@@ -66,8 +66,8 @@ class GoldShuffle:
 
     @property
     def description(self) -> str:
-        """Whose gold the items have, for captions and answers."""
-        return f"with the gold of other {self.unit}"
+        """What is said of the gold in captions and answers."""
+        return "with shuffled gold"
 
     @property
     def counts(self) -> dict[str, object]:

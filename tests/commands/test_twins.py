@@ -66,7 +66,7 @@ def test_twins_are_runs_of_one_other_option(
             assert whole[f"twin.{twin}.{name}"] == scores[name]
         assert scores != alone[0]
     assert whole["twin.random.offset.uas"] == whole["offset.uas"]
-    first, second = said.index("With weights drawn anew, the same is:"), said.index("With the gold of other items, the")
+    first, second = said.index("With weights drawn anew, the same is:"), said.index("With shuffled gold, the same is:")
     assert first < second
     assert " ".join(said.split()).count("finds the governors of") == 3
     assert not list(runs.rglob("state-*"))
@@ -193,9 +193,9 @@ def test_the_sentence_names_the_first_score_that_differs() -> None:
     assert both.headline == ["offset", "uas", "twin.random.uas"]
     assert both.scores["twin.random.offset"].value == 0.5
     same = add_twin(real, "shuffled", real)
-    assert same.answer.endswith("With the gold of other items no headline score differs.")
+    assert same.answer.endswith("With shuffled gold no headline score differs.")
     nothing = add_twin(real, "shuffled", some_result(offset=0.5, uas=float("nan")))
-    assert nothing.answer.endswith("With the gold of other items `uas` is undefined.")
+    assert nothing.answer.endswith("With shuffled gold `uas` is undefined.")
     other = replace(some_result(other=0.3), headline=["other"])
     assert add_twin(real, "random", other).answer.endswith("no headline score differs.")
 

@@ -100,7 +100,7 @@ def test_sentences_get_all_gold_of_another_of_their_length(
     other_seed = make_data(gold="shuffled", seed=1)
     other_seed.setup("test")
     assert words_of(other_seed, "test") != words_of(foreign, "test")
-    assert foreign.provenance.data["gold"] == "with the gold of other sentences"
+    assert foreign.provenance.data["gold"] == "with shuffled gold"
     assert "gold" not in own.provenance.data
 
 
