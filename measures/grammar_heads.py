@@ -347,6 +347,8 @@ def _describe_time(seconds: float) -> str:
     """Return a time in words, such as `21 min`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
+    if seconds < 10 * 60:
+        return f"{seconds / 60:.1f} min"
     if seconds < 100 * 60:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
