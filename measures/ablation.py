@@ -29,7 +29,7 @@ from attention_probing.measures.head_sets import (
 from attention_probing.measures.task import MinimalPairs, Task, data_of_checkpoint, draw_texts, has_split, load_task
 from attention_probing.metrics.differences import against_random_draws, difference, with_interval_and_p
 from attention_probing.metrics.draws import EXACT
-from attention_probing.metrics.p_values import draws_for, holm, least_p, p_units
+from attention_probing.metrics.p_values import draws_for, holm, least_p, p_units, smallest_p
 from attention_probing.models.checkpoints import checkpoint_file
 from attention_probing.results import Bars, Estimate, Figure, Result, Table, Unit, numbers
 from attention_probing.results.errors import UserError, check_names, pluralize, setting
@@ -213,7 +213,7 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
         if "scale" in self.kinds:
             tests *= len(self.factors)
         draws = draws_for(tests, len(outputs), DRAWS)
-        least = min(1.0, tests * _smallest_p(len(outputs), draws))
+        least = min(1.0, tests * smallest_p(len(outputs), draws))
         can_be_significant = not self.each_head or least < LEVEL
         if not can_be_significant:
             self._warn_of_least_p(len(outputs), draws, tests)
@@ -250,7 +250,7 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
         """Warn that no head can be significant after Holm's correction."""
         what = "combinations of head and factor" if "scale" in self.kinds else "heads"
         rank_zero_warn(
-            f"With {texts} texts the smallest p is {_smallest_p(texts, draws):.2g}, so none of "
+            f"With {texts} texts the smallest p is {smallest_p(texts, draws):.2g}, so none of "
             f"{tests} {what} can be significant after Holm's correction. The counts of "
             f"significant heads stay empty. To get them, score {'more' if texts <= EXACT else 'fewer'} texts."
         )
@@ -378,11 +378,6 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
                 title, table, "layer", {_describe(ablation): "difference"}, label, "layer", title_says="split"
             )
         return figures
-
-
-def _smallest_p(texts: int, draws: int) -> float:
-    """Return the smallest p-value of a difference that so many texts and draws allow."""
-    return float(max(2 / (1 + draws), 2 * 0.5**texts))
 
 
 def _describe(ablation: Ablation) -> str:

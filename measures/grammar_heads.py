@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import torch
+from lightning_utilities.core.rank_zero import rank_zero_warn
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import leaves_list
 from torch import Tensor
@@ -36,7 +37,7 @@ from attention_probing.metrics.head_effects import (
     log_ratios,
     reason_not_to_test,
 )
-from attention_probing.metrics.p_values import draws_for, holm, least_p, p_units
+from attention_probing.metrics.p_values import draws_for, holm, least_p, p_units, smallest_p
 from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.metrics.shares import share_interval
 from attention_probing.metrics.stability import NO_CHOICE, choose_again, stability_columns
@@ -495,6 +496,7 @@ class GrammarReport:
         scores = {task.score: resample(task.statistic(), values, task.unit, draws=DRAWS)}
         figures: dict[str, Figure] = {}
         heads = self._heads_table()
+        self._warn_of_few_pairs()
         cluster_rows = []
         for ablation in measured.estimated:
             counts = _counts_of(heads.frame[heads.frame["kind"] == ablation.name])
@@ -591,6 +593,20 @@ class GrammarReport:
             least.append(least_p(pairs, self._draws))
         frame = pd.concat([pd.DataFrame(rows).rename(columns=_SHORT_NAMES), stability_columns(stability)], axis=1)
         return _with_corrected_p(frame, least)
+
+    def _warn_of_few_pairs(self) -> None:
+        """Warn if no p-value can be significant after Holm's correction."""
+        if not self.tested:
+            return
+        tests = len(self.tested) // len(self.measured.estimated)
+        most = max(len(outputs) for _, outputs in self.tested)
+        least = smallest_p(most, self._draws)
+        if tests * least >= LEVEL:
+            rank_zero_warn(
+                f"With {most} pairs that test a head the smallest p is {least:.2g}, so none of {tests} paradigms can "
+                "be significant after Holm's correction. Give more pairs of each paradigm, or fewer paradigms "
+                f"({setting('data.fields')})."
+            )
 
     def _paradigms_table(self) -> Table:
         """Return the accuracy of the intact model on each paradigm."""

@@ -53,6 +53,11 @@ def least_p(units: int, draws: int) -> float:
     return 0.0 if units <= EXACT else 2 / (1 + draws)
 
 
+def smallest_p(units: int, draws: int) -> float:
+    """Return the smallest p-value of a difference that so many units and draws allow; see `least_p`."""
+    return float(max(2 / (1 + draws), 2 * 0.5**units))
+
+
 def p_units(p_values: ArrayLike, least: float) -> list[Unit]:
     """Return the unit of each p-value: `least_p` for the smallest possible one, which is printed with ≤.
 

@@ -241,6 +241,13 @@ def test_a_masked_language_model_and_a_kind_given_twice_are_refused(tmp_path: Pa
         GrammarHeads(kinds=["zero", "zero"])
 
 
+def test_too_few_pairs_for_the_correction_are_warned_of(folder: Path) -> None:
+    rows = [row for place, row in enumerate(preferred_pairs(folder)) if place % PAIRS >= PAIRS - 20]
+    many = [(f"{row[0]}-{copy}", *row[1:]) for copy in range(9) for row in rows]
+    with pytest.warns(UserWarning, match=r"With 10 pairs that test a head the smallest p is 0\.002, so none of 27"):
+        measure(data_of(folder, many), measurements=GrammarHeads(kinds=["zero"]))
+
+
 def test_a_model_that_says_nan_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = MinimalPairs.outputs
     monkeypatch.setattr(MinimalPairs, "outputs", lambda task, inputs: outputs(task, inputs) * torch.nan)
