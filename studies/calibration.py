@@ -21,6 +21,7 @@ import pandas as pd
 import torch
 from scipy.special import expit
 from scipy.stats import binomtest, norm
+from sklearn.linear_model import LogisticRegression
 
 from attention_probing.commands.sweep_transfer import find_shared_heads
 from attention_probing.datamodules.gold import other_of_class
@@ -46,7 +47,7 @@ from attention_probing.metrics.p_values import holm
 from attention_probing.metrics.refits import FittedNumber
 from attention_probing.metrics.seeds import mean_over_seeds, pool_seeds
 from attention_probing.metrics.statistics import mean, median, pearson, proportion, spearman
-from attention_probing.results import Estimate, Floats
+from attention_probing.results import Estimate, Flags, Floats, Integers
 from attention_probing.results.heads import HeadNames
 
 NULLS, DRAWS = 1000, 999
@@ -324,6 +325,56 @@ def told_errors(rng: Draw, effects: Sequence[float], texts: int = 200) -> list[F
     return [*told, FittedNumber.from_seeds([confidence])]
 
 
+def _stacked_scores(sides: Sequence[Floats], confidence: Floats, wrong: Flags, fitted: Integers) -> Floats:
+    """Return scores of the texts of test by sets of features and a confidence, joined as in `join_predictors`.
+
+    Args:
+        sides: Features of each set, `[2, texts, features]`, of dev and of test.
+        confidence: `[2, texts]`.
+        wrong: Errors on dev, bool `[texts]`.
+        fitted: Texts of dev that are fitted.
+    """
+    is_wrong = wrong[fitted]
+    fold = np.arange(len(fitted)) % 5
+    columns = [confidence[0, fitted]]
+    of_test = [confidence[1]]
+    for features in sides:
+        own = features[0, fitted]
+        left_out = np.empty(len(fitted))
+        for number in range(5):
+            inside = fold != number
+            left_out[~inside] = own[~inside] @ _mean_difference(own[inside], is_wrong[inside])
+        columns.append(left_out)
+        of_test.append(features[1] @ _mean_difference(own, is_wrong))
+    second = LogisticRegression().fit(np.column_stack(columns), is_wrong)
+    scores: Floats = second.decision_function(np.column_stack(of_test))
+    return scores
+
+
+def _mean_difference(features: Floats, wrong: Flags) -> Floats:
+    """Return the mean features of errors minus those of right decisions, `[features]`."""
+    difference: Floats = features[wrong].mean(axis=0) - features[~wrong].mean(axis=0)
+    return difference
+
+
+def errors_beside_others(rng: Draw, effect: float, texts: int = 200) -> float:
+    """Return p of what a set of features adds to the confidence and another set, which both tell errors."""
+    sets = rng.normal(0, 1, (2, 2, texts, 8))
+    confidence = rng.normal(0, 1, (2, texts))
+    log_odds = 0.8 * (sets[0, :, :, 0] + confidence) + effect * sets[1, :, :, 0] - 1
+    dev, test = rng.random((2, texts)) < expit(log_odds)
+    numbers = []
+    halves = [np.arange(texts), *(np.flatnonzero(rng.integers(2, size=texts)) for _ in range(10))]
+    for used in (2, 1):
+        areas: list[Estimate] = []
+        for fitted in halves:
+            scores = _stacked_scores([*sets[:used]], confidence, dev, fitted)
+            areas.append(auroc_of_errors(scores, test, 100 if areas else DRAWS))
+        numbers.append(FittedNumber.from_seeds(areas[:1], [areas[1:]]))
+    both, base = numbers
+    return both.minus(base).p or 0.0
+
+
 def errors_by_features(rng: Draw, effect: float) -> float:
     """Return p of two sets of features that tell errors equally well, or one of them better."""
     one, other, _ = told_errors(rng, (0.4 + effect, 0.4))
@@ -510,6 +561,9 @@ CASES: Mapping[str, Case] = {
     "heads of a layer": Case("measures/clusters.py: p", layers, 0.5),
     "fine-tuning": Case("measures/attention_analyses.py: p", inputs, 0.02),
     "errors, by two fits": Case("fidelity/error_comparison.py: p", errors_by_features, 0.6),
+    "errors, beside other predictors": Case(
+        "fidelity/error_comparison.py: p", errors_beside_others, 1.1, conservative=True
+    ),
     "errors, by a fit and without": Case("fidelity/error_comparison.py: p", errors_beside_confidence, 0.6),
     "Kendall's τ in a text": Case("fidelity/correlation.py: .p", ranks, 0.6),
     "Holm, any of four pairs of runs": Case(
