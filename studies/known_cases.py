@@ -762,7 +762,7 @@ def grammar(case: Case) -> Iterator[Trial]:
     model prefers in more sentences. So nothing is to be found, but some paradigms are above chance.
     """
     model = agreement_model(case.seed)
-    encoder = EncoderSpec(str(model.save(case.folder / "agreement")))
+    encoder = EncoderSpec(str(model.save(case.folder / "grammar")))
     kinds: Mapping[Paradigm, GrammarKind] = {"verb": "zero", "subject": "patch"}
     for paradigm, kind in kinds.items():
         pairs = write_agreement_pairs(case.folder / f"{paradigm}.jsonl", paradigm, case.seed)
