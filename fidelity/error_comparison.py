@@ -44,11 +44,14 @@ SHUFFLED = "shuffled"
 WITH_CONFIDENCE = "attention_confidence"
 PARADIGM_CONFIDENCE = "paradigm_confidence"
 WITH_ALL = "attention_paradigm_confidence"
+RANDOM_CONFIDENCE = "random_weights_confidence"
+RANDOM_ALL = "random_weights_paradigm_confidence"
 JOINED = {
     PARADIGM_CONFIDENCE: (PARADIGM,),
     WITH_CONFIDENCE: (ATTENTION,),
     WITH_ALL: (PARADIGM, ATTENTION),
-    "random_weights_confidence": (RANDOM,),
+    RANDOM_CONFIDENCE: (RANDOM,),
+    RANDOM_ALL: (PARADIGM, RANDOM),
 }
 """Predictors that are joined with the confidence, by the name of what they make together."""
 
@@ -213,6 +216,7 @@ class Comparison:
         numbers: AUROC by predictor, of all but `shuffled`.
         contrasts: AUROC minus that of `confidence`, by predictor, of all but `confidence` and `shuffled`.
         gain: What attention adds to the confidence, or to the confidence and the paradigm together.
+        over_random: The gain minus what the attention of random weights adds to the same; None without random weights.
         controls: AUROC of `attention` minus that of controls, and of what attention adds to other predictors, by name
             of the score, with p.
         shuffled: Mean AUROC of the fits to shuffled labels.
@@ -225,6 +229,7 @@ class Comparison:
     numbers: Mapping[str, FittedNumber]
     contrasts: Mapping[str, Contrast]
     gain: Contrast
+    over_random: Contrast | None
     controls: Mapping[str, Estimate]
     shuffled: Estimate
     error_rate: Estimate
@@ -255,8 +260,15 @@ class Comparison:
         attention = numbers[ATTENTION].pool
         shuffled, beyond = against_random_draws(attention, shuffles)
         controls = {f"{ATTENTION}.minus_{SHUFFLED}": beyond}
+        over_random = None
         if RANDOM in numbers:
             controls[f"{ATTENTION}.minus_{RANDOM}"] = numbers[ATTENTION].minus(numbers[RANDOM])
+            joined = WITH_ALL if PARADIGM in numbers else WITH_CONFIDENCE
+            of_random = RANDOM_ALL if PARADIGM in numbers else RANDOM_CONFIDENCE
+            # Both gains are over the same predictor, so it drops out of their difference.
+            over = numbers[joined].minus(numbers[of_random])
+            controls[f"{joined}.minus_{of_random}"] = over
+            [over_random] = correct_for_number([over], [least])
         if PARADIGM in numbers:
             added = numbers[WITH_ALL].minus(numbers[PARADIGM_CONFIDENCE])
             controls[f"{WITH_ALL}.minus_{PARADIGM_CONFIDENCE}"] = added
@@ -267,6 +279,7 @@ class Comparison:
             numbers,
             contrasts,
             gain,
+            over_random,
             controls,
             shuffled,
             pool_seeds(rates),
@@ -309,8 +322,15 @@ class Comparison:
             compared = "both together differ from the confidence alone"
             if PARADIGM in self.numbers:
                 compared = "all three differ from confidence and paradigm"
-            p = None if gain.p is None else Estimate(gain.p, unit=self.gain.p_unit)
-            parts.append(f"{compared} by {format_difference(gain, p)}: {_verdict(gain)}")
+            finding = f"{compared} by {_format_contrast(self.gain)}"
+            over_random = None
+            if self.over_random is not None:
+                over_random = self.over_random.difference
+                if _is_above_0(gain):
+                    finding += (
+                        f", and from random weights in place of attention by {_format_contrast(self.over_random)}"
+                    )
+            parts.append(f"{finding}: {_verdict(gain, over_random)}")
         if RANDOM in self.numbers:
             parts.append("the attention of random weights reaches {random_weights.auroc}")
         answer = fill_sentence("; ".join(parts), scores, n=self.decisions, errors=self.errors)
@@ -319,13 +339,36 @@ class Comparison:
         return answer
 
 
-def _verdict(gain: Estimate) -> str:
-    """Return what the difference between the AUROC with attention and without says."""
-    if gain.p is None or not gain.p < LEVEL:
+def _format_contrast(contrast: Contrast) -> str:
+    """Return a difference and its p before correction."""
+    p = contrast.difference.p
+    return format_difference(contrast.difference, None if p is None else Estimate(p, unit=contrast.p_unit))
+
+
+def _verdict(gain: Estimate, over_random: Estimate | None) -> str:
+    """Return what the difference between the AUROC with attention and without says.
+
+    Args:
+        gain: The difference.
+        over_random: The difference minus that of random weights; None without random weights.
+    """
+    if not _is_significant(gain):
         return "no evidence that attention knows more"
-    if gain.value > 0:
+    if gain.value <= 0:
+        return "attention makes it worse"
+    if over_random is None:
+        return "attention knows more (not compared with random weights)"
+    if _is_above_0(over_random):
         return "attention knows more"
-    return "attention makes it worse"
+    return "no evidence that it knows more than the attention of random weights"
+
+
+def _is_significant(difference: Estimate) -> bool:
+    return difference.p is not None and difference.p < LEVEL
+
+
+def _is_above_0(difference: Estimate) -> bool:
+    return _is_significant(difference) and difference.value > 0
 
 
 def errors_table(comparisons: Mapping[str, Comparison], noun: str = "texts") -> Table:

@@ -292,42 +292,41 @@ def join_predictors(parts: Sequence[Part], known: Known, draws: int, seed: int) 
     fitted = [regression for regression in regressions if regression is not None]
     if len(fitted) < len(parts):
         return first.predictor
-    columns = []
-    for part, regression in zip(parts, fitted, strict=True):
-        columns.append(_Column(regression.pipeline, part.dev, part.test))
-    scores = _join(columns, known, 1.0, seed)
+    all_texts = np.arange(len(first.dev.wrong))
+    pipelines = [regression.pipeline for regression in fitted]
+    scores = _join(parts, pipelines, all_texts, known, 1.0, seed)
     of_halves = []
-    for place, half in enumerate(fitted[0].halves):
+    for halves in zip(*(regression.halves for regression in fitted), strict=True):
+        texts = halves[0].texts  # those of the other regressions are the same
+        pipelines = [half.pipeline for half in halves if half.pipeline is not None]
         of_half = np.full(len(wrong), np.nan)
-        if half.pipeline is not None:
-            columns = []
-            for part, regression in zip(parts, fitted, strict=True):
-                own = Design(part.dev.features[half.texts], part.dev.wrong[half.texts])
-                pipeline = regression.halves[place].pipeline
-                assert pipeline is not None  # the halves are the same texts
-                columns.append(_Column(pipeline, own, part.test))
-            of_half = _join(columns, Known(known.dev[half.texts], known.test), 2.0, seed)
+        if len(pipelines) == len(parts):
+            of_half = _join(parts, pipelines, texts, known, 2.0, seed)
         of_halves.append(auroc_of_errors(of_half, wrong, _DRAWS_OF_HALF))
     return Predictor(scores, auroc_of_errors(scores, wrong, draws), halves=tuple(of_halves))
 
 
-class _Column(NamedTuple):
-    """Input of the second regression: the scores of a fitted one."""
+def _join(
+    parts: Sequence[Part], pipelines: Sequence[Pipeline], texts: Integers, known: Known, strength: float, seed: int
+) -> Floats:
+    """Return the scores `[texts of test]` of the second regression of `join_predictors`.
 
-    fitted: Pipeline
-    dev: Design
-    test: Design
-
-
-def _join(columns: Sequence[_Column], known: Known, strength: float, seed: int) -> Floats:
-    """Return the scores `[texts of test]` of the second regression of `join_predictors`; `strength` is its C."""
-    wrong = columns[0].dev.wrong
+    Args:
+        parts: Predictors that are joined.
+        pipelines: Regression of each part, fitted to `texts`.
+        texts: Places of the texts of dev that the second regression is fitted to.
+        known: The number that is known.
+        strength: C of the second regression.
+        seed: Seed of the folds.
+    """
+    wrong = parts[0].dev.wrong[texts]
     folds = _folds(wrong, seed)
     of_dev = []
     of_test = []
-    for fitted, dev, test in columns:
-        of_dev.append(cross_val_predict(clone(fitted), dev.features, wrong, cv=folds, method="decision_function"))
-        of_test.append(score_texts(fitted, test.features))
+    for part, pipeline in zip(parts, pipelines, strict=True):
+        features = part.dev.features[texts]
+        of_dev.append(cross_val_predict(clone(pipeline), features, wrong, cv=folds, method="decision_function"))
+        of_test.append(score_texts(pipeline, part.test.features))
     second = make_pipeline(StandardScaler(), LogisticRegression(C=strength))
-    second.fit(np.column_stack([*of_dev, known.dev]), wrong)
+    second.fit(np.column_stack([*of_dev, known.dev[texts]]), wrong)
     return score_texts(second, np.column_stack([*of_test, known.test]))

@@ -30,6 +30,7 @@ from attention_probing.metrics.attention_features import (
     mean_features,
     row_features,
 )
+from attention_probing.metrics.pairs import are_right, choosing_half, log_ratios
 from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.results import Floats, Integers, Result
 from attention_probing.results.errors import UserError, pluralize, setting
@@ -39,8 +40,6 @@ from attention_probing.results.progress import inform
 
 PairRows = Literal["all", "answer", "context"]
 """Rows that features are means of; see `PairErrorPrediction`."""
-PairSentences = Literal["mean", "chosen"]
-"""Sentences that features are of; see `PairErrorPrediction`."""
 
 
 class PairErrorPrediction(Measure[PairDataModule]):
@@ -55,11 +54,13 @@ class PairErrorPrediction(Measure[PairDataModule]):
       which construction it reads, so attention can tell errors by telling paradigms apart. What it adds is the AUROC of
       `attention_paradigm_confidence`, which joins the three, minus that of `paradigm_confidence`. Pairs of one paradigm
       have neither.
-    - `length` is the mean number of tokens of the sentences that features are of.
+    - `length` is the mean number of tokens of both sentences.
 
-    Which of the two sentences is acceptable must not be in the features. With `mean`, the default, they are the means
-    of both sentences, so that exchanging the sentences changes nothing. With `chosen` they are those of the sentence
-    that the model prefers, which is known without a label; for equal probabilities they are the means again.
+    Features are the means of both sentences. They do not show which of the two is acceptable, nor which the model
+    prefers: exchanging the sentences changes nothing. Features of the preferred sentence alone would give the label
+    away, although no label is needed to compute them. In a paradigm the acceptable sentences have one form and the
+    others another (*this actress* and *these actress*), attention shows the form, and an error is a preferred sentence
+    of the wrong form. Then the attention of random weights tells almost all errors.
 
     The features of a sentence are means over rows. In Ostmeier et al. (2026, abstract) these are of the tokens of an
     answer to a question, or of the question before an answer is there. Here the *context* are the tokens before the
@@ -77,13 +78,13 @@ class PairErrorPrediction(Measure[PairDataModule]):
     Args:
         features: Features of each head.
         rows: Rows that features are means of: `all` tokens, those of the `answer`, or those of the `context`.
-        sentences: Sentences that features are of: the `mean` of both, or the `chosen` one.
         random_weights: False to leave out the decoder with random weights, which reads all pairs too.
         halves: Number of random halves of the fitted pairs that each regression is fitted to again, for the intervals.
         shuffles: Number of random orders of the labels of error.
 
     Raises:
-        UserError: No feature is given. In `begin`: the encoder is no decoder with a language-modelling head.
+        UserError: No feature is given. In `begin`: the encoder is no decoder with a language-modelling head. In
+            `result`: a log-probability is NaN.
     """
 
     experiment = "pair_errors"
@@ -94,7 +95,6 @@ class PairErrorPrediction(Measure[PairDataModule]):
         self,
         features: Sequence[AnswerFeature] = ANSWER_FEATURES,
         rows: PairRows = "all",
-        sentences: PairSentences = "mean",
         random_weights: bool = True,
         halves: Positive = 50,
         shuffles: Positive = 20,
@@ -104,7 +104,6 @@ class PairErrorPrediction(Measure[PairDataModule]):
             raise UserError(f"{setting('model.features')} is empty. Give one or more of {', '.join(ANSWER_FEATURES)}.")
         self.features = tuple(features)
         self.rows: PairRows = rows
-        self.sentences: PairSentences = sentences
         self.random_weights = random_weights
         self.halves = halves
         self.shuffles = shuffles
@@ -137,27 +136,31 @@ class PairErrorPrediction(Measure[PairDataModule]):
                 log_probabilities = self.task.outputs(inputs)
             columns = {
                 "log_probabilities": log_probabilities,
-                "length": numbers_of_pairs(batch.lengths.float(), log_probabilities, self.sentences),
-                ATTENTION: self._features(of_layers, log_probabilities),
+                "length": means_of_pairs(batch.lengths.float()),
+                ATTENTION: self._features(of_layers),
             }
             if self._random is not None:
                 with reading_heads(reader.reduce) as of_layers:
                     self._random.model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
-                columns[RANDOM] = self._features(of_layers, log_probabilities)
+                columns[RANDOM] = self._features(of_layers)
         self._rows.add(batch.index, **columns)
 
-    def _features(self, of_layers: Sequence[Tensor], log_probabilities: Tensor) -> Tensor:
+    def _features(self, of_layers: Sequence[Tensor]) -> Tensor:
         """Return the features that the options name, `[pairs, heads, features]`."""
         places = [ANSWER_FEATURES.index(feature) for feature in self.features]
         of_sentences = torch.cat(list(of_layers), 1)[..., places]
-        return numbers_of_pairs(of_sentences, log_probabilities, self.sentences)
+        return means_of_pairs(of_sentences)
 
     def result(self) -> Result:
         columns = self._rows.take()
+        require_numbers(columns["log_probabilities"])
         pairs = [self.task.pairs[item] for item in columns[ITEM]]
         paradigms = np.array([pair.paradigm for pair in pairs])
         decisions = decisions_on_pairs(columns, paradigms)
-        fitted, tested = halve_groups(paradigms, self.seed)
+        _, numbers = np.unique(paradigms, return_inverse=True)
+        is_fitted = choosing_half(numbers, self.seed)
+        fitted = np.flatnonzero(is_fitted)
+        tested = np.flatnonzero(~is_fitted)
         names = []
         for layer, head in product(range(self.task.layers), range(self.task.heads)):
             names += [(head_name(layer, head), feature) for feature in self.features]
@@ -179,6 +182,19 @@ class PairErrorPrediction(Measure[PairDataModule]):
         return report_errors(self.experiment, {model: [errors]}, frame, audit, noun="pairs", sizes=sizes)
 
 
+def require_numbers(log_probabilities: Floats) -> None:
+    """Raise a UserError if a log-probability is NaN.
+
+    Args:
+        log_probabilities: Of both sentences of each pair, `[pairs, 2]`.
+    """
+    undefined = int(np.isnan(log_probabilities).any(1).sum())
+    if undefined:
+        raise UserError(
+            f"The model output is nan for {undefined} of {len(log_probabilities)} pairs. Use another model."
+        )
+
+
 def decisions_on_pairs(columns: Mapping[str, NDArray[Any]], paradigms: NDArray[np.str_]) -> Decisions:
     """Return the decisions of a decoder; a tie counts as right.
 
@@ -188,7 +204,7 @@ def decisions_on_pairs(columns: Mapping[str, NDArray[Any]], paradigms: NDArray[n
         paradigms: Paradigm of each pair, `[pairs]`.
     """
     items: Integers = columns[ITEM]
-    good, bad = columns["log_probabilities"].T
+    log_probabilities = columns["log_probabilities"]
     features: dict[str, Floats] = {}
     kinds = np.unique(paradigms)
     if len(kinds) > 1:
@@ -196,40 +212,18 @@ def decisions_on_pairs(columns: Mapping[str, NDArray[Any]], paradigms: NDArray[n
     for name in (ATTENTION, RANDOM):
         if name in columns:
             features[name] = np.nan_to_num(columns[name].reshape(len(items), -1))
-    return Decisions(items, good < bad, np.abs(good - bad), columns["length"], features)
+    wrong = are_right(log_probabilities) == 0
+    confidence = np.abs(log_ratios(log_probabilities))
+    return Decisions(items, wrong, confidence, columns["length"], features)
 
 
-def numbers_of_pairs(numbers: Tensor, log_probabilities: Tensor, sentences: PairSentences) -> Tensor:
-    """Return a number of each pair, by those of its sentences, `[pairs, …]`; exchanging the sentences changes nothing.
+def means_of_pairs(numbers: Tensor) -> Tensor:
+    """Return the mean of the numbers of both sentences of each pair, `[pairs, …]`.
 
     Args:
         numbers: Numbers of each sentence, `[2 · pairs, …]`.
-        log_probabilities: Log-probabilities of both sentences, `[pairs, 2]`.
-        sentences: The mean of both sentences, or the chosen one; see `PairErrorPrediction`.
     """
-    of_sentences = numbers.view(-1, 2, *numbers.shape[1:])
-    means = of_sentences.mean(1)
-    if sentences == "mean":
-        return means
-    chosen = log_probabilities.argmax(1)
-    of_chosen = of_sentences[torch.arange(len(chosen), device=chosen.device), chosen]
-    is_tie = log_probabilities[:, 0] == log_probabilities[:, 1]
-    return torch.where(is_tie.view(-1, *[1] * (means.dim() - 1)), means, of_chosen)
-
-
-def halve_groups(groups: NDArray[Any], seed: int) -> tuple[Integers, Integers]:
-    """Return two random halves of some items, each with half of the items of each group, to within one.
-
-    Args:
-        groups: Group of each item, `[items]`.
-        seed: Seed of the halves.
-
-    Returns:
-        Places of the items of each half, in ascending order.
-    """
-    order = np.random.default_rng(seed).permutation(len(groups))
-    by_group = order[np.argsort(groups[order], kind="stable")]
-    return np.sort(by_group[::2]), np.sort(by_group[1::2])
+    return numbers.view(-1, 2, *numbers.shape[1:]).mean(1)
 
 
 class PairReader:

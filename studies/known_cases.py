@@ -685,13 +685,17 @@ def pair_errors(case: Case) -> Iterator[Trial]:
         name = kind.replace(" ", "-")
         folder = write_pair_errors(case.folder / name, case.seed, told=told, by_paradigm="hard" in kind)
         data = PairDataModule(f"{folder}/pairs.jsonl", EncoderSpec(f"{folder}/model"), cache=case.cache)
-        module = PairErrorPrediction(random_weights=False)
+        module = PairErrorPrediction()
         module.seed = case.seed
         result = measured(module, data)
-        gain = result.scores["attention_paradigm_confidence.minus_paradigm_confidence"]
-        p = 1.0 if gain.p is None else gain.p
-        test = "p of what attention adds to confidence and paradigm"
-        yield Trial("pair_errors", test, kind, truth, bool(told), gain.value > 0 and p <= LEVEL)
+        gains = {
+            "p of what attention adds to confidence and paradigm": "paradigm_confidence",
+            "p of what it adds beyond random weights": "random_weights_paradigm_confidence",
+        }
+        for test, base in gains.items():
+            gain = result.scores[f"attention_paradigm_confidence.minus_{base}"]
+            p = 1.0 if gain.p is None else gain.p
+            yield Trial("pair_errors", test, kind, truth, bool(told), gain.value > 0 and p <= LEVEL)
         if "hard" not in kind:
             found = bool(result.scores["attention.auroc"].interval[0] > 0.5)
             yield Trial("pair_errors", "AUROC of attention above 50", kind, truth, bool(told), found)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from pytorch_lightning.utilities.seed import isolate_rng
 from transformers import AutoModelForCausalLM
 
 from attention_probing import measure
@@ -18,13 +19,26 @@ from attention_probing.commands import CONFIGS
 from attention_probing.datamodules import PairDataModule
 from attention_probing.fidelity import PairErrorPrediction
 from attention_probing.fidelity.head_features import head_names, reading_heads
-from attention_probing.fidelity.pair_errors import PairReader, PairRows, halve_groups, numbers_of_pairs
+from attention_probing.fidelity.pair_errors import PairReader, PairRows, means_of_pairs
 from attention_probing.measures import MinimalPairAccuracy
+from attention_probing.measures.task import MinimalPairs
 from attention_probing.results import Result
 from attention_probing.results.errors import UserError
+from studies.blank import random_decoder
 from studies.known_cases import write_pair_errors
 from tests.glossary import unexplained
 from tests.tiny import save_bert
+
+DECODER = {
+    "hidden_size": 32,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "head_dim": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 32,
+    "initializer_range": 0.3,
+}
 
 
 def data_of(folder: str | Path, pairs: str = "pairs.jsonl", **options: Any) -> PairDataModule:  # noqa: ANN401
@@ -46,6 +60,27 @@ def keep_pairs(folder: str, keep: Callable[[int, Mapping[str, str]], bool]) -> s
     return "some.jsonl"
 
 
+def write_random_contrast(folder: Path, seed: int) -> str:
+    """Write a decoder with random weights, and 240 pairs of random words of one paradigm; return the folder.
+
+    The third word of all acceptable sentences is the same, and so is that of the others.
+    """
+    words = [f"w{number}" for number in range(60)]
+    with isolate_rng():
+        torch.manual_seed(seed)
+        random_decoder(words, DECODER).save(folder / "model")
+    random = np.random.default_rng(1)
+    acceptable, other = random.choice(words, 2, replace=False).tolist()
+    lines = []
+    for number in range(240):
+        first, second, *rest = random.choice(words, 4).tolist()
+        good, bad = (" ".join([first, second, word, *rest]) for word in (acceptable, other))
+        pair = {"sentence_good": good, "sentence_bad": bad, "UID": "contrast", "field": "f", "pairID": str(number)}
+        lines.append(json.dumps(pair))
+    (folder / "pairs.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    return str(folder)
+
+
 def has_repeated_word(pair: Mapping[str, str]) -> bool:
     words = pair["sentence_good"].split()
     return len(set(words)) < len(words)
@@ -63,7 +98,13 @@ def test_errors_that_one_head_tells_are_found_and_so_is_the_head(tmp_path: Path)
     assert abs(scores["confidence.auroc"].value - 0.5) < 0.2
     assert result.tables["heads"].frame["head"][0] == "2-1"
     assert "all three differ from confidence and paradigm by +" in result.answer
-    assert "attention knows more" in result.answer
+    assert re.search(r"and from random weights in place of attention by \+\d", result.answer)
+    assert ": attention knows more;" in result.answer
+    over_random = scores["attention_paradigm_confidence.minus_random_weights_paradigm_confidence"]
+    with_attention = scores["attention_paradigm_confidence.auroc"].value
+    with_random = scores["random_weights_paradigm_confidence.auroc"].value
+    assert over_random.value == pytest.approx(with_attention - with_random)
+    assert (over_random.p or 1) < 0.01
     errors = result.tables["errors"].frame.set_index("predictor")
     assert list(errors.index) == [
         "confidence",
@@ -75,6 +116,7 @@ def test_errors_that_one_head_tells_are_found_and_so_is_the_head(tmp_path: Path)
         "attention_paradigm_confidence",
         "random_weights",
         "random_weights_confidence",
+        "random_weights_paradigm_confidence",
         "shuffled",
     ]
     assert errors["pairs"].unique().tolist() == [150]
@@ -102,7 +144,7 @@ def test_the_decisions_are_those_of_the_accuracy_on_pairs(tmp_path: Path) -> Non
     plain = measure(data_of(folder), measurements=MinimalPairAccuracy()).items
     assert items is not None
     assert plain is not None
-    assert len(items) == items["id"].nunique() == 30
+    assert len(items) == items["id"].nunique() == 31
     plain = plain.set_index("id").loc[items["id"]]
     np.testing.assert_allclose(items[["good", "bad"]], plain[["good", "bad"]], rtol=1e-6)
     assert (items["wrong"] == 1 - plain["right"].to_numpy()).all()
@@ -167,25 +209,39 @@ def test_features_are_those_of_the_maps_that_transformers_returns(rows: PairRows
 
 def test_exchanging_the_sentences_changes_no_feature() -> None:
     numbers = torch.randn(8, 3, 2, generator=torch.Generator().manual_seed(0))
-    log_probabilities = torch.tensor([[-3.0, -4.0], [-5.0, -2.0], [-1.0, -1.0], [-7.0, -6.0]])
     exchanged = numbers.view(4, 2, 3, 2).flip(1).flatten(0, 1)
-    for sentences in ("mean", "chosen"):
-        found = numbers_of_pairs(numbers, log_probabilities, sentences)
-        other = numbers_of_pairs(exchanged, log_probabilities.flip(1), sentences)
-        torch.testing.assert_close(found, other)
-    of_chosen = numbers_of_pairs(numbers, log_probabilities, "chosen")
-    torch.testing.assert_close(of_chosen[:2], torch.stack([numbers[0], numbers[3]]))
-    torch.testing.assert_close(of_chosen[2], numbers[4:6].mean(0))
+    found = means_of_pairs(numbers)
+    torch.testing.assert_close(found, means_of_pairs(exchanged))
+    torch.testing.assert_close(found[2], (numbers[4] + numbers[5]) / 2)
 
 
-def test_halves_have_half_of_each_group() -> None:
-    groups = np.repeat(["a", "b", "c"], [10, 7, 1])
-    one, other = halve_groups(groups, 0)
-    assert sorted([*one, *other]) == list(range(18))
-    for group in ("a", "b", "c"):
-        sizes = [int((groups[half] == group).sum()) for half in (one, other)]
-        assert abs(sizes[0] - sizes[1]) <= 1
-    assert (one != halve_groups(groups, 1)[0]).any()
+@pytest.mark.slow
+def test_the_form_of_the_acceptable_sentence_does_not_tell_errors(tmp_path: Path) -> None:
+    """The attention of a decoder with random weights shows which of two words a sentence has.
+
+    The acceptable sentences of the paradigm have one of them, so features of the preferred sentence alone would tell
+    almost all errors.
+    """
+    folder = write_random_contrast(tmp_path / "contrast", 5)
+    result = predicted(folder)
+    assert 0.2 < result.scores["error_rate"].value < 0.8
+    low, high = result.scores["attention.auroc"].interval
+    assert low < 0.5 < high
+    assert "no evidence that attention knows more" in result.answer
+
+
+def test_a_log_probability_that_is_nan_is_refused_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_pair_errors(tmp_path / "pairs", 9, told=1.0, pairs=10)
+    outputs = MinimalPairs.outputs
+
+    def without_the_first(task: MinimalPairs, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        log_probabilities = outputs(task, inputs)
+        log_probabilities[0, 1] = torch.nan
+        return log_probabilities
+
+    monkeypatch.setattr(MinimalPairs, "outputs", without_the_first)
+    with pytest.raises(UserError, match=r"The model output is nan for 1 of 10 pairs\. Use another model\."):
+        predicted(folder)
 
 
 def test_pairs_without_an_error_are_blank_with_their_reason(tmp_path: Path, caplog: Any) -> None:  # noqa: ANN401
@@ -259,7 +315,7 @@ def test_the_config_runs(run_config: Callable[..., Any], tmp_path: Path) -> None
     folder = write_pair_errors(tmp_path / "pairs", 8, told=0.7, pairs=80)
     arguments = ["measure", f"--config={CONFIGS / 'ostmeier2026/pair_errors.yaml'}", f"--data.cache={tmp_path}"]
     arguments += [f"--data.corpus={folder}/pairs.jsonl", f"--data.encoder.name={folder}/model"]
-    arguments += ["--model.halves=3", "--model.shuffles=2", "--model.sentences=chosen", "--model.rows=answer"]
+    arguments += ["--model.halves=3", "--model.shuffles=2", "--model.rows=answer"]
     _, found, at = run_config(*arguments, own_data=True)
     assert found["scores"]["attention.auroc"] > 0.6
     items = pd.read_parquet(at / found["items"])
