@@ -237,8 +237,9 @@ class Ablation:
     - `scale`: its own output times a factor, as Kumon and Yanaka (2026, arXiv 2604.22166) strengthen heads on BLiMP
       by 1.5. A factor of 0 is `zero`, and 1 changes nothing.
     - `patch`: its output in the intact model for the other text of a pair, at the position that `partners_of_pairs`
-      gives (activation patching, Vig et al. 2020). A pair whose texts differ in few tokens is what Zhang and Nanda
-      (2024, §2) call symmetric token replacement. Both texts of a pair are patched at once, each in a pass of its own:
+      gives (activation patching, Vig et al. 2020). Texts of equal length that differ in single words are what Zhang
+      and Nanda (2024, §2) call symmetric token replacement; in other pairs, positions without a partner keep their
+      own outputs. Both texts of a pair are patched at once, each in a pass of its own:
       what changes one of them cannot change the other, so the effect on a difference of the two is the effect on one
       text minus the effect on the other. If several heads are patched, those of the higher layers get the intact
       outputs as well, whatever the lower ones have changed.
