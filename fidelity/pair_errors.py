@@ -22,7 +22,7 @@ from attention_probing.fidelity.error_comparison import (
 )
 from attention_probing.fidelity.head_features import reading_heads
 from attention_probing.measures.contract import Measure
-from attention_probing.measures.task import MinimalPairs
+from attention_probing.measures.pair_tasks import MinimalPairs
 from attention_probing.metrics.attention_features import (
     ANSWER_FEATURES,
     AnswerFeature,

@@ -26,7 +26,8 @@ from attention_probing.measures.head_sets import (
     make_ablation,
     random_sets,
 )
-from attention_probing.measures.task import MinimalPairs, Task, data_of_checkpoint, draw_texts, has_split, load_task
+from attention_probing.measures.task import Task
+from attention_probing.measures.task_loading import data_of_checkpoint, draw_texts, has_split, load_task
 from attention_probing.metrics.differences import against_random_draws, difference, with_interval_and_p
 from attention_probing.metrics.draws import EXACT
 from attention_probing.metrics.p_values import draws_for, holm, least_p, p_units, smallest_p
@@ -85,7 +86,7 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
     adjusts the p-values over all rows of a table that have the same kind of ablation, so over all factors of `scale`.
 
     On minimal pairs the table `fields` has a row for each named set and field of grammar, and all tables have the mean
-    log-ratio of the two sentences, `log_ratio`, and its change; see `MinimalPairs`.
+    log-ratio of the two sentences, `log_ratio`, and its change; see `PairTask`.
 
     Args:
         checkpoint: Checkpoint of a `TransformerClassifier`, scored on its own texts; None for
@@ -145,14 +146,11 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
 
     def begin(self) -> None:
         self.task = load_task(type(self).__name__, self.checkpoint, self.data, self.device, self.seed)
-        if "patch" in self.kinds and not self.task.has_partners:
-            why = "the data are no minimal pairs"
-            if isinstance(self.task, MinimalPairs):
-                why = "a masked language model reads a sentence once for each of its tokens"
+        if "patch" in self.kinds and self.task.lacks_partners:
             raise UserError(
                 "The kind of ablation `patch` takes the outputs of heads from the other sentence of a minimal pair, "
-                f"but {why}. Leave it out of {setting('model.kinds')}, or name a decoder and minimal pairs: "
-                f"{setting('data', 'PairDataModule')}."
+                f"but {self.task.lacks_partners}. Leave it out of {setting('model.kinds')}, or name a decoder and "
+                f"minimal pairs: {setting('data', 'PairDataModule')}."
             )
         self.head_sets = self._make_head_sets()
         self.ablations = self._make_ablations()
@@ -236,11 +234,10 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
         audit["lower_is_better"] = self.task.lower_is_better
         if self.each_head:
             audit["least_p_holm"] = least
-        if "patch" in self.kinds and isinstance(self.task, MinimalPairs):
+        if "patch" in self.kinds:
             audit |= self.task.audit_of_patch(outputs.items)
         score = self.task.score.rpartition(".")[2]
-        items = "pairs" if isinstance(self.task, MinimalPairs) else "texts"
-        answer = f"the {score} of the intact model is {{{self.task.score}}} over {{n}} {items}"
+        answer = f"the {score} of the intact model is {{{self.task.score}}} over {{n}} {self.task.noun}"
         if can_be_significant:
             answer += f"; ablated alone ({_describe(self.ablations[0])}), {self._describe_changes(tables, differences)}"
         answer = fill_sentence(answer, scores, n=len(outputs))

@@ -33,11 +33,11 @@ from attention_probing.datamodules.batches import LengthBatches, Ranks
 from attention_probing.datamodules.dependency import DependencySplit, Field, check_relations
 from attention_probing.measures.head_sets import DRAWS, REFERENCES, TaskOutputs, make_ablation, random_sets
 from attention_probing.measures.nested import DependencyProbe, ProbeMeasure
+from attention_probing.measures.pair_tasks import pair_task
 from attention_probing.measures.task import (
     IGNORED,
     Classification,
     LanguageModelling,
-    MinimalPairs,
     Task,
     found_of_asked,
     lacks_language_modelling,
@@ -686,7 +686,7 @@ class CausalCheck(ProbeMeasure):
         path = data.files()["test"]
         data.splits["test"] = PairSplit(path, data.read("model.pair_columns"), self._encoder)
         on = f": {corpus_of(path)['corpus']}"
-        task = MinimalPairs.from_split(data.splits["test"])
+        task = pair_task(data.splits["test"])
         return self._on_texts(task, data, "test", "accuracy on minimal pairs", on)
 
     def _on_texts(

@@ -24,9 +24,9 @@ from attention_probing.measures.clusters import PERMUTATIONS
 from attention_probing.measures.contract import Measure
 from attention_probing.measures.head_sets import DRAWS, WHOLE, TaskOutputs, random_sets
 from attention_probing.measures.kept_batches import Columns, KeptBatches
+from attention_probing.measures.pair_tasks import MinimalPairs
 from attention_probing.measures.pair_times import PassTimes
 from attention_probing.measures.paradigm_clusters import FEWEST, ParadigmClusters
-from attention_probing.measures.task import MinimalPairs
 from attention_probing.metrics.bootstrap import resample
 from attention_probing.metrics.differences import with_interval_and_p
 from attention_probing.metrics.head_effects import (

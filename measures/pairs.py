@@ -9,8 +9,9 @@ from attention_probing.attention.ablation import Ablation
 from attention_probing.datamodules import PairBatch, PairDataModule
 from attention_probing.measures.contract import Measure
 from attention_probing.measures.head_sets import DRAWS, WHOLE, AblatedOutputs, TaskOutputs
-from attention_probing.measures.task import MinimalPairs
+from attention_probing.measures.pair_tasks import pair_task
 from attention_probing.metrics.draws import TAIL
+from attention_probing.metrics.pairs import are_right
 from attention_probing.metrics.shares import share_interval
 from attention_probing.results import Estimate, Floats, Result, Table, fill_sentence, format_estimate
 from attention_probing.results.errors import pluralize
@@ -18,7 +19,7 @@ from attention_probing.results.sentences import clear_largest, clear_smallest
 
 
 class MinimalPairAccuracy(Measure[PairDataModule]):
-    """Share of minimal pairs whose acceptable sentence has the higher probability; see `MinimalPairs`.
+    """Share of minimal pairs whose acceptable sentence has the higher probability; see `PairTask`.
 
     For a masked language model, pseudo-log-likelihoods are compared; see `MaskedPairs`. Intervals come from a bootstrap
     over pairs. Ties count as right, as in lm-evaluation-harness; the audit counts them, and the pairs of equal
@@ -32,7 +33,7 @@ class MinimalPairAccuracy(Measure[PairDataModule]):
     takes = PairDataModule
 
     def begin(self) -> None:
-        self.task = MinimalPairs.from_split(self.data.splits["test"])
+        self.task = pair_task(self.data.splits["test"])
         self._outputs = AblatedOutputs(self.task, {Ablation("zero"): [WHOLE]})  # the model is run once, intact
 
     def update(self, batch: PairBatch) -> None:
@@ -95,7 +96,7 @@ def _items(outputs: TaskOutputs, pairs: pd.DataFrame) -> tuple[pd.DataFrame, dic
     items = pd.DataFrame({"id": pairs["paradigm"] + "/" + pairs["id"], "field": pairs["field"]})
     items["good"] = good
     items["bad"] = bad
-    items["right"] = (good >= bad).astype(int)
+    items["right"] = are_right(outputs.outputs["zero", WHOLE]).astype(int)
     items["pairs"] = 1
     ratios = {"pairs.accuracy": ("right", "pairs")}
     for field, in_field in pd.get_dummies(pairs["field"], dtype=int).items():
@@ -136,6 +137,5 @@ def _accuracy(outputs: TaskOutputs) -> Estimate:
 
 def _accuracy_at_once(outputs: TaskOutputs, fields: int) -> Estimate:
     """Return the accuracy with an interval that holds for so many fields at once (Bonferroni)."""
-    good, bad = _log_probabilities(outputs)
-    right = (good >= bad).astype(np.float64)
+    right = are_right(outputs.outputs["zero", WHOLE])
     return Estimate(*share_interval(right, np.ones_like(right), TAIL / fields), unit="fraction")

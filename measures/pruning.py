@@ -19,7 +19,7 @@ from attention_probing.datamodules.corpus import CorpusDataModule
 from attention_probing.measures.by_head import head_rows
 from attention_probing.measures.contract import Measure
 from attention_probing.measures.head_sets import DRAWS, WHOLE, AblatedOutputs
-from attention_probing.measures.task import data_of_checkpoint, draw_texts, load_task
+from attention_probing.measures.task_loading import data_of_checkpoint, draw_texts, load_task
 from attention_probing.metrics.differences import difference
 from attention_probing.metrics.moments import Moments
 from attention_probing.metrics.p_values import draws_for, holm, least_p, p_units

@@ -1,15 +1,13 @@
 """Tasks: models that are scored on texts, with their inputs, outputs for each text, losses and scores."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from jsonargparse import Namespace
-from lightning_utilities.core.rank_zero import rank_zero_warn
 from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -18,11 +16,9 @@ from torch import Tensor, nn
 
 from attention_probing.attention import Encoder
 from attention_probing.attention.ablation import (
-    PIECES,
     AblatedModel,
     Ablation,
     Sources,
-    partners_of_pairs,
     pieces_at_once,
 )
 from attention_probing.attention.heads import Heads
@@ -30,18 +26,13 @@ from attention_probing.corpora.splits import Split
 from attention_probing.datamodules import (
     ClassificationDataModule,
     PairBatch,
-    PairDataModule,
-    PairSplit,
     SegmentBatch,
     TextBatch,
-    TextDataModule,
 )
 from attention_probing.datamodules.batches import LengthBatches
-from attention_probing.datamodules.corpus import CorpusDataModule, data_for
 from attention_probing.metrics.classification import auroc, f1_score, mcc_score
 from attention_probing.metrics.statistics import Ratio, Statistic, pearson, spearman
 from attention_probing.models import TransformerClassifier
-from attention_probing.models.checkpoints import checkpoint_file, data_settings, read_checkpoint
 from attention_probing.results import Flags, Floats, Integers, Unit, UserError
 from attention_probing.results.errors import pluralize, setting
 
@@ -70,7 +61,8 @@ class Task(ABC):
         unit: Unit of the score.
         loss_unit: Unit of the losses.
         lower_is_better: True if the score is a loss.
-        has_partners: True if each text has another one, whose outputs the ablation `patch` takes.
+        noun: What is scored, in the plural.
+        lacks_partners: Reason why no text has another one, whose outputs the ablation `patch` takes; empty if each has.
     """
 
     name: str
@@ -84,7 +76,8 @@ class Task(ABC):
     unit: Unit
     loss_unit: Unit = "nats"
     lower_is_better: ClassVar[bool] = False
-    has_partners: ClassVar[bool] = False
+    noun: ClassVar[str] = "texts"
+    lacks_partners: ClassVar[str] = "the data are no minimal pairs"
 
     @abstractmethod
     def inputs(self, batch: Any) -> dict[str, Tensor]:  # noqa: ANN401 # each task has its own
@@ -123,6 +116,14 @@ class Task(ABC):
 
         Args:
             inputs: Inputs of a batch, from `inputs`.
+        """
+        raise TypeError(f"{type(self).__name__} has no pairs of texts.")
+
+    def audit_of_patch(self, items: Integers) -> dict[str, object]:
+        """Return what `patch` can change of some texts, for the audit.
+
+        Args:
+            items: Indices of the texts, or of the pairs of texts.
         """
         raise TypeError(f"{type(self).__name__} has no pairs of texts.")
 
@@ -225,8 +226,8 @@ class LabelTask(Task):
 
     def losses(self, outputs: Tensor, gold: Tensor) -> Tensor:
         if self.regression:
-            return nn.functional.mse_loss(_precise(outputs)[:, 0], gold, reduction="none")
-        return nn.functional.cross_entropy(_precise(outputs), gold, reduction="none")
+            return nn.functional.mse_loss(at_least_float32(outputs)[:, 0], gold, reduction="none")
+        return nn.functional.cross_entropy(at_least_float32(outputs), gold, reduction="none")
 
     def accuracies(self, outputs: Tensor, gold: Tensor) -> Tensor:
         return (outputs.argmax(1) == gold).float()
@@ -407,7 +408,7 @@ class MeanStateClassification(LabelTask):
 
     def _means(self, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return the mean of the hidden states of real tokens, `[batch, size]`."""
-        states = _precise(self._encoder.last_hidden(_of_model(inputs)))
+        states = at_least_float32(self._encoder.last_hidden(inputs_of_model(inputs)))
         real = inputs["attention_mask"].bool()
         return (states * real[:, :, None]).sum(1) / real.sum(1, keepdim=True)
 
@@ -441,7 +442,7 @@ def _fit_regression(features: Floats, labels: Sequence[int]) -> tuple[Floats, Fl
     return weight, bias
 
 
-def _of_model(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def inputs_of_model(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the inputs that a Hugging Face model takes."""
     names = ("input_ids", "attention_mask", "token_type_ids")
     return {name: inputs[name] for name in names if name in inputs}
@@ -496,7 +497,7 @@ class LanguageModelling(Task):
         self.vocabulary = int(self._language_model.config.vocab_size)
 
     def inputs(self, batch: SegmentBatch) -> dict[str, Tensor]:
-        tokens, targets = _next_tokens(batch) if self.encoder.causal else self._masked_tokens(batch)
+        tokens, targets = next_tokens(batch) if self.encoder.causal else self._masked_tokens(batch)
         inputs = self.encoder.inputs(tokens, batch.mask, batch.segments)
         return {**inputs, "index": batch.index, "targets": targets}
 
@@ -524,9 +525,9 @@ class LanguageModelling(Task):
 
     def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
         targets = inputs["targets"]
-        logits = self._language_model(**_of_model(inputs)).logits
+        logits = self._language_model(**inputs_of_model(inputs)).logits
         losses = nn.functional.cross_entropy(
-            _precise(logits).transpose(1, 2), targets, reduction="none", ignore_index=IGNORED
+            at_least_float32(logits).transpose(1, 2), targets, reduction="none", ignore_index=IGNORED
         )
         loss = losses.sum(1)
         right = (logits.argmax(2) == targets).sum(1)
@@ -545,278 +546,6 @@ class LanguageModelling(Task):
         return [self.inputs(batch.to(self.encoder.device)) for batch in data.draw_segments(split, most, seed)]
 
 
-class MinimalPairs(Task):
-    """Task of giving the acceptable sentence of a minimal pair the higher probability (Warstadt et al. 2020, §4).
-
-    The log-probability of a sentence is the sum over its tokens after the start token; see `PairSplit`. A tie counts as
-    right, so that the accuracy is `acc` of lm-evaluation-harness's `blimp_*`, where the first of equal choices wins.
-
-    The inputs have two texts for each pair, the acceptable sentence first. Both have the index of the pair, so that the
-    ablation `resample` takes the outputs for both from the same texts, and from no sentence of the pair. The outputs
-    are both log-probabilities, `[pairs, 2]`, and the gold value is the index of the pair.
-
-    A further score is `pairs.log_ratio`, the mean of log p(acceptable) − log p(unacceptable) in nats. Unlike the
-    accuracy it shows a change that turns no decision. Zhang and Nanda (2024, §4) recommend the difference of two logits
-    for patching; it stands here between whole sentences, as the accuracy does.
-
-    The ablation `patch` exchanges the outputs between the two sentences of a pair. Nothing differs before the first
-    token that the sentences do not share, so patching can change only the probabilities of the tokens after it.
-
-    A masked language model gives a sentence no probability; its task is `MaskedPairs`. `from_split` chooses.
-
-    Args:
-        split: The pairs, as tokens of a decoder whose files hold a head for language modelling.
-
-    Attributes:
-        masks: True if the log-probabilities are those of masked tokens.
-
-    Raises:
-        TypeError: The pairs are tokens of a masked language model.
-        UserError: The decoder's files hold no such head.
-    """
-
-    name = "minimal pairs"
-    score = "pairs.accuracy"
-    unit = "fraction"
-    width = 2
-    has_partners = True
-    masks: ClassVar[bool] = False
-
-    def __init__(self, split: PairSplit) -> None:
-        if self.masks != (split.masking is not None):
-            raise TypeError("MinimalPairs is for decoders, MaskedPairs for other encoders: call from_split.")
-        encoder = split.encoder
-        reason = lacks_language_modelling(encoder)
-        if reason is not None:
-            raise UserError(
-                f"{reason}, which minimal pairs need. Name a decoder (gpt2) or a masked language model "
-                f"(bert-base-uncased) with a language-modelling head with {setting('encoder')}."
-            )
-        encoder.require_interface(type(self).__name__)
-        assert encoder.language_model is not None
-        self._split = split
-        self.pairs = split.pairs
-        self.encoder = encoder
-        self._language_model = encoder.language_model
-        self.model = self._language_model.base_model
-        self.layers = encoder.layers
-        self.heads = encoder.heads
-        self.vocabulary = int(self._language_model.config.vocab_size)
-
-    @staticmethod
-    def from_split(split: PairSplit) -> "MinimalPairs":
-        """Return the task of some pairs: `MaskedPairs` if they are read by a masked language model."""
-        return MinimalPairs(split) if split.masking is None else MaskedPairs(split)
-
-    def inputs(self, batch: PairBatch) -> dict[str, Tensor]:
-        tokens, targets = _next_tokens(batch)
-        index = batch.index.repeat_interleave(2)
-        return {"input_ids": tokens, "attention_mask": batch.mask.long(), "index": index, "targets": targets}
-
-    def gold(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        return inputs["index"][::2]
-
-    def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        logits = self._language_model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits
-        losses = []
-        # One sentence at a time: its log-probabilities are no second tensor of the size of all logits.
-        for of_sentence, targets in zip(logits, inputs["targets"], strict=True):
-            losses.append(nn.functional.cross_entropy(_precise(of_sentence), targets, reduction="sum"))
-        return -torch.stack(losses).view(-1, 2)
-
-    def statistic(self) -> Statistic:
-        return _first_is_more_probable
-
-    def further_statistics(self) -> Mapping[str, tuple[Statistic, Unit]]:
-        return {"pairs.log_ratio": (log_ratio, "nats")}
-
-    def partners(self, inputs: Mapping[str, Tensor]) -> Sources:
-        return partners_of_pairs(inputs["input_ids"], inputs["attention_mask"].sum(1))
-
-    def audit_of_patch(self, items: Integers) -> dict[str, object]:
-        """Return what `patch` can change of some pairs.
-
-        Args:
-            items: Indices of the pairs.
-
-        Returns:
-            Entries of the audit: the number of pairs whose sentences have different numbers of tokens, and of the
-            positions in them that have no partner and so keep their own outputs; how many of the tokens that are
-            predicted stand behind the first difference, so that `patch` can change their probability; and the number
-            of pairs without such tokens.
-        """
-        batch = self._split[items.tolist()]
-        _, positions = partners_of_pairs(batch.tokens, batch.lengths)
-        alone = (positions < 0) & batch.mask
-        lengths = batch.lengths.view(-1, 2)
-        good, bad = batch.tokens.view(-1, 2, batch.tokens.size(1)).unbind(1)
-        shared = (good == bad).cumprod(1).sum(1)  # tokens at the start
-        behind = (lengths - 1 - shared[:, None]).clamp(min=0)
-        return {
-            "pairs_of_unequal_length": int((lengths[:, 0] != lengths[:, 1]).sum()),
-            "positions_without_partner": int(alone.sum()),
-            "tokens_patch_can_change": f"{int(behind.sum()):,} of {int((lengths - 1).sum()):,}",
-            "pairs_patch_cannot_change": int((behind == 0).all(1).sum()),
-        }
-
-    def groups(self, items: Integers) -> Mapping[str, Flags]:
-        """Return the pairs of each field of grammar, bool `[pairs]`."""
-        fields = np.array([self.pairs[item].field for item in items])
-        return {str(field): fields == field for field in np.unique(fields)}
-
-    def draw(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
-        pairs = data.splits["test"]  # the only split, whatever `split` says
-        order = np.random.default_rng(seed).permutation(len(pairs))
-        count = int((pairs.texts[order].cumsum() <= most).sum())
-        places = order[: max(count, 1)].tolist()
-        batches = LengthBatches(pairs.lengths, items=places, shuffle=False, **pairs.bounds)
-        return [self.inputs(pairs[items].to(self.encoder.device)) for items in batches]
-
-
-class MaskedPairs(MinimalPairs):
-    """Task of giving the acceptable sentence of a minimal pair the higher pseudo-log-likelihood.
-
-    The pseudo-log-likelihood of a sentence is the sum of the log-probabilities of its tokens, each of them masked and
-    predicted from all others (Salazar et al. 2020, §2). The pieces of a rare word give each other away, which makes the
-    word seem probable; so the tokens of the same word to the right are masked too by default (PLL-word-l2r of Kauf &
-    Ivanova 2023). Words are those that the tokenizer cuts into pieces, as in the code of that paper and in minicons:
-    `don't` is three words of BERT and one of XLM-R.
-
-    The inputs have a text for each token to predict, the sentence with this token masked, one sentence after the other,
-    with the index of the pair and
-
-    - `sentence`: number of its sentence in the batch, 2 · pair + 1 for the unacceptable one, int64 `[texts]`. Of two
-      equal sentences only the first has texts, so that they are a tie;
-    - `place` and `target`: position and id of the token to predict, int64 `[texts]`.
-
-    Logits are computed at these positions alone, unless the head reads other positions too.
-
-    Args:
-        split: The pairs, as tokens of an encoder whose files hold a head for masked language modelling.
-
-    Raises:
-        UserError: The files hold no such head, or the tokenizer has no mask token.
-    """
-
-    has_partners = False  # a sentence is read once for each token, and so is its partner, with other tokens masked
-    masks = True
-
-    def __init__(self, split: PairSplit) -> None:
-        super().__init__(split)
-        self._masking = split.masking
-        self._most = split.bounds["max_cells"]
-        self.vocabulary = split.logits_per_token
-        self._skips_positions = self._can_skip_positions()
-        if not self._skips_positions:
-            self.vocabulary = int(self._language_model.config.vocab_size)
-            self._most = max(self._most // split.longest, 1)
-
-    @torch.inference_mode()
-    def _can_skip_positions(self) -> bool:
-        """Return True if the head reads no other state than that of the position whose token it predicts."""
-        tokens = torch.arange(12, device=self.encoder.device).view(2, 6) % 6 + 1
-        mask = torch.ones_like(tokens, dtype=torch.bool)
-        inputs = self.encoder.inputs(tokens, mask, torch.zeros_like(tokens))
-        place = torch.tensor([1, 4], device=tokens.device)
-        expected = self._language_model(**inputs).logits[[0, 1], place]
-        try:
-            logits = self._logits_at(inputs, place)
-        except Exception:  # of any kind, if the head cannot read one state of each text
-            return False
-        if logits.shape != expected.shape:
-            return False
-        tolerance = torch.finfo(expected.dtype).eps ** 0.5
-        gap = float((logits - expected).abs().max())
-        return bool(gap <= tolerance * max(1.0, float(expected.abs().max())))
-
-    def _logits_at(self, inputs: Mapping[str, Tensor], place: Tensor) -> Tensor:
-        """Return the logits at one position of each text, `[texts, vocabulary]`, computed for no other position."""
-        texts = torch.arange(len(place), device=place.device)
-
-        def keep_places(module: nn.Module, args: object, output: Any) -> None:  # noqa: ANN401 # of a Hugging Face model
-            output["last_hidden_state"] = output.last_hidden_state[texts, place][:, None]
-
-        hook = self.model.register_forward_hook(keep_places)
-        try:
-            logits: Tensor = self._language_model(**_of_model(inputs)).logits
-        finally:
-            hook.remove()
-        return logits.flatten(0, 1)
-
-    def inputs(self, batch: PairBatch) -> dict[str, Tensor]:
-        to_mask = batch.words >= 0
-        is_equal = (batch.tokens[::2] == batch.tokens[1::2]).all(1)
-        to_mask[1::2] &= ~is_equal[:, None]
-        sentence, place = to_mask.nonzero(as_tuple=True)
-        tokens = batch.tokens[sentence]
-        position = torch.arange(tokens.size(1), device=tokens.device)
-        masked = position == place[:, None]
-        if self._masking == "word_l2r":
-            words = batch.words[sentence]
-            is_of_word = words == words.gather(1, place[:, None])
-            masked = is_of_word & (position >= place[:, None])
-        mask = self.encoder.tokenizer.mask_token_id
-        inputs = self.encoder.inputs(
-            tokens.masked_fill(masked, mask), batch.mask[sentence], segments=torch.zeros_like(tokens)
-        )
-        target = tokens.gather(1, place[:, None])[:, 0]
-        index = batch.index[sentence // 2]
-        return {**inputs, "index": index, "sentence": sentence, "place": place, "target": target}
-
-    def gold(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        pairs: Tensor = inputs["index"].unique_consecutive()  # type: ignore[no-untyped-call]
-        return pairs
-
-    def log_probabilities(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Run the model, and return the log-probability of the token to predict in each text, `[texts]`."""
-        place = inputs["place"]
-        if self._skips_positions:
-            logits = self._logits_at(inputs, place)
-        else:
-            texts = torch.arange(len(place), device=place.device)
-            logits = self._language_model(**_of_model(inputs)).logits[texts, place]
-        return -nn.functional.cross_entropy(_precise(logits), inputs["target"], reduction="none")
-
-    def outputs(self, inputs: Mapping[str, Tensor]) -> Tensor:
-        parts = [self.log_probabilities(part) for part in self._in_parts(inputs)]
-        return _sum_by_pair(torch.cat(parts)[None], inputs["sentence"])[0]
-
-    def ablated_outputs(self, inputs: Mapping[str, Tensor], ablation: Ablation, sets: Sequence[Heads]) -> Tensor:
-        parts = []
-        for part in self._in_parts(inputs):
-            index = part["index"].tolist()
-            parts.append(self.ablated_model.run(self.log_probabilities, part, ablation, sets, index))
-        return _sum_by_pair(torch.cat(parts, 1), inputs["sentence"])
-
-    def _in_parts(self, inputs: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-        """Yield the inputs of as many texts at a time as the datamodule has tokens in a batch."""
-        texts, longest = inputs["input_ids"].shape
-        at_once = max(self._most // longest, 1)
-        for first in range(0, texts, at_once):
-            yield {name: tensor[first : first + at_once] for name, tensor in inputs.items()}
-
-    def draw(self, data: Any, split: Split | None, most: int, seed: int) -> list[dict[str, Tensor]]:  # noqa: ANN401
-        parts: list[dict[str, Tensor]] = []
-        for inputs in super().draw(data, split, most, seed):
-            parts.extend(self._in_parts(inputs))
-        return parts
-
-
-def _sum_by_pair(log_probabilities: Tensor, sentence: Tensor) -> Tensor:
-    """Sum log-probabilities of tokens by sentence, and return those of both sentences of each pair, `[sets, pairs, 2]`.
-
-    Args:
-        log_probabilities: `[sets, texts]`.
-        sentence: Number of the sentence of each text; see `MaskedPairs`.
-    """
-    pairs = int(sentence.max()) // 2 + 1
-    sums = log_probabilities.new_zeros(len(log_probabilities), 2 * pairs)
-    sums.index_add_(1, sentence, log_probabilities)
-    good, bad = sums.view(-1, pairs, 2).unbind(2)
-    has_texts = sentence.bincount(minlength=2 * pairs)[1::2] > 0
-    return torch.stack([good, bad.where(has_texts, good)], 2)
-
-
 first_output_per_gold = Ratio(lambda values: (values[:, 1], values[:, 0]))
 """Statistic of the ratio of two sums over texts: first outputs to gold values, the first column.
 
@@ -824,15 +553,11 @@ In language modelling this is the mean loss of a token: the first output of a te
 gold value is the number of its tokens to predict.
 """
 
-log_ratio = Ratio(lambda values: (values[:, 1] - values[:, 2], np.ones(len(values))))
-"""Statistic of the mean difference of two outputs of each text, the second and third column, such as log p(good) − log
-p(bad)."""
-
 found_of_asked = Ratio(first_output_per_gold.counts, share=True)
 """Statistic of the share of the words asked for, the first column, that are found, the second."""
 
 
-def _next_tokens(batch: SegmentBatch | PairBatch) -> tuple[Tensor, Tensor]:
+def next_tokens(batch: SegmentBatch | PairBatch) -> tuple[Tensor, Tensor]:
     """Return the tokens and, as targets, the next token at each position, int64 `[batch, time]`."""
     following = batch.tokens.masked_fill(~batch.mask, IGNORED).roll(-1, 1)
     following[:, -1] = IGNORED
@@ -853,82 +578,7 @@ def _label_numbers(batch: SegmentBatch, known: Sequence[str]) -> Tensor:
 
 _accuracy = Ratio(lambda values: (values[:, 0] == values[:, 1:].argmax(axis=1), np.ones(len(values))), share=True)
 
-_first_is_more_probable = Ratio(
-    lambda values: ((values[:, 1] >= values[:, 2]).astype(np.float64), np.ones(len(values))), share=True
-)
 
-
-def _precise(numbers: Tensor) -> Tensor:
+def at_least_float32(numbers: Tensor) -> Tensor:
     """Convert numbers to float32, unless they are more precise."""
     return numbers.to(torch.promote_types(numbers.dtype, torch.float32))
-
-
-def load_task(
-    measurement: str, checkpoint: Path | None, data: CorpusDataModule[Any], device: torch.device, seed: int
-) -> Task:
-    """Load the model of a measurement that scores it with attention heads ablated.
-
-    With a checkpoint the task is the classification that the model was trained for. Without a checkpoint the task is
-    language modelling, on texts (`TextDataModule`), or minimal pairs (`PairDataModule`).
-
-    Args:
-        measurement: Class name of the measurement, for messages.
-        checkpoint: Checkpoint of a `TransformerClassifier`; None for language modelling or minimal pairs.
-        data: Datamodule of the texts.
-        device: Device of the model.
-        seed: Seed of masked tokens.
-
-    Raises:
-        UserError: The model and the data do not fit.
-    """
-    if checkpoint is not None:
-        labelled = data_for(f"{measurement} with a checkpoint", ClassificationDataModule, data)
-        # Two copies of a batch at least run at once.
-        labelled.eval_tokens = PIECES.get(device.type, PIECES["cuda"]) // 2
-        return Classification.from_data(checkpoint, labelled, device)
-    if isinstance(data, PairDataModule):
-        return MinimalPairs.from_split(data.splits["test"])
-    texts = data_for(f"{measurement} without a checkpoint", TextDataModule, data)
-    if len(texts.encoders) > 1 or texts.quantity != "attention":
-        raise UserError(
-            f"{measurement} replaces the attention of one encoder. Leave out `random_init`, `before` and `quantity`."
-        )
-    return LanguageModelling(texts.encoders["given"], seed)
-
-
-def data_of_checkpoint(arguments: object, given: Namespace | None) -> Namespace | None:
-    """Return the given data settings; without any, those in the checkpoint that a measurement or its arguments name."""
-    checkpoint = getattr(arguments, "checkpoint", None)
-    if given is not None or checkpoint is None:
-        return given
-    path = checkpoint_file(checkpoint)
-    return data_settings(path, read_checkpoint(path))
-
-
-def has_split(data: CorpusDataModule[Any], split: Split) -> bool:
-    """Return False if the texts lack a split: minimal pairs have one split alone."""
-    if isinstance(data, TextDataModule):
-        return data.has_split(split)
-    return not isinstance(data, PairDataModule)
-
-
-def draw_texts(task: Task, data: CorpusDataModule[Any], split: Split, most: int, seed: int) -> list[dict[str, Tensor]]:
-    """Draw random texts of a split, and return batches of the model's inputs for them.
-
-    All processes draw the same texts.
-
-    Args:
-        task: The task.
-        data: Datamodule of the texts.
-        split: The split; if texts for language modelling or minimal pairs lack it, all test data are used.
-        most: Largest number of texts.
-        seed: Seed of the draw.
-    """
-    if has_split(data, split):
-        return task.draw(data, split, most, seed)
-    if not isinstance(data, PairDataModule):
-        rank_zero_warn(
-            f"The data have no {split} split, so the replacements for ablated heads are computed on texts of the "
-            f"test split, which are scored too. To keep them apart, give corpora with a {split} split."
-        )
-    return task.draw(data, None, most, seed)

@@ -14,7 +14,7 @@ from attention_probing.attention import EncoderSpec
 from attention_probing.datamodules import PairDataModule
 from attention_probing.fidelity.head_features import reading_heads
 from attention_probing.fidelity.pair_errors import PairReader
-from attention_probing.measures.task import MinimalPairs
+from attention_probing.measures.pair_tasks import MinimalPairs
 
 ROUNDS = 3
 

@@ -21,7 +21,8 @@ from attention_probing.datamodules import ClassificationDataModule, TextDataModu
 from attention_probing.measures import HeadAblation, measure
 from attention_probing.measures.head_sets import random_sets
 from attention_probing.measures.pruning import PRUNED_SHARES, Pruning, head_confidences, head_derivatives, normalise
-from attention_probing.measures.task import LanguageModelling, draw_texts, load_task
+from attention_probing.measures.task import LanguageModelling
+from attention_probing.measures.task_loading import draw_texts, load_task
 from attention_probing.metrics.p_values import holm
 from attention_probing.metrics.stability import draw_resamples
 from attention_probing.models import TransformerClassifier

@@ -23,9 +23,9 @@ from attention_probing.datamodules import PairDataModule
 from attention_probing.measures import GrammarHeads, measure
 from attention_probing.measures.attribution import estimate_effects, head_gradients
 from attention_probing.measures.kept_batches import KeptBatches
+from attention_probing.measures.pair_tasks import MinimalPairs
 from attention_probing.measures.pair_times import PassTimes
 from attention_probing.measures.paradigm_clusters import ParadigmClusters
-from attention_probing.measures.task import MinimalPairs
 from attention_probing.metrics.differences import against_random_draws
 from attention_probing.metrics.head_effects import choosing_half, effect_of_head, reason_not_to_test
 from attention_probing.metrics.p_values import holm

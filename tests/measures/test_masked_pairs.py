@@ -20,7 +20,7 @@ from attention_probing.datamodules import PairDataModule, PairSplit
 from attention_probing.datamodules.pairs import Masking
 from attention_probing.measures import HeadAblation, MinimalPairAccuracy
 from attention_probing.measures.head_sets import make_ablation
-from attention_probing.measures.task import MaskedPairs, MinimalPairs
+from attention_probing.measures.pair_tasks import MaskedPairs, MinimalPairs, pair_task
 from attention_probing.results import UserError
 from tests.measures.heads_off import off
 from tests.measures.test_importance import language_model
@@ -92,7 +92,7 @@ def test_a_head_that_reads_other_positions_too_is_given_all_states(kind: str, tm
     data = data_of(tmp_path, broken_pairs())
     data.setup("test")
     inputs_of = data.splits["test"][list(range(8))]
-    by_place = MinimalPairs.from_split(data.splits["test"])
+    by_place = pair_task(data.splits["test"])
     head = by_place._language_model.get_output_embeddings()  # type: ignore[no-untyped-call]
     sizes = []
     head.register_forward_hook(lambda _, args, output: sizes.append(output.shape[:-1].numel()))
@@ -104,7 +104,7 @@ def test_a_head_that_reads_other_positions_too_is_given_all_states(kind: str, tm
         return (args[0] + float(args[0].size(1) == 1),)
 
     counting = head.register_forward_pre_hook(count_positions)
-    of_whole = MinimalPairs.from_split(data.splits["test"])
+    of_whole = pair_task(data.splits["test"])
     sizes.clear()
     np.testing.assert_allclose(of_whole.outputs(inputs), expected, rtol=1e-5)
     assert sum(sizes) == inputs["input_ids"].numel()
@@ -126,7 +126,7 @@ def test_texts_are_read_in_parts_within_the_bound(tmp_path: Path, monkeypatch: p
     whole = items_of(scored(MinimalPairAccuracy(), data))
     bounds = {"max_cells": 50, "max_items": 3, "cells": "tokens"}
     monkeypatch.setattr(PairSplit, "bounds", property(lambda split: bounds))
-    task = MinimalPairs.from_split(data.splits["test"])
+    task = pair_task(data.splits["test"])
     assert isinstance(task, MaskedPairs)
     sizes = []
     run = task._language_model.forward
@@ -165,7 +165,7 @@ def test_heads_off_are_those_of_a_pass_for_each_token(tmp_path: Path) -> None:
     [row] = found.tables["sets"].frame.to_dict("records")
     assert row["score"] == pytest.approx(own.mean())
     assert row["difference"] == pytest.approx(own.mean() - whole.mean())
-    task = MinimalPairs.from_split(data.splits["test"])
+    task = pair_task(data.splits["test"])
     ablation = make_ablation("zero", task.outputs, list, 0)
     inputs = task.inputs(data.splits["test"][[0, 1, 2]])
     ablated = task.ablated_outputs(inputs, ablation, [frozenset(HEADS)])[0]
@@ -177,7 +177,7 @@ def test_replacements_are_from_masked_texts_of_other_pairs(tmp_path: Path) -> No
     language_model("bert", tmp_path / "model")
     data = data_of(tmp_path, broken_pairs())
     data.setup("test")
-    task = MinimalPairs.from_split(data.splits["test"])
+    task = pair_task(data.splits["test"])
     ablation = make_ablation("resample", task.outputs, lambda: task.draw(data, "test", 1000, 0), 0)
     assert ablation.reference is not None
     assert ablation.reference.texts == data.splits["test"].texts.sum()
@@ -232,11 +232,11 @@ def test_what_cannot_be_masked_is_refused(tmp_path: Path) -> None:
         data_of(tmp_path, rows).setup("test")
     data = data_of(tmp_path, some_pairs())
     data.setup("test")
-    with pytest.raises(TypeError, match="call from_split"):
+    with pytest.raises(TypeError, match="call pair_task"):
         MinimalPairs(data.splits["test"])
     data.splits["test"].encoder.tokenizer.mask_token = None
     with pytest.raises(UserError, match="has no mask token in its tokenizer"):
-        MinimalPairs.from_split(data.splits["test"])
+        pair_task(data.splits["test"])
     with pytest.raises(UserError, match="masking is 'all', but must be one of word_l2r, original"):
         data_of(tmp_path, some_pairs(), masking="all")
     language_model("gpt2", tmp_path / "decoder")

@@ -30,8 +30,8 @@ from attention_probing.corpora.pairs import PairColumns
 from attention_probing.datamodules import DependencyDataModule, PairDataModule, PairSplit
 from attention_probing.measures import HeadAblation, MinimalPairAccuracy, measure
 from attention_probing.measures.head_sets import make_ablation
+from attention_probing.measures.pair_tasks import MinimalPairs
 from attention_probing.measures.pairs import _accuracy_at_once, pairs_answer
-from attention_probing.measures.task import MinimalPairs
 from attention_probing.metrics.p_values import holm
 from attention_probing.results import Estimate, Result, UserError
 from studies.planted_agreement import AgreementModel, Paradigm, agreement_model, write_agreement_pairs
