@@ -225,7 +225,7 @@ class ProbingCLI(PublicCLI):
         return unfinished or RunState(parent / f"state-{digest}")
 
     def _digest(self, trainer: Trainer) -> str:
-        """Return the digest of the run's options, of this program, and of the sizes of the data files."""
+        """Return the digest of the run's options, of this program, and of the data files."""
         options = dict(self.plain_settings)
         options["sources"] = sources_of(self.datamodule)
         return run_digest(str(self.subcommand), options, trainer.world_size)

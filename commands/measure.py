@@ -396,7 +396,7 @@ def _seed(settings: Namespace) -> None:
 
 
 def _digest(parser: Parser, settings: Namespace, data: object) -> str:
-    """Return the digest of the options, this program and the sizes of the data files; the same on any devices."""
+    """Return the digest of the options, this program and the data files; the same on any devices."""
     plain = yaml.safe_load(parser.dump(settings, skip_none=False))
     devices = plain["trainer"]
     plain["trainer"] = {name: devices[name] for name in ("precision", "limit_test_batches", "fast_dev_run")}

@@ -19,7 +19,7 @@ from jsonargparse import ArgumentParser, Namespace
 from attention_probing.datamodules.corpus import CorpusDataModule
 from attention_probing.models.checkpoints import CHECKPOINTS, LAST, damage
 from attention_probing.models.configs import with_short_classes
-from attention_probing.results.digests import source_digest
+from attention_probing.results.digests import Digests, source_digest
 from attention_probing.results.errors import UserError
 from attention_probing.results.files import remove_leftovers, try_folder, write_atomically
 from attention_probing.results.locks import try_lock
@@ -42,13 +42,13 @@ def run_digest(command: str, config: Mapping[str, object], world: int) -> str:
 
 
 def sources_of(data: object) -> list[object]:
-    """Return a digest of this program, and the sizes of the files of a datamodule."""
-    sizes = []
+    """Return a digest of this program, and the names and SHA-256 of the files of a datamodule."""
+    sources: list[object] = [source_digest()]
     if isinstance(data, CorpusDataModule):
-        for name, path in sorted(data.files().items()):
-            if path.is_file():
-                sizes.append([name, path.stat().st_size])
-    return [source_digest(), sizes]
+        files = sorted(data.files().items())
+        digests = Digests(data.cache).of(path for _, path in files if path.is_file())
+        sources += [[name, digests[path]] for name, path in files if path in digests]
+    return sources
 
 
 class SavedTraining(NamedTuple):

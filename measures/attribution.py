@@ -57,7 +57,7 @@ def estimate_effects(
     """Return the estimated effect of replacing each head alone on the number of each text, `[batch, layers, heads]`.
 
     The effect is the number of the intact model minus that of the changed one: −Σ ∂number/∂output · (replacement −
-    output), over positions and dimensions.
+    output), over positions and dimensions. Products and sums are float32, also of a model in bfloat16.
 
     Args:
         outputs: Outputs of the heads of each layer, from `head_gradients`.
@@ -69,5 +69,6 @@ def estimate_effects(
     for layer, (own, gradient) in enumerate(zip(outputs, gradients, strict=True)):
         heads = torch.arange(own.size(1), device=own.device)
         replacement = ablation.outputs(layer, heads, own, sources)
-        by_layer.append(-(gradient * (replacement - own)).sum((2, 3)))
+        change = (replacement - own).float()
+        by_layer.append(-(gradient.float() * change).sum((2, 3)))
     return torch.stack(by_layer, 1)

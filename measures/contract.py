@@ -1,5 +1,6 @@
 """The contract of a measurement."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self
@@ -12,9 +13,10 @@ from attention_probing.attention import Encoder
 from attention_probing.attention.quantities import QuantityName
 from attention_probing.datamodules import SegmentBatch, TextDataModule
 from attention_probing.datamodules.batches import Ranks, run_seed
-from attention_probing.datamodules.corpus import Data
+from attention_probing.datamodules.corpus import CorpusDataModule, Data
 from attention_probing.measures.by_head import HeadNumbers
 from attention_probing.results import Result
+from attention_probing.results.digests import digest
 from attention_probing.results.errors import UserError
 
 
@@ -32,7 +34,8 @@ class Measure(nn.Module, Generic[Data]):
         data: The datamodule. `measure` sets it and the attributes below.
         device: Device of this process.
         ranks: Rank of this process, and number of processes.
-        kept: Folder in which trained models are kept while the measurement runs; None keeps none.
+        kept: Folder in which trained models and numbers are kept while the measurement runs; None keeps none. It is
+            named by the command; what depends on files is kept in `kept_folder`.
     """
 
     experiment: ClassVar[str]
@@ -51,6 +54,18 @@ class Measure(nn.Module, Generic[Data]):
     def data_of(cls, arguments: Namespace | Self, given: Namespace | None) -> Namespace | None:
         """Return the settings of the datamodule: the given ones, or those that a measurement or its arguments imply."""
         return given
+
+    def kept_folder(self, data: CorpusDataModule[Any]) -> Path | None:
+        """Return the folder in `kept` of what is computed from a datamodule that is set up; None keeps nothing.
+
+        Its name depends on the checksums of the data and of the encoder, so that nothing is taken of an earlier run
+        of the same command with other files.
+        """
+        if self.kept is None:
+            return None
+        provenance = data.provenance
+        content = json.dumps([provenance.encoder, provenance.data], sort_keys=True, default=str)
+        return self.kept / digest(content.encode())[:16]
 
     def begin(self) -> None:
         """Check the data, create metrics, load models and train those that must be trained.

@@ -30,6 +30,7 @@ from attention_probing.measures.paradigm_clusters import FEWEST, ParadigmCluster
 from attention_probing.metrics.bootstrap import resample
 from attention_probing.metrics.differences import with_interval_and_p
 from attention_probing.metrics.head_effects import (
+    TOO_FEW,
     HeadEffect,
     are_right,
     choosing_half,
@@ -52,6 +53,7 @@ from attention_probing.results.sentences import (
     Difference,
     fill_sentence,
     format_estimate,
+    format_p,
     largest_difference,
 )
 
@@ -137,11 +139,12 @@ class GrammarHeads(Measure[PairDataModule]):
     For each paradigm a random half of the pairs chooses the head with the largest effect on the log-ratio. The other
     half tests it, exactly: against the intact model, and against random heads of the same layer
     (`metrics.differences.against_random_draws`). Holm's method adjusts each of the two p-values over all paradigms.
-    A paradigm is tested if it has 20 pairs or more, and if the intact model's accuracy on all of them is above chance:
-    its interval lies above .5.
+    A paradigm is tested if it has 20 pairs or more, and if the intact model's accuracy on the choosing half is above
+    chance: its interval lies above .5.
 
-    A small p says that the head matters, or that it matters more than the other heads of its layer. Some head of a
-    layer matters most in every model, also in one with random weights.
+    A small p says that the head matters, or that it matters more than the other heads of its layer. Some head matters
+    most in every model, also in one with random weights, so the second p allows for its choice
+    (`metrics.differences.widen_for_choice`).
 
     Paradigms that share heads are those whose effects over all heads correlate (`ParadigmClusters`).
 
@@ -187,16 +190,16 @@ class GrammarHeads(Measure[PairDataModule]):
         self._heads: list[Heads] = [frozenset({head}) for head in every_head]
         self._names = HeadNames(tuple(range(self.task.layers)), tuple(range(self.task.heads)))
         self._every_set = {ablation: [WHOLE, *self._heads] for ablation in self.ablations}
-        self._kept = KeptBatches(self.kept)
+        self._numbers = KeptBatches(self.kept_folder(self.data))
         self._rows = Rows()
-        if self._kept.found:
-            inform(f"An interrupted run of this command has left {pluralize(self._kept.found, 'batch', 'batches')}.")
+        if self._numbers.found:
+            inform(f"An interrupted run of this command has left {pluralize(self._numbers.found, 'batch', 'batches')}.")
         self.times = self._time_passes()
         inform(f"{self._describe_work()}: about {_describe_time(self.predict_seconds())} if nothing else runs here.")
 
     def update(self, batch: PairBatch) -> None:
         if len(batch.index):
-            columns = self._kept.take("effects", batch.index, partial(self._measure, batch))
+            columns = self._numbers.take("effects", batch.index, partial(self._measure, batch))
             self._rows.add(batch.index, **columns)
 
     def _measure(self, batch: PairBatch) -> Columns:
@@ -272,7 +275,7 @@ class GrammarHeads(Measure[PairDataModule]):
                 for batch in self._batches(measured.items[one.paradigm.tests]):
                     compute = partial(self._replace, batch, sets)
                     part = f"{one.ablation.name}-{self._names.head(one.head)}"
-                    rows.add(batch.index, **self._kept.take(part, batch.index, compute))
+                    rows.add(batch.index, **self._numbers.take(part, batch.index, compute))
                     progress.advance(len(batch.index))
             tested.append((one, TaskOutputs.from_rows(self.task, rows.take(), sets)))
         return tested
@@ -302,7 +305,8 @@ class GrammarHeads(Measure[PairDataModule]):
         def estimate() -> None:
             self._estimate(inputs)
 
-        return PassTimes.measure(estimate, replace_heads, batch.tokens.numel(), self.task.layers, self.device)
+        tokens = batch.tokens.numel()
+        return PassTimes.measure(estimate, replace_heads, tokens, self.task.layers, self.task.heads, self.device)
 
     def predict_seconds(self) -> float:
         """Return the time of all passes; every paradigm is assumed to be tested, with heads of all layers."""
@@ -405,7 +409,7 @@ class PairEffects:
             own = right[is_of]
             share, low, high = share_interval(own, np.ones_like(own))
             accuracy = Estimate(share, low, high, unit="fraction")
-            reason = reason_not_to_test(own)
+            reason = reason_not_to_test(own, self.chooses[is_of])
             chooses = is_of & self.chooses
             tests = is_of & ~self.chooses
             paradigms.append(Paradigm(name, field, number, chooses, tests, accuracy, reason))
@@ -496,10 +500,10 @@ class GrammarReport:
         scores = {task.score: resample(task.statistic(), values, task.unit, draws=DRAWS)}
         figures: dict[str, Figure] = {}
         heads = self._heads_table()
-        self._warn_of_few_pairs()
         cluster_rows = []
         for ablation in measured.estimated:
-            counts = _counts_of(heads.frame[heads.frame["kind"] == ablation.name])
+            self._warn_of_few_pairs(ablation)
+            counts = self._counts(heads.frame[heads.frame["kind"] == ablation.name])
             for name, number in counts.items():
                 scores[f"{ablation.name}.{name}"] = Estimate(number, unit="count")
             scores |= self._agreement(ablation)
@@ -539,9 +543,57 @@ class GrammarReport:
             of_sets = outputs.outputs
             name = one.ablation.name
             others = [of_sets[name, heads] for heads in one.random]
-            effects.append(effect_of_head(of_sets[name, WHOLE], of_sets[name, one.heads], others, self._draws))
+            changed = of_sets[name, one.heads]
+            heads = len(self.measured.names)
+            effects.append(effect_of_head(of_sets[name, WHOLE], changed, others, self._draws, heads))
             progress.advance()
         return effects
+
+    @cached_property
+    def _least_p(self) -> dict[str, float]:
+        """Least p of an effect that the pairs allow after Holm's correction, by kind; 1 without a tested paradigm."""
+        least = {}
+        for ablation in self.measured.estimated:
+            smallest = []
+            for one, outputs in self.tested:
+                if one.ablation is ablation:
+                    smallest.append(smallest_p(len(outputs), self._draws))
+            least[ablation.name] = 1.0
+            if smallest:
+                least[ablation.name] = min(1.0, len(smallest) * min(smallest))
+        return least
+
+    def _warn_of_few_pairs(self, ablation: Ablation) -> None:
+        """Warn if no head of any tested paradigm can be significant after Holm's correction."""
+        tested = sum(one.ablation is ablation for one, _ in self.tested)
+        least = self._least_p[ablation.name]
+        if tested and least > LEVEL:
+            rank_zero_warn(
+                f"{ablation.name}: the smallest p that the pairs allow is {least:.2g} after Holm's correction over "
+                f"{pluralize(tested, 'paradigm')}, so no head can be significant. The counts of paradigms with a head "
+                f"stay empty. To get them, read more pairs of each paradigm, or fewer paradigms "
+                f"({setting('data.fields')})."
+            )
+
+    def _counts(self, rows: pd.DataFrame) -> dict[str, float]:
+        """Count the tested paradigms, those whose head lowers the log-ratio, and those whose head does beyond others.
+
+        A count is nan if no p-value of it can be small enough.
+
+        Args:
+            rows: Rows of chosen heads, of one kind.
+        """
+        tested = int(rows["head"].notna().sum())
+        with_head: float = np.nan
+        beyond_random: float = np.nan
+        can_be_found = self._least_p[rows["kind"].iloc[0]] <= LEVEL
+        if can_be_found or not tested:
+            helps = (rows["p_holm"] < LEVEL) & (rows["effect"] > 0)
+            with_head = int(helps.sum())
+            if rows["beyond_random_p_holm"].notna().any() or not tested:
+                is_beyond = (rows["beyond_random_p_holm"] < LEVEL) & (rows["beyond_random"] > 0)
+                beyond_random = int((helps & is_beyond).sum())
+        return dict(zip(_COUNTS, (tested, with_head, beyond_random), strict=True))
 
     def _fields_table(self, heads: pd.DataFrame) -> Table:
         """Return the counts of paradigms by kind and field, with the accuracy of the intact model.
@@ -559,10 +611,11 @@ class GrammarReport:
             accuracy = Estimate(share, low, high, unit="fraction")
             row: dict[str, object] = {"kind": kind, "field": field, "n": len(own), **accuracy.columns("accuracy")}
             row["paradigms"] = len(of_field)
-            row |= _counts_of(of_field)
+            row |= self._counts(of_field)
             rows.append(row)
         main = ("kind", "field", "accuracy", "paradigms", *_COUNTS)
-        return Table(pd.DataFrame(rows), {"accuracy": "fraction"}, main=main)
+        units: dict[str, Unit] = {"accuracy": "fraction", **dict.fromkeys(_COUNTS, "count")}
+        return Table(pd.DataFrame(rows), units, main=main)
 
     def _heads_table(self) -> Table:
         """Return a row for each kind and paradigm, with the chosen head and its tested effects; blank with a reason."""
@@ -593,20 +646,6 @@ class GrammarReport:
             least.append(least_p(pairs, self._draws))
         frame = pd.concat([pd.DataFrame(rows).rename(columns=_SHORT_NAMES), stability_columns(stability)], axis=1)
         return _with_corrected_p(frame, least)
-
-    def _warn_of_few_pairs(self) -> None:
-        """Warn if no p-value can be significant after Holm's correction."""
-        if not self.tested:
-            return
-        tests = len(self.tested) // len(self.measured.estimated)
-        most = max(len(outputs) for _, outputs in self.tested)
-        least = smallest_p(most, self._draws)
-        if tests * least >= LEVEL:
-            rank_zero_warn(
-                f"With {most} pairs that test a head the smallest p is {least:.2g}, so none of {tests} paradigms can "
-                "be significant after Holm's correction. Give more pairs of each paradigm, or fewer paradigms "
-                f"({setting('data.fields')})."
-            )
 
     def _paradigms_table(self) -> Table:
         """Return the accuracy of the intact model on each paradigm."""
@@ -661,15 +700,17 @@ class GrammarReport:
         )
 
     def _agreement(self, ablation: Ablation) -> dict[str, Estimate]:
-        """Return how well estimates rank heads beside exact effects, over paradigms.
+        """Return how well estimates rank all heads beside exact effects, on the pairs that test a head, over paradigms.
 
-        They are compared on the pairs that test a head, over all heads that were replaced there.
+        There are none without exact effects of all heads: the chosen head and those of its layer would say little.
         """
+        measured = self.measured
         correlations = []
         same = []
-        for one, outputs in self.tested:
-            if one.ablation is ablation:
-                estimated, exact = self._both_effects(one, outputs)
+        for one, _ in self.tested:
+            if one.ablation is ablation and measured.exact:
+                estimated = measured.estimated[ablation][one.paradigm.tests].mean(0)
+                exact = measured.exact[ablation][one.paradigm.tests].mean(0)
                 correlations.append(rank_correlations(estimated, exact))
                 same.append(estimated.argmax() == exact.argmax())
         if not same:
@@ -678,20 +719,6 @@ class GrammarReport:
             f"{ablation.name}.spearman": resample(mean, np.array(correlations)[:, None], "ratio", draws=DRAWS),
             f"{ablation.name}.same_head": resample(proportion, np.array(same)[:, None], "fraction", draws=DRAWS),
         }
-
-    def _both_effects(self, one: ChosenHead, outputs: TaskOutputs) -> tuple[Floats, Floats]:
-        """Return the estimated and the exact mean effects of the heads that were replaced, each `[heads]`."""
-        name = one.ablation.name
-        intact = log_ratios(outputs.outputs[name, WHOLE])
-        of_pairs = self.measured.estimated[one.ablation][one.paradigm.tests]
-        estimated = []
-        exact = []
-        for of_ablation, heads in outputs.outputs:
-            if of_ablation == name and heads:
-                [(layer, head)] = heads
-                estimated.append(of_pairs[:, layer * self.measured.task.heads + head].mean())
-                exact.append((intact - log_ratios(outputs.outputs[name, heads])).mean())
-        return np.array(estimated), np.array(exact)
 
     def _audit(self) -> dict[str, object]:
         """Return what was left out, and how the numbers were made."""
@@ -728,24 +755,37 @@ class GrammarReport:
 
     def _answer(self, scores: Mapping[str, Estimate]) -> str:
         """Return the answer for `fill_sentence`: accuracy first, then the heads, then what paradigms share."""
-        measured = self.measured
-        above = sum(not paradigm.reason for paradigm in measured.paradigms)
-        paradigms = pluralize(len(measured.paradigms), "paradigm")
-        parts = [f"the accuracy is {{pairs.accuracy}} over {{n}} pairs, above chance in {above} of {paradigms}"]
-        tested = [ablation for ablation in measured.estimated if scores[f"{ablation.name}.tested"].value]
-        for ablation in tested:
-            of_kind = {name: int(scores[f"{ablation.name}.{name}"].value) for name in _COUNTS}
-            heads = of_kind["with_head"] or "none"
-            beyond = of_kind["beyond_random"] or "none"
-            if ablation is not tested[0]:
-                parts.append(f"{_DONE[ablation.name]}, in {heads} of {of_kind['tested']} and in {beyond}")
-                continue
-            parts.append(
-                f"{_DONE[ablation.name]}, the head chosen on half of the pairs costs log-ratio on the other half in "
-                f"{heads} of {of_kind['tested']} (p < .05 after Holm), in {beyond} more than random heads of its layer"
-            )
-            parts.append(self._largest(ablation))
+        paradigms = self.measured.paradigms
+        above = sum(not paradigm.reason for paradigm in paradigms)
+        few = sum(paradigm.reason == TOO_FEW for paradigm in paradigms)
+        no_better = len(paradigms) - above - few
+        accuracy = f"the accuracy is {{pairs.accuracy}} over {{n}} pairs, above chance in {above} of "
+        accuracy += pluralize(len(paradigms), "paradigm")
+        if no_better:
+            accuracy += f", at or below it in {no_better}"
+        if few:
+            accuracy += f", with too few pairs in {few}"
+        parts = [accuracy]
+        for ablation in self.measured.estimated:
+            tested = scores[f"{ablation.name}.tested"].value
+            if tested:
+                of_kind = [scores[f"{ablation.name}.{name}"].value for name in _COUNTS]
+                parts.append(f"{_DONE[ablation.name]}, {self._describe_heads(ablation, *of_kind)}")
+                parts.append(self._largest(ablation))
         return "; ".join(filter(None, parts))
+
+    def _describe_heads(self, ablation: Ablation, tested: float, with_head: float, beyond_random: float) -> str:
+        """Return in how many of the tested paradigms the chosen head matters."""
+        if np.isnan(with_head):
+            least = format_p(self._least_p[ablation.name]).removeprefix("p = ")
+            return f"so few pairs cannot tell in any of {tested:.0f} (p is at least {least} after Holm)"
+        heads = f"{with_head:.0f}" if with_head else "none"
+        text = f"the head chosen on half of the pairs costs log-ratio on the other half in {heads} of {tested:.0f}"
+        text += " (p < .05 after Holm)"
+        if not np.isnan(beyond_random):
+            beyond = f"{beyond_random:.0f}" if beyond_random else "none"
+            text += f", in {beyond} beyond the other heads of its layer"
+        return text
 
 
 def _numbers_of(effect: HeadEffect) -> dict[str, float]:
@@ -756,18 +796,6 @@ def _numbers_of(effect: HeadEffect) -> dict[str, float]:
         "accuracy_effect": effect.accuracy,
     }
     return numbers(by_name)
-
-
-def _counts_of(rows: pd.DataFrame) -> dict[str, int]:
-    """Count the tested paradigms, those whose head lowers the log-ratio, and those whose head does beyond random ones.
-
-    Args:
-        rows: Rows of chosen heads.
-    """
-    helps = (rows["p_holm"] < LEVEL) & (rows["effect"] > 0)
-    is_beyond = (rows["beyond_random_p_holm"] < LEVEL) & (rows["beyond_random"] > 0)
-    numbers_of_paradigms = (rows["head"].notna().sum(), helps.sum(), (helps & is_beyond).sum())
-    return {name: int(number) for name, number in zip(_COUNTS, numbers_of_paradigms, strict=True)}
 
 
 def _with_corrected_p(frame: pd.DataFrame, least: Sequence[float]) -> Table:

@@ -19,7 +19,7 @@ class KeptBatches:
     """Files with the numbers of batches, each with a checksum; a damaged one is made again.
 
     Args:
-        folder: `Measure.kept`, which is named by the command and deleted at the end; None keeps nothing.
+        folder: `Measure.kept_folder`, which is deleted at the end; None keeps nothing.
 
     Attributes:
         found: Number of batches that an earlier run has left.

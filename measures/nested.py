@@ -157,7 +157,8 @@ class ProbeMeasure(Measure[DependencyDataModule]):
         trainings = []
         for number, (name, datamodule) in enumerate(data.items(), start=1):
             datamodule.setup("fit")
-            file = None if self.kept is None else self.kept / f"copy-{number}.ckpt"
+            folder = self.kept_folder(datamodule)
+            file = None if folder is None else folder / f"copy-{number}.ckpt"
             cost = self._sentences_per_check(datamodule)
             trainings.append(Training(name, file, partial(train, datamodule), cost))
         return [(best_copy(self.probe, best), best) for best in run_trainings(trainings)]

@@ -8,7 +8,7 @@ import torch
 
 from attention_probing.attention.heads import Heads
 
-_HEADS = 2  # of a layer that are replaced in a timed pass, one at a time
+_PASSES = 2  # timed with a head of a layer replaced, one after the other
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class PassTimes:
         replace: Callable[[list[Heads]], object],
         tokens: int,
         layers: int,
+        heads: int,
         device: torch.device,
     ) -> "PassTimes":
         """Time passes over a batch; everything runs once before it is timed.
@@ -55,6 +56,7 @@ class PassTimes:
             replace: Function that runs the intact model and a pass for each set of heads.
             tokens: Number of tokens of the batch, padding included.
             layers: Number of layers.
+            heads: Number of heads of a layer.
             device: Device of the passes.
         """
 
@@ -65,8 +67,8 @@ class PassTimes:
             return _clock(device) - begun
 
         def of_layer(layer: int) -> float:
-            heads = [frozenset({(layer, head % _HEADS)}) for head in range(_HEADS)]
-            return max(seconds(lambda: replace(heads)) - intact, 0.0) / _HEADS
+            sets = [frozenset({(layer, number % heads)}) for number in range(_PASSES)]
+            return max(seconds(lambda: replace(sets)) - intact, 0.0) / _PASSES
 
         intact = seconds(lambda: replace([frozenset()]))
         first = of_layer(0)

@@ -20,8 +20,9 @@ class ParadigmClusters:
 
     Attributes:
         correlations: Pearson's r of the effects of all heads, `[paradigms, paradigms]`; rows are of the choosing half,
-            columns of the testing half. The diagonal is thus the reliability of the effects of each paradigm, which a
-            correlation with another paradigm cannot be expected to exceed.
+            columns of the testing half. The diagonal is thus the reliability of the effects of each paradigm. Two
+            paradigms correlate by at most √(reliability of the one · reliability of the other), apart from chance,
+            because noise attenuates the correlation (Spearman 1904).
         clusters: Number of the cluster of each paradigm, from 1, by average linkage of 1 − r on the choosing half,
             int64 `[paradigms]`.
         tree: The tree that was cut, as scipy's linkage.

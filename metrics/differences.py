@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 from attention_probing.metrics.bootstrap import resample
 from attention_probing.metrics.draws import TAIL, TEST_DRAWS, check_finite, interval_of_draws, p_of_draws
@@ -143,6 +143,41 @@ def against_random_draws(score: Estimate, others: Sequence[Estimate]) -> tuple[E
     error = max(sd * np.sqrt(1 + 1 / len(others)), TIE)
     farther = _move_out(apart, error, len(others) - 1)
     return average, with_interval_and_p(replace(apart, draws=farther))
+
+
+def widen_for_choice(apart: Estimate, others: Sequence[float], candidates: int) -> Estimate:
+    """Widen the difference of a number from N others, if the number was chosen as the greatest of K candidates.
+
+    Some number is the greatest of any sample. Student's prediction of a further value from N values is therefore
+    corrected for the K numbers that could have been chosen. If these are the number and the N others alone, it is the
+    two-sided test of Grubbs (1950) for an outlier in a sample of N + 1, by the bound of Bonferroni. With candidates in
+    other layers the bound is conservative. As in `against_random_draws`, the numbers are taken as normal.
+
+    The error of the units is not corrected, so the units must be others than those that chose.
+
+    Args:
+        apart: The difference from the mean of the others, from `against_random_draws`.
+        others: The other numbers.
+        candidates: Number of numbers of which the first was chosen.
+
+    Returns:
+        The difference, with an interval and a p-value that are those of `apart` or wider, and without draws.
+    """
+    if len(others) < 2:
+        return apart
+    _, sd = mean_and_sd(others)
+    error = max(sd * np.sqrt(1 + 1 / len(others)), TIE)
+    degrees = len(others) - 1
+    reach = error * float(stdtrit(degrees, 1 - TAIL / candidates))
+    p = 2 * candidates * float(stdtr(degrees, -abs(apart.value) / error))
+    low, high = apart.interval
+    return Estimate(
+        apart.value,
+        min(low, apart.value - reach),
+        max(high, apart.value + reach),
+        unit=apart.unit,
+        p=max(apart.p or 0.0, min(p, 1.0)),
+    )
 
 
 def _move_out(apart: Estimate, error: float, degrees: int) -> Floats:

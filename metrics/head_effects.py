@@ -6,13 +6,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from attention_probing.metrics.bootstrap import resample
-from attention_probing.metrics.differences import against_random_draws, difference, with_interval_and_p
+from attention_probing.metrics.differences import (
+    against_random_draws,
+    difference,
+    widen_for_choice,
+    with_interval_and_p,
+)
 from attention_probing.metrics.shares import share_interval
 from attention_probing.metrics.statistics import mean, proportion
 from attention_probing.results import Estimate, Flags, Floats, Integers
 
 LEAST_PAIRS = 20
 """Fewest pairs of a paradigm whose heads are tested: ten to choose, and ten to test."""
+TOO_FEW = f"fewer than {LEAST_PAIRS} pairs"
 CHANCE = 0.5
 
 
@@ -51,15 +57,20 @@ def log_ratios(log_probabilities: Floats) -> Floats:
     return difference_in_nats
 
 
-def reason_not_to_test(right: Floats) -> str:
+def reason_not_to_test(right: Floats, chooses: Flags) -> str:
     """Return the reason why the heads of a paradigm are not tested; empty if they are.
 
+    The accuracy is compared with chance on the choosing half alone. Pairs that test a head must not decide whether it
+    is tested: those of a model that gets them right by luck lose log-ratio with any change.
+
     Args:
-        right: 1 for each pair that the intact model gets right, else 0, `[pairs]`.
+        right: 1 for each pair of the paradigm that the intact model gets right, else 0, `[pairs]`.
+        chooses: True for the pairs that choose a head, `[pairs]`.
     """
     if len(right) < LEAST_PAIRS:
-        return f"fewer than {LEAST_PAIRS} pairs"
-    _, low, high = share_interval(right, np.ones_like(right))
+        return TOO_FEW
+    choosing = right[chooses]
+    _, low, high = share_interval(choosing, np.ones_like(choosing))
     if high < CHANCE:
         return "below chance"
     if low <= CHANCE:
@@ -76,7 +87,8 @@ class HeadEffect:
     Attributes:
         effect: Mean effect on the log-ratio, in nats, with interval and p over pairs.
         random: Mean effect of the random heads.
-        beyond_random: Difference of both, with interval and p over heads and pairs (`against_random_draws`).
+        beyond_random: Difference of both, with interval and p over heads and pairs (`against_random_draws`), which
+            allow for the choice of the head (`widen_for_choice`).
         accuracy: Effect on the accuracy, with interval.
     """
 
@@ -86,7 +98,7 @@ class HeadEffect:
     accuracy: Estimate
 
 
-def effect_of_head(intact: Floats, changed: Floats, others: Sequence[Floats], draws: int) -> HeadEffect:
+def effect_of_head(intact: Floats, changed: Floats, others: Sequence[Floats], draws: int, heads: int) -> HeadEffect:
     """Test the effect of a head on pairs by which it was not chosen.
 
     Args:
@@ -94,6 +106,7 @@ def effect_of_head(intact: Floats, changed: Floats, others: Sequence[Floats], dr
         changed: The same with the head replaced.
         others: The same with each of the random heads replaced.
         draws: Number of bootstrap draws.
+        heads: Number of heads of which this one was chosen, in all layers.
     """
 
     def mean_effect(log_probabilities: Floats) -> Estimate:
@@ -101,7 +114,9 @@ def effect_of_head(intact: Floats, changed: Floats, others: Sequence[Floats], dr
         return resample(mean, of_pairs[:, None], "nats", draws=draws)
 
     effect = mean_effect(changed)
-    random, beyond_random = against_random_draws(effect, [mean_effect(other) for other in others])
+    of_others = [mean_effect(other) for other in others]
+    random, beyond_random = against_random_draws(effect, of_others)
+    beyond_random = widen_for_choice(beyond_random, [other.value for other in of_others], heads)
     before, after = (
         resample(proportion, are_right(log_probabilities)[:, None], "fraction", draws=draws)
         for log_probabilities in (intact, changed)

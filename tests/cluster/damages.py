@@ -224,7 +224,7 @@ def scenes(work: Path) -> Iterator[Scene]:
     yield scene(ended, command, kinds, killed_before_the_test)
     copies = work / "copies"
     command = command_of(copies, "hewitt2019/control.yaml", "--model.max_epochs=1")
-    yield scene(copies, command, {"nested training": "stores/trained/*/copy-*.ckpt"}, killed_after_the_first_copy)
+    yield scene(copies, command, {"nested training": "stores/trained/*/*/copy-*.ckpt"}, killed_after_the_first_copy)
     sample = work / "sample"
     own = ("--data.corpus=sample", "--data.options.too_long=skip")
     command = command_of(sample, "clark2019/heads.yaml", *own)
