@@ -387,8 +387,16 @@ def errors_beside_confidence(rng: Draw, effect: float) -> float:
     return features.minus(confidence).p or 0.0
 
 
-def chosen_head(rng: Draw, effect: float, heads: int = 8, cost: float = 0.0, pairs: int = 40) -> HeadEffect:
-    """Return the tested effect of the head of five layers that half of the pairs of a paradigm choose.
+def chosen_head(
+    rng: Draw,
+    effect: float,
+    heads: int = 8,
+    cost: float = 0.0,
+    pairs: int = 40,
+    layers: int = 5,
+    spread: float = 0.0,
+) -> HeadEffect:
+    """Return the tested effect of the head that half of the pairs of a paradigm choose.
 
     Effects are what the log-ratio of a pair loses without each head. Part of them is the same for
     all heads of a pair.
@@ -397,11 +405,14 @@ def chosen_head(rng: Draw, effect: float, heads: int = 8, cost: float = 0.0, pai
         rng: Random generator.
         effect: Mean effect of the first head, beyond that of all others.
         heads: Number of heads of a layer.
-        cost: Mean effect of every head.
+        cost: Mean effect of all heads.
         pairs: Number of pairs.
+        layers: Number of layers.
+        spread: Standard deviation of the effects of the heads, which are normal.
     """
-    shape = (5, heads, pairs)
-    lost = cost + rng.normal(0, 0.2, pairs) + rng.normal(0, 0.4, shape)
+    shape = (layers, heads, pairs)
+    of_heads = rng.normal(cost, spread, (layers, heads, 1))
+    lost = of_heads + rng.normal(0, 0.2, pairs) + rng.normal(0, 0.4, shape)
     lost[0, 0] += effect
     intact = np.stack([rng.normal(2, 2, pairs), np.zeros(pairs)], 1)
     chooses = choosing_half(np.zeros(pairs, np.int64), int(rng.integers(1 << 31)))
@@ -410,7 +421,12 @@ def chosen_head(rng: Draw, effect: float, heads: int = 8, cost: float = 0.0, pai
     for head in (best, *(head for head in range(heads) if head != best)):
         without = intact - np.stack([lost[layer, head], np.zeros(pairs)], 1)
         sets.append(without[~chooses])
-    return effect_of_head(intact[~chooses], sets[0], sets[1:], DRAWS)
+    return effect_of_head(intact[~chooses], sets[0], sets[1:], DRAWS, layers * heads)
+
+
+def beyond_other_heads(rng: Draw, effect: float, heads: int, layers: int) -> float:
+    """Return p of the head with the largest effect, beyond the other heads of its layer; all heads have effects."""
+    return chosen_head(rng, effect, heads, layers=layers, spread=1.0).beyond_random.p or 0.0
 
 
 def clusters_of_paradigms(rng: Draw, effect: float) -> float:
@@ -556,6 +572,15 @@ CASES: Mapping[str, Case] = {
         0.7,
         conservative=True,
     ),
+    **{
+        f"largest of {layers} × {heads} normal effects, beyond {heads - 1} other heads": Case(
+            "measures/grammar_heads.py: beyond_random_p",
+            partial(beyond_other_heads, heads=heads, layers=layers),
+            15.0,
+            conservative=True,
+        )
+        for layers, heads in ((1, 4), (1, 9), (1, 16), (4, 9), (18, 4), (30, 9))
+    },
     "clusters of paradigms": Case("measures/grammar_heads.py: cluster_p", clusters_of_paradigms, 0.5),
     "fields of paradigms": Case("measures/grammar_heads.py: field_p", fields_of_paradigms, 0.5),
     "heads of a layer": Case("measures/clusters.py: p", layers, 0.5),
