@@ -700,25 +700,40 @@ class GrammarReport:
         )
 
     def _agreement(self, ablation: Ablation) -> dict[str, Estimate]:
-        """Return how well estimates rank all heads beside exact effects, on the pairs that test a head, over paradigms.
+        """Return how well estimates rank heads beside exact effects, on the pairs that test a head, over paradigms.
 
-        There are none without exact effects of all heads: the chosen head and those of its layer would say little.
+        They rank all heads if all were replaced. Else they rank the chosen head and the random heads of its layer. This
+        says less, so these scores have names of their own.
         """
-        measured = self.measured
         correlations = []
         same = []
-        for one, _ in self.tested:
-            if one.ablation is ablation and measured.exact:
-                estimated = measured.estimated[ablation][one.paradigm.tests].mean(0)
-                exact = measured.exact[ablation][one.paradigm.tests].mean(0)
+        for one, outputs in self.tested:
+            if one.ablation is ablation:
+                estimated, exact = self._both_effects(one, outputs)
                 correlations.append(rank_correlations(estimated, exact))
                 same.append(estimated.argmax() == exact.argmax())
         if not same:
             return {}
+        prefix = f"{ablation.name}." if self.measured.exact else f"{ablation.name}.layer_"
         return {
-            f"{ablation.name}.spearman": resample(mean, np.array(correlations)[:, None], "ratio", draws=DRAWS),
-            f"{ablation.name}.same_head": resample(proportion, np.array(same)[:, None], "fraction", draws=DRAWS),
+            f"{prefix}spearman": resample(mean, np.array(correlations)[:, None], "ratio", draws=DRAWS),
+            f"{prefix}same_head": resample(proportion, np.array(same)[:, None], "fraction", draws=DRAWS),
         }
+
+    def _both_effects(self, one: ChosenHead, outputs: TaskOutputs) -> tuple[Floats, Floats]:
+        """Return the estimated and the exact mean effects of the heads that were replaced, each `[heads]`."""
+        of_sets = outputs.outputs
+        name = one.ablation.name
+        estimated_of_pairs = self.measured.estimated[one.ablation][one.paradigm.tests]
+        intact = log_ratios(of_sets[name, WHOLE])
+        estimated = []
+        exact = []
+        for of_ablation, heads in of_sets:
+            if of_ablation == name and heads:
+                [(layer, head)] = heads
+                estimated.append(estimated_of_pairs[:, layer * self.measured.task.heads + head].mean())
+                exact.append((intact - log_ratios(of_sets[name, heads])).mean())
+        return np.array(estimated), np.array(exact)
 
     def _audit(self) -> dict[str, object]:
         """Return what was left out, and how the numbers were made."""

@@ -405,14 +405,15 @@ def chosen_head(
         rng: Random generator.
         effect: Mean effect of the first head, beyond that of all others.
         heads: Number of heads of a layer.
-        cost: Mean effect of all heads.
+        cost: Mean effect of every head.
         pairs: Number of pairs.
         layers: Number of layers.
-        spread: Standard deviation of the effects of the heads, which are normal.
+        spread: Standard deviation of the mean effects of the heads, which are normal.
     """
     shape = (layers, heads, pairs)
-    of_heads = rng.normal(cost, spread, (layers, heads, 1))
-    lost = of_heads + rng.normal(0, 0.2, pairs) + rng.normal(0, 0.4, shape)
+    lost = cost + rng.normal(0, 0.2, pairs) + rng.normal(0, 0.4, shape)
+    if spread:
+        lost += rng.normal(0, spread, (layers, heads, 1))
     lost[0, 0] += effect
     intact = np.stack([rng.normal(2, 2, pairs), np.zeros(pairs)], 1)
     chooses = choosing_half(np.zeros(pairs, np.int64), int(rng.integers(1 << 31)))

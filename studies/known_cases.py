@@ -789,8 +789,9 @@ def grammar(case: Case) -> Iterator[Trial]:
     for column, test in (("p_holm", "p"), ("beyond_random_p_holm", "p beyond random heads")):
         found = bool((rows[column] <= LEVEL).any())
         yield Trial("grammar", f"{test} after Holm, zero, any paradigm", "random decoder", truth, False, found)
-    for layer in decoder.model.get_decoder().layers:
-        layer.self_attn.o_proj.weight.data.zero_()
+    for name, parameter in decoder.model.named_parameters():
+        if name.endswith("o_proj.weight"):
+            parameter.data.zero_()
     rows = _heads_of_contrasts(case, EncoderSpec(str(decoder.save(case.folder / "idle_decoder"))))
     found = bool(rows["head"].notna().any())
     yield Trial("grammar", "a head is tested, zero, any paradigm", "random decoder", "heads do nothing", False, found)

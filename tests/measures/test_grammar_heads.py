@@ -144,7 +144,20 @@ def test_the_gradient_tests_the_same_heads_exactly(folder: Path, exact: Result) 
     assert compared >= 4
     assert exact.numbers["zero.spearman"] > 0.8
     assert exact.numbers["patch.spearman"] > 0.9
-    assert not [name for name in found.scores if name.endswith(("spearman", "same_head"))]
+    agreement = {name for name in found.scores if name.endswith(("spearman", "same_head"))}
+    assert agreement == {f"{kind}.layer_{name}" for kind in ("zero", "patch") for name in ("spearman", "same_head")}
+    assert found.numbers["zero.layer_spearman"] > 0.7
+
+
+def test_estimates_of_all_heads_are_ranked_beside_exact_effects(folder: Path, exact: Result) -> None:
+    """Over all heads, on the pairs that test one; those of the gradient come from another run."""
+    estimated = measure(data_of(folder, preferred_pairs(folder)), measurements=GrammarHeads()).tables["matrix"].frame
+    both = exact.tables["matrix"].frame.assign(estimated=estimated["testing"]).query("kind == 'zero'")
+    by_paradigm = [
+        stats.spearmanr(rows["estimated"], rows["testing"]).statistic for _, rows in both.groupby("paradigm")
+    ]
+    assert exact.numbers["zero.spearman"] == pytest.approx(np.mean(by_paradigm), abs=1e-6)
+    assert "zero.layer_spearman" not in exact.scores
 
 
 @pytest.mark.parametrize("kind", ["zero", "patch"])
@@ -336,12 +349,13 @@ def test_the_time_is_that_of_the_passes(folder: Path, monkeypatch: pytest.Monkey
 
 def test_reasons_and_effects_of_arrays() -> None:
     half = np.arange(20) < 10
+    right = half.astype(np.float64)
     assert reason_not_to_test(np.ones(19), half[:19]) == "fewer than 20 pairs"
     assert reason_not_to_test(np.ones(20), half) == ""
     assert reason_not_to_test(np.zeros(20), half) == "below chance"
     assert reason_not_to_test(np.repeat([1.0, 0.0], [13, 7])[::-1], half) == "at chance"
-    assert reason_not_to_test(half * 1.0, half) == "", "the testing half is not asked"
-    assert reason_not_to_test(1.0 - half, half) == "below chance"
+    assert reason_not_to_test(right, half) == "", "the testing half is not asked"
+    assert reason_not_to_test(right[::-1], half) == "below chance"
     random = np.random.default_rng(0)
     intact = random.normal((2, 0), size=(30, 2))
     sets = [intact + random.normal(size=(30, 2)) for _ in range(4)]
@@ -382,7 +396,7 @@ def test_the_choice_of_the_greatest_of_a_sample_is_that_of_grubbs(size: int) -> 
 def test_first_order_effects_of_a_model_in_bfloat16_are_summed_in_float32() -> None:
     generator = torch.Generator().manual_seed(0)
     outputs, gradients = (torch.randn(2, 3, 40, 16, generator=generator).bfloat16() for _ in range(2))
-    found = estimate_effects([outputs], [gradients], Ablation("zero"), None)
+    found = estimate_effects([outputs], [gradients], Ablation("zero"), (outputs, outputs))
     assert found.dtype == torch.float32
     expected = (outputs.double() * gradients.double()).sum((2, 3))
     np.testing.assert_allclose(found[:, 0], expected, atol=1e-4)
@@ -422,10 +436,10 @@ def test_a_decoder_with_one_head_a_layer_has_nothing_to_compare_it_with(tmp_path
     for row, is_right in zip(rows, intact["right"], strict=True):
         preferred.append(row if is_right else (*row[:2], row[3], row[2]))
     found = measure(data_of(tmp_path, preferred), measurements=GrammarHeads())
-    [row] = rows_of(found)
-    assert row["reason"] == ""
-    assert row["head"] in {"1-1", "2-1"}
-    assert np.isnan(row["beyond_random_p"])
+    [chosen] = rows_of(found)
+    assert chosen["reason"] == ""
+    assert chosen["head"] in {"1-1", "2-1"}
+    assert np.isnan(chosen["beyond_random_p"])
     assert np.isnan(found.numbers["zero.beyond_random"])
     assert not np.isnan(found.numbers["zero.with_head"])
     assert "beyond" not in found.answer
