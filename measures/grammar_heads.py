@@ -502,7 +502,8 @@ class GrammarReport:
         heads = self._heads_table()
         cluster_rows = []
         for ablation in measured.estimated:
-            self._warn_of_few_pairs(ablation)
+            chosen = [one for one, _ in self.tested if one.ablation is ablation]
+            _warn_of_few_pairs(ablation, len(chosen), self._least_p[ablation.name])
             counts = self._counts(heads.frame[heads.frame["kind"] == ablation.name])
             for name, number in counts.items():
                 scores[f"{ablation.name}.{name}"] = Estimate(number, unit="count")
@@ -512,7 +513,6 @@ class GrammarReport:
                 scores |= _cluster_scores(ablation.name, clusters)
                 cluster_rows += _cluster_rows(ablation.name, tested, clusters)
                 figures[f"shared_{ablation.name}"] = _shared_figure(ablation.name, tested, clusters)
-            chosen = [one for one, _ in self.tested if one.ablation is ablation]
             if chosen:
                 figures[f"heads_{ablation.name}"] = self._matrix_figure(ablation, chosen)
         tables = {
@@ -562,18 +562,6 @@ class GrammarReport:
             if smallest:
                 least[ablation.name] = min(1.0, len(smallest) * min(smallest))
         return least
-
-    def _warn_of_few_pairs(self, ablation: Ablation) -> None:
-        """Warn if no head of any tested paradigm can be significant after Holm's correction."""
-        tested = sum(one.ablation is ablation for one, _ in self.tested)
-        least = self._least_p[ablation.name]
-        if tested and least > LEVEL:
-            rank_zero_warn(
-                f"{ablation.name}: the smallest p that the pairs allow is {least:.2g} after Holm's correction over "
-                f"{pluralize(tested, 'paradigm')}, so no head can be significant. The counts of paradigms with a head "
-                f"stay empty. To get them, read more pairs of each paradigm, or fewer paradigms "
-                f"({setting('data.fields')})."
-            )
 
     def _counts(self, rows: pd.DataFrame) -> dict[str, float]:
         """Count the tested paradigms, those whose head lowers the log-ratio, and those whose head does beyond others.
@@ -709,7 +697,7 @@ class GrammarReport:
         same = []
         for one, outputs in self.tested:
             if one.ablation is ablation:
-                estimated, exact = self._both_effects(one, outputs)
+                estimated, exact = _both_effects(self.measured, one, outputs)
                 correlations.append(rank_correlations(estimated, exact))
                 same.append(estimated.argmax() == exact.argmax())
         if not same:
@@ -719,21 +707,6 @@ class GrammarReport:
             f"{prefix}spearman": resample(mean, np.array(correlations)[:, None], "ratio", draws=DRAWS),
             f"{prefix}same_head": resample(proportion, np.array(same)[:, None], "fraction", draws=DRAWS),
         }
-
-    def _both_effects(self, one: ChosenHead, outputs: TaskOutputs) -> tuple[Floats, Floats]:
-        """Return the estimated and the exact mean effects of the heads that were replaced, each `[heads]`."""
-        of_sets = outputs.outputs
-        name = one.ablation.name
-        estimated_of_pairs = self.measured.estimated[one.ablation][one.paradigm.tests]
-        intact = log_ratios(of_sets[name, WHOLE])
-        estimated = []
-        exact = []
-        for of_ablation, heads in of_sets:
-            if of_ablation == name and heads:
-                [(layer, head)] = heads
-                estimated.append(estimated_of_pairs[:, layer * self.measured.task.heads + head].mean())
-                exact.append((intact - log_ratios(of_sets[name, heads])).mean())
-        return np.array(estimated), np.array(exact)
 
     def _audit(self) -> dict[str, object]:
         """Return what was left out, and how the numbers were made."""
@@ -781,26 +754,70 @@ class GrammarReport:
         if few:
             accuracy += f", with too few pairs in {few}"
         parts = [accuracy]
-        for ablation in self.measured.estimated:
-            tested = scores[f"{ablation.name}.tested"].value
-            if tested:
-                of_kind = [scores[f"{ablation.name}.{name}"].value for name in _COUNTS]
-                parts.append(f"{_DONE[ablation.name]}, {self._describe_heads(ablation, *of_kind)}")
+        tested = [ablation for ablation in self.measured.estimated if scores[f"{ablation.name}.tested"].value]
+        for ablation in tested:
+            of_kind = [scores[f"{ablation.name}.{name}"].value for name in _COUNTS]
+            if ablation is tested[0]:
+                parts.append(f"{_DONE[ablation.name]}, {_describe_heads(self._least_p[ablation.name], *of_kind)}")
                 parts.append(self._largest(ablation))
+            elif not np.isnan(of_kind[1]):
+                parts.append(f"{_DONE[ablation.name]}, in {_describe_counts(*of_kind)}")
         return "; ".join(filter(None, parts))
 
-    def _describe_heads(self, ablation: Ablation, tested: float, with_head: float, beyond_random: float) -> str:
-        """Return in how many of the tested paradigms the chosen head matters."""
-        if np.isnan(with_head):
-            least = format_p(self._least_p[ablation.name]).removeprefix("p = ")
-            return f"so few pairs cannot tell in any of {tested:.0f} (p is at least {least} after Holm)"
-        heads = f"{with_head:.0f}" if with_head else "none"
-        text = f"the head chosen on half of the pairs costs log-ratio on the other half in {heads} of {tested:.0f}"
-        text += " (p < .05 after Holm)"
-        if not np.isnan(beyond_random):
-            beyond = f"{beyond_random:.0f}" if beyond_random else "none"
-            text += f", in {beyond} beyond the other heads of its layer"
-        return text
+
+def _warn_of_few_pairs(ablation: Ablation, paradigms: int, least: float) -> None:
+    """Warn if no head of any tested paradigm can be significant after Holm's correction.
+
+    Args:
+        ablation: Replacement of the outputs.
+        paradigms: Number of tested paradigms.
+        least: Least p that the pairs allow after the correction.
+    """
+    if paradigms and least > LEVEL:
+        rank_zero_warn(
+            f"{ablation.name}: the smallest p that the pairs allow is {least:.2g} after Holm's correction over "
+            f"{pluralize(paradigms, 'paradigm')}, so no head can be significant. The counts of paradigms with a head "
+            "stay empty. To get them, read more pairs of each paradigm, or fewer paradigms "
+            f"({setting('data.fields')})."
+        )
+
+
+def _both_effects(measured: PairEffects, one: ChosenHead, outputs: TaskOutputs) -> tuple[Floats, Floats]:
+    """Return the estimated and the exact mean effects of the heads that were replaced, each `[heads]`."""
+    of_sets = outputs.outputs
+    name = one.ablation.name
+    estimated_of_pairs = measured.estimated[one.ablation][one.paradigm.tests]
+    intact = log_ratios(of_sets[name, WHOLE])
+    estimated = []
+    exact = []
+    for of_ablation, heads in of_sets:
+        if of_ablation == name and heads:
+            [(layer, head)] = heads
+            estimated.append(estimated_of_pairs[:, layer * measured.task.heads + head].mean())
+            exact.append((intact - log_ratios(of_sets[name, heads])).mean())
+    return np.array(estimated), np.array(exact)
+
+
+def _describe_heads(least: float, tested: float, with_head: float, beyond_random: float) -> str:
+    """Return in how many of the tested paradigms the chosen head matters."""
+    if np.isnan(with_head):
+        least_p = format_p(least).removeprefix("p = ")
+        return f"so few pairs cannot tell in any of {tested:.0f} (p is at least {least_p} after Holm)"
+    text = "the head chosen on half of the pairs costs log-ratio on the other half (p < .05 after Holm) in "
+    text += _describe_counts(tested, with_head, beyond_random)
+    if not np.isnan(beyond_random):
+        text += " more than random heads of its layer"
+    return text
+
+
+def _describe_counts(tested: float, with_head: float, beyond_random: float) -> str:
+    """Return the counts of paradigms in words, such as `9 of 17, in none`; a blank last one is left out."""
+    text = f"{with_head:.0f}" if with_head else "none"
+    text += f" of {tested:.0f}"
+    if not np.isnan(beyond_random):
+        beyond = f"{beyond_random:.0f}" if beyond_random else "none"
+        text += f", in {beyond}"
+    return text
 
 
 def _numbers_of(effect: HeadEffect) -> dict[str, float]:
