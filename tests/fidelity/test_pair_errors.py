@@ -18,6 +18,7 @@ from attention_probing.attention import EncoderSpec
 from attention_probing.commands import CONFIGS
 from attention_probing.datamodules import PairDataModule
 from attention_probing.fidelity import PairErrorPrediction
+from attention_probing.fidelity.error_comparison import Comparison, Decisions, FittedErrors
 from attention_probing.fidelity.head_features import head_names, reading_heads
 from attention_probing.fidelity.pair_errors import PairReader, PairRows, means_of_pairs
 from attention_probing.measures import MinimalPairAccuracy
@@ -123,6 +124,29 @@ def test_errors_that_one_head_tells_are_found_and_so_is_the_head(tmp_path: Path)
     assert errors["n"].unique().tolist() == [round(scores["error_rate"].value * 150)]
     assert not unexplained(result.experiment, {name: score.unit for name, score in scores.items()})
     assert result.audit["dev_pairs"] == 150
+
+
+KNOWN = {"attention": ": attention knows more;", "both": "knows more than the attention of random weights;"}
+
+
+@pytest.mark.parametrize("told_by", KNOWN)
+def test_attention_knows_more_only_if_it_adds_more_than_random_weights(told_by: str) -> None:
+    rng = np.random.default_rng(0)
+    signal = rng.normal(0, 1, (2, 400))
+    wrong = signal + rng.logistic(0, 0.3, (2, 400)) > 0.5
+    sides = []
+    for of_side, is_wrong in zip(signal, wrong, strict=True):
+        attention = np.column_stack([of_side, rng.normal(0, 1, 400)])
+        random_weights = rng.normal(0, 1, (400, 2))
+        if told_by == "both":
+            random_weights[:, 0] = of_side + rng.normal(0, 0.1, 400)
+        features = {"attention": attention, "random_weights": random_weights}
+        sides.append(Decisions(np.arange(400), is_wrong, rng.random(400), rng.normal(8, 1, 400), features))
+    errors = FittedErrors("model", *sides, [("1-1", "entropy"), ("1-1", "first")])
+    errors.fit(8, 5, 0)
+    comparison = Comparison.of([errors])
+    assert comparison.gain.difference.value > 0.2
+    assert KNOWN[told_by] in comparison.answer([""])
 
 
 @pytest.mark.slow
