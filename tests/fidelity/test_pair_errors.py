@@ -142,7 +142,8 @@ def test_attention_knows_more_only_if_it_adds_more_than_random_weights(told_by: 
             random_weights[:, 0] = of_side + rng.normal(0, 0.1, 400)
         features = {"attention": attention, "random_weights": random_weights}
         sides.append(Decisions(np.arange(400), is_wrong, rng.random(400), rng.normal(8, 1, 400), features))
-    errors = FittedErrors("model", *sides, [("1-1", "entropy"), ("1-1", "first")])
+    dev, test = sides
+    errors = FittedErrors("model", dev, test, [("1-1", "entropy"), ("1-1", "first")])
     errors.fit(8, 5, 0)
     comparison = Comparison.of([errors])
     assert comparison.gain.difference.value > 0.2
