@@ -22,7 +22,7 @@ from attention_probing.fidelity.error_comparison import (
 )
 from attention_probing.fidelity.head_features import reading_heads
 from attention_probing.measures.contract import Measure
-from attention_probing.measures.pair_tasks import MinimalPairs
+from attention_probing.measures.pair_tasks import MinimalPairs, require_numbers
 from attention_probing.metrics.attention_features import (
     ANSWER_FEATURES,
     AnswerFeature,
@@ -180,19 +180,6 @@ class PairErrorPrediction(Measure[PairDataModule]):
         audit["ties"] = int((good == bad).sum())
         sizes = self.task.layers, self.task.heads
         return report_errors(self.experiment, {model: [errors]}, frame, audit, noun="pairs", sizes=sizes)
-
-
-def require_numbers(log_probabilities: Floats) -> None:
-    """Raise a UserError if a log-probability is NaN.
-
-    Args:
-        log_probabilities: Of both sentences of each pair, `[pairs, 2]`.
-    """
-    undefined = int(np.isnan(log_probabilities).any(1).sum())
-    if undefined:
-        raise UserError(
-            f"The model output is nan for {undefined} of {len(log_probabilities)} pairs. Use another model."
-        )
 
 
 def decisions_on_pairs(columns: Mapping[str, NDArray[Any]], paradigms: NDArray[np.str_]) -> Decisions:

@@ -24,21 +24,14 @@ from attention_probing.measures.clusters import PERMUTATIONS
 from attention_probing.measures.contract import Measure
 from attention_probing.measures.head_sets import DRAWS, WHOLE, TaskOutputs, random_sets
 from attention_probing.measures.kept_batches import Columns, KeptBatches
-from attention_probing.measures.pair_tasks import MinimalPairs
+from attention_probing.measures.pair_tasks import MinimalPairs, require_numbers
 from attention_probing.measures.pair_times import PassTimes
 from attention_probing.measures.paradigm_clusters import FEWEST, ParadigmClusters
 from attention_probing.metrics.bootstrap import resample
 from attention_probing.metrics.differences import with_interval_and_p
-from attention_probing.metrics.head_effects import (
-    TOO_FEW,
-    HeadEffect,
-    are_right,
-    choosing_half,
-    effect_of_head,
-    log_ratios,
-    reason_not_to_test,
-)
+from attention_probing.metrics.head_effects import TOO_FEW, HeadEffect, effect_of_head, reason_not_to_test
 from attention_probing.metrics.p_values import draws_for, holm, least_p, p_units, smallest_p
+from attention_probing.metrics.pairs import are_right, choosing_half, log_ratios
 from attention_probing.metrics.rows import ITEM, Rows
 from attention_probing.metrics.shares import share_interval
 from attention_probing.metrics.stability import NO_CHOICE, choose_again, stability_columns
@@ -245,9 +238,7 @@ class GrammarHeads(Measure[PairDataModule]):
             UserError: A log-probability is NaN.
         """
         intact = columns["intact"]
-        undefined = int(np.isnan(intact).any(1).sum())
-        if undefined:
-            raise UserError(f"The model output is nan for {undefined} of {len(intact)} pairs. Use another model.")
+        require_numbers(intact)
         estimated = {ablation: columns[_estimated(ablation)] for ablation in self.ablations}
         exact = {}
         if self.choose == "exact":

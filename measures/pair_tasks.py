@@ -21,7 +21,7 @@ from attention_probing.measures.task import (
 )
 from attention_probing.metrics.pairs import are_right, log_ratios
 from attention_probing.metrics.statistics import Ratio, Statistic
-from attention_probing.results import Flags, Integers, Unit, UserError
+from attention_probing.results import Flags, Floats, Integers, Unit, UserError
 from attention_probing.results.errors import setting
 
 
@@ -101,6 +101,19 @@ def pair_task(split: PairSplit) -> PairTask:
     if split.masking is None:
         return MinimalPairs(split)
     return MaskedPairs(split)
+
+
+def require_numbers(log_probabilities: Floats) -> None:
+    """Raise a UserError if a log-probability is NaN.
+
+    Args:
+        log_probabilities: Of both sentences of each pair, `[pairs, 2]`.
+    """
+    undefined = int(np.isnan(log_probabilities).any(1).sum())
+    if undefined:
+        raise UserError(
+            f"The model output is nan for {undefined} of {len(log_probabilities)} pairs. Use another model."
+        )
 
 
 class MinimalPairs(PairTask):

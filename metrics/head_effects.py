@@ -12,49 +12,15 @@ from attention_probing.metrics.differences import (
     widen_for_choice,
     with_interval_and_p,
 )
+from attention_probing.metrics.pairs import are_right, log_ratios
 from attention_probing.metrics.shares import share_interval
 from attention_probing.metrics.statistics import mean, proportion
-from attention_probing.results import Estimate, Flags, Floats, Integers
+from attention_probing.results import Estimate, Flags, Floats
 
 LEAST_PAIRS = 20
 """Fewest pairs of a paradigm whose heads are tested: ten to choose, and ten to test."""
 TOO_FEW = f"fewer than {LEAST_PAIRS} pairs"
 CHANCE = 0.5
-
-
-def choosing_half(paradigms: Integers, seed: int) -> Flags:
-    """Return a random half of the pairs of each paradigm, bool `[pairs]`; the odd pair is in the other half.
-
-    Args:
-        paradigms: Number of the paradigm of each pair, `[pairs]`.
-        seed: Seed of the halves, with the number of the paradigm.
-    """
-    chooses = np.zeros(len(paradigms), np.bool_)
-    for paradigm in np.unique(paradigms).tolist():
-        pairs = np.flatnonzero(paradigms == paradigm)
-        order = np.random.default_rng([seed, paradigm]).permutation(len(pairs))
-        chooses[pairs[order[: len(pairs) // 2]]] = True
-    return chooses
-
-
-def are_right(log_probabilities: Floats) -> Floats:
-    """Return 1 for each pair whose acceptable sentence is at least as probable as the other, `[…, pairs]`.
-
-    Args:
-        log_probabilities: Of the acceptable and of the other sentence, `[…, pairs, 2]`.
-    """
-    right: Floats = (log_probabilities[..., 0] >= log_probabilities[..., 1]).astype(np.float64)
-    return right
-
-
-def log_ratios(log_probabilities: Floats) -> Floats:
-    """Return the log-probability of the acceptable sentence minus that of the other, in nats, `[…, pairs]`.
-
-    Args:
-        log_probabilities: Of the acceptable and of the other sentence, `[…, pairs, 2]`.
-    """
-    difference_in_nats: Floats = log_probabilities[..., 0] - log_probabilities[..., 1]
-    return difference_in_nats
 
 
 def reason_not_to_test(right: Floats, chooses: Flags) -> str:

@@ -40,10 +40,11 @@ from attention_probing.metrics.differences import (
     paired_bootstrap,
     with_interval_and_p,
 )
-from attention_probing.metrics.head_effects import HeadEffect, choosing_half, effect_of_head
+from attention_probing.metrics.head_effects import HeadEffect, effect_of_head
 from attention_probing.metrics.heads import Predictions
 from attention_probing.metrics.moments import Moments
 from attention_probing.metrics.p_values import holm
+from attention_probing.metrics.pairs import choosing_half
 from attention_probing.metrics.refits import FittedNumber
 from attention_probing.metrics.seeds import mean_over_seeds, pool_seeds
 from attention_probing.metrics.statistics import mean, median, pearson, proportion, spearman

@@ -31,8 +31,9 @@ from attention_probing.measures.pair_tasks import MinimalPairs
 from attention_probing.measures.pair_times import PassTimes
 from attention_probing.measures.paradigm_clusters import ParadigmClusters
 from attention_probing.metrics.differences import against_random_draws, widen_for_choice
-from attention_probing.metrics.head_effects import choosing_half, effect_of_head, reason_not_to_test
+from attention_probing.metrics.head_effects import effect_of_head, reason_not_to_test
 from attention_probing.metrics.p_values import holm
+from attention_probing.metrics.pairs import choosing_half
 from attention_probing.results import Estimate, Result, UserError
 from studies.blank import random_decoder
 from tests.measures.test_importance import language_model
