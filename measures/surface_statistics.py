@@ -82,7 +82,6 @@ _LABELS = {
     "next": "next token",
     "self": "the token itself",
 }
-_ENDING = "entropy is {entropy}; {sink} of heads are sinks"
 _FIRST = STATISTICS.index("first")
 _SINK = STATISTICS.index("sink")
 
@@ -196,8 +195,12 @@ class Surface(MapMeasure):
             figures=_figures(heads, layers, uniform["entropy"][:-1]),
             audit=audit,
             headline=[f"surface.{name}" for name in (*headline, "sink")],
-            answer=fill_sentence(f"{self._answer(headline, inputs, uniform)}; {_ENDING}", model),
+            answer=fill_sentence(f"{self._answer(headline, inputs, uniform)}; {self._ending()}", model),
         )
+
+    def _ending(self) -> str:
+        """Return the end of the answer, for `fill_sentence`: entropy and sink rate."""
+        return f"entropy is {{entropy}}; {{sink}} of heads have a mean weight above {self.epsilon:g} on the first token (sinks)"
 
     def _sink_rates(self, level: Literal["heads", "layers", "model"]) -> Estimate[Any]:
         """Return the sink rate of each head or layer, or of the model.

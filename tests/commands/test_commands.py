@@ -98,7 +98,10 @@ def test_a_fault_of_the_input_ends_a_command_with_code_1(tmp_path: Path, capsys:
     [
         ("fit", "The same command goes on from what is kept."),
         ("test", "The same command starts again."),
-        ("measure", "The same command starts again. Stores of attention and models that it trained are kept."),
+        (
+            "measure",
+            "The same command starts again. It uses what is kept: stores of attention, models that it trained, and batches of `grammar`.",
+        ),
     ],
 )
 def test_ctrl_c_before_the_trainer_begins_is_told_in_a_line(
