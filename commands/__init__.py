@@ -54,7 +54,7 @@ GOES_ON = "The same command goes on from what is kept."
 STARTS_AGAIN = "The same command starts again."
 _AFTER_INTERRUPT = {
     "fit": GOES_ON,
-    "measure": f"{STARTS_AGAIN} It uses what is kept: stores of attention, models that it trained, and batches of `grammar`.",
+    "measure": f"{STARTS_AGAIN} It uses what is kept: stores of attention, trained models, batches of `grammar`.",
 }
 """What the same command does after Ctrl-C, as in docs/cluster.md; other commands start again."""
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
