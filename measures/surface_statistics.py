@@ -200,7 +200,8 @@ class Surface(MapMeasure):
 
     def _ending(self) -> str:
         """Return the end of the answer, for `fill_sentence`: entropy and sink rate."""
-        return f"entropy is {{entropy}}; {{sink}} of heads have a mean weight above {self.epsilon:g} on the first token (sinks)"
+        sinks = f"{{sink}} of heads have a mean weight above {self.epsilon:g} on the first token (sinks)"
+        return f"entropy is {{entropy}}; {sinks}"
 
     def _sink_rates(self, level: Literal["heads", "layers", "model"]) -> Estimate[Any]:
         """Return the sink rate of each head or layer, or of the model.
