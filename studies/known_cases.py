@@ -786,7 +786,7 @@ def grammar(case: Case) -> Iterator[Trial]:
         decoder = random_decoder(_WORDS, _DECODER)
     rows = _heads_of_contrasts(case, EncoderSpec(str(decoder.save(case.folder / "random_decoder"))))
     truth = "random weights"
-    for column, test in (("p_holm", "p"), ("beyond_random_p_holm", "p beyond random heads")):
+    for column, test in (("p_holm", "an effect"), ("beyond_random_p_holm", "p beyond random heads")):
         found = bool((rows[column] <= LEVEL).any())
         yield Trial("grammar", f"{test} after Holm, zero, any paradigm", "random decoder", truth, False, found)
     for name, parameter in decoder.model.named_parameters():
