@@ -153,9 +153,9 @@ def test_the_paragraph_on_the_lowest_version_is_replaced_alone(monkeypatch: pyte
 
 
 def test_heads_that_are_off_wrongly_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong_heads(self: AblatedModel, run: Any, inputs: Any, ablation: Any, sets: Any) -> Tensor:  # noqa: ANN401
+    def wrong_heads(self: AblatedModel, run: Any, inputs: Any, ablation: Any, sets: Any, **options: Any) -> Tensor:  # noqa: ANN401
         others = [frozenset((layer, (head + 1) % self.heads) for layer, head in heads) for heads in sets]
-        return plain(self, run, inputs, ablation, others)
+        return plain(self, run, inputs, ablation, others, **options)
 
     plain = AblatedModel.run
     monkeypatch.setattr(AblatedModel, "run", wrong_heads)

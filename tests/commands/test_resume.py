@@ -472,7 +472,10 @@ def interrupt(probe: AttentionOnlyProbe, batch: object) -> None:
     ("config", "said"),
     [
         ("clark2019/attention_only.yaml", "goes on from what is kept."),
-        ("hewitt2019/control.yaml", "starts again. It uses what is kept: stores of attention, trained models,"),
+        (
+            "hewitt2019/control.yaml",
+            "starts again. It uses what is kept: stores of attention, trained models, batches of `grammar`.",
+        ),
     ],
 )
 def test_ctrl_c_in_a_training_says_what_the_same_command_keeps(
