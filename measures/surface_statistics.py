@@ -195,13 +195,8 @@ class Surface(MapMeasure):
             figures=_figures(heads, layers, uniform["entropy"][:-1]),
             audit=audit,
             headline=[f"surface.{name}" for name in (*headline, "sink")],
-            answer=fill_sentence(f"{self._answer(headline, inputs, uniform)}; {self._ending()}", model),
+            answer=fill_sentence(f"{self._answer(headline, inputs, uniform)}; entropy is {{entropy}}", model),
         )
-
-    def _ending(self) -> str:
-        """Return the end of the answer, for `fill_sentence`: entropy and sink rate."""
-        sinks = f"{{sink}} of heads have a mean weight above {self.epsilon:g} on the first token (sinks)"
-        return f"entropy is {{entropy}}; {sinks}"
 
     def _sink_rates(self, level: Literal["heads", "layers", "model"]) -> Estimate[Any]:
         """Return the sink rate of each head or layer, or of the model.

@@ -125,10 +125,6 @@ def test_tables_and_scores_equal_loops_over_tokens(kind: str, tmp_path: Path) ->
         f"On {inputs_with} inputs {100 * of_top.value:.1f} % [{first}, {last}] of attention goes to the {names[top]}; "
         f"entropy is {result.numbers['surface.entropy']:.4g} nats ["
     )
-    sinks = result.scores["surface.sink"]
-    ends_of_sinks = ", ".join(f"{100 * end:.1f}" for end in sinks.interval)
-    of_heads = f"{100 * sinks.value:.1f} % [{ends_of_sinks}] of heads"
-    assert result.answer.endswith(f"]; {of_heads} have a mean weight above 0.3 on the first token (sinks).")
     assert result.figures["sinks_by_head"].values.ravel().tolist() == table["sink"].tolist()  # type: ignore[attr-defined]
     assert ("end_delimiters" in result.figures) == ("bert" in kind)
     blank = {name for name in PLAIN if table[name].isna().all()}
