@@ -12,8 +12,8 @@ from scipy.special import expit
 from attention_probing.fidelity.error_regression import (
     LEAST,
     Design,
+    JoinedPredictor,
     Known,
-    Part,
     Predictor,
     auroc_of_errors,
     can_be_fitted,
@@ -61,7 +61,7 @@ NO_CONTRAST = Contrast(Estimate(np.nan, np.nan, np.nan, unit="fraction", p=np.na
 
 
 @dataclass(frozen=True, eq=False)
-class Decisions:
+class JudgedDecisions:
     """Decisions of a model, and features that may tell which of them are wrong.
 
     Attributes:
@@ -82,10 +82,12 @@ class Decisions:
     def __len__(self) -> int:
         return len(self.items)
 
-    def select(self, places: Integers) -> "Decisions":
+    def select(self, places: Integers) -> "JudgedDecisions":
         """Return some of the decisions, by their places in this order."""
         features = {name: of_items[places] for name, of_items in self.features.items()}
-        return Decisions(self.items[places], self.wrong[places], self.log_odds[places], self.length[places], features)
+        return JudgedDecisions(
+            self.items[places], self.wrong[places], self.log_odds[places], self.length[places], features
+        )
 
     def designs(self) -> dict[str, Design]:
         """Return the features of each predictor that is fitted, `length` first."""
@@ -110,7 +112,9 @@ class FittedErrors:
         shuffled: AUROC of each fit to shuffled labels.
     """
 
-    def __init__(self, name: str, dev: Decisions, test: Decisions, names: Sequence[tuple[str, str]]) -> None:
+    def __init__(
+        self, name: str, dev: JudgedDecisions, test: JudgedDecisions, names: Sequence[tuple[str, str]]
+    ) -> None:
         self.name = name
         self.dev = dev
         self.test = test
@@ -136,11 +140,11 @@ class FittedErrors:
         of_dev = self.dev.designs()
         of_test = self.test.designs()
         known = Known(self.dev.log_odds, self.test.log_odds)
-        fitted: dict[str, Part] = {}
+        fitted: dict[str, JoinedPredictor] = {}
         for name in of_dev:
             predictor = fit_predictor(of_dev[name], of_test[name], halves, self.draws, seed)
             self.predictors[name] = predictor
-            fitted[name] = Part(predictor, of_dev[name], of_test[name])
+            fitted[name] = JoinedPredictor(predictor, of_dev[name], of_test[name])
             for joined, names in JOINED.items():
                 if name == names[-1] and fitted.keys() >= set(names):
                     parts = [fitted[part] for part in names]
@@ -193,7 +197,7 @@ class FittedErrors:
         return frame
 
 
-def _fault(dev: Decisions, test: Decisions) -> str:
+def _fault(dev: JudgedDecisions, test: JudgedDecisions) -> str:
     """Return why AUROC is undefined; empty if it is not."""
     errors = int(test.wrong.sum())
     if errors in (0, len(test)):

@@ -16,8 +16,8 @@ from attention_probing.fidelity.classifier_measure import ClassifierMeasure
 from attention_probing.fidelity.error_comparison import (
     ATTENTION,
     RANDOM,
-    Decisions,
     FittedErrors,
+    JudgedDecisions,
     report_errors,
 )
 from attention_probing.fidelity.head_features import HeadFeatures, head_names, reading_heads
@@ -229,7 +229,7 @@ def _level_features(level: Level) -> Tensor:
     return mean_features(row_features(weights.float()[:, None], first), allowed.any(-1))
 
 
-def decisions_of(columns: Mapping[str, NDArray[Any]]) -> Decisions:
+def decisions_of(columns: Mapping[str, NDArray[Any]]) -> JudgedDecisions:
     """Return the decisions of a classifier.
 
     The confidence is the log-odds of the predicted class. Features that no text has, such as distances in a classifier
@@ -252,4 +252,4 @@ def decisions_of(columns: Mapping[str, NDArray[Any]]) -> Decisions:
         if name in columns:
             features[name] = np.nan_to_num(columns[name].reshape(len(items), -1))
     length = columns.get("length", np.empty(0, np.int64))
-    return Decisions(items, predicted != gold, log_odds, length, features)
+    return JudgedDecisions(items, predicted != gold, log_odds, length, features)

@@ -258,7 +258,7 @@ class Known(NamedTuple):
     test: Floats
 
 
-class Part(NamedTuple):
+class JoinedPredictor(NamedTuple):
     """A predictor that is joined with others.
 
     Attributes:
@@ -272,7 +272,7 @@ class Part(NamedTuple):
     test: Design
 
 
-def join_predictors(parts: Sequence[Part], known: Known, draws: int, seed: int) -> Predictor:
+def join_predictors(parts: Sequence[JoinedPredictor], known: Known, draws: int, seed: int) -> Predictor:
     """Return a predictor of errors by the scores of other ones together with a known number.
 
     They are the inputs of a second logistic regression, with the weak ℓ2 penalty that scikit-learn has by default.
@@ -307,7 +307,12 @@ def join_predictors(parts: Sequence[Part], known: Known, draws: int, seed: int) 
 
 
 def _join(
-    parts: Sequence[Part], pipelines: Sequence[Pipeline], texts: Integers, known: Known, strength: float, seed: int
+    parts: Sequence[JoinedPredictor],
+    pipelines: Sequence[Pipeline],
+    texts: Integers,
+    known: Known,
+    strength: float,
+    seed: int,
 ) -> Floats:
     """Return the scores `[texts of test]` of the second regression of `join_predictors`.
 

@@ -16,8 +16,8 @@ from attention_probing.fidelity.error_comparison import (
     ATTENTION,
     PARADIGM,
     RANDOM,
-    Decisions,
     FittedErrors,
+    JudgedDecisions,
     report_errors,
 )
 from attention_probing.fidelity.head_features import reading_heads
@@ -182,7 +182,7 @@ class PairErrorPrediction(Measure[PairDataModule]):
         return report_errors(self.experiment, {model: [errors]}, frame, audit, noun="pairs", sizes=sizes)
 
 
-def decisions_on_pairs(columns: Mapping[str, NDArray[Any]], paradigms: NDArray[np.str_]) -> Decisions:
+def decisions_on_pairs(columns: Mapping[str, NDArray[Any]], paradigms: NDArray[np.str_]) -> JudgedDecisions:
     """Return the decisions of a decoder; a tie counts as right.
 
     Args:
@@ -201,7 +201,7 @@ def decisions_on_pairs(columns: Mapping[str, NDArray[Any]], paradigms: NDArray[n
             features[name] = np.nan_to_num(columns[name].reshape(len(items), -1))
     wrong = are_right(log_probabilities) == 0
     confidence = np.abs(log_ratios(log_probabilities))
-    return Decisions(items, wrong, confidence, columns["length"], features)
+    return JudgedDecisions(items, wrong, confidence, columns["length"], features)
 
 
 def means_of_pairs(numbers: Tensor) -> Tensor:

@@ -78,7 +78,7 @@ _REVIEWS = 150  # of train, dev and test
 _DECODERS = 20  # seeds
 _PARADIGMS, _PAIRS = 10, 40  # of the random decoder
 _WORDS = [f"w{number}" for number in range(60)]
-_DECODER = {
+DECODER = {
     "hidden_size": 32,
     "num_hidden_layers": 4,
     "num_attention_heads": 8,
@@ -783,7 +783,7 @@ def grammar(case: Case) -> Iterator[Trial]:
         yield Trial("grammar", test, "agreement", "the agreement head", True, found)
     with isolate_rng():
         torch.manual_seed(case.seed)
-        decoder = random_decoder(_WORDS, _DECODER)
+        decoder = random_decoder(_WORDS, DECODER)
     rows = _heads_of_contrasts(case, EncoderSpec(str(decoder.save(case.folder / "random_decoder"))))
     truth = "random weights"
     for column, test in (("p_holm", "an effect"), ("beyond_random_p_holm", "p beyond random heads")):

@@ -9,8 +9,8 @@ from sklearn.model_selection import StratifiedKFold
 from attention_probing.fidelity.error_regression import (
     STRENGTHS,
     Design,
+    JoinedPredictor,
     Known,
-    Part,
     auroc_of_errors,
     can_be_fitted,
     choose_strength,
@@ -97,7 +97,7 @@ def test_a_known_number_is_joined_to_scores_of_texts_that_were_not_fitted() -> N
     known = Known(rng.normal(0, 1, TEXTS) - 2 * dev.wrong, rng.normal(0, 1, TEXTS) - 2 * test.wrong)
     predictor = fit_predictor(dev, test, 4, 200, 3)
     assert predictor.regression is not None
-    joined = join_predictors([Part(predictor, dev, test)], known, 200, 3)
+    joined = join_predictors([JoinedPredictor(predictor, dev, test)], known, 200, 3)
     left_out = np.empty(TEXTS)
     for fitted, others in StratifiedKFold(5, shuffle=True, random_state=3).split(dev.features, dev.wrong):
         part = Design(dev.features[fitted], dev.wrong[fitted])

@@ -18,7 +18,7 @@ from attention_probing.attention import EncoderSpec
 from attention_probing.commands import CONFIGS
 from attention_probing.datamodules import PairDataModule
 from attention_probing.fidelity import PairErrorPrediction
-from attention_probing.fidelity.error_comparison import Comparison, Decisions, FittedErrors
+from attention_probing.fidelity.error_comparison import Comparison, FittedErrors, JudgedDecisions
 from attention_probing.fidelity.head_features import head_names, reading_heads
 from attention_probing.fidelity.pair_errors import PairReader, PairRows, means_of_pairs
 from attention_probing.measures import MinimalPairAccuracy
@@ -26,20 +26,9 @@ from attention_probing.measures.pair_tasks import MinimalPairs
 from attention_probing.results import Result
 from attention_probing.results.errors import UserError
 from studies.blank import random_decoder
-from studies.known_cases import write_pair_errors
+from studies.known_cases import DECODER, write_pair_errors
 from tests.glossary import unexplained
 from tests.tiny import save_bert
-
-DECODER = {
-    "hidden_size": 32,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 8,
-    "head_dim": 4,
-    "intermediate_size": 64,
-    "max_position_embeddings": 32,
-    "initializer_range": 0.3,
-}
 
 
 def data_of(folder: str | Path, pairs: str = "pairs.jsonl", **options: Any) -> PairDataModule:  # noqa: ANN401
@@ -141,7 +130,7 @@ def test_attention_knows_more_only_if_it_adds_more_than_random_weights(told_by: 
         if told_by == "both":
             random_weights[:, 0] = of_side + rng.normal(0, 0.1, 400)
         features = {"attention": attention, "random_weights": random_weights}
-        sides.append(Decisions(np.arange(400), is_wrong, rng.random(400), rng.normal(8, 1, 400), features))
+        sides.append(JudgedDecisions(np.arange(400), is_wrong, rng.random(400), rng.normal(8, 1, 400), features))
     dev, test = sides
     errors = FittedErrors("model", dev, test, [("1-1", "entropy"), ("1-1", "first")])
     errors.fit(8, 5, 0)
