@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -26,6 +27,7 @@ from attention_probing.corpora.pairs import PairColumns
 from attention_probing.datamodules import PairDataModule
 from attention_probing.measures import GrammarHeads, MinimalPairAccuracy, measure
 from attention_probing.measures.attribution import estimate_effects, head_gradients
+from attention_probing.measures.grammar_heads import PairEffects
 from attention_probing.measures.kept_batches import KeptBatches
 from attention_probing.measures.pair_tasks import MinimalPairs
 from attention_probing.measures.pair_times import PassTimes
@@ -35,6 +37,7 @@ from attention_probing.metrics.head_effects import effect_of_head, reason_not_to
 from attention_probing.metrics.p_values import holm
 from attention_probing.metrics.pairs import choosing_half
 from attention_probing.results import Estimate, Result, UserError
+from attention_probing.results.heads import HeadNames
 from studies.blank import random_decoder
 from tests.measures.test_importance import language_model
 from tests.measures.test_pairs import WORDS, Rows, data_of, planted, slow, some_pairs, write
@@ -346,6 +349,16 @@ def test_the_time_is_that_of_the_passes(folder: Path, monkeypatch: pytest.Monkey
         predicted[choose] = measurement.predict_seconds() / tokens
     assert predicted["gradient"] == 3 + (1 + 4 * 0.75) / 2
     assert predicted["exact"] == 3 + 1 + 8 * 0.75
+
+
+@pytest.mark.parametrize(("right_where_chosen", "reason"), [(True, ""), (False, "below chance")])
+def test_a_paradigm_is_tested_by_the_accuracy_of_the_half_that_chooses(right_where_chosen: bool, reason: str) -> None:
+    chooses = choosing_half(np.zeros(40, np.int64), 0)
+    right = chooses == right_where_chosen
+    intact = np.stack([right, ~right], 1).astype(float)
+    task: Any = SimpleNamespace(pairs=[SimpleNamespace(field="syntax", paradigm="one")] * 40)
+    [paradigm] = PairEffects(task, HeadNames((0,), (0,)), np.arange(40), intact, {}, {}, seed=0).paradigms
+    assert (paradigm.accuracy.value, paradigm.reason) == (0.5, reason)
 
 
 def test_reasons_and_effects_of_arrays() -> None:
