@@ -1,9 +1,14 @@
 """First-order estimates of what replacing the outputs of attention heads changes (attribution patching).
 
-The estimate is the gradient times the change of the output (Nanda 2023; Syed et al. 2023, arXiv 2310.10348; Kramár et
-al. 2024, arXiv 2403.00745). One pass forward and back estimates the effects of all heads; the exact effects need a pass
-for each head. Kramár et al. name two reasons why an estimate can miss a head that matters: a saturated softmax in a
-later layer, and direct and indirect effects that cancel. Their corrections of both (AtP*) are not applied.
+The estimate is the gradient times the change of the output, of each head (Nanda 2023, "Attribution patching"). One pass
+forward and back estimates the effects of all heads; the exact effects need a pass for each head. For `patch` the change
+leads to the output in the other sentence of a pair, as with Nanda's prompts that differ in a detail. `zero` needs no
+second input: the estimate is the gradient times the output, with its sign; Michel et al. (2019, §4.1) take the absolute
+value of this product. Syed et al. (2023, arXiv 2310.10348) estimate effects of the edges between components in the same
+way; edges are not scored here.
+
+Kramár et al. (2024, arXiv 2403.00745) name two reasons why an estimate can miss what matters: a saturated softmax, and
+direct and indirect effects that cancel. Their corrections of both (AtP*) are not applied.
 """
 
 from collections.abc import Callable, Mapping, Sequence
