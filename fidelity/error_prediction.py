@@ -53,7 +53,8 @@ class ErrorPrediction(ClassifierMeasure):
 
     Ostmeier et al. take the mean over the tokens of an answer that a language model has generated; a classifier
     generates none. For the same reason the lookback ratio (Chuang et al. 2024), which compares attention to a context
-    with attention to generated tokens, is undefined here, and left out.
+    with attention to generated tokens, is undefined here, and left out. Their released code has 1 − exp(−H) of a row
+    instead of its entropy H, and a score without training, the mean over all heads, which is left out.
 
     The intervals cover the texts of test, the texts of dev that the coefficients are fitted to, and the seeds of
     several checkpoints. They do not cover the choice of C, nor, for one checkpoint, the random weights.

@@ -62,12 +62,12 @@ class PairErrorPrediction(Measure[PairDataModule]):
     others another (*this actress* and *these actress*), attention shows the form, and an error is a preferred sentence
     of the wrong form. Then the attention of random weights tells almost all errors.
 
-    The features of a sentence are means over rows. In Ostmeier et al. (2026, abstract) these are of the tokens of an
-    answer to a question, or of the question before an answer is there. Here the *context* are the tokens before the
-    first one that differs between the sentences, with the start token, and the *answer* are the others; a sentence
-    whose tokens are all in the other one has its last token as the answer. `lookback` (Chuang et al. 2024), the
-    attention to the context beside the attention to the answer so far, has rows of the answer alone; with the rows
-    `context` it is 0 for all pairs.
+    The features of a sentence are means over rows. In Ostmeier et al. (2026, abstract and released code) these are of
+    the tokens of an answer to a question, or of the question before an answer is there. Here the *context* are the
+    tokens before the first one that differs between the sentences, with the start token, and the *answer* are the
+    others; a sentence whose tokens are all in the other one has its last token as the answer. `lookback` (Chuang et al.
+    2024), the attention to the context beside the attention to the answer so far, has rows of the answer alone; with
+    the rows `context` it is 0 for all pairs.
 
     Deviations: the model does not generate its answer, but compares two that are given. Distance, start token and the
     predictors beside attention are ours, as in `ErrorPrediction`.

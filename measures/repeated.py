@@ -228,7 +228,7 @@ class RepeatedSequences(MapMeasure):
 
 
 def lookback_ratio(attention: xr.DataArray) -> xr.DataArray:
-    """Return how much each head looks at the prompt rather than at what it has generated (Chuang et al. 2024, §2).
+    """Return how much each head looks at the prompt rather than at what it has generated (Chuang et al. 2024, §2.1).
 
     It is c / (c + g), with c the mean weight of the tokens of the prompt and g that of the generated tokens before.
 

@@ -1,10 +1,11 @@
 """Would the same head be chosen on another sample? How often a choice returns on resamples of the data it was made on.
 
-Méloux et al. (2025, abstract) ask that findings on the inside of models be reported with a measure of their stability
-when the inputs are resampled. Here the finding is a choice, for instance of the head that finds most governors on dev.
+Méloux et al. (2025, arXiv 2510.00845, abstract) resample the inputs of methods that find circuits, and ask that
+findings be reported with a measure of their stability. Here the finding is a choice, for instance of the head that
+finds most governors on dev, and what is counted is its name.
 A resample draws as many units (documents, or sentences where no documents are marked) as there are, with replacement,
 and the choice is made on it anew. Nothing is predicted again: the units' counts are added up, each as often as its unit
-was drawn. The number of resamples, the names of rivals and the blank for a single unit are of this application.
+was drawn. The names of rivals and the blank for a single unit are of this application.
 
 A resample is as large as the data, because the choice on dev was made on so many units. The subsets of `metrics.draws`
 keep half of the units on average, so that intervals agree with tests by flips of signs.
