@@ -227,7 +227,7 @@ class Ablation:
 
     The four kinds that switch a head off:
 
-    - `zero`: zeros (Michel et al. 2019, §2.2);
+    - `zero`: zeros (Michel et al. 2019, §2.3);
     - `uniform`: the mean of the values that a position may attend to (Kovaleva et al. 2019, §4.6);
     - `mean`: the head's mean output over reference texts;
     - `resample`: its output in another reference text.
@@ -238,7 +238,7 @@ class Ablation:
       by 1.5. A factor of 0 is `zero`, and 1 changes nothing.
     - `patch`: its output in the intact model for the other text of a pair, at the position that `partners_of_pairs`
       gives (activation patching, Vig et al. 2020). Texts of equal length that differ in single words are what Zhang
-      and Nanda (2024, §2) call symmetric token replacement; in other pairs, positions without a partner keep their
+      and Nanda (2024, §2.1) call symmetric token replacement; in other pairs, positions without a partner keep their
       own outputs. Both texts of a pair are patched at once, each in a pass of its own:
       what changes one of them cannot change the other, so the effect on a difference of the two is the effect on one
       text minus the effect on the other. If several heads are patched, those of the higher layers get the intact

@@ -32,7 +32,7 @@ class PairTask(Task):
     acceptable one first, and the gold value is the index of the pair. A tie counts as right (`are_right`).
 
     A further score is `pairs.log_ratio`, the mean of log p(acceptable) − log p(unacceptable) in nats. Unlike the
-    accuracy it shows a change that turns no decision. Zhang and Nanda (2024, §4) recommend the difference of two logits
+    accuracy it shows a change that turns no decision. Zhang and Nanda (2024, §6) recommend the difference of two logits
     for patching; it stands here between whole sentences, as the accuracy does.
 
     Args:

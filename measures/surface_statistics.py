@@ -94,7 +94,7 @@ class Surface(MapMeasure):
     that can only be 0 is left blank, such as the attention of a decoder to the next token, or the entropy of its
     first.
 
-    Among them is the sink rate (Gu et al. 2025, §3): the share of inputs on which the rows of a head attend to the
+    Among them is the sink rate (Gu et al. 2025, §3.2): the share of inputs on which the rows of a head attend to the
     first position with a mean weight above ε; for a layer and the model, the mean share over their heads. The paper has
     inputs of 64 tokens; here they have their own lengths.
 

@@ -29,7 +29,7 @@ def row_features(weights: Tensor, first: Tensor | None = None, scratch: Tensor |
     """Return the features of every row of attention, `[batch, heads, from, features]`, in the order of `FEATURES`.
 
     - `entropy`: Rényi entropy of order 2, −log Σ_j α_ij² (Ostmeier et al. 2026, arXiv 2602.13699), in nats;
-    - `first`: weight on the first position, α_i1 (Gu et al. 2025, arXiv 2410.10781, §3), a fraction;
+    - `first`: weight on the first position, α_i1 (Gu et al. 2025, arXiv 2410.10781, §3.2), a fraction;
     - `distance`: Σ_j α_ij |i − j|, the mean distance of the attention (Vig & Belinkov 2019), in positions.
 
     For entropy and distance, rows that sum to less than one, as those of a model with attention sinks, are divided by

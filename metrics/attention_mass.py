@@ -16,9 +16,9 @@ ENTROPIES = ("entropy", "start_entropy")
 SINKS = ("first", "heaviest", "heaviest_end", "sink")
 """Mean attention to the first position, to the column with most attention in this input and head (Xiao et al. 2023),
 and to the end delimiter with most (Kovaleva et al. 2019, §4.4); 1 if the first of these is above ε, so that the mean
-over inputs and heads is the sink rate (Gu et al. 2025, §3), else 0."""
+over inputs and heads is the sink rate (Gu et al. 2025, §3.2), else 0."""
 EPSILON = 0.3
-"""Mean attention to the first position above which a head is a sink on an input (Gu et al. 2025, §3)."""
+"""Mean attention to the first position above which a head is a sink on an input (Gu et al. 2025, §3.2)."""
 VARIANTS = ("", "_without_first", "_without_heaviest")
 
 VARIED = (*MASSES, *ENTROPIES)
