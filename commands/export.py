@@ -39,7 +39,9 @@ def main(args: Sequence[str]) -> int:
         UserError: The file is no checkpoint of a fine-tuned transformer, or the folder cannot be written.
     """
     parser = parser_of("export")
-    parser.add_argument("checkpoint", help="a file from checkpoints/ of a run of TransformerClassifier")
+    parser.add_argument(
+        "checkpoint", help="the folder of a run of TransformerClassifier, or a file from its checkpoints/"
+    )
     parser.add_argument("folder", help="where the files are written; it must not exist")
     options = parser.parse_args(args)
     export(TransformerClassifier.load_from_checkpoint(checkpoint_file(options.checkpoint)), options.folder)

@@ -125,15 +125,16 @@ class ProbingCLI(PublicCLI):
         self.config = Namespace(subcommand=command, **{command: settings})  # type: ignore[no-untyped-call]
 
     def before_instantiate_classes(self) -> None:
-        """Check `--ckpt_path` before anything is loaded.
+        """Check `--ckpt_path` before anything is loaded; a folder becomes its only checkpoint.
 
         Raises:
-            UserError: The file does not exist, or it is `best`.
+            UserError: The file does not exist, the folder has no checkpoint or several, or it is `best`.
         """
         path = self.settings.ckpt_path
         self.checkpoint = None
         if path is not None and path not in KEYWORDS:
             self.checkpoint = checkpoint_file(path)
+            self.settings.ckpt_path = str(self.checkpoint)  # Lightning does not read a folder
         if path == "best":
             raise UserError("--ckpt_path best: a new run has no checkpoint yet. Name a file in checkpoints/ of a run.")
 

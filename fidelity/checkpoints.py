@@ -18,10 +18,13 @@ from attention_probing.datamodules import ClassificationDataModule
 from attention_probing.datamodules.tokenization import piece_vocabulary
 from attention_probing.models import AttentionClassifier, Origin, TextClassifier, TransformerClassifier
 from attention_probing.models.checkpoints import (
+    NO_CHECKPOINT,
     checkpoint_file,
+    checkpoints_at,
     config_of,
     data_settings,
     instantiate,
+    only_checkpoint,
     read_checkpoint,
     training_fault,
 )
@@ -241,19 +244,13 @@ def files_of(path: Path) -> list[Path]:
             f"{path}: there is no such checkpoint{in_models}. Give {setting('checkpoints')} files that `probing fit` "
             "has written to checkpoints/ of its run, or folders of Hugging Face classifiers: '[a.ckpt, b/]'."
         )
-    candidates = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
-    files = [file for file in candidates if not _is_of_unfinished_run(file)]
+    files = checkpoints_at(path)
     if not files:
         raise UserError(
-            f"{path}: the folder and its subfolders contain no checkpoint (*.ckpt) of a finished training, and the "
-            "folder has no config.json of a Hugging Face model. Name another folder or a checkpoint, or train a "
-            "classifier with `probing fit`."
+            f"{path}: the folder and its subfolders {NO_CHECKPOINT}, and the folder has no config.json of a Hugging "
+            "Face model. Name another folder or a checkpoint, or train a classifier with `probing fit`."
         )
     return files
-
-
-def _is_of_unfinished_run(file: Path) -> bool:
-    return any(part.startswith("state-") for part in file.parts)
 
 
 def load_checkpoints(
@@ -367,11 +364,7 @@ def load_one(path: Path | str) -> Checkpoint:
             Hugging Face model has no trained classification head.
     """
     given = Path(path).expanduser()
-    files = files_of(given)
-    if len(files) > 1:
-        names = ", ".join(str(file.relative_to(given)) for file in files)
-        raise UserError(f"{given}: the folder has several checkpoints, {names}. Name one of them.")
-    (file,) = files
+    file = only_checkpoint(given, files_of(given))
     if is_model(file):
         model, config = _model_alone(file)
     else:

@@ -89,8 +89,8 @@ class HeadAblation(Measure[CorpusDataModule[Any]]):
     log-ratio of the two sentences, `log_ratio`, and its change; see `PairTask`.
 
     Args:
-        checkpoint: Checkpoint of a `TransformerClassifier`, scored on its own texts; None for
-            language modelling or minimal pairs.
+        checkpoint: Checkpoint of a `TransformerClassifier`, or a folder with only one, scored on its own texts; None
+            for language modelling or minimal pairs.
         kinds: Replacements of the outputs of heads; `uniform` as in Kovaleva et al. (2019), `zero`
             as in Michel et al. (2019). `scale` multiplies the outputs, and `patch` takes them from the other sentence
             of a minimal pair; see `attention.ablation.Ablation`.

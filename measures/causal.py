@@ -363,8 +363,8 @@ class CausalCheck(ProbeMeasure):
         probe: Probe that predicts governors from attention.
         relations: Relations whose attention heads are ablated. The rows of a relation that no word of dev or of test
             has are blank, with n = 0.
-        checkpoint: Checkpoint of a `TransformerClassifier` fine-tuned from the same encoder, scored on
-            the dev split of its training data. Without it and `pairs`, the score `task` is left out.
+        checkpoint: Checkpoint of a `TransformerClassifier` fine-tuned from the same encoder, or a folder with only
+            one, scored on the dev split of its training data. Without it and `pairs`, the score `task` is left out.
         heads: Number of best attention heads that are ablated together.
         random: Number of random sets, at least 2, which may share heads with the best; fewer if no more exist. The
             audit counts random heads among the best. A layer has few other sets of a single head: more sets, or

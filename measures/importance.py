@@ -191,8 +191,8 @@ class Importance(MapMeasure):
     `importance.incompleteness`, and stands by layer in the table `completeness`; a warning says if it is large.
 
     Args:
-        classifier: Checkpoint of a `TransformerClassifier` fine-tuned from this encoder; the texts
-            must have its labels. It is not used for an encoder with random weights.
+        classifier: Checkpoint of a `TransformerClassifier` fine-tuned from this encoder, or a folder with only one;
+            the texts must have its labels. It is not used for an encoder with random weights.
         method: `gradient`, as in Clark et al. (2019, §3.2), or `integrated_gradients`.
         ig_steps: Number of points on the path of `integrated_gradients`. Each takes a pass forward and back for every
             layer.

@@ -118,8 +118,8 @@ class Pruning(Measure[CorpusDataModule[Any]]):
     texts of train (`metrics.stability.set_overlap`); it is blank for `random`, and for importance with `exact`.
 
     Args:
-        checkpoint: Checkpoint of a `TransformerClassifier`; `--data` defaults to the texts it was
-            trained on.
+        checkpoint: Checkpoint of a `TransformerClassifier`, or a folder with only one; `--data` defaults to the
+            texts it was trained on.
         rankings: Rankings of the heads.
         exact: True to estimate importance again after each step, with the heads pruned so far off.
         texts: Number of random texts of train for importance and confidence.

@@ -4,7 +4,7 @@ import inspect
 import re
 import warnings
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,6 +40,7 @@ LAST = "last.ckpt"
 """File with the saved training in the folder `state-…` of an unfinished run."""
 _SIZE = re.compile(r"\b(layers|hidden|size|filters|kernels|project|ranks|vocabulary|vectors|classes)\b")
 NOT_OF_A_RUN = "this is not a checkpoint of a run. Give a file that `probing fit` has written to checkpoints/."
+NO_CHECKPOINT = "contain no checkpoint (*.ckpt) of a finished training"
 _OTHER_FILE = "Give a file that `probing fit` has written to checkpoints/ of its run, or train again."
 
 
@@ -48,24 +49,55 @@ class TrainingError(UserError):
 
 
 def checkpoint_file(path: str | Path) -> Path:
-    """Return the path of a checkpoint, with `~` expanded to the home folder.
+    """Return the path of a checkpoint file, with `~` expanded to the home folder.
+
+    Args:
+        path: The file, or a folder with only one checkpoint below it.
 
     Raises:
-        TrainingError: There is no such file.
+        TrainingError: There is no such file, or the folder has no checkpoint or several.
     """
     file = Path(path).expanduser()
+    if file.is_dir():
+        return only_checkpoint(file, checkpoints_at(file))
     try:
         check_regular(file)
     except OSError as error:
         fault = f"the checkpoint cannot be read ({error.strerror})"
         if isinstance(error, FileNotFoundError):
             fault = "there is no such checkpoint"
-        elif isinstance(error, IsADirectoryError):
-            fault = "this is a folder, not a checkpoint"
         raise TrainingError(
             f"{file}: {fault}. Give a file that `probing fit` has written to checkpoints/ of its run."
         ) from None
     return file
+
+
+def checkpoints_at(path: Path) -> list[Path]:
+    """Return the file itself, or all checkpoints below a folder; saved states of unfinished runs are left out."""
+    candidates = sorted(path.rglob("*.ckpt")) if path.is_dir() else [path]
+    files = []
+    for file in candidates:
+        if not any(part.startswith("state-") for part in file.parts):
+            files.append(file)
+    return files
+
+
+def only_checkpoint(folder: Path, files: Sequence[Path]) -> Path:
+    """Return the checkpoint of a folder that has only one.
+
+    Args:
+        folder: The folder.
+        files: All checkpoints below it.
+
+    Raises:
+        TrainingError: There is none, or there are several.
+    """
+    if not files:
+        raise TrainingError(f"{folder}: the folder and its subfolders {NO_CHECKPOINT}. {_OTHER_FILE}")
+    if len(files) > 1:
+        names = ", ".join(str(file.relative_to(folder)) for file in files)
+        raise TrainingError(f"{folder}: the folder has several checkpoints, {names}. Name one of them.")
+    return files[0]
 
 
 def read_checkpoint(path: Path) -> Mapping[str, Any]:

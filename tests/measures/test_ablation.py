@@ -1,9 +1,11 @@
 """Heads off and pruned, as the experiments score them, against loops over heads and texts."""
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +24,7 @@ from attention_probing.measures import HeadAblation, measure
 from attention_probing.measures.head_sets import random_sets
 from attention_probing.measures.pruning import PRUNED_SHARES, Pruning, head_confidences, head_derivatives, normalise
 from attention_probing.measures.task import LanguageModelling
-from attention_probing.measures.task_loading import draw_texts, load_task
+from attention_probing.measures.task_loading import data_of_checkpoint, draw_texts, load_task
 from attention_probing.metrics.p_values import holm
 from attention_probing.metrics.stability import draw_resamples
 from attention_probing.models import TransformerClassifier
@@ -402,6 +404,21 @@ def test_one_and_two_processes_write_the_same(
     _, two, at_two = run_config(*given, own_data=True, processes=2)
     assert one["scores"] == two["scores"]
     assert (at_one / "pruning.csv").read_bytes() == (at_two / "pruning.csv").read_bytes()
+
+
+def test_a_folder_stands_for_its_only_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
+    run = checkpoint.parent.parent
+    assert Pruning(str(run)).checkpoint == HeadAblation(str(checkpoint)).checkpoint == checkpoint
+    implied = data_of_checkpoint(SimpleNamespace(checkpoint=str(run)), None)
+    assert implied is not None
+    assert implied.class_path.endswith("ClassificationDataModule")
+    with pytest.raises(UserError, match=r"contain no checkpoint \(\*\.ckpt\) of a finished training\. Give a file"):
+        HeadAblation(str(tmp_path))
+    (tmp_path / "state-1").mkdir()
+    for name in ("a", "b", "state-1/last"):
+        shutil.copy(checkpoint, tmp_path / f"{name}.ckpt")
+    with pytest.raises(UserError, match=r"the folder has several checkpoints, a\.ckpt, b\.ckpt\. Name one of them\."):
+        HeadAblation(str(tmp_path))
 
 
 def test_what_cannot_be_pruned_is_refused(checkpoint: Path, data: ClassificationDataModule, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_a_checkpoint_alone_predicts_as_train_py_does(
     made, run = fit(tmp_path, kind)
     (checkpoint,) = run.rglob("*.ckpt")
     config = next(run.rglob("config.yaml"))
-    launch.main(["predict", f"--config={config}", f"--ckpt_path={checkpoint}"])
+    launch.main(["predict", f"--config={config}", f"--ckpt_path={run}"])  # the folder of the checkpoint
     expected = pd.read_parquet(next(run.rglob("predictions.parquet")))
     texts = pd.read_csv(tmp_path / "texts" / "test.tsv", sep="\t")["text"].tolist()
     before = torch.random.get_rng_state()
