@@ -41,7 +41,7 @@ class KeptBatches:
         """
         if self._folder is None:
             return compute()
-        path = self._folder / f"{part}-{_digest(items)}{_SUFFIX}"
+        path = self._folder / f"{_digest(part, items)}{_SUFFIX}"
         content = read_kept(path)
         if content is not None:
             return {name: column.to(items.device) for name, column in load(bytes(content)).items()}
@@ -52,5 +52,6 @@ class KeptBatches:
         return columns
 
 
-def _digest(items: Tensor) -> str:
-    return blake2b(items.cpu().numpy().tobytes(), digest_size=8).hexdigest()
+def _digest(part: str, items: Tensor) -> str:
+    content = part.encode() + items.cpu().numpy().tobytes()
+    return blake2b(content, digest_size=16).hexdigest()

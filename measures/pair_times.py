@@ -49,7 +49,7 @@ class PassTimes:
         heads: int,
         device: torch.device,
     ) -> "PassTimes":
-        """Time passes over a batch; everything runs once before it is timed.
+        """Time passes over a batch; the first ones, in which memory is taken and layers are found, are not timed.
 
         Args:
             estimate: Function that runs a pass forward and back.
@@ -61,7 +61,6 @@ class PassTimes:
         """
 
         def seconds(function: Callable[[], object]) -> float:
-            function()
             begun = _clock(device)
             function()
             return _clock(device) - begun
@@ -70,10 +69,13 @@ class PassTimes:
             sets = [frozenset({(layer, number % heads)}) for number in range(_PASSES)]
             return max(seconds(lambda: replace(sets)) - intact, 0.0) / _PASSES
 
+        estimate()
+        replace([frozenset()])
+        both_ways = seconds(estimate)
         intact = seconds(lambda: replace([frozenset()]))
         first = of_layer(0)
         last = of_layer(layers - 1)
-        return cls(seconds(estimate) / tokens, intact / tokens, first / tokens, last / tokens, layers)
+        return cls(both_ways / tokens, intact / tokens, first / tokens, last / tokens, layers)
 
 
 def _clock(device: torch.device) -> float:

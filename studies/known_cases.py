@@ -775,7 +775,8 @@ def grammar(case: Case) -> Iterator[Trial]:
         pairs = write_agreement_pairs(case.folder / f"{paradigm}.jsonl", paradigm, case.seed)
         measurement = GrammarHeads([kind])
         measurement.seed = case.seed
-        rows = measured(measurement, PairDataModule(str(pairs), encoder, cache=case.cache)).tables["heads"].frame
+        found_of_pairs = measured(measurement, PairDataModule(str(pairs), encoder, cache=case.cache))
+        rows = found_of_pairs.tables[f"heads_{kind}"].frame
         test = f"the chosen head is the planted one, {kind}"
         yield Trial("grammar", test, "agreement", "the agreement head", True, rows["head"][0] == model.needed)
         found = bool(rows["beyond_random_p_holm"][0] <= LEVEL)
@@ -808,7 +809,7 @@ def _heads_of_contrasts(case: Case, encoder: EncoderSpec) -> pd.DataFrame:
         preferred.append((name, one, other) if prefers[name] else (name, other, one))
     measurement = GrammarHeads(["zero"])
     measurement.seed = case.seed
-    return measured(measurement, _pairs_of(case, encoder, preferred)).tables["heads"].frame
+    return measured(measurement, _pairs_of(case, encoder, preferred)).tables["heads_zero"].frame
 
 
 def _contrasts(case: Case) -> list[tuple[str, str, str]]:
