@@ -1,35 +1,29 @@
 """Heads that a decoder's grammar depends on: effects of every head on every paradigm of minimal pairs."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from attention_probing.attention.ablation import Ablation
 from attention_probing.attention.heads import Heads
 from attention_probing.corpora.pairs import MinimalPair
 from attention_probing.datamodules import PairBatch, PairDataModule
-from attention_probing.datamodules.batches import LengthBatches
-from attention_probing.measures.attribution import estimate_effects, head_gradients
 from attention_probing.measures.contract import Measure
 from attention_probing.measures.grammar_report import GrammarReport
 from attention_probing.measures.head_sets import DRAWS, WHOLE, TaskOutputs
-from attention_probing.measures.kept_batches import Columns, KeptBatches
+from attention_probing.measures.kept_batches import KeptBatches
 from attention_probing.measures.pair_effects import ChosenHead, PairEffects, TestedHead
+from attention_probing.measures.pair_passes import PairPasses, Replacements, describe_time, estimated_column
 from attention_probing.measures.pair_tasks import MinimalPairs, require_numbers
-from attention_probing.measures.pair_times import PassTimes
 from attention_probing.metrics.head_effects import LEAST_PAIRS, effect_of_head
 from attention_probing.metrics.p_values import draws_for
 from attention_probing.metrics.pairs import log_ratios
 from attention_probing.metrics.rows import ITEM, Rows
-from attention_probing.results import Flags, Floats, Integers, Result
+from attention_probing.results import Floats, Integers, Result
 from attention_probing.results.errors import UserError, check_names, pluralize, setting
 from attention_probing.results.heads import HeadNames
 from attention_probing.results.options import Positive, Several, checked
@@ -37,23 +31,6 @@ from attention_probing.results.progress import Progress, inform
 
 GrammarKind = Literal["zero", "patch"]
 """Kinds of `attention.ablation.Ablation` whose effects can be estimated without other texts than the pairs."""
-
-_TIMED_TOKENS = 256  # of the batch whose passes are timed
-
-
-@dataclass(frozen=True, eq=False)
-class Replacements:
-    """Sets of heads to be replaced, each alone, on some of the pairs.
-
-    Attributes:
-        ablation: Replacement of their outputs.
-        pairs: The pairs, bool `[pairs]` of all measured ones.
-        sets: The sets of heads.
-    """
-
-    ablation: Ablation
-    pairs: Flags
-    sets: Sequence[Heads]
 
 
 class GrammarHeads(Measure[PairDataModule]):
@@ -122,12 +99,13 @@ class GrammarHeads(Measure[PairDataModule]):
         self._heads: list[Heads] = [frozenset({head}) for head in every_head]
         self._names = HeadNames(tuple(range(self.task.layers)), tuple(range(self.task.heads)))
         self._every_set = {ablation: [WHOLE, *self._heads] for ablation in self.ablations}
-        self._numbers = KeptBatches(self.kept_folder(self.data))
-        self._rows = Rows()
-        if self._numbers.found:
+        kept = KeptBatches(self.kept_folder(self.data))
+        if kept.found:
             inform("An interrupted run of this command has left a part of its numbers, which are taken from there.")
-        self.times = self._time_passes()
-        inform(f"{self._describe_work()}: about {_describe_time(self.predict_seconds())} if nothing else runs here.")
+        self._rows = Rows()
+        self._passes = PairPasses(self.task, pairs, self.ablations, kept, self.ranks, self.device)
+        self.times = self._passes.time()
+        inform(f"{self._describe_work()}: about {describe_time(self.predict_seconds())} if nothing else runs here.")
 
     def _require_pairs(self, pairs: Sequence[MinimalPair]) -> None:
         """Raise a UserError if no paradigm has enough pairs to test a head, before any pass."""
@@ -142,31 +120,8 @@ class GrammarHeads(Measure[PairDataModule]):
 
     def update(self, batch: PairBatch) -> None:
         if len(batch.index):
-            columns = self._numbers.take("effects", batch.index, partial(self._measure, batch))
-            self._rows.add(batch.index, **columns)
-
-    def _measure(self, batch: PairBatch) -> Columns:
-        """Return the log-probabilities of the pairs, and the effects of all heads on them."""
-        inputs = self.task.inputs(batch)
-        columns = self._estimate(inputs)
-        if self.choose == "exact":
-            columns |= self.task.rows(inputs, self._every_set)
-        return columns
-
-    def _estimate(self, inputs: Mapping[str, Tensor]) -> Columns:
-        """Return the log-probabilities `[pairs, 2]`, and estimated effects `[pairs, heads]` by kind."""
-
-        def log_ratio(outputs: Tensor) -> Tensor:
-            return outputs[:, 0] - outputs[:, 1]
-
-        with torch.autocast(inputs["index"].device.type, enabled=False):
-            log_probabilities, outputs, gradients = head_gradients(self.task.outputs, log_ratio, inputs)
-            columns = {"intact": log_probabilities}
-            for ablation in self.ablations:
-                of_texts = estimate_effects(outputs, gradients, ablation, self.task.partners(inputs))
-                of_pairs = of_texts.view(len(log_probabilities), 2, -1).sum(1)
-                columns[_estimated(ablation)] = of_pairs
-        return columns
+            exactly = self._every_set if self.choose == "exact" else {}
+            self._rows.add(batch.index, **self._passes.effects(batch, exactly))
 
     def result(self) -> Result:
         columns = self._rows.take()
@@ -177,8 +132,11 @@ class GrammarHeads(Measure[PairDataModule]):
             of_chosen = [outputs.only(one.paradigm.tests) for one in chosen]
         else:
             chosen = self._choose_of_shortlists(measured)
-            work = [Replacements(one.ablation, one.paradigm.tests, (one.heads, *one.random)) for one in chosen]
-            of_chosen = self._replace_all(f"Testing {pluralize(len(chosen), 'chosen head')}", measured, work)
+            work = []
+            for one in chosen:
+                items = measured.items[one.paradigm.tests]
+                work.append(Replacements(one.ablation, items, (one.heads, *one.random)))
+            of_chosen = self._passes.replace(f"Testing {pluralize(len(chosen), 'chosen head')}", work, self.times)
         return self._report(measured, chosen, of_chosen)
 
     def _report(self, measured: PairEffects, chosen: Sequence[ChosenHead], outputs: Sequence[TaskOutputs]) -> Result:
@@ -204,7 +162,7 @@ class GrammarHeads(Measure[PairDataModule]):
         """
         intact = columns["intact"]
         require_numbers(intact)
-        estimated = {ablation: columns[_estimated(ablation)] for ablation in self.ablations}
+        estimated = {ablation: columns[estimated_column(ablation)] for ablation in self.ablations}
         exact = {}
         if self.choose == "exact":
             outputs = TaskOutputs.from_rows(self.task, columns, self._every_set)
@@ -228,8 +186,8 @@ class GrammarHeads(Measure[PairDataModule]):
         work = []
         for (ablation, paradigm), heads in zip(cases, shortlists, strict=True):
             sets = [self._heads[head] for head in heads]
-            work.append(Replacements(ablation, paradigm.chooses, sets))
-        outputs = self._replace_all(f"Choosing {pluralize(len(cases), 'head')}", measured, work)
+            work.append(Replacements(ablation, measured.items[paradigm.chooses], sets))
+        outputs = self._passes.replace(f"Choosing {pluralize(len(cases), 'head')}", work, self.times)
         chosen = []
         for (ablation, paradigm), heads, of_case in zip(cases, shortlists, outputs, strict=True):
             effects = self._effects_in(of_case, ablation, heads)
@@ -243,73 +201,10 @@ class GrammarHeads(Measure[PairDataModule]):
         after = [log_ratios(of_sets[ablation.name, self._heads[head]]) for head in heads]
         return before[:, None] - np.stack(after, 1)
 
-    def _replace_all(self, name: str, measured: PairEffects, work: Sequence[Replacements]) -> list[TaskOutputs]:
-        """Run the model with sets of heads replaced, and return its outputs for each of the replacements.
-
-        They are divided among the processes.
-
-        Args:
-            name: What is done, for messages.
-            measured: Effects of all heads on all pairs.
-            work: The replacements.
-        """
-        if work:
-            seconds = sum(self._seconds_of(measured, one) for one in work)
-            inform(f"{name}: about {_describe_time(seconds)}.")
-        progress = Progress(f"{name}, pairs", sum(int(one.pairs.sum()) for one in work))
-        outputs = []
-        for place, one in enumerate(work):
-            sets = {one.ablation: [WHOLE, *one.sets]}
-            part = f"{one.ablation.name} {[sorted(heads) for heads in one.sets]}"
-            rows = Rows()
-            if place % self.ranks.world == self.ranks.rank:
-                for batch in self._batches(measured.items[one.pairs]):
-                    compute = partial(self._replace, batch, sets)
-                    rows.add(batch.index, **self._numbers.take(part, batch.index, compute))
-                    progress.advance(len(batch.index))
-            outputs.append(TaskOutputs.from_rows(self.task, rows.take(), sets))
-        return outputs
-
-    def _batches(self, items: Integers) -> Iterator[PairBatch]:
-        """Yield batches of some pairs."""
-        pairs = self.data.splits["test"]
-        for places in LengthBatches(pairs.lengths, items=items.tolist(), shuffle=False, **pairs.bounds):
-            yield pairs[places].to(self.device)
-
-    def _replace(self, batch: PairBatch, sets: Mapping[Ablation, Sequence[Heads]]) -> Columns:
-        return self.task.rows(self.task.inputs(batch), sets)
-
-    def _time_passes(self) -> PassTimes:
-        """Time passes over a few pairs of medium length; an interrupted run has timed them already."""
-        pairs = self.data.splits["test"]
-        by_length = np.argsort(pairs.lengths, kind="stable")
-        longest = int(pairs.lengths[by_length[len(by_length) // 2]])
-        middle = max(len(by_length) // 2 - _TIMED_TOKENS // longest, 0)
-        items = by_length[middle : len(by_length) // 2 + 1]
-        batch = pairs[items.tolist()].to(self.device)
-        numbers = self._numbers.take("times", batch.index, partial(self._time_batch, batch))
-        estimate, intact, first, last = numbers["seconds"].tolist()
-        return PassTimes(estimate, intact, first, last, self.task.layers)
-
-    def _time_batch(self, batch: PairBatch) -> Columns:
-        inform("Timing a few passes, to tell how long this will take.")
-        inputs = self.task.inputs(batch)
-
-        def replace_heads(sets: Sequence[Heads]) -> None:
-            self.task.rows(inputs, {self.ablations[0]: sets})
-
-        def estimate() -> None:
-            self._estimate(inputs)
-
-        tokens = batch.tokens.numel()
-        times = PassTimes.measure(estimate, replace_heads, tokens, self.task.layers, self.task.heads, self.device)
-        seconds = [times.estimate, times.intact, times.first, times.last]
-        return {"seconds": torch.tensor(seconds, dtype=torch.float64)}
-
     def predict_seconds(self) -> float:
         """Return the time of all passes; every paradigm is assumed to be tested, with heads of all layers."""
         times = self.times
-        tokens = self._tokens(range(len(self.data.splits["test"])))
+        tokens = self._passes.tokens(np.arange(len(self.data.splits["test"])))
         seconds = tokens * times.estimate
         if self.choose == "exact":
             replaced = len(self._heads)
@@ -319,22 +214,6 @@ class GrammarHeads(Measure[PairDataModule]):
             passes = times.intact + replaced / 2 * times.replaced_on_average  # half of the pairs choose, half test
         return seconds + len(self.ablations) * tokens * passes
 
-    def _seconds_of(self, measured: PairEffects, work: Replacements) -> float:
-        """Return the time of the passes with some heads replaced."""
-        passes = self.times.intact
-        for heads in work.sets:
-            [(layer, _)] = heads
-            passes += self.times.replaced(layer)
-        return passes * self._tokens(measured.items[work.pairs])
-
-    def _tokens(self, items: Sequence[int] | Integers) -> int:
-        """Return the number of tokens of the batches of some pairs, padding included, for each process."""
-        pairs = self.data.splits["test"]
-        tokens = 0
-        for places in LengthBatches(pairs.lengths, items=list(items), shuffle=False, **pairs.bounds):
-            tokens += len(places) * int(pairs.lengths[places].max())
-        return tokens // self.ranks.world
-
     def _describe_work(self) -> str:
         """Return what will be done, for the first message."""
         pairs = pluralize(len(self.data.splits["test"]), "pair")
@@ -343,19 +222,3 @@ class GrammarHeads(Measure[PairDataModule]):
         if self.choose == "exact":
             return f"Effects of {heads} ({kinds}) on {pairs}, a pass for each head"
         return f"Effects of {heads} ({kinds}) on {pairs}, estimated by gradients; then exact ones of the largest"
-
-
-def _describe_time(seconds: float) -> str:
-    """Return a time in words, such as `21 min`."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 10 * 60:
-        return f"{seconds / 60:.1f} min"
-    if seconds < 100 * 60:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
-
-
-def _estimated(ablation: Ablation) -> str:
-    """Return the column of estimated effects."""
-    return f"estimated_{ablation.name}"

@@ -298,8 +298,9 @@ class KindReport:
         for name, number in self.counts().items():
             scores[name] = Estimate(number, unit="count")
         scores |= self._agreement()
-        if self._clusters is not None:
-            scores |= _cluster_scores(self._clusters)
+        _, clusters = self._paradigms_and_clusters
+        if clusters is not None:
+            scores |= _cluster_scores(clusters)
         return {f"{self.kind}.{name}": score for name, score in scores.items()}
 
     def _agreement(self) -> dict[str, Estimate]:
@@ -338,10 +339,6 @@ class KindReport:
     @cached_property
     def _paradigms_and_clusters(self) -> tuple[list[Paradigm], ParadigmClusters | None]:
         return self.measured.clusters(self.ablation)
-
-    @property
-    def _clusters(self) -> ParadigmClusters | None:
-        return self._paradigms_and_clusters[1]
 
     def cluster_rows(self) -> list[dict[str, object]]:
         """Return the cluster of each tested paradigm, and the reliability of its effects."""

@@ -560,31 +560,31 @@ CASES: Mapping[str, Case] = {
         conservative=True,
     ),
     "head chosen on other pairs": Case(
-        "measures/grammar_heads.py: p", lambda rng, effect: chosen_head(rng, effect).effect.p or 0.0, 0.35
+        "measures/grammar_report.py: p", lambda rng, effect: chosen_head(rng, effect).effect.p or 0.0, 0.35
     ),
     "head chosen on other pairs, beyond 7 other heads": Case(
-        "measures/grammar_heads.py: beyond_random_p",
+        "measures/grammar_report.py: beyond_random_p",
         lambda rng, effect: chosen_head(rng, effect, cost=0.2).beyond_random.p or 0.0,
         0.5,
         conservative=True,
     ),
     "head chosen on other pairs, beyond 3 other heads": Case(
-        "measures/grammar_heads.py: beyond_random_p",
+        "measures/grammar_report.py: beyond_random_p",
         lambda rng, effect: chosen_head(rng, effect, 4, 0.2).beyond_random.p or 0.0,
         0.7,
         conservative=True,
     ),
     **{
         f"largest of {layers} × {heads} normal effects, beyond {heads - 1} other heads": Case(
-            "measures/grammar_heads.py: beyond_random_p",
+            "measures/grammar_report.py: beyond_random_p",
             partial(beyond_other_heads, heads=heads, layers=layers),
             15.0,
             conservative=True,
         )
         for layers, heads in ((1, 4), (1, 9), (1, 16), (4, 9), (18, 4), (30, 9))
     },
-    "clusters of paradigms": Case("measures/grammar_heads.py: cluster_p", clusters_of_paradigms, 0.5),
-    "fields of paradigms": Case("measures/grammar_heads.py: field_p", fields_of_paradigms, 0.5),
+    "clusters of paradigms": Case("measures/grammar_report.py: cluster_p", clusters_of_paradigms, 0.5),
+    "fields of paradigms": Case("measures/grammar_report.py: field_p", fields_of_paradigms, 0.5),
     "heads of a layer": Case("measures/clusters.py: p", layers, 0.5),
     "fine-tuning": Case("measures/attention_analyses.py: p", inputs, 0.02),
     "errors, by two fits": Case("fidelity/error_comparison.py: p", errors_by_features, 0.6),

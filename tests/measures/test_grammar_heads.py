@@ -29,6 +29,7 @@ from attention_probing.measures import GrammarHeads, MinimalPairAccuracy, measur
 from attention_probing.measures.attribution import estimate_effects, head_gradients
 from attention_probing.measures.kept_batches import KeptBatches
 from attention_probing.measures.pair_effects import PairEffects, Paradigm
+from attention_probing.measures.pair_passes import PairPasses
 from attention_probing.measures.pair_tasks import MinimalPairs
 from attention_probing.measures.pair_times import PassTimes
 from attention_probing.measures.paradigm_clusters import ParadigmClusters
@@ -318,9 +319,9 @@ def test_an_interrupted_measurement_goes_on(
     def begun() -> GrammarHeads:
         measurement = GrammarHeads()
         measurement.kept = tmp_path / "kept"
-        monkeypatch.setattr(measurement, "_time_passes", lambda: PassTimes(0, 0, 0, 0, LAYERS))
         return measurement
 
+    monkeypatch.setattr(PairPasses, "time", lambda passes: PassTimes(0, 0, 0, 0, LAYERS))
     monkeypatch.setattr(MinimalPairs, "rows", interrupted)
     whole = begun()
     whole.kept = None
@@ -337,7 +338,7 @@ def test_an_interrupted_measurement_goes_on(
     calls = 0
     last = 1000
     passes: list[int] = []
-    monkeypatch.setattr("attention_probing.measures.grammar_heads.head_gradients", counted(head_gradients, passes))
+    monkeypatch.setattr("attention_probing.measures.pair_passes.head_gradients", counted(head_gradients, passes))
     found = measure(data_of(folder, rows), measurements=begun())
     assert calls == needed - 2
     assert len(passes) == 1  # of the damaged file
@@ -390,14 +391,14 @@ def test_the_time_is_that_of_the_passes(folder: Path, monkeypatch: pytest.Monkey
     """Two layers of four heads: 3 s for an estimate, 1 s intact, and 1 or .5 s with a head replaced, a token each."""
     times = PassTimes(3, 1, 1, 0.5, LAYERS)
     assert [times.replaced(layer) for layer in range(2)] == [1, 0.5]
-    monkeypatch.setattr(GrammarHeads, "_time_passes", lambda measurement: times)
+    monkeypatch.setattr(PairPasses, "time", lambda passes: times)
     rows = preferred_pairs(folder)
     predicted = {}
     for choose in ("gradient", "exact"):
         measurement = GrammarHeads(kinds=["zero"], choose=choose)
         result = measure(data_of(folder, rows), measurements=measurement)
         assert len(result.tables["paradigms"].frame) == 3
-        tokens = measurement._tokens(range(len(rows)))
+        tokens = measurement._passes.tokens(np.arange(len(rows)))
         predicted[choose] = measurement.predict_seconds() / tokens
     assert predicted["gradient"] == 3 + 1 + (8 + 4) / 2 * 0.75
     assert predicted["exact"] == 3 + 1 + 8 * 0.75
